@@ -1,0 +1,97 @@
+// What it is trained on: devices, the links inside a node, the network between nodes, and what is wrong with
+// some of them. Values only; core/topology.hpp makes the graph and answers questions about it. Every number
+// of a preset carries its unit, source and date beside it (tools/presets/devices, tools/presets/fabrics).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+#include "core/units.hpp"
+
+namespace sextant {
+
+struct DeviceSpec {
+  std::string name;                 // preset name, e.g. "A100-SXM4-80GB"
+  std::string generation;           // volta, ampere, hopper, blackwell, cpu: selects kernel constants
+  Bytes memory;                     // usable by a process: what the driver reports, not the marketing figure
+  BytesPerSecond memory_bandwidth;  // HBM, data sheet
+  std::map<Dtype, FlopsPerSecond> peak;  // dense tensor-core peaks
+  int multiprocessors = 0;
+  Seconds launch_overhead;        // of one kernel
+  BytesPerSecond host_link;       // PCIe or C2C, per direction
+  double power_W = 0;             // board power
+  double price_usd_per_hour = 0;  // of one GPU, on-demand list price; 0 = unknown
+  bool operator==(const DeviceSpec&) const = default;
+};
+
+enum class NodeLinkKind : std::uint8_t { nvswitch, nvlink_mesh, pcie, shared_memory };
+
+struct NodeSpec {
+  int gpus = 8;
+  NodeLinkKind link = NodeLinkKind::nvswitch;
+  BytesPerSecond link_bandwidth;  // per GPU and direction, all its links to the others together
+  Seconds link_latency;
+  bool nvls = false;     // in-switch reduction
+  int domain_nodes = 1;  // nodes that share one NVLink domain (18 trays of an NVL72 system)
+  int nics = 8;
+  BytesPerSecond nic_bandwidth;  // per NIC and direction
+  Bytes host_memory;
+  BytesPerSecond host_memory_bandwidth;
+  bool operator==(const NodeSpec&) const = default;
+};
+
+struct FabricSpec {
+  std::string name;               // "ndr-8x400", "roce-4x200", ...
+  std::string kind;               // infiniband, roce, efa, omnipath, ethernet, none
+  BytesPerSecond bandwidth;       // nominal, one node, per direction: nics * nic_bandwidth
+  double efficiency = 0.8;        // reachable share of nominal for large messages
+  Seconds latency;                // one hop of a ring between nodes, as collectives see it
+  int leaf_nodes = 0;             // nodes under one leaf switch; 0 = one level
+  double oversubscription = 1.0;  // of leaf uplinks: 1 = full bisection, 2 = half, ...
+  bool rails = true;              // NIC i of every node meets on rail i
+  bool in_network = false;        // SHARP
+  bool operator==(const FabricSpec&) const = default;
+};
+
+// Something that is not as the rest: a slow GPU, a missing one, a degraded link.
+struct Defect {
+  int node = 0;
+  int gpu = -1;                   // -1: the whole node
+  double compute_factor = 1.0;    // speed of the device, (0, 1]
+  double node_link_factor = 1.0;  // speed of its links inside the node
+  double network_factor = 1.0;    // speed of its NIC, or of all NICs of the node
+  bool missing = false;           // not usable
+  bool operator==(const Defect&) const = default;
+};
+
+// Run-to-run variation, as standard deviations of a lognormal factor on the mean.
+struct JitterSpec {
+  double compute_sigma = 0.0;  // per rank and step: stragglers
+  double network_sigma = 0.0;  // of the network's bandwidth, per step
+  bool operator==(const JitterSpec&) const = default;
+};
+
+struct ClusterSpec {
+  std::string name;
+  int nodes = 1;
+  DeviceSpec device;
+  NodeSpec node;
+  FabricSpec fabric;
+  std::vector<Defect> defects;
+  JitterSpec jitter;
+  bool operator==(const ClusterSpec&) const = default;
+  int gpus() const;  // usable: without missing ones
+};
+
+std::vector<Problem> validate(const ClusterSpec&);
+
+void to_json(nlohmann::json&, const ClusterSpec&);
+void from_json(const nlohmann::json&, ClusterSpec&);
+
+}  // namespace sextant

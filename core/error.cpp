@@ -1,0 +1,63 @@
+#include "core/error.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace sextant {
+
+std::string to_string(const Problem& p) {
+  std::string out;
+  if (!p.file.empty()) out += p.file + ": ";
+  if (!p.key.empty()) out += p.key + ": ";
+  if (!p.value.empty()) out += fmt::format("found {}, ", p.value);
+  out += p.value.empty() && p.expected.empty() ? "" : fmt::format("expected {}", p.expected);
+  if (!p.hint.empty()) out += (out.empty() || out.ends_with(": ") ? "" : "; ") + p.hint;
+  return out;
+}
+
+namespace {
+std::string join(const std::vector<Problem>& problems) {
+  std::string out;
+  for (const auto& p : problems) out += (out.empty() ? "" : "\n") + to_string(p);
+  return out;
+}
+}  // namespace
+
+ConfigError::ConfigError(std::vector<Problem> problems)
+    : std::runtime_error(join(problems)), problems_(std::move(problems)) {}
+
+void check_failed(std::string_view condition, std::string_view message, std::source_location where) {
+  throw std::logic_error(fmt::format("internal check failed: {} ({}) at {}:{}", message, condition,
+                                     where.file_name(), where.line()));
+}
+
+namespace {
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t up = row[j];
+      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+}  // namespace
+
+std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const auto& c : candidates) {
+    const std::size_t d = edit_distance(word, c);
+    if (d < best_distance) best_distance = d, best = c;
+  }
+  return best;
+}
+
+}  // namespace sextant

@@ -1,0 +1,105 @@
+// One layout: every degree of freedom that the runtime acts on and the planner searches. A pure value with a
+// short key, readable both ways: tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/error.hpp"
+#include "core/model_spec.hpp"
+#include "core/training_spec.hpp"
+
+namespace sextant {
+
+enum class PipelineSchedule : std::uint8_t { one_f_one_b, interleaved, gpipe, zero_bubble };
+enum class RecomputeKind : std::uint8_t { none, selective, full };
+enum class Axis : std::uint8_t { tp, cp, dp, pp };
+
+// Activations that are thrown away in the forward pass and computed again in the backward pass.
+// selective: the attention core. full: whole layers, of which only the input is kept; `layers` of each chunk,
+// or all of them when layers < 0.
+struct Recompute {
+  RecomputeKind kind = RecomputeKind::none;
+  int layers = -1;
+  bool operator==(const Recompute&) const = default;
+};
+
+// Consecutive decoder layers [first, first + count) of one model chunk.
+struct LayerRange {
+  int first = 0;
+  int count = 0;
+  bool operator==(const LayerRange&) const = default;
+};
+
+struct ParallelPlan {
+  int tp = 1, cp = 1, pp = 1, dp = 1;
+  int vp = 1;  // model chunks per stage (virtual stages); > 1 only with the interleaved schedule
+  bool sequence_parallel = false;  // Megatron SP: activations between TP regions are split over tokens
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int zero_stage = 0;    // 0 none, 1 optimizer state, 2 and gradients, 3 and parameters
+  int shard_degree = 0;  // ranks over which state is sharded; 0 = all dp*cp ranks; 1 = no sharding
+  int micro_batch = 1;   // sequences per micro-batch and replica
+  Recompute recompute;
+  double optimizer_offload = 0.0;    // share of the optimizer state and update that lives on the host, 0..1
+  bool parameter_offload = false;    // parameters rest on the host and are fetched per layer
+  int activation_offload = 0;        // layers per chunk whose saved activations rest on the host
+  int offload_horizon = 1;           // layers ahead that are fetched back
+  std::int64_t bucket_elements = 0;  // gradient bucket size in elements; 0 = the stack's rule
+  int last_bucket_split = 1;         // pieces of the bucket that completes last
+  bool overlap_grad_reduce = true;
+  bool overlap_param_gather = true;
+  bool overlap_tp = false;
+  std::array<Axis, 4> axis_order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};  // innermost first, onto ranks
+  std::vector<LayerRange>
+      chunks;  // pp * vp of them in model order (chunk c lies on stage c % pp); empty = even split
+
+  bool operator==(const ParallelPlan&) const = default;
+  int world() const { return tp * cp * pp * dp; }
+  // Data-parallel ranks among which gradients are reduced: cp ranks hold the same parameters.
+  int replicas() const { return dp * cp; }
+  int shards() const { return zero_stage == 0 ? 1 : (shard_degree > 0 ? shard_degree : replicas()); }
+};
+
+// tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel, then only what differs from the defaults of the stack-neutral plan:
+// nosp|sp, gpipe|zb, sd8 (shard_degree), full12 (12 layers), oo50 (percent), po, ao4 (layers), hz2, b40M,
+// lb4, nogr, nopg, tpo, order as ax-tp-dp-pp-cp, chunks as L11-13-13-11.
+std::string plan_key(const ParallelPlan&);
+ParallelPlan parse_plan_key(std::string_view key);  // throws ConfigError naming the part that is wrong
+
+// The layers of every chunk: the plan's own, or an even split where the first chunks take the remainder.
+std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);
+
+// Micro-batches per step and replica: global_batch / (micro_batch * dp). Zero when it does not divide.
+int microbatches(const ParallelPlan&, const TrainingSpec&);
+
+// Where each rank stands: coordinates along the axes, and the ranks of a group.
+struct RankCoord {
+  int tp = 0, cp = 0, dp = 0, pp = 0;
+  bool operator==(const RankCoord&) const = default;
+};
+class RankGrid {
+ public:
+  explicit RankGrid(const ParallelPlan&);
+  RankCoord coord(int rank) const;
+  int rank(const RankCoord&) const;
+  int stride(Axis) const;  // distance in ranks between neighbours along an axis
+  int extent(Axis) const;
+  // Ranks of the group through `member` along the given axes, in order of the axes (first fastest).
+  std::vector<int> group(const RankCoord& member, std::initializer_list<Axis> axes) const;
+
+ private:
+  std::array<int, 4> extent_{}, stride_{};
+};
+
+// Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
+std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);
+
+void to_json(nlohmann::json&, const ParallelPlan&);
+void from_json(const nlohmann::json&, ParallelPlan&);
+
+}  // namespace sextant

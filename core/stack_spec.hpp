@@ -1,0 +1,111 @@
+// A software stack: what a training framework can do, by which rules it does it, and how well. The same
+// layout is lowered, priced and accounted differently for each. Presets in tools/presets/stacks; nothing here
+// names a model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/rejection.hpp"
+#include "core/units.hpp"
+
+namespace sextant {
+
+// What it can do. A layout outside is refused with the name of what is missing.
+struct StackCapabilities {
+  std::vector<int> zero_stages = {0, 1};
+  int max_zero_with_pp = 1;
+  bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
+  bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
+  bool shard_degree = false;  // hybrid sharding: 1 < shard_degree < replicas
+  bool recompute_selective = true, recompute_full = true, recompute_layers = true;
+  bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
+  bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
+  bool bucket_size = true, last_bucket_split = false;
+  bool operator==(const StackCapabilities&) const = default;
+};
+
+// When things happen: read by lower() and by nothing else.
+struct StackRules {
+  bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
+  bool zero3_reduce_every_microbatch = true;
+  bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
+  bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
+                                      // it must end before the first forward starts
+  bool p2p_beside_compute_1f1b = false;  // stage-to-stage transfers leave the compute lane free
+  bool p2p_beside_compute_interleaved = true;
+  std::int64_t bucket_elements = 40'000'000;  // default bucket: max(bucket_elements, per_rank * replicas)
+  std::int64_t bucket_elements_per_replica = 1'000'000;
+  int prefetch_blocks = 1;  // ZeRO-3: blocks gathered ahead
+  bool zero3_regather_in_backward = true;
+  bool head_fused_with_loss = false;  // logits are never held whole; head backward happens in its forward
+  bool loss_gathers_logits = false;   // logits are gathered over tp before the loss
+  int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
+  bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
+  bool clip_gradients = true;
+  bool operator==(const StackRules&) const = default;
+};
+
+enum class AttentionKernel : std::uint8_t { unfused, fused_softmax, flash1, flash2, flash3, cudnn, triton };
+
+// How well: constants of the cost models that belong to the framework rather than to device or network.
+struct StackKernels {
+  AttentionKernel attention = AttentionKernel::flash2;
+  bool norm_fused = true;
+  double pointwise_passes = 2.0;       // k of the memory-bound passes, see cost_models/pointwise
+  double loss_bytes_per_logit = 57.0;  // traffic forward + backward
+  Seconds host_forward_per_layer;      // CPU time to launch one layer's forward
+  Seconds host_tp_per_layer;           // added when tp > 1
+  double gemm_bonus = 1.0;             // tuned GEMM selection of vendor containers
+  double tp_hidden_share = 0.0;        // of a tp collective tiled into its GEMM, when overlap_tp
+  double accumulate_bytes =
+      0.0;                     // traffic per parameter and micro-batch when wgrad is not accumulated in place
+  double update_bytes = 25.0;  // optimizer traffic per owned parameter (fp32 state)
+  double norm_bytes = 8.0;     // norm and clip traffic per local parameter
+  Seconds step_overhead;       // fixed host time per step: data, logging, scheduler
+  double straggler_per_log2_node = 0.0035;
+  double comm_slows_compute = 0.024;  // compute beside a collective runs (1 + this) times longer
+  double compute_slows_comm = 0.0;
+  bool operator==(const StackKernels&) const = default;
+};
+
+// What it holds. Bytes per token and channel of one layer's saved activations, see cost_models/memory.
+struct StackMemory {
+  double saved_hidden = 1.7;      // c1: copies of the residual stream kept per layer, times 2h bytes
+  double saved_ffn = 4.0;         // c2: copies of the FFN width kept, times 2f bytes
+  double saved_rope = 4.4;        // cr: extra bytes per channel of q and k
+  double saved_tp = 2.0;          // cu: extra bytes per hidden channel when tp > 1
+  double attention_scores = 0.0;  // bytes per score kept (unfused kernels)
+  double full_recompute_hidden = 1.1;
+  double logits_bytes = 2.4;
+  double gradient_bytes = 4.0;   // G per local parameter before sharding
+  double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
+  double fragmentation = 1.06;   // reserved / allocated
+  Bytes outside;                 // context, NCCL, libraries
+  bool operator==(const StackMemory&) const = default;
+};
+
+struct StackSpec {
+  std::string name, title, version, source;
+  StackCapabilities can;
+  StackRules rules;
+  StackKernels kernels;
+  StackMemory memory;
+  bool operator==(const StackSpec&) const = default;
+};
+
+// The first thing the stack cannot do about this plan, or nothing.
+std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,
+                                 const TrainingSpec&);
+
+void to_json(nlohmann::json&, const StackSpec&);
+void from_json(const nlohmann::json&, StackSpec&);
+
+}  // namespace sextant

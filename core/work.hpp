@@ -1,0 +1,86 @@
+// What can be priced, measured and launched: a closed variant. A graph has 1e5 ops but only some dozens of
+// distinct works; each is priced once. Every extent is what ONE rank does (already divided by TP, CP, ...).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "core/dtype.hpp"
+#include "core/group_shape.hpp"
+#include "core/units.hpp"
+
+namespace sextant {
+
+enum class BlockKind : std::uint8_t { embedding, attention, mlp, head };
+// backward = both gradients; backward_input and backward_weight are its halves (zero-bubble schedule).
+enum class Pass : std::uint8_t { none, forward, recompute, backward, backward_input, backward_weight };
+
+// One launch unit of the model: a residual half-layer, the embedding, or the head with its loss.
+//   attention: norm, QKV, RoPE, attention core, output projection, residual add
+//   mlp:       norm, gate/up, activation, down, residual add
+//   embedding: lookup of the local vocabulary slice;  head: final norm, logits of the local slice, loss
+struct BlockWork {
+  BlockKind kind = BlockKind::attention;
+  Pass pass = Pass::forward;
+  int batch = 1;     // sequences
+  int seq_q = 0;     // query tokens per sequence on this rank: S / cp
+  int seq_k = 0;     // key tokens per sequence: S
+  int hidden = 0;    // h, whole
+  int heads = 0;     // local query heads
+  int kv_heads = 0;  // local key/value heads (replicated when tp > kv_heads)
+  int head_dim = 0;
+  int ffn = 0;    // local inner width
+  int vocab = 0;  // local (padded) vocabulary slice
+  int tp = 1;     // TP degree that made them local; with sp the norms see seq_q / tp tokens
+  bool sequence_parallel = false;
+  bool gated = true;
+  bool recompute_core = false;  // backward first repeats the attention core (selective recompute)
+  Dtype dtype = Dtype::bf16;    // of the matrix products
+  std::int64_t tokens() const { return static_cast<std::int64_t>(batch) * seq_q; }
+  bool operator==(const BlockWork&) const = default;
+};
+
+enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter };
+
+struct CollectiveWork {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  Bytes bytes;  // the whole vector: nccl-tests "size" (gathered result, or vector to be scattered)
+  GroupShape group;
+  bool tp_overlapped = false;  // tiled into the neighbouring GEMM by the stack; only a share is exposed
+  bool operator==(const CollectiveWork&) const = default;
+};
+
+struct TransferWork {  // stage to stage
+  Bytes bytes;
+  GroupShape link;  // size 2; the two ends
+  bool operator==(const TransferWork&) const = default;
+};
+
+enum class CopyDirection : std::uint8_t { device_to_host, host_to_device };
+struct CopyWork {
+  Bytes bytes;
+  CopyDirection direction = CopyDirection::device_to_host;
+  bool operator==(const CopyWork&) const = default;
+};
+
+// Passes over flat state. update: Adam over owned elements (and cast to parameters); norm: squared sum of
+// gradients; accumulate: add a reduced shard into its accumulator; zero: clear the gradients of a step.
+enum class StateKind : std::uint8_t { update, norm, accumulate, zero };
+struct StateWork {
+  StateKind kind = StateKind::update;
+  std::int64_t elements = 0;
+  Dtype parameter = Dtype::bf16, gradient = Dtype::fp32;
+  bool host = false;  // runs on the CPU beside the device
+  bool operator==(const StateWork&) const = default;
+};
+
+using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, StateWork>;
+
+// A readable, stable text form, used as key of profile tables and in logs:
+//   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1"
+std::string work_key(const Work&);
+Work parse_work_key(std::string_view);  // throws ConfigError
+
+}  // namespace sextant
