@@ -13,14 +13,21 @@
 
 namespace sextant {
 
-enum class BlockKind : std::uint8_t { embedding, attention, mlp, head };
+// The launch units of a decoder, cut where collectives come in:
+//   embedding  lookup of the local vocabulary slice
+//   norm       residual add of the pending branch (if any) and RMSNorm, on the local token slice (tokens / tp
+//   under SP);
+//              backward: norm gradient plus the residual's own
+//   qkv        Q, K, V projections and RoPE             | between qkv and attention: K/V gathered over cp
+//   attention  attention core and output projection     | before qkv and mlp: gathered over tp; behind
+//   attention and mlp        gate/up, activation, down                |   mlp: reduced or scattered over tp
+//   residual   the add alone, at the end of a chunk that is sent on (forward only)
+//   head       final logits of the local vocabulary slice and the loss; its norm is a unit of its own
+enum class BlockKind : std::uint8_t { embedding, norm, qkv, attention, mlp, residual, head };
 // backward = both gradients; backward_input and backward_weight are its halves (zero-bubble schedule).
 enum class Pass : std::uint8_t { none, forward, recompute, backward, backward_input, backward_weight };
 
-// One launch unit of the model: a residual half-layer, the embedding, or the head with its loss.
-//   attention: norm, QKV, RoPE, attention core, output projection, residual add
-//   mlp:       norm, gate/up, activation, down, residual add
-//   embedding: lookup of the local vocabulary slice;  head: final norm, logits of the local slice, loss
+// One launch unit of the model, with the extents of one rank and one micro-batch.
 struct BlockWork {
   BlockKind kind = BlockKind::attention;
   Pass pass = Pass::forward;
@@ -79,7 +86,7 @@ struct StateWork {
 using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, StateWork>;
 
 // A readable, stable text form, used as key of profile tables and in logs:
-//   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1"
+//   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1 ..."
 std::string work_key(const Work&);
 Work parse_work_key(std::string_view);  // throws ConfigError
 
