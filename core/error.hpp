@@ -59,7 +59,7 @@ class BackendError : public std::runtime_error {
 [[noreturn]] void check_failed(std::string_view condition, std::string_view message,
                                std::source_location where);
 
-// The candidates closest to `word` by edit distance, best first; empty when nothing is near.
+// The candidate closest to `word` by edit distance; empty when nothing is near.
 std::string closest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace sextant

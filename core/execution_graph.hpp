@@ -140,9 +140,6 @@ std::string op_name(const ExecutionGraph&, OpId);
 std::string_view name(OpRole);
 std::string_view name(LaneKind);
 std::string_view name(BufferKind);
-std::string_view name(Pass);
-std::string_view name(BlockKind);
-std::string_view name(Axis);
 
 // FNV-1a over everything but operands' values: predicted and measured timelines join only when it agrees.
 std::uint64_t graph_hash(const ExecutionGraph&);

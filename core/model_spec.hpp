@@ -2,9 +2,11 @@
 // Published counts are reproduced exactly (tests/core/model_spec_test.cpp).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,6 +17,8 @@ namespace sextant {
 
 enum class PositionKind : std::uint8_t { rope, learned, alibi };
 enum class NormKind : std::uint8_t { rms, layer };
+inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
+inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 
 // Llama-3 rotary scaling (Hugging Face rope_type "llama3"); absent means plain RoPE.
 struct RopeScaling {
@@ -37,8 +41,10 @@ struct ModelSpec {
   int vocab_size = 0;            // V, unpadded
   bool gated_mlp = true;         // three MLP matrices (SwiGLU) instead of two
   bool tied_embeddings = false;  // the LM head is the input embedding
-  bool linear_bias = false;      // biases on every linear layer (GPT style)
-  bool qkv_bias = false;         // biases on q, k, v only
+  bool linear_bias = false;      // biases on every linear layer (GPT style): the three below together
+  bool qkv_bias = false;         // biases on q, k, v
+  bool output_bias = false;      // a bias on the attention's output projection
+  bool mlp_bias = false;         // biases on the MLP's matrices
   bool embedding_norm = false;   // a layer norm behind the embedding (BLOOM)
   NormKind norm = NormKind::rms;
   PositionKind position = PositionKind::rope;
@@ -48,6 +54,7 @@ struct ModelSpec {
   double norm_eps = 1e-5;
 
   bool operator==(const ModelSpec&) const = default;
+  bool any_bias() const { return linear_bias || qkv_bias || output_bias || mlp_bias; }
 };
 
 // Elements by part of the model. Norm elements include biases of layer norms.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,20 @@ namespace sextant {
 enum class PipelineSchedule : std::uint8_t { one_f_one_b, interleaved, gpipe, zero_bubble };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class Axis : std::uint8_t { tp, cp, dp, pp };
+
+inline constexpr std::array<std::string_view, 4> kScheduleNames = {"1f1b", "interleaved", "gpipe",
+                                                                   "zero_bubble"};
+inline constexpr std::array<std::string_view, 3> kRecomputeNames = {"none", "selective", "full"};
+inline constexpr std::array<std::string_view, 4> kAxisNames = {"tp", "cp", "dp", "pp"};
+
+constexpr std::string_view name(PipelineSchedule s) { return kScheduleNames[static_cast<std::size_t>(s)]; }
+constexpr std::string_view name(RecomputeKind r) { return kRecomputeNames[static_cast<std::size_t>(r)]; }
+constexpr std::string_view name(Axis a) { return kAxisNames[static_cast<std::size_t>(a)]; }
+
+// Bounds that keep every product of degrees inside an int.
+inline constexpr int kMaxDegree = 1 << 20;
+inline constexpr int kMaxWorld = 1 << 24;
+inline constexpr int kMaxChunks = 65535;  // pp * vp
 
 // Activations that are thrown away in the forward pass and computed again in the backward pass.
 // selective: the attention core. full: whole layers, of which only the input is kept; `layers` of each chunk,
@@ -65,11 +80,29 @@ struct ParallelPlan {
   int shards() const { return zero_stage == 0 ? 1 : (shard_degree > 0 ? shard_degree : replicas()); }
 };
 
-// tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel, then only what differs from the defaults of the stack-neutral plan:
-// nosp|sp, gpipe|zb, sd8 (shard_degree), full12 (12 layers), oo50 (percent), po, ao4 (layers), hz2, b40M,
-// lb4, nogr, nopg, tpo, order as ax-tp-dp-pp-cp, chunks as L11-13-13-11.
+// The plan key: parts separated by dots, each at most once, upper or lower case, in any order when read;
+// plan_key() writes them in the order below, the seven numbers always, every other part only when it differs
+// from its default. parse_plan_key(plan_key(p)) == p for every plan whose `chunks` follow one another and
+// whose `recompute.layers` is set only with full recompute.
+//
+//   tpN ppN vpN cpN dpN zN mbsN   degrees, virtual stages, ZeRO stage, micro-batch; absent = 1 (z: 0)
+//   sel | full | fullN            recompute: attention core | all layers | N layers of each chunk; absent =
+//   none sp | nosp                     sequence parallelism; absent = on when tp > 1, off otherwise 1f1b |
+//   int | gpipe | zb       schedule; absent = interleaved when vp > 1, 1F1B otherwise sdN shard_degree;
+//   absent = 0, all dp*cp ranks ooX                           percent of the optimizer state on the host,
+//   decimal point written p: oo12p5 po                            parameters rest on the host aoN layers per
+//   chunk whose activations rest on the host; absent = 0 hzN                           offload horizon in
+//   layers; absent = 1 bN, bNK, bNM, bNG             bucket elements, K = 1e3, M = 1e6, G = 1e9; absent = 0,
+//   the stack's rule lbN                           pieces of the last bucket; absent = 1 nogr, nopg gradient
+//   reduction, parameter gather not overlapped tpo                           TP communication overlapped
+//   ax-A-B-C-D                    axes onto ranks, innermost first; absent = ax-tp-cp-dp-pp
+//   LN-N-..., LNxR-...            layers of each chunk in model order, NxR = R chunks of N; absent = even
+//   split
 std::string plan_key(const ParallelPlan&);
 ParallelPlan parse_plan_key(std::string_view key);  // throws ConfigError naming the part that is wrong
+
+// Every degree is at least 1, and neither the ranks nor the chunks are more than the bounds above.
+bool degrees_fit(const ParallelPlan&);
 
 // The layers of every chunk: the plan's own, or an even split where the first chunks take the remainder.
 std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);

@@ -12,6 +12,9 @@
 
 namespace sextant {
 
+inline constexpr int kMaxSeqLen = 1 << 27;
+inline constexpr int kMaxGlobalBatch = 1 << 24;
+
 struct TrainingSpec {
   int seq_len = 2048;             // tokens per sequence
   int global_batch = 1024;        // sequences per optimizer step

@@ -2,6 +2,7 @@
 // distinct works; each is priced once. Every extent is what ONE rank does (already divided by TP, CP, ...).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,8 +17,7 @@ namespace sextant {
 // The launch units of a decoder, cut where collectives come in:
 //   embedding  lookup of the local vocabulary slice
 //   norm       residual add of the pending branch (if any) and RMSNorm, on the local token slice (tokens / tp
-//   under SP);
-//              backward: norm gradient plus the residual's own
+//              under SP); backward: norm gradient plus the residual's own
 //   qkv        Q, K, V projections and RoPE             | between qkv and attention: K/V gathered over cp
 //   attention  attention core and output projection     | before qkv and mlp: gathered over tp; behind
 //   attention and mlp        gate/up, activation, down                |   mlp: reduced or scattered over tp
@@ -26,6 +26,13 @@ namespace sextant {
 enum class BlockKind : std::uint8_t { embedding, norm, qkv, attention, mlp, residual, head };
 // backward = both gradients; backward_input and backward_weight are its halves (zero-bubble schedule).
 enum class Pass : std::uint8_t { none, forward, recompute, backward, backward_input, backward_weight };
+
+inline constexpr std::array<std::string_view, 7> kBlockKindNames = {
+    "embedding", "norm", "qkv", "attention", "mlp", "residual", "head"};
+inline constexpr std::array<std::string_view, 6> kPassNames = {
+    "none", "forward", "recompute", "backward", "backward_input", "backward_weight"};
+constexpr std::string_view name(BlockKind k) { return kBlockKindNames[static_cast<std::size_t>(k)]; }
+constexpr std::string_view name(Pass p) { return kPassNames[static_cast<std::size_t>(p)]; }
 
 // One launch unit of the model, with the extents of one rank and one micro-batch.
 struct BlockWork {
@@ -50,6 +57,9 @@ struct BlockWork {
 };
 
 enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter };
+inline constexpr std::array<std::string_view, 3> kCollectiveNames = {"all_reduce", "all_gather",
+                                                                     "reduce_scatter"};
+constexpr std::string_view name(CollectiveKind k) { return kCollectiveNames[static_cast<std::size_t>(k)]; }
 
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::all_reduce;
@@ -66,6 +76,8 @@ struct TransferWork {  // stage to stage
 };
 
 enum class CopyDirection : std::uint8_t { device_to_host, host_to_device };
+inline constexpr std::array<std::string_view, 2> kCopyNames = {"device_to_host", "host_to_device"};
+constexpr std::string_view name(CopyDirection d) { return kCopyNames[static_cast<std::size_t>(d)]; }
 struct CopyWork {
   Bytes bytes;
   CopyDirection direction = CopyDirection::device_to_host;
@@ -75,6 +87,8 @@ struct CopyWork {
 // Passes over flat state. update: Adam over owned elements (and cast to parameters); norm: squared sum of
 // gradients; accumulate: add a reduced shard into its accumulator; zero: clear the gradients of a step.
 enum class StateKind : std::uint8_t { update, norm, accumulate, zero };
+inline constexpr std::array<std::string_view, 4> kStateKindNames = {"update", "norm", "accumulate", "zero"};
+constexpr std::string_view name(StateKind k) { return kStateKindNames[static_cast<std::size_t>(k)]; }
 struct StateWork {
   StateKind kind = StateKind::update;
   std::int64_t elements = 0;
@@ -85,8 +99,21 @@ struct StateWork {
 
 using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, StateWork>;
 
-// A readable, stable text form, used as key of profile tables and in logs:
-//   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1 ..."
+// A readable, stable text form, used as key of profile tables and in logs; the same value always has the same
+// key and parse_work_key(work_key(w)) == w (finite numbers). Words in this order, separated by one space:
+//
+//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [sp] [plain] [core]
+//       KIND: embedding norm qkv attention mlp residual head;
+//       extents that are 0 are left out; plain = MLP without gate; core = recompute_core
+//   all_reduce|all_gather|reduce_scatter NB GROUP [tp_overlapped]
+//   transfer NB GROUP
+//   copy device_to_host|host_to_device NB
+//   state update|norm|accumulate|zero nN PARAMETER_DTYPE GRADIENT_DTYPE [host]
+//   GROUP: gN nodesN perN [inXGBps/Yus] [outXGBps/Yus] [switched] [in_network]
+//       ranks, nodes, ranks per node, links inside a node and between nodes; a pair of zeros is left out
+//
+//   "attention forward bf16 b1 q2048 k2048 h5120 a40 kv40 d128 tp1"
+//   "all_gather 20971520B g8 nodes1 per8 in235GBps/2.5us switched"
 std::string work_key(const Work&);
 Work parse_work_key(std::string_view);  // throws ConfigError
 

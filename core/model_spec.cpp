@@ -1,0 +1,99 @@
+#include "core/model_spec.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+// Elements of one layer's matrices, without biases.
+struct Matrices {
+  std::int64_t attention, mlp;
+};
+
+Matrices layer_matrices(const ModelSpec& m) {
+  const std::int64_t h = m.hidden;
+  const std::int64_t q = std::int64_t{m.n_heads} * m.head_dim, kv = std::int64_t{m.n_kv_heads} * m.head_dim;
+  return {.attention = h * q + 2 * h * kv + q * h, .mlp = (m.gated_mlp ? 3 : 2) * h * m.ffn_hidden};
+}
+
+std::int64_t norm_elements(const ModelSpec& m, NormKind kind) {
+  return kind == NormKind::layer ? 2 * std::int64_t{m.hidden} : m.hidden;  // weight, and bias of a layer norm
+}
+
+}  // namespace
+
+ParameterCounts parameter_counts(const ModelSpec& m) {
+  const std::int64_t h = m.hidden;
+  const std::int64_t q = std::int64_t{m.n_heads} * m.head_dim, kv = std::int64_t{m.n_kv_heads} * m.head_dim;
+  const Matrices matrices = layer_matrices(m);
+  ParameterCounts c;
+  c.embedding = m.vocab_size * h;
+  if (m.position == PositionKind::learned) c.embedding += m.max_positions * h;
+  if (m.embedding_norm) c.embedding += norm_elements(m, NormKind::layer);
+  c.attention = matrices.attention;
+  if (m.linear_bias || m.qkv_bias) c.attention += q + 2 * kv;
+  if (m.linear_bias || m.output_bias) c.attention += h;
+  c.mlp = matrices.mlp;
+  if (m.linear_bias || m.mlp_bias) c.mlp += (m.gated_mlp ? 2 : 1) * std::int64_t{m.ffn_hidden} + h;
+  c.norms = 2 * norm_elements(m, m.norm);
+  c.final_norm = norm_elements(m, m.norm);
+  c.head = m.tied_embeddings ? 0 : m.vocab_size * h;
+  c.total = c.embedding + m.n_layers * c.layer() + c.final_norm + c.head;
+  return c;
+}
+
+std::int64_t matmul_parameters(const ModelSpec& m) {
+  const Matrices matrices = layer_matrices(m);
+  return m.n_layers * (matrices.attention + matrices.mlp) + std::int64_t{m.vocab_size} * m.hidden;
+}
+
+double model_flops_per_token(const ModelSpec& m, int seq_len, bool causal_halved) {
+  // 2 products (scores, values) x 2 FLOPs x 3 (forward + two gradients) = 12 per layer, channel and key.
+  const double attention = 12.0 * m.n_layers * (static_cast<double>(m.n_heads) * m.head_dim) * seq_len;
+  return 6.0 * static_cast<double>(matmul_parameters(m)) + (causal_halved ? attention / 2 : attention);
+}
+
+std::vector<Problem> validate(const ModelSpec& m) {
+  std::vector<Problem> problems;
+  const auto require = [&](bool holds, std::string_view key, auto value, std::string expected) {
+    if (!holds) problems.push_back({"", std::string(key), fmt::format("{}", value), std::move(expected), ""});
+  };
+  // Wide bounds that keep every product inside 63 bits.
+  struct Range {
+    std::string_view key;
+    int value, most;
+  };
+  for (const auto& [key, value, most] :
+       {Range{"n_layers", m.n_layers, 10'000}, Range{"hidden", m.hidden, 1 << 18},
+        Range{"n_heads", m.n_heads, 1 << 13}, Range{"n_kv_heads", m.n_kv_heads, 1 << 13},
+        Range{"head_dim", m.head_dim, 1 << 13}, Range{"ffn_hidden", m.ffn_hidden, 1 << 20},
+        Range{"vocab_size", m.vocab_size, 1 << 24}, Range{"max_positions", m.max_positions, 1 << 27}})
+    require(value >= 1 && value <= most, key, value, fmt::format("from 1 to {}", most));
+  if (m.n_heads > 0 && m.n_kv_heads > 0)
+    require(m.n_heads % m.n_kv_heads == 0, "n_kv_heads", m.n_kv_heads,
+            fmt::format("a divisor of n_heads {}", m.n_heads));
+  if (m.position == PositionKind::rope) {
+    require(m.head_dim % 2 == 0, "head_dim", m.head_dim, "an even number (rotary embedding turns pairs)");
+    require(std::isfinite(m.rope_theta) && m.rope_theta > 0, "rope_theta", m.rope_theta, "above 0");
+  }
+  require(std::isfinite(m.norm_eps) && m.norm_eps >= 0, "norm_eps", m.norm_eps, "0 or more");
+  if (m.rope_scaling) {
+    const RopeScaling& s = *m.rope_scaling;
+    require(m.position == PositionKind::rope, "rope_scaling", s.type, "none without rotary embedding");
+    require(s.type == "llama3" || s.type == "linear" || s.type == "dynamic" || s.type == "yarn",
+            "rope_scaling.type", s.type, "llama3, linear, dynamic or yarn");
+    require(std::isfinite(s.factor) && s.factor >= 1, "rope_scaling.factor", s.factor, "1 or more");
+    require(s.low_freq_factor > 0 && std::isfinite(s.low_freq_factor), "rope_scaling.low_freq_factor",
+            s.low_freq_factor, "above 0");
+    // The blend between the two divides by their difference.
+    require(s.high_freq_factor > s.low_freq_factor && std::isfinite(s.high_freq_factor),
+            "rope_scaling.high_freq_factor", s.high_freq_factor, "more than low_freq_factor");
+    require(s.original_max_positions >= 1, "rope_scaling.original_max_positions", s.original_max_positions,
+            "1 or more");
+  }
+  return problems;
+}
+
+}  // namespace sextant
