@@ -1,0 +1,90 @@
+#include "cost_models/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sextant {
+
+namespace {
+
+bool is_flash(AttentionKernel k) {
+  return k != AttentionKernel::unfused && k != AttentionKernel::fused_softmax;
+}
+
+double scores(const AttentionCore& a) { return static_cast<double>(a.batch) * a.seq_q * a.seq_k * a.heads; }
+
+double base_rate(AttentionKernel kernel, const CostConstants& c) {
+  switch (kernel) {
+    case AttentionKernel::flash1:
+      return c.attention_flash1_TFLOPS * 1e12;
+    case AttentionKernel::flash2:
+      return c.attention_flash2_TFLOPS * 1e12;
+    case AttentionKernel::flash3:
+      return c.attention_flash3_TFLOPS * 1e12;
+    case AttentionKernel::cudnn:
+      return c.attention_cudnn_TFLOPS * 1e12;
+    case AttentionKernel::triton:
+      return c.attention_triton_TFLOPS * 1e12;
+    default:
+      return 0;
+  }
+}
+
+double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c) {
+  // The first generation is not slower at 64: its charts show 70..97 there and 62..83 TFLOP/s at 128 (A100).
+  if (head_dim >= 128 || (kernel == AttentionKernel::flash1 && head_dim >= 64)) return 1.0;
+  if (head_dim >= 96) return c.attention_head_96;
+  if (head_dim >= 64) return c.attention_head_64;
+  return c.attention_head_small;
+}
+
+// Rates of the FlashAttention papers' charts (attention tables), length and occupancy terms fitted. Units:
+// FLOP/s.
+double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
+  const CostConstants& c = machine.constants;
+  const double length = a.seq_k;
+  const double half =
+      kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
+  const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
+  const double occupancy = std::min(1.0, blocks / machine.multiprocessors);
+  return base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) * length / (length + half) *
+         std::pow(occupancy, c.attention_occupancy_power) *
+         (a.backward ? c.attention_backward_factor : c.attention_forward_factor);
+}
+
+}  // namespace
+
+Flops attention_flops(const AttentionCore& a, AttentionKernel kernel) {
+  const double causal_forward = 2.0 * scores(a) * a.head_dim;
+  if (is_flash(kernel)) return Flops(causal_forward * (a.backward ? 2.5 : 1.0));
+  return Flops(2.0 * causal_forward * (a.backward ? 2.0 : 1.0));
+}
+
+OpCost price_attention(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
+  const double flops = attention_flops(a, kernel).v;
+  if (flops <= 0) return {};
+  const CostConstants& c = machine.constants;
+  OpCost cost;
+  cost.latency = Seconds(machine.launch * (is_flash(kernel) ? 1 : 3));
+  // q, k, v read and the output written (twice that, with gradients, backward): the floor of any kernel.
+  const double io = 2.0 * 4.0 * a.batch * (static_cast<double>(a.seq_q) + a.seq_k) / 2 * a.heads * a.head_dim;
+  if (is_flash(kernel)) {
+    cost.compute = Seconds(flops / flash_rate(a, kernel, machine));
+    cost.memory = Seconds(io * (a.backward ? 2 : 1) / machine.memory_rate);
+    cost.duration = std::max(cost.compute, cost.memory) + cost.latency;
+    return cost;
+  }
+  // Two batched products with one extent = head_dim, and several passes over the scores between them.
+  const double peak = machine.peak[static_cast<std::size_t>(a.dtype)];
+  double rate = peak * c.gemm_efficiency * a.head_dim / (a.head_dim + c.unfused_half_head);
+  if (a.head_dim % 8 != 0) rate *= c.unfused_misaligned;
+  const double per_score =
+      kernel == AttentionKernel::fused_softmax ? c.fused_score_bytes : c.unfused_score_bytes;
+  cost.compute = Seconds(flops / rate);
+  cost.memory = Seconds((scores(a) * per_score * (a.backward ? c.score_backward_factor : 1.0) + io) /
+                        machine.memory_rate);
+  cost.duration = cost.compute + cost.memory + cost.latency;  // one after the other
+  return cost;
+}
+
+}  // namespace sextant

@@ -1,0 +1,205 @@
+#include "cost_models/constants.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+
+namespace sextant {
+
+namespace {
+
+struct Field {
+  const char* key;
+  double CostConstants::*member;
+};
+
+#define SEXTANT_FIELD(name) \
+  Field { #name, &CostConstants::name }
+constexpr std::array kFields = {
+    SEXTANT_FIELD(gemm_efficiency),
+    SEXTANT_FIELD(gemm_tile_128),
+    SEXTANT_FIELD(gemm_tile_64),
+    SEXTANT_FIELD(gemm_wave_rounding),
+    SEXTANT_FIELD(gemm_depth_overhead),
+    SEXTANT_FIELD(gemm_align_8),
+    SEXTANT_FIELD(gemm_align_odd),
+    SEXTANT_FIELD(memory_efficiency),
+    SEXTANT_FIELD(attention_flash1_TFLOPS),
+    SEXTANT_FIELD(attention_flash2_TFLOPS),
+    SEXTANT_FIELD(attention_flash3_TFLOPS),
+    SEXTANT_FIELD(attention_cudnn_TFLOPS),
+    SEXTANT_FIELD(attention_triton_TFLOPS),
+    SEXTANT_FIELD(attention_half_length),
+    SEXTANT_FIELD(attention_half_length_flash1),
+    SEXTANT_FIELD(attention_occupancy_power),
+    SEXTANT_FIELD(attention_forward_factor),
+    SEXTANT_FIELD(attention_backward_factor),
+    SEXTANT_FIELD(attention_head_96),
+    SEXTANT_FIELD(attention_head_64),
+    SEXTANT_FIELD(attention_head_small),
+    SEXTANT_FIELD(unfused_half_head),
+    SEXTANT_FIELD(unfused_misaligned),
+    SEXTANT_FIELD(unfused_score_bytes),
+    SEXTANT_FIELD(fused_score_bytes),
+    SEXTANT_FIELD(score_backward_factor),
+    SEXTANT_FIELD(pointwise_hidden_passes),
+    SEXTANT_FIELD(pointwise_unfused_norm_passes),
+    SEXTANT_FIELD(pointwise_backward_factor),
+    SEXTANT_FIELD(pointwise_forward_launches),
+    SEXTANT_FIELD(pointwise_backward_launches),
+    SEXTANT_FIELD(loss_forward_share),
+    SEXTANT_FIELD(loss_forward_launches),
+    SEXTANT_FIELD(loss_backward_launches),
+    SEXTANT_FIELD(loss_gather_bytes),
+    SEXTANT_FIELD(embedding_backward_bytes),
+    SEXTANT_FIELD(fp8_forward_passes),
+    SEXTANT_FIELD(fp8_backward_passes),
+    SEXTANT_FIELD(host_backward_factor),
+    SEXTANT_FIELD(host_share_norm),
+    SEXTANT_FIELD(host_share_qkv),
+    SEXTANT_FIELD(host_share_attention),
+    SEXTANT_FIELD(host_share_mlp),
+    SEXTANT_FIELD(host_smoothing_power),
+    SEXTANT_FIELD(host_copy_efficiency),
+    SEXTANT_FIELD(host_update_efficiency),
+    SEXTANT_FIELD(collective_skew_us),
+    SEXTANT_FIELD(collective_skew_base),
+    SEXTANT_FIELD(collective_skew_per_rank),
+    SEXTANT_FIELD(collective_skew_scatter),
+    SEXTANT_FIELD(link_efficiency),
+    SEXTANT_FIELD(link_efficiency_in_switch),
+    SEXTANT_FIELD(link_efficiency_mesh),
+    SEXTANT_FIELD(link_pair),
+    SEXTANT_FIELD(link_quad),
+    SEXTANT_FIELD(network_start_us),
+    SEXTANT_FIELD(network_tree_hops),
+    SEXTANT_FIELD(transfer_start_us),
+    SEXTANT_FIELD(transfer_factor),
+};
+#undef SEXTANT_FIELD
+
+static_assert(kFields.size() * sizeof(double) == sizeof(CostConstants), "a constant is missing from kFields");
+
+nlohmann::json read_file(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  if (!in)
+    throw ConfigError(
+        Problem{path.string(), "", "", "a readable file of cost constants", "check the preset directory"});
+  try {
+    return nlohmann::json::parse(in, nullptr, true, true);
+  } catch (const nlohmann::json::parse_error& e) {
+    throw ConfigError(Problem{path.string(), "", "", "JSON", e.what()});
+  }
+}
+
+std::vector<std::string> known_generations(const std::filesystem::path& dir) {
+  std::vector<std::string> out;
+  std::error_code ec;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ec))
+    if (entry.path().extension() == ".json" && entry.path().stem() != "common")
+      out.push_back(entry.path().stem().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+using Records = std::map<std::string, ConstantRecord>;
+
+ConstantRecord parse_record(const std::string& key, const nlohmann::json& j, const std::string& file,
+                            std::vector<Problem>& problems) {
+  ConstantRecord r;
+  r.key = key;
+  const auto text = [&](const char* name) -> std::string {
+    if (j.is_object() && j.contains(name) && j[name].is_string() && !j[name].get<std::string>().empty())
+      return j[name].get<std::string>();
+    problems.push_back({file, "constants." + key + "." + name, "", "a text", "every constant states it"});
+    return {};
+  };
+  const auto number = [&](const char* name, double fallback) {
+    if (j.is_object() && j.contains(name) && j[name].is_number()) return j[name].get<double>();
+    return fallback;
+  };
+  r.value = number("value", -1);
+  if (!(r.value > 0) || !std::isfinite(r.value))
+    problems.push_back(
+        {file, "constants." + key + ".value", fmt::format("{}", r.value), "a positive number", ""});
+  r.low = number("low", r.value);
+  r.high = number("high", r.value);
+  if (r.low > r.value || r.high < r.value)
+    problems.push_back({file, "constants." + key, fmt::format("{}", r.value),
+                        fmt::format("a value inside its bounds [{}, {}]", r.low, r.high), ""});
+  r.unit = text("unit"), r.origin = text("origin"), r.source = text("source"), r.date = text("date");
+  return r;
+}
+
+void overlay(const std::filesystem::path& path, Records& records, std::vector<Problem>& problems) {
+  const auto doc = read_file(path);
+  const std::string file = path.string();
+  if (!doc.is_object() || !doc.contains("constants") || !doc["constants"].is_object()) {
+    problems.push_back({file, "constants", "", "an object of constants", ""});
+    return;
+  }
+  const auto keys = constant_keys();
+  for (const auto& [key, value] : doc["constants"].items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      const std::string near = closest(key, keys);
+      problems.push_back({file, "constants." + key, "", "a known constant",
+                          near.empty() ? "" : "did you mean " + near + "?"});
+      continue;
+    }
+    records[key] = parse_record(key, value, file, problems);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> constant_keys() {
+  std::vector<std::string> keys;
+  for (const auto& f : kFields) keys.emplace_back(f.key);
+  return keys;
+}
+
+double& constant(CostConstants& c, const std::string& key) {
+  for (const auto& f : kFields)
+    if (key == f.key) return c.*f.member;
+  const std::string near = closest(key, constant_keys());
+  throw ConfigError(
+      Problem{"", key, "", "a constant of the cost model", near.empty() ? "" : "did you mean " + near + "?"});
+}
+
+CostPreset load_cost_preset(const std::string& generation, const std::filesystem::path& dir) {
+  const auto path = dir / (generation + ".json");
+  if (generation == "common" || !std::filesystem::exists(path)) {
+    const auto known = known_generations(dir);
+    throw ConfigError(Problem{
+        dir.string(), "generation", generation,
+        known.empty() ? "a directory of cost constants" : fmt::format("one of {}", fmt::join(known, ", ")),
+        closest(generation, known).empty() ? "" : "did you mean " + closest(generation, known) + "?"});
+  }
+  std::vector<Problem> problems;
+  Records records;
+  overlay(dir / "common.json", records, problems);
+  overlay(path, records, problems);
+  CostPreset preset;
+  preset.generation = generation;
+  for (const auto& f : kFields) {
+    const auto it = records.find(f.key);
+    if (it == records.end()) {
+      problems.push_back({path.string(), std::string("constants.") + f.key, "",
+                          "this constant, here or in common.json", ""});
+      continue;
+    }
+    preset.constants.*f.member = it->second.value;
+    preset.records.push_back(it->second);
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return preset;
+}
+
+}  // namespace sextant

@@ -1,0 +1,114 @@
+#include "cost_models/kernels.hpp"
+
+namespace sextant {
+
+namespace {
+
+struct Direction {
+  bool forward = false, input_gradient = false, weight_gradient = false;
+};
+
+Direction direction_of(Pass pass) {
+  switch (pass) {
+    case Pass::backward:
+      return {false, true, true};
+    case Pass::backward_input:
+      return {false, true, false};
+    case Pass::backward_weight:
+      return {false, false, true};
+    default:
+      return {true, false, false};
+  }
+}
+
+// y[tokens, out] = x[tokens, in] W[in, out], or its gradients.
+void add_linear(KernelList& list, const Direction& d, std::int64_t tokens, std::int64_t in, std::int64_t out,
+                Dtype dtype) {
+  if (out == 0 || in == 0) return;
+  const int alignment = alignment_of(in, out);
+  if (d.forward) list.push_back(Gemm{tokens, out, in, alignment, dtype});
+  if (d.input_gradient) list.push_back(Gemm{tokens, in, out, alignment, dtype});
+  if (d.weight_gradient) list.push_back(Gemm{out, in, tokens, alignment, dtype});
+}
+
+void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack,
+                const CostConstants& c) {
+  if (d.forward || d.input_gradient) list.push_back(block_passes(w, stack.kernels, c, !d.forward));
+}
+
+void add_attention(KernelList& list, const BlockWork& w, const Direction& d) {
+  AttentionCore core{
+      w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
+  if (d.input_gradient && w.recompute_core) list.push_back(core);
+  if (d.forward || d.input_gradient) {
+    core.backward = !d.forward;
+    list.push_back(core);
+  }
+  add_linear(list, d, w.tokens(), std::int64_t{w.heads} * w.head_dim, w.hidden, w.dtype);
+}
+
+void add_mlp(KernelList& list, const BlockWork& w, const Direction& d) {
+  add_linear(list, d, w.tokens(), w.hidden, w.ffn, w.dtype);
+  if (w.gated) add_linear(list, d, w.tokens(), w.hidden, w.ffn, w.dtype);
+  add_linear(list, d, w.tokens(), w.ffn, w.hidden, w.dtype);
+}
+
+void add_head(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack,
+              const CostConstants& c) {
+  const Dtype dtype = w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype;  // heads stay at 16 bits in fp8 runs
+  if (d.forward || d.input_gradient)
+    list.push_back(loss_passes(w, stack.kernels, c, !d.forward, stack.rules.loss_gathers_logits));
+  add_linear(list, d, w.tokens(), w.hidden, w.vocab, dtype);
+}
+
+}  // namespace
+
+double weight_elements(const BlockWork& w) {
+  const double h = w.hidden;
+  switch (w.kind) {
+    case BlockKind::qkv:
+      return h * w.head_dim * (w.heads + 2.0 * w.kv_heads);
+    case BlockKind::attention:
+      return h * w.head_dim * w.heads;
+    case BlockKind::mlp:
+      return h * w.ffn * (w.gated ? 3.0 : 2.0);
+    case BlockKind::embedding:
+    case BlockKind::head:
+      return h * w.vocab;
+    default:
+      return h;
+  }
+}
+
+KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostConstants& c) {
+  KernelList list;
+  const Direction d = direction_of(w.pass);
+  switch (w.kind) {
+    case BlockKind::embedding:
+      if (d.forward || d.weight_gradient) list.push_back(embedding_passes(w, c, !d.forward));
+      return list;
+    case BlockKind::norm:
+    case BlockKind::residual:
+      add_passes(list, w, d, stack, c);
+      return list;
+    case BlockKind::qkv:
+      add_passes(list, w, d, stack, c);
+      add_linear(list, d, w.tokens(), w.hidden, (w.heads + 2ll * w.kv_heads) * w.head_dim, w.dtype);
+      break;
+    case BlockKind::attention:
+      add_attention(list, w, d);
+      break;
+    case BlockKind::mlp:
+      add_passes(list, w, d, stack, c);
+      add_mlp(list, w, d);
+      break;
+    case BlockKind::head:
+      add_head(list, w, d, stack, c);
+      break;
+  }
+  if (d.weight_gradient && stack.kernels.accumulate_bytes > 0)
+    list.push_back(Pointwise{stack.kernels.accumulate_bytes * weight_elements(w), 1});
+  return list;
+}
+
+}  // namespace sextant

@@ -1,0 +1,28 @@
+// The numbers of one device that every formula reads, taken once from its spec and constants so that pricing
+// looks nothing up. Rates are what can be reached, not what the data sheet says; `peak` is the data sheet's.
+#pragma once
+
+#include <array>
+
+#include "core/cluster_spec.hpp"
+#include "cost_models/constants.hpp"
+
+namespace sextant {
+
+struct Machine {
+  CostConstants constants;
+  std::array<double, kDtypeNames.size()> peak{};  // FLOP/s, dense, by Dtype
+  double memory_rate = 0;                         // bytes/s that a streaming kernel reaches
+  double launch = 0;                              // seconds between dependent kernels
+  double host_link = 0;                           // bytes/s, one direction, reached
+  double host_memory_rate = 0;                    // bytes/s for the CPU's share of one GPU, reached
+  double network_efficiency = 1;                  // reached share of a group's network bandwidth
+  int multiprocessors = 1;
+
+  // A precision the device has no rate for runs at the rate of the next one it has: bf16 and fp16 stand for
+  // each other, fp8 falls back to bf16, anything else to fp32. Throws ConfigError when the device has no peak
+  // at all.
+  Machine(const DeviceSpec&, const NodeSpec&, const FabricSpec&, const CostConstants&);
+};
+
+}  // namespace sextant

@@ -1,0 +1,31 @@
+// Memory-bound passes: norms, rope, activation, residual, bias, dropout, loss, embedding. They are counted as
+// bytes that go through memory; a fused or compiled stack makes fewer passes, which is what its k says.
+#pragma once
+
+#include "core/stack_spec.hpp"
+#include "core/work.hpp"
+#include "cost_models/cost_model.hpp"
+#include "cost_models/machine.hpp"
+
+namespace sextant {
+
+struct Pointwise {
+  double bytes = 0;     // read and written
+  double launches = 0;  // kernels that share them
+  bool operator==(const Pointwise&) const = default;
+};
+
+// The memory-bound passes of one launch unit: residual add and norm, rope with the layout changes of q, k, v,
+// activation. Nothing for the other kinds.
+Pointwise block_passes(const BlockWork&, const StackKernels&, const CostConstants&, bool backward);
+
+// Cross entropy of the local vocabulary slice. gathered: the stack gathers logits over tp first.
+Pointwise loss_passes(const BlockWork&, const StackKernels&, const CostConstants&, bool backward,
+                      bool gathered);
+
+// Lookup, and the gradient's scatter into the dense table.
+Pointwise embedding_passes(const BlockWork&, const CostConstants&, bool backward);
+
+OpCost price_pointwise(const Pointwise&, const Machine&);
+
+}  // namespace sextant

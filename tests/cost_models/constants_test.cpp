@@ -1,0 +1,76 @@
+// Every constant of every preset is stated with unit, origin, source and date; bad files are refused.
+#include "cost_models/constants.hpp"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "core/error.hpp"
+#include "machines.hpp"
+
+namespace sextant {
+namespace {
+
+std::filesystem::path temporary(const std::string& name) {
+  const auto dir =
+      std::filesystem::temp_directory_path() / ("sextant_constants_" + name + std::to_string(::getpid()));
+  std::filesystem::create_directories(dir);
+  std::filesystem::copy(
+      test::preset_dir() / "cost", dir,
+      std::filesystem::copy_options::overwrite_existing | std::filesystem::copy_options::recursive);
+  return dir;
+}
+
+void replace(const std::filesystem::path& file, const std::string& from, const std::string& to) {
+  std::ifstream in(file);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const auto at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  std::ofstream(file) << text;
+}
+
+TEST(Constants, EveryGenerationIsComplete) {
+  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "cpu"}) {
+    const CostPreset preset = load_cost_preset(generation, test::preset_dir() / "cost");
+    EXPECT_EQ(preset.records.size(), constant_keys().size());
+    for (const auto& r : preset.records) {
+      EXPECT_TRUE(r.origin.size() == 1 && std::string("TFSDG").find(r.origin) != std::string::npos) << r.key;
+      EXPECT_GE(r.date, "2020") << r.key;
+      EXPECT_LE(r.low, r.value) << r.key;
+    }
+  }
+}
+
+TEST(Constants, MisspelledKeyIsRefusedWithSuggestion) {
+  const auto dir = temporary("typo");
+  replace(dir / "ampere.json", "\"gemm_efficiency\"", "\"gemm_eficiency\"");
+  try {
+    load_cost_preset("ampere", dir);
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("did you mean gemm_efficiency?"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Constants, NegativeValueAndMissingOriginAreRefused) {
+  const auto dir = temporary("negative");
+  replace(dir / "ampere.json", "{\"value\": 0.8,", "{\"value\": -0.8,");
+  EXPECT_THROW(load_cost_preset("ampere", dir), ConfigError);
+  const auto other = temporary("origin");
+  replace(other / "ampere.json", "\"origin\": \"F\", ", "");
+  EXPECT_THROW(load_cost_preset("ampere", other), ConfigError);
+}
+
+TEST(Constants, UnknownGenerationNamesTheKnownOnes) {
+  try {
+    load_cost_preset("hoper", test::preset_dir() / "cost");
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("did you mean hopper?"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace sextant
