@@ -9,13 +9,13 @@ namespace sextant {
 
 struct GroupShape {
   int size = 1;            // ranks
-  int nodes = 1;           // nodes spanned
+  int nodes = 1;           // nodes spanned; nodes of one NVLink domain (NVL72) count as one
   int ranks_per_node = 1;  // of this group, in its fullest node
   BytesPerSecond
-      node_bandwidth;  // one rank's links inside the node, per direction, shared fairly; 0 if unused
-  BytesPerSecond
-      network_bandwidth;    // share of one node's NICs for all ranks of the group in that node, per
-                            // direction, after NIC sharing, degraded links and oversubscription; 0 if unused
+      node_bandwidth;  // one rank's links inside the node, per direction, shared fairly; nominal; 0 if unused
+  BytesPerSecond network_bandwidth;  // share of one node's NICs for all ranks of the group in that node, per
+                                     // direction, after the fabric's efficiency, NIC sharing, degraded links
+                                     // and oversubscription; 0 if unused
   Seconds node_latency;     // one hop inside the node
   Seconds network_latency;  // one hop between nodes
   bool switched = false;    // NVSwitch (all-to-all) rather than a mesh or PCIe
