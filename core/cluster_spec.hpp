@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -89,8 +90,14 @@ struct ClusterSpec {
   int gpus() const;  // usable: without missing ones
 };
 
+std::string_view name(NodeLinkKind);
+
 std::vector<Problem> validate(const ClusterSpec&);
 
+// The whole spec, self-contained, units in the keys. Reading accepts for each number the number itself or
+// {"value": 2039, "source": "...", "date": "2021-06"}, refuses unknown keys, and throws ConfigError with all
+// problems. fabric.bandwidth_GBps = node.nics * node.nic_bandwidth_GBps: either may be left out, both must
+// agree. Names of presets in place of objects are resolved by core/cluster_files.hpp.
 void to_json(nlohmann::json&, const ClusterSpec&);
 void from_json(const nlohmann::json&, ClusterSpec&);
 

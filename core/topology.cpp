@@ -1,0 +1,434 @@
+#include "core/topology.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "core/cluster_graph.hpp"
+#include "core/rank_pattern.hpp"
+
+namespace sextant {
+
+namespace {
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// An island is an NVLink domain: one node, or the nodes of one NVL72 system. Islands of one kind are alike
+// down to their defects; the graph of one of them answers for all.
+struct IslandKind {
+  std::vector<GpuState> state;  // by slot = node in the domain * GPUs per node + GPU
+  std::vector<double> port;     // of each slot: its links inside the island, bytes/s
+  std::vector<double> bundle;   // network rate of each NIC bundle, bytes/s
+  std::vector<double> pair;     // slot x slot: widest path
+};
+
+IslandKind make_kind(const ClusterSpec& spec, const NodeParts& parts, int first_node, int nodes,
+                     std::vector<GpuState> state) {
+  using enum VertexKind;
+  const int gpus = spec.node.gpus;
+  std::vector<int> members(static_cast<std::size_t>(nodes));
+  std::iota(members.begin(), members.end(), first_node);
+  const ClusterGraph graph(spec, members);
+  IslandKind kind{std::move(state), {}, {}, {}};
+  const auto slots = static_cast<std::size_t>(nodes * gpus);
+  kind.pair.assign(slots * slots, 0);
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    const int node = first_node + static_cast<int>(slot) / gpus, g = static_cast<int>(slot) % gpus;
+    const ClusterVertex self{gpu, node, g};
+    if (!graph.has(self)) {
+      kind.port.push_back(0);
+      continue;
+    }
+    double port = 0;
+    switch (spec.node.link) {
+      case NodeLinkKind::nvswitch:
+        port = graph.capacity(self, {nvswitch, node / spec.node.domain_nodes, 0}).v;
+        break;
+      case NodeLinkKind::nvlink_mesh:
+        for (int peer = 0; peer < gpus; ++peer) port += graph.capacity(self, {gpu, node, peer}).v;
+        break;
+      case NodeLinkKind::pcie:
+        port = graph.capacity(self, {pcie, node, g / parts.gpus_per_bundle}).v;
+        break;
+      case NodeLinkKind::shared_memory:
+        port = graph.capacity(self, {host, node, 0}).v;
+        break;
+    }
+    kind.port.push_back(port);
+    const auto width = graph.widest_from(self);
+    for (std::size_t peer = 0; peer < slots; ++peer) {
+      const ClusterVertex other{gpu, first_node + static_cast<int>(peer) / gpus,
+                                static_cast<int>(peer) % gpus};
+      if (peer != slot && graph.has(other)) kind.pair[slot * slots + peer] = width[graph.number(other)];
+    }
+  }
+  for (int node = first_node; node < first_node + nodes; ++node)
+    for (int b = 0; b < parts.bundles; ++b) {
+      const ClusterVertex near = spec.node.link == NodeLinkKind::shared_memory ? ClusterVertex{host, node, 0}
+                                                                               : ClusterVertex{pcie, node, b};
+      kind.bundle.push_back(graph.capacity(near, {nic, node, b}).v);
+    }
+  return kind;
+}
+
+// Where a rank sits. Bundles are numbered over the whole cluster, in rank order.
+struct Seat {
+  int island = 0, node = 0, leaf = 0, bundle = 0;
+  int slot = 0;  // in its island
+  int kind = 0;  // of its island
+};
+
+// Who shares what while all groups of one kind are active.
+struct Sharing {
+  int first_bundle = 0, first_island = 0;
+  std::vector<int> nic_users;     // by bundle: ranks whose group leaves the island
+  std::vector<int> uplink_users;  // by bundle: groups that leave their PCIe switch inside the island
+  std::vector<int> memory_users;  // by island: ranks that talk inside the island
+};
+}  // namespace
+
+struct Topology::Impl {
+  ClusterSpec spec;
+  NodeParts parts;
+  std::vector<IslandKind> kinds;
+  std::vector<Seat> seats;          // by rank
+  std::vector<int> bundle_first;    // first rank of each bundle, and one past the end
+  std::vector<double> bundle_rate;  // by bundle
+  int period = 1;                   // ranks after which the cluster repeats itself
+  bool uniform = true;              // every island alike
+
+  explicit Impl(const ClusterSpec&);
+  const Seat& seat(int rank) const { return seats[static_cast<std::size_t>(rank)]; }
+  double port(int rank) const {
+    const Seat& s = seat(rank);
+    return kinds[static_cast<std::size_t>(s.kind)].port[static_cast<std::size_t>(s.slot)];
+  }
+  const GpuState& state(int rank) const {
+    const Seat& s = seat(rank);
+    return kinds[static_cast<std::size_t>(s.kind)].state[static_cast<std::size_t>(s.slot)];
+  }
+  bool leaves_matter() const { return spec.fabric.leaf_nodes > 0 && spec.fabric.oversubscription > 1; }
+
+  Sharing sharing(const RankPattern&) const;
+  double inside(std::span<const int> members, const Sharing*) const;
+  double outside(std::span<const int> members, const Sharing*) const;
+  GroupShape shape(std::span<const int> members, bool leaves_island, bool leaves_leaf, const Sharing*) const;
+  double pair_rate(int from, int to, int stage_stride, int stages, int world, bool wrap) const;
+};
+
+Topology::Impl::Impl(const ClusterSpec& s) : spec(s), parts(parts_of(s)) {
+  const auto defective = defective_nodes(spec);
+  const int gpus = spec.node.gpus, per_island = spec.node.domain_nodes;
+  const std::vector<GpuState> sound(static_cast<std::size_t>(gpus));
+  seats.reserve(static_cast<std::size_t>(spec.nodes) * static_cast<std::size_t>(gpus));
+  int plain_kind = -1;
+  for (int island = 0; island < parts.domains; ++island) {
+    const int first = island * per_island, nodes = std::min(per_island, spec.nodes - first);
+    const auto it = defective.lower_bound(first);
+    const bool plain = nodes == per_island && (it == defective.end() || it->first >= first + nodes);
+    int kind = plain ? plain_kind : -1;
+    if (kind < 0) {
+      std::vector<GpuState> state;
+      for (int n = first; n < first + nodes; ++n) {
+        const auto found = defective.find(n);
+        const auto& here = found == defective.end() ? sound : found->second;
+        state.insert(state.end(), here.begin(), here.end());
+      }
+      const auto same = std::ranges::find(kinds, state, &IslandKind::state);
+      kind = static_cast<int>(same - kinds.begin());
+      if (same == kinds.end()) kinds.push_back(make_kind(spec, parts, first, nodes, std::move(state)));
+      if (plain) plain_kind = kind;
+    }
+    uniform = uniform && plain;
+    const IslandKind& k = kinds[static_cast<std::size_t>(kind)];
+    for (int slot = 0; slot < nodes * gpus; ++slot) {
+      const int node = first + slot / gpus;
+      const int bundle = node * parts.bundles + slot % gpus / parts.gpus_per_bundle;
+      if (slot % parts.gpus_per_bundle == 0) {
+        bundle_first.push_back(static_cast<int>(seats.size()));
+        bundle_rate.push_back(k.bundle[static_cast<std::size_t>(slot / parts.gpus_per_bundle)]);
+      }
+      if (k.state[static_cast<std::size_t>(slot)].missing) continue;
+      const int leaf = spec.fabric.leaf_nodes > 0 ? node / spec.fabric.leaf_nodes : 0;
+      seats.push_back({island, node, leaf, bundle, slot, kind});
+    }
+  }
+  bundle_first.push_back(static_cast<int>(seats.size()));
+  period = gpus * per_island;
+  if (leaves_matter()) period = std::lcm(period, gpus * spec.fabric.leaf_nodes);
+}
+
+// Counts over every group of the pattern, all of them active at once.
+Sharing Topology::Impl::sharing(const RankPattern& pattern) const {
+  Sharing use;
+  const int last = pattern.block() - 1;
+  use.nic_users.assign(static_cast<std::size_t>(seat(last).bundle) + 1, 0);
+  const bool pcie = spec.node.link == NodeLinkKind::pcie,
+             shared = spec.node.link == NodeLinkKind::shared_memory;
+  if (pcie) use.uplink_users.assign(use.nic_users.size(), 0);
+  if (shared) use.memory_users.assign(static_cast<std::size_t>(seat(last).island) + 1, 0);
+  std::vector<int> members;
+  for (const int base : pattern.bases()) {
+    pattern.members(base, members);
+    if (pattern.continues() || seat(members.front()).island != seat(members.back()).island)
+      for (const int r : members) ++use.nic_users[static_cast<std::size_t>(seat(r).bundle)];
+    if (!pcie && !shared) continue;
+    for (auto run = members.begin(); run != members.end();) {
+      const int island = seat(*run).island;
+      const auto end = std::find_if(run, members.end(), [&](int r) { return seat(r).island != island; });
+      if (shared && end - run > 1)
+        use.memory_users[static_cast<std::size_t>(island)] += static_cast<int>(end - run);
+      if (pcie && seat(*run).bundle != seat(*(end - 1)).bundle)
+        for (int previous = -1; run != end; ++run)
+          if (const int b = seat(*run).bundle; b != previous)
+            ++use.uplink_users[static_cast<std::size_t>(b)], previous = b;
+      run = end;
+    }
+  }
+  return use;
+}
+
+// What one rank of `members`, all in one island, gets of its links to the others.
+double Topology::Impl::inside(std::span<const int> members, const Sharing* use) const {
+  double rate = kInfinite;
+  if (spec.node.link == NodeLinkKind::nvlink_mesh) {
+    const double edge = spec.node.link_bandwidth.v / (spec.node.gpus - 1);
+    for (const int a : members) {
+      double sum = 0;
+      for (const int b : members)
+        if (a != b) sum += edge * std::min(state(a).node_link, state(b).node_link);
+      rate = std::min(rate, sum);
+    }
+    return rate;
+  }
+  for (const int r : members) rate = std::min(rate, port(r));
+  if (spec.node.link == NodeLinkKind::shared_memory) {
+    const int users = use ? use->memory_users[static_cast<std::size_t>(seat(members[0]).island)] : 0;
+    rate =
+        std::min(rate, spec.node.host_memory_bandwidth.v / std::max(users, static_cast<int>(members.size())));
+  }
+  if (spec.node.link == NodeLinkKind::pcie && seat(members.front()).bundle != seat(members.back()).bundle)
+    for (const int r : members) {
+      const int users = use ? use->uplink_users[static_cast<std::size_t>(seat(r).bundle)] : 1;
+      rate = std::min(rate, spec.device.host_link.v / std::max(users, 1));
+    }
+  return rate;
+}
+
+// What `members`, all in one island, get together of its NICs: each uses the NICs on its own PCIe switch.
+double Topology::Impl::outside(std::span<const int> members, const Sharing* use) const {
+  double sum = 0;
+  for (std::size_t i = 0; i < members.size();) {
+    const auto bundle = static_cast<std::size_t>(seat(members[i]).bundle);
+    std::size_t end = i;
+    while (end < members.size() && seat(members[end]).bundle == static_cast<int>(bundle)) ++end;
+    const auto mine = static_cast<double>(end - i);
+    const double users = use ? std::max(use->nic_users[bundle], 1) : mine;
+    double share = bundle_rate[bundle] * (mine / users);
+    if (spec.node.link != NodeLinkKind::shared_memory)
+      share = std::min(share, mine * spec.device.host_link.v);
+    sum += share;
+    i = end;
+  }
+  return sum;
+}
+
+// `members` ascend; those of one island stand together.
+GroupShape Topology::Impl::shape(std::span<const int> members, bool leaves_island, bool leaves_leaf,
+                                 const Sharing* use) const {
+  GroupShape out;
+  out.size = static_cast<int>(members.size());
+  out.nodes = 0;
+  double node_rate = kInfinite, network_rate = kInfinite;
+  leaves_island = leaves_island || seat(members.front()).island != seat(members.back()).island;
+  leaves_leaf = leaves_leaf || seat(members.front()).leaf != seat(members.back()).leaf;
+  for (std::size_t i = 0; i < members.size();) {
+    const int island = seat(members[i]).island;
+    std::size_t end = i;
+    while (end < members.size() && seat(members[end]).island == island) ++end;
+    const auto run = members.subspan(i, end - i);
+    if (run.size() > 1) node_rate = std::min(node_rate, inside(run, use));
+    if (leaves_island) network_rate = std::min(network_rate, outside(run, use));
+    out.ranks_per_node = std::max(out.ranks_per_node, static_cast<int>(run.size()));
+    ++out.nodes;
+    i = end;
+  }
+  // A ring does not know the leaves: all its traffic may have to take the uplinks, of which it gets a fair
+  // share.
+  if (leaves_leaf && leaves_matter()) network_rate /= spec.fabric.oversubscription;
+  out.node_bandwidth = BytesPerSecond(node_rate == kInfinite ? 0 : node_rate);
+  out.network_bandwidth = BytesPerSecond(network_rate == kInfinite ? 0 : network_rate);
+  return out;
+}
+
+namespace {
+// Each field at its worst over the groups: the widest spread, then the narrowest links.
+void worsen(GroupShape& worst, const GroupShape& other) {
+  const auto narrower = [](BytesPerSecond a, BytesPerSecond b) {
+    return a.v == 0 ? b : b.v == 0 ? a : std::min(a, b);
+  };
+  if (std::tuple(other.nodes, -other.ranks_per_node) > std::tuple(worst.nodes, -worst.ranks_per_node))
+    worst.nodes = other.nodes, worst.ranks_per_node = other.ranks_per_node;
+  worst.node_bandwidth = narrower(worst.node_bandwidth, other.node_bandwidth);
+  worst.network_bandwidth = narrower(worst.network_bandwidth, other.network_bandwidth);
+}
+
+void finish(GroupShape& shape, const ClusterSpec& spec) {
+  if (shape.node_bandwidth.v > 0) shape.node_latency = spec.node.link_latency;
+  if (shape.nodes > 1) shape.network_latency = spec.fabric.latency;
+  shape.switched = spec.node.link == NodeLinkKind::nvswitch;
+  shape.in_network = shape.size > 1 && (shape.nodes > 1 ? spec.fabric.in_network : spec.node.nvls);
+}
+}  // namespace
+
+Topology::Topology(const ClusterSpec& spec) : impl_(std::make_unique<Impl>(spec)) {}
+Topology::~Topology() = default;
+Topology::Topology(Topology&&) noexcept = default;
+Topology& Topology::operator=(Topology&&) noexcept = default;
+
+int Topology::ranks() const { return static_cast<int>(impl_->seats.size()); }
+int Topology::node_of(int rank) const { return impl_->seats.at(static_cast<std::size_t>(rank)).node; }
+double Topology::compute_factor(int rank) const {
+  SEXTANT_CHECK(rank >= 0 && rank < ranks(), "no such rank");
+  return impl_->state(rank).compute;
+}
+
+GroupShape Topology::group(const RankGrid& grid, std::initializer_list<Axis> axes, int stage) const {
+  // Without defects the groups repeat block by block: those of the first block stand for all.
+  const RankPattern pattern(grid, axes, stage, impl_->uniform ? impl_->period : 0);
+  SEXTANT_CHECK(pattern.world() <= ranks(), "the plan has more ranks than the cluster");
+  GroupShape worst;
+  if (pattern.size() > 1) {
+    const Sharing use = impl_->sharing(pattern);
+    std::vector<int> members;
+    bool first = true;
+    for (const int base : pattern.stage_bases()) {
+      pattern.members(base, members);
+      const auto one = impl_->shape(members, pattern.continues(), pattern.continues(), &use);
+      first ? void(worst = one) : worsen(worst, one);
+      first = false;
+    }
+    worst.nodes *= pattern.repeats();
+    worst.size = pattern.size();
+  }
+  finish(worst, impl_->spec);
+  return worst;
+}
+
+GroupShape Topology::group_of(std::span<const int> ranks_in, int concurrent_per_node) const {
+  SEXTANT_CHECK(!ranks_in.empty() && concurrent_per_node > 0, "a group needs ranks");
+  std::vector<int> members(ranks_in.begin(), ranks_in.end());
+  std::ranges::sort(members);
+  SEXTANT_CHECK(members.front() >= 0 && members.back() < ranks(), "no such rank");
+  GroupShape shape = impl_->shape(members, false, false, nullptr);
+  if (shape.network_bandwidth.v > 0) {  // no more than an equal part of all the NICs of an island
+    double least = kInfinite;
+    for (const int r : members) {
+      double all = 0;
+      for (const double b : impl_->kinds[static_cast<std::size_t>(impl_->seat(r).kind)].bundle) all += b;
+      least = std::min(least, all / concurrent_per_node);
+    }
+    shape.network_bandwidth = std::min(shape.network_bandwidth, BytesPerSecond(least));
+  }
+  finish(shape, impl_->spec);
+  return shape;
+}
+
+// The rate of one stage-to-stage transfer while every pair of neighbouring stages transfers in this
+// direction.
+double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int world, bool wrap) const {
+  const auto next = [&](int r,
+                        int step) {  // the rank one stage on (step = 1) or back (-1); -1 if there is none
+    const int here = r / stride % stages, there = here + step;
+    if (there >= 0 && there < stages) return r + step * stride;
+    return wrap ? r - step * stride * (stages - 1) : -1;
+  };
+  const auto users = [&](int bundle, int step) {
+    int n = 0;
+    const auto b = static_cast<std::size_t>(bundle);
+    for (int r = bundle_first[b]; r < std::min(bundle_first[b + 1], world); ++r)
+      if (const int peer = next(r, step); peer >= 0 && seat(peer).island != seat(r).island) ++n;
+    return n;
+  };
+  const auto end = [&](int rank, int step) {
+    const int b = seat(rank).bundle;
+    return std::min(bundle_rate[static_cast<std::size_t>(b)] / users(b, step),
+                    spec.node.link == NodeLinkKind::shared_memory ? kInfinite : spec.device.host_link.v);
+  };
+  double rate = std::min(end(from, 1), end(to, -1));
+  if (leaves_matter() && seat(from).leaf != seat(to).leaf) {
+    // The pairs of one rail that leave this leaf share its uplink.
+    const int per_leaf = spec.fabric.leaf_nodes;
+    const auto first = std::ranges::lower_bound(seats, seat(from).leaf, {}, &Seat::leaf);
+    const auto crossing = [&](int rank, int step) {
+      int n = 0;
+      for (auto r = static_cast<int>(first - seats.begin()); r < world && seat(r).leaf <= seat(rank).leaf;
+           ++r) {
+        const bool same_rail =
+            !spec.fabric.rails || (seat(r).bundle - seat(rank).bundle) % parts.bundles == 0;
+        if (const int peer = next(r, step); same_rail && peer >= 0 && seat(peer).leaf != seat(r).leaf) ++n;
+      }
+      return n;
+    };
+    const double uplink =
+        parts.bundle.v * (spec.fabric.rails ? 1 : parts.bundles) * per_leaf / spec.fabric.oversubscription;
+    rate = std::min(rate, uplink / std::max(crossing(from, 1), 1));
+  }
+  return rate;
+}
+
+GroupShape Topology::stage_link(const RankGrid& grid, int stage) const {
+  const int stages = grid.extent(Axis::pp), stride = grid.stride(Axis::pp);
+  GroupShape worst;
+  if (stages == 1) return worst;
+  SEXTANT_CHECK(stage >= 0 && stage < stages, "no such stage");
+  const bool wrap = stage == stages - 1;
+  const int step = wrap ? -stride * (stages - 1) : stride;
+  const RankPattern pattern(grid, {}, stage, impl_->uniform ? impl_->period : 0);
+  SEXTANT_CHECK(pattern.world() <= ranks(), "the plan has more ranks than the cluster");
+  bool first = true;
+  for (const int from : pattern.stage_ranks()) {
+    const Seat &a = impl_->seat(from), &b = impl_->seat(from + step);
+    GroupShape one;
+    one.size = 2;
+    if (a.island == b.island) {
+      const auto& kind = impl_->kinds[static_cast<std::size_t>(a.kind)];
+      const auto slots = kind.port.size();
+      one.ranks_per_node = 2;
+      one.node_bandwidth = BytesPerSecond(
+          kind.pair[static_cast<std::size_t>(a.slot) * slots + static_cast<std::size_t>(b.slot)]);
+    } else {
+      one.nodes = 2;
+      one.network_bandwidth =
+          BytesPerSecond(impl_->pair_rate(from, from + step, stride, stages, pattern.world(), wrap));
+    }
+    first ? void(worst = one) : worsen(worst, one);
+    first = false;
+  }
+  finish(worst, impl_->spec);
+  return worst;
+}
+
+BytesPerSecond Topology::bisection() const {
+  using enum VertexKind;
+  const ClusterSpec& spec = impl_->spec;
+  constexpr int kDrawnWhole = 512;  // GPUs up to which every link takes part in the cut
+  if (ranks() < 2) return {};
+  // Halves by islands, or by GPUs when there is only one island.
+  const int half_islands = impl_->parts.domains / 2;
+  if (half_islands > 0 && ranks() > kDrawnWhole)
+    return network_cut(spec, half_islands * spec.node.domain_nodes);
+  const ClusterGraph graph(spec);
+  std::vector<ClusterVertex> left, right;
+  for (int r = 0; r < ranks(); ++r) {
+    const Seat& s = impl_->seat(r);
+    const bool is_left = half_islands > 0 ? s.island < half_islands : r < ranks() / 2;
+    (is_left ? left : right).push_back({gpu, s.node, s.slot % spec.node.gpus});
+  }
+  return graph.min_cut(left, right);
+}
+
+std::string Topology::dot() const { return ClusterGraph(impl_->spec).dot(); }
+
+}  // namespace sextant
