@@ -1,0 +1,63 @@
+// Every backend there is, and how to make one: the only header that names them all.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/units.hpp"
+#include "runtime/communicator.hpp"
+#include "runtime/device.hpp"
+
+namespace sextant {
+
+struct CpuDeviceOptions {
+  Bytes device_memory = from_gib(64);  // what allocate(Space::device) may hand out at most
+  Bytes host_memory = from_gib(64);
+  BytesPerSecond host_link;  // emulated, per direction; 0 = copies take only their own time
+  Seconds host_link_latency;
+  // Called at once, on the stream's thread, when a task throws: the place to abort communicators.
+  std::function<void(const std::string& what)> on_error;
+};
+// One worker thread per stream.
+std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions);
+
+// No arithmetic and no threads: a task runs at once, on the caller, and moves its stream's clock with
+// virtual_clock(). Copies take no time. Twin of the simulator.
+std::unique_ptr<Device> make_virtual_device();
+Seconds& virtual_clock(NativeStream);
+
+// Ranks are threads of this process. The reference for collective semantics: a call whose kind or size
+// differs between ranks is a BackendError on all of them.
+std::vector<std::unique_ptr<Communicator>> make_local_world(int ranks);
+
+// Runs body(communicator) on a thread per rank of `world` and waits for all. An exception on one rank aborts
+// the others and is rethrown; what the abort caused elsewhere is dropped.
+using RankBody = std::function<void(Communicator&)>;
+void run_ranks(std::vector<std::unique_ptr<Communicator>> world, const RankBody& body);
+inline void run_local_ranks(int ranks, const RankBody& body) { run_ranks(make_local_world(ranks), body); }
+
+// Ranks are MPI processes. Initialises MPI; one call per process. Throws BackendError when built without MPI.
+bool mpi_available();
+std::unique_ptr<Communicator> make_mpi_world();
+
+// Emulated links between ranks; ranks of one node share its NIC.
+struct LinkShape {
+  int ranks_per_node = 8;
+  BytesPerSecond node_bandwidth;  // of one rank inside the node, per direction; 0 = infinite
+  Seconds node_latency;
+  BytesPerSecond network_bandwidth;  // of one node, all its ranks together, per direction; 0 = infinite
+  Seconds network_latency;
+};
+// The links of one process; ranks that are threads of it share one fabric. Ranks of the same node that live
+// in other processes are taken to be always active: each process gets its ranks' even share of the NIC.
+class Fabric;
+std::shared_ptr<Fabric> make_fabric(const LinkShape&, int world_ranks, int ranks_in_process);
+
+// Wraps a world communicator: same results, but a call takes at least latency + bytes / bandwidth of a ring
+// over the emulated links (see shaped_communicator.cpp) and burns no CPU while it waits.
+std::unique_ptr<Communicator> make_shaped(std::unique_ptr<Communicator> world, std::shared_ptr<Fabric>);
+
+}  // namespace sextant

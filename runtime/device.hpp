@@ -1,0 +1,87 @@
+// One rank's processor: two separately accounted memories, streams, events, launches and copies. Narrow on
+// purpose: what every backend can honour. Knows nothing of graphs, kernels or other ranks.
+//
+// Work on one stream runs in order; between streams only events order it. An exception thrown by a task stays
+// on its stream: later work of the stream is skipped, events recorded there carry the error on to every
+// stream that waits for them, and synchronize() rethrows it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/units.hpp"
+#include "runtime/stream.hpp"
+
+namespace sextant {
+
+enum class Space : std::uint8_t { device, host };
+std::string_view name(Space);
+
+using StreamId = int;
+
+// Marks a point of a stream. A value: copies mean the same point.
+struct Event {
+  std::shared_ptr<void> state;  // the backend's
+};
+
+// What is enqueued. On the CPU it is the work itself and runs on the stream's thread; on a GPU it is called
+// at once and enqueues kernels on the native stream.
+using Task = std::function<void(NativeStream)>;
+
+struct MemoryUse {
+  Bytes capacity, used, peak;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+
+  // Throws BackendError when the space is full. Aligned for any kernel.
+  virtual std::byte* allocate(Space, Bytes) = 0;
+  virtual void release(Space, std::byte*) = 0;
+  virtual MemoryUse memory(Space) const = 0;
+
+  virtual StreamId create_stream(std::string name) = 0;
+  virtual void launch(StreamId, Task) = 0;
+  // Between or within the spaces; crossing them takes the time of the host link.
+  virtual void copy(StreamId, std::byte* to, Space to_space, const std::byte* from, Space from_space,
+                    Bytes) = 0;
+
+  virtual Event record(StreamId) = 0;
+  virtual void wait(StreamId, const Event&) = 0;  // later work of the stream comes after the event
+  // Time on the device's clock at which the event was reached; nothing while it is pending.
+  virtual std::optional<Seconds> reached(const Event&) const = 0;
+  virtual void synchronize(const Event&) = 0;  // blocks the caller; rethrows what went wrong before the event
+  virtual Seconds now() const = 0;             // the device's clock; starts at 0
+};
+
+// Memory of a device, returned when it leaves scope.
+class Allocation {
+ public:
+  Allocation() = default;
+  Allocation(Device& device, Space space, Bytes bytes)
+      : device_(&device), space_(space), data_(device.allocate(space, bytes)) {}
+  Allocation(Allocation&& other) noexcept { swap(other); }
+  Allocation& operator=(Allocation&& other) noexcept { return swap(other), *this; }
+  ~Allocation() {
+    if (data_) device_->release(space_, data_);
+  }
+  std::byte* data() const { return data_; }
+  Space space() const { return space_; }
+
+ private:
+  void swap(Allocation& other) noexcept {
+    std::swap(device_, other.device_), std::swap(space_, other.space_), std::swap(data_, other.data_);
+  }
+  Device* device_ = nullptr;
+  Space space_ = Space::device;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace sextant

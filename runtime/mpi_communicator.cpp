@@ -1,0 +1,327 @@
+// Ranks as MPI processes. Everything is Isend and Irecv of bytes in pieces, polled: MPI makes no progress by
+// itself, a blocking call could not be aborted, and MPI's own sums have no stated order and no bf16.
+//
+// One mutex per process guards all MPI calls (MPI_THREAD_SERIALIZED); waiting happens outside of it, so lanes
+// make progress side by side. Polls back off to short sleeps, since ranks may share cores.
+//
+// abort() tells every other process on a control channel, which all polls read; then the last communicator to
+// go ends the job by MPI_Abort with exit code 7, since MPI cannot finalize with operations pending.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include "core/error.hpp"
+#include "runtime/backends.hpp"
+#include "runtime/collective_args.hpp"
+#include "runtime/ordered_sum.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::int64_t kPiece_bytes = std::int64_t{1} << 30;  // MPI counts are int
+constexpr int kDataTag = 1, kAbortTag = 2;
+constexpr int kSpins = 200;  // polls that only yield, before sleeping
+constexpr std::chrono::microseconds kNap{50};
+
+void require(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw BackendError(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
+}
+
+// MPI of this process, its mutex, and whether the run was aborted.
+class MpiProcess {
+ public:
+  MpiProcess() {
+    int provided = MPI_THREAD_SINGLE;
+    require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw BackendError("this MPI does not support calls from several threads");
+    require(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
+  }
+  ~MpiProcess() {
+    if (aborted_) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::run_failed));
+    MPI_Comm_free(&control_);
+    MPI_Finalize();
+  }
+
+  std::mutex mutex;
+
+  // Mutex held. Throws when any process has aborted.
+  void check_abort() {
+    if (!aborted_) {
+      int waiting = 0;
+      MPI_Status status;
+      require(MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, control_, &waiting, &status), "MPI_Iprobe");
+      if (!waiting) return;
+      int length = 0;
+      MPI_Get_count(&status, MPI_CHAR, &length);
+      std::string reason(static_cast<std::size_t>(length), '\0');
+      MPI_Recv(reason.data(), length, MPI_CHAR, status.MPI_SOURCE, kAbortTag, control_, MPI_STATUS_IGNORE);
+      reason_ = reason;
+      aborted_ = true;
+    }
+    throw BackendError("aborted: " + reason_);
+  }
+
+  void abort(std::string_view reason) {
+    const std::lock_guard lock(mutex);
+    if (aborted_) return;
+    aborted_ = true;
+    reason_ = reason.substr(0, 1000);  // short enough to be sent eagerly: nobody may be receiving
+    int rank = 0, size = 0;
+    MPI_Comm_rank(control_, &rank);
+    MPI_Comm_size(control_, &size);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      MPI_Request request;
+      MPI_Isend(reason_.data(), static_cast<int>(reason_.size()), MPI_CHAR, peer, kAbortTag, control_,
+                &request);
+      MPI_Request_free(&request);
+    }
+  }
+
+ private:
+  MPI_Comm control_ = MPI_COMM_NULL;
+  std::atomic<bool> aborted_{false};
+  std::string reason_;
+};
+
+// Messages under way; finish() polls until all are through.
+class Exchange {
+ public:
+  Exchange(MpiProcess& process, MPI_Comm comm) : process_(process), comm_(comm) {}
+  ~Exchange() {  // only after an error: the run is over, and so is the use of the buffers
+    const std::lock_guard lock(process_.mutex);
+    for (auto& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  void send(const void* data, std::int64_t bytes, int peer) {
+    const std::lock_guard lock(process_.mutex);
+    in_pieces(bytes, [&](std::int64_t offset, int n) {
+      requests_.push_back(MPI_REQUEST_NULL);
+      require(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
+                        &requests_.back()),
+              "MPI_Isend");
+      expected_.push_back(-1);
+    });
+  }
+  void recv(void* data, std::int64_t bytes, int peer) {
+    const std::lock_guard lock(process_.mutex);
+    in_pieces(bytes, [&](std::int64_t offset, int n) {
+      requests_.push_back(MPI_REQUEST_NULL);
+      require(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
+                        &requests_.back()),
+              "MPI_Irecv");
+      expected_.push_back(n);
+    });
+  }
+
+  void finish() {
+    std::vector<MPI_Status> statuses(requests_.size());
+    for (int polls = 0;; ++polls) {
+      {
+        const std::lock_guard lock(process_.mutex);
+        process_.check_abort();
+        int done = 0;
+        const int code =
+            MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
+        if (code == MPI_ERR_IN_STATUS)
+          for (const auto& status : statuses)
+            if (status.MPI_ERROR != MPI_ERR_PENDING) require(status.MPI_ERROR, "ranks disagree on a message");
+        require(code, "MPI_Testall");
+        if (done) return check_lengths(statuses);
+      }
+      if (polls < kSpins)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(kNap);
+    }
+  }
+
+ private:
+  template <class Post>
+  static void in_pieces(std::int64_t bytes, Post post) {
+    std::int64_t offset = 0;
+    do {  // an empty message is a message too
+      const auto n = std::min(kPiece_bytes, bytes - offset);
+      post(offset, static_cast<int>(n));
+      offset += n;
+    } while (offset < bytes);
+  }
+  void check_lengths(const std::vector<MPI_Status>& statuses) const {
+    for (std::size_t i = 0; i < statuses.size(); ++i) {
+      if (expected_[i] < 0) continue;
+      int got = 0;
+      MPI_Get_count(&statuses[i], MPI_BYTE, &got);
+      if (got != expected_[i])
+        throw BackendError(fmt::format("ranks disagree: {} bytes received from rank {}, {} expected", got,
+                                       statuses[i].MPI_SOURCE, expected_[i]));
+    }
+  }
+
+  MpiProcess& process_;
+  MPI_Comm comm_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> expected_;  // bytes, -1 for a send
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  // Owns `comm`.
+  MpiCommunicator(std::shared_ptr<MpiProcess> process, MPI_Comm comm)
+      : process_(std::move(process)), comm_(comm) {
+    const std::lock_guard lock(process_->mutex);
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+  }
+  // Not freed: MPI_Comm_free is collective, and members let go of a group at different times or not at all.
+  ~MpiCommunicator() override = default;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  // A reduce-scatter and an all-gather.
+  void all_reduce(const void* in, void* out, std::int64_t count, Dtype dtype, Reduction reduction,
+                  NativeStream stream) override {
+    check_all_reduce(in, out, count, dtype);
+    auto slices = even_split(count, size_);
+    const auto element = size_bytes(dtype);
+    std::byte* mine = static_cast<std::byte*>(out) + offset_of(slices, rank_) * element;
+    reduce_scatter(in, mine, slices, dtype, reduction, stream);
+    for (auto& n : slices) n *= element;
+    all_gather(mine, out, slices, stream);
+  }
+
+  // All-to-all, then the sum of what came, in rank order.
+  void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
+                      Reduction reduction, NativeStream) override {
+    check_reduce_scatter(in, out, counts, dtype, rank_, size_);
+    const auto element = size_bytes(dtype);
+    const auto count = counts[static_cast<std::size_t>(rank_)];
+    const auto mine = count * element;
+    received_.resize(static_cast<std::size_t>(mine * size_));
+    const auto* from = static_cast<const std::byte*>(in);
+    std::vector<const void*> parts(static_cast<std::size_t>(size_));
+    parts[static_cast<std::size_t>(rank_)] = from + offset_of(counts, rank_) * element;
+    Exchange exchange(*process_, comm_);
+    for_each_peer([&](int peer) {
+      auto* slot = received_.data() + peer * mine;
+      parts[static_cast<std::size_t>(peer)] = slot;
+      exchange.recv(slot, mine, peer);
+    });
+    for_each_peer([&](int peer) {
+      exchange.send(from + offset_of(counts, peer) * element,
+                    counts[static_cast<std::size_t>(peer)] * element, peer);
+    });
+    exchange.finish();
+    reduce_in_order(parts, out, count, dtype, reduction);
+  }
+
+  void all_gather(const void* in, void* out, std::span<const std::int64_t> bytes, NativeStream) override {
+    check_all_gather(in, out, bytes, rank_, size_);
+    auto* to = static_cast<std::byte*>(out);
+    const auto mine = bytes[static_cast<std::size_t>(rank_)];
+    Exchange exchange(*process_, comm_);
+    for_each_peer([&](int peer) {
+      exchange.recv(to + offset_of(bytes, peer), bytes[static_cast<std::size_t>(peer)], peer);
+    });
+    for_each_peer([&](int peer) { exchange.send(in, mine, peer); });
+    std::byte* own = to + offset_of(bytes, rank_);
+    if (own != in && mine > 0) std::memcpy(own, in, static_cast<std::size_t>(mine));
+    exchange.finish();
+  }
+
+  void broadcast(void* data, std::int64_t bytes, int root, NativeStream) override {
+    SEXTANT_CHECK(root >= 0 && root < size_, "the root is a rank of the group");
+    Exchange exchange(*process_, comm_);
+    if (rank_ == root)
+      for_each_peer([&](int peer) { exchange.send(data, bytes, peer); });
+    else
+      exchange.recv(data, bytes, root);
+    exchange.finish();
+  }
+
+  void send(const void* data, std::int64_t bytes, int peer, NativeStream) override {
+    check_peer(peer, rank_, size_);
+    Exchange exchange(*process_, comm_);
+    exchange.send(data, bytes, peer);
+    exchange.finish();
+  }
+  void recv(void* data, std::int64_t bytes, int peer, NativeStream) override {
+    check_peer(peer, rank_, size_);
+    Exchange exchange(*process_, comm_);
+    exchange.recv(data, bytes, peer);
+    exchange.finish();
+  }
+
+  // Dissemination: in round k everybody tells the rank 2^k further on (Hensgen, Finkel, Manber 1988).
+  void barrier(NativeStream) override {
+    for (int distance = 1; distance < size_; distance *= 2) {
+      Exchange exchange(*process_, comm_);
+      exchange.recv(nullptr, 0, (rank_ + size_ - distance) % size_);
+      exchange.send(nullptr, 0, (rank_ + distance) % size_);
+      exchange.finish();
+    }
+  }
+
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
+    check_members(ranks, rank_, size_);
+    MPI_Comm made = MPI_COMM_NULL;
+    {
+      const std::lock_guard lock(process_->mutex);
+      process_->check_abort();
+      MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+      require(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
+      require(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &members), "MPI_Group_incl");
+      require(MPI_Comm_create_group(comm_, members, kDataTag, &made), "MPI_Comm_create_group");
+      MPI_Group_free(&all), MPI_Group_free(&members);
+    }
+    return std::make_unique<MpiCommunicator>(process_, made);
+  }
+
+  void abort(std::string_view reason) noexcept override { process_->abort(reason); }
+
+ private:
+  // Starting with the next rank, so that not all send to rank 0 first.
+  template <class Visit>
+  void for_each_peer(Visit visit) {
+    for (int step = 1; step < size_; ++step) visit((rank_ + step) % size_);
+  }
+
+  std::shared_ptr<MpiProcess> process_;
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
+  std::vector<std::byte> received_;
+};
+
+}  // namespace
+
+bool mpi_available() { return true; }
+
+std::unique_ptr<Communicator> make_mpi_world() {
+  auto process = std::make_shared<MpiProcess>();
+  MPI_Comm world = MPI_COMM_NULL;
+  require(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  return std::make_unique<MpiCommunicator>(std::move(process), world);
+}
+
+}  // namespace sextant

@@ -1,0 +1,217 @@
+// The suite on threads of this process, plain and behind emulated links; then what only local ranks can show:
+// disagreement, abort, exceptions; and what only emulated links have: time.
+#include <chrono>
+
+#include "tests/runtime/communicator_suite.hpp"
+
+namespace sextant::testing {
+namespace {
+
+struct Local {
+  static std::vector<int> rank_counts() { return {1, 2, 3, 4, 8}; }
+  static void run(int ranks, const RankBody& body) { run_local_ranks(ranks, body); }
+};
+
+void run_shaped(int ranks, const LinkShape& shape, const RankBody& body) {
+  const auto fabric = make_fabric(shape, ranks, ranks);
+  auto world = make_local_world(ranks);
+  for (auto& c : world) c = make_shaped(std::move(c), fabric);
+  run_ranks(std::move(world), body);
+}
+
+struct Shaped {
+  static std::vector<int> rank_counts() { return {1, 2, 4, 5}; }
+  static void run(int ranks, const RankBody& body) {
+    run_shaped(ranks, {2, BytesPerSecond(50e9), Seconds(1e-6), BytesPerSecond(20e9), Seconds(2e-6)}, body);
+  }
+};
+
+using Backends = ::testing::Types<Local, Shaped>;
+INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, CommunicatorSuite, Backends);
+
+std::string error_of(int ranks, const RankBody& body) {
+  try {
+    run_local_ranks(ranks, body);
+  } catch (const BackendError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LocalCommunicator, RanksThatDisagreeAreToldSo) {
+  EXPECT_NE(error_of(3,
+                     [](Communicator& c) {
+                       std::vector<float> x(10);
+                       c.all_reduce(x.data(), x.data(), c.rank() == 2 ? 9 : 10, Dtype::fp32, Reduction::sum,
+                                    kNoStream);
+                     })
+                .find("ranks disagree: rank 0 calls all_reduce of 10 (fp32), rank 2 calls all_reduce of 9"),
+            std::string::npos);
+  EXPECT_NE(error_of(2,
+                     [](Communicator& c) {
+                       float x = 0;
+                       if (c.rank() == 0)
+                         c.barrier(kNoStream);
+                       else
+                         c.broadcast(&x, 4, 0, kNoStream);
+                     })
+                .find("ranks disagree"),
+            std::string::npos);
+  EXPECT_NE(error_of(2,
+                     [](Communicator& c) {
+                       double x = 0;
+                       if (c.rank() == 0)
+                         c.send(&x, 8, 1, kNoStream);
+                       else
+                         c.recv(&x, 4, 0, kNoStream);
+                     })
+                .find("rank 0 sends 8 bytes, rank 1 receives 4"),
+            std::string::npos);
+  EXPECT_EQ(error_of(2, [](Communicator& c) { c.barrier(kNoStream); }), "");
+}
+
+TEST(LocalCommunicator, DtypesWithoutSumAreRefused) {
+  EXPECT_NE(error_of(2,
+                     [](Communicator& c) {
+                       std::uint8_t x[4] = {};
+                       c.all_reduce(x, x, 4, Dtype::fp8, Reduction::sum, kNoStream);
+                     })
+                .find("not fp8"),
+            std::string::npos);
+}
+
+// One rank throws while the others wait, each in a different way: nobody hangs, the cause is what is
+// reported.
+TEST(LocalCommunicator, AnExceptionOnOneRankFreesTheOthers) {
+  for (int round = 0; round < 20; ++round) {
+    const auto error = error_of(4, [&](Communicator& c) {
+      const auto pair = c.group(std::vector<int>{0, 1, 2, 3});
+      std::vector<float> x(5000);
+      c.all_reduce(x.data(), x.data(), 5000, Dtype::fp32, Reduction::sum, kNoStream);
+      if (c.rank() == round % 4) throw BackendError("rank gives up");
+      if (c.rank() == (round + 1) % 4)
+        pair->recv(x.data(), 4, (c.rank() + 1) % 4, kNoStream);
+      else if (c.rank() == (round + 2) % 4)
+        pair->send(x.data(), 4, (c.rank() + 2) % 4, kNoStream);
+      else
+        c.all_reduce(x.data(), x.data(), 5000, Dtype::fp32, Reduction::sum, kNoStream);
+    });
+    EXPECT_EQ(error, "rank gives up");
+  }
+}
+
+// An abort in the middle of collectives: a rank that leaves early must not free what a peer still reads
+// (ASan).
+TEST(LocalCommunicator, AbortAtAnyMomentIsSafe) {
+  for (int round = 0; round < 30; ++round) {
+    auto world = make_local_world(4);
+    std::jthread aborter([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+      world[0]->abort("enough");
+    });
+    int stopped = 0;
+    std::mutex mutex;
+    {
+      std::vector<std::jthread> ranks;
+      for (auto& c : world)
+        ranks.emplace_back([&, comm = c.get()] {
+          try {
+            while (true) {
+              std::vector<float> x(20000, 1.0F);
+              comm->all_reduce(x.data(), x.data(), 20000, Dtype::fp32, Reduction::sum, kNoStream);
+            }
+          } catch (const BackendError& error) {
+            EXPECT_STREQ(error.what(), "aborted: enough");
+            const std::lock_guard lock(mutex);
+            ++stopped;
+          }
+        });
+    }
+    EXPECT_EQ(stopped, 4);
+  }
+}
+
+TEST(LocalCommunicator, CallsAfterAnAbortThrow) {
+  auto world = make_local_world(1);
+  world[0]->abort("first");
+  world[0]->abort("second");
+  try {
+    world[0]->barrier(kNoStream);
+    FAIL();
+  } catch (const BackendError& error) {
+    EXPECT_STREQ(error.what(), "aborted: first");
+  }
+}
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// 4 ranks on one node at 100 MB/s: a ring all-reduce of 4 MB moves 2 * 3/4 * 4 MB = 6 MB per link: 60 ms, and
+// 6 hops of 2 ms on top. Half of that for a reduce-scatter. The upper bounds are wide: shared machines.
+TEST(ShapedCommunicator, ARingTakesLatencyPlusBytesOverBandwidth) {
+  run_shaped(4, {4, BytesPerSecond(100e6), Seconds(2e-3), {}, {}}, [](Communicator& c) {
+    std::vector<float> x(1'000'000);
+    c.barrier(kNoStream);
+    Stopwatch reduce;
+    c.all_reduce(x.data(), x.data(), 1'000'000, Dtype::fp32, Reduction::sum, kNoStream);
+    EXPECT_GE(reduce.seconds(), 0.0715);
+    EXPECT_LT(reduce.seconds(), 0.150);
+    Stopwatch scatter;
+    c.reduce_scatter(x.data(), x.data() + 250'000 * c.rank(), even_split(1'000'000, 4), Dtype::fp32,
+                     Reduction::sum, kNoStream);
+    EXPECT_GE(scatter.seconds(), 0.0355);
+    EXPECT_LT(scatter.seconds(), 0.110);
+  });
+}
+
+// Two nodes of two ranks, NIC 100 MB/s. One pair across sends 3 MB in 30 ms; both pairs at once share the NIC
+// and take 60 ms. Inside the node the same bytes are free.
+TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
+  run_shaped(4, {2, {}, {}, BytesPerSecond(100e6), {}}, [](Communicator& c) {
+    std::vector<char> x(3'000'000);
+    const auto exchange = [&](int from, int to) {
+      if (c.rank() == from) c.send(x.data(), std::ssize(x), to, kNoStream);
+      if (c.rank() == to) c.recv(x.data(), std::ssize(x), from, kNoStream);
+    };
+    c.barrier(kNoStream);
+    Stopwatch alone;
+    exchange(0, 2);
+    c.barrier(kNoStream);
+    EXPECT_GE(alone.seconds(), 0.0295);
+    EXPECT_LT(alone.seconds(), 0.055);
+    Stopwatch both;
+    exchange(0, 2), exchange(1, 3);
+    c.barrier(kNoStream);
+    EXPECT_GE(both.seconds(), 0.0590);
+    EXPECT_LT(both.seconds(), 0.110);
+    Stopwatch inside;
+    exchange(0, 1), exchange(2, 3);
+    c.barrier(kNoStream);
+    EXPECT_LT(inside.seconds(), 0.025);
+  });
+}
+
+// Emulated transfers burn no CPU: 8 ranks wait 100 ms of link time together on however few cores.
+TEST(ShapedCommunicator, WaitingCostsNoCpu) {
+  const auto cpu_before = std::clock();
+  run_shaped(8, {8, BytesPerSecond(10e6), {}, {}, {}}, [](Communicator& c) {
+    std::vector<float> x(142'857);
+    c.all_reduce(x.data(), x.data(), std::ssize(x), Dtype::fp32, Reduction::sum, kNoStream);
+  });
+  EXPECT_LT(static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC, 0.05);
+}
+
+TEST(EvenSplit, FirstPartsTakeTheRemainder) {
+  EXPECT_EQ(even_split(10, 4), (std::vector<std::int64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(even_split(2, 4), (std::vector<std::int64_t>{1, 1, 0, 0}));
+}
+
+}  // namespace
+}  // namespace sextant::testing

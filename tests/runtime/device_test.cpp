@@ -1,0 +1,165 @@
+// Devices: order on streams and across events, errors that travel, memory accounts, emulated host link, and
+// the virtual clock.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "runtime/backends.hpp"
+
+namespace sextant {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(CpuDevice, AStreamRunsInOrderAndStreamsRunAtOnce) {
+  const auto device = make_cpu_device({});
+  const auto a = device->create_stream("a"), b = device->create_stream("b");
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) device->launch(a, [&, i](NativeStream) { order.push_back(i); });
+  device->synchronize(device->record(a));
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+
+  // Each waits for the other's flag: only possible when both run at the same time.
+  std::atomic<bool> flag_a{false}, flag_b{false};
+  device->launch(a, [&](NativeStream) {
+    flag_a = true;
+    while (!flag_b) std::this_thread::yield();
+  });
+  device->launch(b, [&](NativeStream) {
+    flag_b = true;
+    while (!flag_a) std::this_thread::yield();
+  });
+  device->synchronize(device->record(a));
+  device->synchronize(device->record(b));
+}
+
+TEST(CpuDevice, AnEventOrdersStreams) {
+  for (const bool with_event : {true, false}) {
+    const auto device = make_cpu_device({});
+    const auto a = device->create_stream("a"), b = device->create_stream("b");
+    std::atomic<int> value{0};
+    int seen = -1;
+    device->launch(a, [&](NativeStream) {
+      std::this_thread::sleep_for(milliseconds(30));
+      value = 7;
+    });
+    const auto produced = device->record(a);
+    EXPECT_FALSE(device->reached(produced));
+    if (with_event) device->wait(b, produced);
+    device->launch(b, [&](NativeStream) { seen = value; });
+    const auto consumed = device->record(b);
+    device->synchronize(consumed);
+    EXPECT_EQ(seen, with_event ? 7 : 0);  // negative control: without the edge the old value is read
+    device->synchronize(produced);
+    EXPECT_EQ(*device->reached(produced) <= *device->reached(consumed), with_event);
+  }
+}
+
+TEST(CpuDevice, AnErrorSkipsWhatDependsOnIt) {
+  std::atomic<int> told{0};
+  CpuDeviceOptions options;
+  options.on_error = [&](const std::string& what) { told += what == "boom"; };
+  const auto device = make_cpu_device(options);
+  const auto a = device->create_stream("a"), b = device->create_stream("b"), c = device->create_stream("c");
+  std::atomic<int> ran{0};
+  device->launch(a, [](NativeStream) { throw BackendError("boom"); });
+  device->launch(a, [&](NativeStream) { ++ran; });
+  device->wait(b, device->record(a));
+  device->launch(b, [&](NativeStream) { ++ran; });
+  device->launch(c, [&](NativeStream) { ran += 10; });
+  EXPECT_THROW(device->synchronize(device->record(b)), BackendError);
+  EXPECT_NO_THROW(device->synchronize(device->record(c)));
+  EXPECT_EQ(ran, 10);
+  EXPECT_EQ(told, 1);
+}
+
+TEST(CpuDevice, SpacesAreAccountedApart) {
+  CpuDeviceOptions options;
+  options.device_memory = Bytes(1000);
+  options.host_memory = Bytes(500);
+  const auto device = make_cpu_device(options);
+  {
+    const Allocation x(*device, Space::device, Bytes(600));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.data()) % 64, 0u);
+    EXPECT_EQ(device->memory(Space::device).used, Bytes(600));
+    EXPECT_EQ(device->memory(Space::host).used, Bytes(0));
+    EXPECT_THROW(Allocation(*device, Space::device, Bytes(401)), BackendError);
+    EXPECT_NO_THROW(Allocation(*device, Space::device, Bytes(400)));
+    EXPECT_THROW(device->release(Space::host, x.data()), std::logic_error);
+  }
+  EXPECT_EQ(device->memory(Space::device).used, Bytes(0));
+  EXPECT_EQ(device->memory(Space::device).peak, Bytes(1000));
+  try {
+    device->allocate(Space::host, Bytes(501));
+    FAIL();
+  } catch (const BackendError& error) {
+    EXPECT_STREQ(error.what(), "host memory: 501 bytes asked, 0 of 500 in use");
+  }
+}
+
+// 2 MB over 100 MB/s with 5 ms latency: 25 ms. Two copies the same way share the link, two opposite ones do
+// not.
+TEST(CpuDevice, TheHostLinkTakesItsTime) {
+  CpuDeviceOptions options;
+  options.host_link = BytesPerSecond(100e6);
+  options.host_link_latency = Seconds(5e-3);
+  const auto device = make_cpu_device(options);
+  const auto out = device->create_stream("out"), in = device->create_stream("in"),
+             out2 = device->create_stream("o");
+  const Bytes bytes(2'000'000);
+  const Allocation on_device(*device, Space::device, bytes), on_host(*device, Space::host, bytes);
+  const Allocation other_device(*device, Space::device, bytes), other_host(*device, Space::host, bytes);
+  std::memset(on_device.data(), 42, static_cast<std::size_t>(bytes.v));
+  std::memset(on_host.data(), 0, static_cast<std::size_t>(bytes.v));
+  std::memset(other_host.data(), 1, static_cast<std::size_t>(bytes.v));
+
+  const auto timed = [&](StreamId second, bool reverse) {
+    const auto begin = device->now();
+    device->copy(out, on_host.data(), Space::host, on_device.data(), Space::device, bytes);
+    if (second >= 0 && reverse)
+      device->copy(second, other_device.data(), Space::device, other_host.data(), Space::host, bytes);
+    else if (second >= 0)
+      device->copy(second, other_host.data(), Space::host, other_device.data(), Space::device, bytes);
+    device->synchronize(device->record(out));
+    if (second >= 0) device->synchronize(device->record(second));
+    return (device->now() - begin).v;
+  };
+  const double alone = timed(-1, false), opposite = timed(in, true), together = timed(out2, false);
+  EXPECT_EQ(on_host.data()[bytes.v - 1], std::byte{42});
+  EXPECT_GE(alone, 0.0245);
+  EXPECT_LT(alone, 0.040);
+  EXPECT_LT(opposite, 0.040);
+  EXPECT_GE(together, 0.0445);
+  EXPECT_LT(together, 0.070);
+
+  const auto begin = device->now();
+  device->copy(out, other_device.data(), Space::device, on_device.data(), Space::device, bytes);
+  device->synchronize(device->record(out));
+  EXPECT_LT((device->now() - begin).v, 0.015);  // inside one memory there is no link
+}
+
+TEST(VirtualDevice, EventsMoveClocksForward) {
+  const auto device = make_virtual_device();
+  const auto a = device->create_stream("a"), b = device->create_stream("b");
+  const auto work = [](double seconds) {
+    return [=](NativeStream stream) { virtual_clock(stream) += Seconds(seconds); };
+  };
+  device->launch(a, work(3));
+  const auto three = device->record(a);
+  device->launch(b, work(1));
+  device->wait(b, three);
+  device->launch(b, work(1));
+  device->launch(a, work(0.5));
+  device->wait(a, device->record(b));
+  EXPECT_EQ(device->reached(three), Seconds(3));
+  EXPECT_EQ(device->reached(device->record(b)), Seconds(4));
+  EXPECT_EQ(device->now(), Seconds(4));
+}
+
+}  // namespace
+}  // namespace sextant
