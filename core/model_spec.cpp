@@ -4,8 +4,44 @@
 
 #include <fmt/format.h>
 
+#include "core/json_io.hpp"
+
 namespace sextant {
 namespace {
+
+constexpr auto kFields = [](auto& io, auto& m) {
+  io.optional("name", m.name);
+  io.required("n_layers", m.n_layers);
+  io.required("hidden", m.hidden);
+  io.required("n_heads", m.n_heads);
+  io.optional("n_kv_heads", m.n_kv_heads);  // absent: n_heads
+  io.optional("head_dim", m.head_dim);      // absent: hidden / n_heads
+  io.required("ffn_hidden", m.ffn_hidden);
+  io.required("vocab_size", m.vocab_size);
+  io.optional("gated_mlp", m.gated_mlp);
+  io.optional("tied_embeddings", m.tied_embeddings);
+  io.optional("linear_bias", m.linear_bias);
+  io.optional("qkv_bias", m.qkv_bias);
+  io.optional("output_bias", m.output_bias);
+  io.optional("mlp_bias", m.mlp_bias);
+  io.optional("embedding_norm", m.embedding_norm);
+  io.optional("norm", m.norm, kNormNames);
+  io.optional("position", m.position, kPositionNames);
+  io.optional("max_positions", m.max_positions);
+  io.optional("rope_theta", m.rope_theta);
+  io.optional("rope_scaling", m.rope_scaling);
+  io.optional("norm_eps", m.norm_eps);
+  // Where a preset's numbers come from, for people.
+  for (const auto* note : {"source", "date", "note", "aliases"}) io.ignored(note);
+};
+
+constexpr auto kRopeFields = [](auto& io, auto& s) {
+  io.required("type", s.type);
+  io.required("factor", s.factor);
+  io.optional("low_freq_factor", s.low_freq_factor);
+  io.optional("high_freq_factor", s.high_freq_factor);
+  io.optional("original_max_positions", s.original_max_positions);
+};
 
 // Elements of one layer's matrices, without biases.
 struct Matrices {
@@ -61,15 +97,15 @@ std::vector<Problem> validate(const ModelSpec& m) {
     if (!holds) problems.push_back({"", std::string(key), fmt::format("{}", value), std::move(expected), ""});
   };
   // Wide bounds that keep every product inside 63 bits.
-  struct Range {
+  struct Bounds {
     std::string_view key;
     int value, most;
   };
   for (const auto& [key, value, most] :
-       {Range{"n_layers", m.n_layers, 10'000}, Range{"hidden", m.hidden, 1 << 18},
-        Range{"n_heads", m.n_heads, 1 << 13}, Range{"n_kv_heads", m.n_kv_heads, 1 << 13},
-        Range{"head_dim", m.head_dim, 1 << 13}, Range{"ffn_hidden", m.ffn_hidden, 1 << 20},
-        Range{"vocab_size", m.vocab_size, 1 << 24}, Range{"max_positions", m.max_positions, 1 << 27}})
+       {Bounds{"n_layers", m.n_layers, 10'000}, Bounds{"hidden", m.hidden, 1 << 18},
+        Bounds{"n_heads", m.n_heads, 1 << 13}, Bounds{"n_kv_heads", m.n_kv_heads, 1 << 13},
+        Bounds{"head_dim", m.head_dim, 1 << 13}, Bounds{"ffn_hidden", m.ffn_hidden, 1 << 20},
+        Bounds{"vocab_size", m.vocab_size, 1 << 24}, Bounds{"max_positions", m.max_positions, 1 << 27}})
     require(value >= 1 && value <= most, key, value, fmt::format("from 1 to {}", most));
   if (m.n_heads > 0 && m.n_kv_heads > 0)
     require(m.n_heads % m.n_kv_heads == 0, "n_kv_heads", m.n_kv_heads,
@@ -94,6 +130,25 @@ std::vector<Problem> validate(const ModelSpec& m) {
             "1 or more");
   }
   return problems;
+}
+
+void to_json(nlohmann::json& j, const RopeScaling& s) { write_object(j, s, kRopeFields); }
+void from_json(const nlohmann::json& j, RopeScaling& s) { read_object(j, s, kRopeFields); }
+
+void to_json(nlohmann::json& j, const ModelSpec& m) { write_object(j, m, kFields); }
+
+void from_json(const nlohmann::json& j, ModelSpec& out) {
+  JsonReader reader(j);
+  ModelSpec m;
+  kFields(reader, m);
+  if (!reader.has("n_kv_heads")) m.n_kv_heads = m.n_heads;
+  if (!reader.has("head_dim") && m.n_heads > 0) {
+    if (m.hidden % m.n_heads != 0)
+      reader.fail({"", "head_dim", "", "", "is missing, and n_heads does not divide hidden"});
+    m.head_dim = m.hidden / m.n_heads;
+  }
+  reader.finish(validate(m));
+  out = std::move(m);
 }
 
 }  // namespace sextant

@@ -81,6 +81,8 @@ double model_flops_per_token(const ModelSpec&, int seq_len, bool causal_halved =
 
 std::vector<Problem> validate(const ModelSpec&);
 
+void to_json(nlohmann::json&, const RopeScaling&);
+void from_json(const nlohmann::json&, RopeScaling&);
 void to_json(nlohmann::json&, const ModelSpec&);
 void from_json(const nlohmann::json&, ModelSpec&);  // throws ConfigError with every problem
 

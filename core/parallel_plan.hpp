@@ -34,6 +34,7 @@ constexpr std::string_view name(Axis a) { return kAxisNames[static_cast<std::siz
 inline constexpr int kMaxDegree = 1 << 20;
 inline constexpr int kMaxWorld = 1 << 24;
 inline constexpr int kMaxChunks = 65535;  // pp * vp
+inline constexpr int kMaxLayers = 65535;
 
 // Activations that are thrown away in the forward pass and computed again in the backward pass.
 // selective: the attention core. full: whole layers, of which only the input is kept; `layers` of each chunk,
@@ -104,6 +105,9 @@ ParallelPlan parse_plan_key(std::string_view key);  // throws ConfigError naming
 // Every degree is at least 1, and neither the ranks nor the chunks are more than the bounds above.
 bool degrees_fit(const ParallelPlan&);
 
+// Consecutive chunks of these many layers, from layer 0 on.
+std::vector<LayerRange> chunks_of(const std::vector<int>& layers);
+
 // The layers of every chunk: the plan's own, or an even split where the first chunks take the remainder.
 std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);
 
@@ -132,6 +136,7 @@ class RankGrid {
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);
 
+// As an object with one field per member, chunks as `chunk_layers`; a plan key (a string) is read as well.
 void to_json(nlohmann::json&, const ParallelPlan&);
 void from_json(const nlohmann::json&, ParallelPlan&);
 

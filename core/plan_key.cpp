@@ -10,7 +10,6 @@ namespace sextant {
 namespace {
 
 constexpr std::size_t kMaxKeyLength = 1 << 16;
-constexpr int kMaxLayers = 65535;
 
 // A part that is letters and a whole number.
 struct NumberPart {
@@ -96,21 +95,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 std::optional<std::vector<LayerRange>> parse_chunks(std::string_view text) {
-  std::vector<LayerRange> chunks;
-  int first = 0;
+  std::vector<int> chunks;
+  long long total = 0;
   for (const auto item : split(text, '-')) {
     const auto x = item.find('x');
     const auto layers = parse_count(item.substr(0, x), kMaxLayers);
     const auto repeats = x == item.npos ? std::optional(1LL) : parse_count(item.substr(x + 1), kMaxChunks);
     if (!layers || !repeats || *repeats == 0) return std::nullopt;
-    if (static_cast<long long>(chunks.size()) + *repeats > kMaxChunks) return std::nullopt;
-    for (long long i = 0; i < *repeats; ++i) {
-      chunks.push_back({first, static_cast<int>(*layers)});
-      first += static_cast<int>(*layers);
-      if (first > kMaxLayers) return std::nullopt;
-    }
+    total += *layers * *repeats;
+    if (total > kMaxLayers || static_cast<long long>(chunks.size()) + *repeats > kMaxChunks)
+      return std::nullopt;
+    chunks.insert(chunks.end(), static_cast<std::size_t>(*repeats), static_cast<int>(*layers));
   }
-  return chunks;
+  return chunks_of(chunks);
 }
 
 std::optional<std::array<Axis, 4>> parse_axes(std::string_view text) {

@@ -79,20 +79,20 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
     r.require(n_chunks <= m.n_layers, "pp * vp", n_chunks,
               fmt::format("at most the {} layers of the model", m.n_layers));
   } else {
-    r.require(static_cast<int>(p.chunks.size()) == n_chunks, "chunks", p.chunks.size(),
+    r.require(static_cast<int>(p.chunks.size()) == n_chunks, "chunk_layers", p.chunks.size(),
               fmt::format("pp * vp = {} of them", n_chunks));
     std::int64_t next = 0;
     for (std::size_t c = 0; c < p.chunks.size(); ++c) {
-      const std::string key = fmt::format("chunks[{}]", c);
-      r.require(p.chunks[c].first == next, key + ".first", p.chunks[c].first,
-                fmt::format("{}, where the chunk before it ends", next));
+      const std::string key = fmt::format("chunk_layers[{}]", c);
+      r.require(p.chunks[c].first == next, key, p.chunks[c].first,
+                fmt::format("first layer {}, where the chunk before it ends", next));
       // The outer chunks may hold the embedding or the head alone.
       const int least = c == 0 || c + 1 == p.chunks.size() ? 0 : 1;
-      r.require(p.chunks[c].count >= least && p.chunks[c].count <= m.n_layers, key + ".count",
-                p.chunks[c].count, fmt::format("from {} to {} layers", least, m.n_layers));
+      r.require(p.chunks[c].count >= least && p.chunks[c].count <= m.n_layers, key, p.chunks[c].count,
+                fmt::format("from {} to {} layers", least, m.n_layers));
       next = std::int64_t{p.chunks[c].first} + p.chunks[c].count;
     }
-    r.require(next == m.n_layers, "chunks", next,
+    r.require(next == m.n_layers, "chunk_layers", next,
               fmt::format("all {} layers of the model covered", m.n_layers));
   }
   if (!r.clean()) return;

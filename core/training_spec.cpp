@@ -4,7 +4,23 @@
 
 #include <fmt/format.h>
 
+#include "core/json_io.hpp"
+
 namespace sextant {
+namespace {
+
+constexpr auto kFields = [](auto& io, auto& t) {
+  io.optional("seq_len", t.seq_len);
+  io.optional("global_batch", t.global_batch);
+  io.optional("compute", t.compute, kDtypeNames);
+  io.optional("parameter", t.parameter, kDtypeNames);
+  io.optional("gradient", t.gradient, kDtypeNames);
+  io.optional("reduction", t.reduction, kDtypeNames);
+  io.optional("optimizer_state", t.optimizer_state, kDtypeNames);
+  io.optional("stack", t.stack);
+};
+
+}  // namespace
 
 std::vector<Problem> validate(const TrainingSpec& t) {
   std::vector<Problem> problems;
@@ -28,5 +44,8 @@ std::vector<Problem> validate(const TrainingSpec& t) {
   require(!t.stack.empty(), "stack", "''", "the name of a software stack");
   return problems;
 }
+
+void to_json(nlohmann::json& j, const TrainingSpec& t) { write_object(j, t, kFields); }
+void from_json(const nlohmann::json& j, TrainingSpec& t) { read_object(j, t, kFields); }
 
 }  // namespace sextant

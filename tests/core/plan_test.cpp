@@ -187,13 +187,13 @@ TEST(ValidatePlan, AcceptsALawfulPlan) {
 // Each row breaks one rule; the key of a reported problem is named beside it.
 TEST(ValidatePlan, NamesEveryBrokenRule) {
   const std::vector<std::pair<std::string, std::string>> rows = {
-      {"tp3.dp2", "tp"},              // 40 heads
-      {"tp16.dp2", "tp"},             // 40 heads
-      {"dp3", "micro_batch * dp"},    // batch 1024
-      {"pp41", "pp * vp"},            // 40 layers
-      {"pp4.L10-10-10", "chunks"},    // three chunks for four stages
-      {"pp4.L10-10-10-9", "chunks"},  // one layer missing
-      {"pp4.L10-0-20-10", "chunks[1].count"},
+      {"tp3.dp2", "tp"},                    // 40 heads
+      {"tp16.dp2", "tp"},                   // 40 heads
+      {"dp3", "micro_batch * dp"},          // batch 1024
+      {"pp41", "pp * vp"},                  // 40 layers
+      {"pp4.L10-10-10", "chunk_layers"},    // three chunks for four stages
+      {"pp4.L10-10-10-9", "chunk_layers"},  // one layer missing
+      {"pp4.L10-0-20-10", "chunk_layers[1]"},
       {"pp4.vp2.zb", "vp"},
       {"pp4.int", "schedule"},
       {"vp2", "vp"},

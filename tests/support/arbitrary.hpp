@@ -55,6 +55,35 @@ inline ParallelPlan plan() {
   return p;
 }
 
+inline TrainingSpec training() {
+  TrainingSpec t;
+  t.seq_len = upto(1, 131072), t.global_batch = upto(1, 16384);
+  t.compute = one_of<Dtype>(6);
+  const auto kept = [] { return *rc::gen::element(Dtype::fp16, Dtype::bf16, Dtype::fp32, Dtype::fp64); };
+  t.parameter = kept(), t.gradient = kept(), t.reduction = kept(), t.optimizer_state = kept();
+  t.stack = *rc::gen::element<std::string>("megatron-core", "\"odd\" name\n", "x");
+  return t;
+}
+
+inline ModelSpec model() {
+  ModelSpec m;
+  m.name = *rc::gen::element<std::string>("", "llama", "a \"b\"");
+  m.n_layers = upto(1, 200);
+  m.n_kv_heads = upto(1, 64), m.n_heads = m.n_kv_heads * upto(1, 16);
+  m.head_dim = 2 * upto(1, 128), m.hidden = upto(1, 20000);
+  m.ffn_hidden = upto(1, 60000), m.vocab_size = upto(1, 300000), m.max_positions = upto(1, 1 << 20);
+  for (bool ModelSpec::*flag :
+       {&ModelSpec::gated_mlp, &ModelSpec::tied_embeddings, &ModelSpec::linear_bias, &ModelSpec::qkv_bias,
+        &ModelSpec::output_bias, &ModelSpec::mlp_bias, &ModelSpec::embedding_norm})
+    m.*flag = *rc::gen::arbitrary<bool>();
+  m.norm = one_of<NormKind>(2), m.position = one_of<PositionKind>(3);
+  m.rope_theta = 1 + share() * 1e6, m.norm_eps = share() * 1e-4;
+  if (m.position == PositionKind::rope && *rc::gen::arbitrary<bool>())
+    m.rope_scaling = RopeScaling{*rc::gen::element<std::string>("llama3", "linear", "dynamic", "yarn"),
+                                 1 + share() * 31, 1 + share(), 3 + share(), upto(1, 100000)};
+  return m;
+}
+
 inline GroupShape group() {
   GroupShape g;
   g.size = upto(1, 4096), g.nodes = upto(1, 512), g.ranks_per_node = upto(1, 72);

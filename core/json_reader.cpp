@@ -1,0 +1,209 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/decimal.hpp"
+#include "core/json_io.hpp"
+#include "core/json_units.hpp"
+
+namespace sextant {
+namespace {
+
+using nlohmann::json;
+
+// What was found, short enough for a message.
+std::string shown(const json& value) {
+  if (value.is_object()) return fmt::format("an object of {} fields", value.size());
+  if (value.is_array()) return fmt::format("a list of {} items", value.size());
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+std::string range_text(std::string_view what, Range r) {
+  const bool low = std::isfinite(r.least), high = std::isfinite(r.most);
+  if (low && high) return fmt::format("{} from {} to {}", what, decimal(r.least), decimal(r.most));
+  if (low && r.least_excluded) return fmt::format("{} above {}", what, decimal(r.least));
+  if (low) return fmt::format("{} of {} or more", what, decimal(r.least));
+  if (high) return fmt::format("{} of {} or less", what, decimal(r.most));
+  return std::string(what);
+}
+
+bool inside(double x, Range r) {
+  return x <= r.most && (r.least_excluded ? x > r.least : x >= r.least);  // false for NaN
+}
+
+std::string names_text(const std::string_view* names, std::size_t n) {
+  return fmt::format("one of {}", fmt::join(names, names + n, ", "));
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = closest(word, candidates);
+  return near.empty() ? "" : fmt::format("did you mean {}?", near);
+}
+
+}  // namespace
+
+JsonReader::JsonReader(const json& object) : object_(object) {
+  if (!object.is_object()) wrong(object, "", "an object { ... }");
+}
+
+bool JsonReader::has(std::string_view key) const {
+  if (!object_.is_object()) return false;
+  const auto at = object_.find(key);
+  return at != object_.end() && !at->is_null();
+}
+
+const json* JsonReader::take(std::string_view key, bool required) {
+  known_.emplace_back(key);
+  if (!object_.is_object()) return nullptr;
+  if (has(key)) return &*object_.find(key);
+  if (required) problems_.push_back({"", std::string(key), "", "", "is missing"});
+  return nullptr;
+}
+
+void JsonReader::fail(Problem problem) { problems_.push_back(std::move(problem)); }
+
+void JsonReader::wrong(const json& found, const std::string& path, std::string expected, std::string hint) {
+  problems_.push_back({"", path, shown(found), std::move(expected), std::move(hint)});
+}
+
+void JsonReader::nested(const std::string& path, const std::function<void()>& read_it) {
+  try {
+    read_it();
+  } catch (const ConfigError& e) {
+    for (Problem p : e.problems()) {
+      const bool joined = p.key.empty() || p.key.starts_with('[');
+      p.key = path + (joined ? "" : ".") + p.key;
+      problems_.push_back(std::move(p));
+    }
+  } catch (const json::exception& e) {
+    problems_.push_back({"", path, "", "", e.what()});
+  }
+}
+
+void JsonReader::finish(std::vector<Problem> more) {
+  if (object_.is_object())
+    for (const auto& [key, value] : object_.items())
+      if (std::find(known_.begin(), known_.end(), key) == known_.end())
+        problems_.push_back({"", key, "", "", "unknown field" + [&] {
+                               const std::string hint = did_you_mean(key, known_);
+                               return hint.empty() ? "" : ", " + hint;
+                             }()});
+  const std::size_t found = problems_.size();
+  for (auto& p : more) {
+    const bool reported =
+        std::any_of(problems_.begin(), problems_.begin() + static_cast<std::ptrdiff_t>(found),
+                    [&](const Problem& q) { return q.key == p.key || q.key.empty(); });
+    if (!reported) problems_.push_back(std::move(p));
+  }
+  if (!problems_.empty()) throw ConfigError(std::move(problems_));
+}
+
+void JsonReader::read(const json& value, const std::string& path, bool& out) {
+  if (value.is_boolean())
+    out = value.get<bool>();
+  else
+    wrong(value, path, "true or false");
+}
+
+void JsonReader::read(const json& value, const std::string& path, std::string& out) {
+  if (value.is_string())
+    out = value.get<std::string>();
+  else
+    wrong(value, path, "a text in quotes");
+}
+
+void JsonReader::read(const json& value, const std::string& path, double& out, Range range) {
+  if (const auto x = number(value, path, range)) out = *x;
+}
+
+std::optional<double> JsonReader::number(const json& value, const std::string& path, Range range) {
+  const double x = value.is_number() ? value.get<double>() : std::nan("");
+  if (std::isfinite(x) && inside(x, range)) return x;
+  wrong(value, path, range_text(value.is_number() ? "a number" : "a finite number", range));
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> JsonReader::integer(const json& value, const std::string& path,
+                                                std::int64_t least, std::int64_t most, Range range) {
+  // 4e7 is a whole number too; beyond 2^53 a double no longer tells neighbours apart.
+  constexpr double kExact = 9007199254740992.0;
+  std::optional<std::int64_t> n;
+  if (value.is_number_unsigned()) {
+    if (const auto u = value.get<std::uint64_t>(); u <= static_cast<std::uint64_t>(most))
+      n = static_cast<std::int64_t>(u);
+  } else if (value.is_number_integer()) {
+    n = value.get<std::int64_t>();
+  } else if (value.is_number_float()) {
+    const double x = value.get<double>();
+    if (std::abs(x) <= kExact && std::floor(x) == x) n = static_cast<std::int64_t>(x);
+  }
+  if (n && *n >= least && *n <= most && inside(static_cast<double>(*n), range)) return n;
+  const bool small_type = most <= std::numeric_limits<int>::max();
+  if (small_type && !std::isfinite(range.most) && std::isfinite(range.least))
+    range.most = static_cast<double>(most);
+  wrong(value, path, range_text("a whole number", range));
+  return std::nullopt;
+}
+
+std::optional<double> JsonReader::quantity(const json& value, const std::string& path, Range range) {
+  const Unit& unit = unit_of(path);
+  const auto x = number(value, path, range);
+  if (!x) return std::nullopt;
+  const auto si = unit.binary ? std::optional(*x * unit.factor) : parse_decimal(decimal(*x), unit.shift);
+  if (!si || !std::isfinite(*si)) wrong(value, path, "a smaller number");
+  return si;
+}
+
+void JsonReader::read(const json& value, const std::string& path, Bytes& out, Range range) {
+  const auto bytes = quantity(value, path, range);
+  if (!bytes) return;
+  if (std::abs(*bytes) < 9.2e18)
+    out = Bytes(std::llround(*bytes));
+  else
+    wrong(value, path, "a smaller number");
+}
+
+int JsonReader::name_index(const json& value, const std::string& path, const std::string_view* names,
+                           std::size_t n) {
+  if (!value.is_string()) return wrong(value, path, names_text(names, n)), -1;
+  const std::string& text = value.get_ref<const std::string&>();
+  const auto at = std::find(names, names + n, text);
+  if (at != names + n) return static_cast<int>(at - names);
+  wrong(value, path, names_text(names, n), did_you_mean(text, {names, names + n}));
+  return -1;
+}
+
+int JsonReader::key_index(const std::string& key, const std::string& path, const std::string_view* names,
+                          std::size_t n) {
+  const auto at = std::find(names, names + n, key);
+  if (at != names + n) return static_cast<int>(at - names);
+  problems_.push_back({"", path + "." + key, fmt::format("the key {}", shown(key)), names_text(names, n),
+                       did_you_mean(key, {names, names + n})});
+  return -1;
+}
+
+std::vector<const json*> JsonReader::elements(const json& value, const std::string& path,
+                                              std::size_t exactly) {
+  if (!value.is_array() || (exactly > 0 && value.size() != exactly)) {
+    wrong(value, path, exactly > 0 ? fmt::format("a list of {} items", exactly) : "a list [ ... ]");
+    return {};
+  }
+  std::vector<const json*> out;
+  out.reserve(value.size());
+  for (const auto& item : value) out.push_back(&item);
+  return out;
+}
+
+std::vector<std::pair<std::string, const json*>> JsonReader::members(const json& value,
+                                                                     const std::string& path) {
+  if (!value.is_object()) return wrong(value, path, "an object { ... }"), decltype(members(value, path)){};
+  std::vector<std::pair<std::string, const json*>> out;
+  for (const auto& [key, item] : value.items()) out.emplace_back(key, &item);
+  return out;
+}
+
+}  // namespace sextant

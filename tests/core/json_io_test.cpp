@@ -1,0 +1,223 @@
+// Reading values from JSON: every problem at once, each with file, path, value and expectation.
+#include "core/json_io.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <rapidcheck/gtest.h>
+
+#include "core/decimal.hpp"
+#include "core/dtype.hpp"
+#include "core/parallel_plan.hpp"
+#include "tests/support/arbitrary.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant {
+
+struct Link {
+  BytesPerSecond bandwidth;
+  Seconds latency;
+  bool operator==(const Link&) const = default;
+};
+constexpr auto kLinkFields = [](auto& io, auto& l) {
+  io.required("bandwidth_GBps", l.bandwidth, above(0));
+  io.optional("latency_us", l.latency, at_least(0));
+};
+void to_json(nlohmann::json& j, const Link& l) { write_object(j, l, kLinkFields); }
+void from_json(const nlohmann::json& j, Link& l) { read_object(j, l, kLinkFields); }
+
+struct Machine {
+  std::string name;
+  int gpus = 8;
+  Bytes memory;
+  Bytes cache{1};
+  bool fast = false;
+  double share = 0.5;
+  Link link;
+  std::vector<Link> extra;
+  std::map<Dtype, FlopsPerSecond> peak;
+  std::map<std::string, int> counts;
+  std::optional<Link> spare;
+  std::array<int, 3> grid{1, 1, 1};
+  bool operator==(const Machine&) const = default;
+};
+constexpr auto kMachineFields = [](auto& io, auto& m) {
+  io.required("name", m.name);
+  io.optional("gpus", m.gpus, between(1, 72));
+  io.required("memory_GiB", m.memory, above(0));
+  io.optional("cache_bytes", m.cache);
+  io.optional("fast", m.fast);
+  io.optional("share", m.share, between(0, 1));
+  io.required("link", m.link);
+  io.optional("extra", m.extra);
+  io.optional("peak_TFLOPS", m.peak, kDtypeNames);
+  io.optional("counts", m.counts);
+  io.optional("spare", m.spare);
+  io.optional("grid", m.grid);
+  io.ignored("source");
+};
+void to_json(nlohmann::json& j, const Machine& m) { write_object(j, m, kMachineFields); }
+void from_json(const nlohmann::json& j, Machine& m) { read_object(j, m, kMachineFields); }
+
+namespace {
+
+std::string problems_of(std::string_view text) {
+  try {
+    with_file("m.json", [&] { parse_json(text, "m.json").get<Machine>(); });
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+Machine sample() {
+  Machine m;
+  m.name = "dgx", m.memory = from_gib(79.65), m.cache = Bytes(1234567);
+  m.link = {BytesPerSecond(235e9), Seconds(2.7e-6)};
+  m.extra = {{BytesPerSecond(25e9), Seconds(5e-6)}, {BytesPerSecond(12.5e9), Seconds(0)}};
+  m.peak = {{Dtype::bf16, FlopsPerSecond(989.4e12)}, {Dtype::fp32, FlopsPerSecond(67e12)}};
+  m.counts = {{"nic", 8}};
+  m.spare = m.extra[0];
+  return m;
+}
+
+TEST(JsonIo, WritesAndReadsEveryKindOfField) {
+  const Machine m = sample();
+  const nlohmann::json j = m;
+  EXPECT_EQ(j["link"]["bandwidth_GBps"], 235.0);
+  EXPECT_EQ(j["link"]["latency_us"], 2.7);
+  EXPECT_EQ(j["peak_TFLOPS"]["bf16"], 989.4);
+  EXPECT_EQ(j["cache_bytes"], 1234567);
+  EXPECT_EQ(j.get<Machine>(), m);
+  EXPECT_EQ(parse_json(j.dump(), "").get<Machine>(), m);
+  Machine other = m;  // negative control
+  other.link.latency += Seconds(1e-12);
+  EXPECT_NE(j.get<Machine>(), other);
+}
+
+TEST(JsonIo, AllowsCommentsAndKeepsDefaults) {
+  const auto m = parse_json(R"(// a machine
+    {"name": "a", /* GiB */ "memory_GiB": 80, "link": {"bandwidth_GBps": 1}, "gpus": null, "source": "x"})",
+                            "m.json")
+                     .get<Machine>();
+  EXPECT_EQ(m.gpus, 8);
+  EXPECT_EQ(m.memory, Bytes(80LL << 30));
+  EXPECT_FALSE(m.spare);
+}
+
+TEST(JsonIo, ReportsEveryProblemAtOnceWithItsPath) {
+  EXPECT_EQ(problems_of(R"({"gpus": 99, "memory_GiB": "big", "fast": 1, "share": 1.5, "gridd": 3,
+                            "link": {"bandwith_GBps": 3}, "extra": [{"bandwidth_GBps": 1}, {"bandwidth_GBps": -1}],
+                            "peak_TFLOPS": {"bf61": 3, "fp16": -0.5e400}})")
+                .find("m.json: : number overflow"),
+            std::string::npos);
+  const std::string all =
+      problems_of(R"({"gpus": 99, "memory_GiB": "big", "fast": 1, "share": 1.5, "gridd": 3,
+      "link": {"bandwith_GBps": 3}, "extra": [{"bandwidth_GBps": 1}, {"bandwidth_GBps": -1}],
+      "peak_TFLOPS": {"bf61": 3}, "counts": {"a": 1.5}})");
+  for (const char* line :
+       {"m.json: name: is missing", "m.json: gpus: found 99, expected a whole number from 1 to 72",
+        "m.json: memory_GiB: found \"big\", expected a finite number above 0",
+        "m.json: fast: found 1, expected true or false",
+        "m.json: share: found 1.5, expected a number from 0 to 1",
+        "m.json: gridd: unknown field, did you mean grid?", "m.json: link.bandwidth_GBps: is missing",
+        "m.json: link.bandwith_GBps: unknown field, did you mean bandwidth_GBps?",
+        "m.json: extra[1].bandwidth_GBps: found -1, expected a number above 0",
+        "m.json: peak_TFLOPS.bf61: found the key \"bf61\", expected one of fp8, fp16, bf16, tf32, fp32, "
+        "fp64; "
+        "did you mean bf16?",
+        "m.json: counts.a: found 1.5, expected a whole number"})
+    EXPECT_NE(all.find(line), std::string::npos) << line << "\nin\n" << all;
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 10);
+}
+
+TEST(JsonIo, RefusesNumbersThatDoNotFit) {
+  const auto with = [](const std::string& field) {
+    return problems_of(R"({"name": "a", "memory_GiB": 80, "link": {"bandwidth_GBps": 1}, )" + field + "}");
+  };
+  EXPECT_EQ(with(R"("gpus": 8)"), "");
+  EXPECT_EQ(with(R"("gpus": 8.0)"), "");
+  EXPECT_NE(with(R"("gpus": 8.5)"), "");
+  EXPECT_NE(with(R"("gpus": true)"), "");
+  EXPECT_NE(with(R"("counts": {"a": 3000000000})"), "");
+  EXPECT_NE(with(R"("counts": {"a": 99999999999999999999})"), "");
+  EXPECT_NE(with(R"("cache_bytes": 1e300)"), "");
+  EXPECT_NE(with(R"("grid": [1, 2])"), "");
+  EXPECT_NE(with(R"("extra": {})"), "");
+  EXPECT_NE(with(R"("spare": {"bandwidth_GBps": 1e305})"), "");
+}
+
+TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {
+  EXPECT_EQ(problems_of("{\n  \"gpus\": 8,,\n}").find("m.json: line 2, column 13: syntax error"), 0U)
+      << problems_of("{\n  \"gpus\": 8,,\n}");
+  EXPECT_NE(problems_of("{\"gpus\": 8").find("truncated"), std::string::npos);
+  EXPECT_NE(problems_of("{\"gpus\": NaN}").find("line 1, column 10"), std::string::npos);
+  EXPECT_NE(problems_of("").find("is empty"), std::string::npos);
+  EXPECT_NE(problems_of("[1]").find("found a list of 1 items, expected an object"), std::string::npos);
+  EXPECT_NE(problems_of(R"({"gpus": 1, "gpus": 2})").find("gpus: is given twice"), std::string::npos);
+  EXPECT_NE(problems_of(std::string(100000, '[')).find("nested more than 200 levels"), std::string::npos);
+  EXPECT_NE(problems_of("{\"name\": \"\xff\"}").find("UTF-8"), std::string::npos);
+}
+
+TEST(JsonIo, SetsAnExistingFieldByPath) {
+  nlohmann::json j = sample();
+  set_json_path(j, "link.bandwidth_GBps", "12.5");
+  set_json_path(j, "name", "my box");
+  set_json_path(j, "spare", "null");
+  const Machine m = j.get<Machine>();
+  EXPECT_EQ(m.link.bandwidth, BytesPerSecond(12.5e9));
+  EXPECT_EQ(m.name, "my box");
+  EXPECT_FALSE(m.spare);
+  try {
+    set_json_path(j, "link.bandwith_GBps", "1");
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_STREQ(e.what(), "link.bandwith_GBps: no such field, did you mean bandwidth_GBps?");
+  }
+  EXPECT_THROW(set_json_path(j, "", "1"), ConfigError);
+  EXPECT_THROW(set_json_path(j, "link.", "1"), ConfigError);
+}
+
+TEST(JsonIo, LoadsAFileAndNamesItInEveryProblem) {
+  const TempDir dir;
+  const auto good = dir.write("good.json", nlohmann::json(sample()).dump());
+  EXPECT_EQ(load_json<Machine>(good), sample());
+  const auto bad = dir.write("bad.json", "{}");
+  try {
+    load_json<Machine>(bad);
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    ASSERT_EQ(e.problems().size(), 3U);
+    for (const auto& p : e.problems()) EXPECT_EQ(p.file, bad.string());
+  }
+  write_json_file(dir.path() / "out.json", sample());
+  EXPECT_EQ(load_json<Machine>(dir.path() / "out.json"), sample());
+}
+
+RC_GTEST_PROP(JsonIo, PlansRoundTripThroughText, ()) {
+  const ParallelPlan p = arbitrary::plan();
+  RC_ASSERT(parse_json(nlohmann::json(p).dump(), "").get<ParallelPlan>() == p);
+  RC_ASSERT(nlohmann::json(plan_key(p)).get<ParallelPlan>() == p);
+}
+
+RC_GTEST_PROP(JsonIo, TrainingSpecsRoundTripThroughText, ()) {
+  const TrainingSpec t = arbitrary::training();
+  RC_ASSERT(parse_json(nlohmann::json(t).dump(), "").get<TrainingSpec>() == t);
+}
+
+RC_GTEST_PROP(JsonIo, ModelsRoundTripThroughText, ()) {
+  const ModelSpec m = arbitrary::model();
+  RC_PRE(validate(m).empty());
+  RC_ASSERT(parse_json(nlohmann::json(m).dump(), "").get<ModelSpec>() == m);
+}
+
+RC_GTEST_PROP(JsonIo, QuantitiesOfFifteenDigitsRoundTripExactly, ()) {
+  const auto some = [] {
+    const auto digits = *rc::gen::inRange<std::int64_t>(1, 999'999'999'999'999);
+    return *parse_decimal(std::to_string(digits), *rc::gen::inRange(-3, 25));
+  };
+  const Link l{BytesPerSecond(some()), Seconds(some())};
+  RC_ASSERT(parse_json(nlohmann::json(l).dump(), "").get<Link>() == l);
+}
+
+}  // namespace
+}  // namespace sextant
