@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,11 +25,14 @@ struct StackCapabilities {
   int max_zero_with_pp = 1;
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
   bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
-  bool shard_degree = false;  // hybrid sharding: 1 < shard_degree < replicas
+  bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
+  bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas
   bool recompute_selective = true, recompute_full = true, recompute_layers = true;
   bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
+  bool activation_offload_needs_recompute = false;
   bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
   bool bucket_size = true, last_bucket_split = false;
+  bool fp8 = false;
   bool operator==(const StackCapabilities&) const = default;
 };
 
@@ -104,6 +108,13 @@ struct StackSpec {
 // The first thing the stack cannot do about this plan, or nothing.
 std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,
                                  const TrainingSpec&);
+
+std::string_view name(AttentionKernel);
+
+// A preset by name, or a JSON file by path. A file may name another preset as its `base` and state only what
+// differs. Throws ConfigError: unknown name (with a suggestion), unknown key, wrong type.
+StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir);
+std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
 
 void to_json(nlohmann::json&, const StackSpec&);
 void from_json(const nlohmann::json&, StackSpec&);

@@ -1,0 +1,169 @@
+// Every stack preset loads, survives a round trip, and refuses by name what its framework cannot do.
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "core/stack_spec.hpp"
+
+namespace sextant {
+namespace {
+
+std::filesystem::path preset_dir() { return std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets"; }
+
+ModelSpec llama13b() {
+  ModelSpec m;
+  m.name = "llama-2-13b";
+  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128, m.ffn_hidden = 13824;
+  m.vocab_size = 32000;
+  return m;
+}
+
+// A layout that every stack below may be asked for, with nothing that is optional.
+ParallelPlan plain() {
+  ParallelPlan p;
+  p.dp = 8;
+  p.overlap_grad_reduce = p.overlap_param_gather = false;
+  return p;
+}
+
+std::string refusal(const std::string& stack, const ParallelPlan& p, const TrainingSpec& t = {}) {
+  const auto r = refuses(load_stack(stack, preset_dir()), p, llama13b(), t);
+  if (!r) return "";
+  EXPECT_EQ(r->reason, RejectReason::stack_cannot);
+  return r->text;
+}
+
+std::string written(const std::string& name, const std::string& text) {
+  const auto path = std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + name);
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+std::string error_of(const std::string& path) {
+  try {
+    load_stack(path, preset_dir());
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(StackPresets, LoadAndRoundTrip) {
+  const auto names = stack_names(preset_dir());
+  EXPECT_GE(names.size(), 15u);
+  for (const auto& name : names) {
+    const StackSpec s = load_stack(name, preset_dir());
+    EXPECT_EQ(s.name, name);
+    EXPECT_FALSE(s.title.empty() || s.version.empty() || s.source.empty()) << name;
+    EXPECT_EQ(nlohmann::json(s).get<StackSpec>(), s) << name;
+  }
+}
+
+TEST(StackPresets, MissSuggests) {
+  EXPECT_NE(error_of("megatron-cor").find("did you mean megatron-core?"), std::string::npos);
+  EXPECT_NE(error_of("/nowhere/x.json").find("readable"), std::string::npos);
+}
+
+TEST(StackPresets, BadFilesAreRefused) {
+  EXPECT_NE(error_of(written("typo.json", R"({"name":"x","kernels":{"norm_fuse":true}})"))
+                .find("did you mean norm_fused?"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(written("type.json", R"({"name":"x","can":{"interleaved":"yes"}})")).find("true or false"),
+      std::string::npos);
+  EXPECT_NE(error_of(written("negative.json", R"({"name":"x","kernels":{"update_bytes":-1}})"))
+                .find("not negative"),
+            std::string::npos);
+  EXPECT_NE(error_of(written("stage.json", R"({"name":"x","can":{"zero_stages":[4]}})")).find("ZeRO"),
+            std::string::npos);
+  EXPECT_NE(error_of(written("base.json", R"({"name":"x","base":"megatron-cor"})")).find("megatron-core"),
+            std::string::npos);
+  EXPECT_NE(error_of(written("cut.json", R"({"name":"x","can":{)")).find("JSON"), std::string::npos);
+}
+
+TEST(StackPresets, BaseIsOverlaid) {
+  const StackSpec base = load_stack("megatron-core", preset_dir());
+  const StackSpec own =
+      load_stack(written("own.json", R"({"base":"megatron-core","name":"own","can":{"interleaved":false}})"),
+                 preset_dir());
+  EXPECT_FALSE(own.can.interleaved);
+  EXPECT_TRUE(base.can.interleaved);
+  EXPECT_EQ(own.kernels, base.kernels);
+}
+
+struct Case {
+  const char* stack;
+  const char* named;  // the feature that must be named
+  void (*ask)(ParallelPlan&);
+};
+
+TEST(StackRefusals, EachNamesTheFeature) {
+  const Case cases[] = {
+      {"megatron-lm-2021", "ZeRO stage 1", [](ParallelPlan& p) { p.zero_stage = 1; }},
+      {"megatron-lm-2021", "sequence parallelism",
+       [](ParallelPlan& p) { p.tp = 2, p.sequence_parallel = true; }},
+      {"megatron-llama-2023", "interleaved",
+       [](ParallelPlan& p) {
+         p.zero_stage = 2, p.pp = 2, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+       }},
+      {"megatron-llama-2023", "do not divide", [](ParallelPlan& p) { p.zero_stage = 2, p.dp = 12; }},
+      {"megatron-core", "ZeRO stage 3 with pipeline", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"megatron-core", "zero-bubble",
+       [](ParallelPlan& p) { p.pp = 2, p.schedule = PipelineSchedule::zero_bubble; }},
+      {"deepspeed-zero", "ZeRO stage 2 with pipeline", [](ParallelPlan& p) { p.zero_stage = 2, p.pp = 2; }},
+      {"torchtitan", "ZeRO stage 1", [](ParallelPlan& p) { p.zero_stage = 1; }},
+      {"smp-v2", "pipeline parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"smp-v2", "full recomputation", [](ParallelPlan& p) { p.zero_stage = 3, p.activation_offload = 4; }},
+      {"colossal-ai", "ZeRO stage 3", [](ParallelPlan& p) { p.zero_stage = 3; }},
+      {"colossal-ai", "ZeRO stage 2 with pipeline", [](ParallelPlan& p) { p.zero_stage = 2, p.pp = 2; }},
+      {"colossal-gemini", "pipeline parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"megatron-deepspeed-bloom", "interleaved",
+       [](ParallelPlan& p) {
+         p.zero_stage = 1, p.pp = 2, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+       }},
+      {"megatron-deepspeed-bloom", "context parallelism", [](ParallelPlan& p) { p.cp = 2; }},
+      {"llm-foundry", "tensor parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.tp = 2; }},
+      {"llm-c", "pipeline parallelism", [](ParallelPlan& p) { p.pp = 2; }},
+      {"aleph-alpha", "gradient reduction",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_grad_reduce = true; }},
+      {"nanotron", "parameter gather",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_param_gather = true; }},
+      {"nanotron", "selective", [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective; }},
+      {"megatron-core", "last bucket", [](ParallelPlan& p) { p.last_bucket_split = 4; }},
+      {"llm-c", "optimizer state on the host", [](ParallelPlan& p) { p.optimizer_offload = 0.5; }},
+      {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
+      {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
+  };
+  for (const auto& c : cases) {
+    ParallelPlan p = plain();
+    c.ask(p);
+    const std::string text = refusal(c.stack, p);
+    EXPECT_NE(text.find(c.named), std::string::npos)
+        << c.stack << ": '" << text << "' does not name " << c.named;
+    EXPECT_NE(text.find("; "), std::string::npos) << "no advice in '" << text << "'";
+    EXPECT_EQ(text.rfind(c.stack, 0), 0u) << text;
+  }
+}
+
+// The embedded runtime acts on every field of a plan (negative control of the table above).
+TEST(StackRefusals, OwnRuntimeDoesEverything) {
+  ParallelPlan p = plain();
+  p.tp = 2, p.cp = 2, p.pp = 3, p.dp = 4, p.sequence_parallel = true, p.zero_stage = 3, p.shard_degree = 4;
+  p.schedule = PipelineSchedule::zero_bubble;
+  p.recompute = {RecomputeKind::full, 2};
+  p.optimizer_offload = 0.5, p.parameter_offload = true, p.activation_offload = 1;
+  p.bucket_elements = 1 << 20, p.last_bucket_split = 4;
+  p.overlap_grad_reduce = p.overlap_param_gather = true;
+  EXPECT_EQ(refusal("sextant", p), "");
+}
+
+TEST(StackRefusals, OverlapOfNothingIsNotRefused) {
+  ParallelPlan p;
+  p.pp = 8;  // one replica: no gradient reduction to overlap
+  EXPECT_EQ(refusal("aleph-alpha", p), "");
+}
+
+}  // namespace
+}  // namespace sextant
