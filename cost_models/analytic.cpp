@@ -41,7 +41,7 @@ double smooth_max(double a, double b, double power) {
 
 AnalyticCostModel::AnalyticCostModel(const ClusterSpec& cluster, const StackSpec& stack,
                                      const CostConstants& constants)
-    : machine_(cluster.device, cluster.node, cluster.fabric, constants), stack_(stack) {}
+    : machine_(cluster.device, cluster.node, constants), stack_(stack) {}
 
 AnalyticCostModel::AnalyticCostModel(const ClusterSpec& cluster, const StackSpec& stack,
                                      const std::filesystem::path& preset_dir)

@@ -23,7 +23,7 @@ double node_rate(CollectiveKind kind, const GroupShape& g, const CostConstants& 
 double rate(CollectiveKind kind, const GroupShape& g, const Machine& m) {
   const double inside = node_rate(kind, g, m.constants);
   if (g.nodes <= 1) return inside;
-  const double across = g.network_bandwidth.v * m.network_efficiency;
+  const double across = g.network_bandwidth.v;
   return inside > 0 && g.ranks_per_node > 1 ? std::min(across, inside) : across;
 }
 
@@ -74,7 +74,7 @@ OpCost price_transfer(const TransferWork& w, const Machine& m) {
   const CostConstants& c = m.constants;
   const bool across = g.nodes > 1;
   const double bandwidth =
-      across ? g.network_bandwidth.v * m.network_efficiency
+      across ? g.network_bandwidth.v
              : g.node_bandwidth.v * (g.switched ? c.link_efficiency : c.link_efficiency_mesh);
   OpCost cost;
   cost.latency = Seconds(1e-6 * c.transfer_start_us) + (across ? g.network_latency : g.node_latency);

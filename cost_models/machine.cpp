@@ -13,8 +13,7 @@ double peak_of(const DeviceSpec& d, std::initializer_list<Dtype> preference) {
 }
 }  // namespace
 
-Machine::Machine(const DeviceSpec& d, const NodeSpec& node, const FabricSpec& fabric, const CostConstants& c)
-    : constants(c) {
+Machine::Machine(const DeviceSpec& d, const NodeSpec& node, const CostConstants& c) : constants(c) {
   using enum Dtype;
   const auto set = [&](Dtype t, std::initializer_list<Dtype> order) {
     peak[static_cast<std::size_t>(t)] = peak_of(d, order);
@@ -34,7 +33,6 @@ Machine::Machine(const DeviceSpec& d, const NodeSpec& node, const FabricSpec& fa
   launch = d.launch_overhead.v;
   host_link = d.host_link.v * c.host_copy_efficiency;
   host_memory_rate = node.host_memory_bandwidth.v / std::max(1, node.gpus) * c.host_update_efficiency;
-  network_efficiency = fabric.efficiency;
   multiprocessors = std::max(1, d.multiprocessors);
 }
 

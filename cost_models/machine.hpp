@@ -16,13 +16,12 @@ struct Machine {
   double launch = 0;                              // seconds between dependent kernels
   double host_link = 0;                           // bytes/s, one direction, reached
   double host_memory_rate = 0;                    // bytes/s for the CPU's share of one GPU, reached
-  double network_efficiency = 1;                  // reached share of a group's network bandwidth
   int multiprocessors = 1;
 
   // A precision the device has no rate for runs at the rate of the next one it has: bf16 and fp16 stand for
   // each other, fp8 falls back to bf16, anything else to fp32. Throws ConfigError when the device has no peak
   // at all.
-  Machine(const DeviceSpec&, const NodeSpec&, const FabricSpec&, const CostConstants&);
+  Machine(const DeviceSpec&, const NodeSpec&, const CostConstants&);
 };
 
 }  // namespace sextant

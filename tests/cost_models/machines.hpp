@@ -84,7 +84,7 @@ inline GroupShape inside(const ClusterSpec& c, int n) {
 inline GroupShape across(const ClusterSpec& c, int nodes, int per_node) {
   GroupShape g = inside(c, per_node);
   g.size = nodes * per_node, g.nodes = nodes, g.ranks_per_node = per_node;
-  g.network_bandwidth = c.fabric.bandwidth * (static_cast<double>(per_node) / c.node.gpus);
+  g.network_bandwidth = c.fabric.bandwidth * (c.fabric.efficiency * per_node / c.node.gpus);
   g.network_latency = c.fabric.latency;
   return g;
 }
