@@ -28,9 +28,9 @@ std::string join(const std::vector<Problem>& problems) {
 ConfigError::ConfigError(std::vector<Problem> problems)
     : std::runtime_error(join(problems)), problems_(std::move(problems)) {}
 
-void check_failed(std::string_view condition, std::string_view message, std::source_location where) {
-  throw std::logic_error(fmt::format("internal check failed: {} ({}) at {}:{}", message, condition,
-                                     where.file_name(), where.line()));
+void check_failed(std::string_view condition, std::string_view message, std::string_view file, int line) {
+  throw std::logic_error(
+      fmt::format("internal check failed: {} ({}) at {}:{}", message, condition, file, line));
 }
 
 namespace {

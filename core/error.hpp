@@ -3,7 +3,6 @@
 // is a Rejection value (core/rejection.hpp). SEXTANT_CHECK guards our own invariants and stays on in release.
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -56,16 +55,16 @@ class BackendError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] void check_failed(std::string_view condition, std::string_view message,
-                               std::source_location where);
+[[noreturn]] void check_failed(std::string_view condition, std::string_view message, std::string_view file,
+                               int line);
 
 // The candidate closest to `word` by edit distance; empty when nothing is near.
 std::string closest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace sextant
 
-#define SEXTANT_CHECK(condition, message)                                              \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      ::sextant::check_failed(#condition, (message), std::source_location::current()); \
+#define SEXTANT_CHECK(condition, message)                                 \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::sextant::check_failed(#condition, (message), __FILE__, __LINE__); \
   } while (false)

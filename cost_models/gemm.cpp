@@ -33,8 +33,8 @@ OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
   const double depth = static_cast<double>(g.k) + c.gemm_depth_overhead;
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& t : tiles) {
-    const auto count = static_cast<double>(((g.m + t.m - 1) / t.m) * ((g.n + t.n - 1) / t.n));
-    const double waves = count / machine.multiprocessors;
+    const std::int64_t count = ((g.m + t.m - 1) / t.m) * ((g.n + t.n - 1) / t.n);
+    const double waves = static_cast<double>(count) / machine.multiprocessors;
     const double effective =
         c.gemm_wave_rounding * std::ceil(waves) + (1 - c.gemm_wave_rounding) * std::max(waves, 1.0);
     best = std::min(best, effective * t.m * t.n / t.rate);
