@@ -1,0 +1,93 @@
+#include "core/block_tensors.hpp"
+
+namespace sextant {
+namespace {
+
+Dtype statistic(const BlockWork& w) { return w.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
+
+std::int64_t q_columns(const BlockWork& w) { return static_cast<std::int64_t>(w.heads) * w.head_dim; }
+std::int64_t kv_columns(const BlockWork& w) { return 2 * static_cast<std::int64_t>(w.kv_heads) * w.head_dim; }
+
+BlockTensor context(const BlockWork& w) { return {"context", w.tokens(), q_columns(w), w.dtype}; }
+BlockTensor log_sum_exp(const BlockWork& w) { return {"lse", w.tokens(), w.heads, statistic(w)}; }
+
+}  // namespace
+
+Bytes BlockTensor::bytes() const {
+  const std::int64_t exact = rows * cols * size_bytes(dtype);
+  return Bytes((exact + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment);
+}
+
+std::int64_t local_tokens(const BlockWork& w) { return w.sequence_parallel ? w.tokens() / w.tp : w.tokens(); }
+
+std::int64_t attention_core_elements(std::int64_t seq_q, int heads, int kv_heads, int head_dim) {
+  const std::int64_t padded = (head_dim + 15) / 16 * 16;
+  return seq_q * (heads / kv_heads) * (padded + 1);
+}
+
+std::vector<BlockTensor> saved_tensors(const BlockWork& w) {
+  const bool attention = w.kind == BlockKind::attention, mlp = w.kind == BlockKind::mlp;
+  if (!attention && !mlp && w.kind != BlockKind::head) return {};
+  std::vector<BlockTensor> list = {{"input", local_tokens(w), w.hidden, w.dtype},
+                                   {"inverse_rms", 1, local_tokens(w), statistic(w)},
+                                   {"normed", local_tokens(w), w.hidden, w.dtype}};
+  if (attention) {
+    list.push_back({"q", w.tokens(), q_columns(w), w.dtype});
+    list.push_back({"kv", w.tokens(), kv_columns(w), w.dtype});
+    if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
+  } else if (mlp) {
+    list.push_back({"gate", w.tokens(), w.ffn, w.dtype});
+    list.push_back({"up", w.tokens(), w.ffn, w.dtype});
+  } else {
+    list.push_back({"softmax", w.tokens(), 2, statistic(w)});
+  }
+  return list;
+}
+
+std::vector<BlockTensor> passed_tensors(const BlockWork& w) {
+  if (w.kind != BlockKind::attention) return {};
+  return {{"dq", w.tokens(), q_columns(w), w.dtype}, {"dkv", w.tokens(), kv_columns(w), w.dtype}};
+}
+
+std::vector<BlockTensor> deferred_tensors(const BlockWork& w) {
+  const BlockTensor dout{"dout", w.tokens(), w.hidden, w.dtype};
+  if (w.kind == BlockKind::attention) return {dout};
+  if (w.kind == BlockKind::mlp) return {dout, {"activation", w.tokens(), w.ffn, w.dtype}};
+  return {};
+}
+
+std::vector<BlockTensor> workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
+  const bool back = w.pass == Pass::backward || w.pass == Pass::backward_input;
+  switch (w.kind) {
+    case BlockKind::attention: {
+      std::vector<BlockTensor> list;
+      const bool forward = w.pass == Pass::forward || w.pass == Pass::recompute;
+      if (w.recompute_core && (forward || back)) list.push_back(context(w)), list.push_back(log_sum_exp(w));
+      if (!back) return list;
+      list.push_back({"dcontext", w.tokens(), q_columns(w), w.dtype});
+      list.push_back(
+          {"core", 1, attention_core_elements(w.seq_q, w.heads, w.kv_heads, w.head_dim), statistic(w)});
+      return list;
+    }
+    case BlockKind::mlp:
+      // With a split backward pass the activation is a deferred tensor instead.
+      if (w.pass == Pass::backward_input || w.pass == Pass::backward_weight) return {};
+      return {{"activation", w.tokens(), w.ffn, w.dtype}};
+    case BlockKind::head: {
+      std::vector<BlockTensor> list = {{"logits", head_chunk, w.vocab, statistic(w)}};
+      if (w.pass != Pass::forward && w.dtype != statistic(w))
+        list.push_back({"dlogits", head_chunk, w.vocab, w.dtype});
+      return list;
+    }
+    default:
+      return {};
+  }
+}
+
+Bytes total_bytes(const std::vector<BlockTensor>& list) {
+  Bytes sum;
+  for (const BlockTensor& tensor : list) sum += tensor.bytes();
+  return sum;
+}
+
+}  // namespace sextant
