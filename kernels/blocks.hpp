@@ -1,0 +1,180 @@
+// LLaMA's arithmetic, unit by unit as the execution graph has it (BlockKind), on local weights of one
+// tensor-parallel rank; the only place that knows it. Communication belongs to the caller and comes between
+// units:
+//
+//   forward   embedding              -> [tp: sum of zero-padded rows; to local tokens under SP]
+//             norm (attention)       -> [SP: gather normed]
+//             qkv                    -> [cp: gather kv]
+//             attention              -> [tp: sum of partial branches; to local tokens under SP]
+//             norm (mlp)             -> [SP: gather normed]
+//             mlp                    -> [tp: as behind attention]
+//             norm (final)           -> [SP: gather normed]
+//             head                   -> [tp: gather stats], head_loss
+//   backward  head                   -> [tp: sum of partial dnormed; to local tokens under SP]
+//             norm                   (bypass = gradient of the residual stream)
+//             [SP: gather the stream's gradient and, for weight gradients, normed]
+//             mlp                    -> [tp: sum of dnormed] norm
+//             attention              -> [cp: sum dkv over ranks, scattered]
+//             qkv                    -> [tp: sum of dnormed] norm
+//             embedding
+//
+// Gradients of weights are added into the given fp32 (fp64) ranges; views without data skip that half. Under
+// SP the gradient of a norm weight is a sum over local tokens only. Activations are T = work.dtype; which are
+// kept where is core/block_tensors.hpp. Every function works on any range of rows unless it says otherwise.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/block_tensors.hpp"
+#include "core/work.hpp"
+#include "kernels/kernel_table.hpp"
+
+namespace sextant {
+
+// What does not change from call to call on one rank.
+struct BlockContext {
+  const KernelTable* kernels = nullptr;
+  double norm_eps = 1e-5;
+  TensorView rope_cos, rope_sin;                // A [positions, d/2]
+  std::span<const std::int32_t> positions;      // of this rank's tokens of a sequence: seq_q
+  std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
+  int cp = 1;                                   // segments of gathered keys
+  int threads = 1;                              // inside matrix products
+};
+
+// Local slices: q, k, v, gate, up, embedding and head by rows, o and down by columns. Used for gradients too.
+struct AttentionWeights {
+  TensorView q;     // [heads d, h]
+  TensorView k, v;  // [kv_heads d, h]
+  TensorView o;     // [h, heads d]
+};
+struct MlpWeights {
+  TensorView gate, up;  // [f, h]
+  TensorView down;      // [h, f]
+};
+
+// Views of the tensors of a list, one after another from `base`; an unknown name is our own mistake.
+class TensorSet {
+ public:
+  TensorSet() = default;
+  TensorSet(const std::vector<BlockTensor>& list, void* base);
+  TensorView operator[](std::string_view name) const;
+
+ private:
+  struct Named {
+    std::string_view name;
+    TensorView view;
+  };
+  std::vector<Named> tensors_;
+};
+
+// stream += branch (when there is one), kept in saved `input`; normed = rmsnorm(stream).
+struct NormForward {
+  TensorView stream, branch;              // [local, h]
+  TensorView weight;                      // [1, h]
+  TensorView input, inverse_rms, normed;  // saved; `input` may be the stream itself
+};
+void norm_forward(const BlockContext&, const NormForward&);
+
+// dstream = bypass + d rmsnorm; bypass may be empty (the final norm) or dstream itself.
+struct NormBackward {
+  TensorView input, inverse_rms, weight;  // saved
+  TensorView dnormed, bypass, dstream;    // [local, h]
+  TensorView dweight;                     // [1, h]
+};
+void norm_backward(const BlockContext&, const NormBackward&);
+
+// q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences.
+struct QkvForward {
+  AttentionWeights weights;
+  TensorView normed;  // [full, h]
+  TensorView q, kv;   // saved
+};
+void qkv_forward(const BlockContext&, const BlockWork&, const QkvForward&);
+
+// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back.
+struct QkvBackward {
+  AttentionWeights weights, gradients;  // o unused
+  TensorView normed;                    // [full, h], for the weight half
+  TensorView dq, dkv;                   // [full, ...]
+  TensorView dnormed;                   // [full, h], out: partial sum over tp
+};
+void qkv_backward(const BlockContext&, const BlockWork&, const QkvBackward&);
+
+// `keys` is kv itself, or kv gathered over cp: [cp][batch][seq_k / cp] rows.
+struct AttentionForward {
+  AttentionWeights weights;  // only o
+  TensorView q, keys;
+  TensorView context, lse;  // saved, or workspace when the core is recomputed
+  TensorView branch;        // [full, h], out: partial sum over tp
+};
+void attention_forward(const BlockContext&, const BlockWork&, const AttentionForward&);
+
+// With work.recompute_core the input half makes context and lse again first. dkeys is [seq_k rows, 2 kv d];
+// with cp > 1 it is a partial sum over cp in the gathered order.
+struct AttentionBackward {
+  AttentionWeights weights, gradients;  // only o
+  TensorView q, keys, context, lse;
+  TensorView dbranch;         // [full, h]
+  TensorView dcontext, core;  // workspace of the input half
+  TensorView dq, dkeys;       // out
+};
+void attention_backward(const BlockContext&, const BlockWork&, const AttentionBackward&);
+
+struct MlpForward {
+  MlpWeights weights;
+  TensorView normed;      // [full, h]
+  TensorView gate, up;    // saved
+  TensorView activation;  // workspace [full, f]
+  TensorView branch;      // [full, h], out: partial sum over tp
+};
+void mlp_forward(const BlockContext&, const BlockWork&, const MlpForward&);
+
+// The input half turns gate and up into their gradients and leaves silu(gate) * up in `activation`.
+struct MlpBackward {
+  MlpWeights weights, gradients;
+  TensorView normed;      // [full, h], for the weight half
+  TensorView gate, up;    // saved, become gradients
+  TensorView activation;  // workspace, or deferred to the weight half
+  TensorView dbranch;     // [full, h]
+  TensorView dnormed;     // [full, h], out: partial sum over tp
+};
+void mlp_backward(const BlockContext&, const BlockWork&, const MlpBackward&);
+
+// Rows of the local vocabulary slice; ids of other slices give zeros, so that a sum over tp is the lookup.
+struct EmbeddingUnit {
+  std::span<const std::int32_t> ids;  // full tokens
+  TensorView table;                   // [slice, h]: weights forward, gradients backward
+  TensorView rows;                    // [full, h]
+  std::int64_t first_id = 0;
+};
+void embedding_forward(const BlockContext&, const EmbeddingUnit&);
+void embedding_backward(const BlockContext&, const EmbeddingUnit&);
+
+// The local vocabulary slice's logits and loss, `chunk` tokens at a time (workspace: "logits", and "dlogits"
+// when T is not A), so that logits are never held whole.
+struct HeadUnit {
+  TensorView weight;                      // [slice, h]
+  TensorView normed;                      // [full, h]
+  std::span<const std::int32_t> targets;  // full tokens
+  std::int64_t first_id = 0, vocab = 0;   // vocab: real size of the whole vocabulary; the rest is padding
+  TensorView logits, dlogits;             // workspace [chunk, slice]; dlogits may be empty when T = A
+};
+// stats A [full, 3] of the local slice, to be gathered over tp.
+void head_forward(const BlockContext&, const HeadUnit&, const TensorView& stats);
+// Gathered stats [tp * full, 3] to the saved softmax [full, 2]; adds the summed loss of valid tokens.
+void head_loss(const BlockContext&, std::span<const std::int32_t> targets, const TensorView& gathered_stats,
+               const TensorView& softmax, double* loss);
+// Makes the logits again. scale = 1 / valid targets of the global batch. dnormed [full, h]: partial sum over
+// tp; dweight accumulated; either may be empty.
+void head_backward(const BlockContext&, const HeadUnit&, const TensorView& softmax, double scale,
+                   const TensorView& dnormed, const TensorView& dweight);
+// Without tp: loss and both gradients in one sweep over the chunks, no logits made twice. Accumulates into
+// dweight in the same order as head_backward; softmax is workspace [chunk, 2].
+void head_fused(const BlockContext&, const HeadUnit&, const TensorView& stats, const TensorView& softmax,
+                double scale, double* loss, const TensorView& dnormed, const TensorView& dweight);
+
+}  // namespace sextant

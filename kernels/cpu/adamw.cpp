@@ -1,0 +1,57 @@
+// AdamW (Loshchilov & Hutter 2019), decay decoupled: p *= 1 - rate*decay; p -= rate * mhat / (sqrt(vhat) +
+// eps).
+#include <algorithm>
+
+#include "kernels/cpu/element.hpp"
+#include "kernels/cpu/kernels.hpp"
+
+namespace sextant::cpu {
+namespace {
+
+template <class T>
+void update(const AdamwArgs& g, std::int64_t begin, std::int64_t end, double weight_decay) {
+  using A = Accumulator<T>;
+  const AdamwScalars& s = *g.scalars;
+  const A keep = static_cast<A>(1.0 - s.rate * weight_decay), scale = static_cast<A>(s.gradient_scale);
+  const A beta1 = static_cast<A>(g.beta1), beta2 = static_cast<A>(g.beta2);
+  const A rest1 = static_cast<A>(1.0 - g.beta1), rest2 = static_cast<A>(1.0 - g.beta2);
+  const A step = static_cast<A>(s.rate / s.correction1),
+          root2 = static_cast<A>(1.0 / std::sqrt(s.correction2));
+  const A eps = static_cast<A>(g.eps);
+  A* master = g.master.row<A>();
+  A* m = g.moment1.row<A>();
+  A* v = g.moment2.row<A>();
+  const A* gradient = g.gradient.row<A>();
+  T* parameter = g.parameter.row<T>();
+  for (std::int64_t i = begin; i < end; ++i) {
+    const A d = gradient[i] * scale;
+    m[i] = beta1 * m[i] + rest1 * d;
+    v[i] = beta2 * v[i] + rest2 * (d * d);
+    const A p = master[i] * keep - step * (m[i] / (std::sqrt(v[i]) * root2 + eps));
+    master[i] = p;
+    parameter[i] = store<T>(p);
+  }
+}
+
+}  // namespace
+
+void adamw(const AdamwArgs& g) {
+  const std::int64_t n = g.master.cols;
+  SEXTANT_CHECK(g.moment1.cols == n && g.moment2.cols == n && g.gradient.cols == n && g.parameter.cols == n &&
+                    g.scalars != nullptr,
+                "adamw: extents disagree");
+  if (g.scalars->skip) return;
+  with_type(g.parameter.dtype, [&]<class T>() {
+    std::int64_t at = 0;
+    for (const ElementRange& range : g.decay) {
+      const std::int64_t begin = std::clamp<std::int64_t>(range.begin, at, n);
+      const std::int64_t end = std::clamp<std::int64_t>(range.end, begin, n);
+      update<T>(g, at, begin, 0.0);
+      update<T>(g, begin, end, g.weight_decay);
+      at = end;
+    }
+    update<T>(g, at, n, 0.0);
+  });
+}
+
+}  // namespace sextant::cpu

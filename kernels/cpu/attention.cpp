@@ -1,0 +1,270 @@
+// Causal attention in tiles with online softmax (Milakov & Gimelshein 2018; Dao et al. 2022): no matrix of
+// seq x seq. Backward after Dao 2023: P is made again from the saved log-sum-exp;
+//   dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = dS K scale,  dK = dS^T Q scale.
+// Tiles are held in the accumulator's format; a tile without a visible key is skipped, a wholly visible one
+// is not masked. Tile sums run over keys in ascending tile order.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "core/block_tensors.hpp"
+#include "kernels/cpu/element.hpp"
+#include "kernels/cpu/kernels.hpp"
+#include "kernels/cpu/tile_product.hpp"
+
+namespace sextant::cpu {
+namespace {
+
+constexpr std::int64_t kTile = 64;  // queries and keys of a tile: 64 x 64 scores stay in the first cache
+
+// Where key j of sequence b stands among the rows of a gathered key tensor.
+struct KeyRows {
+  std::int64_t batch, per_segment, sequence;
+  std::int64_t operator()(std::int64_t j) const {
+    return (j / per_segment * batch + sequence) * per_segment + j % per_segment;
+  }
+};
+
+enum class Visible : std::uint8_t { none, some, all };
+
+Visible visibility(std::span<const std::int32_t> q, std::span<const std::int32_t> k) {
+  const auto [q_low, q_high] = std::minmax_element(q.begin(), q.end());
+  const auto [k_low, k_high] = std::minmax_element(k.begin(), k.end());
+  if (*k_low > *q_high) return Visible::none;
+  return *k_high <= *q_low ? Visible::all : Visible::some;
+}
+
+// Tile buffers of one call; sized once a call, freed with it.
+template <class A>
+struct Tile {
+  std::vector<A> memory;
+  std::int64_t stride;
+  Tile(std::int64_t rows, std::int64_t columns)
+      : memory(static_cast<std::size_t>(rows * columns)), stride(columns) {}
+  A* row(std::int64_t r) { return memory.data() + r * stride; }
+  A* data() { return memory.data(); }
+  StridedOperand<A> plain() const { return {memory.data(), stride, 1}; }
+  StridedOperand<A> transposed() const { return {memory.data(), 1, stride}; }
+};
+
+template <class T>
+class AttentionCore {
+ public:
+  using A = Accumulator<T>;
+
+  explicit AttentionCore(const AttentionShape& shape)
+      : s_(shape),
+        d_(shape.head_dim),
+        padded_(padded_columns<A>(shape.head_dim)),
+        scale_(static_cast<A>(shape.scale)) {}
+
+  void forward(const AttentionForwardArgs& g) {
+    Tile<A> q(kTile, padded_), kt(padded_, kTile), v(kTile, padded_), p(kTile, kTile), o(kTile, padded_);
+    for_each_head([&](std::int64_t b, int head, int kv_head) {
+      const KeyRows key{s_.batch, s_.seq_k() / s_.segments, b};
+      for (std::int64_t q0 = 0; q0 < s_.seq_q(); q0 += kTile) {
+        const std::int64_t nq = std::min(kTile, s_.seq_q() - q0);
+        load_queries(g.q, b, head, q0, nq, q, scale_);
+        std::fill(o.memory.begin(), o.memory.end(), A{0});
+        A highest[kTile], sum[kTile];
+        std::fill_n(highest, kTile, -std::numeric_limits<A>::infinity());
+        std::fill_n(sum, kTile, A{0});
+        for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
+          const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
+          const Visible visible = tile_visibility(q0, nq, k0, nk);
+          if (visible == Visible::none) continue;
+          load_transposed(g.k, key, kv_head, k0, nk, kt);
+          load_rows(g.v, key, kv_head, k0, nk, v);
+          tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
+          mask(p, q0, nq, k0, nk, visible);
+          for (std::int64_t i = 0; i < nq; ++i) rescale(p.row(i), o.row(i), highest[i], sum[i]);
+          tile_product<A>(nq, padded_, nk, p.plain(), v.data(), padded_, o.data(), padded_, true);
+        }
+        for (std::int64_t i = 0; i < nq; ++i) {
+          const std::int64_t row = b * s_.seq_q() + q0 + i;
+          const A inverse = sum[i] > A{0} ? A{1} / sum[i] : A{0};
+          T* out = g.out.row<T>(row) + head * d_;
+          for (int c = 0; c < d_; ++c) out[c] = store<T>(o.row(i)[c] * inverse);
+          g.lse.row<A>(row)[head] = highest[i] + std::log(sum[i]);
+        }
+      }
+    });
+  }
+
+  void backward(const AttentionBackwardArgs& g) {
+    const int group = s_.heads / s_.kv_heads;
+    const std::int64_t seq_q = s_.seq_q();
+    // Workspace: dq [group][seq_q][padded], row sums [group][seq_q].
+    A* dq = g.workspace.row<A>();
+    A* row_sum = dq + group * seq_q * padded_;
+    Tile<A> q(kTile, padded_), dout(kTile, padded_), k(kTile, padded_), kt(padded_, kTile),
+        vt(padded_, kTile);
+    Tile<A> p(kTile, kTile), ds(kTile, kTile), dk(kTile, padded_), dv(kTile, padded_);
+    for (std::int64_t b = 0; b < s_.batch; ++b) {
+      const KeyRows key{s_.batch, s_.seq_k() / s_.segments, b};
+      for (int kv_head = 0; kv_head < s_.kv_heads; ++kv_head) {
+        std::fill_n(dq, group * seq_q * padded_, A{0});
+        for (int member = 0; member < group; ++member)
+          row_sums(g, b, kv_head * group + member, row_sum + member * seq_q);
+        for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
+          const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
+          load_rows(g.k, key, kv_head, k0, nk, k);
+          load_transposed(g.k, key, kv_head, k0, nk, kt);
+          load_transposed(g.v, key, kv_head, k0, nk, vt);
+          std::fill(dk.memory.begin(), dk.memory.end(), A{0});
+          std::fill(dv.memory.begin(), dv.memory.end(), A{0});
+          for (int member = 0; member < group; ++member) {
+            const int head = kv_head * group + member;
+            for (std::int64_t q0 = 0; q0 < seq_q; q0 += kTile) {
+              const std::int64_t nq = std::min(kTile, seq_q - q0);
+              const Visible visible = tile_visibility(q0, nq, k0, nk);
+              if (visible == Visible::none) continue;
+              load_queries(g.q, b, head, q0, nq, q, scale_);
+              load_queries(g.dout, b, head, q0, nq, dout, A{1});
+              tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
+              tile_product<A>(nq, kTile, d_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
+              mask(p, q0, nq, k0, nk, visible);
+              for (std::int64_t i = 0; i < nq; ++i) {
+                const A lse = g.lse.row<A>(b * seq_q + q0 + i)[head];
+                const A correction = row_sum[member * seq_q + q0 + i];
+                A* prow = p.row(i);
+                A* srow = ds.row(i);
+                for (std::int64_t j = 0; j < kTile; ++j) {
+                  prow[j] = exponential(prow[j] - lse);
+                  srow[j] = prow[j] * (srow[j] - correction);
+                }
+              }
+              tile_product<A>(nk, padded_, nq, p.transposed(), dout.data(), padded_, dv.data(), padded_,
+                              true);
+              // q carries the scale already, so dk needs none.
+              tile_product<A>(nk, padded_, nq, ds.transposed(), q.data(), padded_, dk.data(), padded_, true);
+              tile_product<A>(nq, padded_, nk, ds.plain(), k.data(), padded_,
+                              dq + (member * seq_q + q0) * padded_, padded_, true);
+            }
+          }
+          for (std::int64_t j = 0; j < nk; ++j) {
+            const std::int64_t row = key(k0 + j);
+            T* dk_row = g.dk.row<T>(row) + kv_head * d_;
+            T* dv_row = g.dv.row<T>(row) + kv_head * d_;
+            for (int c = 0; c < d_; ++c) dk_row[c] = store<T>(dk.row(j)[c]);
+            for (int c = 0; c < d_; ++c) dv_row[c] = store<T>(dv.row(j)[c]);
+          }
+        }
+        for (int member = 0; member < group; ++member)
+          for (std::int64_t i = 0; i < seq_q; ++i) {
+            T* out = g.dq.row<T>(b * seq_q + i) + (kv_head * group + member) * d_;
+            const A* sum = dq + (member * seq_q + i) * padded_;
+            for (int c = 0; c < d_; ++c) out[c] = store<T>(sum[c] * scale_);
+          }
+      }
+    }
+  }
+
+ private:
+  template <class F>
+  void for_each_head(F&& f) {
+    for (std::int64_t b = 0; b < s_.batch; ++b)
+      for (int head = 0; head < s_.heads; ++head) f(b, head, head / (s_.heads / s_.kv_heads));
+  }
+
+  Visible tile_visibility(std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk) const {
+    return visibility(s_.q_positions.subspan(static_cast<std::size_t>(q0), static_cast<std::size_t>(nq)),
+                      s_.k_positions.subspan(static_cast<std::size_t>(k0), static_cast<std::size_t>(nk)));
+  }
+
+  void load_queries(const TensorView& x, std::int64_t b, int head, std::int64_t q0, std::int64_t nq,
+                    Tile<A>& tile, A factor) {
+    for (std::int64_t i = 0; i < nq; ++i) {
+      const T* from = x.row<T>(b * s_.seq_q() + q0 + i) + head * d_;
+      for (int c = 0; c < d_; ++c) tile.row(i)[c] = load(from[c]) * factor;
+    }
+  }
+
+  void load_rows(const TensorView& x, const KeyRows& key, int kv_head, std::int64_t k0, std::int64_t nk,
+                 Tile<A>& tile) {
+    for (std::int64_t j = 0; j < nk; ++j) {
+      const T* from = x.row<T>(key(k0 + j)) + kv_head * d_;
+      for (int c = 0; c < d_; ++c) tile.row(j)[c] = load(from[c]);
+    }
+  }
+
+  void load_transposed(const TensorView& x, const KeyRows& key, int kv_head, std::int64_t k0, std::int64_t nk,
+                       Tile<A>& tile) {
+    for (std::int64_t j = 0; j < nk; ++j) {
+      const T* from = x.row<T>(key(k0 + j)) + kv_head * d_;
+      for (int c = 0; c < d_; ++c) tile.row(c)[j] = load(from[c]);
+    }
+  }
+
+  // Scores of keys that the query may not see, and of padding columns, become -inf.
+  void mask(Tile<A>& scores, std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk,
+            Visible visible) {
+    constexpr A kHidden = -std::numeric_limits<A>::infinity();
+    for (std::int64_t i = 0; i < nq; ++i) {
+      A* row = scores.row(i);
+      if (visible == Visible::some) {
+        const std::int32_t position = s_.q_positions[static_cast<std::size_t>(q0 + i)];
+        const std::int32_t* key = s_.k_positions.data() + k0;
+        for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= position ? row[j] : kHidden;
+      }
+      std::fill(row + nk, row + kTile, kHidden);
+    }
+  }
+
+  // One online-softmax step of a row: scores become exponentials relative to the new maximum, what was summed
+  // before is brought to it.
+  void rescale(A* scores, A* out, A& highest, A& sum) {
+    const A tile_highest = max_lanes<A>(kTile, highest, [&](std::int64_t j) { return scores[j]; });
+    if (tile_highest == -std::numeric_limits<A>::infinity()) {  // nothing visible yet
+      std::fill_n(scores, kTile, A{0});
+      return;
+    }
+    const A factor = exponential(highest - tile_highest);
+    for (std::int64_t j = 0; j < kTile; ++j) scores[j] = exponential(scores[j] - tile_highest);
+    sum = sum * factor + sum_lanes<A>(kTile, [&](std::int64_t j) { return scores[j]; });
+    for (std::int64_t c = 0; c < padded_; ++c) out[c] *= factor;
+    highest = tile_highest;
+  }
+
+  void row_sums(const AttentionBackwardArgs& g, std::int64_t b, int head, A* sums) {
+    for (std::int64_t i = 0; i < s_.seq_q(); ++i) {
+      const T* out = g.out.row<T>(b * s_.seq_q() + i) + head * d_;
+      const T* dout = g.dout.row<T>(b * s_.seq_q() + i) + head * d_;
+      sums[i] = sum_lanes<A>(d_, [&](std::int64_t c) { return load(out[c]) * load(dout[c]); });
+    }
+  }
+
+  const AttentionShape& s_;
+  int d_;
+  std::int64_t padded_;
+  A scale_;
+};
+
+void check(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
+           const TensorView& out) {
+  SEXTANT_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.segments > 0 && s.seq_k() % s.segments == 0,
+                "attention: heads or segments do not divide");
+  const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
+  const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;
+  SEXTANT_CHECK(q.rows == s.batch * s.seq_q() && out.rows == q.rows && k.rows == s.batch * s.seq_k() &&
+                    v.rows == k.rows && q.cols == q_cols && out.cols == q_cols && k.cols == k_cols &&
+                    v.cols == k_cols,
+                "attention: extents disagree");
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForwardArgs& g) {
+  check(g.shape, g.q, g.k, g.v, g.out);
+  with_type(g.q.dtype, [&]<class T>() { AttentionCore<T>(g.shape).forward(g); });
+}
+
+void attention_backward(const AttentionBackwardArgs& g) {
+  check(g.shape, g.q, g.k, g.v, g.out);
+  SEXTANT_CHECK(g.workspace.elements() >= attention_core_elements(g.shape.seq_q(), g.shape.heads,
+                                                                  g.shape.kv_heads, g.shape.head_dim),
+                "attention: workspace too small");
+  with_type(g.q.dtype, [&]<class T>() { AttentionCore<T>(g.shape).backward(g); });
+}
+
+}  // namespace sextant::cpu

@@ -1,0 +1,48 @@
+#include "kernels/cpu/cpu_kernels.hpp"
+
+#include "kernels/cpu/kernels.hpp"
+
+namespace sextant {
+namespace {
+
+bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
+
+KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
+  return {.name = name,
+          .supports = supports,
+          .gemm = gemm,
+          .rmsnorm_forward = cpu::rmsnorm_forward,
+          .rmsnorm_apply = cpu::rmsnorm_apply,
+          .rmsnorm_backward = cpu::rmsnorm_backward,
+          .rope = cpu::rope,
+          .attention_forward = cpu::attention_forward,
+          .attention_backward = cpu::attention_backward,
+          .swiglu_forward = cpu::swiglu_forward,
+          .swiglu_backward = cpu::swiglu_backward,
+          .embedding_forward = cpu::embedding_forward,
+          .embedding_backward = cpu::embedding_backward,
+          .cross_entropy_stats = cpu::cross_entropy_stats,
+          .cross_entropy_combine = cpu::cross_entropy_combine,
+          .cross_entropy_gradient = cpu::cross_entropy_gradient,
+          .adamw = cpu::adamw,
+          .squared_norm = cpu::squared_norm,
+          .add = cpu::add,
+          .accumulate = cpu::accumulate,
+          .cast = cpu::cast,
+          .zero = cpu::zero,
+          .scale = cpu::scale};
+}
+
+}  // namespace
+
+const KernelTable& cpu_kernels() {
+  static const KernelTable table = make_table("cpu", cpu::gemm_fast);
+  return table;
+}
+
+const KernelTable& cpu_reference_kernels() {
+  static const KernelTable table = make_table("cpu-reference", cpu::gemm_reference);
+  return table;
+}
+
+}  // namespace sextant

@@ -1,0 +1,90 @@
+// Root-mean-square norm (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + eps) * weight.
+// With xhat = x * r:  dx = r * (w*dy - xhat * mean(w*dy*xhat)),  dw = sum over rows of dy * xhat.
+#include <algorithm>
+
+#include "kernels/cpu/element.hpp"
+#include "kernels/cpu/kernels.hpp"
+
+namespace sextant::cpu {
+namespace {
+
+template <class T>
+void apply(const T* x, const T* weight, Accumulator<T> r, T* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = store<T>(load(x[i]) * r * load(weight[i]));
+}
+
+template <class T>
+void backward(const RmsnormBackwardArgs& g) {
+  using A = Accumulator<T>;
+  const std::int64_t rows = g.x.rows, n = g.x.cols;
+  const T* weight = g.weight.row<T>();
+  const A* r = g.inverse_rms.row<A>();
+
+  // The weight gradient first: dx may stand where dy does. Sums over rows run in fp64, column block after
+  // column block, so that thousands of tokens do not wear the fp32 gradient down.
+  constexpr std::int64_t kBlock = 256;
+  A* dweight = g.dweight.row<A>();
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t width = std::min(kBlock, n - first);
+    double sum[kBlock] = {};
+    for (std::int64_t t = 0; t < rows; ++t) {
+      const T* x = g.x.row<T>(t) + first;
+      const T* dy = g.dy.row<T>(t) + first;
+      for (std::int64_t i = 0; i < width; ++i)
+        sum[i] += static_cast<double>(load(dy[i]) * (load(x[i]) * r[t]));
+    }
+    for (std::int64_t i = 0; i < width; ++i)
+      dweight[first + i] = static_cast<A>(static_cast<double>(dweight[first + i]) + sum[i]);
+  }
+
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const T* x = g.x.row<T>(t);
+    const T* dy = g.dy.row<T>(t);
+    const T* bypass = g.bypass.data ? g.bypass.row<T>(t) : nullptr;
+    T* dx = g.dx.row<T>(t);
+    const A projection =
+        sum_lanes<A>(n, [&](std::int64_t i) { return load(dy[i]) * load(weight[i]) * load(x[i]); });
+    const A along = projection * r[t] * r[t] / static_cast<A>(n);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const A d = r[t] * (load(dy[i]) * load(weight[i]) - load(x[i]) * along);
+      dx[i] = store<T>(bypass ? load(bypass[i]) + d : d);
+    }
+  }
+}
+
+}  // namespace
+
+void rmsnorm_forward(const RmsnormForwardArgs& g) {
+  SEXTANT_CHECK(g.y.rows == g.x.rows && g.y.cols == g.x.cols && g.weight.cols == g.x.cols &&
+                    g.inverse_rms.cols == g.x.rows,
+                "rmsnorm: extents disagree");
+  with_type(g.x.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    A* inverse_rms = g.inverse_rms.row<A>();
+    for (std::int64_t t = 0; t < g.x.rows; ++t) {
+      const T* x = g.x.row<T>(t);
+      const A squares = sum_lanes<A>(g.x.cols, [&](std::int64_t i) { return load(x[i]) * load(x[i]); });
+      inverse_rms[t] = A{1} / std::sqrt(squares / static_cast<A>(g.x.cols) + static_cast<A>(g.eps));
+      apply<T>(x, g.weight.row<T>(), inverse_rms[t], g.y.row<T>(t), g.x.cols);
+    }
+  });
+}
+
+void rmsnorm_apply(const RmsnormApplyArgs& g) {
+  SEXTANT_CHECK(g.y.rows == g.x.rows && g.y.cols == g.x.cols && g.inverse_rms.cols == g.x.rows,
+                "rmsnorm: extents disagree");
+  with_type(g.x.dtype, [&]<class T>() {
+    for (std::int64_t t = 0; t < g.x.rows; ++t)
+      apply<T>(g.x.row<T>(t), g.weight.row<T>(), g.inverse_rms.row<Accumulator<T>>()[t], g.y.row<T>(t),
+               g.x.cols);
+  });
+}
+
+void rmsnorm_backward(const RmsnormBackwardArgs& g) {
+  SEXTANT_CHECK(g.dy.rows == g.x.rows && g.dx.rows == g.x.rows && g.dy.cols == g.x.cols &&
+                    g.dx.cols == g.x.cols && g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows,
+                "rmsnorm: extents disagree");
+  with_type(g.x.dtype, [&]<class T>() { backward<T>(g); });
+}
+
+}  // namespace sextant::cpu

@@ -1,0 +1,202 @@
+// The arithmetic a device offers: one function pointer per kernel, one argument struct each. A device hands
+// out its table; the same test suite runs over every table. Kernels neither allocate what outlives them nor
+// synchronise; a call returns when its work is done on the CPU, when it is issued on a GPU.
+//
+// T is the format of products (fp64, fp32, bf16) and A its accumulator (fp64 for fp64, fp32 otherwise).
+// Rows of activations are tokens of `batch` sequences one after another. Sums run in a fixed order that
+// depends on shapes only, never on addresses, threads or time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/tensor_view.hpp"
+
+namespace sextant {
+
+// Targets that carry no loss (Hugging Face convention).
+inline constexpr std::int32_t kIgnoreTarget = -100;
+
+// c[m, n] (+)= op(a)[m, k] * op(b)[k, n]; a and b in T, c in T or A.
+struct GemmArgs {
+  TensorView a, b, c;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;  // add to c instead of replacing it
+  int threads = 1;
+};
+
+// y = x / rms(x) * weight, inverse_rms = 1 / sqrt(mean(x^2) + eps).
+struct RmsnormForwardArgs {
+  TensorView x;            // T [rows, h]
+  TensorView weight;       // T [1, h]
+  TensorView y;            // T [rows, h], out
+  TensorView inverse_rms;  // A [1, rows], out
+  double eps = 1e-5;
+};
+
+// y again from the saved statistic: the same bits as the forward pass gave.
+struct RmsnormApplyArgs {
+  TensorView x, inverse_rms, weight;
+  TensorView y;  // T [rows, h], out
+};
+
+struct RmsnormBackwardArgs {
+  TensorView x, inverse_rms, weight;
+  TensorView dy;       // T [rows, h]
+  TensorView bypass;   // T [rows, h]: gradient along the residual path, added to dx; no data = none
+  TensorView dx;       // T [rows, h], out; may be dy or bypass
+  TensorView dweight;  // A [1, h], accumulated
+};
+
+// Rotary embedding on halves (Hugging Face): the pair (i, i + d/2) of each head turns by the angle of its
+// position. In place. `inverse` turns back, which is the backward pass.
+struct RopeArgs {
+  TensorView x;         // T [rows, heads * d]
+  TensorView cos, sin;  // A [positions, d/2]
+  int heads = 0, head_dim = 0;
+  std::span<const std::int32_t> positions;  // of one sequence; row r has positions[r % size]
+  bool inverse = false;
+};
+
+// Causal attention with grouped queries, blocked, online softmax. A query sees the keys whose position is not
+// beyond its own; q and k rows may be different sets of positions (context parallelism). Keys and values
+// stand in `segments` pieces, as an all-gather leaves them: [segments][batch][seq_k / segments] rows.
+struct AttentionShape {
+  int batch = 1, heads = 0, kv_heads = 0, head_dim = 0;
+  std::span<const std::int32_t> q_positions;  // seq_q of them, the same for every sequence
+  std::span<const std::int32_t> k_positions;  // seq_k of them, segment after segment
+  int segments = 1;
+  double scale = 1.0;  // of the scores, 1/sqrt(d)
+  std::int64_t seq_q() const { return static_cast<std::int64_t>(q_positions.size()); }
+  std::int64_t seq_k() const { return static_cast<std::int64_t>(k_positions.size()); }
+};
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  TensorView q;     // T [batch * seq_q, heads * d]
+  TensorView k, v;  // T [batch * seq_k, kv_heads * d]
+  TensorView out;   // T [batch * seq_q, heads * d], out
+  TensorView lse;   // A [batch * seq_q, heads], out: log of the sum of exponentials of a row's scores
+};
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  TensorView q, k, v, out, lse;
+  TensorView dout;       // T [batch * seq_q, heads * d]
+  TensorView dq;         // T like q, out
+  TensorView dk, dv;     // T like k, v, out
+  TensorView workspace;  // A [1, attention_core_elements(seq_q, heads, kv_heads, d)], core/block_tensors.hpp
+};
+// out = silu(gate) * up
+struct SwigluForwardArgs {
+  TensorView gate, up, out;  // T [rows, f]
+};
+// In place, so that the backward pass needs no more memory: gate becomes dgate, up becomes dup, and dout
+// becomes silu(gate) * up, which the weight gradient of the next product wants.
+struct SwigluBackwardArgs {
+  TensorView gate, up, dout;  // T [rows, f], in and out
+};
+
+// Lookup in a slice of the vocabulary; ids outside it give zero rows (another rank has them).
+struct EmbeddingForwardArgs {
+  std::span<const std::int32_t> ids;
+  TensorView table;  // T [slice rows, h]
+  std::int64_t first_id = 0;
+  TensorView out;  // T [ids, h], out
+};
+struct EmbeddingBackwardArgs {
+  std::span<const std::int32_t> ids;
+  TensorView dout;    // T [ids, h]
+  TensorView dtable;  // A [slice rows, h], accumulated in token order
+  std::int64_t first_id = 0;
+};
+
+// Cross entropy over a slice of the vocabulary, in three steps with one all-gather between the first two.
+// Columns whose id is not below `vocab` are padding: no probability, no gradient.
+struct CrossEntropyStatsArgs {
+  TensorView logits;  // A [rows, slice]
+  std::span<const std::int32_t> targets;
+  std::int64_t first_id = 0, vocab = 0;
+  TensorView stats;  // A [rows, 3], out: max, sum of exp(logit - max), logit of the target or 0
+};
+struct CrossEntropyCombineArgs {
+  TensorView stats;  // A [ranks * rows, 3], rank after rank; combined in rank order
+  std::span<const std::int32_t> targets;
+  TensorView softmax;      // A [rows, 2], out: max of the whole row, 1 / sum of exp(logit - max)
+  double* loss = nullptr;  // += sum over valid targets of -log softmax(target), in token order
+};
+struct CrossEntropyGradientArgs {
+  TensorView logits;   // A [rows, slice]
+  TensorView softmax;  // A [rows, 2], as combined
+  std::span<const std::int32_t> targets;
+  std::int64_t first_id = 0, vocab = 0;
+  double scale = 1.0;  // 1 / global number of valid targets
+  TensorView dlogits;  // T [rows, slice], out; may be logits when T = A
+};
+
+// AdamW over a shard. Scalars are read when the kernel runs: they come from a norm computed just before.
+struct AdamwScalars {
+  double rate = 0, gradient_scale = 1;      // scale: the clipping factor
+  double correction1 = 1, correction2 = 1;  // 1 - beta^t, t counts successful steps
+  bool skip = false;                        // gradients were not finite
+};
+struct ElementRange {
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const ElementRange&) const = default;
+};
+struct AdamwArgs {
+  TensorView master, moment1, moment2;  // A [1, n]
+  TensorView gradient;                  // A [1, n]
+  TensorView parameter;                 // T [1, n], out; may be master
+  std::span<const ElementRange> decay;  // sorted element ranges that take weight decay
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  const AdamwScalars* scalars = nullptr;
+};
+
+struct SquaredNormArgs {
+  TensorView x;           // A or T [rows, cols]
+  double* sum = nullptr;  // += sum of squares, summed in fp64
+};
+struct AddArgs {
+  TensorView a, b, out;  // T; out may be a or b
+};
+struct AccumulateArgs {
+  TensorView source;       // T or A
+  TensorView destination;  // A, += source
+};
+struct CastArgs {
+  TensorView source, destination;  // any two formats; bf16 rounds to nearest even
+};
+struct ZeroArgs {
+  TensorView x;
+};
+struct ScaleArgs {
+  TensorView x;
+  double factor = 1;
+};
+
+struct KernelTable {
+  const char* name = "";
+  bool (*supports)(Dtype) = nullptr;
+  void (*gemm)(const GemmArgs&) = nullptr;
+  void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
+  void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;
+  void (*rmsnorm_backward)(const RmsnormBackwardArgs&) = nullptr;
+  void (*rope)(const RopeArgs&) = nullptr;
+  void (*attention_forward)(const AttentionForwardArgs&) = nullptr;
+  void (*attention_backward)(const AttentionBackwardArgs&) = nullptr;
+  void (*swiglu_forward)(const SwigluForwardArgs&) = nullptr;
+  void (*swiglu_backward)(const SwigluBackwardArgs&) = nullptr;
+  void (*embedding_forward)(const EmbeddingForwardArgs&) = nullptr;
+  void (*embedding_backward)(const EmbeddingBackwardArgs&) = nullptr;
+  void (*cross_entropy_stats)(const CrossEntropyStatsArgs&) = nullptr;
+  void (*cross_entropy_combine)(const CrossEntropyCombineArgs&) = nullptr;
+  void (*cross_entropy_gradient)(const CrossEntropyGradientArgs&) = nullptr;
+  void (*adamw)(const AdamwArgs&) = nullptr;
+  void (*squared_norm)(const SquaredNormArgs&) = nullptr;
+  void (*add)(const AddArgs&) = nullptr;
+  void (*accumulate)(const AccumulateArgs&) = nullptr;
+  void (*cast)(const CastArgs&) = nullptr;
+  void (*zero)(const ZeroArgs&) = nullptr;
+  void (*scale)(const ScaleArgs&) = nullptr;
+};
+
+}  // namespace sextant

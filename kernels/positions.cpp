@@ -1,0 +1,89 @@
+#include "kernels/positions.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include <fmt/format.h>
+
+namespace sextant {
+
+std::vector<double> rope_frequencies(const ModelSpec& model) {
+  const int half = model.head_dim / 2;
+  std::vector<double> frequency(static_cast<std::size_t>(half));
+  for (int i = 0; i < half; ++i)
+    frequency[static_cast<std::size_t>(i)] = std::pow(model.rope_theta, -2.0 * i / model.head_dim);
+  if (!model.rope_scaling) return frequency;
+
+  const RopeScaling& s = *model.rope_scaling;
+  if (s.type == "linear") {
+    for (double& f : frequency) f /= s.factor;
+    return frequency;
+  }
+  if (s.type != "llama3")
+    throw ConfigError(Problem{{}, "rope_scaling.rope_type", s.type, "llama3 or linear", {}});
+  // Llama 3.1: long waves are slowed by `factor`, short ones kept, a linear blend between.
+  const double longest = s.original_max_positions / s.low_freq_factor;
+  const double shortest = s.original_max_positions / s.high_freq_factor;
+  for (double& f : frequency) {
+    const double wavelength = 2.0 * std::numbers::pi / f;
+    if (wavelength < shortest) continue;
+    if (wavelength > longest) {
+      f /= s.factor;
+      continue;
+    }
+    const double blend = (s.original_max_positions / wavelength - s.low_freq_factor) /
+                         (s.high_freq_factor - s.low_freq_factor);
+    f = (1.0 - blend) * f / s.factor + blend * f;
+  }
+  return frequency;
+}
+
+RopeTable::RopeTable(const ModelSpec& model, std::int64_t positions, Dtype accumulator)
+    : storage_(static_cast<std::size_t>(2 * positions * (model.head_dim / 2))),
+      positions_(positions),
+      half_(model.head_dim / 2),
+      dtype_(accumulator) {
+  const std::vector<double> frequency = rope_frequencies(model);
+  for (std::int64_t p = 0; p < positions; ++p)
+    for (std::int64_t i = 0; i < half_; ++i) {
+      const double angle = static_cast<double>(p) * frequency[static_cast<std::size_t>(i)];
+      if (dtype_ == Dtype::fp64) {
+        cos().row<double>(p)[i] = std::cos(angle);
+        sin().row<double>(p)[i] = std::sin(angle);
+      } else {
+        cos().row<float>(p)[i] = static_cast<float>(std::cos(angle));
+        sin().row<float>(p)[i] = static_cast<float>(std::sin(angle));
+      }
+    }
+}
+
+TensorView RopeTable::view(int which) const {
+  auto* memory = const_cast<double*>(storage_.data());
+  void* start = dtype_ == Dtype::fp64
+                    ? static_cast<void*>(memory + which * positions_ * half_)
+                    : static_cast<void*>(reinterpret_cast<float*>(memory) + which * positions_ * half_);
+  return {start, dtype_, positions_, half_};
+}
+
+std::vector<std::int32_t> context_positions(int seq_len, int cp, int rank) {
+  SEXTANT_CHECK(cp >= 1 && rank >= 0 && rank < cp && (cp == 1 || seq_len % (2 * cp) == 0),
+                fmt::format("sequence of {} cannot be cut for rank {} of cp {}", seq_len, rank, cp));
+  std::vector<std::int32_t> positions;
+  const int chunks = cp == 1 ? 1 : 2 * cp, length = seq_len / chunks;
+  const auto append = [&](int chunk) {
+    for (int i = 0; i < length; ++i) positions.push_back(chunk * length + i);
+  };
+  append(rank);
+  if (cp > 1) append(chunks - 1 - rank);
+  return positions;
+}
+
+std::vector<std::int32_t> gathered_positions(int seq_len, int cp) {
+  std::vector<std::int32_t> all;
+  for (int rank = 0; rank < cp; ++rank)
+    for (std::int32_t p : context_positions(seq_len, cp, rank)) all.push_back(p);
+  return all;
+}
+
+}  // namespace sextant

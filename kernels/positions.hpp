@@ -1,0 +1,39 @@
+// Where tokens stand: rotary angles by position, and which positions a context-parallel rank holds.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model_spec.hpp"
+#include "kernels/tensor_view.hpp"
+
+namespace sextant {
+
+// Angular frequency of pair i of a head, radians per token: theta^(-2i/d), slowed down by Llama-3 scaling
+// where the wavelength exceeds what the model was first trained on. Computed in fp64.
+std::vector<double> rope_frequencies(const ModelSpec&);
+
+// cos and sin of every position below `positions`, in fp32 or fp64; owns its memory.
+class RopeTable {
+ public:
+  RopeTable() = default;
+  RopeTable(const ModelSpec&, std::int64_t positions, Dtype accumulator);
+  TensorView cos() const { return view(0); }  // A [positions, d/2]
+  TensorView sin() const { return view(1); }
+
+ private:
+  TensorView view(int which) const;
+  std::vector<double> storage_;  // holds floats when dtype_ is fp32
+  std::int64_t positions_ = 0, half_ = 0;
+  Dtype dtype_ = Dtype::fp32;
+};
+
+// Positions of one sequence that context-parallel rank `rank` of `cp` holds. The sequence is cut into 2 cp
+// chunks and rank r takes chunks r and 2 cp - 1 - r, so that causal attention is equal work for all
+// (Llama 3 report, Dubey et al. 2024, 3.3.2). seq_len must divide by 2 cp when cp > 1.
+std::vector<std::int32_t> context_positions(int seq_len, int cp, int rank);
+
+// Positions of keys gathered over cp, rank after rank.
+std::vector<std::int32_t> gathered_positions(int seq_len, int cp);
+
+}  // namespace sextant
