@@ -1,0 +1,215 @@
+#include "core/parameter_layout.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;  // elements: 128 bytes of bf16, what NCCL and cuBLASLt want
+
+std::int64_t round_up(std::int64_t x, std::int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+
+// Elements of one parameter on one tensor-parallel rank.
+std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, ParameterKind kind) {
+  const std::int64_t h = m.hidden, hd = m.head_dim;
+  const bool bias = m.linear_bias, qkv_bias = m.linear_bias || m.qkv_bias;
+  const std::int64_t norm = m.norm == NormKind::layer ? 2 * h : h;
+  switch (kind) {
+    case ParameterKind::embedding:
+      return local.vocab * h + (m.position == PositionKind::learned ? std::int64_t{m.max_positions} * h : 0) +
+             (m.embedding_norm ? 2 * h : 0);
+    case ParameterKind::norm_attention:
+    case ParameterKind::norm_mlp:
+    case ParameterKind::norm_final:
+      return norm;
+    case ParameterKind::q:
+      return local.heads * hd * (h + (qkv_bias ? 1 : 0));
+    case ParameterKind::k:
+    case ParameterKind::v:
+      return local.kv_heads * hd * (h + (qkv_bias ? 1 : 0));
+    case ParameterKind::o:
+      return local.heads * hd * h + (bias ? h : 0);
+    case ParameterKind::gate:
+      return m.gated_mlp ? local.ffn * (h + (bias ? 1 : 0)) : 0;
+    case ParameterKind::up:
+      return local.ffn * (h + (bias ? 1 : 0));
+    case ParameterKind::down:
+      return local.ffn * h + (bias ? h : 0);
+    case ParameterKind::head:
+      return local.vocab * h;
+  }
+  return 0;
+}
+
+constexpr ParameterKind kLayerKinds[] = {
+    // in reverse order of use
+    ParameterKind::down,     ParameterKind::up, ParameterKind::gate,
+    ParameterKind::norm_mlp, ParameterKind::o,  ParameterKind::v,
+    ParameterKind::k,        ParameterKind::q,  ParameterKind::norm_attention,
+};
+
+struct Builder {
+  const ModelSpec& model;
+  const ParallelPlan& plan;
+  LocalShape local;
+  std::int64_t bucket_limit;
+  ParameterLayout out;
+  std::int64_t filled = 0;  // elements of the open bucket
+
+  void close() {
+    if (out.buckets.empty() || filled == 0) return;
+    out.buckets.back().elements = round_up(filled, kAlignment * out.shards);
+    out.padded += out.buckets.back().elements;
+    filled = 0;
+  }
+  void add(ParameterKind kind, int chunk, int layer) {
+    const std::int64_t n = local_elements(model, local, kind);
+    if (n == 0) return;
+    if (filled == 0) out.buckets.push_back({static_cast<std::uint32_t>(out.parameters.size()), 0, 0});
+    out.parameters.push_back({kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer),
+                              static_cast<std::uint16_t>(out.buckets.size() - 1), filled, n});
+    ++out.buckets.back().count;
+    out.elements += n;
+    filled = round_up(filled + n, kAlignment);
+    if (filled >= bucket_limit) close();
+  }
+};
+
+// Splits the parameters of the last bucket into up to `pieces` buckets of about equal size, to shorten the tail that
+// nothing can hide (Megatron-LLaMA's --last-bucket-split-count).
+void split_last_bucket(ParameterLayout& layout, int pieces) {
+  const Bucket last = layout.buckets.back();
+  layout.buckets.pop_back();
+  layout.padded -= last.elements;
+  std::int64_t filled = 0;
+  int made = 0;
+  const std::int64_t target = last.elements / pieces;
+  const auto close = [&] {
+    layout.buckets.back().elements = round_up(filled, kAlignment * layout.shards);
+    layout.padded += layout.buckets.back().elements;
+    filled = 0;
+  };
+  for (std::uint32_t i = last.first; i < last.first + last.count; ++i) {
+    Parameter& p = layout.parameters[i];
+    if (filled == 0) layout.buckets.push_back({i, 0, 0}), ++made;
+    p.bucket = static_cast<std::uint16_t>(layout.buckets.size() - 1);
+    p.offset = filled;
+    ++layout.buckets.back().count;
+    filled = round_up(filled + p.elements, kAlignment);
+    if (filled >= target && made < pieces) close();
+  }
+  if (filled > 0) close();
+}
+
+}  // namespace
+
+LocalShape local_shape(const ModelSpec& m, int tp, int vocab_multiple) {
+  const std::int64_t multiple = vocab_multiple <= 1 ? tp : std::int64_t{vocab_multiple} * tp;
+  return {m.n_heads / tp, std::max(1, m.n_kv_heads / tp), m.ffn_hidden / tp,
+          static_cast<int>(round_up(m.vocab_size, multiple) / tp)};
+}
+
+ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& plan, const StackRules& rules,
+                                 int stage) {
+  const int shards = plan.shards();
+  const bool units = plan.zero_stage >= 3 || plan.parameter_offload;
+  const bool by_chunk = plan.zero_stage >= 2;  // reduced after the backward of one chunk, so never across two
+  std::int64_t limit =
+      plan.bucket_elements > 0
+          ? plan.bucket_elements
+          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
+  if (units || !plan.overlap_grad_reduce)
+    limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
+  Builder b{model, plan, local_shape(model, plan.tp, rules.vocab_multiple), limit, {}, 0};
+  b.out.shards = shards;
+
+  const int n_chunks = plan.pp * plan.vp;
+  const auto ranges = layer_ranges(plan, model.n_layers);
+  for (int v = plan.vp - 1; v >= 0; --v) {
+    const int chunk = v * plan.pp + stage;
+    const LayerRange range = ranges[static_cast<std::size_t>(chunk)];
+    if (chunk == n_chunks - 1) {
+      // A tied head is the embedding itself; on a stage of its own it is a second copy, alone in its bucket.
+      if (!model.tied_embeddings || n_chunks > 1) b.add(ParameterKind::head, chunk, 0);
+      if (model.tied_embeddings) b.close();
+      b.add(ParameterKind::norm_final, chunk, 0);
+      if (units) b.close();
+    }
+    for (int layer = range.first + range.count - 1; layer >= range.first; --layer) {
+      for (ParameterKind kind : kLayerKinds) b.add(kind, chunk, layer);
+      if (units) b.close();
+    }
+    if (chunk == 0) {
+      if (model.tied_embeddings) b.close();
+      b.add(ParameterKind::embedding, 0, 0);
+    }
+    if (by_chunk) b.close();
+  }
+  b.close();
+  if (plan.last_bucket_split > 1 && !units && !b.out.buckets.empty() && b.out.buckets.back().count > 1)
+    split_last_bucket(b.out, plan.last_bucket_split);
+  return std::move(b.out);
+}
+
+BlockKind gradient_writer(ParameterKind kind) {
+  switch (kind) {
+    case ParameterKind::embedding:
+      return BlockKind::embedding;
+    case ParameterKind::q:
+    case ParameterKind::k:
+    case ParameterKind::v:
+      return BlockKind::qkv;
+    case ParameterKind::o:
+      return BlockKind::attention;
+    case ParameterKind::gate:
+    case ParameterKind::up:
+    case ParameterKind::down:
+      return BlockKind::mlp;
+    case ParameterKind::head:
+      return BlockKind::head;
+    case ParameterKind::norm_attention:
+    case ParameterKind::norm_mlp:
+    case ParameterKind::norm_final:
+      break;
+  }
+  return BlockKind::norm;
+}
+
+std::string parameter_name(ParameterKind kind, int layer) {
+  const auto in_layer = [layer](const char* tail) {
+    return fmt::format("model.layers.{}.{}.weight", layer, tail);
+  };
+  switch (kind) {
+    case ParameterKind::embedding:
+      return "model.embed_tokens.weight";
+    case ParameterKind::norm_attention:
+      return in_layer("input_layernorm");
+    case ParameterKind::q:
+      return in_layer("self_attn.q_proj");
+    case ParameterKind::k:
+      return in_layer("self_attn.k_proj");
+    case ParameterKind::v:
+      return in_layer("self_attn.v_proj");
+    case ParameterKind::o:
+      return in_layer("self_attn.o_proj");
+    case ParameterKind::norm_mlp:
+      return in_layer("post_attention_layernorm");
+    case ParameterKind::gate:
+      return in_layer("mlp.gate_proj");
+    case ParameterKind::up:
+      return in_layer("mlp.up_proj");
+    case ParameterKind::down:
+      return in_layer("mlp.down_proj");
+    case ParameterKind::norm_final:
+      return "model.norm.weight";
+    case ParameterKind::head:
+      return "lm_head.weight";
+  }
+  return {};
+}
+
+}  // namespace sextant

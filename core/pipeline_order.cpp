@@ -1,0 +1,87 @@
+#include "core/pipeline_order.hpp"
+
+#include <algorithm>
+
+namespace sextant {
+namespace {
+
+using Slots = std::vector<Slot>;
+
+Slot make_slot(SlotKind kind, int chunk, int microbatch) {
+  return {kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint32_t>(microbatch)};
+}
+
+// Forward and backward sequences of one stage, run as `warmup` forwards, then pairs, then the remaining backwards.
+Slots one_forward_one_backward(const Slots& forward, const Slots& backward, std::size_t warmup) {
+  Slots order(forward.begin(), forward.begin() + static_cast<std::ptrdiff_t>(warmup));
+  for (std::size_t i = warmup, j = 0; j < backward.size(); ++i, ++j) {
+    if (i < forward.size()) order.push_back(forward[i]);
+    order.push_back(backward[j]);
+  }
+  return order;
+}
+
+// All (chunk, micro-batch) units in Megatron's table order: groups of pp micro-batches, chunk by chunk.
+Slots table(SlotKind kind, int pp, int vp, int m) {
+  Slots units;
+  for (int group = 0; group < m; group += pp)
+    for (int v = 0; v < vp; ++v)
+      for (int mb = group; mb < std::min(group + pp, m); ++mb)
+        units.push_back(make_slot(kind, kind == SlotKind::forward ? v : vp - 1 - v, mb));
+  return units;
+}
+
+Slots zero_bubble(int pp, int m, int stage) {
+  Slots order;
+  const int warmup = std::min(m, pp - stage - 1);
+  int next_weight = 0;
+  for (int mb = 0; mb < warmup; ++mb) order.push_back(make_slot(SlotKind::forward, 0, mb));
+  for (int mb = 0; mb < m; ++mb) {
+    if (warmup + mb < m) order.push_back(make_slot(SlotKind::forward, 0, warmup + mb));
+    order.push_back(make_slot(SlotKind::backward, 0, mb));
+    // One weight half per backward once `stage` of them wait; two while draining, where forwards have run out.
+    const int kept_back = warmup + mb < m ? stage : std::max(0, m - 1 - mb < stage ? m - 1 - mb : stage);
+    while (next_weight <= mb - kept_back) order.push_back(make_slot(SlotKind::weight, 0, next_weight++));
+  }
+  while (next_weight < m) order.push_back(make_slot(SlotKind::weight, 0, next_weight++));
+  return order;
+}
+
+}  // namespace
+
+std::vector<Slot> pipeline_order(PipelineSchedule schedule, int pp, int vp, int m, int stage) {
+  const std::size_t total = static_cast<std::size_t>(m) * static_cast<std::size_t>(vp);
+  switch (schedule) {
+    case PipelineSchedule::gpipe: {
+      Slots order = table(SlotKind::forward, m, vp, m);
+      const Slots backward = table(SlotKind::backward, m, vp, m);
+      order.insert(order.end(), backward.begin(), backward.end());
+      return order;
+    }
+    case PipelineSchedule::zero_bubble:
+      return zero_bubble(pp, m, stage);
+    case PipelineSchedule::interleaved: {
+      const auto warmup = static_cast<std::size_t>(2 * (pp - stage - 1) + (vp - 1) * pp);
+      return one_forward_one_backward(table(SlotKind::forward, pp, vp, m),
+                                      table(SlotKind::backward, pp, vp, m),
+                                      m == pp ? total : std::min(warmup, total));
+    }
+    case PipelineSchedule::one_f_one_b:
+      break;
+  }
+  return one_forward_one_backward(table(SlotKind::forward, 1, vp, m), table(SlotKind::backward, 1, vp, m),
+                                  std::min(static_cast<std::size_t>(pp - stage - 1), total));
+}
+
+int peak_in_flight(const std::vector<Slot>& order) {
+  int alive = 0, peak = 0;
+  bool split = false;
+  for (const Slot& slot : order) split = split || slot.kind == SlotKind::weight;
+  for (const Slot& slot : order) {
+    if (slot.kind == SlotKind::forward) peak = std::max(peak, ++alive);
+    if (slot.kind == (split ? SlotKind::weight : SlotKind::backward)) --alive;
+  }
+  return peak;
+}
+
+}  // namespace sextant

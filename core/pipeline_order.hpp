@@ -1,0 +1,30 @@
+// In which order does a pipeline stage work through its micro-batches and model chunks? A pure schedule: no times.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/parallel_plan.hpp"
+
+namespace sextant {
+
+// weight is the deferred half of a backward pass (zero-bubble schedule only).
+enum class SlotKind : std::uint8_t { forward, backward, weight };
+
+struct Slot {
+  SlotKind kind = SlotKind::forward;
+  std::uint16_t chunk = 0;  // on this stage, 0 .. vp-1; the model chunk is chunk * pp + stage
+  std::uint32_t microbatch = 0;
+  bool operator==(const Slot&) const = default;
+};
+
+// 1F1B: Narayanan et al. 2021 (arXiv 2104.04473) fig. 4 top. Interleaved: fig. 4 bottom, in Megatron's form:
+// micro-batches in groups of pp, chunk by chunk inside a group; needs n_microbatches % pp == 0. GPipe: all forward,
+// all backward. Zero bubble: ZB-H1 of Qi et al. 2023 (arXiv 2401.10241): the backward is split and stage s keeps up to
+// s weight halves back, so that no stage holds more than the first one.
+std::vector<Slot> pipeline_order(PipelineSchedule, int pp, int vp, int n_microbatches, int stage);
+
+// The largest number of micro-batches of each chunk whose activations are alive at once on the stage.
+int peak_in_flight(const std::vector<Slot>& order);
+
+}  // namespace sextant

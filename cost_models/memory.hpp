@@ -1,0 +1,41 @@
+// How many bytes does a layout hold, as the framework really holds it? Sizes of the buffers that lower() puts into the
+// graph; planner/stage_memory.hpp adds them up in closed form, the graph's own accounting must agree to the byte.
+// Coefficients belong to a software stack (StackMemory); formulas: design notes on memory per stage, after Korthikanti
+// et al. 2022 (arXiv 2205.05198) with each framework's own copies.
+#pragma once
+
+#include <cstdint>
+
+#include "core/model_spec.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/parameter_layout.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
+
+namespace sextant {
+
+// Bytes on one rank for one micro-batch. T = tokens per rank and micro-batch, h hidden, t = tp.
+struct ActivationBytes {
+  std::int64_t stream = 0;           // residual stream: T h (/ t under SP)
+  std::int64_t gathered = 0;         // T h: input or output of a tensor-parallel region
+  std::int64_t saved_attention = 0;  // kept by the attention half of a layer until its backward
+  std::int64_t saved_mlp = 0;        // kept by the MLP half
+  std::int64_t saved_input = 0;      // kept by a fully recomputed layer
+  std::int64_t saved_head = 0;       // kept by the final norm
+  std::int64_t qkv_gradient = 0;     // dQ, dK, dV between attention and QKV backward
+  std::int64_t kv_gathered = 0;      // K and V of the whole sequence, cp > 1
+  std::int64_t logits = 0;           // from the head's forward to its backward
+  std::int64_t loss_stats = 0;  // per token: maximum, sum of exponentials, target logit; all tp ranks' (fp32)
+};
+ActivationBytes activation_bytes(const ModelSpec&, const TrainingSpec&, const ParallelPlan&,
+                                 const StackSpec&);
+
+// Bytes of one bucket's state.
+struct StateBytes {
+  double parameter = 2;   // per element
+  double gradient = 4;    // per element of the accumulation buffer
+  double optimizer = 12;  // per owned element: master copy and two moments
+};
+StateBytes state_bytes(const TrainingSpec&, const ParallelPlan&, const StackSpec&);
+
+}  // namespace sextant

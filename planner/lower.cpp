@@ -1,0 +1,150 @@
+#include "planner/lower.hpp"
+
+#include <vector>
+
+#include "core/error.hpp"
+#include "planner/lowering/stage.hpp"
+
+namespace sextant {
+namespace {
+
+using namespace lowering;
+
+// Merges the stages' slot orders into one topological order: a slot is emitted once what it waits for has been sent.
+class Pipeline {
+ public:
+  Pipeline(Emitter& e, const Context& c, const std::vector<StageWorks>& works,
+           std::vector<StageLowering>& stages)
+      : e_(e),
+        c_(c),
+        works_(works),
+        stages_(stages),
+        activations_(static_cast<std::size_t>(c.n_chunks() * c.microbatches)),
+        gradients_(activations_.size()),
+        next_(stages.size(), 0) {}
+
+  void run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (std::size_t s = 0; s < stages_.size(); ++s)
+        while (next_[s] < stages_[s].order().size() && emit(stages_[s], stages_[s].order()[next_[s]])) {
+          ++next_[s];
+          progress = true;
+        }
+    }
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      SEXTANT_CHECK(next_[s] == stages_[s].order().size(), "the pipeline order waits in a circle");
+  }
+
+ private:
+  struct Arrival {
+    bool sent = false;
+    OpId op = kNoOp;
+    BufferId buffer = kNoBuffer;
+  };
+  Arrival& at(std::vector<Arrival>& list, int chunk, std::uint32_t microbatch) {
+    return list[static_cast<std::size_t>(chunk * c_.microbatches) + microbatch];
+  }
+
+  bool emit(StageLowering& stage, const Slot& slot) {
+    const int chunk = slot.chunk * c_.plan.pp + stage.stage();
+    if (slot.kind == SlotKind::weight) return stage.weight(slot), true;
+    const bool forward = slot.kind == SlotKind::forward;
+    const bool starts = forward ? chunk == 0 : chunk == c_.n_chunks() - 1;
+    const bool ends = forward ? chunk == c_.n_chunks() - 1 : chunk == 0;
+    auto& list = forward ? activations_ : gradients_;
+    Arrival arrival;
+    if (!starts) arrival = at(list, chunk, slot.microbatch);
+    if (!starts && !arrival.sent) return false;
+    BufferId stream = arrival.buffer;
+    const OpId last =
+        forward ? stage.forward(slot, arrival.op, stream) : stage.backward(slot, arrival.op, stream);
+    if (!ends)
+      at(list, forward ? chunk + 1 : chunk - 1, slot.microbatch) =
+          send(stage, slot, chunk, forward, last, stream);
+    return true;
+  }
+
+  Arrival send(const StageLowering& stage, const Slot& slot, int chunk, bool forward, OpId last,
+               BufferId stream) {
+    const int to = c_.stage_of(forward ? chunk + 1 : chunk + c_.plan.pp * c_.plan.vp - 1);
+    const int link_stage = forward ? stage.stage() : to;  // gradients travel the same link backwards
+    const StackRules& rules = c_.stack.rules;
+    const bool beside = c_.plan.schedule == PipelineSchedule::interleaved
+                            ? rules.p2p_beside_compute_interleaved
+                            : rules.p2p_beside_compute_1f1b;
+    Op op;
+    op.role = OpRole::send;
+    op.pass = forward ? Pass::forward : Pass::backward;
+    op.stage = static_cast<std::uint16_t>(stage.stage());
+    op.chunk = static_cast<std::uint16_t>(chunk);
+    op.microbatch = static_cast<std::uint16_t>(slot.microbatch);
+    op.work = works_[works_.size() == 1 ? 0 : static_cast<std::size_t>(link_stage)].send;
+    op.lanes[0] = Emitter::lane(
+        stage.stage(), beside ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
+    op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
+    Arrival arrival{true, e_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
+    arrival.buffer = e_.buffer(BufferKind::communication, to, c_.activation.stream);
+    e_.read(stream), e_.write(arrival.buffer);
+    return arrival;
+  }
+
+  Emitter& e_;
+  const Context& c_;
+  const std::vector<StageWorks>& works_;
+  std::vector<StageLowering>& stages_;
+  std::vector<Arrival> activations_, gradients_;  // by receiving chunk and micro-batch
+  std::vector<std::size_t> next_;
+};
+
+// The two copies of a tied embedding add their gradients; then both stages reduce and update their copy.
+void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& stages) {
+  if (!c.model.tied_embeddings || c.plan.pp == 1) return;
+  StageLowering &first = stages.front(), &last = stages.back();
+  const bool beside = c.plan.overlap_grad_reduce && c.plan.replicas() > 1;
+  const LaneKind kind = beside ? LaneKind::grad_reduce : LaneKind::compute;
+  const std::int64_t elements = std::int64_t{c.local.vocab} * c.model.hidden;
+  Op op;
+  op.role = OpRole::tied_reduce;
+  op.stage = 0;
+  op.work = e.work(CollectiveWork{CollectiveKind::all_reduce,
+                                  Bytes(elements * size_bytes(c.training.gradient)), c.links.tied, false});
+  op.lanes = {Emitter::lane(0, kind), Emitter::lane(c.plan.pp - 1, kind)};
+  const OpId done = e.emit(op, {beside ? first.tied_ready() : kNoOp, beside ? last.tied_ready() : kNoOp});
+  for (StageLowering* stage : {&first, &last}) e.read(stage->tied_buffer()), e.write(stage->tied_buffer());
+  first.reduce_tied(done);
+  last.reduce_tied(done);
+}
+
+}  // namespace
+
+ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
+                     const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
+  ExecutionGraph graph;
+  graph.model = model;
+  graph.training = training;
+  graph.plan = plan;
+  Emitter e(graph, options.operands);
+  const Context c = make_context(model, training, links, plan, stack);
+  SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
+  const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(model.n_layers);
+  graph.ops.reserve(slots * 24 + 4096);
+  graph.deps.reserve(slots * 4 + 4096);
+  for (int s = 0; s < plan.pp; ++s)
+    for (int k = 0; k < kLaneKinds; ++k)
+      graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
+
+  const std::vector<StageWorks> works = stage_works(e, c);
+  std::vector<StageLowering> stages;
+  stages.reserve(static_cast<std::size_t>(plan.pp));
+  for (int s = 0; s < plan.pp; ++s)
+    stages.emplace_back(e, c, works[works.size() == 1 ? 0 : static_cast<std::size_t>(s)], s,
+                        pipeline_order(plan.schedule, plan.pp, plan.vp, c.microbatches, s));
+  for (StageLowering& stage : stages) stage.begin_step();
+  Pipeline(e, c, works, stages).run();
+  exchange_tied(e, c, stages);
+  for (StageLowering& stage : stages) stage.norm_reduce(stages);
+  return graph;
+}
+
+}  // namespace sextant

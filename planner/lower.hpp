@@ -1,0 +1,21 @@
+// (model, training, cluster, plan, stack) -> the execution graph of one training step. The only place that turns a
+// layout into operations; what runs, what is priced and what is checked is this value.
+#pragma once
+
+#include "core/execution_graph.hpp"
+#include "core/plan_links.hpp"
+#include "core/stack_spec.hpp"
+
+namespace sextant {
+
+struct LowerOptions {
+  // Buffers and byte ranges cost about half of the time of lowering and do not change the operations; the search
+  // leaves them out.
+  bool operands = true;
+};
+
+// The plan must be valid for model, batch and stack (validate, refuses).
+ExecutionGraph lower(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
+                     const StackSpec&, const LowerOptions& = {});
+
+}  // namespace sextant

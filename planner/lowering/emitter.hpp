@@ -1,0 +1,84 @@
+// Appends operations, dependencies, buffers and operands to a graph under construction. Knows the graph's form and
+// nothing of training.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <vector>
+
+#include "core/execution_graph.hpp"
+
+namespace sextant::lowering {
+
+inline constexpr OpId kNoOp = std::numeric_limits<OpId>::max();
+inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
+
+class Emitter {
+ public:
+  Emitter(ExecutionGraph& graph, bool operands) : graph_(graph), operands_(operands) {}
+
+  bool operands() const { return operands_; }
+  static LaneId lane(int stage, LaneKind kind) {
+    return static_cast<LaneId>(stage * kLaneKinds + static_cast<int>(kind));
+  }
+
+  // Equal works share an id; there are only some dozens of distinct ones, so a linear look-up serves.
+  WorkId work(const Work& work) {
+    const auto found = std::find(graph_.works.begin(), graph_.works.end(), work);
+    if (found != graph_.works.end()) return static_cast<WorkId>(found - graph_.works.begin());
+    graph_.works.push_back(work);
+    return static_cast<WorkId>(graph_.works.size() - 1);
+  }
+
+  BufferId buffer(BufferKind kind, int stage, std::int64_t bytes, bool resident = false) {
+    if (!operands_ || bytes <= 0) return kNoBuffer;
+    graph_.buffers.push_back({kind, static_cast<std::uint16_t>(stage), resident, bytes});
+    return static_cast<BufferId>(graph_.buffers.size() - 1);
+  }
+
+  // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything queued by `after`.
+  OpId emit(Op op, std::initializer_list<OpId> deps = {}) {
+    op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
+    op.operand_begin = static_cast<std::uint32_t>(graph_.operands.size());
+    for (OpId dep : deps)
+      if (dep != kNoOp) graph_.deps.push_back(dep);
+    if (op.lanes[0] % kLaneKinds == static_cast<int>(LaneKind::compute)) {
+      for (OpId dep : queued_) graph_.deps.push_back(dep);
+      queued_.clear();
+    }
+    op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
+    op.operand_count = 0;
+    graph_.ops.push_back(op);
+    return static_cast<OpId>(graph_.ops.size() - 1);
+  }
+
+  // Queues a dependency for the next op on a compute lane.
+  void after(OpId dep) {
+    if (dep != kNoOp) queued_.push_back(dep);
+  }
+
+  const Op& last() const { return graph_.ops.back(); }
+
+  // Operands of the op emitted last.
+  void read(BufferId buffer) { touch(buffer, false); }
+  void write(BufferId buffer) { touch(buffer, true); }
+  void read(BufferId buffer, std::int64_t begin, std::int64_t end) { touch(buffer, false, begin, end); }
+  void write(BufferId buffer, std::int64_t begin, std::int64_t end) { touch(buffer, true, begin, end); }
+
+ private:
+  void touch(BufferId buffer, bool write) {
+    if (operands_ && buffer != kNoBuffer) touch(buffer, write, 0, graph_.buffers[buffer].bytes);
+  }
+  void touch(BufferId buffer, bool write, std::int64_t begin, std::int64_t end) {
+    if (!operands_ || buffer == kNoBuffer || begin >= end) return;
+    graph_.operands.push_back({buffer, write, begin, end});
+    ++graph_.ops.back().operand_count;
+  }
+
+  ExecutionGraph& graph_;
+  bool operands_;
+  std::vector<OpId> queued_;
+};
+
+}  // namespace sextant::lowering

@@ -1,0 +1,343 @@
+#include "planner/lowering/stage.hpp"
+
+namespace sextant::lowering {
+
+namespace {
+constexpr Pass kForward = Pass::forward;
+}
+
+bool StageLowering::recomputed(int layer_in_chunk) const {
+  const Recompute& r = c_.plan.recompute;
+  return r.kind == RecomputeKind::full && (r.layers < 0 || layer_in_chunk < r.layers);
+}
+
+SavedChunk& StageLowering::saved(const Slot& slot) {
+  return saved_[slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+}
+
+Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, LaneId on) const {
+  Op op;
+  op.role = role;
+  op.pass = pass;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.chunk = static_cast<std::uint16_t>(at.chunk);
+  op.layer = static_cast<std::uint16_t>(at.layer);
+  op.microbatch = static_cast<std::uint16_t>(at.microbatch);
+  op.work = work;
+  op.lanes[0] = on;
+  return op;
+}
+
+OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
+  wait_parameters(at, kind);
+  const OpId op = e_.emit(op_at(at, OpRole::block, pass, w_[kind][pass], lane(LaneKind::compute)));
+  last_ = op;
+  if (pass != Pass::backward_weight) read_parameters(at, kind);
+  return op;
+}
+
+OpId StageLowering::tp(const Site& at, OpRole role, Pass pass, WorkId work, BufferId from, BufferId to) {
+  last_ = e_.emit(op_at(at, role, pass, work, lane(LaneKind::compute)));
+  e_.read(from);
+  e_.write(to);
+  return last_;
+}
+
+BufferId StageLowering::enter_tp(const Site& at, Pass pass, BufferId local) {
+  if (!c_.sp()) return local;
+  const BufferId whole = temporary(c_.activation.gathered);
+  tp(at, OpRole::tp_gather, pass, w_.tp_gather, local, whole);
+  return whole;
+}
+
+BufferId StageLowering::leave_tp(const Site& at, Pass pass, BufferId partial) {
+  if (c_.plan.tp == 1) return partial;
+  if (!c_.sp()) {
+    tp(at, OpRole::tp_reduce, pass, w_.tp_reduce, partial, partial);
+    return partial;
+  }
+  const BufferId slice = temporary(c_.activation.stream);
+  tp(at, OpRole::tp_scatter, pass, w_.tp_scatter, partial, slice);
+  return slice;
+}
+
+// Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
+// stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
+BufferId StageLowering::layer_forward(const Site& where, Pass pass, const SavedLayer& kept, BufferId stream,
+                                      BufferId branch, BufferId input) {
+  Site at = where;
+  at.norm = NormSite::attention;
+  block(at, BlockKind::norm, pass);
+  e_.read(stream), e_.read(branch), e_.write(stream), e_.write(kept.attention), e_.write(input);
+
+  BufferId inside = enter_tp(at, pass, kept.attention);
+  block(at, BlockKind::qkv, pass);
+  if (inside != kept.attention) e_.read(inside);
+  e_.read(kept.attention), e_.write(kept.attention);
+
+  BufferId kv = kNoBuffer;
+  if (c_.plan.cp > 1) {
+    kv = temporary(c_.activation.kv_gathered);
+    tp(at, OpRole::cp_gather, pass, w_.cp_gather, kept.attention, kv);
+  }
+  BufferId partial = temporary(c_.activation.gathered);
+  block(at, BlockKind::attention, pass);
+  e_.read(kept.attention), e_.read(kv), e_.write(kept.attention), e_.write(partial);
+  branch = leave_tp(at, pass, partial);
+
+  at.norm = NormSite::mlp;
+  block(at, BlockKind::norm, pass);
+  e_.read(stream), e_.read(branch), e_.write(stream), e_.write(kept.mlp);
+
+  inside = enter_tp(at, pass, kept.mlp);
+  partial = temporary(c_.activation.gathered);
+  const OpId last = block(at, BlockKind::mlp, pass);
+  if (inside != kept.mlp) e_.read(inside);
+  e_.read(kept.mlp), e_.write(kept.mlp), e_.write(partial);
+  if (pass == kForward) leave(last);
+  return leave_tp(at, pass, partial);
+}
+
+OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
+  Site at{model_chunk(slot), kNone16, slot.microbatch};
+  const LayerRange layers = range(at.chunk);
+  SavedChunk& keep = saved(slot);
+  keep.layers.resize(static_cast<std::size_t>(layers.count));
+  const auto activation = [&](std::int64_t bytes) {
+    return e_.buffer(BufferKind::activation, stage_, bytes);
+  };
+  BufferId branch = kNoBuffer;
+  e_.after(arrival);
+
+  if (at.chunk == 0) {
+    visit(embedding_ < 0 ? -1 : layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
+    BufferId rows = temporary(c_.plan.tp > 1 ? c_.activation.gathered : c_.activation.stream);
+    leave(block(at, BlockKind::embedding, kForward));
+    e_.write(rows);
+    stream = leave_tp(at, kForward, rows);
+  }
+  for (int i = 0; i < layers.count; ++i) {
+    at.layer = layers.first + i;
+    visit_layer(at.layer);
+    SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
+    const bool again = recomputed(i);
+    if (again) layer.input = activation(c_.activation.saved_input);
+    layer.attention =
+        again ? temporary(c_.activation.saved_attention) : activation(c_.activation.saved_attention);
+    layer.mlp = again ? temporary(c_.activation.saved_mlp) : activation(c_.activation.saved_mlp);
+    branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
+    if (!again && offloaded(i)) copy_out(at, layer, last_);
+  }
+  at.layer = kNone16;
+  if (!last_chunk(at.chunk)) {
+    block(at, BlockKind::residual, kForward);
+    e_.read(stream), e_.read(branch), e_.write(stream);
+    return last_;
+  }
+  for (int b : head_buckets()) visit(b);
+  keep.head = activation(c_.activation.saved_head);
+  keep.logits = e_.buffer(BufferKind::logits, stage_, c_.activation.logits);
+  at.norm = NormSite::final;
+  block(at, BlockKind::norm, kForward);
+  e_.read(stream), e_.read(branch), e_.write(keep.head);
+  const BufferId inside = enter_tp(at, kForward, keep.head);
+  leave(block(at, BlockKind::head, kForward));
+  e_.read(inside), e_.write(keep.logits);
+  if (c_.plan.tp > 1) {
+    keep.stats = temporary(c_.activation.loss_stats);
+    tp(at, OpRole::tp_gather, kForward, w_.loss_gather, keep.logits, keep.stats);
+  }
+  stream = kNoBuffer;
+  return last_;
+}
+
+// Under SP the input of a column-parallel product is kept as a slice and gathered again for its weight gradient, one
+// half-layer ahead on the tp lane (Megatron hides it behind the data gradient).
+OpId StageLowering::regather(const Site& at, BufferId saved_input) {
+  const std::size_t turn = next_regather_++ % 2;
+  const OpId op = e_.emit(op_at(at, OpRole::tp_gather, Pass::backward, w_.tp_gather, lane(LaneKind::tp)),
+                          {regather_reader_[turn]});
+  e_.read(saved_input), e_.write(regathered_[turn]);
+  return op;
+}
+
+void StageLowering::regather_read(OpId reader) {
+  const std::size_t turn = (next_regather_ - 1) % 2;
+  e_.read(regathered_[turn]);
+  regather_reader_[turn] = reader;
+}
+
+void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream, bool again) {
+  const bool split = c_.split_backward();
+  const Pass pass = split ? Pass::backward_input : Pass::backward;
+  at.norm = NormSite::mlp;
+  const bool regathered = c_.sp() && !again && !split;
+  const OpId ahead = regathered ? regather(at, layer.mlp) : kNoOp;
+  const BufferId dy = enter_tp(at, Pass::backward, stream);
+  BufferId dx = temporary(c_.activation.gathered);
+  if (!split) wait_gradients(at, BlockKind::mlp);
+  e_.after(ahead);
+  const OpId op = block(at, BlockKind::mlp, pass);
+  e_.read(dy), e_.read(layer.mlp), e_.write(dx);
+  if (regathered) regather_read(op);
+  if (split) {
+    layer.for_mlp = e_.buffer(BufferKind::activation, stage_, c_.activation.gathered);
+    e_.write(layer.for_mlp);
+  } else {
+    add_gradients(at, BlockKind::mlp, op);
+  }
+  dx = leave_tp(at, Pass::backward, dx);
+  wait_gradients(at, BlockKind::norm);
+  const OpId norm = block(at, BlockKind::norm, Pass::backward);
+  e_.read(dx), e_.read(layer.mlp), e_.read(stream), e_.write(stream);
+  add_gradients(at, BlockKind::norm, norm);
+}
+
+void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stream, bool again) {
+  const bool split = c_.split_backward();
+  const Pass pass = split ? Pass::backward_input : Pass::backward;
+  at.norm = NormSite::attention;
+  const bool regathered = c_.sp() && !again && !split;
+  const OpId ahead = regathered ? regather(at, layer.attention) : kNoOp;
+  const BufferId dy = enter_tp(at, Pass::backward, stream);
+  BufferId kv = kNoBuffer, dkv = kNoBuffer;
+  if (c_.plan.cp > 1) {
+    kv = temporary(c_.activation.kv_gathered);
+    dkv = temporary(c_.activation.kv_gathered);
+    tp(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, layer.attention, kv);
+  }
+  const BufferId dqkv = split ? e_.buffer(BufferKind::activation, stage_, c_.activation.qkv_gradient)
+                              : temporary(c_.activation.qkv_gradient);
+  if (!split) wait_gradients(at, BlockKind::attention);
+  const OpId core = block(at, BlockKind::attention, pass);
+  e_.read(dy), e_.read(layer.attention), e_.read(kv), e_.write(dqkv), e_.write(dkv);
+  if (split) {
+    layer.for_attention = e_.buffer(BufferKind::activation, stage_, c_.activation.gathered);
+    layer.for_qkv = dqkv;
+    e_.write(layer.for_attention);
+  } else {
+    add_gradients(at, BlockKind::attention, core);
+  }
+  if (c_.plan.cp > 1) tp(at, OpRole::cp_scatter, Pass::backward, w_.cp_scatter, dkv, dqkv);
+
+  BufferId dx = temporary(c_.activation.gathered);
+  if (!split) wait_gradients(at, BlockKind::qkv);
+  e_.after(ahead);
+  const OpId qkv = block(at, BlockKind::qkv, pass);
+  e_.read(dqkv), e_.read(layer.attention), e_.write(dx);
+  if (regathered) regather_read(qkv);
+  if (!split) add_gradients(at, BlockKind::qkv, qkv);
+  dx = leave_tp(at, Pass::backward, dx);
+  wait_gradients(at, BlockKind::norm);
+  const OpId norm = block(at, BlockKind::norm, Pass::backward);
+  leave(norm);
+  e_.read(dx), e_.read(layer.attention), e_.read(stream), e_.write(stream);
+  add_gradients(at, BlockKind::norm, norm);
+  if (layer.copied_in != kNoOp) copied_in_[(next_copy_in_ - 1) % copied_in_.size()].reader = norm;
+}
+
+void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId stream) {
+  const bool again = recomputed(at.layer - range(at.chunk).first);
+  if (again) {
+    // The layer's forward once more, from its kept input, into temporaries that this backward consumes.
+    layer.attention = temporary(c_.activation.saved_attention);
+    layer.mlp = temporary(c_.activation.saved_mlp);
+    layer_forward(at, Pass::recompute, layer, layer.input, kNoBuffer, kNoBuffer);
+  }
+  mlp_backward(at, layer, stream, again);
+  attention_backward(at, layer, stream, again);
+}
+
+OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
+  Site at{model_chunk(slot), kNone16, slot.microbatch};
+  const LayerRange layers = range(at.chunk);
+  SavedChunk& keep = saved(slot);
+  const bool split = c_.split_backward();
+  e_.after(arrival);
+
+  if (last_chunk(at.chunk)) {
+    const std::vector<int> buckets = head_buckets();
+    for (int b : buckets) visit(b);
+    at.norm = NormSite::final;
+    const BufferId inside = enter_tp(at, Pass::backward, keep.head);
+    BufferId dx = temporary(c_.activation.gathered);
+    if (!split) wait_gradients(at, BlockKind::head);
+    const OpId head = block(at, BlockKind::head, split ? Pass::backward_input : Pass::backward);
+    e_.read(keep.logits), e_.read(keep.stats), e_.read(inside), e_.write(dx);
+    if (split) {
+      e_.write(keep.logits);  // now the gradient of the logits, for the weight half
+    } else {
+      add_gradients(at, BlockKind::head, head);
+    }
+    dx = leave_tp(at, Pass::backward, dx);
+    stream = temporary(c_.activation.stream);
+    wait_gradients(at, BlockKind::norm);
+    const OpId norm = block(at, BlockKind::norm, Pass::backward);
+    leave(norm);
+    e_.read(dx), e_.read(keep.head), e_.write(stream);
+    add_gradients(at, BlockKind::norm, norm);
+  }
+  for (int i = layers.count - 1; i >= 0; --i) {
+    at.layer = layers.first + i;
+    visit_layer(at.layer);
+    if (offloaded(i) && !recomputed(i)) copy_in(at, keep.layers[static_cast<std::size_t>(i)]);
+    layer_backward(at, keep.layers[static_cast<std::size_t>(i)], stream);
+  }
+  at.layer = kNone16;
+  if (at.chunk != 0) return last_;
+  const BufferId rows = enter_tp(at, Pass::backward, stream);
+  wait_gradients(at, BlockKind::embedding);
+  const OpId embedding = e_.emit(op_at(at, OpRole::block, Pass::backward,
+                                       w_[BlockKind::embedding][Pass::backward], lane(LaneKind::compute)));
+  e_.read(rows);
+  add_gradients(at, BlockKind::embedding, embedding);
+  stream = kNoBuffer;
+  return last_ = embedding;
+}
+
+void StageLowering::weight(const Slot& slot) {
+  Site at{model_chunk(slot), kNone16, slot.microbatch};
+  const LayerRange layers = range(at.chunk);
+  SavedChunk& keep = saved(slot);
+  const auto half = [&](BlockKind kind, BufferId saved_input, BufferId gradient) {
+    const BufferId inside = enter_tp(at, Pass::backward_weight, saved_input);
+    wait_gradients(at, kind);
+    const OpId op = block(at, kind, Pass::backward_weight);
+    e_.read(inside);
+    if (inside != saved_input) e_.read(saved_input);
+    e_.read(gradient);
+    add_gradients(at, kind, op);
+  };
+  if (last_chunk(at.chunk)) half(BlockKind::head, keep.head, keep.logits);
+  for (int i = layers.count - 1; i >= 0; --i) {
+    at.layer = layers.first + i;
+    const SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
+    half(BlockKind::mlp, layer.mlp, layer.for_mlp);
+    wait_gradients(at, BlockKind::attention);
+    const OpId op = block(at, BlockKind::attention, Pass::backward_weight);
+    e_.read(layer.attention), e_.read(layer.for_attention);
+    add_gradients(at, BlockKind::attention, op);
+    half(BlockKind::qkv, layer.attention, layer.for_qkv);
+  }
+}
+
+// Saved activations rest on the host: out behind the forward, back `offload_horizon` layers ahead of their use.
+void StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
+  layer.host = e_.buffer(BufferKind::host, stage_, c_.activation.saved_attention + c_.activation.saved_mlp);
+  layer.copied_out =
+      e_.emit(op_at(at, OpRole::copy_out, kForward, w_.copy_out, lane(LaneKind::device_to_host)), {after});
+  e_.read(layer.attention), e_.read(layer.mlp), e_.write(layer.host);
+}
+
+void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
+  const std::size_t turn = next_copy_in_++ % copied_in_.size();
+  layer.attention = copied_in_[turn].attention;
+  layer.mlp = copied_in_[turn].mlp;
+  layer.copied_in =
+      e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
+              {layer.copied_out, copied_in_[turn].reader});
+  e_.read(layer.host), e_.write(layer.attention), e_.write(layer.mlp);
+  e_.after(layer.copied_in);
+}
+
+}  // namespace sextant::lowering

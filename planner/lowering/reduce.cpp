@@ -1,0 +1,157 @@
+#include <cmath>
+
+#include "planner/lowering/stage.hpp"
+
+namespace sextant::lowering {
+
+// Before the first gradient of a bucket is written: its place in the ring must have been reduced and added up.
+void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
+  if (!c_.ring_gradients()) return;
+  const auto [first, last] = parameters_of(at, kind);
+  for (int i = first; i < last; ++i) {
+    const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
+    int& slot = ring_slot_[static_cast<std::size_t>(b)];
+    if (slot >= 0) continue;
+    slot = static_cast<int>(next_ring_slot_++ % gradient_ring_.size());
+    e_.after(ring_reduced_[static_cast<std::size_t>(slot)]);
+  }
+}
+
+void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
+  const auto [first, last] = parameters_of(at, kind);
+  const bool tied_head = kind == BlockKind::head && head_ < 0;  // the embedding's own backward completes it
+  const bool ring = c_.ring_gradients();
+  if (e_.operands())
+    for (int i = first; i < last; ++i) {
+      const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
+      const BufferId to =
+          ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
+      e_.write(to, std::llround(c_.state.gradient * static_cast<double>(p.offset)),
+               std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements)));
+    }
+  const bool final_pass = static_cast<int>(at.microbatch) == c_.microbatches - 1;
+  if (tied_head || (!ring && !final_pass)) return;
+  for (int i = first; i < last; ++i) {
+    const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
+    if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
+    remaining_[static_cast<std::size_t>(b)] = static_cast<int>(bucket(b).count);
+    if (b == tied_bucket_ && final_pass) {
+      tied_ready_ = op;
+    } else {
+      final_ = final_pass;
+      reduce_bucket(b, op);
+    }
+  }
+}
+
+BufferId StageLowering::tied_buffer() const {
+  return tied_bucket_ < 0 ? kNoBuffer : gradient_[static_cast<std::size_t>(tied_bucket_)];
+}
+
+void StageLowering::reduce_tied(OpId exchanged) {
+  final_ = true;
+  reduce_bucket(tied_bucket_, exchanged);
+}
+
+// Everything that happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over
+// its shards, over replicas of the shard, accumulation, squared norm, and the copy of what the host will update.
+void StageLowering::reduce_bucket(int b, OpId ready) {
+  const bool beside = c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1;
+  const LaneId on = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
+  OpId wait = beside ? ready : kNoOp;
+  const auto index = static_cast<std::size_t>(b);
+  const bool ring = c_.ring_gradients();
+  const BufferId gradient =
+      ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
+  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const auto bytes = [&](std::int64_t elements) {
+    return std::llround(c_.state.gradient * static_cast<double>(elements));
+  };
+  const StageLinks& links = c_.links.of(stage_);
+  Op op;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  op.lanes[0] = on;
+  const auto emit = [&](OpRole role, WorkId work) {
+    op.role = role;
+    op.work = work;
+    const OpId id = e_.emit(op, {wait});
+    wait = kNoOp;
+    return id;
+  };
+  OpId done = ready;
+
+  if (c_.sp()) {
+    std::int64_t norms = 0;
+    for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i)
+      if (gradient_writer(layout_.parameters[i].kind) == BlockKind::norm)
+        norms += layout_.parameters[i].elements;
+    if (norms > 0) {
+      done = emit(OpRole::sp_reduce,
+                  e_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                         Bytes(norms * size_bytes(c_.training.gradient)), links.tp, false}));
+      for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
+        const Parameter& p = layout_.parameters[i];
+        if (gradient_writer(p.kind) != BlockKind::norm) continue;
+        e_.read(gradient, bytes(p.offset), bytes(p.offset + p.elements));
+        e_.write(gradient, bytes(p.offset), bytes(p.offset + p.elements));
+      }
+    }
+  }
+  if (c_.plan.replicas() > 1) {
+    done = emit(OpRole::grad_reduce, reduce_work_[index]);
+    e_.read(gradient, 0, bytes(bucket(b).elements));
+    e_.write(gradient, 0, bytes(slice));
+  }
+  if (links.replica.size > 1 && layout_.shards > 1) {
+    done =
+        emit(OpRole::grad_replica_reduce,
+             e_.work(CollectiveWork{CollectiveKind::all_reduce,
+                                    Bytes(slice * size_bytes(c_.training.reduction)), links.replica, false}));
+    e_.read(gradient, 0, bytes(slice)), e_.write(gradient, 0, bytes(slice));
+  }
+  if (ring) {
+    done = emit(
+        OpRole::grad_accumulate,
+        e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, false}));
+    e_.read(gradient, 0, bytes(slice)), e_.read(accumulator_[index]), e_.write(accumulator_[index]);
+    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? done : kNoOp;
+    ring_slot_[index] = -1;
+  }
+  if (!final_) return;
+  const BufferId owned = ring ? accumulator_[index] : gradient;
+  if (c_.stack.rules.clip_gradients) {
+    done =
+        emit(OpRole::norm_partial,
+             e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, false}));
+    e_.read(owned, 0, bytes(slice));
+    e_.write(norm_buffer_, 8 * b, 8 * b + 8);
+    norm_partial_ = done;
+    norm_beside_ = beside;
+  }
+  if (on_host(slice) > 0) {
+    op.role = OpRole::copy_out;
+    op.work = e_.work(
+        CopyWork{Bytes(on_host(slice) * size_bytes(c_.training.gradient)), CopyDirection::device_to_host});
+    op.lanes[0] = lane(LaneKind::device_to_host);
+    e_.emit(op, {done});
+    e_.read(owned, bytes(slice - on_host(slice)), bytes(slice)), e_.write(host_gradient_[index]);
+  }
+}
+
+// The global squared norm needs every stage's partials; it ends the step.
+void StageLowering::norm_reduce(const std::vector<StageLowering>& all) {
+  if (!c_.stack.rules.clip_gradients) return;
+  Op op;
+  op.role = OpRole::norm_reduce;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.lanes[0] = lane(LaneKind::compute);
+  op.work = e_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), c_.links.world, false});
+  for (const StageLowering& stage : all)
+    if (&stage != this || norm_beside_) e_.after(stage.norm_partial_);
+  e_.emit(op);
+  for (const StageLowering& stage : all) e_.read(stage.norm_buffer_);
+  e_.write(norm_total_);
+}
+
+}  // namespace sextant::lowering

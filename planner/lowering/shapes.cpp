@@ -1,0 +1,90 @@
+#include "planner/lowering/shapes.hpp"
+
+namespace sextant::lowering {
+
+Context make_context(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
+                     const ParallelPlan& plan, const StackSpec& stack) {
+  return Context{model,
+                 training,
+                 links,
+                 plan,
+                 stack,
+                 local_shape(model, plan.tp, stack.rules.vocab_multiple),
+                 activation_bytes(model, training, plan, stack),
+                 state_bytes(training, plan, stack),
+                 layer_ranges(plan, model.n_layers),
+                 microbatches(plan, training)};
+}
+
+namespace {
+
+BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
+  BlockWork w;
+  w.kind = kind;
+  w.pass = pass;
+  w.batch = c.plan.micro_batch;
+  w.seq_q = c.training.seq_len / c.plan.cp;
+  w.seq_k = c.training.seq_len;
+  w.hidden = c.model.hidden;
+  w.head_dim = c.model.head_dim;
+  w.tp = c.plan.tp;
+  w.sequence_parallel = c.sp();
+  w.gated = c.model.gated_mlp;
+  w.dtype = c.training.compute;
+  // Only what the block depends on, so that equal prices share one work.
+  if (kind == BlockKind::qkv || kind == BlockKind::attention)
+    w.heads = c.local.heads, w.kv_heads = c.local.kv_heads;
+  if (kind == BlockKind::mlp) w.ffn = c.local.ffn;
+  if (kind == BlockKind::embedding || kind == BlockKind::head) w.vocab = c.local.vocab;
+  w.recompute_core = kind == BlockKind::attention && pass != Pass::forward && pass != Pass::recompute &&
+                     pass != Pass::backward_weight && c.plan.recompute.kind == RecomputeKind::selective;
+  return w;
+}
+
+}  // namespace
+
+std::vector<StageWorks> stage_works(Emitter& e, const Context& c) {
+  StageWorks common;
+  for (int k = 0; k < 7; ++k)
+    for (int p = 1; p < 6; ++p) {
+      const auto kind = static_cast<BlockKind>(k);
+      const auto pass = static_cast<Pass>(p);
+      const bool split = pass == Pass::backward_input || pass == Pass::backward_weight;
+      if (split && !c.split_backward()) continue;
+      if (pass == Pass::recompute && c.plan.recompute.kind != RecomputeKind::full) continue;
+      common.block[static_cast<std::size_t>(k)].by_pass[static_cast<std::size_t>(p)] =
+          e.work(block_work(c, kind, pass));
+    }
+  std::vector<StageWorks> stages(c.links.stages.size(), common);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    StageWorks& w = stages[i];
+    const StageLinks& links = c.links.stages[i];
+    if (c.plan.tp > 1) {
+      const bool tiled = c.plan.overlap_tp;
+      const Bytes whole(c.activation.gathered);
+      w.tp_gather = e.work(CollectiveWork{CollectiveKind::all_gather, whole, links.tp, tiled});
+      w.tp_scatter = e.work(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.tp, tiled});
+      w.tp_reduce = e.work(CollectiveWork{CollectiveKind::all_reduce, whole, links.tp, tiled});
+      w.loss_gather =
+          e.work(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp, false});
+    }
+    if (c.plan.cp > 1) {
+      const Bytes whole(c.activation.kv_gathered);
+      w.cp_gather = e.work(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
+      w.cp_scatter = e.work(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp, false});
+    }
+    if (c.plan.pp > 1) {
+      const bool scattered = c.stack.rules.scatter_p2p && !c.sp();
+      const std::int64_t bytes = scattered ? c.activation.stream / c.plan.tp : c.activation.stream;
+      w.send = e.work(TransferWork{Bytes(bytes), links.next});
+    }
+    if (c.plan.activation_offload > 0) {
+      const Bytes layer(c.activation.saved_attention + c.activation.saved_mlp);
+      w.copy_out = e.work(CopyWork{layer, CopyDirection::device_to_host});
+      w.copy_in = e.work(CopyWork{layer, CopyDirection::host_to_device});
+    }
+  }
+  return stages;
+}
+
+}  // namespace sextant::lowering

@@ -1,0 +1,62 @@
+// Everything about a layout that does not depend on the micro-batch: the works of its operations, interned once, and
+// the sizes of its buffers.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "core/parameter_layout.hpp"
+#include "core/plan_links.hpp"
+#include "cost_models/memory.hpp"
+#include "planner/lowering/emitter.hpp"
+
+namespace sextant::lowering {
+
+// What lower() was given, and what follows from it at once.
+struct Context {
+  const ModelSpec& model;
+  const TrainingSpec& training;
+  const PlanLinks& links;
+  const ParallelPlan& plan;
+  const StackSpec& stack;
+  LocalShape local;
+  ActivationBytes activation;
+  StateBytes state;
+  std::vector<LayerRange> ranges;  // layers of each model chunk
+  int microbatches = 1;
+  int n_chunks() const { return plan.pp * plan.vp; }
+  int stage_of(int chunk) const { return chunk % plan.pp; }
+
+  // Gradients (and with parameter sharding the parameters) live in a ring of two full units or buckets; the reduced
+  // slice is added to an accumulator after every micro-batch.
+  bool ring_gradients() const {
+    return (plan.zero_stage == 2 && stack.rules.reduce_every_microbatch) ||
+           (plan.zero_stage >= 3 && stack.rules.zero3_reduce_every_microbatch);
+  }
+  // Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
+  bool ring_parameters() const {
+    return (plan.zero_stage >= 3 && stack.rules.zero3_regather_in_backward) || plan.parameter_offload;
+  }
+  bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
+  bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
+};
+
+Context make_context(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
+                     const StackSpec&);
+
+// Ids of the works of one stage; index by pass where a block has several.
+struct StageWorks {
+  struct Block {
+    std::array<WorkId, 6> by_pass{};  // index: Pass
+    WorkId operator[](Pass pass) const { return by_pass[static_cast<std::size_t>(pass)]; }
+  };
+  std::array<Block, 7> block{};  // index: BlockKind
+  WorkId tp_gather = 0, tp_scatter = 0, tp_reduce = 0, loss_gather = 0;
+  WorkId cp_gather = 0, cp_scatter = 0;
+  WorkId send = 0;                   // to the next stage, and gradients back over the same link
+  WorkId copy_out = 0, copy_in = 0;  // saved activations of one layer
+  const Block& operator[](BlockKind kind) const { return block[static_cast<std::size_t>(kind)]; }
+};
+std::vector<StageWorks> stage_works(Emitter&, const Context&);  // one entry when all stages are equal
+
+}  // namespace sextant::lowering

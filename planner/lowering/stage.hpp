@@ -1,0 +1,158 @@
+// One pipeline stage being lowered: its parameters' buffers, what is in flight, and the operations of each slot.
+//   passes.cpp    forward and backward of a chunk      units.cpp   parameters fetched unit by unit (ZeRO-3, offload)
+//   update.cpp    Adam and parameter gather            reduce.cpp  gradient buckets, norms
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "core/pipeline_order.hpp"
+#include "planner/lowering/shapes.hpp"
+
+namespace sextant::lowering {
+
+// Buffers that one micro-batch keeps on one chunk between its forward and its backward.
+struct SavedLayer {
+  BufferId input = kNoBuffer, attention = kNoBuffer, mlp = kNoBuffer;
+  BufferId host = kNoBuffer;  // offloaded activations
+  OpId copied_out = kNoOp, copied_in = kNoOp;
+  BufferId for_attention = kNoBuffer, for_qkv = kNoBuffer, for_mlp = kNoBuffer;  // kept for the weight halves
+};
+struct SavedChunk {
+  std::vector<SavedLayer> layers;
+  BufferId head = kNoBuffer, logits = kNoBuffer, stats = kNoBuffer, for_head = kNoBuffer;
+};
+
+// Where in the model and the schedule an op stands.
+enum class NormSite : std::uint8_t { attention, mlp, final };
+struct Site {
+  int chunk = 0;
+  int layer = kNone16;
+  std::uint32_t microbatch = 0;
+  NormSite norm = NormSite::attention;
+};
+
+class StageLowering {
+ public:
+  StageLowering(Emitter&, const Context&, const StageWorks&, int stage, std::vector<Slot> order);
+
+  const std::vector<Slot>& order() const { return order_; }
+  int stage() const { return stage_; }
+
+  // Adam and the parameter gather at the start of the step.
+  void begin_step();
+
+  // `arrival` is the transfer that brought `stream` (kNoOp and kNoBuffer at the ends of the model). Returns the last op
+  // of the slot; `stream` becomes what the slot sends on.
+  OpId forward(const Slot&, OpId arrival, BufferId& stream);
+  OpId backward(const Slot&, OpId arrival, BufferId& stream);
+  void weight(const Slot&);
+
+  // Tied embeddings on two stages: the op that completed this stage's copy; its bucket waits for the exchange.
+  OpId tied_ready() const { return tied_ready_; }
+  BufferId tied_buffer() const;
+  void reduce_tied(OpId exchanged);
+
+  // The sum of all stages' squared gradient norms, which ends the step.
+  void norm_reduce(const std::vector<StageLowering>& all);
+
+ private:
+  struct Fetch {  // one visit of a unit
+    OpId op = kNoOp, last_reader = kNoOp;
+  };
+
+  int model_chunk(const Slot& slot) const { return slot.chunk * c_.plan.pp + stage_; }
+  bool last_chunk(int chunk) const { return chunk == c_.n_chunks() - 1; }
+  LayerRange range(int chunk) const { return c_.ranges[static_cast<std::size_t>(chunk)]; }
+  bool recomputed(int layer_in_chunk) const;
+  bool offloaded(int layer_in_chunk) const { return layer_in_chunk < c_.plan.activation_offload; }
+  SavedChunk& saved(const Slot&);
+  LaneId lane(LaneKind kind) const { return Emitter::lane(stage_, kind); }
+  BufferId temporary(std::int64_t bytes) { return e_.buffer(BufferKind::workspace, stage_, bytes); }
+
+  // passes.cpp
+  Op op_at(const Site&, OpRole, Pass, WorkId, LaneId) const;
+  OpId block(const Site&, BlockKind, Pass);
+  OpId tp(const Site&, OpRole, Pass, WorkId, BufferId from, BufferId to);
+  BufferId enter_tp(const Site&, Pass, BufferId local);    // gathered under SP, the buffer itself otherwise
+  BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
+  BufferId layer_forward(const Site&, Pass, const SavedLayer&, BufferId stream, BufferId branch,
+                         BufferId input);
+  void layer_backward(const Site&, SavedLayer&, BufferId stream);
+  void mlp_backward(Site, SavedLayer&, BufferId stream, bool recomputed);
+  void attention_backward(Site, SavedLayer&, BufferId stream, bool recomputed);
+  OpId regather(const Site&, BufferId saved_input);
+  void regather_read(OpId reader);
+  void copy_out(const Site&, SavedLayer&, OpId after);
+  void copy_in(const Site&, SavedLayer&);
+
+  // units.cpp and reduce.cpp
+  std::pair<int, int> parameters_of(const Site&, BlockKind) const;  // [first, last) in the layout
+  void wait_parameters(const Site&, BlockKind);                     // before an op
+  void read_parameters(const Site&, BlockKind);                     // after it
+  void wait_gradients(const Site&, BlockKind);       // before an op: its ring slot must be free
+  void add_gradients(const Site&, BlockKind, OpId);  // after it; starts the reductions that become possible
+  void plan_visits();
+  std::vector<int> head_buckets() const;
+  void visit(int bucket);
+  void visit_layer(int layer);
+  void leave(OpId last_reader) {
+    if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = last_reader;
+  }
+  void fetch(std::size_t visit_index);
+  void reduce_bucket(int bucket, OpId ready);
+  void make_buffers();
+  void update(int first, int last);  // one op over buckets [first, last), and its part on the host
+  std::int64_t on_host(std::int64_t elements) const;
+  std::size_t unit_ring_count() const;
+  const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
+
+  Emitter& e_;
+  const Context& c_;
+  const StageWorks& w_;
+  int stage_;
+  std::vector<Slot> order_;
+  ParameterLayout layout_;
+  std::vector<SavedChunk> saved_;  // [slot.chunk * microbatches + microbatch]
+
+  std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
+  int embedding_ = -1, final_norm_ = -1, head_ = -1;
+  // By bucket. `shard_` is the resting place of a sharded or offloaded parameter slice.
+  std::vector<BufferId> parameter_, gradient_, accumulator_, optimizer_, host_optimizer_, host_gradient_,
+      shard_;
+  std::vector<WorkId> gather_work_, reduce_work_, copy_work_;
+  std::vector<OpId> gathered_;  // by bucket: gather that its first reader has yet to wait for
+  std::vector<int> remaining_;  // by bucket: parameters whose gradient is not final yet
+
+  // Parameters fetched unit by unit: every visit of the step in order, through a ring of unit buffers.
+  std::vector<int> visit_bucket_;
+  std::vector<Fetch> visits_;
+  std::size_t next_fetch_ = 0, next_visit_ = 0;
+  std::vector<BufferId> unit_ring_, staging_;
+  // Gradients reduced after every micro-batch go through a ring of two buffers.
+  std::array<BufferId, 2> gradient_ring_{kNoBuffer, kNoBuffer};
+  std::array<OpId, 2> ring_reduced_{kNoOp, kNoOp};
+  std::vector<int> ring_slot_;  // by bucket: -1 while it holds none
+  std::size_t next_ring_slot_ = 0;
+  // Inputs gathered again for weight gradients under SP, in two buffers by turns.
+  std::array<BufferId, 2> regathered_{kNoBuffer, kNoBuffer};
+  std::array<OpId, 2> regather_reader_{kNoOp, kNoOp};
+  std::size_t next_regather_ = 0;
+  struct CopiedIn {
+    BufferId attention = kNoBuffer, mlp = kNoBuffer;
+    OpId reader = kNoOp;
+  };
+  std::vector<CopiedIn> copied_in_;  // ring of offload_horizon + 1 layers fetched back from the host
+  std::size_t next_copy_in_ = 0;
+
+  OpId last_ = kNoOp;                            // newest op on the compute lane
+  OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for
+  bool norm_beside_ = false;                     // the partials run beside compute
+  bool final_ = false;                           // the reductions now emitted are the step's last
+  OpId norm_partial_ = kNoOp, tied_ready_ = kNoOp;
+  BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer;
+  int tied_bucket_ = -1;
+};
+
+}  // namespace sextant::lowering

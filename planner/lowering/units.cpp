@@ -1,0 +1,144 @@
+#include "planner/lowering/stage.hpp"
+
+namespace sextant::lowering {
+
+std::pair<int, int> StageLowering::parameters_of(const Site& at, BlockKind kind) const {
+  const int gate_up_down = c_.model.gated_mlp ? 3 : 2;
+  const auto one = [](int index) { return index < 0 ? std::pair{0, 0} : std::pair{index, index + 1}; };
+  if (kind == BlockKind::embedding) return one(embedding_);
+  if (kind == BlockKind::head) return one(head_ >= 0 ? head_ : embedding_);  // tied on one stage
+  if (kind == BlockKind::residual) return {0, 0};
+  if (kind == BlockKind::norm && at.norm == NormSite::final) return one(final_norm_);
+  const int first = place_of_layer_[static_cast<std::size_t>(at.layer)];
+  const int norm_mlp = first + gate_up_down;
+  switch (kind) {
+    case BlockKind::mlp:
+      return {first, norm_mlp};
+    case BlockKind::attention:
+      return one(norm_mlp + 1);
+    case BlockKind::qkv:
+      return {norm_mlp + 2, norm_mlp + 5};
+    default:
+      return one(at.norm == NormSite::mlp ? norm_mlp : norm_mlp + 5);
+  }
+}
+
+// The first reader of a bucket in the step waits for its gather; later readers stand behind it on the compute lane.
+void StageLowering::wait_parameters(const Site& at, BlockKind kind) {
+  if (c_.ring_parameters()) return;
+  const auto [first, last] = parameters_of(at, kind);
+  for (int p = first; p < last; ++p) {
+    OpId& gathered = gathered_[layout_.parameters[static_cast<std::size_t>(p)].bucket];
+    e_.after(gathered);
+    gathered = kNoOp;
+  }
+}
+
+void StageLowering::read_parameters(const Site& at, BlockKind kind) {
+  if (!e_.operands()) return;
+  const auto [first, last] = parameters_of(at, kind);
+  const auto element = static_cast<std::int64_t>(c_.state.parameter);
+  for (int i = first; i < last; ++i) {
+    const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
+    BufferId buffer = parameter_[p.bucket];
+    if (c_.ring_parameters()) {  // the newest visit of its unit
+      std::size_t v = next_visit_;
+      while (v > 0 && visit_bucket_[v - 1] != p.bucket) --v;
+      buffer = unit_ring_[(v - 1) % unit_ring_.size()];
+    }
+    e_.read(buffer, p.offset * element, (p.offset + p.elements) * element);
+  }
+}
+
+std::vector<int> StageLowering::head_buckets() const {
+  std::vector<int> out;
+  if (!c_.ring_parameters()) return out;
+  for (int index : {final_norm_, head_ >= 0 ? head_ : embedding_}) {
+    const int b = layout_.parameters[static_cast<std::size_t>(index)].bucket;
+    if (out.empty() || out.back() != b) out.push_back(b);
+  }
+  return out;
+}
+
+// Lists the units that the step's slots visit, so that they can be fetched ahead across slots.
+void StageLowering::plan_visits() {
+  if (!c_.ring_parameters()) return;
+  const auto layer_bucket = [&](int layer) {
+    return layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])]
+        .bucket;
+  };
+  for (const Slot& slot : order_) {
+    const int chunk = model_chunk(slot);
+    const LayerRange layers = range(chunk);
+    const std::vector<int> head = last_chunk(chunk) ? head_buckets() : std::vector<int>{};
+    if (slot.kind == SlotKind::forward) {
+      if (chunk == 0)
+        visit_bucket_.push_back(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
+      for (int i = 0; i < layers.count; ++i) visit_bucket_.push_back(layer_bucket(layers.first + i));
+      visit_bucket_.insert(visit_bucket_.end(), head.begin(), head.end());
+    } else if (slot.kind == SlotKind::backward) {
+      visit_bucket_.insert(visit_bucket_.end(), head.begin(), head.end());
+      for (int i = layers.count - 1; i >= 0; --i) visit_bucket_.push_back(layer_bucket(layers.first + i));
+    }
+  }
+  visits_.resize(visit_bucket_.size());
+}
+
+void StageLowering::visit_layer(int layer) {
+  if (!c_.ring_parameters()) return;
+  visit(
+      layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])].bucket);
+}
+
+// Enters the next unit: everything up to `prefetch` units ahead is fetched, the unit itself is waited for.
+void StageLowering::visit(int bucket) {
+  if (!c_.ring_parameters()) return;
+  SEXTANT_CHECK(visit_bucket_[next_visit_] == bucket, "unit visits must follow their plan");
+  const std::size_t ahead = unit_ring_count() - 1;
+  while (next_fetch_ < visit_bucket_.size() && next_fetch_ <= next_visit_ + ahead) fetch(next_fetch_++);
+  e_.after(visits_[next_visit_].op);
+  ++next_visit_;
+}
+
+// Copies the slice from the host (parameter offload), gathers the unit's slices (sharded parameters), into the ring.
+void StageLowering::fetch(std::size_t index) {
+  const int b = visit_bucket_[index];
+  const std::size_t ring = unit_ring_count();
+  const BufferId unit = unit_ring_[index % ring];
+  OpId ready = index >= ring ? visits_[index - ring].last_reader : kNoOp;
+  const OpId updated = index == 0 ? updated_ : kNoOp, host_updated = index == 0 ? host_updated_ : kNoOp;
+  const bool sharded = layout_.shards > 1;
+  Op op;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  op.pass = Pass::none;
+  BufferId from = shard_[static_cast<std::size_t>(b)];
+  OpId last = kNoOp;
+  if (c_.plan.parameter_offload) {
+    op.role = OpRole::copy_in;
+    op.work = copy_work_[static_cast<std::size_t>(b)];
+    op.lanes[0] = lane(LaneKind::host_to_device);
+    const BufferId to = sharded ? staging_[index % ring] : unit;
+    // The staging slot is free once the gather that read it has run.
+    const OpId staged = sharded && index >= ring ? visits_[index - ring].op : kNoOp;
+    last = e_.emit(op, {updated, host_updated, sharded ? staged : ready});
+    e_.read(from),
+        e_.write(to, 0, bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
+    from = to;
+  }
+  if (sharded) {
+    op.role = OpRole::param_gather;
+    op.work = gather_work_[static_cast<std::size_t>(b)];
+    op.lanes[0] = lane(c_.plan.overlap_param_gather ? LaneKind::param_gather : LaneKind::compute);
+    const bool own_lane = c_.plan.overlap_param_gather;
+    const bool first = last == kNoOp;  // no copy before it
+    last = e_.emit(op, {first && own_lane ? updated : kNoOp, first ? host_updated : kNoOp, last,
+                        own_lane ? ready : kNoOp});
+    e_.read(from, 0, bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
+    e_.write(unit, 0, bucket(b).elements * static_cast<std::int64_t>(c_.state.parameter));
+    if (!own_lane) last = kNoOp;  // on the compute lane there is nothing to wait for
+  }
+  visits_[index].op = last;
+}
+
+}  // namespace sextant::lowering

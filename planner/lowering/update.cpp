@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <cmath>
+
+#include "planner/lowering/stage.hpp"
+
+namespace sextant::lowering {
+
+StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, int stage,
+                             std::vector<Slot> order)
+    : e_(e),
+      c_(c),
+      w_(w),
+      stage_(stage),
+      order_(std::move(order)),
+      layout_(parameter_layout(c.model, c.plan, c.stack.rules, stage)),
+      saved_(static_cast<std::size_t>(c.plan.vp * c.microbatches)),
+      place_of_layer_(static_cast<std::size_t>(c.model.n_layers), -1),
+      gathered_(layout_.buckets.size(), kNoOp),
+      ring_slot_(layout_.buckets.size(), -1) {
+  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
+    const Parameter& p = layout_.parameters[i];
+    const int index = static_cast<int>(i);
+    if (p.kind == ParameterKind::embedding) embedding_ = index;
+    if (p.kind == ParameterKind::norm_final) final_norm_ = index;
+    if (p.kind == ParameterKind::head) head_ = index;
+    if (p.kind == ParameterKind::down) place_of_layer_[p.layer] = index;
+  }
+  if (c.model.tied_embeddings && c.plan.pp > 1) {
+    if (stage == 0) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(embedding_)].bucket;
+    if (stage == c.plan.pp - 1) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;
+  }
+  const StageLinks& links = c.links.of(stage);
+  const Dtype wire = c.training.reduction;
+  for (const Bucket& b : layout_.buckets) {
+    remaining_.push_back(static_cast<int>(b.count));
+    const bool scatter = layout_.shards > 1;
+    reduce_work_.push_back(
+        c.plan.replicas() == 1
+            ? WorkId{0}
+            : e.work(CollectiveWork{scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+                                    Bytes(b.elements * size_bytes(wire)), links.shard, false}));
+    gather_work_.push_back(
+        scatter
+            ? e.work(CollectiveWork{CollectiveKind::all_gather,
+                                    Bytes(b.elements * size_bytes(c.training.parameter)), links.shard, false})
+            : WorkId{0});
+    copy_work_.push_back(
+        c.plan.parameter_offload
+            ? e.work(CopyWork{Bytes(b.slice(layout_.shards) * size_bytes(c.training.parameter)),
+                              CopyDirection::host_to_device})
+            : WorkId{0});
+  }
+  make_buffers();
+  if (c.plan.activation_offload > 0) {
+    copied_in_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
+    for (CopiedIn& slot : copied_in_) {
+      slot.attention = e.buffer(BufferKind::activation, stage, c.activation.saved_attention, true);
+      slot.mlp = e.buffer(BufferKind::activation, stage, c.activation.saved_mlp, true);
+    }
+  }
+  plan_visits();
+}
+
+std::int64_t StageLowering::on_host(std::int64_t elements) const {
+  return std::llround(c_.plan.optimizer_offload * static_cast<double>(elements));
+}
+
+std::size_t StageLowering::unit_ring_count() const {
+  return c_.plan.overlap_param_gather || c_.plan.parameter_offload
+             ? static_cast<std::size_t>(std::max(1, c_.stack.rules.prefetch_blocks)) + 1
+             : 1;
+}
+
+void StageLowering::make_buffers() {
+  std::int64_t largest = 0;
+  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
+  const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
+  for (const Bucket& b : layout_.buckets) {
+    largest = std::max(largest, b.elements);
+    const std::int64_t slice = b.slice(layout_.shards);
+    const std::int64_t host = on_host(slice);
+    const bool ring = c_.ring_parameters();
+    parameter_.push_back(ring ? kNoBuffer
+                              : e_.buffer(BufferKind::parameter, stage_, b.elements * parameter, true));
+    const BufferKind rest = c_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
+    shard_.push_back(ring ? e_.buffer(rest, stage_, slice * parameter, true) : kNoBuffer);
+    const bool ring_gradient = c_.ring_gradients();
+    gradient_.push_back(ring_gradient
+                            ? kNoBuffer
+                            : e_.buffer(BufferKind::gradient, stage_,
+                                        bytes(c_.state.gradient * static_cast<double>(b.elements)), true));
+    accumulator_.push_back(ring_gradient
+                               ? e_.buffer(BufferKind::gradient, stage_,
+                                           bytes(c_.state.gradient * static_cast<double>(slice)), true)
+                               : kNoBuffer);
+    optimizer_.push_back(e_.buffer(BufferKind::optimizer_state, stage_,
+                                   bytes(c_.state.optimizer * static_cast<double>(slice - host)), true));
+    host_optimizer_.push_back(
+        e_.buffer(BufferKind::host, stage_, bytes(c_.state.optimizer * static_cast<double>(host)), true));
+    host_gradient_.push_back(e_.buffer(
+        BufferKind::host, stage_, host * static_cast<std::int64_t>(size_bytes(c_.training.gradient)), true));
+  }
+  if (c_.ring_parameters()) {
+    for (std::size_t i = 0; i < unit_ring_count(); ++i) {
+      unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
+      if (c_.plan.parameter_offload && layout_.shards > 1)
+        staging_.push_back(
+            e_.buffer(BufferKind::communication, stage_, largest / layout_.shards * parameter, true));
+    }
+  }
+  if (c_.ring_gradients())
+    for (BufferId& slot : gradient_ring_)
+      slot = e_.buffer(BufferKind::communication, stage_,
+                       bytes(c_.state.gradient * static_cast<double>(largest)), true);
+  if (c_.sp())
+    for (BufferId& slot : regathered_)
+      slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);
+  if (c_.stack.rules.clip_gradients) {
+    norm_buffer_ =
+        e_.buffer(BufferKind::workspace, stage_, 8 * static_cast<std::int64_t>(layout_.buckets.size()), true);
+    norm_total_ = e_.buffer(BufferKind::workspace, stage_, 8, true);
+  }
+}
+
+// Adam over the owned slices of buckets [first, last): one launch on the device, one on the host for the offloaded
+// share, whose parameters come back by copy.
+void StageLowering::update(int first, int last) {
+  std::int64_t device = 0, host = 0, local = 0;
+  for (int b = first; b < last; ++b) {
+    const std::int64_t slice = bucket(b).slice(layout_.shards);
+    host += on_host(slice);
+    device += slice - on_host(slice);
+    local += slice;
+  }
+  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
+  const bool ring = c_.ring_parameters();
+  Op op;
+  op.role = OpRole::update;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  if (last - first == 1) op.bucket = static_cast<std::uint16_t>(first);
+  const auto touch = [&](bool on_device) {
+    for (int i = first; i < last; ++i) {
+      const auto b = static_cast<std::size_t>(i);
+      const std::int64_t slice = bucket(i).slice(layout_.shards),
+                         split = (slice - on_host(slice)) * parameter;
+      const BufferId to = ring ? shard_[b] : parameter_[b];
+      if (on_device) {
+        e_.read(c_.ring_gradients() ? accumulator_[b] : gradient_[b], 0,
+                std::llround(c_.state.gradient * static_cast<double>(slice)));
+        e_.read(optimizer_[b]), e_.write(optimizer_[b]);
+        if (!c_.plan.parameter_offload) e_.write(to, 0, split);
+      } else {
+        e_.read(host_gradient_[b]), e_.read(host_optimizer_[b]), e_.write(host_optimizer_[b]);
+        if (c_.plan.parameter_offload) e_.write(to, split, slice * parameter);
+      }
+    }
+    e_.read(norm_total_);
+  };
+  updated_ = kNoOp;
+  if (device > 0) {
+    op.work =
+        e_.work(StateWork{StateKind::update, device, c_.training.parameter, c_.training.gradient, false});
+    op.lanes[0] = lane(LaneKind::compute);
+    updated_ = e_.emit(op);
+    touch(true);
+    if (c_.plan.parameter_offload) {
+      op.role = OpRole::copy_out;
+      op.work = e_.work(CopyWork{Bytes(device * parameter), CopyDirection::device_to_host});
+      op.lanes[0] = lane(LaneKind::device_to_host);
+      updated_ = e_.emit(op, {updated_});
+      for (int i = first; i < last; ++i) {
+        const auto b = static_cast<std::size_t>(i);
+        const std::int64_t slice = bucket(i).slice(layout_.shards);
+        e_.read(optimizer_[b]), e_.write(shard_[b], 0, (slice - on_host(slice)) * parameter);
+      }
+    }
+  }
+  if (host > 0) {
+    op.role = OpRole::update;
+    op.work = e_.work(StateWork{StateKind::update, host, c_.training.parameter, c_.training.gradient, true});
+    op.lanes[0] = lane(LaneKind::host);
+    host_updated_ = e_.emit(op);
+    touch(false);
+    if (!c_.plan.parameter_offload) {
+      op.role = OpRole::copy_in;
+      op.work = e_.work(CopyWork{Bytes(host * parameter), CopyDirection::host_to_device});
+      op.lanes[0] = lane(LaneKind::host_to_device);
+      host_updated_ = e_.emit(op, {host_updated_});
+      for (int i = first; i < last; ++i) {
+        const auto b = static_cast<std::size_t>(i);
+        const std::int64_t slice = bucket(i).slice(layout_.shards);
+        e_.read(host_optimizer_[b]);
+        e_.write(ring ? shard_[b] : parameter_[b], (slice - on_host(slice)) * parameter, slice * parameter);
+      }
+    }
+  }
+}
+
+void StageLowering::begin_step() {
+  const int n = static_cast<int>(layout_.buckets.size());
+  const bool gather = layout_.shards > 1 && !c_.ring_parameters();
+  const bool pipelined = gather && c_.stack.rules.pipelined_update && c_.plan.overlap_param_gather;
+  const auto gather_bucket = [&](int b) {
+    Op op;
+    op.role = OpRole::param_gather;
+    op.stage = static_cast<std::uint16_t>(stage_);
+    op.bucket = static_cast<std::uint16_t>(b);
+    op.work = gather_work_[static_cast<std::size_t>(b)];
+    const bool beside = c_.plan.overlap_param_gather;
+    op.lanes[0] = lane(beside ? LaneKind::param_gather : LaneKind::compute);
+    const OpId id = e_.emit(op, {beside ? updated_ : kNoOp, host_updated_});
+    updated_ = pipelined ? updated_ : kNoOp;  // the lane keeps the order behind the first
+    host_updated_ = kNoOp;
+    const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
+    e_.read(parameter_[static_cast<std::size_t>(b)], 0, bucket(b).slice(layout_.shards) * parameter);
+    e_.write(parameter_[static_cast<std::size_t>(b)]);
+    if (beside) gathered_[static_cast<std::size_t>(b)] = id;
+    return id;
+  };
+  OpId last_gather = kNoOp;
+  if (pipelined) {
+    for (int b = n - 1; b >= 0; --b) {
+      update(b, b + 1);
+      last_gather = gather_bucket(b);
+    }
+  } else {
+    update(0, n);
+    for (int b = n - 1; gather && b >= 0; --b) last_gather = gather_bucket(b);
+  }
+  if (!gather && !c_.ring_parameters()) e_.after(host_updated_), host_updated_ = kNoOp;
+  if (gather && c_.plan.overlap_param_gather && !c_.stack.rules.gather_beside_forward) {
+    e_.after(last_gather);
+    std::fill(gathered_.begin(), gathered_.end(), kNoOp);
+  }
+  if (!c_.ring_gradients()) {
+    Op op;
+    op.role = OpRole::zero_grad;
+    op.stage = static_cast<std::uint16_t>(stage_);
+    op.work = e_.work(
+        StateWork{StateKind::zero, layout_.padded, c_.training.parameter, c_.training.gradient, false});
+    op.lanes[0] = lane(LaneKind::compute);
+    e_.emit(op);
+    for (BufferId gradient : gradient_) e_.write(gradient);
+  }
+}
+
+}  // namespace sextant::lowering

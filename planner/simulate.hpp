@@ -1,0 +1,38 @@
+// When does each operation of a graph run? One pass: an op starts when its dependencies have ended and its lanes are
+// free. No event queue and no policy: nothing here is decided that the runtime would decide differently.
+//
+// Interference: communication beside compute takes multiprocessors and memory bandwidth. After a first pass every
+// compute op is lengthened by `comm_slows_compute` times the time that collectives of its stage ran beside it, every
+// such collective by `compute_slows_comm` times the compute beside it, and the pass is repeated once. So time never
+// falls below the first pass, which keeps bounds on it admissible.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/execution_graph.hpp"
+#include "core/timeline.hpp"
+#include "cost_models/cost_model.hpp"
+
+namespace sextant {
+
+struct SimulateOptions {
+  double comm_slows_compute = 0.0;
+  double compute_slows_comm = 0.0;
+  // Factors on compute per stage (stragglers, slower devices); empty = 1.
+  std::vector<double> stage_compute_factor;
+};
+
+// Prices every distinct work of the graph once: costs[WorkId].
+std::vector<OpCost> price(const ExecutionGraph&, const CostModel&);
+
+Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions& = {});
+
+// The makespan alone, with `scratch` reused between calls: what the search calls.
+struct SimulateScratch {
+  std::vector<double> duration, end, lane_free;
+};
+Seconds simulated_step(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions&,
+                       SimulateScratch&);
+
+}  // namespace sextant
