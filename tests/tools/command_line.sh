@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The command as a user meets it: pipes, a full disk, widths, colours, bad words. Usage: command_line.sh SEXTANT
+set -uo pipefail
+sextant=$1
+failures=0
+unset COLUMNS NO_COLOR
+
+# expect STATUS PATTERN COMMAND...: runs it, wants the exit code and a line of output that matches.
+expect() {
+  local want=$1 pattern=$2 out status
+  shift 2
+  out=$("$@" 2>&1)
+  status=$?
+  if [[ $status -ne $want ]] || ! grep -Eq -- "$pattern" <<<"$out"; then
+    printf 'FAILED: %s\n  wanted exit %s and /%s/, got exit %s and:\n%s\n' "$*" "$want" "$pattern" "$status" "$out"
+    failures=$((failures + 1))
+  fi
+}
+sh_() { bash -c "$1"; }
+
+expect 0 '^sextant [0-9]' "$sextant" --version
+expect 2 'usage: sextant VERB' "$sextant"
+expect 2 "did you mean 'sextant doctor'" "$sextant" docter
+expect 2 'has no option --wid' "$sextant" doctor --wid
+expect 2 'try: sextant doctor --help' "$sextant" doctor --wid
+expect 7 'could not be written.*disk full' sh_ "'$sextant' completion bash >/dev/full"
+expect 7 'could not be written' sh_ "'$sextant' --help >/dev/full"
+expect 0 '^usage' sh_ "'$sextant' --help | head -1"
+expect 2 '--presets: found /etc/passwd' "$sextant" presets --presets /etc/passwd
+
+# Neither pipes nor NO_COLOR get colours; --color always does.
+expect 1 '^$' sh_ "'$sextant' doctor | grep -q \$'\\e'; exit \$?"
+expect 0 'yes' sh_ "'$sextant' doctor --color always | grep -q \$'\\e' && echo yes"
+expect 0 'ASCII' sh_ "LC_ALL=C '$sextant' doctor --color never | LC_ALL=C grep -q '[^ -~]' || echo ASCII"
+
+for columns in 80 120; do
+  for verb in $("$sextant" --help | sed -n '/^verbs/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+    wide=$(COLUMNS=$columns "$sextant" "$verb" --help | grep -v 'sextant ' | awk -v w=$columns 'length($0) > w')
+    [[ -z $wide ]] || { printf 'FAILED: %s --help is wider than %s:\n%s\n' "$verb" "$columns" "$wide"; failures=$((failures + 1)); }
+  done
+done
+
+# Negative control of this script's own check.
+before=$failures
+expect 0 'no such text' "$sextant" --version >/dev/null
+[[ $failures -gt $before ]] && failures=$before || { echo "FAILED: expect() accepts anything"; failures=$((failures + 1)); }
+
+[[ $failures -eq 0 ]] && echo "all as expected"
+exit $((failures > 0))

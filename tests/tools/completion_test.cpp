@@ -1,0 +1,73 @@
+// Completion scripts: each shell that is installed reads them; bash completes with them.
+#include "tools/completion.hpp"
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tools/machine.hpp"
+
+namespace sextant {
+namespace {
+
+std::string temporary(const std::string& text) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("sextant_completion_" + std::to_string(getpid()));
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+std::string output_of(const std::string& command) {
+  std::string out;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 256> buffer{};
+  while (pipe && fgets(buffer.data(), buffer.size(), pipe)) out += buffer.data();
+  const int status = pipe ? pclose(pipe) : -1;
+  return out + (status == 0 ? "" : "status " + std::to_string(status));
+}
+
+// What bash offers when TAB is pressed behind `words`.
+std::string offered(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) line += " '" + word + "'";
+  const std::string script =
+      temporary(bash_completion(CommandLine()) + "\nCOMP_WORDS=(" + line +
+                ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_sextant\necho \"${COMPREPLY[@]}\"\n");
+  return output_of("bash " + script);
+}
+
+TEST(Completion, BashOffersVerbsOptionsAndChoices) {
+  EXPECT_EQ(offered({"sextant", "do"}), "doctor\n");
+  EXPECT_EQ(offered({"sextant", "doctor", "--co"}), "--color\n");
+  EXPECT_EQ(offered({"sextant", "doctor", "--color", ""}), "auto always never\n");
+  EXPECT_EQ(offered({"sextant", "completion", "z"}), "zsh\n");
+  EXPECT_EQ(offered({"sextant", "doctor", "--xyz"}), "\n");
+}
+
+TEST(Completion, EveryOptionOfEveryVerbIsInEveryScript) {
+  const CommandLine line;
+  for (const auto& script : {bash_completion(line), zsh_completion(line), fish_completion(line)})
+    for (std::size_t i = 0; i < line.apps.size(); ++i) {
+      EXPECT_NE(script.find(verbs()[i].name), std::string::npos);
+      for (const CLI::Option* option : line.apps[i]->get_options())
+        for (const auto& name : option->get_lnames()) EXPECT_NE(script.find(name), std::string::npos) << name;
+    }
+}
+
+class Syntax : public ::testing::TestWithParam<const char*> {};
+TEST_P(Syntax, ShellReadsItsScript) {
+  const std::string shell = GetParam();
+  if (!find_program(shell)) GTEST_SKIP() << shell << " is not installed";
+  const CommandLine line;
+  const std::string script = shell == "bash"  ? bash_completion(line)
+                             : shell == "zsh" ? zsh_completion(line)
+                                              : fish_completion(line);
+  EXPECT_EQ(output_of(shell + " -n " + temporary(script) + " 2>&1"), "");
+  EXPECT_NE(output_of(shell + " -n " + temporary(script + "\nif (\n") + " 2>&1"), "");  // negative control
+}
+INSTANTIATE_TEST_SUITE_P(Shells, Syntax, ::testing::Values("bash", "zsh", "fish"));
+
+}  // namespace
+}  // namespace sextant

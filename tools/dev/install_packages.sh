@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building and testing need. Asks dpkg first and does nothing when all are
+# there. Works as root and through sudo. With --checks also what .ci/run needs (format, lint), with --fuzz
+# what the fuzzers need.
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
+
+packages=(
+  g++ cmake ninja-build pkg-config              # build
+  libcli11-dev libfmt-dev nlohmann-json3-dev    # command line, text, JSON
+  libboost-dev libboost-graph-dev               # cluster graphs
+  libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
+  libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
+  libdnnl-dev                                   # CPU matrix products
+  libopenmpi-dev openmpi-bin                    # many processes
+  googletest libgtest-dev librapidcheck-dev libbenchmark-dev python3 # tests
+)
+for option in "$@"; do
+  case $option in
+    --checks) packages+=(clang-format clang-tidy shellcheck) ;;
+    --fuzz) packages+=(clang libclang-rt-14-dev) ;;
+    --list) printf '%s\n' "${packages[@]}"; exit 0 ;;
+    -h | --help)
+      say "usage: tools/dev/install_packages.sh [--checks] [--fuzz] [--list]"
+      say "Installs missing Debian packages; --list prints their names and installs nothing."
+      exit 0
+      ;;
+    *) fail "unknown option $option" "try: tools/dev/install_packages.sh --help" ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  say "This is no Debian system: packages are left alone. Needed, by their Debian names:"
+  say "  ${packages[*]}"
+  exit 0
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  say "All ${#packages[@]} packages are installed."
+  exit 0
+fi
+
+if [[ $(id -u) -eq 0 ]]; then
+  as_root=()
+elif command -v sudo >/dev/null; then
+  as_root=(sudo)
+else
+  fail "${#missing[@]} packages are missing, and neither root nor sudo is at hand" \
+    "as root, run: apt-get install --no-install-recommends ${missing[*]}"
+fi
+
+step "Installing ${#missing[@]} of ${#packages[@]} packages: ${missing[*]}"
+"${as_root[@]}" apt-get update -q || say "(package lists could not be refreshed; trying with the ones at hand)"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" ||
+  fail "apt-get could not install the packages; its message is above" \
+    "check the network and /etc/apt/sources.list, then run this script again: it goes on where it stopped"
+say "Packages installed."

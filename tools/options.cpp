@@ -1,0 +1,114 @@
+#include "tools/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+namespace sextant {
+
+namespace {
+// What messages call the option: its long form. (A positional argument gets dashes too: a problem of the
+// command line is told from one of a file by them.)
+std::string shown_flag(const OptionRecord& record) {
+  const std::string flags = record.flag;
+  const std::size_t dashes = flags.find("--");
+  return dashes == std::string::npos ? "--" + flags : flags.substr(dashes);
+}
+
+template <class T>
+void add_any_number(CLI::App& app, const OptionRecord& record, T& target, std::string_view kind) {
+  const auto parse = [record, &target, kind](const CLI::results_t& results) {
+    const std::string& text = results.front();
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const auto number = static_cast<double>(value);
+    if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number) ||
+        number < record.min || number > record.max)
+      throw ConfigError(Problem{.file = shown_flag(record),
+                                .key = "",
+                                .value = text.empty() ? "nothing" : text,
+                                .expected = fmt::format("{} {}from {} to {}", kind,
+                                                        *record.unit ? fmt::format("({}) ", record.unit) : "",
+                                                        record.min, record.max),
+                                .hint = ""});
+    target = value;
+    return true;
+  };
+  app.add_option(record.flag, parse, record.text)
+      ->type_name(record.metavar)
+      ->default_str(fmt::format("{}", target));
+}
+}  // namespace
+
+void add_number(CLI::App& app, const OptionRecord& record, int& target) {
+  add_any_number(app, record, target, "a whole number");
+}
+
+void add_number(CLI::App& app, const OptionRecord& record, double& target) {
+  add_any_number(app, record, target, "a number");
+}
+
+void add_text(CLI::App& app, const OptionRecord& record, std::string& target) {
+  const auto parse = [record, &target](const CLI::results_t& results) {
+    const std::string& text = results.front();
+    const auto words = choices(record.metavar);
+    if (!words.empty() && std::find(words.begin(), words.end(), text) == words.end()) {
+      const std::string near = closest(text, words);
+      throw ConfigError(Problem{.file = shown_flag(record),
+                                .key = "",
+                                .value = text,
+                                .expected = fmt::format("one of {}", fmt::join(words, ", ")),
+                                .hint = near.empty() ? "" : fmt::format("did you mean {}?", near)});
+    }
+    target = text;
+    return true;
+  };
+  app.add_option(record.flag, parse, record.text)->type_name(record.metavar)->default_str(target);
+}
+
+void add_list(CLI::App& app, const OptionRecord& record, std::vector<std::string>& target) {
+  app.add_option(record.flag, target, record.text)
+      ->type_name(record.metavar)
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+}
+
+void add_flag(CLI::App& app, const OptionRecord& record, bool& target) {
+  app.add_flag(record.flag, target, record.text);
+}
+
+std::vector<std::string> choices(const std::string& metavar) {
+  std::vector<std::string> words;
+  if (metavar.find('|') == std::string::npos || metavar.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 0)
+    return words;
+  for (std::size_t begin = 0; begin <= metavar.size();) {
+    const std::size_t end = std::min(metavar.find('|', begin), metavar.size());
+    words.push_back(metavar.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+void add_common_options(CLI::App& app, CommonOptions& common) {
+  add_flag(app, {.flag = "--json", .metavar = "", .text = "print JSON (schema in docs/json.md)"},
+           common.json);
+  add_flag(app,
+           {.flag = "--wide", .metavar = "", .text = "keep every table column, even beyond the terminal"},
+           common.wide);
+  add_text(app, {.flag = "--color", .metavar = "auto|always|never", .text = "colours of the output"},
+           common.color);
+  add_text(
+      app,
+      {.flag = "--presets",
+       .metavar = "DIR",
+       .text =
+           "folder with models/, devices/, fabrics/, clusters/ and stacks/ in place of the installed one"},
+      common.presets);
+}
+
+}  // namespace sextant

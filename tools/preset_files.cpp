@@ -1,0 +1,47 @@
+#include "tools/preset_files.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+#ifndef SEXTANT_SOURCE_PRESETS
+#define SEXTANT_SOURCE_PRESETS ""
+#endif
+
+namespace sextant {
+
+namespace fs = std::filesystem;
+
+fs::path find_presets(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty()) {
+    if (fs::is_directory(folder, error)) return folder;
+    throw ConfigError(Problem{.file = "--presets",
+                              .key = "",
+                              .value = folder,
+                              .expected = "a folder with models/, clusters/, ...",
+                              .hint = ""});
+  }
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = executable.parent_path().parent_path() / "share/sextant/presets";
+  for (const fs::path& place : {installed, fs::path(SEXTANT_SOURCE_PRESETS)})
+    if (!place.empty() && fs::is_directory(place, error)) return place;
+  throw ConfigError(Problem{.file = installed.string(),
+                            .key = "",
+                            .value = "no such folder",
+                            .expected = "the presets of sextant",
+                            .hint = "install with cmake --install, or name the folder with --presets DIR"});
+}
+
+std::vector<std::string> preset_names(const fs::path& presets, std::string_view kind) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(presets / kind, error))
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace sextant

@@ -1,0 +1,91 @@
+#include "tools/terminal.hpp"
+
+#include <array>
+#include <charconv>
+#include <clocale>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <string>
+
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace sextant {
+
+namespace {
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+int terminal_columns() {
+  const std::string_view text = environment("COLUMNS");
+  int columns = 0;
+  std::from_chars(text.data(), text.data() + text.size(), columns);
+  if (columns > 0) return columns;
+  winsize size{};
+  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return size.ws_col;
+  return isatty(STDOUT_FILENO) ? 80 : kUnlimitedColumns;
+}
+}  // namespace
+
+Terminal detect_terminal() {
+  std::setlocale(LC_CTYPE, "");
+  const bool may_color = environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+  return {.out = std::cout,
+          .err = std::cerr,
+          .columns = terminal_columns(),
+          .color = may_color && isatty(STDOUT_FILENO),
+          .err_color = may_color && isatty(STDERR_FILENO),
+          .utf8 = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+          .err_is_terminal = isatty(STDERR_FILENO) && environment("TERM") != "dumb"};
+}
+
+std::string paint(bool color, Style style, std::string_view text) {
+  constexpr std::array<std::string_view, 5> codes = {"1", "2", "31", "32", "33"};
+  if (!color) return std::string(text);
+  std::string out = "\x1b[";
+  out += codes[static_cast<std::size_t>(style)];
+  out += 'm';
+  out += text;
+  out += "\x1b[0m";
+  return out;
+}
+
+int display_width(std::string_view text) {
+  int width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b') {
+      i = std::min(text.find('m', i), text.size());
+    } else if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) {
+      ++width;  // every byte but the continuation bytes of a code point
+    }
+  }
+  return width;
+}
+
+std::vector<std::string> wrap(std::string_view text, int width) {
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const std::size_t stop = std::min(text.find_first_of(" \n"), text.size());
+    const std::string_view word = text.substr(0, stop);
+    const bool line_break = stop < text.size() && text[stop] == '\n';
+    text.remove_prefix(std::min(stop + 1, text.size()));
+    std::string& line = lines.back();
+    if (line.empty())
+      line = word;
+    else if (word.empty())
+      line += ' ';
+    else if (display_width(line) + 1 + display_width(word) <= width)
+      (line += ' ') += word;
+    else
+      lines.emplace_back(word);
+    if (line_break) lines.emplace_back();
+  }
+  return lines;
+}
+
+}  // namespace sextant

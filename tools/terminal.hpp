@@ -1,0 +1,37 @@
+// Where a verb writes and what that place can show: width, colour, UTF-8. stdout is the answer, stderr is
+// progress and messages. Only detect_terminal() reads the environment; tests make their own.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sextant {
+
+inline constexpr int kUnlimitedColumns = 1 << 20;
+
+struct Terminal {
+  std::ostream& out;
+  std::ostream& err;
+  int columns = 80;  // of stdout; kUnlimitedColumns when it is a pipe or file and COLUMNS is not set
+  bool color = false;
+  bool err_color = false;
+  bool utf8 = true;
+  bool err_is_terminal = false;
+};
+
+// Of this process: COLUMNS before the device's own width; NO_COLOR and TERM=dumb switch colour off; UTF-8
+// only when the locale says so.
+Terminal detect_terminal();
+
+enum class Style { bold, dim, red, green, yellow };
+std::string paint(bool color, Style, std::string_view text);
+
+// Number of columns that UTF-8 text takes: code points, without colour sequences.
+int display_width(std::string_view text);
+
+// Lines of at most `width` columns, broken at spaces; a longer word stays whole.
+std::vector<std::string> wrap(std::string_view text, int width);
+
+}  // namespace sextant

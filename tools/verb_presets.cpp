@@ -1,0 +1,168 @@
+// `sextant presets`: what is built in (models, clusters, devices, fabrics, stacks), and every value of one of
+// them with its source.
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/preset_files.hpp"
+#include "tools/table.hpp"
+#include "tools/verbs.hpp"
+
+namespace sextant {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+struct PresetsOptions {
+  std::vector<std::string> words;
+  bool names = false;
+};
+
+Json read_preset(const fs::path& path) {
+  std::ifstream file(path);
+  Json value = Json::parse(file, nullptr, false, true);
+  if (!file || value.is_discarded())
+    throw ConfigError(
+        Problem{.file = path.string(), .key = "", .value = "", .expected = "readable JSON", .hint = ""});
+  return value;
+}
+
+// One line of a file: a value by its path, with what the file says about its origin.
+struct Leaf {
+  std::string key, value, source;
+};
+
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// A leaf is a plain value, a list, or an object {"value": ..., "unit": ..., "source": ..., "date": ...}.
+void collect(const Json& node, const std::string& key, std::vector<Leaf>& leaves) {
+  if (!node.is_object()) {
+    leaves.push_back({key, text_of(node), ""});
+  } else if (node.contains("value")) {
+    const auto part = [&](const char* name) { return node.contains(name) ? text_of(node.at(name)) : ""; };
+    std::string value = part("value"), source = part("source");
+    if (node.contains("unit")) value += " " + part("unit");
+    if (node.contains("low") && node.contains("high"))
+      value += fmt::format(" ({} to {})", part("low"), part("high"));
+    if (node.contains("date")) source += (source.empty() ? "" : ", ") + part("date");
+    leaves.push_back({key, value, source});
+  } else {
+    for (const auto& [name, part] : node.items())
+      collect(part, key.empty() ? name : key + "." + name, leaves);
+  }
+}
+
+ExitCode show(Session& session, const fs::path& presets, const std::string& name) {
+  std::vector<std::pair<std::string_view, fs::path>> found;
+  std::vector<std::string> all;
+  for (const std::string_view kind : kPresetKinds)
+    for (const auto& known : preset_names(presets, kind)) {
+      all.push_back(known);
+      if (known == name) found.emplace_back(kind, presets / kind / (known + ".json"));
+    }
+  if (found.empty()) {
+    const std::string near = closest(name, all);
+    throw ConfigError(
+        Problem{.file = "--presets",
+                .key = "",
+                .value = name,
+                .expected = "the name of a preset",
+                .hint = near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)});
+  }
+  if (session.common.json) {
+    Json files = Json::array();
+    for (const auto& [kind, path] : found)
+      files.push_back(
+          {{"kind", kind}, {"name", name}, {"path", path.string()}, {"content", read_preset(path)}});
+    print_json(session, "presets.show", {{"presets", files}});
+    return ExitCode::ok;
+  }
+  for (const auto& [kind, path] : found) {
+    std::vector<Leaf> leaves;
+    collect(read_preset(path), "", leaves);
+    Table table({{"key", Align::left}, {"value", Align::left}, {"source", Align::left}});
+    for (const auto& leaf : leaves) table.add_row({leaf.key, leaf.value, leaf.source});
+    session.terminal.out << fmt::format("{} of {}: {}\n\n", name, kind, path.string())
+                         << table.render(session.terminal, session.common.wide) << '\n';
+  }
+  session.terminal.out << "next: override any value with --set KEY=VALUE, or copy the file and edit it\n";
+  return ExitCode::ok;
+}
+
+ExitCode list(Session& session, const fs::path& presets, bool names_only,
+              const std::vector<std::string>& kinds) {
+  if (session.common.json) {
+    Json answer = {{"folder", presets.string()}};
+    for (const auto& kind : kinds) answer[kind] = preset_names(presets, kind);
+    print_json(session, "presets", answer);
+    return ExitCode::ok;
+  }
+  if (names_only) {
+    for (const auto& kind : kinds)
+      for (const auto& name : preset_names(presets, kind)) session.terminal.out << name << '\n';
+    return ExitCode::ok;
+  }
+  const int width = std::clamp(session.terminal.columns, 40, 100);
+  for (const auto& kind : kinds) {
+    const auto names = preset_names(presets, kind);
+    if (names.empty()) continue;
+    session.terminal.out << paint(session.terminal.color, Style::bold, kind) << '\n';
+    for (const auto& line : wrap(fmt::format("{}", fmt::join(names, "  ")), width - 2))
+      session.terminal.out << "  " << line << '\n';
+  }
+  session.terminal.out << "\nnext: sextant presets show NAME prints every value with its source\n";
+  return ExitCode::ok;
+}
+
+ExitCode run(Session& session, const PresetsOptions& options) {
+  const fs::path presets = session.presets();
+  const auto& words = options.words;
+  const std::vector<std::string> kinds(kPresetKinds.begin(), kPresetKinds.end());
+  if (words.empty()) return list(session, presets, options.names, kinds);
+  if (words[0] == "show") {
+    if (words.size() != 2) throw UsageError("show needs the name of one preset");
+    return show(session, presets, words[1]);
+  }
+  for (const auto& word : words)
+    if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {
+      auto known = kinds;
+      known.emplace_back("show");
+      const std::string near = closest(word, known);
+      throw UsageError(fmt::format("'{}' is no kind of preset: expected {}, or show NAME{}", word,
+                                   fmt::join(kinds, ", "),
+                                   near.empty() ? "" : fmt::format("\n  did you mean {}?", near)));
+    }
+  return list(session, presets, options.names, words);
+}
+
+}  // namespace
+
+Verb presets_verb() {
+  return {.name = "presets",
+          .summary = "list the built-in models, clusters, devices, fabrics and stacks",
+          .description =
+              "Lists what --model, --cluster and --stack know by name. With 'show NAME', prints every "
+              "value of one preset and where it comes from.",
+          .examples = {{"all names", "sextant presets"},
+                       {"only the models, as JSON", "sextant presets models --json"}},
+          .define = [](CLI::App& app) -> Run {
+            auto options = std::make_shared<PresetsOptions>();
+            app.add_option("what", options->words,
+                           "models, clusters, devices, fabrics, stacks or cost (default: all), or: show NAME")
+                ->type_name("KIND");
+            add_flag(app, {.flag = "--names", .metavar = "", .text = "bare names, one a line, for scripts"},
+                     options->names);
+            return [options](Session& session) { return run(session, *options); };
+          }};
+}
+
+}  // namespace sextant

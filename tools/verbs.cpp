@@ -1,0 +1,29 @@
+#include "tools/verbs.hpp"
+
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/preset_files.hpp"
+
+namespace sextant {
+
+const std::vector<Verb>& verbs() {
+  static const std::vector<Verb> table = {
+      presets_verb(),
+      doctor_verb(),
+      completion_verb(),
+  };
+  return table;
+}
+
+std::filesystem::path Session::presets() const { return find_presets(common.presets); }
+
+void print_json(Session& session, const std::string& verb, const nlohmann::ordered_json& fields) {
+  nlohmann::ordered_json answer = {{"schema", "sextant." + verb + "/1"}};
+  answer.update(fields);
+  session.terminal.out << answer.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                       << '\n';
+}
+
+}  // namespace sextant

@@ -1,0 +1,49 @@
+// The verbs of the command, in one explicit table (verbs.cpp). A verb describes itself, adds its options to a
+// CLI11 app and hands back what to run once they are parsed. Its examples are executed by the tests.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/error.hpp"
+#include "tools/options.hpp"
+#include "tools/terminal.hpp"
+
+namespace sextant {
+
+struct Session {
+  Terminal terminal;
+  CommonOptions common;
+  std::filesystem::path presets() const;  // throws ConfigError when there are none
+};
+
+using Run = std::function<ExitCode(Session&)>;
+
+struct Example {
+  std::string what;
+  std::string command;
+};
+
+struct Verb {
+  std::string name;
+  std::string summary;      // one line
+  std::string description;  // some sentences, wrapped by --help
+  std::vector<Example> examples;
+  std::function<Run(CLI::App&)> define;
+};
+
+const std::vector<Verb>& verbs();
+
+Verb presets_verb();
+Verb doctor_verb();
+Verb completion_verb();
+
+// The answer of --json: {"schema": "sextant.<verb>/1", ...}, two-space indent, invalid UTF-8 replaced.
+void print_json(Session&, const std::string& verb, const nlohmann::ordered_json& fields);
+
+}  // namespace sextant
