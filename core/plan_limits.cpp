@@ -1,0 +1,250 @@
+#include "core/plan_limits.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/decimal.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::array<std::string_view, 2> kOffOn = {"off", "on"};
+constexpr std::array<std::string_view, 4> kSchedules = {"1f1b", "int", "gpipe", "zb"};
+constexpr std::array<std::string_view, 3> kRecompute = {"none", "sel", "full"};
+
+// In the order of PlanField. Names are the parts of a plan key; the second name is the field's own.
+struct FieldRow {
+  std::string_view name, long_name;
+  int least, most;
+  const std::string_view* words;  // of values 0 .. most, or none
+  double (*value)(const ParallelPlan&);
+};
+constexpr std::array kFields = {
+    FieldRow{"tp", "tensor_parallel", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.tp); }},
+    FieldRow{"cp", "context_parallel", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.cp); }},
+    FieldRow{"pp", "pipeline_parallel", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.pp); }},
+    FieldRow{"vp", "virtual_stages", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.vp); }},
+    FieldRow{"dp", "data_parallel", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.dp); }},
+    FieldRow{"z", "zero", 0, 3, nullptr, [](const ParallelPlan& p) { return double(p.zero_stage); }},
+    FieldRow{"sd", "shard_degree", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.shards()); }},
+    FieldRow{"mbs", "micro_batch", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.micro_batch); }},
+    FieldRow{"sp", "sequence_parallel", 0, 1, kOffOn.data(),
+             [](const ParallelPlan& p) { return double(p.sequence_parallel); }},
+    FieldRow{"schedule", "pipeline_schedule", 0, 3, kSchedules.data(),
+             [](const ParallelPlan& p) { return double(static_cast<int>(p.schedule)); }},
+    FieldRow{"rec", "recompute", 0, 2, kRecompute.data(),
+             [](const ParallelPlan& p) { return double(static_cast<int>(p.recompute.kind)); }},
+    FieldRow{"oo", "optimizer_offload", 0, 100, nullptr,
+             [](const ParallelPlan& p) { return 100.0 * p.optimizer_offload; }},
+    FieldRow{"po", "parameter_offload", 0, 1, kOffOn.data(),
+             [](const ParallelPlan& p) { return double(p.parameter_offload); }},
+    FieldRow{"ao", "activation_offload", 0, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.activation_offload); }},
+    FieldRow{"gr", "overlap_grad_reduce", 0, 1, kOffOn.data(),
+             [](const ParallelPlan& p) { return double(p.overlap_grad_reduce); }},
+    FieldRow{"pg", "overlap_param_gather", 0, 1, kOffOn.data(),
+             [](const ParallelPlan& p) { return double(p.overlap_param_gather); }},
+    FieldRow{"tpo", "overlap_tp", 0, 1, kOffOn.data(),
+             [](const ParallelPlan& p) { return double(p.overlap_tp); }},
+};
+
+// Longer signs first, so that "<=" is not read as "<".
+constexpr std::array<std::pair<std::string_view, Relation>, 8> kRelations = {{{"<=", Relation::less_equal},
+                                                                              {">=", Relation::greater_equal},
+                                                                              {"!=", Relation::not_equal},
+                                                                              {"==", Relation::equal},
+                                                                              {"=", Relation::equal},
+                                                                              {"<", Relation::less},
+                                                                              {">", Relation::greater},
+                                                                              {":", Relation::equal}}};
+
+const FieldRow& row(PlanField field) { return kFields[static_cast<std::size_t>(field)]; }
+
+bool holds(double x, Relation relation, double limit) {
+  switch (relation) {
+    case Relation::equal:
+      return x == limit;
+    case Relation::not_equal:
+      return x != limit;
+    case Relation::less:
+      return x < limit;
+    case Relation::less_equal:
+      return x <= limit;
+    case Relation::greater:
+      return x > limit;
+    case Relation::greater_equal:
+      return x >= limit;
+  }
+  return false;
+}
+
+std::string value_text(const FieldRow& field, double value) {
+  return field.words ? std::string(field.words[static_cast<std::size_t>(value)]) : decimal(value);
+}
+
+std::string text_of(const PlanLimit& limit) {
+  const auto sign = std::find_if(kRelations.begin(), kRelations.end(), [&](const auto& known) {
+    return known.second == limit.relation && known.first != "==";
+  });
+  return fmt::format("{}{}{}", row(limit.field).name, sign->first, value_text(row(limit.field), limit.value));
+}
+
+std::string allowed_values(const FieldRow& field) {
+  if (field.words)
+    return fmt::format("{}: one of {}", field.name,
+                       fmt::join(field.words, field.words + field.most + 1, ", "));
+  return fmt::format("{}: a number from {} to {}{}", field.name, field.least, field.most,
+                     field.name == "oo" ? " (percent)" : "");
+}
+
+std::optional<double> parse_value(const FieldRow& field, std::string_view text) {
+  for (int i = 0; field.words && i <= field.most; ++i)
+    if (field.words[i] == text) return i;
+  if (field.words == kOffOn.data() && (text == "0" || text == "1")) return text == "1" ? 1 : 0;
+  if (field.words == kRecompute.data() && text == "selective") return 1;
+  if (field.words) return std::nullopt;
+  const auto number = parse_decimal(text);
+  const bool whole = number && (*number == std::floor(*number) || field.name == "oo");
+  return whole && *number >= field.least && *number <= field.most ? number : std::nullopt;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = std::min(text.find_first_not_of(" \t"), text.size());
+  text.remove_prefix(begin);
+  text.remove_suffix(text.size() - std::min(text.find_last_not_of(" \t") + 1, text.size()));
+  return text;
+}
+
+// The limits of a field exclude each other when neither its ends, nor the limits' own values, nor their
+// neighbours satisfy all of them.
+std::vector<Problem> contradictions(const PlanLimits& all, const std::string& flag) {
+  std::vector<Problem> problems;
+  for (std::size_t f = 0; f < kFields.size(); ++f) {
+    const auto field = static_cast<PlanField>(f);
+    std::vector<double> tries = {double(kFields[f].least), double(kFields[f].most)};
+    std::string texts;
+    for (const auto& limit : all.limits)
+      if (limit.field == field) {
+        for (const double step : {-1.0, -0.5, 0.0, 0.5, 1.0}) tries.push_back(limit.value + step);
+        texts += (texts.empty() ? "" : ",") + text_of(limit);
+      }
+    const bool whole = kFields[f].name != "oo";
+    const bool possible = std::any_of(tries.begin(), tries.end(), [&](double x) {
+      return (!whole || x == std::floor(x)) && x >= kFields[f].least && x <= kFields[f].most &&
+             all.admits(field, x);
+    });
+    if (!possible)
+      problems.push_back({.file = flag,
+                          .key = std::string(kFields[f].name),
+                          .value = texts,
+                          .expected = "limits that some value satisfies",
+                          .hint = ""});
+  }
+  return problems;
+}
+
+class LimitParser {
+ public:
+  LimitParser(std::string flag, bool only_equal) : flag_(std::move(flag)), only_equal_(only_equal) {}
+
+  PlanLimits parse(std::string_view text) {
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const auto end = std::min(text.find(',', begin), text.size());
+      read(trimmed(text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    if (problems_.empty()) problems_ = contradictions(limits_, flag_);
+    if (!problems_.empty()) throw ConfigError(std::move(problems_));
+    return limits_;
+  }
+
+ private:
+  void read(std::string_view item) {
+    const std::size_t at = item.find_first_of("<>=!:");
+    const auto known = std::find_if(kRelations.begin(), kRelations.end(), [&](const auto& sign) {
+      return at != item.npos && item.substr(at).starts_with(sign.first);
+    });
+    const std::string_view name = trimmed(item.substr(0, std::min(at, item.size())));
+    if (known == kRelations.end() || name.empty())
+      return wrong(item,
+                   only_equal_ ? "field=value, as in tp=4,pp=2" : "a limit, as in tp<=8,mbs<=4,rec!=full");
+    const auto field = std::find_if(kFields.begin(), kFields.end(),
+                                    [&](const FieldRow& r) { return name == r.name || name == r.long_name; });
+    if (field == kFields.end()) return unknown(name);
+    if (only_equal_ && known->second != Relation::equal)
+      return wrong(item, "field=value", fmt::format("--limit '{}' narrows a field", item));
+    const std::string_view text = trimmed(item.substr(at + known->first.size()));
+    const auto value = parse_value(*field, text);
+    if (!value) return wrong(text.empty() ? "nothing" : text, allowed_values(*field));
+    limits_.limits.push_back({static_cast<PlanField>(field - kFields.begin()), known->second, *value});
+  }
+
+  void unknown(std::string_view name) {
+    std::vector<std::string> names;
+    for (const auto& r : kFields) names.emplace_back(r.name), names.emplace_back(r.long_name);
+    const std::string near = closest(name, names);
+    std::vector<std::string_view> shorts;
+    for (const auto& r : kFields) shorts.push_back(r.name);
+    wrong(name, fmt::format("one of {}", fmt::join(shorts, ", ")),
+          near.empty() ? "" : fmt::format("did you mean {}?", near));
+  }
+
+  void wrong(std::string_view found, std::string expected, std::string hint = "") {
+    problems_.push_back({.file = flag_,
+                         .key = "",
+                         .value = std::string(found.empty() ? "nothing" : found),
+                         .expected = std::move(expected),
+                         .hint = std::move(hint)});
+  }
+
+  std::string flag_;
+  bool only_equal_;
+  PlanLimits limits_;
+  std::vector<Problem> problems_;
+};
+
+}  // namespace
+
+double field_value(const ParallelPlan& plan, PlanField field) { return row(field).value(plan); }
+
+bool PlanLimits::admits(PlanField field, double value) const {
+  return std::all_of(limits.begin(), limits.end(), [&](const PlanLimit& limit) {
+    return limit.field != field || holds(value, limit.relation, limit.value);
+  });
+}
+
+bool PlanLimits::admits(const ParallelPlan& plan) const {
+  return std::all_of(limits.begin(), limits.end(), [&](const PlanLimit& limit) {
+    return holds(field_value(plan, limit.field), limit.relation, limit.value);
+  });
+}
+
+PlanLimits parse_plan_limits(std::string_view text, const std::string& flag, bool only_equal) {
+  return LimitParser(flag, only_equal).parse(text);
+}
+
+std::string to_string(const PlanLimits& all) {
+  std::string out;
+  for (const auto& limit : all.limits) out += (out.empty() ? "" : ",") + text_of(limit);
+  return out;
+}
+
+PlanLimits combine(PlanLimits a, const PlanLimits& b) {
+  a.limits.insert(a.limits.end(), b.limits.begin(), b.limits.end());
+  if (auto problems = contradictions(a, "--fix, --limit"); !problems.empty()) throw ConfigError(problems);
+  return a;
+}
+
+}  // namespace sextant

@@ -1,0 +1,88 @@
+#include "core/plan_limits.hpp"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "tests/support/arbitrary.hpp"
+
+namespace sextant {
+namespace {
+
+std::string problem_of(std::string_view text, bool only_equal = false) {
+  try {
+    parse_plan_limits(text, "--limit", only_equal);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(PlanLimits, AdmitsByFieldAndByPlan) {
+  const PlanLimits limits = parse_plan_limits("tp<=8, mbs<=4,rec!=full,zero>=1,dp>1", "--limit");
+  ParallelPlan plan = parse_plan_key("tp8.dp2.z1.mbs4");
+  EXPECT_TRUE(limits.admits(plan));
+  EXPECT_TRUE(limits.admits(PlanField::tp, 8));
+  EXPECT_FALSE(limits.admits(PlanField::tp, 16));
+  EXPECT_TRUE(limits.admits(PlanField::pp, 64));  // not limited
+  for (const auto& change : std::vector<std::function<void(ParallelPlan&)>>{
+           [](auto& p) { p.tp = 9; }, [](auto& p) { p.micro_batch = 5; }, [](auto& p) { p.zero_stage = 0; },
+           [](auto& p) { p.recompute.kind = RecomputeKind::full; }, [](auto& p) { p.dp = 1; }}) {
+    ParallelPlan other = plan;
+    change(other);
+    EXPECT_FALSE(limits.admits(other)) << plan_key(other);
+  }
+}
+
+TEST(PlanLimits, WordsPercentAndEffectiveShards) {
+  const PlanLimits limits = parse_plan_limits("sp=on,schedule=zb,oo=50,sd=4", "--fix", true);
+  ParallelPlan plan = parse_plan_key("tp2.dp4.sp.zb.z3.oo50");
+  EXPECT_TRUE(limits.admits(plan));  // shard_degree 0 means all four
+  plan.dp = 8;
+  EXPECT_FALSE(limits.admits(plan));
+  EXPECT_EQ(parse_plan_limits("recompute<=selective", "--limit"), parse_plan_limits("rec<=sel", "--limit"));
+}
+
+TEST(PlanLimits, ProblemsNameWhatIsWrong) {
+  EXPECT_NE(problem_of("tpp=4").find("found tpp, expected one of tp, cp"), std::string::npos);
+  EXPECT_NE(problem_of("micro_bach=4").find("did you mean micro_batch?"), std::string::npos);
+  EXPECT_NE(problem_of("tp=0").find("found 0, expected tp: a number from 1 to"), std::string::npos);
+  EXPECT_NE(problem_of("tp=2.5").find("found 2.5"), std::string::npos);
+  EXPECT_NE(problem_of("tp=nan").find("found nan"), std::string::npos);
+  EXPECT_NE(problem_of("tp=").find("found nothing"), std::string::npos);
+  EXPECT_NE(problem_of("rec=most").find("one of none, sel, full"), std::string::npos);
+  EXPECT_NE(problem_of("tp4").find("found tp4, expected a limit"), std::string::npos);
+  EXPECT_NE(problem_of("").find("found nothing"), std::string::npos);
+  EXPECT_NE(problem_of("tp<=8", true).find("--limit 'tp<=8' narrows"), std::string::npos);
+  // Every problem, not only the first.
+  const std::string both = problem_of("tpp=4,pp=0");
+  EXPECT_NE(both.find("tpp"), std::string::npos);
+  EXPECT_NE(both.find("pp: a number"), std::string::npos);
+}
+
+TEST(PlanLimits, ContradictionsAreFound) {
+  for (const char* text :
+       {"tp=4,tp=8", "tp<=2,tp>=4", "tp<1", "sp=on,sp=off", "rec<sel,rec!=none", "z>3", "pp>2,pp<3"})
+    EXPECT_NE(problem_of(text).find("limits that some value satisfies"), std::string::npos) << text;
+  for (const char* text : {"tp=4,tp<=8", "tp>2,tp<4", "rec<sel", "oo>0,oo<1", "z!=0,z!=3"})
+    EXPECT_EQ(problem_of(text), "") << text;
+  EXPECT_THROW(combine(parse_plan_limits("tp=4", "--fix"), parse_plan_limits("tp<=2", "--limit")),
+               ConfigError);
+  EXPECT_EQ(combine(parse_plan_limits("tp=4", "--fix"), parse_plan_limits("pp<=2", "--limit")).limits.size(),
+            2U);
+}
+
+RC_GTEST_PROP(PlanLimits, APlanSatisfiesItsOwnValuesAndTextReadsBack, ()) {
+  const ParallelPlan plan = arbitrary::plan();
+  PlanLimits own;
+  for (int f = 0; f <= static_cast<int>(PlanField::overlap_tp); ++f) {
+    const auto field = static_cast<PlanField>(f);
+    own.limits.push_back({field, Relation::equal, field_value(plan, field)});
+  }
+  RC_ASSERT(own.admits(plan));
+  RC_ASSERT(parse_plan_limits(to_string(own), "--fix", true) == own);
+}
+
+}  // namespace
+}  // namespace sextant
