@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
+
 namespace sextant {
 namespace {
 
@@ -82,6 +84,71 @@ int peak_in_flight(const std::vector<Slot>& order) {
     if (slot.kind == (split ? SlotKind::weight : SlotKind::backward)) --alive;
   }
   return peak;
+}
+
+std::vector<StageSlot> merged_order(PipelineSchedule schedule, int pp, int vp, int m) {
+  std::vector<std::vector<Slot>> orders;
+  std::size_t total = 0;
+  for (int s = 0; s < pp; ++s) {
+    orders.push_back(pipeline_order(schedule, pp, vp, m, s));
+    total += orders.back().size();
+  }
+  const int n_chunks = pp * vp;
+  // By model chunk and micro-batch: what has been sent to it.
+  std::vector<char> activations(static_cast<std::size_t>(n_chunks * m)), gradients(activations.size());
+  const auto index = [m](int chunk, std::uint32_t mb) { return static_cast<std::size_t>(chunk * m) + mb; };
+  std::vector<std::size_t> next(static_cast<std::size_t>(pp), 0);
+  std::vector<StageSlot> merged;
+  merged.reserve(total);
+  while (merged.size() < total) {
+    const std::size_t before = merged.size();
+    for (int s = 0; s < pp; ++s) {
+      auto& at = next[static_cast<std::size_t>(s)];
+      if (at == orders[static_cast<std::size_t>(s)].size()) continue;
+      const Slot& slot = orders[static_cast<std::size_t>(s)][at];
+      const int chunk = slot.chunk * pp + s;
+      if (slot.kind == SlotKind::forward) {
+        if (chunk > 0 && !activations[index(chunk, slot.microbatch)]) continue;
+        if (chunk + 1 < n_chunks) activations[index(chunk + 1, slot.microbatch)] = 1;
+      } else if (slot.kind == SlotKind::backward) {
+        if (chunk + 1 < n_chunks && !gradients[index(chunk, slot.microbatch)]) continue;
+        if (chunk > 0) gradients[index(chunk - 1, slot.microbatch)] = 1;
+      }
+      merged.push_back({s, slot});
+      ++at;
+    }
+    SEXTANT_CHECK(merged.size() > before, "the pipeline order waits in a circle");
+  }
+  return merged;
+}
+
+std::vector<std::vector<Occupancy>> occupancy(PipelineSchedule schedule, int pp, int vp, int m) {
+  const bool split = schedule == PipelineSchedule::zero_bubble;
+  const int n_chunks = pp * vp;
+  std::vector<std::vector<Occupancy>> distinct(static_cast<std::size_t>(pp));
+  std::vector<Occupancy> now(static_cast<std::size_t>(pp));
+  for (Occupancy& o : now)
+    o.saved.resize(static_cast<std::size_t>(vp)), o.saved_weight.resize(o.saved.size());
+  for (const StageSlot& entry : merged_order(schedule, pp, vp, m)) {
+    Occupancy& o = now[static_cast<std::size_t>(entry.stage)];
+    const Slot& slot = entry.slot;
+    const int chunk = slot.chunk * pp + entry.stage;
+    o.kind = slot.kind;
+    o.chunk = slot.chunk;
+    if (slot.kind == SlotKind::forward) ++o.saved[slot.chunk];
+    if (slot.kind == SlotKind::backward && split) ++o.saved_weight[slot.chunk];
+    auto& list = distinct[static_cast<std::size_t>(entry.stage)];
+    if (std::find(list.begin(), list.end(), o) == list.end()) list.push_back(o);
+
+    if (slot.kind == SlotKind::backward) --o.saved[slot.chunk];
+    if (slot.kind == SlotKind::weight) --o.saved_weight[slot.chunk];
+    if (slot.kind == SlotKind::weight) continue;
+    const bool forward = slot.kind == SlotKind::forward;
+    if (forward ? chunk > 0 : chunk + 1 < n_chunks) --o.arrived;
+    const int to = forward ? chunk + 1 : chunk - 1;
+    if (to >= 0 && to < n_chunks) ++now[static_cast<std::size_t>(to % pp)].arrived;
+  }
+  return distinct;
 }
 
 }  // namespace sextant

@@ -24,7 +24,28 @@ struct Slot {
 // s weight halves back, so that no stage holds more than the first one.
 std::vector<Slot> pipeline_order(PipelineSchedule, int pp, int vp, int n_microbatches, int stage);
 
-// The largest number of micro-batches of each chunk whose activations are alive at once on the stage.
+// The largest number of micro-batches (counted per chunk) whose activations are alive at once on the stage.
 int peak_in_flight(const std::vector<Slot>& order);
+
+struct StageSlot {
+  int stage = 0;
+  Slot slot;
+};
+
+// All stages' slots in one order in which every slot stands behind what it waits for: stage by stage, one slot a turn.
+// This is the issue order of the execution graph. Throws when the schedule waits in a circle.
+std::vector<StageSlot> merged_order(PipelineSchedule, int pp, int vp, int n_microbatches);
+
+// What a stage holds while it works on one slot: micro-batches saved per chunk (the slot's own included), and streams
+// that have arrived from its neighbours and wait (the slot's own included). Distinct states only.
+struct Occupancy {
+  SlotKind kind = SlotKind::forward;
+  std::uint16_t chunk = 0;
+  std::uint16_t arrived = 0;
+  std::vector<std::uint16_t> saved;  // by chunk on the stage: forward done or running, backward not yet begun
+  std::vector<std::uint16_t> saved_weight;  // by chunk: backward done or running, weight half not yet begun
+  bool operator==(const Occupancy&) const = default;
+};
+std::vector<std::vector<Occupancy>> occupancy(PipelineSchedule, int pp, int vp, int n_microbatches);
 
 }  // namespace sextant

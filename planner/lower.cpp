@@ -10,7 +10,7 @@ namespace {
 
 using namespace lowering;
 
-// Merges the stages' slot orders into one topological order: a slot is emitted once what it waits for has been sent.
+// Emits the slots in the merged order of the schedule, with the transfers between them.
 class Pipeline {
  public:
   Pipeline(Emitter& e, const Context& c, const std::vector<StageWorks>& works,
@@ -20,25 +20,15 @@ class Pipeline {
         works_(works),
         stages_(stages),
         activations_(static_cast<std::size_t>(c.n_chunks() * c.microbatches)),
-        gradients_(activations_.size()),
-        next_(stages.size(), 0) {}
+        gradients_(activations_.size()) {}
 
   void run() {
-    for (bool progress = true; progress;) {
-      progress = false;
-      for (std::size_t s = 0; s < stages_.size(); ++s)
-        while (next_[s] < stages_[s].order().size() && emit(stages_[s], stages_[s].order()[next_[s]])) {
-          ++next_[s];
-          progress = true;
-        }
-    }
-    for (std::size_t s = 0; s < stages_.size(); ++s)
-      SEXTANT_CHECK(next_[s] == stages_[s].order().size(), "the pipeline order waits in a circle");
+    for (const StageSlot& entry : merged_order(c_.plan.schedule, c_.plan.pp, c_.plan.vp, c_.microbatches))
+      emit(stages_[static_cast<std::size_t>(entry.stage)], entry.slot);
   }
 
  private:
   struct Arrival {
-    bool sent = false;
     OpId op = kNoOp;
     BufferId buffer = kNoBuffer;
   };
@@ -46,23 +36,21 @@ class Pipeline {
     return list[static_cast<std::size_t>(chunk * c_.microbatches) + microbatch];
   }
 
-  bool emit(StageLowering& stage, const Slot& slot) {
+  void emit(StageLowering& stage, const Slot& slot) {
     const int chunk = slot.chunk * c_.plan.pp + stage.stage();
-    if (slot.kind == SlotKind::weight) return stage.weight(slot), true;
+    if (slot.kind == SlotKind::weight) return stage.weight(slot);
     const bool forward = slot.kind == SlotKind::forward;
     const bool starts = forward ? chunk == 0 : chunk == c_.n_chunks() - 1;
     const bool ends = forward ? chunk == c_.n_chunks() - 1 : chunk == 0;
     auto& list = forward ? activations_ : gradients_;
     Arrival arrival;
     if (!starts) arrival = at(list, chunk, slot.microbatch);
-    if (!starts && !arrival.sent) return false;
     BufferId stream = arrival.buffer;
     const OpId last =
         forward ? stage.forward(slot, arrival.op, stream) : stage.backward(slot, arrival.op, stream);
     if (!ends)
       at(list, forward ? chunk + 1 : chunk - 1, slot.microbatch) =
           send(stage, slot, chunk, forward, last, stream);
-    return true;
   }
 
   Arrival send(const StageLowering& stage, const Slot& slot, int chunk, bool forward, OpId last,
@@ -83,7 +71,7 @@ class Pipeline {
     op.lanes[0] = Emitter::lane(
         stage.stage(), beside ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
     op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
-    Arrival arrival{true, e_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
+    Arrival arrival{e_.emit(op, {beside ? last : kNoOp}), kNoBuffer};
     arrival.buffer = e_.buffer(BufferKind::communication, to, c_.activation.stream);
     e_.read(stream), e_.write(arrival.buffer);
     return arrival;
@@ -94,7 +82,6 @@ class Pipeline {
   const std::vector<StageWorks>& works_;
   std::vector<StageLowering>& stages_;
   std::vector<Arrival> activations_, gradients_;  // by receiving chunk and micro-batch
-  std::vector<std::size_t> next_;
 };
 
 // The two copies of a tied embedding add their gradients; then both stages reduce and update their copy.

@@ -2,6 +2,7 @@
 // the sizes of its buffers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -36,6 +37,12 @@ struct Context {
   // Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
   bool ring_parameters() const {
     return (plan.zero_stage >= 3 && stack.rules.zero3_regather_in_backward) || plan.parameter_offload;
+  }
+  // Units held at once when parameters are fetched unit by unit.
+  std::size_t unit_ring_count() const {
+    return plan.overlap_param_gather || plan.parameter_offload
+               ? static_cast<std::size_t>(std::max(1, stack.rules.prefetch_blocks)) + 1
+               : 1;
   }
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }

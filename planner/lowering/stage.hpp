@@ -105,7 +105,6 @@ class StageLowering {
   void make_buffers();
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
   std::int64_t on_host(std::int64_t elements) const;
-  std::size_t unit_ring_count() const;
   const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
 
   Emitter& e_;

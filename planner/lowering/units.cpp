@@ -94,7 +94,7 @@ void StageLowering::visit_layer(int layer) {
 void StageLowering::visit(int bucket) {
   if (!c_.ring_parameters()) return;
   SEXTANT_CHECK(visit_bucket_[next_visit_] == bucket, "unit visits must follow their plan");
-  const std::size_t ahead = unit_ring_count() - 1;
+  const std::size_t ahead = c_.unit_ring_count() - 1;
   while (next_fetch_ < visit_bucket_.size() && next_fetch_ <= next_visit_ + ahead) fetch(next_fetch_++);
   e_.after(visits_[next_visit_].op);
   ++next_visit_;
@@ -103,7 +103,7 @@ void StageLowering::visit(int bucket) {
 // Copies the slice from the host (parameter offload), gathers the unit's slices (sharded parameters), into the ring.
 void StageLowering::fetch(std::size_t index) {
   const int b = visit_bucket_[index];
-  const std::size_t ring = unit_ring_count();
+  const std::size_t ring = c_.unit_ring_count();
   const BufferId unit = unit_ring_[index % ring];
   OpId ready = index >= ring ? visits_[index - ring].last_reader : kNoOp;
   const OpId updated = index == 0 ? updated_ : kNoOp, host_updated = index == 0 ? host_updated_ : kNoOp;

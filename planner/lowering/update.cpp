@@ -65,12 +65,6 @@ std::int64_t StageLowering::on_host(std::int64_t elements) const {
   return std::llround(c_.plan.optimizer_offload * static_cast<double>(elements));
 }
 
-std::size_t StageLowering::unit_ring_count() const {
-  return c_.plan.overlap_param_gather || c_.plan.parameter_offload
-             ? static_cast<std::size_t>(std::max(1, c_.stack.rules.prefetch_blocks)) + 1
-             : 1;
-}
-
 void StageLowering::make_buffers() {
   std::int64_t largest = 0;
   const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
@@ -101,7 +95,7 @@ void StageLowering::make_buffers() {
         BufferKind::host, stage_, host * static_cast<std::int64_t>(size_bytes(c_.training.gradient)), true));
   }
   if (c_.ring_parameters()) {
-    for (std::size_t i = 0; i < unit_ring_count(); ++i) {
+    for (std::size_t i = 0; i < c_.unit_ring_count(); ++i) {
       unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
       if (c_.plan.parameter_offload && layout_.shards > 1)
         staging_.push_back(

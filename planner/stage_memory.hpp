@@ -1,0 +1,38 @@
+// How much memory does each stage of a layout need? The closed form of the graph's own accounting: the same buffers,
+// walked once per distinct state of the schedule instead of once per micro-batch. It agrees with walking the lowered
+// graph to the byte (tests/planner/stage_memory_test.cpp), and is what filters the search.
+// Allocated is what live buffers hold; reserved adds the allocator's fragmentation and what lies outside it (context,
+// communicator buffers). Host memory is counted apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/execution_graph.hpp"
+#include "core/model_spec.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
+
+namespace sextant {
+
+struct StageMemory {
+  std::array<std::int64_t, kBufferKinds> at_peak{};  // bytes by BufferKind when the device holds most
+  std::int64_t host = 0;
+  Bytes outside;     // context, NCCL, libraries
+  Bytes fragmented;  // held by the allocator beyond what is allocated
+  Bytes allocated() const;
+  Bytes reserved() const { return allocated() + fragmented + outside; }
+};
+
+struct MemoryEstimate {
+  std::vector<StageMemory> stages;
+  int heaviest = 0;
+  Bytes allocated() const { return stages[static_cast<std::size_t>(heaviest)].allocated(); }
+  Bytes reserved() const { return stages[static_cast<std::size_t>(heaviest)].reserved(); }
+};
+
+MemoryEstimate estimate_memory(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const StackSpec&);
+
+}  // namespace sextant
