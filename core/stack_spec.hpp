@@ -116,6 +116,14 @@ std::string_view name(AttentionKernel);
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir);
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
 
+void to_json(nlohmann::json&, const StackCapabilities&);
+void from_json(const nlohmann::json&, StackCapabilities&);
+void to_json(nlohmann::json&, const StackRules&);
+void from_json(const nlohmann::json&, StackRules&);
+void to_json(nlohmann::json&, const StackKernels&);
+void from_json(const nlohmann::json&, StackKernels&);
+void to_json(nlohmann::json&, const StackMemory&);
+void from_json(const nlohmann::json&, StackMemory&);
 void to_json(nlohmann::json&, const StackSpec&);
 void from_json(const nlohmann::json&, StackSpec&);
 

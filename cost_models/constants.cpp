@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
+#include "core/json_io.hpp"
 
 namespace sextant {
 
@@ -87,18 +85,6 @@ constexpr std::array kFields = {
 
 static_assert(kFields.size() * sizeof(double) == sizeof(CostConstants), "a constant is missing from kFields");
 
-nlohmann::json read_file(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  if (!in)
-    throw ConfigError(
-        Problem{path.string(), "", "", "a readable file of cost constants", "check the preset directory"});
-  try {
-    return nlohmann::json::parse(in, nullptr, true, true);
-  } catch (const nlohmann::json::parse_error& e) {
-    throw ConfigError(Problem{path.string(), "", "", "JSON", e.what()});
-  }
-}
-
 std::vector<std::string> known_generations(const std::filesystem::path& dir) {
   std::vector<std::string> out;
   std::error_code ec;
@@ -109,55 +95,66 @@ std::vector<std::string> known_generations(const std::filesystem::path& dir) {
   return out;
 }
 
+constexpr auto kRecord = [](auto& io, auto& r) {
+  io.required("value", r.value, above(0));
+  io.optional("low", r.low, above(0));
+  io.optional("high", r.high, above(0));
+  io.required("unit", r.unit);
+  io.required("origin", r.origin);
+  io.required("source", r.source);
+  io.required("date", r.date);
+};
+
+constexpr auto kFile = [](auto& io, auto& records) {
+  io.ignored("about");
+  io.ignored("generation");
+  io.required("constants", records);
+};
+
 using Records = std::map<std::string, ConstantRecord>;
 
-ConstantRecord parse_record(const std::string& key, const nlohmann::json& j, const std::string& file,
-                            std::vector<Problem>& problems) {
-  ConstantRecord r;
-  r.key = key;
-  const auto text = [&](const char* name) -> std::string {
-    if (j.is_object() && j.contains(name) && j[name].is_string() && !j[name].get<std::string>().empty())
-      return j[name].get<std::string>();
-    problems.push_back({file, "constants." + key + "." + name, "", "a text", "every constant states it"});
-    return {};
-  };
-  const auto number = [&](const char* name, double fallback) {
-    if (j.is_object() && j.contains(name) && j[name].is_number()) return j[name].get<double>();
-    return fallback;
-  };
-  r.value = number("value", -1);
-  if (!(r.value > 0) || !std::isfinite(r.value))
-    problems.push_back(
-        {file, "constants." + key + ".value", fmt::format("{}", r.value), "a positive number", ""});
-  r.low = number("low", r.value);
-  r.high = number("high", r.value);
-  if (r.low > r.value || r.high < r.value)
-    problems.push_back({file, "constants." + key, fmt::format("{}", r.value),
-                        fmt::format("a value inside its bounds [{}, {}]", r.low, r.high), ""});
-  r.unit = text("unit"), r.origin = text("origin"), r.source = text("source"), r.date = text("date");
-  return r;
-}
-
-void overlay(const std::filesystem::path& path, Records& records, std::vector<Problem>& problems) {
-  const auto doc = read_file(path);
-  const std::string file = path.string();
-  if (!doc.is_object() || !doc.contains("constants") || !doc["constants"].is_object()) {
-    problems.push_back({file, "constants", "", "an object of constants", ""});
-    return;
-  }
+// The constants of one file over those read before.
+void overlay(const std::filesystem::path& path, Records& records) {
+  Records own;
   const auto keys = constant_keys();
-  for (const auto& [key, value] : doc["constants"].items()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+  with_file(path.string(), [&] {
+    read_object(read_json_file(path), own, kFile);
+    std::vector<Problem> problems;
+    for (auto& [key, r] : own) {
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
       const std::string near = closest(key, keys);
-      problems.push_back({file, "constants." + key, "", "a known constant",
+      problems.push_back({"", "constants." + key, fmt::format("{}", r.value), "a known constant",
                           near.empty() ? "" : "did you mean " + near + "?"});
-      continue;
     }
-    records[key] = parse_record(key, value, file, problems);
+    if (!problems.empty()) throw ConfigError(std::move(problems));
+  });
+  for (auto& [key, r] : own) {
+    r.key = key;
+    records[key] = std::move(r);
   }
 }
 
 }  // namespace
+
+std::vector<Problem> validate(const ConstantRecord& r) {
+  std::vector<Problem> problems;
+  if (r.low > r.value || r.high < r.value)
+    problems.push_back({"", "value", fmt::format("{}", r.value),
+                        fmt::format("a value inside its bounds [{}, {}]", r.low, r.high), ""});
+  if (r.origin.size() != 1 || std::string_view("TFSDG").find(r.origin) == std::string_view::npos)
+    problems.push_back({"", "origin", r.origin, "one of T, F, S, D, G", ""});
+  for (const auto& [key, text] : {std::pair{"unit", &r.unit}, {"source", &r.source}, {"date", &r.date}})
+    if (text->empty()) problems.push_back({"", key, "", "a text: every constant states it", ""});
+  return problems;
+}
+
+void from_json(const nlohmann::json& j, ConstantRecord& r) {
+  JsonReader reader(j);
+  kRecord(reader, r);
+  if (!reader.has("low")) r.low = r.value;
+  if (!reader.has("high")) r.high = r.value;
+  reader.finish(validate(r));
+}
 
 std::vector<std::string> constant_keys() {
   std::vector<std::string> keys;
@@ -182,10 +179,10 @@ CostPreset load_cost_preset(const std::string& generation, const std::filesystem
         known.empty() ? "a directory of cost constants" : fmt::format("one of {}", fmt::join(known, ", ")),
         closest(generation, known).empty() ? "" : "did you mean " + closest(generation, known) + "?"});
   }
-  std::vector<Problem> problems;
   Records records;
-  overlay(dir / "common.json", records, problems);
-  overlay(path, records, problems);
+  overlay(dir / "common.json", records);
+  overlay(path, records);
+  std::vector<Problem> problems;
   CostPreset preset;
   preset.generation = generation;
   for (const auto& f : kFields) {

@@ -8,6 +8,10 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/error.hpp"
+
 namespace sextant {
 
 struct CostConstants {
@@ -70,6 +74,9 @@ struct ConstantRecord {
   std::string key, unit, origin, source, date;
   double value = 0, low = 0, high = 0;  // bounds of calibration; equal when it may not move
 };
+
+std::vector<Problem> validate(const ConstantRecord&);
+void from_json(const nlohmann::json&, ConstantRecord&);
 
 struct CostPreset {
   std::string generation;

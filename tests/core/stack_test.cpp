@@ -63,7 +63,7 @@ TEST(StackPresets, LoadAndRoundTrip) {
 
 TEST(StackPresets, MissSuggests) {
   EXPECT_NE(error_of("megatron-cor").find("did you mean megatron-core?"), std::string::npos);
-  EXPECT_NE(error_of("/nowhere/x.json").find("readable"), std::string::npos);
+  EXPECT_NE(error_of("/nowhere/x.json").find("/nowhere/x.json"), std::string::npos);
 }
 
 TEST(StackPresets, BadFilesAreRefused) {
@@ -74,13 +74,14 @@ TEST(StackPresets, BadFilesAreRefused) {
       error_of(written("type.json", R"({"name":"x","can":{"interleaved":"yes"}})")).find("true or false"),
       std::string::npos);
   EXPECT_NE(error_of(written("negative.json", R"({"name":"x","kernels":{"update_bytes":-1}})"))
-                .find("not negative"),
+                .find("kernels.update_bytes"),
             std::string::npos);
-  EXPECT_NE(error_of(written("stage.json", R"({"name":"x","can":{"zero_stages":[4]}})")).find("ZeRO"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of(written("stage.json", R"({"name":"x","can":{"zero_stages":[4]}})")).find("can.zero_stages[0]"),
+      std::string::npos);
   EXPECT_NE(error_of(written("base.json", R"({"name":"x","base":"megatron-cor"})")).find("megatron-core"),
             std::string::npos);
-  EXPECT_NE(error_of(written("cut.json", R"({"name":"x","can":{)")).find("JSON"), std::string::npos);
+  EXPECT_NE(error_of(written("cut.json", R"({"name":"x","can":{)")).find("line 1"), std::string::npos);
 }
 
 TEST(StackPresets, BaseIsOverlaid) {
