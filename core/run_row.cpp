@@ -1,0 +1,238 @@
+#include "core/run_row.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/csv.hpp"
+#include "core/decimal.hpp"
+#include "core/error.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::array<std::string_view, 29> kRequired = {
+    "run_id",        "source",        "date",       "framework", "model",     "layers",      "hidden",
+    "heads",         "kv_heads",      "ffn_hidden", "mlp",       "vocab",     "seq_len",     "gpu",
+    "nodes",         "gpus_per_node", "tp",         "cp",        "pp",        "dp",          "zero_stage",
+    "micro_batch",   "global_batch",  "recompute",  "attention", "precision", "step_time_s", "outcome",
+    "virtual_stages"};
+
+// Reads the cells of one row, collecting what is wrong.
+class Cells {
+ public:
+  Cells(const CsvTable& table, const CsvRow& row, std::vector<Problem>& problems)
+      : table_(table), row_(row), problems_(problems) {}
+
+  const std::string& text(std::string_view column) const { return table_.cell(row_, column); }
+
+  int count(std::string_view column, int least, int fallback = 0) {
+    const std::string& s = text(column);
+    if (s.empty() && table_.column(column) < 0) return fallback;
+    const auto n = parse_count(s, std::numeric_limits<int>::max());
+    if (!n || *n < least) {
+      wrong(column, fmt::format("a whole number of at least {}", least));
+      return std::max(least, 1);
+    }
+    return static_cast<int>(*n);
+  }
+
+  // Empty cells are "not stated"; what is stated must be a positive number.
+  std::optional<double> positive(std::string_view column) {
+    const std::string& s = text(column);
+    if (s.empty()) return std::nullopt;
+    const auto x = parse_decimal(s);
+    if (x && *x > 0) return x;
+    wrong(column, "a positive number, or nothing");
+    return std::nullopt;
+  }
+
+  template <class T, std::size_t N>
+  T choice(std::string_view column, const std::array<std::pair<std::string_view, T>, N>& choices,
+           T fallback) {
+    const std::string& s = text(column);
+    for (const auto& [name, value] : choices)
+      if (name == s) return value;
+    std::string names;
+    for (const auto& [name, value] : choices)
+      names += (names.empty() ? "" : ", ") + (name.empty() ? std::string("nothing") : std::string(name));
+    wrong(column, "one of " + names);
+    return fallback;
+  }
+
+  std::vector<std::string> list(std::string_view column, char separator) const {
+    std::vector<std::string> out;
+    const std::string& s = text(column);
+    for (std::size_t at = 0; at < s.size();) {
+      const std::size_t end = std::min(s.find(separator, at), s.size());
+      if (end > at) out.push_back(s.substr(at, end - at));
+      at = end + 1;
+    }
+    return out;
+  }
+
+  void wrong(std::string_view column, std::string expected) {
+    problems_.push_back({fmt::format("{}:{}", table_.file, row_.line), std::string(column), text(column),
+                         std::move(expected), ""});
+  }
+
+ private:
+  const CsvTable& table_;
+  const CsvRow& row_;
+  std::vector<Problem>& problems_;
+};
+
+ModelSpec read_model(Cells& c) {
+  ModelSpec m;
+  m.name = c.text("model");
+  m.n_layers = c.count("layers", 1);
+  m.hidden = c.count("hidden", 1);
+  m.n_heads = c.count("heads", 1);
+  m.n_kv_heads = c.count("kv_heads", 1);
+  m.ffn_hidden = c.count("ffn_hidden", 1);
+  m.vocab_size = c.count("vocab", 1);
+  if (m.hidden % m.n_heads != 0) c.wrong("heads", fmt::format("a divisor of hidden = {}", m.hidden));
+  m.head_dim = std::max(1, m.hidden / m.n_heads);
+  using Mlp = std::pair<std::string_view, bool>;
+  m.gated_mlp = c.choice("mlp", std::array{Mlp{"gated", true}, Mlp{"plain", false}}, true);
+  m.tied_embeddings = c.count("tied_embeddings", 0) != 0;
+  if (!m.gated_mlp) {  // the plain rows are GPT-style
+    m.norm = NormKind::layer;
+    m.position = PositionKind::learned;
+    m.linear_bias = true;
+  }
+  m.max_positions = std::max(c.count("seq_len", 1), 1);
+  return m;
+}
+
+TrainingSpec read_training(Cells& c) {
+  TrainingSpec t;
+  t.stack.clear();
+  t.seq_len = c.count("seq_len", 1);
+  t.global_batch = c.count("global_batch", 1);
+  using Precision = std::pair<std::string_view, Dtype>;
+  t.compute = c.choice("precision",
+                       std::array{Precision{"bf16", Dtype::bf16}, Precision{"fp16", Dtype::fp16},
+                                  Precision{"fp32", Dtype::fp32}, Precision{"fp8", Dtype::fp8},
+                                  Precision{"fp8_rowwise", Dtype::fp8}, Precision{"mxfp8", Dtype::fp8}},
+                       Dtype::bf16);
+  t.parameter = t.compute == Dtype::fp8 ? Dtype::bf16 : t.compute;
+  return t;
+}
+
+void read_layout(Cells& c, ParallelPlan& p) {
+  p.tp = c.count("tp", 1), p.cp = c.count("cp", 1), p.pp = c.count("pp", 1), p.dp = c.count("dp", 1);
+  p.vp = c.count("virtual_stages", 1);
+  p.schedule = p.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+  p.sequence_parallel = p.tp > 1 && c.count("sequence_parallel", 0) != 0;
+  p.zero_stage = c.count("zero_stage", 0);
+  if (p.zero_stage > 3) c.wrong("zero_stage", "0 to 3");
+  p.shard_degree = c.text("shard_degree").empty() ? 0 : c.count("shard_degree", 1);
+  p.micro_batch = c.count("micro_batch", 1);
+  using Kind = std::pair<std::string_view, RecomputeKind>;
+  p.recompute.kind =
+      c.choice("recompute",
+               std::array{Kind{"none", RecomputeKind::none}, Kind{"selective", RecomputeKind::selective},
+                          Kind{"selective:op", RecomputeKind::none},  // cheap operations only
+                          Kind{"full", RecomputeKind::full}},
+               RecomputeKind::none);
+}
+
+void read_facts(Cells& c, RunRow& r) {
+  using Kernel = std::pair<std::string_view, std::optional<AttentionKernel>>;
+  r.attention = c.choice(
+      "attention",
+      std::array{Kernel{"", std::nullopt}, Kernel{"unknown", std::nullopt},
+                 Kernel{"flash1", AttentionKernel::flash1}, Kernel{"flash2", AttentionKernel::flash2},
+                 Kernel{"flash3", AttentionKernel::flash3}, Kernel{"cudnn", AttentionKernel::cudnn},
+                 Kernel{"fused", AttentionKernel::fused_softmax},
+                 Kernel{"unfused", AttentionKernel::unfused}},
+      std::optional<AttentionKernel>{});
+  using Norm = std::pair<std::string_view, std::optional<bool>>;
+  r.norm_fused = c.choice("norm_kernel",
+                          std::array{Norm{"", std::nullopt}, Norm{"unknown", std::nullopt},
+                                     Norm{"fused", true}, Norm{"unfused", false}},
+                          std::optional<bool>{});
+  using Gradient = std::pair<std::string_view, std::optional<Dtype>>;
+  r.gradient = c.choice("grad_dtype",
+                        std::array{Gradient{"", std::nullopt}, Gradient{"bf16", Dtype::bf16},
+                                   Gradient{"fp16", Dtype::fp16}, Gradient{"fp32", Dtype::fp32}},
+                        std::optional<Dtype>{});
+  const auto overlap = c.list("overlap", ',');
+  const auto has = [&](const char* what) {
+    return std::find(overlap.begin(), overlap.end(), what) != overlap.end();
+  };
+  r.overlap_stated = !overlap.empty();
+  r.plan.overlap_grad_reduce = has("dp_grad");
+  r.plan.overlap_param_gather = has("param_gather");
+  r.plan.overlap_tp = has("tp");
+  for (const auto& what : c.list("offload", ',')) {
+    if (what == "optimizer")
+      r.plan.optimizer_offload = 1.0;
+    else if (what == "parameters")
+      r.plan.parameter_offload = true;
+    else if (what == "activations")
+      r.plan.activation_offload = std::max(1, r.model.n_layers / (r.plan.pp * r.plan.vp));
+    else if (what != "none")
+      c.wrong("offload", "none, or a list of optimizer, parameters, activations");
+  }
+}
+
+RunRow read_row(Cells& c) {
+  RunRow r;
+  r.run_id = c.text("run_id"), r.source = c.text("source"), r.date = c.text("date");
+  r.framework = c.text("framework"), r.group_id = c.text("group_id"), r.notes = c.text("notes");
+  if (r.run_id.empty()) c.wrong("run_id", "a unique name");
+  const std::string& quality = c.text("quality");
+  if (!quality.empty()) r.quality = quality[0];
+  r.model = read_model(c);
+  r.training = read_training(c);
+  read_layout(c, r.plan);
+  read_facts(c, r);
+  if (r.gradient) r.training.gradient = r.training.reduction = *r.gradient;
+  r.gpu = c.text("gpu"), r.fabric = c.text("fabric");
+  if (r.gpu.empty()) c.wrong("gpu", "a device preset");
+  r.nodes = c.count("nodes", 1), r.gpus_per_node = c.count("gpus_per_node", 1);
+  if (const auto rate = c.positive("internode_GBps_per_node")) r.node_network = BytesPerSecond(*rate * 1e9);
+  if (r.plan.world() != r.nodes * r.gpus_per_node)
+    c.wrong("dp", fmt::format("tp*cp*pp*dp = nodes*gpus_per_node = {}", r.nodes * r.gpus_per_node));
+  if (r.training.global_batch % (r.plan.micro_batch * r.plan.dp) != 0)
+    c.wrong("global_batch", fmt::format("a multiple of micro_batch*dp = {}", r.plan.micro_batch * r.plan.dp));
+  r.assumed = c.list("assumed", ';');
+  if (const auto t = c.positive("step_time_s")) r.step_time = Seconds(*t);
+  r.peak_memory_GiB = c.positive("peak_memory_GiB");
+  r.memory_kind = c.text("memory_kind");
+  using Outcome = std::pair<std::string_view, bool>;
+  r.out_of_memory =
+      c.choice("outcome", std::array{Outcome{"ok", false}, Outcome{"oom", true}, Outcome{"", false}}, false);
+  return r;
+}
+
+}  // namespace
+
+std::vector<RunRow> read_runs(const std::filesystem::path& path) {
+  const CsvTable table = read_csv(path);
+  std::vector<Problem> problems;
+  for (const std::string_view name : kRequired)
+    if (table.column(name) < 0)
+      problems.push_back(
+          {table.file, std::string(name), "", "this column",
+           closest(name, table.columns).empty() ? "" : "is it " + closest(name, table.columns) + "?"});
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  std::vector<RunRow> rows;
+  constexpr std::size_t kEnoughProblems = 20;
+  for (const CsvRow& row : table.rows) {
+    Cells cells(table, row, problems);
+    rows.push_back(read_row(cells));
+    rows.back().file = table.file, rows.back().line = row.line;
+    if (problems.size() >= kEnoughProblems) break;
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return rows;
+}
+
+}  // namespace sextant

@@ -1,0 +1,49 @@
+// One published or own training run: what was trained, where, with which layout, and what was measured. Read
+// from the CSV schema of the measured runs (columns in docs of `sextant validate`); derived columns are not
+// trusted but recomputed. Which software stack it ran on is decided by core/framework_map.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/model_spec.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
+#include "core/units.hpp"
+
+namespace sextant {
+
+struct RunRow {
+  std::string file;
+  int line = 0;
+  std::string run_id, source, date, framework, group_id, notes;
+  char quality = 'b';  // a, b, c
+
+  ModelSpec model;
+  TrainingSpec training;  // `stack` is empty: not stated by a row
+  ParallelPlan plan;      // overlap flags hold only where `overlap_stated`
+
+  std::string gpu, fabric;  // device preset; links in words
+  int nodes = 1, gpus_per_node = 1;
+  std::optional<BytesPerSecond> node_network;  // nominal, one node, one direction
+
+  // What the row says about the software; empty = not stated.
+  std::optional<AttentionKernel> attention;
+  std::optional<bool> norm_fused;
+  std::optional<Dtype> gradient;
+  bool overlap_stated = false;
+  std::vector<std::string> assumed;  // columns that the source does not state
+
+  std::optional<Seconds> step_time;
+  std::optional<double> peak_memory_GiB;
+  std::string memory_kind;
+  bool out_of_memory = false;
+};
+
+// Throws ConfigError naming file, line, column, what was found and what is expected: for all rows at once.
+std::vector<RunRow> read_runs(const std::filesystem::path&);
+
+}  // namespace sextant

@@ -1,0 +1,127 @@
+// Runs in CSV form: every stated field arrives, and every kind of damage is named with file, line and column.
+#include "core/run_row.hpp"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "core/csv.hpp"
+#include "core/error.hpp"
+
+namespace sextant {
+namespace {
+
+const std::string kHeader =
+    "run_id,source,source_ref,date,framework,model,layers,hidden,heads,kv_heads,ffn_hidden,mlp,vocab,tied_"
+    "embeddings,seq_"
+    "len,gpu,nodes,gpus_per_node,internode_GBps_per_node,fabric,tp,sequence_parallel,cp,pp,virtual_stages,"
+    "pipeline_"
+    "schedule,dp,zero_stage,shard_degree,micro_batch,global_batch,recompute,attention,norm_kernel,precision,"
+    "grad_dtype,"
+    "overlap,offload,step_time_s,peak_memory_GiB,memory_kind,outcome,quality,group_id,assumed,notes\n";
+
+// Values of the LLaMA-13B row of Megatron-LLaMA at 32 GPUs, in the order of the header.
+std::string row(const std::string& from = "", const std::string& to = "") {
+  std::string text =
+      "ml-1,megatron_llama,x,2023-10,Megatron-LLaMA,llama-13b,40,5120,40,40,13824,gated,32000,0,2048,A100-"
+      "SXM4-80GB,4,8,"
+      "100,\"NVLink3, NVSwitch; 4x200 "
+      "Gb/s\",2,1,1,1,1,none,16,1,,4,2048,selective,flash2,unknown,bf16,,\"dp_grad,param_"
+      "gather\",none,35.5,61,torch_peak,ok,b,g,grad_dtype;zero_stage,said \"\"so\"\"\n";
+  if (!from.empty()) text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+std::vector<RunRow> read(const std::string& text) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("sextant_runs_" + std::to_string(::getpid()) + ".csv");
+  std::ofstream(path) << text;
+  return read_runs(path);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read(text);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunRow, EveryFieldArrives) {
+  std::string quoted = row();
+  quoted.replace(quoted.find("said"), quoted.size(), "\"said \"\"so\"\", twice\"\n");
+  const auto rows = read(kHeader + quoted);
+  ASSERT_EQ(rows.size(), 1u);
+  const RunRow& r = rows[0];
+  EXPECT_EQ(r.line, 2);
+  EXPECT_EQ(r.model.n_layers, 40);
+  EXPECT_EQ(r.model.head_dim, 128);
+  EXPECT_TRUE(r.model.gated_mlp);
+  EXPECT_EQ(r.fabric, "NVLink3, NVSwitch; 4x200 Gb/s");
+  EXPECT_EQ(r.plan.tp, 2);
+  EXPECT_TRUE(r.plan.sequence_parallel);
+  EXPECT_EQ(r.plan.recompute.kind, RecomputeKind::selective);
+  EXPECT_TRUE(r.overlap_stated && r.plan.overlap_grad_reduce && r.plan.overlap_param_gather);
+  EXPECT_FALSE(r.plan.overlap_tp);
+  EXPECT_EQ(r.attention, AttentionKernel::flash2);
+  EXPECT_FALSE(r.norm_fused.has_value());
+  EXPECT_FALSE(r.gradient.has_value());
+  EXPECT_EQ(r.training.global_batch, 2048);
+  EXPECT_DOUBLE_EQ(r.step_time->v, 35.5);
+  EXPECT_DOUBLE_EQ(*r.peak_memory_GiB, 61);
+  EXPECT_EQ(r.assumed, (std::vector<std::string>{"grad_dtype", "zero_stage"}));
+  EXPECT_EQ(r.notes, "said \"so\", twice");
+}
+
+TEST(RunRow, EmptyMeasurementsAreAllowed) {
+  const auto rows = read(kHeader + row(",35.5,61,", ",,,"));
+  EXPECT_FALSE(rows[0].step_time || rows[0].peak_memory_GiB);
+}
+
+TEST(RunRow, DamageIsNamed) {
+  const auto names = [](const std::string& error, const std::string& what) {
+    return error.find(what) != std::string::npos && error.find(":2") != std::string::npos;
+  };
+  EXPECT_TRUE(names(error_of(kHeader + row(",40,5120,", ",forty,5120,")), "layers"))
+      << error_of(kHeader + row(",40,5120,", ",forty,5120,"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",5120,40,", ",5120,41,")), "heads"));
+  EXPECT_TRUE(names(error_of(kHeader + row("gated", "mixture")), "mlp"));
+  EXPECT_TRUE(names(error_of(kHeader + row("flash2", "flash9")), "attention"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",none,16,1,", ",none,8,1,")), "tp*cp*pp*dp"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",4,2048,", ",3,2048,")), "global_batch"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",-35.5,")), "step_time_s"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",nan,")), "step_time_s"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",ok,", ",fine,")), "outcome"));
+}
+
+TEST(RunRow, MissingColumnIsNamedWithItsLikelyMisspelling) {
+  std::string header = kHeader;
+  header.replace(header.find("micro_batch"), 11, "mico_batch_");
+  EXPECT_NE(error_of(header + row()).find("micro_batch"), std::string::npos);
+}
+
+TEST(Csv, BadFiles) {
+  EXPECT_THROW(parse_csv("", "f"), ConfigError);
+  EXPECT_THROW(parse_csv("a,b\n1,2,3\n", "f"), ConfigError);
+  EXPECT_THROW(parse_csv("a,a\n1,2\n", "f"), ConfigError);
+  EXPECT_THROW(parse_csv("a,b\n1,\"2\n", "f"), ConfigError);
+  EXPECT_THROW(read_csv("/nowhere.csv"), ConfigError);
+}
+
+TEST(Csv, QuotesAndLineEnds) {
+  const CsvTable t = parse_csv(
+      "\xEF\xBB\xBF"
+      "a,b\r\n\"x,\"\"y\"\"\nz\",2\r\n\r\nq,\n",
+      "f");
+  ASSERT_EQ(t.rows.size(), 2u);
+  EXPECT_EQ(t.cell(t.rows[0], "a"), "x,\"y\"\nz");
+  EXPECT_EQ(t.cell(t.rows[1], "b"), "");
+  EXPECT_EQ(t.rows[1].line, 5);
+  for (const std::string s : {"plain", "with,comma", "with \"quote\"", "two\nlines"})
+    EXPECT_EQ(parse_csv("a\n" + csv_field(s) + "\n", "f").rows[0].cells[0], s);
+}
+
+}  // namespace
+}  // namespace sextant
