@@ -1,0 +1,160 @@
+#include "core/trace.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include "core/file_io.hpp"
+
+namespace sextant {
+namespace {
+
+using Text = fmt::memory_buffer;
+auto out(Text& b) { return std::back_inserter(b); }
+
+double us(double seconds) { return seconds * 1e6; }
+
+void names(Text& b, const ExecutionGraph& g, const TraceOptions& o) {
+  std::vector<char> used(g.lanes.size(), 0);
+  for (const Op& op : g.ops)
+    for (const LaneId lane : op.lanes)
+      if (lane != kNoLane) used[lane] = 1;
+  const int stages = static_cast<int>(g.lanes.size()) / kLaneKinds;
+  for (int s = 0; s < stages; ++s) {
+    const int pid = o.first_process + s;
+    fmt::format_to(out(b),
+                   R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{} {}"}}}},)"
+                   "\n",
+                   pid, o.prefix, s);
+    fmt::format_to(out(b),
+                   R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}},)"
+                   "\n",
+                   pid, pid);
+  }
+  for (std::size_t lane = 0; lane < g.lanes.size(); ++lane)
+    if (used[lane])
+      fmt::format_to(out(b),
+                     R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}},)"
+                     "\n",
+                     o.first_process + g.lanes[lane].stage, static_cast<int>(g.lanes[lane].kind),
+                     name(g.lanes[lane].kind));
+}
+
+void span(Text& b, const ExecutionGraph& g, OpId id, LaneId lane, Span at, int first_process) {
+  const Op& op = g.ops[id];
+  fmt::format_to(
+      out(b),
+      R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":"{}","cat":"{}","args":{{"op":{})",
+      first_process + lane / kLaneKinds, lane % kLaneKinds, us(at.start), us(at.end - at.start),
+      op_name(g, id), name(op.role), id);
+  fmt::format_to(out(b),
+                 R"(,"work":"{}"}}}},)"
+                 "\n",
+                 work_key(g.works[op.work]));
+}
+
+// An arrow from the sender's lane to the receiver's.
+void flow(Text& b, const Op& op, OpId id, Span at, int first_process) {
+  fmt::format_to(out(b),
+                 R"({{"ph":"s","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"send","cat":"send"}},)"
+                 "\n",
+                 id, first_process + op.lanes[0] / kLaneKinds, op.lanes[0] % kLaneKinds, us(at.start));
+  fmt::format_to(out(b),
+                 R"({{"ph":"f","bp":"e","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"send","cat":"send"}},)"
+                 "\n",
+                 id, first_process + op.lanes[1] / kLaneKinds, op.lanes[1] % kLaneKinds, us(at.start));
+}
+
+struct Change {
+  double when = 0;
+  std::uint16_t stage = 0;
+  BufferKind kind{};
+  std::int64_t bytes = 0;
+};
+
+// Buffers come alive when the first op that touches them starts and die when the last one ends.
+void memory(Text& b, const ExecutionGraph& g, const Timeline& t, const TraceOptions& o) {
+  struct Life {
+    double first = -1, last = 0;
+  };
+  std::vector<Life> lives(g.buffers.size());
+  for (OpId id = 0; id < g.ops.size(); ++id)
+    for (const Operand& operand : g.operands_of(g.ops[id])) {
+      Life& life = lives[operand.buffer];
+      if (life.first < 0 || t.spans[id].start < life.first) life.first = t.spans[id].start;
+      life.last = std::max(life.last, t.spans[id].end);
+    }
+  const auto stages = g.lanes.size() / kLaneKinds;
+  std::vector<std::array<std::int64_t, kBufferKinds>> now(stages);
+  std::vector<Change> changes;
+  for (std::size_t i = 0; i < g.buffers.size(); ++i) {
+    const Buffer& buffer = g.buffers[i];
+    if (buffer.resident)
+      now[buffer.stage][static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
+    else if (lives[i].first >= 0) {
+      changes.push_back({lives[i].first, buffer.stage, buffer.kind, buffer.bytes});
+      changes.push_back({lives[i].last, buffer.stage, buffer.kind, -buffer.bytes});
+    }
+  }
+  // Of equal times the frees come first: the next op reuses what the last one released.
+  std::sort(changes.begin(), changes.end(), [](const Change& x, const Change& y) {
+    return x.when != y.when ? x.when < y.when : x.bytes < y.bytes;
+  });
+  const auto counter = [&](std::size_t stage, double when) {
+    fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{:.3f},"name":"memory_GiB","args":{{)",
+                   o.first_process + static_cast<int>(stage), us(when));
+    for (std::size_t k = 0; k < kBufferKinds; ++k)
+      fmt::format_to(out(b), R"({}"{}":{:.4f})", k ? "," : "", name(static_cast<BufferKind>(k)),
+                     gib(Bytes(now[stage][k])));
+    fmt::format_to(out(b), "}}}},\n");
+  };
+  for (std::size_t s = 0; s < stages; ++s) counter(s, 0);
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const Change& change = changes[i];
+    now[change.stage][static_cast<std::size_t>(change.kind)] += change.bytes;
+    const bool more =
+        i + 1 < changes.size() && changes[i + 1].when == change.when && changes[i + 1].stage == change.stage;
+    if (!more) counter(change.stage, change.when);
+  }
+}
+}  // namespace
+
+std::string trace_events(const ExecutionGraph& g, const Timeline& t, const TraceOptions& o) {
+  SEXTANT_CHECK(t.spans.size() == g.ops.size(), "a timeline has one span per operation");
+  Text b;
+  names(b, g, o);
+  for (OpId id = 0; id < g.ops.size(); ++id) {
+    const Op& op = g.ops[id];
+    span(b, g, id, op.lanes[0], t.spans[id], o.first_process);
+    if (op.lanes[1] == kNoLane) continue;
+    span(b, g, id, op.lanes[1], t.spans[id], o.first_process);
+    flow(b, op, id, t.spans[id], o.first_process);
+  }
+  if (o.memory && !g.operands.empty()) memory(b, g, t, o);
+  std::string events = fmt::to_string(b);
+  if (events.ends_with(",\n")) events.resize(events.size() - 2);
+  return events;
+}
+
+void write_trace(const std::filesystem::path& path, const std::string& events) {
+  const std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events + "\n]}\n";
+  if (path.extension() != ".gz") return write_file_atomic(path, text);
+  z_stream stream{};
+  constexpr int kGzip = 15 + 16;  // window bits, gzip header
+  SEXTANT_CHECK(deflateInit2(&stream, 6, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) == Z_OK, "zlib");
+  std::string packed(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  const int result = deflate(&stream, Z_FINISH);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  SEXTANT_CHECK(result == Z_STREAM_END, "zlib");
+  write_file_atomic(path, packed);
+}
+
+}  // namespace sextant
