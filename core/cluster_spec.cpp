@@ -3,280 +3,166 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <tuple>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_fields.hpp"
+#include "core/annotated.hpp"
+#include "core/json_io.hpp"
 
 namespace sextant {
 
 using nlohmann::json;
-using namespace cluster_fields;
-
-std::string_view name(NodeLinkKind kind) { return kLinkNames[static_cast<std::size_t>(kind)]; }
-
-int ClusterSpec::gpus() const {
-  std::set<std::pair<int, int>> missing;
-  for (const Defect& d : defects) {
-    if (!d.missing) continue;
-    for (int g = 0; g < node.gpus; ++g)
-      if (d.gpu < 0 || d.gpu == g) missing.emplace(d.node, g);
-  }
-  return nodes * node.gpus - static_cast<int>(missing.size());
-}
 
 namespace {
 
-bool inside(double x, const Range& r) {
-  return std::isfinite(x) && x <= r.high && (r.above_low ? x > r.low : x >= r.low);
-}
-std::string describe(const Range& r) {
-  return r.above_low ? fmt::format("a number above {:g}, at most {:g}", r.low, r.high)
-                     : fmt::format("a number from {:g} to {:g}", r.low, r.high);
-}
-template <class Names>
-std::string one_of(const Names& names) {
-  return fmt::format("one of {}", fmt::join(names, ", "));
-}
-template <class Names>
-std::string suggestion(std::string_view word, const Names& names) {
-  const std::string near = closest(word, std::vector<std::string>(names.begin(), names.end()));
-  return near.empty() ? "" : fmt::format("did you mean {}?", near);
-}
+constexpr std::array<std::string_view, 4> kLinkNames = {"nvswitch", "nvlink_mesh", "pcie", "shared_memory"};
+constexpr std::array<std::string_view, 5> kGenerations = {"volta", "ampere", "hopper", "blackwell", "cpu"};
+constexpr std::array<std::string_view, 6> kFabricKinds = {"infiniband", "roce",     "efa",
+                                                          "omnipath",   "ethernet", "none"};
+constexpr int kMaxNodes = 131072, kMaxGpusPerNode = 1024, kMaxGpus = 1 << 20;
 
-// v in units of `scale` such that reading it back gives v again, bit for bit.
-double in_units(double v, double scale) {
-  const double x = v / scale;
-  for (const double candidate : {x, std::nextafter(x, 0.0), std::nextafter(x, INFINITY)})
-    if (candidate * scale == v) return candidate;
-  return x;
-}
+// Lawful values in the unit of their key. Upper bounds are far above anything built: they catch slips of
+// unit.
+constexpr Range positive(double most) { return {.least = 0, .most = most, .least_excluded = true}; }
+constexpr Range from_zero(double most) { return {.least = 0, .most = most}; }
+constexpr Range kFactor = positive(1);
 
-// What all three visitors share: where we are and what was wrong so far.
-class Visitor {
- public:
-  Visitor(std::string prefix, std::vector<Problem>& problems)
-      : prefix_(std::move(prefix)), problems_(problems) {}
-
- protected:
-  std::string path(std::string_view key) const {
-    return prefix_.empty() ? std::string(key) : fmt::format("{}.{}", prefix_, key);
-  }
-  void problem(std::string_view key, std::string value, std::string expected, std::string hint = "") {
-    problems_.push_back({"", path(key), std::move(value), std::move(expected), std::move(hint)});
-  }
-  std::string prefix_;
-  std::vector<Problem>& problems_;
+constexpr auto kDeviceFields = [](auto& io, auto& d) {
+  io.required("name", d.name);
+  io.required("generation", d.generation);
+  io.required("memory_GiB", d.memory, positive(1e6));
+  io.required("memory_bandwidth_GBps", d.memory_bandwidth, positive(1e6));
+  io.required("peak_TFLOPS", d.peak, kDtypeNames, positive(1e6));
+  io.required("multiprocessors", d.multiprocessors, between(1, 1e5));
+  io.required("launch_overhead_us", d.launch_overhead, from_zero(1e6));
+  io.required("host_link_GBps", d.host_link, positive(1e5));
+  io.optional("power_W", d.power_W, from_zero(1e5));
+  io.optional("price_usd_per_hour", d.price_usd_per_hour, from_zero(1e5));
 };
 
-class Checker : public Visitor {
- public:
-  using Visitor::Visitor;
-  void text(std::string_view, const std::string&, Need) {}
-  template <class Names>
-  void choice(std::string_view key, const std::string& value, const Names& names, Need) {
-    if (std::ranges::find(names, value) == names.end())
-      problem(key, fmt::format("\"{}\"", value), one_of(names), suggestion(value, names));
-  }
-  template <class Q>
-  void quantity(std::string_view key, const Q& q, double scale, const Range& r, Need need) {
-    number(key, static_cast<double>(q.v) / scale, r, need);
-  }
-  void number(std::string_view key, double x, const Range& r, Need) {
-    if (!inside(x, r)) problem(key, fmt::format("{:g}", x), describe(r));
-  }
-  void integer(std::string_view key, int x, const Range& r, Need need) { number(key, x, r, need); }
-  void boolean(std::string_view, bool) {}
-  void link_kind(std::string_view, NodeLinkKind, Need) {}
-  void peaks(const std::map<Dtype, FlopsPerSecond>& peak, const Range& r) {
-    for (const auto& [dtype, rate] : peak)
-      quantity(kPeakKeys[static_cast<std::size_t>(dtype)], rate, kTFLOPS, r, required);
-    if (peak.empty()) problem("peak_bf16_TFLOPS", "nothing", "a dense peak for at least one number format");
-  }
-  template <class F>
-  void object(std::string_view key, F&& fields, Need) {
-    Checker in(path(key), problems_);
-    fields(in);
-  }
-  template <class List, class F>
-  void list(std::string_view key, const List& items, F&& fields) {
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      Checker in(fmt::format("{}[{}]", path(key), i), problems_);
-      fields(in, items[i]);
-    }
-  }
+constexpr auto kNodeFields = [](auto& io, auto& n) {
+  io.required("gpus", n.gpus, between(1, kMaxGpusPerNode));
+  io.required("link", n.link, kLinkNames);
+  io.required("link_bandwidth_GBps", n.link_bandwidth, positive(1e5));
+  io.required("link_latency_us", n.link_latency, from_zero(1e6));
+  io.optional("nvls", n.nvls);
+  io.optional("domain_nodes", n.domain_nodes, between(1, 1024));
+  io.required("nics", n.nics, between(0, 1024));
+  io.optional("nic_bandwidth_GBps", n.nic_bandwidth, from_zero(1e5));
+  io.required("host_memory_GiB", n.host_memory, positive(1e7));
+  io.required("host_memory_bandwidth_GBps", n.host_memory_bandwidth, positive(1e6));
 };
 
-class Writer {
- public:
-  explicit Writer(json& j) : json_(j) { json_ = json::object(); }
-  void text(std::string_view key, const std::string& s, Need) { json_[std::string(key)] = s; }
-  template <class Names>
-  void choice(std::string_view key, const std::string& s, const Names&, Need) {
-    json_[std::string(key)] = s;
+constexpr auto kFabricFields = [](auto& io, auto& f) {
+  io.required("name", f.name);
+  io.required("kind", f.kind);
+  io.optional("bandwidth_GBps", f.bandwidth, from_zero(1e6));
+  io.required("efficiency", f.efficiency, kFactor);
+  io.required("latency_us", f.latency, from_zero(1e6));
+  io.optional("leaf_nodes", f.leaf_nodes, between(0, kMaxNodes));
+  io.optional("oversubscription", f.oversubscription, between(1, 1000));
+  io.optional("rails", f.rails);
+  io.optional("in_network", f.in_network);
+};
+
+constexpr auto kDefectFields = [](auto& io, auto& d) {
+  io.required("node", d.node, between(0, kMaxNodes - 1));
+  io.optional("gpu", d.gpu, between(-1, kMaxGpusPerNode - 1));
+  io.optional("compute_factor", d.compute_factor, kFactor);
+  io.optional("node_link_factor", d.node_link_factor, kFactor);
+  io.optional("network_factor", d.network_factor, kFactor);
+  io.optional("missing", d.missing);
+};
+
+constexpr auto kJitterFields = [](auto& io, auto& j) {
+  io.optional("compute_sigma", j.compute_sigma, from_zero(2));
+  io.optional("network_sigma", j.network_sigma, from_zero(2));
+};
+
+constexpr auto kClusterFields = [](auto& io, auto& c) {
+  io.optional("name", c.name);
+  io.required("nodes", c.nodes, between(1, kMaxNodes));
+  io.required("device", c.device);
+  io.required("node", c.node);
+  io.required("fabric", c.fabric);
+  io.optional("defects", c.defects);
+  io.optional("jitter", c.jitter);
+};
+
+template <class T, class Fields>
+void read_annotated(const json& j, T& out, const Fields& fields) {
+  read_object(plain_values(j), out, fields);
+}
+
+// JSON has no way to write NaN or infinity: a visitor that reports them and puts a lawful 1 in their place.
+struct FiniteFilter {
+  std::string prefix;
+  std::vector<Problem>& problems;
+
+  template <class T, class... Rules>
+  void required(std::string_view key, T& value, const Rules&...) {
+    visit(prefix + std::string(key), value);
   }
-  template <class Q>
-  void quantity(std::string_view key, const Q& q, double scale, const Range&, Need) {
-    json_[std::string(key)] = in_units(static_cast<double>(q.v), scale);
-  }
-  void number(std::string_view key, double x, const Range&, Need) { json_[std::string(key)] = x; }
-  void integer(std::string_view key, int x, const Range&, Need) { json_[std::string(key)] = x; }
-  void boolean(std::string_view key, bool x) { json_[std::string(key)] = x; }
-  void link_kind(std::string_view key, NodeLinkKind kind, Need) { json_[std::string(key)] = name(kind); }
-  void peaks(const std::map<Dtype, FlopsPerSecond>& peak, const Range& r) {
-    for (const auto& [dtype, rate] : peak)
-      quantity(kPeakKeys[static_cast<std::size_t>(dtype)], rate, kTFLOPS, r, required);
-  }
-  template <class F>
-  void object(std::string_view key, F&& fields, Need) {
-    Writer in(json_[std::string(key)]);
-    fields(in);
-  }
-  template <class List, class F>
-  void list(std::string_view key, const List& items, F&& fields) {
-    json& array = json_[std::string(key)] = json::array();
-    for (const auto& item : items) {
-      Writer in(array.emplace_back());
-      fields(in, item);
-    }
+  template <class T, class... Rules>
+  void optional(std::string_view key, T& value, const Rules&...) {
+    visit(prefix + std::string(key), value);
   }
 
  private:
-  json& json_;
+  template <class T>
+  void visit(const std::string&, T&) {}  // texts, counts, switches
+  void visit(const std::string& path, double& x) {
+    if (std::isfinite(x)) return;
+    problems.push_back({"", path, fmt::format("{}", x), "a finite number", ""});
+    x = 1;
+  }
+  template <class Tag>
+  void visit(const std::string& path, Quantity<Tag, double>& q) {
+    visit(path, q.v);
+  }
+  void visit(const std::string& path, std::map<Dtype, FlopsPerSecond>& peak) {
+    for (auto& [dtype, rate] : peak) visit(fmt::format("{}.{}", path, sextant::name(dtype)), rate);
+  }
+  void visit(const std::string& path, DeviceSpec& d) { nested(path, d, kDeviceFields); }
+  void visit(const std::string& path, NodeSpec& n) { nested(path, n, kNodeFields); }
+  void visit(const std::string& path, FabricSpec& f) { nested(path, f, kFabricFields); }
+  void visit(const std::string& path, JitterSpec& j) { nested(path, j, kJitterFields); }
+  void visit(const std::string& path, std::vector<Defect>& defects) {
+    for (std::size_t i = 0; i < defects.size(); ++i)
+      nested(fmt::format("{}[{}]", path, i), defects[i], kDefectFields);
+  }
+  template <class T, class Fields>
+  void nested(const std::string& path, T& value, const Fields& fields) {
+    FiniteFilter inner{path + ".", problems};
+    fields(inner, value);
+  }
 };
 
-class Reader : public Visitor {
- public:
-  Reader(const json& j, std::string prefix, std::vector<Problem>& problems)
-      : Visitor(std::move(prefix), problems), json_(j) {
-    if (!json_.is_object()) problems_.push_back({"", prefix_, shown(json_), "an object {...}", ""});
+// Ranges of a value that no file brought: written and read back, so that the reader's rules and words are the
+// only ones.
+void check_fields(ClusterSpec c, std::vector<Problem>& problems) {
+  FiniteFilter filter{"", problems};
+  kClusterFields(filter, c);
+  try {
+    const json j = c;
+    ClusterSpec ignored;
+    JsonReader reader(j);
+    kClusterFields(reader, ignored);
+    reader.finish();
+  } catch (const ConfigError& e) {
+    problems.insert(problems.end(), e.problems().begin(), e.problems().end());
   }
-  // Keys that nobody asked for.
-  void finish() {
-    if (!json_.is_object()) return;
-    for (const auto& [key, value] : json_.items())
-      if (std::ranges::find(known_, key) == known_.end()) {
-        std::string hint = suggestion(key, known_);
-        problem(key, shown(value), "no such key",
-                hint.empty() ? fmt::format("known: {}", fmt::join(known_, ", ")) : hint);
-      }
-  }
+}
 
-  void text(std::string_view key, std::string& out, Need need) {
-    if (const json* j = get(key, need))
-      j->is_string() ? void(out = j->get<std::string>()) : wrong(key, *j, "a text in quotes");
-  }
-  template <class Names>
-  void choice(std::string_view key, std::string& out, const Names& names, Need need) {
-    const json* j = get(key, need);
-    if (!j) return;
-    if (j->is_string() && std::ranges::find(names, j->get<std::string>()) != names.end())
-      out = j->get<std::string>();
-    else
-      problem(key, shown(*j), one_of(names), j->is_string() ? suggestion(j->get<std::string>(), names) : "");
-  }
-  template <class Q>
-  void quantity(std::string_view key, Q& out, double scale, const Range& r, Need need) {
-    if (double x = 0; read(key, x, r, need)) out = Q(static_cast<decltype(out.v)>(x * scale));
-  }
-  void number(std::string_view key, double& out, const Range& r, Need need) {
-    if (double x = 0; read(key, x, r, need)) out = x;
-  }
-  void integer(std::string_view key, int& out, const Range& r, Need need) {
-    double x = 0;
-    if (!read(key, x, r, need)) return;
-    if (x != std::floor(x))
-      problem(key, fmt::format("{:g}", x), "a whole number");
-    else
-      out = static_cast<int>(x);
-  }
-  void boolean(std::string_view key, bool& out) {
-    if (const json* j = get(key, optional))
-      j->is_boolean() ? void(out = j->get<bool>()) : wrong(key, *j, "true or false");
-  }
-  void link_kind(std::string_view key, NodeLinkKind& out, Need need) {
-    std::string word;
-    choice(key, word, kLinkNames, need);
-    if (const auto it = std::ranges::find(kLinkNames, word); it != kLinkNames.end())
-      out = static_cast<NodeLinkKind>(it - kLinkNames.begin());
-  }
-  void peaks(std::map<Dtype, FlopsPerSecond>& out, const Range& r) {
-    for (std::size_t i = 0; i < kPeakKeys.size(); ++i) {
-      FlopsPerSecond rate;
-      quantity(kPeakKeys[i], rate, kTFLOPS, r, optional);
-      if (rate.v > 0) out[static_cast<Dtype>(i)] = rate;
-    }
-  }
-  template <class F>
-  void object(std::string_view key, F&& fields, Need need) {
-    const json* j = find(key, need);
-    if (!j) return;
-    Reader in(*j, path(key), problems_);
-    if (!j->is_object()) return;
-    fields(in);
-    in.finish();
-  }
-  template <class List, class F>
-  void list(std::string_view key, List& items, F&& fields) {
-    const json* j = find(key, optional);
-    if (!j) return;
-    if (!j->is_array()) return wrong(key, *j, "a list [...]");
-    for (std::size_t i = 0; i < j->size(); ++i) {
-      Reader in((*j)[i], fmt::format("{}[{}]", path(key), i), problems_);
-      fields(in, items.emplace_back());
-      in.finish();
-    }
-  }
-
- private:
-  static std::string shown(const json& j) {
-    std::string s = j.dump(-1, ' ', false, json::error_handler_t::replace);
-    constexpr std::size_t kLongest = 60;
-    return s.size() > kLongest ? s.substr(0, kLongest) + "..." : s;
-  }
-  void wrong(std::string_view key, const json& j, std::string expected) {
-    problem(key, shown(j), std::move(expected));
-  }
-
-  const json* find(std::string_view key, Need need) {
-    known_.emplace_back(key);
-    if (!json_.is_object()) return nullptr;
-    const auto it = json_.find(std::string(key));
-    if (it != json_.end()) return &*it;
-    if (need == required) problem(key, "nothing", "a value", "the key is missing");
-    return nullptr;
-  }
-  // The value itself, out of its annotation if it has one.
-  const json* get(std::string_view key, Need need) {
-    const json* j = find(key, need);
-    if (!j || !j->is_object()) return j;
-    static const std::vector<std::string> kAnnotations = {"value", "unit", "source", "date", "note"};
-    for (const auto& [k, value] : j->items())
-      if (std::ranges::find(kAnnotations, k) == kAnnotations.end())
-        problem(fmt::format("{}.{}", key, k), shown(value), one_of(kAnnotations),
-                suggestion(k, kAnnotations));
-      else if (k != "value" && !value.is_string())
-        problem(fmt::format("{}.{}", key, k), shown(value), "a text in quotes");
-    if (const auto it = j->find("value"); it != j->end()) return &*it;
-    problem(key, shown(*j), "a value, or an object with \"value\", \"source\" and \"date\"");
-    return nullptr;
-  }
-  bool read(std::string_view key, double& out, const Range& r, Need need) {
-    const json* j = get(key, need);
-    if (!j) return false;
-    if (!j->is_number()) return wrong(key, *j, describe(r)), false;
-    out = j->get<double>();
-    if (inside(out, r)) return true;
-    return problem(key, fmt::format("{:g}", out), describe(r)), false;
-  }
-
-  const json& json_;
-  std::vector<std::string> known_;
-};
-
-bool close(double a, double b) { return std::abs(a - b) <= 1e-6 * std::max(std::abs(a), std::abs(b)); }
+template <class Names>
+void check_choice(const char* key, const std::string& value, const Names& names,
+                  std::vector<Problem>& problems) {
+  if (std::ranges::find(names, value) != names.end()) return;
+  const std::string near = closest(value, std::vector<std::string>(names.begin(), names.end()));
+  problems.push_back({"", key, fmt::format("\"{}\"", value), fmt::format("one of {}", fmt::join(names, ", ")),
+                      near.empty() ? "" : fmt::format("did you mean {}?", near)});
+}
 
 // What no single field shows: how the fields fit together.
 void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
@@ -284,16 +170,18 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
     problems.push_back({"", std::move(key), std::move(value), std::move(expected), std::move(hint)});
   };
   const NodeSpec& n = c.node;
+  if (c.device.peak.empty())
+    add("device.peak_TFLOPS", "nothing", "the dense peak of at least one number format");
   if (static_cast<long>(c.nodes) * n.gpus > kMaxGpus)
     add("nodes", fmt::format("{} nodes of {} GPUs", c.nodes, n.gpus),
         fmt::format("at most {} GPUs", kMaxGpus));
-  const double nics = n.nics * n.nic_bandwidth.v;
-  if (!close(nics, c.fabric.bandwidth.v))
-    add("fabric.bandwidth_GBps", fmt::format("{:g}", c.fabric.bandwidth.v / 1e9),
-        fmt::format("{:g}, that is node.nics * node.nic_bandwidth_GBps = {} * {:g}", nics / 1e9, n.nics,
+  const double node_rate = n.nics * n.nic_bandwidth.v, stated = c.fabric.bandwidth.v;
+  if (std::abs(node_rate - stated) > 1e-6 * std::max(node_rate, stated))
+    add("fabric.bandwidth_GBps", fmt::format("{:g}", stated / 1e9),
+        fmt::format("{:g}, since node.nics * node.nic_bandwidth_GBps = {} * {:g}", node_rate / 1e9, n.nics,
                     n.nic_bandwidth.v / 1e9),
         "the two contradict each other: give only one of them");
-  if (c.nodes > n.domain_nodes && c.fabric.bandwidth.v <= 0)
+  if (c.nodes > n.domain_nodes && stated <= 0)
     add("fabric.bandwidth_GBps", "0", fmt::format("a network between {} nodes", c.nodes),
         "use nodes = 1, or choose a fabric with bandwidth");
   if (n.domain_nodes > 1 && n.link != NodeLinkKind::nvswitch)
@@ -309,40 +197,61 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
       add(fmt::format("defects[{}].gpu", i), std::to_string(d.gpu),
           fmt::format("a GPU from 0 to {}, or -1 for the whole node", n.gpus - 1));
   }
-  if (problems.empty() && c.gpus() < 1) add("defects", "every GPU is missing", "at least one usable GPU");
 }
 
 }  // namespace
 
+std::string_view name(NodeLinkKind kind) { return kLinkNames[static_cast<std::size_t>(kind)]; }
+
+int ClusterSpec::gpus() const {
+  std::set<std::pair<int, int>> missing;
+  for (const Defect& d : defects) {
+    if (!d.missing) continue;
+    for (int g = d.gpu < 0 ? 0 : d.gpu; g < (d.gpu < 0 ? node.gpus : d.gpu + 1); ++g)
+      missing.emplace(d.node, g);
+  }
+  return nodes * node.gpus - static_cast<int>(missing.size());
+}
+
 std::vector<Problem> validate(const ClusterSpec& c) {
   std::vector<Problem> problems;
-  Checker checker("", problems);
-  visit_cluster(checker, c);
-  check_together(c, problems);
+  check_fields(c, problems);
+  check_choice("device.generation", c.device.generation, kGenerations, problems);
+  check_choice("fabric.kind", c.fabric.kind, kFabricKinds, problems);
+  if (problems.empty()) check_together(c, problems);
+  if (problems.empty() && c.gpus() < 1)
+    problems.push_back({"", "defects", "every GPU is missing", "at least one usable GPU", ""});
   return problems;
 }
 
-void to_json(json& j, const ClusterSpec& c) {
-  Writer writer(j);
-  visit_cluster(writer, c);
-}
+void to_json(json& j, const DeviceSpec& d) { write_object(j, d, kDeviceFields); }
+void from_json(const json& j, DeviceSpec& d) { read_annotated(j, d, kDeviceFields); }
+void to_json(json& j, const NodeSpec& n) { write_object(j, n, kNodeFields); }
+void from_json(const json& j, NodeSpec& n) { read_annotated(j, n, kNodeFields); }
+void to_json(json& j, const FabricSpec& f) { write_object(j, f, kFabricFields); }
+void from_json(const json& j, FabricSpec& f) { read_annotated(j, f, kFabricFields); }
+void to_json(json& j, const Defect& d) { write_object(j, d, kDefectFields); }
+void from_json(const json& j, Defect& d) { read_annotated(j, d, kDefectFields); }
+void to_json(json& j, const JitterSpec& s) { write_object(j, s, kJitterFields); }
+void from_json(const json& j, JitterSpec& s) { read_annotated(j, s, kJitterFields); }
+void to_json(json& j, const ClusterSpec& c) { write_object(j, c, kClusterFields); }
 
-void from_json(const json& j, ClusterSpec& out) {
-  std::vector<Problem> problems;
+void from_json(const json& annotated, ClusterSpec& out) {
+  const json j = plain_values(annotated);
   ClusterSpec c;
-  Reader reader(j, "", problems);
-  visit_cluster(reader, c);
-  reader.finish();
-  // One number of the network's rate is enough.
+  JsonReader reader(j);
+  kClusterFields(reader, c);
+  // The network's rate is stated once, by the NIC or by the node.
   const auto given = [&](const char* part, const char* key) {
     return j.is_object() && j.contains(part) && j[part].is_object() && j[part].contains(key);
   };
   if (!given("fabric", "bandwidth_GBps"))
     c.fabric.bandwidth = BytesPerSecond(c.node.nics * c.node.nic_bandwidth.v);
-  if (!given("node", "nic_bandwidth_GBps") && c.node.nics > 0)
+  else if (!given("node", "nic_bandwidth_GBps") && c.node.nics > 0)
     c.node.nic_bandwidth = BytesPerSecond(c.fabric.bandwidth.v / c.node.nics);
-  if (problems.empty()) problems = validate(c);
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+  // How fields fit together is told only when each of them could be read.
+  reader.finish();
+  if (auto problems = validate(c); !problems.empty()) throw ConfigError(std::move(problems));
   out = std::move(c);
 }
 

@@ -94,10 +94,20 @@ std::string_view name(NodeLinkKind);
 
 std::vector<Problem> validate(const ClusterSpec&);
 
-// The whole spec, self-contained, units in the keys. Reading accepts for each number the number itself or
-// {"value": 2039, "source": "...", "date": "2021-06"}, refuses unknown keys, and throws ConfigError with all
-// problems. fabric.bandwidth_GBps = node.nics * node.nic_bandwidth_GBps: either may be left out, both must
-// agree. Names of presets in place of objects are resolved by core/cluster_files.hpp.
+// The whole spec, self-contained, units in the keys. Each number may stand as {"value": 2039, "source":
+// "...", "date": "2021-06"}. The rate of the network may be given by the NIC (node.nic_bandwidth_GBps) or by
+// the node (fabric.bandwidth_GBps = nics * nic_bandwidth_GBps); given twice, both must agree. Names of
+// presets in place of objects are resolved by core/cluster_files.hpp.
+void to_json(nlohmann::json&, const DeviceSpec&);
+void from_json(const nlohmann::json&, DeviceSpec&);
+void to_json(nlohmann::json&, const NodeSpec&);
+void from_json(const nlohmann::json&, NodeSpec&);
+void to_json(nlohmann::json&, const FabricSpec&);
+void from_json(const nlohmann::json&, FabricSpec&);
+void to_json(nlohmann::json&, const Defect&);
+void from_json(const nlohmann::json&, Defect&);
+void to_json(nlohmann::json&, const JitterSpec&);
+void from_json(const nlohmann::json&, JitterSpec&);
 void to_json(nlohmann::json&, const ClusterSpec&);
 void from_json(const nlohmann::json&, ClusterSpec&);
 

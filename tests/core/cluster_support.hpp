@@ -1,4 +1,4 @@
-// A small cluster of round figures: 8 GPUs a node, NVSwitch 300 GB/s, 8 NICs of 25 GB/s at efficiency 0.8.
+// A small cluster of round figures: 8 GPUs a node, NVSwitch 300 GB/s, 8 NICs of 31.25 GB/s at efficiency 0.8.
 #pragma once
 
 #include "core/cluster_spec.hpp"
@@ -22,12 +22,12 @@ inline ClusterSpec small_cluster(int nodes) {
   c.node.link_bandwidth = BytesPerSecond(300e9);
   c.node.link_latency = Seconds(2e-6);
   c.node.nics = 8;
-  c.node.nic_bandwidth = BytesPerSecond(25e9);
+  c.node.nic_bandwidth = BytesPerSecond(31.25e9);
   c.node.host_memory = from_gib(1024);
   c.node.host_memory_bandwidth = BytesPerSecond(200e9);
   c.fabric.name = "test";
   c.fabric.kind = "infiniband";
-  c.fabric.bandwidth = BytesPerSecond(200e9);
+  c.fabric.bandwidth = BytesPerSecond(250e9);
   c.fabric.efficiency = 0.8;
   c.fabric.latency = Seconds(13e-6);
   return c;

@@ -139,7 +139,7 @@ void for_each_axes(F&& f) {
 
 }  // namespace
 
-// Eight DP groups of a TP 8 node share eight NICs of 25 GB/s at efficiency 0.8: 20 GB/s each.
+// Eight DP groups of a TP 8 node share eight NICs of 31.25 GB/s at efficiency 0.8: 25 GB/s each.
 TEST(Topology, TensorParallelNodeGivesEachDataGroupOneNic) {
   const Topology t(small_cluster(8));
   const RankGrid grid(plan(8, 1, 1, 8));
@@ -152,7 +152,7 @@ TEST(Topology, TensorParallelNodeGivesEachDataGroupOneNic) {
   EXPECT_EQ(dp.nodes, 8);
   EXPECT_EQ(dp.ranks_per_node, 1);
   EXPECT_EQ(dp.node_bandwidth.v, 0);
-  EXPECT_NEAR(dp.network_bandwidth.v, 20e9, 1);
+  EXPECT_NEAR(dp.network_bandwidth.v, 25e9, 1);
   EXPECT_DOUBLE_EQ(dp.network_latency.v, 13e-6);
 }
 
@@ -161,7 +161,7 @@ TEST(Topology, DataParallelOverWholeNodesUsesAllNics) {
   EXPECT_EQ(dp.size, 64);
   EXPECT_EQ(dp.nodes, 8);
   EXPECT_EQ(dp.ranks_per_node, 8);
-  EXPECT_NEAR(dp.network_bandwidth.v, 160e9, 8);
+  EXPECT_NEAR(dp.network_bandwidth.v, 200e9, 8);
   EXPECT_DOUBLE_EQ(dp.node_bandwidth.v, 300e9);
 }
 
@@ -170,13 +170,13 @@ TEST(Topology, FourNicsForEightGpusAreSharedByPairs) {
   c.node.nics = 4;
   c.fabric.bandwidth = BytesPerSecond(4 * c.node.nic_bandwidth.v);
   const Topology t(c);
-  EXPECT_NEAR(t.group(RankGrid(plan(8, 1, 1, 4)), {Axis::dp}).network_bandwidth.v, 10e9, 1);
-  EXPECT_NEAR(t.group(RankGrid(plan(1, 1, 1, 32)), {Axis::dp}).network_bandwidth.v, 80e9, 1);
+  EXPECT_NEAR(t.group(RankGrid(plan(8, 1, 1, 4)), {Axis::dp}).network_bandwidth.v, 12.5e9, 1);
+  EXPECT_NEAR(t.group(RankGrid(plan(1, 1, 1, 32)), {Axis::dp}).network_bandwidth.v, 100e9, 1);
   // Only the last GPU of a node sends to the next node: one NIC, alone.
-  EXPECT_NEAR(t.stage_link(RankGrid(plan(1, 1, 32, 1)), 7).network_bandwidth.v, 20e9, 1);
+  EXPECT_NEAR(t.stage_link(RankGrid(plan(1, 1, 32, 1)), 7).network_bandwidth.v, 25e9, 1);
   EXPECT_DOUBLE_EQ(t.stage_link(RankGrid(plan(1, 1, 32, 1)), 6).node_bandwidth.v, 300e9);
   // All eight send at once: two to a NIC.
-  EXPECT_NEAR(t.stage_link(RankGrid(plan(8, 1, 4, 1)), 0).network_bandwidth.v, 10e9, 1);
+  EXPECT_NEAR(t.stage_link(RankGrid(plan(8, 1, 4, 1)), 0).network_bandwidth.v, 12.5e9, 1);
 }
 
 TEST(Topology, GroupsAcrossNodeBordersAreSeen) {
@@ -184,10 +184,10 @@ TEST(Topology, GroupsAcrossNodeBordersAreSeen) {
   const GroupShape odd = t.group(RankGrid(plan(3, 1, 1, 8)), {Axis::tp});  // 6, 7 | 8
   EXPECT_EQ(odd.nodes, 2);
   EXPECT_EQ(odd.ranks_per_node, 2);
-  EXPECT_NEAR(odd.network_bandwidth.v, 20e9, 1);  // the rank that is alone has one NIC
+  EXPECT_NEAR(odd.network_bandwidth.v, 25e9, 1);  // the rank that is alone has one NIC
   const GroupShape wide = t.group(RankGrid(plan(24, 1, 1, 1)), {Axis::tp});
   EXPECT_EQ(wide.nodes, 3);
-  EXPECT_NEAR(wide.network_bandwidth.v, 160e9, 8);
+  EXPECT_NEAR(wide.network_bandwidth.v, 200e9, 8);
 }
 
 TEST(Topology, OversubscriptionCountsAboveTheLeafOnly) {
@@ -196,12 +196,12 @@ TEST(Topology, OversubscriptionCountsAboveTheLeafOnly) {
   c.fabric.oversubscription = 4;
   const Topology t(c);
   const RankGrid grid(plan(8, 1, 2, 8));  // a stage fills one leaf
-  EXPECT_NEAR(t.group(grid, {Axis::dp}).network_bandwidth.v, 20e9, 1);
-  EXPECT_NEAR(t.group(RankGrid(plan(8, 1, 1, 16)), {Axis::dp}).network_bandwidth.v, 5e9, 1);
-  // Stage 0 to stage 1: all 64 pairs take the uplinks (8 rails of 8 * 20 / 4 GB/s).
-  EXPECT_NEAR(t.stage_link(grid, 0).network_bandwidth.v, 5e9, 1);
-  // With a stage a node, only one node of the leaf sends out: its rail uplink of 40 GB/s is not the limit.
-  EXPECT_NEAR(t.stage_link(RankGrid(plan(8, 1, 16, 1)), 7).network_bandwidth.v, 20e9, 1);
+  EXPECT_NEAR(t.group(grid, {Axis::dp}).network_bandwidth.v, 25e9, 1);
+  EXPECT_NEAR(t.group(RankGrid(plan(8, 1, 1, 16)), {Axis::dp}).network_bandwidth.v, 6.25e9, 1);
+  // Stage 0 to stage 1: all 64 pairs take the uplinks (8 rails of 8 * 25 / 4 GB/s).
+  EXPECT_NEAR(t.stage_link(grid, 0).network_bandwidth.v, 6.25e9, 1);
+  // With a stage a node, only one node of the leaf sends out: its rail uplink of 50 GB/s is not the limit.
+  EXPECT_NEAR(t.stage_link(RankGrid(plan(8, 1, 16, 1)), 7).network_bandwidth.v, 25e9, 1);
 }
 
 TEST(Topology, NvlinkDomainOverNodesCountsAsOne) {
@@ -217,7 +217,7 @@ TEST(Topology, NvlinkDomainOverNodesCountsAsOne) {
   const GroupShape dp = t.group(grid, {Axis::dp});
   EXPECT_EQ(dp.nodes, 2);
   EXPECT_EQ(dp.ranks_per_node, 9);
-  EXPECT_NEAR(dp.network_bandwidth.v, 9 * 20e9, 9);
+  EXPECT_NEAR(dp.network_bandwidth.v, 9 * 25e9, 9);
   EXPECT_EQ(t.node_of(7), 1);
 }
 
@@ -259,11 +259,11 @@ TEST(Topology, DefectsSlowTheGroupsThatTouchThem) {
   EXPECT_EQ(t.compute_factor(2 * 8 + 5), 0.9);
   EXPECT_EQ(t.compute_factor(2 * 8 + 4), 1.0);
   EXPECT_NEAR(t.group(grid, {Axis::tp}).node_bandwidth.v, 150e9, 1);
-  EXPECT_NEAR(t.group(grid, {Axis::dp}).network_bandwidth.v, 5e9, 1);
+  EXPECT_NEAR(t.group(grid, {Axis::dp}).network_bandwidth.v, 6.25e9, 1);
   // Node 2 belongs to stage 1 (dp inside, pp outside): stage 0 is not touched.
   EXPECT_NEAR(t.group(grid, {Axis::tp}, 0).node_bandwidth.v, 300e9, 1);
   EXPECT_NEAR(t.group(grid, {Axis::tp}, 1).node_bandwidth.v, 150e9, 1);
-  EXPECT_NEAR(t.group(grid, {Axis::dp}, 0).network_bandwidth.v, 20e9, 1);
+  EXPECT_NEAR(t.group(grid, {Axis::dp}, 0).network_bandwidth.v, 25e9, 1);
 }
 
 TEST(Topology, MissingGpusShiftTheRanks) {
@@ -279,19 +279,19 @@ TEST(Topology, MissingGpusShiftTheRanks) {
 TEST(Topology, GroupOfSharesNodeNicsEvenly) {
   const Topology t(small_cluster(2));
   const std::vector<int> pair = {8, 0}, halves = {0, 1, 2, 3, 8, 9, 10, 11};
-  EXPECT_NEAR(t.group_of(pair).network_bandwidth.v, 20e9, 1);
-  EXPECT_NEAR(t.group_of(pair, 16).network_bandwidth.v, 10e9, 1);
-  EXPECT_NEAR(t.group_of(halves, 2).network_bandwidth.v, 80e9, 1);
+  EXPECT_NEAR(t.group_of(pair).network_bandwidth.v, 25e9, 1);
+  EXPECT_NEAR(t.group_of(pair, 16).network_bandwidth.v, 12.5e9, 1);
+  EXPECT_NEAR(t.group_of(halves, 2).network_bandwidth.v, 100e9, 1);
   EXPECT_EQ(t.group_of(halves).ranks_per_node, 4);
 }
 
 TEST(Topology, BisectionIsTheCutOfHalfTheNodes) {
   EXPECT_NEAR(Topology(small_cluster(1)).bisection().v, 4 * (300e9 + 32e9),
               1e4);  // NVSwitch, and PCIe beside it
-  EXPECT_NEAR(Topology(small_cluster(8)).bisection().v, 4 * 160e9, 1e4);
+  EXPECT_NEAR(Topology(small_cluster(8)).bisection().v, 4 * 200e9, 1e4);
   ClusterSpec c = small_cluster(8);
   c.fabric.leaf_nodes = 2, c.fabric.oversubscription = 2;
-  EXPECT_NEAR(Topology(c).bisection().v, 2 * 160e9, 1e4);
+  EXPECT_NEAR(Topology(c).bisection().v, 2 * 200e9, 1e4);
   c.defects = {{.node = 0, .network_factor = 0.1}};
   EXPECT_NEAR(Topology(c).bisection().v, ClusterGraph(c).min_cut({}, {}).v + network_cut(c, 4).v, 1e4);
 }
@@ -304,7 +304,7 @@ TEST(ClusterGraph, WidestPathPrefersNvlinkAndCrossesRailsThroughIt) {
   EXPECT_DOUBLE_EQ(inside.latency.v, 2e-6);
   // GPU 0 of node 0 to GPU 7 of node 1: rails do not meet, the switch inside the node does.
   const auto across = g.widest_path({gpu, 0, 0}, {gpu, 1, 7});
-  EXPECT_NEAR(across.bandwidth.v, 20e9, 1);
+  EXPECT_NEAR(across.bandwidth.v, 25e9, 1);
   EXPECT_GE(across.latency.v, 13e-6);
 }
 

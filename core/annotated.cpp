@@ -1,0 +1,53 @@
+#include "core/annotated.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+
+namespace sextant {
+
+namespace {
+using nlohmann::json;
+
+const std::vector<std::string> kAnnotations = {"value",  "low",    "high", "unit",
+                                               "origin", "source", "date", "note"};
+
+json strip(const json& j, const std::string& path, std::vector<Problem>& problems) {
+  if (j.is_array()) {
+    json out = json::array();
+    for (std::size_t i = 0; i < j.size(); ++i)
+      out.push_back(strip(j[i], fmt::format("{}[{}]", path, i), problems));
+    return out;
+  }
+  if (!j.is_object()) return j;
+  if (const auto value = j.find("value"); value != j.end()) {
+    for (const auto& item : j.items())
+      if (std::ranges::find(kAnnotations, item.key()) == kAnnotations.end()) {
+        const std::string near = closest(item.key(), kAnnotations);
+        problems.push_back(
+            {"", path + "." + item.key(), "", "",
+             near.empty() ? fmt::format("unknown annotation, there are {}", fmt::join(kAnnotations, ", "))
+                          : fmt::format("unknown annotation, did you mean {}?", near)});
+      }
+    return *value;
+  }
+  json out = json::object();
+  for (const auto& item : j.items())
+    out[item.key()] = strip(item.value(), path.empty() ? item.key() : path + "." + item.key(), problems);
+  return out;
+}
+}  // namespace
+
+json plain_values(const json& annotated) {
+  std::vector<Problem> problems;
+  json plain = strip(annotated, "", problems);
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return plain;
+}
+
+}  // namespace sextant

@@ -1,0 +1,14 @@
+// Numbers that carry their origin: {"value": 2039, "unit": "GB/s", "source": "data sheet", "date": "2021-06"}
+// says no more to the program than 2039 does. Preset files write them so; readers of specs see the plain
+// form.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace sextant {
+
+// `annotated` with every {"value": v, ...} replaced by v. Throws ConfigError on an annotation that is none of
+// value, low, high, unit, origin, source, date, note.
+nlohmann::json plain_values(const nlohmann::json& annotated);
+
+}  // namespace sextant

@@ -1,0 +1,295 @@
+#include "core/cluster_files.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/annotated.hpp"
+#include "core/json_io.hpp"
+
+namespace sextant {
+
+namespace {
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string lower(std::string s) {
+  std::ranges::transform(s, s.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return s;
+}
+
+json read_plain(const fs::path& path) {
+  json j;
+  with_file(path.string(), [&] { j = plain_values(read_json_file(path)); });
+  if (!j.is_object()) throw ConfigError(Problem{path.string(), "", "", "an object { ... }", ""});
+  return j;
+}
+
+// One folder of presets: names, short names, and the files behind them.
+class PresetFolder {
+ public:
+  PresetFolder(const fs::path& presets, const std::string& kind)
+      : folder_(presets / (kind + "s")), kind_(kind) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder_, error))
+      if (entry.path().extension() == ".json") files_[lower(entry.path().stem().string())] = entry.path();
+  }
+  // Nothing when there is no such preset.
+  std::optional<json> find(const std::string& name) const {
+    if (const auto it = files_.find(lower(name)); it != files_.end()) return content(it->second);
+    for (const auto& [stem, path] : files_) {
+      const auto others = aliases(read_plain(path));
+      if (std::ranges::find(others, lower(name)) != others.end()) return content(path);
+    }
+    return std::nullopt;
+  }
+  json get(const std::string& name, const std::string& key) const {
+    if (auto found = find(name)) return *found;
+    const std::string near = closest(lower(name), names());
+    throw ConfigError(Problem{"", key, fmt::format("\"{}\"", name), fmt::format("a {} preset", kind_),
+                              near.empty() ? fmt::format("there are {}", fmt::join(stems(), ", "))
+                                           : fmt::format("did you mean {}?", near)});
+  }
+  std::vector<std::string> stems() const {
+    std::vector<std::string> out;
+    for (const auto& [stem, path] : files_) out.push_back(path.stem().string());
+    return out;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& [stem, path] : files_) {
+      out.push_back(stem);
+      const auto more = aliases(read_plain(path));
+      out.insert(out.end(), more.begin(), more.end());
+    }
+    return out;
+  }
+
+ private:
+  static std::vector<std::string> aliases(const json& j) {
+    std::vector<std::string> out;
+    if (j.contains("aliases") && j["aliases"].is_array())
+      for (const auto& a : j["aliases"])
+        if (a.is_string()) out.push_back(lower(a.get<std::string>()));
+    return out;
+  }
+  static json content(const fs::path& path) {
+    json j = read_plain(path);
+    for (const char* about : {"title", "about", "aliases"}) j.erase(about);
+    return j;
+  }
+  fs::path folder_;
+  std::string kind_;
+  std::map<std::string, fs::path> files_;
+};
+
+bool has(const json& j, const char* part, const char* key) {
+  return j.contains(part) && j[part].is_object() && j[part].contains(key);
+}
+
+// Puts `over` on top of `base`. The network's rate is one number under two keys: what is set last counts.
+void overlay(json& base, const json& over) {
+  if (has(over, "fabric", "bandwidth_GBps") && !has(over, "node", "nic_bandwidth_GBps") &&
+      base.contains("node"))
+    base["node"].erase("nic_bandwidth_GBps");
+  if ((has(over, "node", "nic_bandwidth_GBps") || has(over, "node", "nics")) &&
+      !has(over, "fabric", "bandwidth_GBps") && has(base, "node", "nic_bandwidth_GBps") &&
+      base.contains("fabric"))
+    base["fabric"].erase("bandwidth_GBps");
+  base.merge_patch(over);
+}
+
+// The preset that a part names, as "device": "h100" or "device": {"preset": "h100", ...}.
+std::optional<std::string> preset_of(const json& j, const char* part) {
+  const auto at = j.find(part);
+  if (at == j.end()) return std::nullopt;
+  if (at->is_string()) return at->get<std::string>();
+  if (!at->is_object() || !at->contains("preset")) return std::nullopt;
+  if (!(*at)["preset"].is_string())
+    throw ConfigError(Problem{"", fmt::format("{}.preset", part), (*at)["preset"].dump().substr(0, 60),
+                              "a name in quotes", ""});
+  return (*at)["preset"].get<std::string>();
+}
+
+// A cluster in which names stand for presets, made whole.
+json resolve(json cluster, const fs::path& presets) {
+  json whole = json::object();
+  std::optional<std::string> fabric;
+  if (const auto device = preset_of(cluster, "device")) {
+    const json preset = PresetFolder(presets, "device").get(*device, "device");
+    fabric = preset_of(preset, "fabric");
+    for (const char* part : {"device", "node"})
+      if (preset.contains(part)) whole[part] = preset[part];
+  }
+  if (const auto named = preset_of(cluster, "fabric")) fabric = named;
+  if (fabric) overlay(whole, PresetFolder(presets, "fabric").get(*fabric, "fabric"));
+  for (const char* part : {"device", "fabric"}) {
+    if (!cluster.contains(part)) continue;
+    if (cluster[part].is_string())
+      cluster.erase(part);
+    else if (cluster[part].is_object())
+      cluster[part].erase("preset");
+  }
+  for (const char* about : {"title", "about", "aliases"}) cluster.erase(about);
+  overlay(whole, cluster);
+  return whole;
+}
+
+ClusterSpec read_cluster(const json& cluster, const fs::path& presets) {
+  ClusterSpec spec;
+  from_json(resolve(cluster, presets), spec);
+  return spec;
+}
+
+// "8x8xh100" -> {8, 8}, "h100". At most two counts.
+struct ShortForm {
+  std::vector<int> counts;
+  std::string device;
+};
+
+ShortForm parse_short_form(const std::string& text) {
+  ShortForm out;
+  std::size_t at = 0;
+  while (out.counts.size() < 2) {
+    std::size_t end = at;
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+    const bool last = end == text.size();
+    if (end == at || (!last && text[end] != 'x' && text[end] != 'X')) break;
+    const std::string digits = text.substr(at, end - at);
+    constexpr int kMost = 1 << 20;
+    const int count = digits.size() > 7 ? kMost + 1 : std::stoi(digits);
+    if (count < 1 || count > kMost)
+      throw ConfigError(
+          Problem{"", text, digits, fmt::format("a count from 1 to {}", kMost), "nodes x GPUs x device"});
+    out.counts.push_back(count);
+    at = last ? end : end + 1;
+    if (last) break;
+  }
+  out.device = text.substr(at);
+  return out;
+}
+
+ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
+                            const fs::path& presets) {
+  const PresetFolder devices(presets, "device"), clusters(presets, "cluster");
+  json cluster = json::object();
+  if (devices.find(form.device)) {
+    cluster["device"] = form.device;
+  } else if (auto found = clusters.find(form.device)) {
+    cluster = *found;
+  } else {
+    auto names = devices.names();
+    for (const auto& name : clusters.names()) names.push_back(name);
+    const std::string near = closest(lower(form.device), names);
+    std::string prefix = what.substr(0, what.size() - form.device.size());
+    throw ConfigError(Problem{"", "cluster", fmt::format("\"{}\"", what),
+                              "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
+                              near.empty() ? fmt::format("devices are {}", fmt::join(devices.stems(), ", "))
+                                           : fmt::format("did you mean {}{}?", prefix, near)});
+  }
+  if (!fabric.empty()) cluster["fabric"] = fabric;
+  json whole = resolve(cluster, presets);
+  json& node = whole["node"];
+  const int usual = node.value("gpus", 8);
+  int nodes = whole.value("nodes", 1), gpus = usual;
+  if (form.counts.size() == 2) nodes = form.counts[0], gpus = form.counts[1];
+  if (form.counts.size() == 1) {
+    const int total = form.counts[0];
+    nodes = std::max(1, total / usual);
+    gpus = std::min(total, usual);
+    if (nodes * gpus != total)
+      throw ConfigError(Problem{
+          "", "cluster", what, fmt::format("full nodes of {} GPUs", usual),
+          fmt::format("use {}x{} or {}x{}", nodes * usual, form.device, (nodes + 1) * usual, form.device)});
+  }
+  whole["nodes"] = nodes;
+  whole["name"] = fabric.empty() ? what : fmt::format("{}@{}", what, fabric);
+  node["gpus"] = gpus;
+  // A node with fewer or more GPUs than usual has its NICs in proportion, unless the fabric was named.
+  if (const int nics = node.value("nics", 0); fabric.empty() && gpus != usual && nics > 0)
+    node["nics"] = std::max(1, static_cast<int>(static_cast<long>(nics) * gpus / usual));
+  ClusterSpec spec;
+  from_json(whole, spec);
+  return spec;
+}
+
+}  // namespace
+
+ClusterSpec load_cluster(const std::string& what, const fs::path& presets) {
+  std::error_code error;
+  ClusterSpec spec;
+  if (lower(what).ends_with(".json") || what.find('/') != what.npos || fs::is_regular_file(what, error)) {
+    const json cluster = read_plain(what);
+    with_file(what, [&] { spec = read_cluster(cluster, presets); });
+    if (spec.name.empty()) spec.name = fs::path(what).stem().string();
+    return spec;
+  }
+  const auto at = what.find('@');
+  const std::string name = what.substr(0, at), fabric = at == what.npos ? "" : what.substr(at + 1);
+  with_file("--cluster", [&] {
+    if (at != what.npos && fabric.empty())
+      throw ConfigError(Problem{"", "cluster", fmt::format("\"{}\"", what), "a fabric preset after @", ""});
+    if (const auto preset = PresetFolder(presets, "cluster").find(name)) {
+      json cluster = *preset;
+      if (!fabric.empty()) cluster["fabric"] = fabric;
+      if (!cluster.contains("name")) cluster["name"] = name;
+      spec = read_cluster(cluster, presets);
+      return;
+    }
+    const ShortForm form = parse_short_form(name);
+    if (form.device.empty())
+      throw ConfigError(Problem{"", "cluster", fmt::format("\"{}\"", what),
+                                "nodes x GPUs x device, such as 8x8xh100", "the device is missing"});
+    spec = from_short_form(name, form, fabric, presets);
+  });
+  return spec;
+}
+
+DeviceSpec load_device(const std::string& name, const fs::path& presets) {
+  DeviceSpec device;
+  from_json(PresetFolder(presets, "device").get(name, "device").at("device"), device);
+  return device;
+}
+
+void apply_overrides(ClusterSpec& spec, const std::vector<std::string>& settings) {
+  if (settings.empty()) return;
+  ClusterSpec changed;
+  with_file("--set", [&] {
+    json j = spec;
+    json touched = json::object();  // which of the two keys of the network's rate were named
+    std::vector<Problem> problems;
+    for (const auto& setting : settings) {
+      const auto equals = setting.find('=');
+      if (equals == setting.npos || equals == 0) {
+        problems.push_back(
+            {"", "", fmt::format("\"{}\"", setting), "KEY=VALUE, such as fabric.bandwidth_GBps=100", ""});
+        continue;
+      }
+      const std::string key = setting.substr(0, equals);
+      try {
+        set_json_path(j, key, setting.substr(equals + 1));
+      } catch (const ConfigError& e) {
+        problems.insert(problems.end(), e.problems().begin(), e.problems().end());
+        continue;
+      }
+      const auto dot = key.find('.');
+      if (dot != key.npos) touched[key.substr(0, dot)][key.substr(dot + 1)] = true;
+    }
+    if (!problems.empty()) throw ConfigError(std::move(problems));
+    const bool by_nic = has(touched, "node", "nic_bandwidth_GBps") || has(touched, "node", "nics");
+    if (has(touched, "fabric", "bandwidth_GBps")) {
+      if (!has(touched, "node", "nic_bandwidth_GBps") && j["node"].is_object())
+        j["node"].erase("nic_bandwidth_GBps");
+    } else if (by_nic && j["fabric"].is_object()) {
+      j["fabric"].erase("bandwidth_GBps");
+    }
+    from_json(j, changed);
+  });
+  spec = std::move(changed);
+}
+
+}  // namespace sextant
