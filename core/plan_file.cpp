@@ -1,0 +1,119 @@
+#include "core/plan_file.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/json_io.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr auto kEstimateFields = [](auto& io, auto& e) {
+  io.required("value", e.value, at_least(0));
+  io.required("lower", e.lower, at_least(0));
+  io.required("upper", e.upper, at_least(0));
+};
+
+constexpr auto kPredictionFields = [](auto& io, auto& p) {
+  io.required("step_time_s", p.step_time_s);
+  io.required("peak_memory_GiB", p.peak_memory_GiB);
+  io.optional("coverage", p.coverage, between(0, 1));
+  io.required("tokens_per_s_per_gpu", p.tokens_per_s_per_gpu, at_least(0));
+  io.required("model_tflops_per_gpu", p.model_tflops_per_gpu, at_least(0));
+  io.required("mfu", p.mfu, at_least(0));
+  io.optional("breakdown_s", p.breakdown_s);
+};
+
+constexpr auto kProvenanceFields = [](auto& io, auto& p) {
+  io.optional("sextant", p.sextant);
+  io.optional("created", p.created);
+  io.optional("command", p.command);
+};
+
+// `key` says the plan in short for people; the plan object is what counts.
+constexpr auto kFileFields = [](auto& io, auto& f) {
+  io.required("schema", f.schema);
+  io.ignored("key");
+  io.required("plan", f.plan);
+  io.required("model", f.model);
+  io.required("training", f.training);
+  io.required("cluster", f.cluster);
+  io.required("stack", f.stack);
+  io.required("prediction", f.prediction);
+  io.optional("provenance", f.provenance);
+};
+
+void check_estimate(std::vector<Problem>& problems, const std::string& key, const Estimate& e) {
+  if (!(e.lower <= e.value && e.value <= e.upper))
+    problems.push_back({.file = "",
+                        .key = key,
+                        .value = fmt::format("{} in {} .. {}", e.value, e.lower, e.upper),
+                        .expected = "lower <= value <= upper",
+                        .hint = ""});
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& j, const Estimate& e) { write_object(j, e, kEstimateFields); }
+void from_json(const nlohmann::json& j, Estimate& e) { read_object(j, e, kEstimateFields); }
+void to_json(nlohmann::json& j, const PlanPrediction& p) { write_object(j, p, kPredictionFields); }
+void from_json(const nlohmann::json& j, PlanPrediction& p) { read_object(j, p, kPredictionFields); }
+void to_json(nlohmann::json& j, const Provenance& p) { write_object(j, p, kProvenanceFields); }
+void from_json(const nlohmann::json& j, Provenance& p) { read_object(j, p, kProvenanceFields); }
+
+std::vector<Problem> validate(const PlanFile& file) {
+  std::vector<Problem> problems = validate(file.plan, file.model, file.training);
+  for (auto& p : problems) p.key = p.key.empty() ? "plan" : "plan." + p.key;
+  if (file.plan.world() > file.cluster.gpus())
+    problems.push_back({.file = "",
+                        .key = "plan",
+                        .value = fmt::format("{} ranks", file.plan.world()),
+                        .expected = fmt::format("at most the cluster's {} GPUs", file.cluster.gpus()),
+                        .hint = ""});
+  if (file.stack.name != file.training.stack)
+    problems.push_back({.file = "",
+                        .key = "stack.name",
+                        .value = file.stack.name,
+                        .expected = fmt::format("'{}', as training.stack says", file.training.stack),
+                        .hint = ""});
+  if (problems.empty())
+    if (const auto refusal = refuses(file.stack, file.plan, file.model, file.training))
+      problems.push_back({.file = "",
+                          .key = "plan",
+                          .value = plan_key(file.plan),
+                          .expected = "what the stack can do",
+                          .hint = refusal->text});
+  check_estimate(problems, "prediction.step_time_s", file.prediction.step_time_s);
+  check_estimate(problems, "prediction.peak_memory_GiB", file.prediction.peak_memory_GiB);
+  return problems;
+}
+
+void to_json(nlohmann::json& j, const PlanFile& file) {
+  write_object(j, file, kFileFields);
+  j["key"] = plan_key(file.plan);
+}
+
+void from_json(const nlohmann::json& j, PlanFile& file) {
+  // The schema first: of a file that is something else, its other fields are no news.
+  const bool has_schema = j.is_object() && j.contains("schema");
+  if (has_schema && j.at("schema") != kPlanSchema)
+    throw ConfigError(
+        Problem{.file = "",
+                .key = "schema",
+                .value = j.at("schema").dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                .expected = fmt::format("\"{}\"", kPlanSchema),
+                .hint = "a plan file is written by: sextant plan ... -o plan.json"});
+  read_object(j, file, kFileFields);
+}
+
+PlanFile load_plan_file(const std::filesystem::path& path) { return load_json<PlanFile>(path); }
+
+void save_plan_file(const std::filesystem::path& path, const PlanFile& file) {
+  if (auto problems = validate(file); !problems.empty()) throw ConfigError(std::move(problems));
+  write_json_file(path, nlohmann::json(file));
+}
+
+}  // namespace sextant

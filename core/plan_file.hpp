@@ -1,0 +1,69 @@
+// The plan file: one layout with everything it was chosen for, so that any verb can read it without presets:
+// model, training, cluster, software stack, plan, what was predicted and by which build. Written whole or not
+// at all; validated on reading, parts against each other too.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/cluster_spec.hpp"
+#include "core/model_spec.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
+
+namespace sextant {
+
+inline constexpr const char* kPlanSchema = "sextant.plan/1";
+
+// A predicted value and the interval that holds the true one in `coverage` of cases.
+struct Estimate {
+  double value = 0, lower = 0, upper = 0;
+  bool operator==(const Estimate&) const = default;
+};
+
+struct PlanPrediction {
+  Estimate step_time_s;
+  Estimate peak_memory_GiB;  // of the heaviest stage, as the framework's allocator reserves it
+  double coverage = 0.8;
+  double tokens_per_s_per_gpu = 0;
+  double model_tflops_per_gpu = 0;
+  double mfu = 0;                             // against the dense 16-bit peak
+  std::map<std::string, double> breakdown_s;  // parts of the step by name; they sum to it
+  bool operator==(const PlanPrediction&) const = default;
+};
+
+struct Provenance {
+  std::string sextant;  // version and build that wrote the file
+  std::string created;  // UTC, ISO 8601
+  std::vector<std::string> command;
+  bool operator==(const Provenance&) const = default;
+};
+
+struct PlanFile {
+  std::string schema = kPlanSchema;
+  ModelSpec model;
+  TrainingSpec training;
+  ClusterSpec cluster;
+  StackSpec stack;
+  ParallelPlan plan;
+  PlanPrediction prediction;
+  Provenance provenance;
+  bool operator==(const PlanFile&) const = default;
+};
+
+// What the parts contradict each other in: a plan that does not divide, more ranks than GPUs, a stack that is
+// not the training's, a stack that refuses the plan, an interval that does not hold its value.
+std::vector<Problem> validate(const PlanFile&);
+
+void to_json(nlohmann::json&, const PlanFile&);
+void from_json(const nlohmann::json&, PlanFile&);  // throws ConfigError
+
+PlanFile load_plan_file(const std::filesystem::path&);
+void save_plan_file(const std::filesystem::path&, const PlanFile&);  // refuses what could not be read again
+
+}  // namespace sextant
