@@ -41,10 +41,8 @@ class PresetFolder {
   // Nothing when there is no such preset.
   std::optional<json> find(const std::string& name) const {
     if (const auto it = files_.find(lower(name)); it != files_.end()) return content(it->second);
-    for (const auto& [stem, path] : files_) {
-      const auto others = aliases(read_plain(path));
-      if (std::ranges::find(others, lower(name)) != others.end()) return content(path);
-    }
+    if (const auto it = short_names().find(lower(name)); it != short_names().end())
+      return content(it->second);
     return std::nullopt;
   }
   json get(const std::string& name, const std::string& key) const {
@@ -59,23 +57,26 @@ class PresetFolder {
     for (const auto& [stem, path] : files_) out.push_back(path.stem().string());
     return out;
   }
+  // All that a user may write, for suggestions.
   std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const auto& [stem, path] : files_) {
-      out.push_back(stem);
-      const auto more = aliases(read_plain(path));
-      out.insert(out.end(), more.begin(), more.end());
-    }
+    for (const auto* known : {&files_, &short_names()})
+      for (const auto& [name, path] : *known) out.push_back(name);
     return out;
   }
 
  private:
-  static std::vector<std::string> aliases(const json& j) {
-    std::vector<std::string> out;
-    if (j.contains("aliases") && j["aliases"].is_array())
-      for (const auto& a : j["aliases"])
-        if (a.is_string()) out.push_back(lower(a.get<std::string>()));
-    return out;
+  // Only devices have short names; they stand in the files, which are read when a name is not that of a file.
+  const std::map<std::string, fs::path>& short_names() const {
+    if (!short_names_) {
+      short_names_.emplace();
+      for (const auto& [stem, path] : files_) {
+        if (kind_ != "device") break;
+        for (const auto& alias : read_plain(path).value("aliases", json::array()))
+          if (alias.is_string()) short_names_->emplace(lower(alias.get<std::string>()), path);
+      }
+    }
+    return *short_names_;
   }
   static json content(const fs::path& path) {
     json j = read_plain(path);
@@ -85,6 +86,7 @@ class PresetFolder {
   fs::path folder_;
   std::string kind_;
   std::map<std::string, fs::path> files_;
+  mutable std::optional<std::map<std::string, fs::path>> short_names_;
 };
 
 bool has(const json& j, const char* part, const char* key) {
