@@ -3,7 +3,7 @@
 #include "core/topology.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -116,12 +116,21 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
   return out;
 }
 
+bool same(const GroupShape& a, const GroupShape& b) {
+  const auto near = [](double x, double y) { return std::abs(x - y) <= 1e-6 * y; };
+  return a.size == b.size && a.nodes == b.nodes && a.ranks_per_node == b.ranks_per_node &&
+         near(a.node_bandwidth.v, b.node_bandwidth.v) && near(a.network_bandwidth.v, b.network_bandwidth.v);
+}
+
+std::string text(const GroupShape& g) {
+  std::ostringstream out;
+  out << g.size << " ranks, " << g.nodes << " nodes, " << g.ranks_per_node << " a node, "
+      << g.node_bandwidth.v / 1e9 << " GB/s inside, " << g.network_bandwidth.v / 1e9 << " GB/s between";
+  return out.str();
+}
+
 void expect_same(const GroupShape& a, const GroupShape& b, const std::string& what) {
-  EXPECT_EQ(a.size, b.size) << what;
-  EXPECT_EQ(a.nodes, b.nodes) << what;
-  EXPECT_EQ(a.ranks_per_node, b.ranks_per_node) << what;
-  EXPECT_NEAR(a.node_bandwidth.v, b.node_bandwidth.v, 1e-6 * b.node_bandwidth.v) << what;
-  EXPECT_NEAR(a.network_bandwidth.v, b.network_bandwidth.v, 1e-6 * b.network_bandwidth.v) << what;
+  EXPECT_TRUE(same(a, b)) << what << ": " << text(a) << " against " << text(b);
 }
 
 // The groups that lowering asks for, and odder ones.
@@ -371,6 +380,32 @@ RC_GTEST_PROP(TopologyProperty, EqualsBruteForceOverAllGroups, (bool defects)) {
     for (int stage = -1; stage < std::min(p.pp, 3); ++stage)
       expect_same(t.group(grid, axes, stage), brute_force(c, grid, axes, stage), plan_key(p));
   });
+}
+
+// Negative control: brute force that knows another cluster must be told apart, field by field.
+TEST(Topology, ComparisonWithBruteForceSeesEachDifference) {
+  const ClusterSpec c = small_cluster(4);
+  const Topology t(c);
+  const RankGrid grid(plan(4, 1, 1, 8));
+  const auto agrees = [&](const ClusterSpec& other, std::initializer_list<Axis> axes) {
+    return same(t.group(grid, axes), brute_force(other, grid, axes, -1));
+  };
+  EXPECT_TRUE(agrees(c, {Axis::tp}) && agrees(c, {Axis::dp}));
+  ClusterSpec other = c;
+  other.node.link_bandwidth = BytesPerSecond(299e9);
+  EXPECT_FALSE(agrees(other, {Axis::tp}));
+  other = c;
+  other.node.nics = 4;  // pairs of GPUs share a NIC
+  EXPECT_FALSE(agrees(other, {Axis::dp}));
+  other = c;
+  other.fabric.leaf_nodes = 2, other.fabric.oversubscription = 2;
+  EXPECT_FALSE(agrees(other, {Axis::dp}));
+  other = c;
+  other.node.domain_nodes = 2;
+  EXPECT_FALSE(agrees(other, {Axis::dp}));
+  other = c;
+  other.defects = {{.node = 3, .gpu = 7, .network_factor = 0.99}};
+  EXPECT_FALSE(agrees(other, {Axis::dp}));
 }
 
 RC_GTEST_PROP(TopologyProperty, SlowerLinksNeverGiveABetterShape, ()) {
