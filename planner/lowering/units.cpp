@@ -129,7 +129,9 @@ void StageLowering::fetch(std::size_t index) {
   if (sharded) {
     op.role = OpRole::param_gather;
     op.work = gather_work_[static_cast<std::size_t>(b)];
-    op.lanes[0] = lane(c_.plan.overlap_param_gather ? LaneKind::param_gather : LaneKind::compute);
+    // Gathers and reductions of one process group run on one stream: they share its links, not double them.
+    const LaneKind beside = c_.plan.overlap_grad_reduce ? LaneKind::grad_reduce : LaneKind::param_gather;
+    op.lanes[0] = lane(c_.plan.overlap_param_gather ? beside : LaneKind::compute);
     const bool own_lane = c_.plan.overlap_param_gather;
     const bool first = last == kNoOp;  // no copy before it
     last = e_.emit(op, {first && own_lane ? updated : kNoOp, first ? host_updated : kNoOp, last,
