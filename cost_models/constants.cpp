@@ -28,6 +28,7 @@ constexpr std::array kFields = {
     SEXTANT_FIELD(gemm_depth_overhead),
     SEXTANT_FIELD(gemm_align_8),
     SEXTANT_FIELD(gemm_align_odd),
+    SEXTANT_FIELD(gemm_fp8_relative),
     SEXTANT_FIELD(memory_efficiency),
     SEXTANT_FIELD(attention_flash1_TFLOPS),
     SEXTANT_FIELD(attention_flash2_TFLOPS),

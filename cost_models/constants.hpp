@@ -23,6 +23,7 @@ struct CostConstants {
   double gemm_depth_overhead = 0;  // elements of depth that filling and draining a tile costs
   double gemm_align_8 = 0;         // rate when a weight extent is a multiple of 8 but not of 16
   double gemm_align_odd = 0;       // ... not even of 8
+  double gemm_fp8_relative = 0;    // share of peak that fp8 products reach, over that of 16-bit ones
   double memory_efficiency = 0;    // reachable share of the data-sheet memory bandwidth
   // attention, TFLOP/s of a long causal head-dimension-128 pass
   double attention_flash1_TFLOPS = 0, attention_flash2_TFLOPS = 0, attention_flash3_TFLOPS = 0;

@@ -40,7 +40,8 @@ OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
     best = std::min(best, effective * t.m * t.n / t.rate);
   }
   const double peak = machine.peak[static_cast<std::size_t>(g.dtype)];
-  const double per_multiprocessor = peak / machine.multiprocessors * c.gemm_efficiency * bonus * align;
+  const double per_multiprocessor = peak / machine.multiprocessors * c.gemm_efficiency * bonus * align *
+                                    (g.dtype == Dtype::fp8 ? c.gemm_fp8_relative : 1.0);
   const double compute = 2.0 * best * depth / per_multiprocessor;
 
   const double m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
