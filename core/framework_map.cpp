@@ -1,0 +1,180 @@
+#include "core/framework_map.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/cluster_files.hpp"
+#include "core/json_io.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kSplitNames = {"even", "ends_count", "by_cost"};
+
+constexpr auto kStackRule = [](auto& io, auto& r) {
+  io.optional("framework", r.framework);
+  io.optional("from", r.from);
+  io.optional("precision", r.precision);
+  io.optional("overlap", r.overlap);
+  io.optional("min_zero", r.min_zero, between(0, 3));
+  io.optional("max_tp", r.max_tp, at_least(1));
+  io.optional("max_pp", r.max_pp, at_least(1));
+  io.optional("attention", r.attention);
+  io.required("stack", r.stack);
+  io.optional("split", r.split, kSplitNames);
+  io.optional("zero_stage", r.zero_stage, between(-1, 3));
+  io.ignored("note");
+};
+
+constexpr auto kClusterRule = [](auto& io, auto& r) {
+  io.required("fabric", r.fabric);
+  io.optional("cluster", r.cluster);
+  io.optional("preset", r.preset);
+  io.ignored("note");
+};
+
+constexpr auto kMap = [](auto& io, auto& m) {
+  io.ignored("about");
+  io.required("frameworks", m.frameworks);
+  io.required("classes", m.classes);
+  io.required("clusters", m.clusters);
+  io.optional("class_interval", m.class_interval, at_least(1));
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool fits(const StackRule& rule, const RunRow& row) {
+  if (!rule.framework.empty() && !contains(row.framework, rule.framework)) return false;
+  if (!rule.from.empty() && row.date < rule.from) return false;
+  if (!rule.precision.empty() && rule.precision != name(row.training.compute)) return false;
+  if (!rule.overlap.empty() &&
+      (rule.overlap == "yes") != (row.overlap_stated && row.plan.overlap_param_gather))
+    return false;
+  if (!rule.attention.empty() && (!row.attention || rule.attention != name(*row.attention))) return false;
+  return row.plan.zero_stage >= rule.min_zero && row.plan.tp <= rule.max_tp && row.plan.pp <= rule.max_pp;
+}
+
+const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row) {
+  const auto it = std::find_if(rules.begin(), rules.end(), [&](const StackRule& r) { return fits(r, row); });
+  return it == rules.end() ? nullptr : &*it;
+}
+
+ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets) {
+  std::string what = fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, row.gpu);
+  for (const auto& rule : map.clusters) {
+    if (!contains(row.fabric, rule.fabric)) continue;
+    if (rule.cluster.empty()) {
+      what += "@" + rule.preset;
+    } else {
+      return load_cluster(fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, rule.cluster), presets);
+    }
+    break;
+  }
+  return load_cluster(what, presets);
+}
+
+// What the row states replaces what the stack's preset says.
+void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, ParallelPlan& plan) {
+  // A column that was assumed by whoever made the table is not a fact: there the preset knows better.
+  const auto stated = [&](const char* column) {
+    return std::find(row.assumed.begin(), row.assumed.end(), column) == row.assumed.end();
+  };
+  if (row.attention && stated("attention")) stack.kernels.attention = *row.attention;
+  if (row.norm_fused && stated("norm_kernel")) stack.kernels.norm_fused = *row.norm_fused;
+  if (!row.overlap_stated) {
+    plan.overlap_grad_reduce = stack.can.overlap_grad_reduce;
+    plan.overlap_param_gather = stack.can.overlap_param_gather;
+    plan.overlap_tp = false;
+  }
+  plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp;
+  if (!row.gradient) {
+    const Dtype wire = stack.memory.gradient_bytes >= 3.5 ? Dtype::fp32 : training.parameter;
+    training.gradient = training.reduction = wire;
+  }
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& j, const StackRule& r) { write_object(j, r, kStackRule); }
+void from_json(const nlohmann::json& j, StackRule& r) { read_object(j, r, kStackRule); }
+void to_json(nlohmann::json& j, const ClusterRule& r) { write_object(j, r, kClusterRule); }
+void from_json(const nlohmann::json& j, ClusterRule& r) { read_object(j, r, kClusterRule); }
+void from_json(const nlohmann::json& j, FrameworkMap& m) { read_object(j, m, kMap); }
+
+FrameworkMap load_framework_map(const std::filesystem::path& preset_dir) {
+  return load_json<FrameworkMap>(preset_dir / "framework_map.json");
+}
+
+std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, StageSplit split) {
+  if (chunks <= 1) return {};
+  std::vector<LayerRange> out;
+  if (split == StageSplit::ends_count && m.n_layers % chunks != 0 && (m.n_layers + 2) % chunks == 0) {
+    const int each = (m.n_layers + 2) / chunks;
+    for (int c = 0, first = 0; c < chunks; ++c) {
+      const int ends = (c == 0 ? 1 : 0) + (c == chunks - 1 ? 1 : 0);
+      out.push_back({first, each - ends});
+      first += each - ends;
+    }
+    return out;
+  }
+  if (split == StageSplit::by_cost) {
+    // Weights: a layer 4 h^2 + 3 h f, the head V h, everything else nothing (nanotron,
+    // get_block_compute_costs); the block that crosses a stage's share is still its own.
+    const double h = m.hidden, layer = 4 * h * h + 3 * h * m.ffn_hidden,
+                 head = static_cast<double>(m.vocab_size) * h;
+    const double share = (m.n_layers * layer + head) / chunks;
+    double sum = 0;
+    LayerRange range{0, 0};
+    for (int l = 0; l < m.n_layers; ++l) {
+      sum += layer;
+      ++range.count;
+      if (sum > share * (static_cast<double>(out.size()) + 1) && static_cast<int>(out.size()) < chunks - 1) {
+        out.push_back(range);
+        range = {l + 1, 0};
+      }
+    }
+    out.push_back(range);
+    while (static_cast<int>(out.size()) < chunks) out.push_back({m.n_layers, 0});
+    // A stage that would hold the head alone gets one layer: plans have no empty chunk.
+    for (std::size_t c = out.size() - 1; c > 0 && out[c].count < 1; --c) {
+      const int missing = 1 - out[c].count;
+      out[c] = {out[c].first - missing, 1};
+      out[c - 1].count -= missing;
+    }
+    return out;
+  }
+  return {};
+}
+
+ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
+  ResolvedRun r;
+  const StackRule* rule = first_fit(map.frameworks, row);
+  if (rule == nullptr) {
+    rule = first_fit(map.classes, row);
+    r.by_class = true;
+    r.interval = map.class_interval;
+  }
+  if (rule == nullptr)
+    throw ConfigError(Problem{fmt::format("{}:{}", row.file, row.line), "framework", row.framework,
+                              "a framework of framework_map.json, or a class that fits", ""});
+  r.model = row.model;
+  r.training = row.training;
+  r.plan = row.plan;
+  r.stack = load_stack(rule->stack, preset_dir);
+  r.training.stack = r.stack.name;
+  if (rule->zero_stage >= 0) r.plan.zero_stage = rule->zero_stage;
+  apply_facts(row, r.stack, r.training, r.plan);
+  r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
+  r.cluster = cluster_of(row, map, preset_dir);
+  if (r.by_class)
+    r.note = fmt::format("framework '{}' is not known; taken as {}", row.framework, r.stack.name);
+  return r;
+}
+
+}  // namespace sextant

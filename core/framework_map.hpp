@@ -1,0 +1,71 @@
+// Which software stack and which cluster did a published run use? Its framework text and date select a stack
+// preset; a framework nobody named gets the nearest class by what the row states, and a wider interval. What
+// the row states about kernels and overlap then replaces what the preset says. Rules are data:
+// tools/presets/framework_map.json.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/cluster_spec.hpp"
+#include "core/run_row.hpp"
+#include "core/stack_spec.hpp"
+
+namespace sextant {
+
+// How a framework lays layers over stages when they do not divide.
+enum class StageSplit : std::uint8_t {
+  even,        // the first stages take the remainder
+  ends_count,  // embedding and head count as one layer each, when the whole then divides
+  by_cost,     // blocks are dealt by weight, the head with its own, until each stage's share is full
+};
+
+struct StackRule {
+  std::string framework;  // text that the row's framework contains; empty = any
+  std::string from;       // first date, inclusive ("2023-10"); empty = any
+  std::string precision;  // of the products; empty = any
+  std::string overlap;    // "yes" or "no": the row states gradient overlap or none; empty = any
+  int min_zero = 0;       // class rules: at least this ZeRO stage
+  int max_tp = 1 << 20;
+  int max_pp = 1 << 20;
+  std::string attention;  // class rules: kernel that the row states
+  std::string stack;      // preset
+  StageSplit split = StageSplit::even;
+  int zero_stage = -1;  // the stage this stack calls what the row calls otherwise; -1 = as stated
+};
+
+struct ClusterRule {
+  std::string fabric;   // text that the row's fabric contains
+  std::string cluster;  // cluster preset whose nodes these are; or
+  std::string preset;   // fabric preset
+};
+
+struct FrameworkMap {
+  std::vector<StackRule> frameworks;  // the first that fits
+  std::vector<StackRule> classes;     // the first that fits, when no framework does
+  std::vector<ClusterRule> clusters;
+  double class_interval = 1.0;  // intervals of class predictions are this much wider
+};
+
+FrameworkMap load_framework_map(const std::filesystem::path& preset_dir);
+
+// A row with everything decided.
+struct ResolvedRun {
+  ModelSpec model;
+  TrainingSpec training;
+  ParallelPlan plan;
+  ClusterSpec cluster;
+  StackSpec stack;
+  bool by_class = false;  // nobody named this framework
+  double interval = 1.0;
+  std::string note;
+};
+
+// Throws ConfigError when the row's device or the rule's preset does not exist.
+ResolvedRun resolve(const RunRow&, const FrameworkMap&, const std::filesystem::path& preset_dir);
+
+// Layers of every chunk by the rule; empty when they divide evenly.
+std::vector<LayerRange> split_layers(const ModelSpec&, int chunks, StageSplit);
+
+}  // namespace sextant

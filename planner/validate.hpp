@@ -1,0 +1,62 @@
+// How good are the predictions on measured runs? Every row is resolved, lowered, priced and simulated; errors
+// are reported per source. Signed errors are kept raw: nothing is subtracted, no row is fitted.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/framework_map.hpp"
+#include "core/run_row.hpp"
+#include "cost_models/constants.hpp"
+
+namespace sextant {
+
+struct RunPrediction {
+  std::string run_id;
+  std::optional<double> step_s, step_lower_s, step_upper_s;
+  std::optional<double> memory_GiB, memory_lower_GiB, memory_upper_GiB;
+  std::optional<bool> fits;
+  std::string stack;
+  std::string note;  // why a cell is empty, or what was assumed
+};
+
+struct PredictOptions {
+  std::filesystem::path preset_dir;
+  // Replaces the constants of a generation's preset: what a calibration tries.
+  const std::vector<CostPreset>* constants = nullptr;
+};
+
+RunPrediction predict_run(const RunRow&, const FrameworkMap&, const PredictOptions&);
+// All rows, in parallel; the order of the result is the order of the rows.
+std::vector<RunPrediction> predict_runs(std::span<const RunRow>, const FrameworkMap&, const PredictOptions&);
+
+// Errors are relative, in percent: 100 * (predicted / measured - 1).
+struct SourceScore {
+  std::string source;
+  int rows = 0, unpredicted = 0;  // with a measured time; of those, not predicted
+  double mape = 0, median = 0, bias = 0, p90 = 0;
+  int groups = 0;                                   // of at least four measured layouts
+  double kendall_tau = 0;                           // mean over groups
+  double regret_1 = 0, regret_2 = 0, regret_3 = 0;  // best measured of the k best predicted, mean, percent
+  int oom_true = 0, oom_false = 0, oom_missed = 0;  // predicted and real, predicted only, real only
+  int memory_rows = 0;
+  double memory_mape = 0;
+  int covered = 0;  // measured time inside the predicted interval
+  double oom_precision() const;
+  double oom_recall() const;
+};
+
+struct ScoreOptions {
+  bool with_quality_c = false;
+};
+
+std::vector<SourceScore> score_runs(std::span<const RunRow>, std::span<const RunPrediction>,
+                                    const ScoreOptions& = {});
+
+// Kendall's tau-a of two equally long lists, in [-1, 1]; ties count as neither.
+double kendall_tau(std::span<const double> a, std::span<const double> b);
+
+}  // namespace sextant

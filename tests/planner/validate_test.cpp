@@ -1,0 +1,159 @@
+// The scores against hand-made rows with known answers; the mapping from rows to stacks; single rows of the tables.
+#include <gtest/gtest.h>
+
+#include "measured.hpp"
+
+namespace sextant {
+namespace {
+
+RunRow measured(const std::string& group, double step_s, bool oom = false) {
+  RunRow r;
+  r.run_id = r.source = "s";
+  r.group_id = group;
+  r.training.global_batch = 1;
+  if (!oom) r.step_time = Seconds(step_s);
+  r.out_of_memory = oom;
+  return r;
+}
+
+RunPrediction predicted(double step_s, std::optional<bool> fits = std::nullopt) {
+  RunPrediction p;
+  p.step_s = step_s, p.step_lower_s = 0.9 * step_s, p.step_upper_s = 1.1 * step_s;
+  p.fits = fits;
+  return p;
+}
+
+TEST(Score, KendallTau) {
+  const std::vector<double> up = {1, 2, 3, 4}, down = {4, 3, 2, 1}, swapped = {2, 1, 3, 4};
+  EXPECT_DOUBLE_EQ(kendall_tau(up, up), 1);
+  EXPECT_DOUBLE_EQ(kendall_tau(up, down), -1);
+  EXPECT_DOUBLE_EQ(kendall_tau(up, swapped), 4.0 / 6);
+}
+
+// Measured 10, 11, 12, 13 s; predicted 12, 11, 14, 13: errors +20, 0, +16.7, 0 %. The predicted best is the measured
+// second (regret 10 %), the best two hold the measured best.
+TEST(Score, ErrorsAndRegret) {
+  const std::vector<RunRow> rows = {measured("g", 10), measured("g", 11), measured("g", 12),
+                                    measured("g", 13)};
+  const std::vector<RunPrediction> p = {predicted(12), predicted(11), predicted(14), predicted(13)};
+  const auto scores = score_runs(rows, p);
+  ASSERT_EQ(scores.size(), 1u);
+  const SourceScore& s = scores[0];
+  EXPECT_EQ(s.rows, 4);
+  EXPECT_NEAR(s.mape, (20 + 0 + 100.0 / 6 + 0) / 4, 1e-9);
+  EXPECT_NEAR(s.bias, s.mape, 1e-9);
+  EXPECT_NEAR(s.regret_1, 10, 1e-9);
+  EXPECT_NEAR(s.regret_2, 0, 1e-9);
+  EXPECT_EQ(s.groups, 1);
+  EXPECT_EQ(s.covered, 2);
+}
+
+TEST(Score, OutOfMemory) {
+  const std::vector<RunRow> rows = {measured("", 1), measured("", 1), measured("", 0, true),
+                                    measured("", 0, true)};
+  const std::vector<RunPrediction> p = {predicted(1, true), predicted(1, false), predicted(1, false),
+                                        predicted(1, true)};
+  const auto s = score_runs(rows, p).at(0);
+  EXPECT_DOUBLE_EQ(s.oom_precision(), 0.5);
+  EXPECT_DOUBLE_EQ(s.oom_recall(), 0.5);
+}
+
+TEST(Score, ThreeLayoutsAreNoGroup) {
+  const std::vector<RunRow> rows = {measured("g", 1), measured("g", 2), measured("g", 3)};
+  const std::vector<RunPrediction> p = {predicted(3), predicted(2), predicted(1)};
+  EXPECT_EQ(score_runs(rows, p).at(0).groups, 0);
+}
+
+TEST(SplitLayers, EndsCountAsLayers) {
+  ModelSpec m;
+  m.n_layers = 70, m.hidden = 14336, m.ffn_hidden = 57344,
+  m.vocab_size = 250880;  // BLOOM over 12 stages of 6
+  const auto ranges = split_layers(m, 12, StageSplit::ends_count);
+  ASSERT_EQ(ranges.size(), 12u);
+  EXPECT_EQ(ranges.front().count, 5);
+  EXPECT_EQ(ranges.back().count, 5);
+  EXPECT_EQ(ranges[5].count, 6);
+  m.n_layers = 72;
+  EXPECT_TRUE(split_layers(m, 12, StageSplit::ends_count).empty());
+}
+
+TEST(SplitLayers, ByCostCoversEveryLayerOnce) {
+  ModelSpec m;
+  m.n_layers = 28, m.hidden = 3072, m.ffn_hidden = 8192, m.vocab_size = 128256;
+  for (const int chunks : {2, 4, 8, 16}) {
+    const auto ranges = split_layers(m, chunks, StageSplit::by_cost);
+    ASSERT_EQ(static_cast<int>(ranges.size()), chunks);
+    int next = 0;
+    for (const auto& r : ranges) {
+      EXPECT_EQ(r.first, next);
+      EXPECT_GE(r.count, 1);
+      next += r.count;
+    }
+    EXPECT_EQ(next, 28);
+    EXPECT_LE(ranges.back().count, ranges.front().count);  // the head weighs on the last
+  }
+}
+
+RunRow llama_row() {
+  RunRow r;
+  r.run_id = "x", r.framework = "Megatron-LLaMA", r.date = "2023-10";
+  r.model.n_layers = 40, r.model.hidden = 5120, r.model.n_heads = r.model.n_kv_heads = 40,
+  r.model.head_dim = 128;
+  r.model.ffn_hidden = 13824, r.model.vocab_size = 32000;
+  r.plan.tp = 2, r.plan.dp = 16, r.plan.zero_stage = 1, r.plan.micro_batch = 4;
+  r.training.global_batch = 2048;
+  r.gpu = "A100-SXM4-80GB", r.nodes = 4, r.gpus_per_node = 8, r.fabric = "NVLink3 NVSwitch; 4x200 Gb/s RDMA";
+  r.overlap_stated = true, r.plan.overlap_grad_reduce = r.plan.overlap_param_gather = true;
+  return r;
+}
+
+TEST(FrameworkMap, SelectsStackByFactsAndFallsBackToAClass) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow r = llama_row();
+  const ResolvedRun overlapped = resolve(r, map, test::preset_dir());
+  EXPECT_EQ(overlapped.stack.name, "megatron-llama-2023");
+  EXPECT_EQ(overlapped.plan.zero_stage, 2);
+  EXPECT_EQ(overlapped.cluster.fabric.name, "roce-4x200");
+  EXPECT_FALSE(overlapped.by_class);
+  r.plan.overlap_param_gather = false;
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.name, "megatron-llama-2023-plain");
+  r.framework = "somebody's own trainer";
+  const ResolvedRun unknown = resolve(r, map, test::preset_dir());
+  EXPECT_TRUE(unknown.by_class);
+  EXPECT_GT(unknown.interval, overlapped.interval);
+  EXPECT_NE(unknown.note.find("somebody's own trainer"), std::string::npos);
+  r.plan.zero_stage = 3, r.plan.tp = 1, r.plan.dp = 32;
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.name, "fsdp1-eager");
+}
+
+TEST(FrameworkMap, AssumedColumnsDoNotReplaceThePreset) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow r = llama_row();
+  r.attention = AttentionKernel::unfused;
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.kernels.attention, AttentionKernel::unfused);
+  r.assumed = {"attention"};
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.kernels.attention, AttentionKernel::flash2);
+}
+
+TEST(Predict, OverlapAndMoreTokensAct) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  const PredictOptions options{test::preset_dir(), nullptr};
+  RunRow r = llama_row();
+  const double overlapped = *predict_run(r, map, options).step_s;
+  r.plan.overlap_grad_reduce = r.plan.overlap_param_gather = false;
+  EXPECT_GT(*predict_run(r, map, options).step_s, overlapped);
+  r.training.global_batch *= 2;
+  EXPECT_GT(*predict_run(r, map, options).step_s, 1.9 * overlapped);
+}
+
+TEST(Predict, UnknownDeviceIsANoteNotACrash) {
+  RunRow r = llama_row();
+  r.gpu = "H900";
+  const RunPrediction p =
+      predict_run(r, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr});
+  EXPECT_FALSE(p.step_s);
+  EXPECT_NE(p.note.find("H900"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sextant
