@@ -20,9 +20,16 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 #include "runtime/stream.hpp"
 
 namespace sextant {
+
+// Thrown by calls that another rank, or the watchdog, has ended: a consequence, never the cause.
+class Aborted : public BackendError {
+ public:
+  explicit Aborted(const std::string& reason) : BackendError("aborted: " + reason) {}
+};
 
 enum class Reduction : std::uint8_t { sum, max };
 
@@ -50,8 +57,8 @@ class Communicator {
   // ranks gives two independent communicators.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
 
-  // Ends this and every related communicator on all ranks: pending and later calls throw BackendError with
-  // the first reason given. Callable from any thread at any time.
+  // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
+  // first reason given. Callable from any thread at any time.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

@@ -49,7 +49,7 @@ struct Abort {
   std::string reason;
   [[noreturn]] void raise() {
     const std::lock_guard lock(mutex);
-    throw BackendError("aborted: " + reason);
+    throw Aborted(reason);
   }
 };
 
@@ -334,7 +334,7 @@ std::vector<std::unique_ptr<Communicator>> make_local_world(int ranks) {
 
 void run_ranks(std::vector<std::unique_ptr<Communicator>> world, const RankBody& body) {
   std::mutex mutex;
-  std::exception_ptr first;
+  std::exception_ptr first, aborted;
   {
     std::vector<std::jthread> threads;
     for (auto& communicator : world)
@@ -344,13 +344,15 @@ void run_ranks(std::vector<std::unique_ptr<Communicator>> world, const RankBody&
         } catch (const std::exception& error) {
           {
             const std::lock_guard lock(mutex);
-            if (!first) first = std::current_exception();
+            auto& kind = dynamic_cast<const Aborted*>(&error) ? aborted : first;
+            if (!kind) kind = std::current_exception();
           }
           c->abort(fmt::format("rank {}: {}", c->rank(), error.what()));
         }
       });
   }
   if (first) std::rethrow_exception(first);
+  if (aborted) std::rethrow_exception(aborted);
 }
 
 }  // namespace sextant

@@ -72,7 +72,7 @@ class MpiProcess {
       reason_ = reason;
       aborted_ = true;
     }
-    throw BackendError("aborted: " + reason_);
+    throw Aborted(reason_);
   }
 
   void abort(std::string_view reason) {

@@ -153,21 +153,34 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// The quickest of a few tries: machines are shared, and noise only adds time.
+template <class Body>
+double quickest(Communicator& c, Body body) {
+  double best = 1e9;
+  for (int i = 0; i < 4; ++i) {
+    c.barrier(kNoStream);
+    const Stopwatch watch;
+    body();
+    best = std::min(best, watch.seconds());
+  }
+  return best;
+}
+
 // 4 ranks on one node at 100 MB/s: a ring all-reduce of 4 MB moves 2 * 3/4 * 4 MB = 6 MB per link: 60 ms, and
-// 6 hops of 2 ms on top. Half of that for a reduce-scatter. The upper bounds are wide: shared machines.
+// 6 hops of 2 ms on top. Half of that for a reduce-scatter.
 TEST(ShapedCommunicator, ARingTakesLatencyPlusBytesOverBandwidth) {
   run_shaped(4, {4, BytesPerSecond(100e6), Seconds(2e-3), {}, {}}, [](Communicator& c) {
     std::vector<float> x(1'000'000);
-    c.barrier(kNoStream);
-    Stopwatch reduce;
-    c.all_reduce(x.data(), x.data(), 1'000'000, Dtype::fp32, Reduction::sum, kNoStream);
-    EXPECT_GE(reduce.seconds(), 0.0715);
-    EXPECT_LT(reduce.seconds(), 0.150);
-    Stopwatch scatter;
-    c.reduce_scatter(x.data(), x.data() + 250'000 * c.rank(), even_split(1'000'000, 4), Dtype::fp32,
-                     Reduction::sum, kNoStream);
-    EXPECT_GE(scatter.seconds(), 0.0355);
-    EXPECT_LT(scatter.seconds(), 0.110);
+    const double reduce = quickest(
+        c, [&] { c.all_reduce(x.data(), x.data(), 1'000'000, Dtype::fp32, Reduction::sum, kNoStream); });
+    EXPECT_GE(reduce, 0.0715);
+    EXPECT_LT(reduce, 0.110);
+    const double scatter = quickest(c, [&] {
+      c.reduce_scatter(x.data(), x.data() + 250'000 * c.rank(), even_split(1'000'000, 4), Dtype::fp32,
+                       Reduction::sum, kNoStream);
+    });
+    EXPECT_GE(scatter, 0.0355);
+    EXPECT_LT(scatter, 0.070);
   });
 }
 
@@ -180,32 +193,26 @@ TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
       if (c.rank() == from) c.send(x.data(), std::ssize(x), to, kNoStream);
       if (c.rank() == to) c.recv(x.data(), std::ssize(x), from, kNoStream);
     };
-    c.barrier(kNoStream);
-    Stopwatch alone;
-    exchange(0, 2);
-    c.barrier(kNoStream);
-    EXPECT_GE(alone.seconds(), 0.0295);
-    EXPECT_LT(alone.seconds(), 0.055);
-    Stopwatch both;
-    exchange(0, 2), exchange(1, 3);
-    c.barrier(kNoStream);
-    EXPECT_GE(both.seconds(), 0.0590);
-    EXPECT_LT(both.seconds(), 0.110);
-    Stopwatch inside;
-    exchange(0, 1), exchange(2, 3);
-    c.barrier(kNoStream);
-    EXPECT_LT(inside.seconds(), 0.025);
+    const double alone = quickest(c, [&] { exchange(0, 2), c.barrier(kNoStream); });
+    EXPECT_GE(alone, 0.0295);
+    EXPECT_LT(alone, 0.055);
+    const double both = quickest(c, [&] { exchange(0, 2), exchange(1, 3), c.barrier(kNoStream); });
+    EXPECT_GE(both, 0.0590);
+    EXPECT_LT(both, 0.100);
+    const double inside = quickest(c, [&] { exchange(0, 1), exchange(2, 3), c.barrier(kNoStream); });
+    EXPECT_LT(inside, 0.025);
   });
 }
 
-// Emulated transfers burn no CPU: 8 ranks wait 100 ms of link time together on however few cores.
+// Emulated transfers burn no CPU: 8 ranks wait 300 ms together, where one that spins would use
+// 300 ms of a core.
 TEST(ShapedCommunicator, WaitingCostsNoCpu) {
   const auto cpu_before = std::clock();
   run_shaped(8, {8, BytesPerSecond(10e6), {}, {}, {}}, [](Communicator& c) {
-    std::vector<float> x(142'857);
+    std::vector<float> x(428'571);
     c.all_reduce(x.data(), x.data(), std::ssize(x), Dtype::fp32, Reduction::sum, kNoStream);
   });
-  EXPECT_LT(static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC, 0.05);
+  EXPECT_LT(static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC, 0.15);
 }
 
 TEST(EvenSplit, FirstPartsTakeTheRemainder) {

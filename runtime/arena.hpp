@@ -1,0 +1,81 @@
+// Where does each buffer of a stage lie, and how much memory is that? Offsets are assigned before anything
+// runs.
+//
+// A buffer lives from the first op that touches it to the last, in issue order; resident ones for the whole
+// step. Two buffers may share addresses only when every use of one is over before any use of the other, by
+// dependencies and lane order: issue order alone proves nothing between lanes. Peaks by category are sums of
+// exact sizes; alignment and gaps appear only in `extent`.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/execution_graph.hpp"
+#include "runtime/device.hpp"
+#include "runtime/stage_view.hpp"
+
+namespace sextant {
+
+// Bytes by BufferKind. Kind `host` is the host's memory, all others the device's.
+struct MemoryByKind {
+  std::array<std::int64_t, kBufferKinds> bytes{};
+  std::int64_t& operator[](BufferKind kind) { return bytes[static_cast<std::size_t>(kind)]; }
+  std::int64_t operator[](BufferKind kind) const { return bytes[static_cast<std::size_t>(kind)]; }
+  std::int64_t of(Space) const;
+  bool operator==(const MemoryByKind&) const = default;
+};
+
+inline Space space_of(BufferKind kind) { return kind == BufferKind::host ? Space::host : Space::device; }
+
+// What is alive, op by op: the account that prediction and execution must agree on to the byte.
+class MemoryLedger {
+ public:
+  MemoryLedger(const ExecutionGraph&, const StageView&);
+
+  // An op of the stage begins, in whatever order they are issued; then it ends. A buffer leaves with its last
+  // user.
+  void begin(OpId);
+  void end(OpId);
+  void restart();  // a new step: only residents are alive
+
+  const MemoryByKind& now() const { return now_; }
+  const MemoryByKind& at_peak(Space space) const { return at_peak_[static_cast<std::size_t>(space)]; }
+  const MemoryByKind& peak_of_each() const { return each_; }  // every category's own high water
+  std::int64_t peak(Space space) const { return at_peak(space).of(space); }
+
+ private:
+  void add(BufferId);
+  const ExecutionGraph& graph_;
+  std::vector<bool> mine_;            // by BufferId: transient and of the stage
+  std::vector<std::uint32_t> users_;  // ops of the stage that touch it
+  std::vector<std::uint32_t> left_;   // those still to end in this step
+  std::vector<bool> alive_;
+  MemoryByKind resident_, now_, each_;
+  std::array<MemoryByKind, 2> at_peak_;
+};
+
+// The ledger of a whole step in issue order.
+MemoryLedger predicted_memory(const ExecutionGraph&, const StageView&);
+
+struct ArenaPlan {
+  static constexpr std::int64_t kNotHere = -1;
+  std::vector<std::int64_t> offset;      // by BufferId, in its space; kNotHere for other stages' buffers
+  std::array<std::int64_t, 2> extent{};  // by Space: bytes to allocate
+};
+ArenaPlan plan_arena(const ExecutionGraph&, const StageView&);
+
+// The addresses, allocated once.
+class Arena {
+ public:
+  Arena(Device&, const ExecutionGraph&, ArenaPlan);
+  std::byte* at(BufferId) const;
+
+ private:
+  const ExecutionGraph& graph_;
+  ArenaPlan plan_;
+  std::array<Allocation, 2> memory_;
+};
+
+}  // namespace sextant

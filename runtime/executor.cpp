@@ -1,0 +1,110 @@
+#include "runtime/executor.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "runtime/backends.hpp"
+
+namespace sextant {
+
+Executor::Executor(const ExecutionGraph& graph, Device& device, OpLauncher launcher, ExecutorOptions options)
+    : graph_(graph),
+      device_(device),
+      launcher_(std::move(launcher)),
+      options_(std::move(options)),
+      view_(graph, options_.stage),
+      memory_(graph, view_),
+      streams_(graph.lanes.size(), -1),
+      awaited_(graph.ops.size(), false),
+      begin_(graph.ops.size()),
+      end_(graph.ops.size()) {
+  for (const LaneId lane : view_.lanes())
+    streams_[lane] = device.create_stream(std::string(name(graph.lanes[lane].kind)));
+  for (const OpId op : view_.ops())
+    for (const OpId dep : graph.deps_of(graph.ops[op]))
+      if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) awaited_[dep] = true;
+  if (options_.adversarial_seed) {
+    order_ = random_topological_order(graph, *options_.adversarial_seed);
+    std::erase_if(order_, [&](OpId op) { return !view_.mine(op); });
+  } else {
+    order_ = view_.ops();
+  }
+}
+
+void Executor::run_step(SpanRecorder* recorder) {
+  memory_.restart();
+  const Seconds start = device_.now();
+  if (options_.watchdog) options_.watchdog->enter(options_.rank, device_, view_);
+  std::exception_ptr error;
+  for (const OpId op : order_) {
+    try {
+      issue(op);
+    } catch (const Aborted&) {
+      error = std::current_exception();
+      break;
+    } catch (const std::exception& e) {
+      error = std::make_exception_ptr(BackendError(fmt::format("{}: {}", op_name(graph_, op), e.what())));
+      if (options_.on_failure) options_.on_failure(fmt::format("{}: {}", op_name(graph_, op), e.what()));
+      break;
+    }
+  }
+  finish(error);
+  if (recorder && options_.time_ops)
+    for (const OpId op : view_.ops())
+      recorder->record(options_.rank, op,
+                       {(*device_.reached(begin_[op]) - start).v, (*device_.reached(end_[op]) - start).v});
+}
+
+void Executor::issue(OpId op) {
+  const StreamId stream = streams_[view_.lane(op)];
+  // Dependencies on other stages' ops are kept by the transfer or collective itself.
+  for (const OpId dep : graph_.deps_of(graph_.ops[op]))
+    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]);
+  const bool timed = options_.time_ops || options_.watchdog;
+  if (timed) begin_[op] = device_.record(stream);
+  memory_.begin(op);
+  launcher_(op, stream);
+  memory_.end(op);
+  if (timed || awaited_[op]) end_[op] = device_.record(stream);
+  if (options_.watchdog) options_.watchdog->issued(options_.rank, op, begin_[op], end_[op]);
+  if (options_.adversarial_seed) device_.synchronize(device_.record(stream));
+}
+
+// Waits for every lane, then throws the cause rather than what it led to.
+void Executor::finish(std::exception_ptr cause) {
+  for (const LaneId lane : view_.lanes()) {
+    try {
+      device_.synchronize(device_.record(streams_[lane]));
+    } catch (const Aborted&) {
+      if (!cause) cause = std::current_exception();
+    } catch (...) {
+      bool only_aborted = !cause;
+      try {
+        if (cause) std::rethrow_exception(cause);
+      } catch (const Aborted&) {
+        only_aborted = true;
+      } catch (...) {
+      }
+      if (only_aborted) cause = std::current_exception();
+    }
+  }
+  if (options_.watchdog) options_.watchdog->leave(options_.rank);
+  if (cause) std::rethrow_exception(cause);
+}
+
+OpLauncher virtual_launcher(const ExecutionGraph& graph, Device& device, std::vector<Seconds> durations,
+                            OpMeeting meeting) {
+  return [&graph, &device, durations = std::move(durations), meeting = std::move(meeting)](OpId op,
+                                                                                           StreamId stream) {
+    device.launch(stream, [&, op](NativeStream native) {
+      Seconds& clock = virtual_clock(native);
+      if (Communicator* peers = meeting(op))
+        peers->all_reduce(&clock.v, &clock.v, 1, Dtype::fp64, Reduction::max, native);
+      clock += durations[graph.ops[op].work];
+    });
+  };
+}
+
+}  // namespace sextant

@@ -1,0 +1,160 @@
+#include "runtime/watchdog.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+namespace sextant {
+
+Watchdog::Watchdog(const ExecutionGraph& graph, std::vector<Seconds> expected, WatchdogOptions options)
+    : graph_(graph), expected_(std::move(expected)), options_(std::move(options)) {
+  SEXTANT_CHECK(expected_.size() == graph.works.size(), "one prediction for every distinct work");
+  thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
+}
+
+Watchdog::~Watchdog() = default;
+
+void Watchdog::enter(int rank, const Device& device, const StageView& view) {
+  const std::lock_guard lock(mutex_);
+  auto found = std::ranges::find(ranks_, rank, &Rank::rank);
+  if (found == ranks_.end()) found = ranks_.insert(ranks_.end(), Rank{});
+  *found = {rank, &device, &view, std::vector<std::deque<Entry>>(graph_.lanes.size()), std::move(found->done),
+            0};
+}
+
+void Watchdog::leave(int rank) {
+  const std::lock_guard lock(mutex_);
+  Rank& r = find(rank);
+  settle(r);
+  r.lanes.clear();  // an aborted step leaves ops behind
+  r.device = nullptr;
+}
+
+void Watchdog::issued(int rank, OpId op, Event begin, Event end) {
+  const std::lock_guard lock(mutex_);
+  Rank& r = find(rank);
+  r.lanes[r.view->lane(op)].push_back({op, std::move(begin), std::move(end)});
+  ++r.issued;
+}
+
+std::string Watchdog::dump() const {
+  const std::lock_guard lock(mutex_);
+  std::string out;
+  for (const Rank& rank : ranks_) out += describe(rank);
+  return out;
+}
+
+Watchdog::Rank& Watchdog::find(int rank) {
+  const auto found = std::ranges::find(ranks_, rank, &Rank::rank);
+  SEXTANT_CHECK(found != ranks_.end(), "a rank enters before it issues");
+  return *found;
+}
+
+Seconds Watchdog::deadline(OpId op) const {
+  return expected_[graph_.ops[op].work] * options_.factor + options_.floor;
+}
+
+void Watchdog::loop(const std::stop_token& stop) {
+  std::mutex sleep;
+  std::condition_variable_any wake;
+  while (!stop.stop_requested()) {
+    std::string report;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Rank& rank : ranks_) {
+        settle(rank);
+        for (const auto& lane : rank.lanes) {
+          if (lane.empty() || !report.empty()) continue;
+          const auto began = rank.device->reached(lane.front().begin);
+          if (!began) continue;
+          const Seconds elapsed = rank.device->now() - *began;
+          if (elapsed > deadline(lane.front().op)) report = verdict(lane.front().op, rank.rank, elapsed);
+        }
+      }
+      if (!report.empty())
+        for (const Rank& rank : ranks_) report += describe(rank);
+    }
+    if (!report.empty()) {  // outside the lock: the handler may end steps
+      if (options_.on_late) options_.on_late(report);
+      return;
+    }
+    std::unique_lock lock(sleep);
+    wake.wait_for(lock, stop, std::chrono::duration<double>(options_.poll.v), [] { return false; });
+  }
+}
+
+// Moves what is over from the lanes to the history.
+void Watchdog::settle(Rank& rank) {
+  for (auto& lane : rank.lanes)
+    while (!lane.empty()) {
+      const auto end = rank.device->reached(lane.front().end);
+      if (!end) break;
+      rank.done.push_back({lane.front().op, *rank.device->reached(lane.front().begin), *end});
+      lane.pop_front();
+    }
+  while (rank.done.size() > options_.history) rank.done.pop_front();
+}
+
+// The first op in the graph's order that the rank has not done.
+Watchdog::Position Watchdog::position(const Rank& rank) const {
+  const Entry* first = nullptr;
+  for (const auto& lane : rank.lanes)
+    if (!lane.empty() && (!first || lane.front().op < first->op)) first = &lane.front();
+  if (first) {
+    const auto began = rank.device->reached(first->begin);
+    return {first->op, began.has_value(), false, began ? rank.device->now() - *began : Seconds()};
+  }
+  if (!rank.device || rank.issued >= rank.view->ops().size()) return {0, false, true, {}};
+  return {rank.view->ops()[rank.issued], false, false, {}};
+}
+
+// Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the
+// rest; when it is a collective, whoever has not even started it.
+std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
+  std::string out = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s", late_rank,
+                                op_name(graph_, late), late, elapsed.v, deadline(late).v);
+  OpId first = late;
+  for (const Rank& rank : ranks_)
+    if (const auto p = position(rank); rank.device && !p.finished) first = std::min(first, p.op);
+  std::string absent, present;
+  for (const Rank& rank : ranks_) {
+    const auto p = position(rank);
+    if (!rank.device || p.finished || p.op != first) continue;
+    auto& list = p.started ? present : absent;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", rank.rank);
+  }
+  if (!absent.empty())
+    out += fmt::format("; held up by rank {}, which has not started {} (op {})", absent,
+                       op_name(graph_, first), first);
+  else if (first != late)
+    out += fmt::format("; held up by rank {}, which is still in {} (op {})", present, op_name(graph_, first),
+                       first);
+  return out + "\n";
+}
+
+std::string Watchdog::describe(const Rank& rank) const {
+  std::string out = fmt::format("  rank {}:", rank.rank);
+  std::string waiting;
+  for (const auto& lane : rank.lanes) {
+    if (lane.empty()) continue;
+    const OpId op = lane.front().op;
+    if (const auto began = rank.device->reached(lane.front().begin))
+      out += fmt::format(" in {} (op {}) for {:.3g} s,", op_name(graph_, op), op,
+                         (rank.device->now() - *began).v);
+    else
+      waiting += fmt::format(" {} (op {}) waits,", op_name(graph_, op), op);
+  }
+  out += waiting;
+  if (out.ends_with(':')) out += rank.device ? " nothing under way," : " between steps,";
+  out += " last done:";
+  for (const Done& done : rank.done)
+    out += fmt::format(" {} (op {}, {:.3g} ms)", op_name(graph_, done.op), done.op,
+                       (done.end - done.begin).v * 1e3);
+  if (rank.done.empty()) out += " nothing";
+  return out + "\n";
+}
+
+}  // namespace sextant

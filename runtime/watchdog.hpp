@@ -1,0 +1,88 @@
+// Nothing hangs: every op has a deadline, its predicted time * factor + floor, counted from when it starts on
+// its lane. When one passes, the report names the op that holds everything up and the rank that has not done
+// it, lists the last ops of each rank, and the given handler ends the run (abort the communicators). Host
+// side only; sees ranks of this process. Deadlines of collectives run while they wait for peers, so the floor
+// bounds honest skew.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/execution_graph.hpp"
+#include "core/units.hpp"
+#include "runtime/device.hpp"
+#include "runtime/stage_view.hpp"
+
+namespace sextant {
+
+struct WatchdogOptions {
+  double factor = 10.0;
+  Seconds floor{10.0};
+  Seconds poll{0.02};
+  std::size_t history = 8;  // finished ops kept per rank
+  // Called once, on the watchdog's thread, with the report; its first line is the verdict.
+  std::function<void(const std::string& report)> on_late;
+};
+
+class Watchdog {
+ public:
+  // expected: predicted duration by WorkId.
+  Watchdog(const ExecutionGraph&, std::vector<Seconds> expected, WatchdogOptions);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+
+  // From now on this rank runs `view`'s ops on `device`, until leave().
+  void enter(int rank, const Device& device, const StageView& view);
+  void leave(int rank);
+  // The rank enqueued an op between these two events.
+  void issued(int rank, OpId, Event begin, Event end);
+
+  // The state of every rank, as the report has it.
+  std::string dump() const;
+
+ private:
+  struct Entry {
+    OpId op = 0;
+    Event begin, end;
+  };
+  struct Done {
+    OpId op = 0;
+    Seconds begin, end;
+  };
+  struct Rank {
+    int rank = 0;
+    const Device* device = nullptr;
+    const StageView* view = nullptr;
+    std::vector<std::deque<Entry>> lanes;  // under way or waiting, by LaneId
+    std::deque<Done> done;
+    std::size_t issued = 0;  // ops of view->ops() handed over so far
+  };
+  struct Position {
+    OpId op = 0;
+    bool started = false, finished = false;
+    Seconds running;
+  };
+
+  void loop(const std::stop_token&);
+  void settle(Rank&);
+  Position position(const Rank&) const;
+  std::string verdict(OpId late, int late_rank, Seconds elapsed) const;
+  std::string describe(const Rank&) const;
+  Seconds deadline(OpId) const;
+  Rank& find(int rank);
+
+  const ExecutionGraph& graph_;
+  const std::vector<Seconds> expected_;
+  const WatchdogOptions options_;
+  mutable std::mutex mutex_;
+  std::deque<Rank> ranks_;
+  std::jthread thread_;  // last: stops before the rest goes
+};
+
+}  // namespace sextant
