@@ -117,13 +117,6 @@ class Packer {
 
 }  // namespace
 
-std::int64_t MemoryByKind::of(Space space) const {
-  std::int64_t sum = 0;
-  for (int kind = 0; kind < kBufferKinds; ++kind)
-    if (space_of(static_cast<BufferKind>(kind)) == space) sum += bytes[static_cast<std::size_t>(kind)];
-  return sum;
-}
-
 MemoryLedger::MemoryLedger(const ExecutionGraph& graph, const StageView& view)
     : graph_(graph), mine_(graph.buffers.size(), false), users_(graph.buffers.size(), 0) {
   for (BufferId b = 0; b < graph.buffers.size(); ++b) {
@@ -153,7 +146,7 @@ void MemoryLedger::begin(OpId op) {
     each_[buffer.kind] = std::max(each_[buffer.kind], now_[buffer.kind]);
   }
   for (const Space space : {Space::device, Space::host})
-    if (now_.of(space) > peak(space)) at_peak_[static_cast<std::size_t>(space)] = now_;
+    if (held_in(now_, space) > peak(space)) at_peak_[static_cast<std::size_t>(space)] = now_;
 }
 
 void MemoryLedger::end(OpId op) {
@@ -165,12 +158,6 @@ void MemoryLedger::end(OpId op) {
     alive_[operand.buffer] = false;
     now_[buffer.kind] -= buffer.bytes;
   }
-}
-
-MemoryLedger predicted_memory(const ExecutionGraph& graph, const StageView& view) {
-  MemoryLedger ledger(graph, view);
-  for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
-  return ledger;
 }
 
 ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) { return Packer(graph, view).run(); }

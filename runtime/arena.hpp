@@ -13,23 +13,20 @@
 #include <vector>
 
 #include "core/execution_graph.hpp"
+#include "core/graph_memory.hpp"
 #include "runtime/device.hpp"
 #include "runtime/stage_view.hpp"
 
 namespace sextant {
 
-// Bytes by BufferKind. Kind `host` is the host's memory, all others the device's.
-struct MemoryByKind {
-  std::array<std::int64_t, kBufferKinds> bytes{};
-  std::int64_t& operator[](BufferKind kind) { return bytes[static_cast<std::size_t>(kind)]; }
-  std::int64_t operator[](BufferKind kind) const { return bytes[static_cast<std::size_t>(kind)]; }
-  std::int64_t of(Space) const;
-  bool operator==(const MemoryByKind&) const = default;
-};
-
 inline Space space_of(BufferKind kind) { return kind == BufferKind::host ? Space::host : Space::device; }
 
-// What is alive, op by op: the account that prediction and execution must agree on to the byte.
+inline std::int64_t held_in(const HeldBytes& held, Space space) {
+  return space == Space::host ? held.host().v : held.device().v;
+}
+
+// What is alive while ops are issued, in whatever order: in graph order it equals walk() (core/graph_memory.hpp) to the
+// byte.
 class MemoryLedger {
  public:
   MemoryLedger(const ExecutionGraph&, const StageView&);
@@ -40,10 +37,10 @@ class MemoryLedger {
   void end(OpId);
   void restart();  // a new step: only residents are alive
 
-  const MemoryByKind& now() const { return now_; }
-  const MemoryByKind& at_peak(Space space) const { return at_peak_[static_cast<std::size_t>(space)]; }
-  const MemoryByKind& peak_of_each() const { return each_; }  // every category's own high water
-  std::int64_t peak(Space space) const { return at_peak(space).of(space); }
+  const HeldBytes& now() const { return now_; }
+  const HeldBytes& at_peak(Space space) const { return at_peak_[static_cast<std::size_t>(space)]; }
+  const HeldBytes& peak_of_each() const { return each_; }  // every category's own high water
+  std::int64_t peak(Space space) const { return held_in(at_peak(space), space); }
 
  private:
   void add(BufferId);
@@ -52,12 +49,9 @@ class MemoryLedger {
   std::vector<std::uint32_t> users_;  // ops of the stage that touch it
   std::vector<std::uint32_t> left_;   // those still to end in this step
   std::vector<bool> alive_;
-  MemoryByKind resident_, now_, each_;
-  std::array<MemoryByKind, 2> at_peak_;
+  HeldBytes resident_, now_, each_;
+  std::array<HeldBytes, 2> at_peak_;
 };
-
-// The ledger of a whole step in issue order.
-MemoryLedger predicted_memory(const ExecutionGraph&, const StageView&);
 
 struct ArenaPlan {
   static constexpr std::int64_t kNotHere = -1;

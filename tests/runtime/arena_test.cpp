@@ -40,6 +40,12 @@ TEST(RandomTopologicalOrder, IsLawfulAndDiffers) {
   EXPECT_EQ(orders.size(), 10u);
 }
 
+MemoryLedger issued_in_order(const ExecutionGraph& graph, const StageView& view) {
+  MemoryLedger ledger(graph, view);
+  for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+  return ledger;
+}
+
 // Pairs of buffers that share addresses although some use of one may run beside some use of the other.
 int unlawful_pairs(const ExecutionGraph& graph, const StageView& view,
                    const std::vector<std::int64_t>& offset) {
@@ -83,7 +89,7 @@ TEST(Arena, OnlyOrderedBuffersShareAddresses) {
           end = std::max(end, plan.offset[b] + graph.buffers[b].bytes);
         }
         EXPECT_LE(end, plan.extent[0]);
-        EXPECT_GE(plan.extent[0], predicted_memory(graph, view).peak(Space::device));
+        EXPECT_GE(plan.extent[0], issued_in_order(graph, view).peak(Space::device));
         reused |= plan.extent[0] < sum;
 
         // Negative control: with lifetimes in issue order alone, lanes overwrite each other's buffers.
@@ -143,15 +149,15 @@ TEST(MemoryLedger, CountsWhatIsAliveToTheByte) {
   b.op(LaneKind::compute, {}, {b.read(x), b.write(y)});
   b.op(LaneKind::compute, {}, {b.read(y), b.write(z)});
   const StageView view(b.graph, 0);
-  const auto ledger = predicted_memory(b.graph, view);
+  const auto ledger = issued_in_order(b.graph, view);
   EXPECT_EQ(ledger.peak(Space::device), 1100);
   EXPECT_EQ(ledger.peak(Space::host), 30);
   EXPECT_EQ(ledger.at_peak(Space::device)[BufferKind::activation], 100);
   EXPECT_EQ(ledger.at_peak(Space::device)[BufferKind::workspace], 0);
   EXPECT_EQ(ledger.peak_of_each()[BufferKind::workspace], 50);
   EXPECT_EQ(ledger.now()[BufferKind::parameter], 1000);
-  EXPECT_EQ(ledger.now().of(Space::device), 1000);  // all transients have left
-  EXPECT_EQ(ledger.now().of(Space::host), 0);
+  EXPECT_EQ(ledger.now().device().v, 1000);  // all transients have left
+  EXPECT_EQ(ledger.now().host().v, 0);
   const auto plan = plan_arena(b.graph, view);
   EXPECT_EQ(plan.extent[0], 1024 + 128);
   EXPECT_EQ(plan.extent[1], 64);

@@ -1,5 +1,5 @@
 // The suite on threads of this process, plain and behind emulated links; then what only local ranks can show:
-// disagreement, abort, exceptions; and what only emulated links have: time.
+// disagreement, abort, exceptions.
 #include <chrono>
 
 #include "tests/runtime/communicator_suite.hpp"
@@ -141,78 +141,6 @@ TEST(LocalCommunicator, CallsAfterAnAbortThrow) {
   } catch (const BackendError& error) {
     EXPECT_STREQ(error.what(), "aborted: first");
   }
-}
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-// The quickest of a few tries: machines are shared, and noise only adds time.
-template <class Body>
-double quickest(Communicator& c, Body body) {
-  double best = 1e9;
-  for (int i = 0; i < 4; ++i) {
-    c.barrier(kNoStream);
-    const Stopwatch watch;
-    body();
-    best = std::min(best, watch.seconds());
-  }
-  return best;
-}
-
-// 4 ranks on one node at 100 MB/s: a ring all-reduce of 4 MB moves 2 * 3/4 * 4 MB = 6 MB per link: 60 ms, and
-// 6 hops of 2 ms on top. Half of that for a reduce-scatter.
-TEST(ShapedCommunicator, ARingTakesLatencyPlusBytesOverBandwidth) {
-  run_shaped(4, {4, BytesPerSecond(100e6), Seconds(2e-3), {}, {}}, [](Communicator& c) {
-    std::vector<float> x(1'000'000);
-    const double reduce = quickest(
-        c, [&] { c.all_reduce(x.data(), x.data(), 1'000'000, Dtype::fp32, Reduction::sum, kNoStream); });
-    EXPECT_GE(reduce, 0.0715);
-    EXPECT_LT(reduce, 0.110);
-    const double scatter = quickest(c, [&] {
-      c.reduce_scatter(x.data(), x.data() + 250'000 * c.rank(), even_split(1'000'000, 4), Dtype::fp32,
-                       Reduction::sum, kNoStream);
-    });
-    EXPECT_GE(scatter, 0.0355);
-    EXPECT_LT(scatter, 0.070);
-  });
-}
-
-// Two nodes of two ranks, NIC 100 MB/s. One pair across sends 3 MB in 30 ms; both pairs at once share the NIC
-// and take 60 ms. Inside the node the same bytes are free.
-TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
-  run_shaped(4, {2, {}, {}, BytesPerSecond(100e6), {}}, [](Communicator& c) {
-    std::vector<char> x(3'000'000);
-    const auto exchange = [&](int from, int to) {
-      if (c.rank() == from) c.send(x.data(), std::ssize(x), to, kNoStream);
-      if (c.rank() == to) c.recv(x.data(), std::ssize(x), from, kNoStream);
-    };
-    const double alone = quickest(c, [&] { exchange(0, 2), c.barrier(kNoStream); });
-    EXPECT_GE(alone, 0.0295);
-    EXPECT_LT(alone, 0.055);
-    const double both = quickest(c, [&] { exchange(0, 2), exchange(1, 3), c.barrier(kNoStream); });
-    EXPECT_GE(both, 0.0590);
-    EXPECT_LT(both, 0.100);
-    const double inside = quickest(c, [&] { exchange(0, 1), exchange(2, 3), c.barrier(kNoStream); });
-    EXPECT_LT(inside, 0.025);
-  });
-}
-
-// Emulated transfers burn no CPU: 8 ranks wait 300 ms together, where one that spins would use
-// 300 ms of a core.
-TEST(ShapedCommunicator, WaitingCostsNoCpu) {
-  const auto cpu_before = std::clock();
-  run_shaped(8, {8, BytesPerSecond(10e6), {}, {}, {}}, [](Communicator& c) {
-    std::vector<float> x(428'571);
-    c.all_reduce(x.data(), x.data(), std::ssize(x), Dtype::fp32, Reduction::sum, kNoStream);
-  });
-  EXPECT_LT(static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC, 0.15);
 }
 
 TEST(EvenSplit, FirstPartsTakeTheRemainder) {
