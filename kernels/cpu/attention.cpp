@@ -125,7 +125,9 @@ class AttentionCore {
               tile_product<A>(nq, kTile, d_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
               mask(p, q0, nq, k0, nk, visible);
               for (std::int64_t i = 0; i < nq; ++i) {
-                const A lse = g.lse.row<A>(b * seq_q + q0 + i)[head];
+                const A saved = g.lse.row<A>(b * seq_q + q0 + i)[head];
+                // A query that sees no key has -inf there; any finite number makes its row of P zero.
+                const A lse = saved == -std::numeric_limits<A>::infinity() ? A{0} : saved;
                 const A correction = row_sum[member * seq_q + q0 + i];
                 A* prow = p.row(i);
                 A* srow = ds.row(i);

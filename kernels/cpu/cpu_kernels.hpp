@@ -1,6 +1,7 @@
 // The CPU's two kernel tables. They differ in the matrix product only: `fast` takes oneDNN for fp32 and bf16
-// when it was found at configure time; `reference` always adds up in ascending k, so its bits depend neither
-// on tiles nor on threads, and the tests compare layouts with it. fp64 is the reference product in both.
+// when it was found at configure time; `reference` adds up in fp64 in ascending k, so its bits depend neither
+// on tiles, threads nor the machine, and the tests compare layouts with it. fp64 is the reference product in
+// both.
 #pragma once
 
 #include "kernels/kernel_table.hpp"

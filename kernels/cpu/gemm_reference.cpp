@@ -1,5 +1,7 @@
-// The matrix product whose bits depend on nothing but its operands: packed panels, one accumulator an
-// element, ascending k. Rows of c are cut among threads, which does not touch any sum.
+// The matrix product whose bits depend on nothing but its operands: packed panels, one fp64 accumulator an
+// element, ascending k. Products of fp32 and bf16 are exact in fp64, so not even a fused multiply-add changes
+// them. Rows of c are cut among threads, which does not touch any sum. (Twenty training steps of the `deep`
+// reference case end 2.5e-6 from float64 with it, 3e-5 with fp32 accumulators.)
 #include <algorithm>
 #include <vector>
 
@@ -61,13 +63,13 @@ void put(const A* tile, std::int64_t rows, std::int64_t width, std::int64_t padd
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < width; ++j) {
       C& out = c[i * ldc + j];
-      out = store<C>(add ? load(out) + tile[i * padded + j] : tile[i * padded + j]);
+      out = store<C>(add ? static_cast<A>(load(out)) + tile[i * padded + j] : tile[i * padded + j]);
     }
 }
 
 template <class T, class C>
 void run(const GemmArgs& g) {
-  using A = Accumulator<T>;
+  using A = double;
   const Extents e = extents_of(g);
   constexpr std::int64_t kPanel = kTileColumns<A>;
   std::vector<A> right(static_cast<std::size_t>((e.n + kPanel - 1) / kPanel * kPanel * e.k));
