@@ -1,6 +1,10 @@
 // System: a whole LLaMA of four architectures on virtual ranks. Expectation: logits, loss and every gradient
 // as computed elsewhere in float64, on one rank and on tp x cp x sp layouts, in fp64 and in fp32. Numbers:
 // relative norm 1e-10 (fp64) and 1e-5 (fp32).
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/reference/fixtures.hpp"
@@ -94,7 +98,7 @@ TEST_P(Reference, LogitsLossAndEveryGradient) {
     const StepResult got = VirtualLlama(c.model, layout, c.weights).run(c.ids, c.targets, c.batch);
     const auto [distance, what] = worst(c, got);
     EXPECT_LT(distance, bound) << what << " in " << name(dtype);
-    RecordProperty(std::string(name(dtype)), std::to_string(distance));
+    RecordProperty(std::string(name(dtype)), fmt::format("{:.2e}", distance));
   }
 }
 
