@@ -70,6 +70,14 @@ TEST(Command, EveryVerbsHelpFitsAndHasExamples) {
   }
 }
 
+TEST(Command, EveryVerbsJsonIsDocumented) {
+  std::ostringstream docs;
+  docs << std::ifstream(std::string(SEXTANT_SOURCE_DIR) + "/docs/json.md").rdbuf();
+  for (const auto& verb : verbs())
+    EXPECT_NE(docs.str().find("## sextant." + verb.name + "/1"), std::string::npos) << verb.name;
+  EXPECT_EQ(docs.str().find("sextant.no-such-verb/1"), std::string::npos);
+}
+
 TEST(Command, SuggestsTheNearestVerbAndFlag) {
   const auto verb = call({"preset"});
   EXPECT_EQ(verb.code, ExitCode::usage);
