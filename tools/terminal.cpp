@@ -85,6 +85,7 @@ std::vector<std::string> wrap(std::string_view text, int width) {
       lines.emplace_back(word);
     if (line_break) lines.emplace_back();
   }
+  for (auto& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;
 }
 

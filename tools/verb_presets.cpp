@@ -24,12 +24,18 @@ struct PresetsOptions {
   bool names = false;
 };
 
-Json read_preset(const fs::path& path) {
+// An empty object when the file cannot be read: for lists, which say what they can about the others.
+Json content_or_nothing(const fs::path& path) {
   std::ifstream file(path);
   Json value = Json::parse(file, nullptr, false, true);
-  if (!file || value.is_discarded())
-    throw ConfigError(
-        Problem{.file = path.string(), .key = "", .value = "", .expected = "readable JSON", .hint = ""});
+  return value.is_object() ? value : Json::object();
+}
+
+Json read_preset(const fs::path& path) {
+  Json value = content_or_nothing(path);
+  if (value.empty())
+    throw ConfigError(Problem{
+        .file = path.string(), .key = "", .value = "", .expected = "a readable JSON object", .hint = ""});
   return value;
 }
 
@@ -61,32 +67,60 @@ void collect(const Json& node, const std::string& key, std::vector<Leaf>& leaves
   }
 }
 
-ExitCode show(Session& session, const fs::path& presets, const std::string& name) {
-  std::vector<std::pair<std::string_view, fs::path>> found;
+struct Found {
+  std::string kind, name;
+  fs::path path;
+};
+
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));
+  return text;
+}
+
+// All presets of that name, whatever its case, or that have it among their aliases.
+std::vector<Found> find(const fs::path& presets, const std::string& name) {
+  std::vector<Found> by_name, by_alias;
   std::vector<std::string> all;
+  const std::string wanted = lower_case(name);
   for (const std::string_view kind : kPresetKinds)
     for (const auto& known : preset_names(presets, kind)) {
+      const fs::path path = presets / kind / (known + ".json");
       all.push_back(known);
-      if (known == name) found.emplace_back(kind, presets / kind / (known + ".json"));
+      if (lower_case(known) == wanted) by_name.push_back({std::string(kind), known, path});
     }
-  if (found.empty()) {
-    const std::string near = closest(name, all);
-    throw ConfigError(
-        Problem{.file = "--presets",
-                .key = "",
-                .value = name,
-                .expected = "the name of a preset",
-                .hint = near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)});
-  }
+  if (!by_name.empty()) return by_name;
+  for (const std::string_view kind : kPresetKinds)
+    for (const auto& known : preset_names(presets, kind)) {
+      const fs::path path = presets / kind / (known + ".json");
+      const Json content = content_or_nothing(path);
+      for (const auto& alias : content.value("aliases", Json::array())) {
+        if (!alias.is_string()) continue;
+        all.push_back(alias.get<std::string>());
+        if (lower_case(all.back()) == wanted) by_alias.push_back({std::string(kind), known, path});
+      }
+    }
+  if (!by_alias.empty()) return by_alias;
+  const std::string near = closest(name, all);
+  throw ConfigError(
+      Problem{.file = "--presets",
+              .key = "",
+              .value = name,
+              .expected = "the name of a preset",
+              .hint = near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)});
+}
+
+ExitCode show(Session& session, const fs::path& presets, const std::string& wanted) {
+  const auto found = find(presets, wanted);
   if (session.common.json) {
     Json files = Json::array();
-    for (const auto& [kind, path] : found)
+    for (const auto& [kind, name, path] : found)
       files.push_back(
           {{"kind", kind}, {"name", name}, {"path", path.string()}, {"content", read_preset(path)}});
     print_json(session, "presets.show", {{"presets", files}});
     return ExitCode::ok;
   }
-  for (const auto& [kind, path] : found) {
+  for (const auto& [kind, name, path] : found) {
     std::vector<Leaf> leaves;
     collect(read_preset(path), "", leaves);
     Table table({{"key", Align::left}, {"value", Align::left}, {"source", Align::left}});
@@ -111,13 +145,27 @@ ExitCode list(Session& session, const fs::path& presets, bool names_only,
       for (const auto& name : preset_names(presets, kind)) session.terminal.out << name << '\n';
     return ExitCode::ok;
   }
-  const int width = std::clamp(session.terminal.columns, 40, 100);
-  for (const auto& kind : kinds) {
-    const auto names = preset_names(presets, kind);
-    if (names.empty()) continue;
-    session.terminal.out << paint(session.terminal.color, Style::bold, kind) << '\n';
-    for (const auto& line : wrap(fmt::format("{}", fmt::join(names, "  ")), width - 2))
-      session.terminal.out << "  " << line << '\n';
+  if (kinds.size() == 1) {
+    Table table({{"name", Align::left}, {"what", Align::left}, {"also known as", Align::left, 1}});
+    for (const auto& name : preset_names(presets, kinds[0])) {
+      const Json content = content_or_nothing(presets / kinds[0] / (name + ".json"));
+      std::string what, aliases;
+      for (const char* key : {"title", "about", "source"})
+        if (what.empty() && content.contains(key)) what = text_of(content.at(key));
+      for (const auto& alias : content.value("aliases", Json::array()))
+        aliases += (aliases.empty() ? "" : ", ") + text_of(alias);
+      table.add_row({name, what, aliases});
+    }
+    session.terminal.out << table.render(session.terminal, session.common.wide);
+  } else {
+    const int width = std::clamp(session.terminal.columns, 40, 100);
+    for (const auto& kind : kinds) {
+      const auto names = preset_names(presets, kind);
+      if (names.empty()) continue;
+      session.terminal.out << paint(session.terminal.color, Style::bold, kind) << '\n';
+      for (const auto& line : wrap(fmt::format("{}", fmt::join(names, "  ")), width - 2))
+        session.terminal.out << "  " << line << '\n';
+    }
   }
   session.terminal.out << "\nnext: sextant presets show NAME prints every value with its source\n";
   return ExitCode::ok;

@@ -33,7 +33,7 @@ struct PresetFolder {
     std::filesystem::create_directories(path / "devices");
     std::ofstream(path / "models/tiny-7b.json") << R"({"name": "tiny-7b", "hidden": 64})";
     std::ofstream(path / "devices/fast.json")
-        << R"({"memory_GiB": {"value": 79.25, "source": "driver", "date": "2024-05"}, "peak": {"bf16_TFLOPS": 312}})";
+        << R"({"title": "a fast one", "aliases": ["quick"], "memory_GiB": {"value": 79.25, "source": "driver", "date": "2024-05"}, "peak": {"bf16_TFLOPS": 312}})";
     std::ofstream(path / "devices/torn.json") << R"({"memory_GiB": {"va)";
   }
   ~PresetFolder() { std::filesystem::remove_all(path); }
@@ -148,8 +148,20 @@ TEST(Presets, ListsAndShowsWithSources) {
   EXPECT_EQ(json.at("schema"), "sextant.presets/1");
   EXPECT_EQ(json.at("models"), nlohmann::json::array({"tiny-7b"}));
   const auto shown = call({"presets", "show", "fast", "--presets", folder.path.string()});
-  EXPECT_NE(shown.out.find("memory_GiB        79.25  driver, 2024-05"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("memory_GiB        79.25       driver, 2024-05"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("peak.bf16_TFLOPS  312"), std::string::npos) << shown.out;
+}
+
+TEST(Presets, AreFoundByAliasAndInAnyCase) {
+  const PresetFolder folder;
+  const auto show = [&](const std::string& name) {
+    return call({"presets", "show", name, "--presets", folder.path.string()});
+  };
+  EXPECT_EQ(show("Quick").out, show("fast").out);
+  EXPECT_EQ(show("FAST").out, show("fast").out);
+  EXPECT_EQ(show("quic").code, ExitCode::usage);
+  const auto table = call({"presets", "devices", "--presets", folder.path.string()});
+  EXPECT_NE(table.out.find("fast  a fast one  quick"), std::string::npos) << table.out;
 }
 
 TEST(Presets, RefusesWhatIsNotThere) {
