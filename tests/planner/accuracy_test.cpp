@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Sources, Accuracy,
                                          Bound{"bigscience_v100", 6.5}, Bound{"flagperf", 4.0},
                                          Bound{"llm_foundry", 4.7}, Bound{"megatron_llama", 8.5},
                                          Bound{"megatron_lm", 5.0}, Bound{"modalities", 6.6},
-                                         Bound{"nanotron", 11.0}, Bound{"nvidia_dgxc", 5.2}),
+                                         Bound{"nanotron", 10.0}, Bound{"nvidia_dgxc", 5.2}),
                          [](const auto& bound) { return std::string(bound.param.source); });
 
 }  // namespace
