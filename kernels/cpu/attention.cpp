@@ -58,37 +58,42 @@ class AttentionCore {
         padded_(padded_columns<A>(shape.head_dim)),
         scale_(static_cast<A>(shape.scale)) {}
 
+  // Scores are held transposed, keys by queries: queries lie along the vectors, so that maxima and sums of a
+  // query need no reduction across lanes, and keys are read where they stand.
   void forward(const AttentionForwardArgs& g) {
-    Tile<A> q(kTile, padded_), kt(padded_, kTile), v(kTile, padded_), p(kTile, kTile), o(kTile, padded_);
-    for_each_head([&](std::int64_t b, int head, int kv_head) {
+    Tile<A> qt(padded_, kTile), k(kTile, padded_), v(kTile, padded_), scores(kTile, kTile), o(kTile, padded_);
+    for (std::int64_t b = 0; b < s_.batch; ++b) {
       const KeyRows key{s_.batch, s_.seq_k() / s_.segments, b};
-      for (std::int64_t q0 = 0; q0 < s_.seq_q(); q0 += kTile) {
-        const std::int64_t nq = std::min(kTile, s_.seq_q() - q0);
-        load_queries(g.q, b, head, q0, nq, q, scale_);
-        std::fill(o.memory.begin(), o.memory.end(), A{0});
-        A highest[kTile], sum[kTile];
-        std::fill_n(highest, kTile, -std::numeric_limits<A>::infinity());
-        std::fill_n(sum, kTile, A{0});
-        for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
-          const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
-          const Visible visible = tile_visibility(q0, nq, k0, nk);
-          if (visible == Visible::none) continue;
-          load_transposed(g.k, key, kv_head, k0, nk, kt);
-          load_rows(g.v, key, kv_head, k0, nk, v);
-          tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
-          mask(p, q0, nq, k0, nk, visible);
-          for (std::int64_t i = 0; i < nq; ++i) rescale(p.row(i), o.row(i), highest[i], sum[i]);
-          tile_product<A>(nq, padded_, nk, p.plain(), v.data(), padded_, o.data(), padded_, true);
-        }
-        for (std::int64_t i = 0; i < nq; ++i) {
-          const std::int64_t row = b * s_.seq_q() + q0 + i;
-          const A inverse = sum[i] > A{0} ? A{1} / sum[i] : A{0};
-          T* out = g.out.row<T>(row) + head * d_;
-          for (int c = 0; c < d_; ++c) out[c] = store<T>(o.row(i)[c] * inverse);
-          g.lse.row<A>(row)[head] = highest[i] + std::log(sum[i]);
+      for (int head = 0; head < s_.heads; ++head) {
+        const int kv_head = head / (s_.heads / s_.kv_heads);
+        for (std::int64_t q0 = 0; q0 < s_.seq_q(); q0 += kTile) {
+          const std::int64_t nq = std::min(kTile, s_.seq_q() - q0);
+          load_queries_transposed(g.q, b, head, q0, nq, qt);
+          std::fill(o.memory.begin(), o.memory.end(), A{0});
+          OnlineSoftmax softmax;
+          for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
+            const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
+            const Visible visible = tile_visibility(q0, nq, k0, nk);
+            if (visible == Visible::none) continue;
+            load_rows(g.k, key, kv_head, k0, nk, k);
+            load_rows(g.v, key, kv_head, k0, nk, v);
+            tile_product<A>(nk, kTile, d_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
+            if (visible == Visible::some) hide_later_keys(scores, q0, nq, k0, nk);
+            softmax.step(scores, nk);
+            for (std::int64_t i = 0; i < nq; ++i)
+              for (std::int64_t c = 0; c < padded_; ++c) o.row(i)[c] *= softmax.factor[i];
+            tile_product<A>(nq, padded_, nk, scores.transposed(), v.data(), padded_, o.data(), padded_, true);
+          }
+          for (std::int64_t i = 0; i < nq; ++i) {
+            const std::int64_t row = b * s_.seq_q() + q0 + i;
+            const A inverse = softmax.sum[i] > A{0} ? A{1} / softmax.sum[i] : A{0};
+            T* out = g.out.row<T>(row) + head * d_;
+            for (int c = 0; c < d_; ++c) out[c] = store<T>(o.row(i)[c] * inverse);
+            g.lse.row<A>(row)[head] = softmax.highest[i] + std::log(softmax.sum[i]);
+          }
         }
       }
-    });
+    }
   }
 
   void backward(const AttentionBackwardArgs& g) {
@@ -163,11 +168,38 @@ class AttentionCore {
   }
 
  private:
-  template <class F>
-  void for_each_head(F&& f) {
-    for (std::int64_t b = 0; b < s_.batch; ++b)
-      for (int head = 0; head < s_.heads; ++head) f(b, head, head / (s_.heads / s_.kv_heads));
-  }
+  static constexpr A kHidden = -std::numeric_limits<A>::infinity();
+
+  // Running maximum and sum of every query of a tile (Milakov & Gimelshein 2018).
+  struct OnlineSoftmax {
+    A highest[kTile], sum[kTile], factor[kTile];
+    OnlineSoftmax() {
+      std::fill_n(highest, kTile, kHidden);
+      std::fill_n(sum, kTile, A{0});
+    }
+    // Scores [nk][kTile] become exponentials relative to the new maximum; `factor` brings to it what was
+    // summed before.
+    void step(Tile<A>& scores, std::int64_t nk) {
+      A before[kTile], shift[kTile], added[kTile] = {};
+      std::copy_n(highest, kTile, before);
+      for (std::int64_t j = 0; j < nk; ++j) {
+        const A* row = scores.row(j);
+        for (std::int64_t i = 0; i < kTile; ++i) highest[i] = row[i] > highest[i] ? row[i] : highest[i];
+      }
+      for (std::int64_t i = 0; i < kTile; ++i) {
+        shift[i] = highest[i] == kHidden ? A{0} : highest[i];  // nothing visible yet: exp(-inf - 0) = 0
+        factor[i] = exponential(before[i] - shift[i]);
+      }
+      for (std::int64_t j = 0; j < nk; ++j) {
+        A* row = scores.row(j);
+        for (std::int64_t i = 0; i < kTile; ++i) {
+          row[i] = exponential(row[i] - shift[i]);
+          added[i] += row[i];
+        }
+      }
+      for (std::int64_t i = 0; i < kTile; ++i) sum[i] = sum[i] * factor[i] + added[i];
+    }
+  };
 
   Visible tile_visibility(std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk) const {
     return visibility(s_.q_positions.subspan(static_cast<std::size_t>(q0), static_cast<std::size_t>(nq)),
@@ -180,6 +212,16 @@ class AttentionCore {
       const T* from = x.row<T>(b * s_.seq_q() + q0 + i) + head * d_;
       for (int c = 0; c < d_; ++c) tile.row(i)[c] = load(from[c]) * factor;
     }
+  }
+
+  // Scaled queries as columns; columns beyond the last query are zero.
+  void load_queries_transposed(const TensorView& x, std::int64_t b, int head, std::int64_t q0,
+                               std::int64_t nq, Tile<A>& tile) {
+    for (std::int64_t i = 0; i < nq; ++i) {
+      const T* from = x.row<T>(b * s_.seq_q() + q0 + i) + head * d_;
+      for (int c = 0; c < d_; ++c) tile.row(c)[i] = load(from[c]) * scale_;
+    }
+    for (int c = 0; c < d_; ++c) std::fill(tile.row(c) + nq, tile.row(c) + kTile, A{0});
   }
 
   void load_rows(const TensorView& x, const KeyRows& key, int kv_head, std::int64_t k0, std::int64_t nk,
@@ -198,10 +240,19 @@ class AttentionCore {
     }
   }
 
-  // Scores of keys that the query may not see, and of padding columns, become -inf.
+  // Forward: keys [nk] by queries [kTile].
+  void hide_later_keys(Tile<A>& scores, std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk) {
+    const std::int32_t* query = s_.q_positions.data() + q0;
+    for (std::int64_t j = 0; j < nk; ++j) {
+      const std::int32_t position = s_.k_positions[static_cast<std::size_t>(k0 + j)];
+      A* row = scores.row(j);
+      for (std::int64_t i = 0; i < nq; ++i) row[i] = position <= query[i] ? row[i] : kHidden;
+    }
+  }
+
+  // Backward: queries by keys. Keys that a query may not see, and padding columns, become -inf.
   void mask(Tile<A>& scores, std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk,
             Visible visible) {
-    constexpr A kHidden = -std::numeric_limits<A>::infinity();
     for (std::int64_t i = 0; i < nq; ++i) {
       A* row = scores.row(i);
       if (visible == Visible::some) {
@@ -211,21 +262,6 @@ class AttentionCore {
       }
       std::fill(row + nk, row + kTile, kHidden);
     }
-  }
-
-  // One online-softmax step of a row: scores become exponentials relative to the new maximum, what was summed
-  // before is brought to it.
-  void rescale(A* scores, A* out, A& highest, A& sum) {
-    const A tile_highest = max_lanes<A>(kTile, highest, [&](std::int64_t j) { return scores[j]; });
-    if (tile_highest == -std::numeric_limits<A>::infinity()) {  // nothing visible yet
-      std::fill_n(scores, kTile, A{0});
-      return;
-    }
-    const A factor = exponential(highest - tile_highest);
-    for (std::int64_t j = 0; j < kTile; ++j) scores[j] = exponential(scores[j] - tile_highest);
-    sum = sum * factor + sum_lanes<A>(kTile, [&](std::int64_t j) { return scores[j]; });
-    for (std::int64_t c = 0; c < padded_; ++c) out[c] *= factor;
-    highest = tile_highest;
   }
 
   void row_sums(const AttentionBackwardArgs& g, std::int64_t b, int head, A* sums) {

@@ -30,7 +30,7 @@ void cross_entropy_stats(const CrossEntropyStatsArgs& g) {
                                      [&](std::int64_t i) { return load(logits[i]); });
       const std::int64_t target = g.targets[static_cast<std::size_t>(t)] - g.first_id;
       stats[0] = highest;
-      stats[1] = sum_lanes<A>(valid, [&](std::int64_t i) { return exponential(load(logits[i]) - highest); });
+      stats[1] = sum_exponentials(logits, valid, highest);
       stats[2] = target >= 0 && target < valid ? load(logits[target]) : A{0};
     }
   });

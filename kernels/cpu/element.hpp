@@ -76,22 +76,24 @@ inline Sum sum_lanes(std::int64_t n, Term&& term) {
   return lanes[0];
 }
 
+// Maximum, which has no order; as many lanes as keep it in vectors. NaN is passed over.
 template <class Value, class Term>
 inline Value max_lanes(std::int64_t n, Value lowest, Term&& term) {
-  Value lanes[kLanes];
-  for (Value& lane : lanes) lane = lowest;
+  constexpr int kWide = 4 * kLanes;
+  Value lanes[kWide];
+  for (int l = 0; l < kWide; ++l) lanes[l] = lowest;
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) {
+  for (; i + kWide <= n; i += kWide)
+    for (int l = 0; l < kWide; ++l) {
       const Value x = term(i + l);
       lanes[l] = x > lanes[l] ? x : lanes[l];
     }
-  const int rest = static_cast<int>(n % kLanes);
+  const int rest = static_cast<int>(n % kWide);
   for (int l = 0; l < rest; ++l) {
     const Value x = term(i + l);
     lanes[l] = x > lanes[l] ? x : lanes[l];
   }
-  for (Value lane : lanes) lowest = lane > lowest ? lane : lowest;
+  for (int l = 0; l < kWide; ++l) lowest = lanes[l] > lowest ? lanes[l] : lowest;
   return lowest;
 }
 
@@ -123,6 +125,21 @@ inline float exponential(float x) {
   result = x < kLowest ? 0.0f : result;
   result = x > kHighest ? HUGE_VALF : result;
   return x != x ? x : result;
+}
+
+// Sum of exp(x[i] - shift). Exponentials go through a small buffer: a plain loop vectorises, one inside the
+// lanes of a sum does not.
+template <class T>
+inline Accumulator<T> sum_exponentials(const T* x, std::int64_t n, Accumulator<T> shift) {
+  using A = Accumulator<T>;
+  constexpr std::int64_t kBlock = 256;
+  A buffer[kBlock], sum{0};
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t count = n - first < kBlock ? n - first : kBlock;
+    for (std::int64_t i = 0; i < count; ++i) buffer[i] = exponential(load(x[first + i]) - shift);
+    sum += sum_lanes<A>(count, [&](std::int64_t i) { return buffer[i]; });
+  }
+  return sum;
 }
 
 }  // namespace sextant::cpu

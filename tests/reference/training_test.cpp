@@ -82,6 +82,8 @@ struct Numbers {
   double bound;
 };
 
+void PrintTo(const Numbers& numbers, std::ostream* out) { *out << numbers.text; }
+
 class Training : public ::testing::TestWithParam<std::tuple<const char*, Numbers>> {};
 
 TEST_P(Training, TwentySteps) {
