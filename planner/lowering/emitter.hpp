@@ -37,15 +37,17 @@ class Emitter {
     return static_cast<BufferId>(graph_.buffers.size() - 1);
   }
 
-  // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything queued by `after`.
+  // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything that `after` queued for
+  // its stage.
   OpId emit(Op op, std::initializer_list<OpId> deps = {}) {
     op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
     op.operand_begin = static_cast<std::uint32_t>(graph_.operands.size());
     for (OpId dep : deps)
       if (dep != kNoOp) graph_.deps.push_back(dep);
     if (op.lanes[0] % kLaneKinds == static_cast<int>(LaneKind::compute)) {
-      for (OpId dep : queued_) graph_.deps.push_back(dep);
-      queued_.clear();
+      std::vector<OpId>& queued = queue(op.stage);
+      graph_.deps.insert(graph_.deps.end(), queued.begin(), queued.end());
+      queued.clear();
     }
     op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
     op.operand_count = 0;
@@ -53,9 +55,9 @@ class Emitter {
     return static_cast<OpId>(graph_.ops.size() - 1);
   }
 
-  // Queues a dependency for the next op on a compute lane.
-  void after(OpId dep) {
-    if (dep != kNoOp) queued_.push_back(dep);
+  // Queues a dependency for the next op on the stage's compute lane.
+  void after(int stage, OpId dep) {
+    if (dep != kNoOp) queue(static_cast<std::size_t>(stage)).push_back(dep);
   }
 
   const Op& last() const { return graph_.ops.back(); }
@@ -67,6 +69,10 @@ class Emitter {
   void write(BufferId buffer, std::int64_t begin, std::int64_t end) { touch(buffer, true, begin, end); }
 
  private:
+  std::vector<OpId>& queue(std::size_t stage) {
+    if (stage >= queued_.size()) queued_.resize(stage + 1);
+    return queued_[stage];
+  }
   void touch(BufferId buffer, bool write) {
     if (operands_ && buffer != kNoBuffer) touch(buffer, write, 0, graph_.buffers[buffer].bytes);
   }
@@ -78,7 +84,7 @@ class Emitter {
 
   ExecutionGraph& graph_;
   bool operands_;
-  std::vector<OpId> queued_;
+  std::vector<std::vector<OpId>> queued_;  // by stage
 };
 
 }  // namespace sextant::lowering

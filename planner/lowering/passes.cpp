@@ -107,7 +107,7 @@ OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
     return e_.buffer(BufferKind::activation, stage_, bytes);
   };
   BufferId branch = kNoBuffer;
-  e_.after(arrival);
+  e_.after(stage_, arrival);
 
   if (at.chunk == 0) {
     visit(embedding_ < 0 ? -1 : layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
@@ -176,7 +176,7 @@ void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream, bo
   const BufferId dy = enter_tp(at, Pass::backward, stream);
   BufferId dx = temporary(c_.activation.gathered);
   if (!split) wait_gradients(at, BlockKind::mlp);
-  e_.after(ahead);
+  e_.after(stage_, ahead);
   const OpId op = block(at, BlockKind::mlp, pass);
   e_.read(dy), e_.read(layer.mlp), e_.write(dx);
   if (regathered) regather_read(op);
@@ -222,7 +222,7 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
 
   BufferId dx = temporary(c_.activation.gathered);
   if (!split) wait_gradients(at, BlockKind::qkv);
-  e_.after(ahead);
+  e_.after(stage_, ahead);
   const OpId qkv = block(at, BlockKind::qkv, pass);
   e_.read(dqkv), e_.read(layer.attention), e_.write(dx);
   if (regathered) regather_read(qkv);
@@ -253,7 +253,7 @@ OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);
   const bool split = c_.split_backward();
-  e_.after(arrival);
+  e_.after(stage_, arrival);
 
   if (last_chunk(at.chunk)) {
     const std::vector<int> buckets = head_buckets();
@@ -337,7 +337,7 @@ void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
       e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
               {layer.copied_out, copied_in_[turn].reader});
   e_.read(layer.host), e_.write(layer.attention), e_.write(layer.mlp);
-  e_.after(layer.copied_in);
+  e_.after(stage_, layer.copied_in);
 }
 
 }  // namespace sextant::lowering

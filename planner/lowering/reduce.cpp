@@ -13,7 +13,7 @@ void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
     int& slot = ring_slot_[static_cast<std::size_t>(b)];
     if (slot >= 0) continue;
     slot = static_cast<int>(next_ring_slot_++ % gradient_ring_.size());
-    e_.after(ring_reduced_[static_cast<std::size_t>(slot)]);
+    e_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
   }
 }
 
@@ -148,7 +148,7 @@ void StageLowering::norm_reduce(const std::vector<StageLowering>& all) {
   op.lanes[0] = lane(LaneKind::compute);
   op.work = e_.work(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), c_.links.world, false});
   for (const StageLowering& stage : all)
-    if (&stage != this || norm_beside_) e_.after(stage.norm_partial_);
+    if (&stage != this || norm_beside_) e_.after(stage_, stage.norm_partial_);
   e_.emit(op);
   for (const StageLowering& stage : all) e_.read(stage.norm_buffer_);
   e_.write(norm_total_);

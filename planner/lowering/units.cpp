@@ -29,7 +29,7 @@ void StageLowering::wait_parameters(const Site& at, BlockKind kind) {
   const auto [first, last] = parameters_of(at, kind);
   for (int p = first; p < last; ++p) {
     OpId& gathered = gathered_[layout_.parameters[static_cast<std::size_t>(p)].bucket];
-    e_.after(gathered);
+    e_.after(stage_, gathered);
     gathered = kNoOp;
   }
 }
@@ -96,7 +96,7 @@ void StageLowering::visit(int bucket) {
   SEXTANT_CHECK(visit_bucket_[next_visit_] == bucket, "unit visits must follow their plan");
   const std::size_t ahead = c_.unit_ring_count() - 1;
   while (next_fetch_ < visit_bucket_.size() && next_fetch_ <= next_visit_ + ahead) fetch(next_fetch_++);
-  e_.after(visits_[next_visit_].op);
+  e_.after(stage_, visits_[next_visit_].op);
   ++next_visit_;
 }
 
