@@ -1,0 +1,22 @@
+// What is planned: the inputs that every candidate layout shares. References only; the owner outlives the planning.
+#pragma once
+
+#include "core/cluster_spec.hpp"
+#include "core/model_spec.hpp"
+#include "core/stack_spec.hpp"
+#include "core/topology.hpp"
+#include "core/training_spec.hpp"
+#include "cost_models/cost_model.hpp"
+
+namespace sextant {
+
+struct Job {
+  const ModelSpec& model;
+  const TrainingSpec& training;
+  const ClusterSpec& cluster;
+  const Topology& topology;
+  const StackSpec& stack;
+  const CostModel& cost;
+};
+
+}  // namespace sextant

@@ -1,0 +1,148 @@
+#include "planner/predict.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "planner/lower.hpp"
+#include "planner/stage_memory.hpp"
+
+namespace sextant {
+namespace {
+
+int nodes_used(const Job& job, const ParallelPlan& plan) {
+  return (plan.world() + job.cluster.node.gpus - 1) / std::max(1, job.cluster.node.gpus);
+}
+
+bool is_communication(OpRole role) {
+  switch (role) {
+    case OpRole::tp_gather:
+    case OpRole::tp_scatter:
+    case OpRole::tp_reduce:
+    case OpRole::cp_gather:
+    case OpRole::cp_scatter:
+    case OpRole::send:
+    case OpRole::param_gather:
+    case OpRole::grad_reduce:
+    case OpRole::grad_replica_reduce:
+    case OpRole::tied_reduce:
+    case OpRole::sp_reduce:
+    case OpRole::norm_reduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Communication on compute lanes, at the stage where it takes most.
+double exposed_communication(const ExecutionGraph& g, const std::vector<OpCost>& costs) {
+  std::vector<double> by_stage(g.lanes.size() / kLaneKinds, 0.0);
+  for (const Op& op : g.ops)
+    if (g.lanes[op.lanes[0]].kind == LaneKind::compute && is_communication(op.role))
+      by_stage[op.stage] += costs[op.work].duration.v;
+  return by_stage.empty() ? 0.0 : *std::max_element(by_stage.begin(), by_stage.end());
+}
+
+}  // namespace
+
+PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
+  const MemoryEstimate estimate = estimate_memory(job.model, job.training, plan, job.stack);
+  const StageMemory& stage = estimate.stages[static_cast<std::size_t>(estimate.heaviest)];
+  const auto largest = std::max_element(stage.at_peak.begin(), stage.at_peak.end()) - stage.at_peak.begin();
+  std::int64_t host = 0;
+  for (const StageMemory& s : estimate.stages) host = std::max(host, s.host);
+  return {estimate.reserved(), Bytes(host), estimate.heaviest,
+          std::string(name(static_cast<BufferKind>(largest)))};
+}
+
+SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {
+  SimulateOptions options;
+  options.comm_slows_compute = job.stack.kernels.comm_slows_compute;
+  options.compute_slows_comm = job.stack.kernels.compute_slows_comm;
+  const bool uneven = std::any_of(job.cluster.defects.begin(), job.cluster.defects.end(),
+                                  [](const Defect& d) { return d.compute_factor < 1; });
+  if (!uneven) return options;
+  const RankGrid grid(plan);
+  options.stage_compute_factor.assign(static_cast<std::size_t>(plan.pp), 1.0);
+  for (int rank = 0; rank < plan.world(); ++rank) {
+    double& factor = options.stage_compute_factor[static_cast<std::size_t>(grid.coord(rank).pp)];
+    factor = std::max(factor, 1.0 / job.topology.compute_factor(rank));
+  }
+  return options;
+}
+
+Seconds measured_step(const Job& job, const ParallelPlan& plan, Seconds simulated) {
+  const double stragglers =
+      1.0 + job.stack.kernels.straggler_per_log2_node * std::log2(static_cast<double>(nodes_used(job, plan)));
+  return simulated * stragglers + job.stack.kernels.step_overhead;
+}
+
+std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
+  if (const auto problems = validate(plan, job.model, job.training); !problems.empty()) {
+    const Problem& p = problems.front();
+    // A field that needs another one says so; everything else is arithmetic.
+    const bool contradiction = p.key == "sequence_parallel" || p.key == "overlap_tp" || p.key == "vp" ||
+                               p.key == "schedule" || p.key == "recompute_layers" ||
+                               (p.key == "shard_degree" && plan.zero_stage == 0);
+    return Rejection{contradiction ? RejectReason::contradiction : RejectReason::not_divisible,
+                     fmt::format("{} is {}, expected {}", p.key, p.value, p.expected), 0, 0};
+  }
+  return refuses(job.stack, plan, job.model, job.training);
+}
+
+std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
+  const Bytes have = job.cluster.device.memory;
+  if (memory.peak <= have) return std::nullopt;
+  return Rejection{RejectReason::out_of_memory,
+                   fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
+                               gib(have), memory.largest, memory.stage),
+                   static_cast<double>(memory.peak.v), static_cast<double>(have.v)};
+}
+
+Prediction predict(const Job& job, const ParallelPlan& plan, const Uncertainty& uncertainty) {
+  const PlanLinks links = plan_links(job.topology, plan);
+  const ExecutionGraph graph = lower(job.model, job.training, links, plan, job.stack, {.operands = false});
+  const std::vector<OpCost> costs = price(graph, job.cost);
+  SimulateScratch scratch;
+  const Seconds simulated = simulated_step(graph, costs, simulate_options(job, plan), scratch);
+  return predict(job, plan, simulated, exposed_communication(graph, costs) / simulated.v, uncertainty);
+}
+
+Prediction predict(const Job& job, const ParallelPlan& plan, Seconds simulated, double exposed_share,
+                   const Uncertainty& uncertainty) {
+  Prediction p;
+  p.step = measured_step(job, plan, simulated);
+  p.exposed_share = exposed_share;
+  p.memory = plan_memory(job, plan);
+  p.memory_available = job.cluster.device.memory;
+  p.fits = p.memory.peak <= p.memory_available;
+
+  const double world = plan.world();
+  const double tokens = static_cast<double>(job.training.global_batch) * job.training.seq_len;
+  p.tokens_per_s = tokens / p.step.v;
+  p.tokens_per_s_gpu = p.tokens_per_s / world;
+  const double flops = model_flops_per_token(job.model, job.training.seq_len) * p.tokens_per_s_gpu;
+  const double causal = model_flops_per_token(job.model, job.training.seq_len, true) * p.tokens_per_s_gpu;
+  p.model_tflops_gpu = flops * 1e-12;
+  double peak = 0;  // dense 16-bit; an fp32-only device is held against what it has
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32})
+    if (const auto found = job.cluster.device.peak.find(dtype);
+        peak == 0 && found != job.cluster.device.peak.end())
+      peak = found->second.v;
+  if (peak > 0) p.mfu = flops / peak, p.mfu_causal = causal / peak;
+  if (job.cluster.device.price_usd_per_hour > 0)
+    p.usd_per_million_tokens = job.cluster.device.price_usd_per_hour * world / 3600.0 / p.tokens_per_s * 1e6;
+
+  const bool tp_leaves_node = plan.tp > 1 && plan_links(job.topology, plan).of(0).tp.nodes > 1;
+  const bool tight = static_cast<double>(p.memory.peak.v) >
+                     uncertainty.memory_share * static_cast<double>(p.memory_available.v);
+  const double width = tp_leaves_node || tight                     ? uncertainty.far
+                       : exposed_share > uncertainty.exposed_share ? uncertainty.communication_bound
+                                                                   : uncertainty.compute_bound;
+  p.step_lower = p.step * (1 - width);
+  p.step_upper = p.step * (1 + width);
+  return p;
+}
+
+}  // namespace sextant

@@ -1,0 +1,65 @@
+// How fast is one layout, how much memory does it need, and how sure is that? Lowering, pricing and one simulated step
+// of the representative ranks, with what the simulator leaves to the stack: stragglers over nodes and fixed time per
+// step. Ignores jitter (planner/robust.hpp).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/parallel_plan.hpp"
+#include "core/plan_links.hpp"
+#include "core/rejection.hpp"
+#include "planner/job.hpp"
+#include "planner/simulate.hpp"
+
+namespace sextant {
+
+// Half-widths of the 80 % interval as shares of the step. Judgement until a calibration replaces them.
+struct Uncertainty {
+  double compute_bound = 0.04;
+  double communication_bound = 0.10;  // exposed communication above `exposed_share` of the step
+  double far = 0.25;                  // TP leaves the node, or memory above `memory_share` of the device
+  double exposed_share = 0.20, memory_share = 0.90;
+  double memory = 0.08;  // of the peak memory
+};
+
+// What the heaviest stage holds, as the framework's allocator reserves it.
+struct PlanMemory {
+  Bytes peak, host;
+  int stage = 0;
+  std::string largest;  // category that holds most there
+};
+PlanMemory plan_memory(const Job&, const ParallelPlan&);
+
+struct Prediction {
+  Seconds step, step_lower, step_upper;
+  double tokens_per_s = 0, tokens_per_s_gpu = 0;
+  double model_tflops_gpu = 0;
+  double mfu = 0;         // against the dense 16-bit peak, attention in full
+  double mfu_causal = 0;  // half of the attention counted
+  double exposed_share =
+      0;  // of the step: collectives and transfers that hold up compute, at the worst stage
+  PlanMemory memory;
+  Bytes memory_available;
+  bool fits = false;
+  double usd_per_million_tokens = 0;  // 0 when the device has no price
+};
+
+// The plan must be lawful for model, batch and stack.
+Prediction predict(const Job&, const ParallelPlan&, const Uncertainty& = {});
+
+// The same from a step simulated before.
+Prediction predict(const Job&, const ParallelPlan&, Seconds simulated, double exposed_share,
+                   const Uncertainty& = {});
+
+// From the simulator's makespan to the step a user measures: stragglers and fixed host time. Increasing.
+Seconds measured_step(const Job&, const ParallelPlan&, Seconds simulated);
+
+// How the simulator is run for this job's stack and the plan's ranks (slow devices).
+SimulateOptions simulate_options(const Job&, const ParallelPlan&);
+
+// Why the layout is not possible for model, batch or stack; memory is not looked at.
+std::optional<Rejection> unlawful(const Job&, const ParallelPlan&);
+std::optional<Rejection> too_large(const Job&, const PlanMemory&);
+
+}  // namespace sextant

@@ -1,0 +1,20 @@
+// Which layers go to which model chunk? Contiguous chunks whose slowest is as fast as possible, embedding and LM head
+// counted; among those the most even ones. Ignores memory and communication.
+#pragma once
+
+#include <vector>
+
+#include "core/parallel_plan.hpp"
+
+namespace sextant {
+
+// Time of one micro-batch, forward and backward, in any unit.
+struct ChainCost {
+  double layer = 1, embedding = 0, head = 0;
+};
+
+// Dynamic programming over the chain embedding, layers, head. The outer chunks may hold no layer, the others hold at
+// least one (core/plan_rules). Needs n_chunks - 2 <= n_layers.
+std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost&);
+
+}  // namespace sextant
