@@ -1,0 +1,221 @@
+#include "planner/search.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <set>
+
+#include <fmt/format.h>
+#include <tbb/enumerable_thread_specific.h>
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include "planner/lower.hpp"
+#include "planner/search_tree.hpp"
+
+namespace sextant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Nodes leave in the order of their bounds; equal bounds in the order of the space, deeper ones first.
+struct Later {
+  bool operator()(const Node& a, const Node& b) const {
+    if (a.bound != b.bound) return a.bound > b.bound;
+    if (a.level != b.level) return a.level < b.level;
+    return a.choice > b.choice;
+  }
+};
+
+struct Simulated {
+  double step = 0;
+  Choice choice;
+  bool operator<(const Simulated& o) const { return step != o.step ? step < o.step : choice < o.choice; }
+};
+
+// Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
+constexpr std::size_t kRound = 32;
+
+class Search {
+ public:
+  Search(const Job& job, const SearchSpace& space, const SearchOptions& options)
+      : job_(job),
+        space_(space),
+        options_(options),
+        tree_(job, space, options.memory_limit.value_or(job.cluster.device.memory)),
+        threads_([this] {
+          return PerThread{tree_.make_cache(), {}};
+        }) {}
+
+  SearchReport run() {
+    report_.space = space_.size();
+    if (report_.space > 0) queue_.push(tree_.root());
+    while (!queue_.empty() && !stopped()) round();
+    finish();
+    return std::move(report_);
+  }
+
+ private:
+  struct PerThread {
+    std::shared_ptr<TreeCache> cache;
+    SimulateScratch scratch;
+  };
+  struct Outcome {
+    SearchTree::Expansion expansion;
+    std::optional<Simulated> simulated;
+  };
+
+  // No plan can be of use whose bound is above: the last of the families wanted.
+  double threshold() const {
+    return ranking_.size() < static_cast<std::size_t>(std::max(1, options_.top)) ? INFINITY
+                                                                                 : ranking_.rbegin()->step;
+  }
+  double family_best(const Choice& choice) const {
+    const auto found = best_of_family_.find(family_of(plan_of(space_, choice)));
+    return found == best_of_family_.end() ? INFINITY : found->second.step;
+  }
+  bool useless(const Node& node) const {
+    if (node.bound > threshold()) return true;
+    return node.level == Level::full && node.bound > family_best(node.choice);
+  }
+
+  bool stopped() {
+    if (options_.cancel && options_.cancel->load()) {
+      report_.stopped = "interrupted";
+    } else if (options_.budget_s > 0 &&
+               std::chrono::duration<double>(Clock::now() - begin_).count() > options_.budget_s) {
+      report_.stopped = fmt::format("the budget of {:g} s is spent", options_.budget_s);
+    }
+    return !report_.stopped.empty();
+  }
+
+  void round() {
+    std::vector<Node> nodes;
+    while (!queue_.empty() && nodes.size() < kRound) {
+      const Node node = queue_.top();
+      if (node.bound > threshold()) break;
+      queue_.pop();
+      if (useless(node))
+        report_.fates[Fate::bounded_away] += node.members;
+      else
+        nodes.push_back(node);
+    }
+    if (nodes.empty()) {  // all that is left is above the threshold
+      drain(Fate::bounded_away);
+      return;
+    }
+    std::vector<Outcome> outcomes(nodes.size());
+    tbb::parallel_for(std::size_t{0}, nodes.size(), [&](std::size_t i) { work(nodes[i], outcomes[i]); });
+    for (Outcome& outcome : outcomes) take(outcome);
+  }
+
+  void work(const Node& node, Outcome& outcome) {
+    PerThread& mine = threads_.local();
+    if (node.level != Level::full) {
+      tree_.expand(node, *mine.cache, outcome.expansion);
+    } else if (!node.refined) {
+      Node refined = node;
+      tree_.refine(refined, *mine.cache, outcome.expansion);
+      if (refined.members > 0) outcome.expansion.children.push_back(refined);
+    } else {
+      const ParallelPlan plan = tree_.plan(node.choice, *mine.cache);
+      const ExecutionGraph graph = lower(job_.model, job_.training, tree_.links(node.choice, *mine.cache),
+                                         plan, job_.stack, {.operands = false});
+      const std::vector<OpCost> costs = price(graph, job_.cost);
+      outcome.simulated =
+          Simulated{simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v, node.choice};
+    }
+  }
+
+  void take(Outcome& outcome) {
+    report_.fates += outcome.expansion.fates;
+    report_.bounds += outcome.expansion.bounds;
+    for (FateExample& example : outcome.expansion.examples)
+      if (std::count_if(report_.examples.begin(), report_.examples.end(),
+                        [&](const FateExample& e) { return e.fate == example.fate; }) < 4)
+        report_.examples.push_back(std::move(example));
+    for (const Node& child : outcome.expansion.children)
+      if (useless(child))
+        report_.fates[Fate::bounded_away] += child.members;
+      else
+        queue_.push(child);
+    if (!outcome.simulated) return;
+    ++report_.fates[Fate::simulated];
+    const Simulated& result = *outcome.simulated;
+    const Family family = family_of(plan_of(space_, result.choice));
+    const auto found = best_of_family_.find(family);
+    if (found != best_of_family_.end()) {
+      if (!(result < found->second)) return;
+      ranking_.erase(found->second);
+    }
+    best_of_family_[family] = result;
+    ranking_.insert(result);
+    if (ranking_.size() > static_cast<std::size_t>(std::max(1, options_.top))) {
+      const auto last = std::prev(ranking_.end());
+      ranking_.erase(last);
+    }
+    if (options_.progress) options_.progress(report_.fates[Fate::simulated], Seconds(ranking_.begin()->step));
+  }
+
+  void drain(Fate fate) {
+    for (; !queue_.empty(); queue_.pop()) report_.fates[fate] += queue_.top().members;
+  }
+
+  void finish() {
+    report_.exact = report_.stopped.empty();
+    report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.begin()->step);
+    if (!report_.exact && !queue_.empty()) {
+      report_.best_bound = Seconds(ranking_.empty() ? queue_.top().bound
+                                                    : std::min(queue_.top().bound, ranking_.begin()->step));
+      drain(Fate::unvisited);
+    }
+    TreeCache& cache = *threads_.local().cache;
+    for (const Simulated& result : ranking_) {
+      RankedPlan ranked;
+      ranked.plan = tree_.plan(result.choice, cache);
+      ranked.prediction = predict(job_, ranked.plan);
+      ranked.simulated = Seconds(result.step);
+      ranked.slower = result.step / ranking_.begin()->step - 1;
+      ranked.tie = !report_.ranked.empty() && ranked.slower < options_.tie_share;
+      report_.ranked.push_back(std::move(ranked));
+    }
+    report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+  const Job& job_;
+  const SearchSpace& space_;
+  const SearchOptions& options_;
+  SearchTree tree_;
+  tbb::enumerable_thread_specific<PerThread> threads_;
+  std::priority_queue<Node, std::vector<Node>, Later> queue_;
+  std::map<Family, Simulated> best_of_family_;
+  std::set<Simulated> ranking_;  // the best of the best families
+  SearchReport report_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace
+
+std::uint64_t FateCounts::total() const {
+  return std::accumulate(by_fate.begin(), by_fate.end(), std::uint64_t{0});
+}
+FateCounts& FateCounts::operator+=(const FateCounts& o) {
+  for (std::size_t i = 0; i < by_fate.size(); ++i) by_fate[i] += o.by_fate[i];
+  return *this;
+}
+
+Family family_of(const ParallelPlan& p) {
+  return {p.tp, p.cp, p.pp, p.vp, p.zero_stage, p.micro_batch, p.schedule, p.recompute.kind};
+}
+
+SearchReport search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
+  if (options.threads <= 0) return Search(job, space, options).run();
+  tbb::task_arena arena(options.threads);
+  return arena.execute([&] { return Search(job, space, options).run(); });
+}
+
+}  // namespace sextant

@@ -1,0 +1,93 @@
+// Which layout is best? Exact best-first search: layouts are simulated in the order of their lower bounds until no bound
+// is below the best step found; parts of the space are rejected or bounded at once and counted. Deterministic: the
+// result and its counts do not depend on the number of threads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/predict.hpp"
+#include "planner/search_space.hpp"
+
+namespace sextant {
+
+// What became of a member of the space. The first five need no figures of time or memory.
+enum class Fate : std::uint8_t {
+  not_divisible,   // ranks, heads, batch or layers do not divide
+  contradiction,   // fields exclude each other
+  stack_cannot,    // the software stack has no such feature
+  outside_limits,  // the user excluded it (effective dp or shard degree)
+  repeated,        // the same graph as another member
+  out_of_memory,
+  bounded_away,  // its lower bound is above what was found
+  simulated,
+  unvisited,  // the search was stopped before
+};
+inline constexpr std::array<std::string_view, 9> kFateNames = {
+    "not divisible", "contradiction", "stack cannot", "outside limits", "repeated",
+    "out of memory", "bounded away",  "simulated",    "not visited"};
+constexpr std::string_view name(Fate f) { return kFateNames[static_cast<std::size_t>(f)]; }
+
+struct FateCounts {
+  std::array<std::uint64_t, kFateNames.size()> by_fate{};
+  std::uint64_t& operator[](Fate f) { return by_fate[static_cast<std::size_t>(f)]; }
+  std::uint64_t operator[](Fate f) const { return by_fate[static_cast<std::size_t>(f)]; }
+  std::uint64_t total() const;
+  FateCounts& operator+=(const FateCounts&);
+};
+
+// One example of each kind of refusal, with its numbers.
+struct FateExample {
+  Fate fate = Fate::not_divisible;
+  std::string plan_key, text;
+};
+
+struct RankedPlan {
+  ParallelPlan plan;
+  Prediction prediction;
+  Seconds simulated;
+  double slower = 0;  // than the first, as a share
+  bool tie = false;   // closer to the first than the model's own error
+};
+
+struct SearchOptions {
+  int top = 5;          // layouts reported: the best of each family (see family_of)
+  double budget_s = 0;  // wall clock; 0 = none
+  const std::atomic<bool>* cancel = nullptr;
+  int threads = 0;                    // 0 = all cores
+  std::optional<Bytes> memory_limit;  // instead of the device's
+  double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
+  std::function<void(std::uint64_t simulated, Seconds best)> progress;
+};
+
+struct SearchReport {
+  std::vector<RankedPlan> ranked;  // best first; empty when nothing fits
+  FateCounts fates;
+  std::vector<FateExample> examples;
+  std::uint64_t space = 0;
+  std::uint64_t bounds = 0;  // lower bounds computed, of members or of parts of the space
+  bool exact = true;         // false: stopped before the proof was complete
+  std::string stopped;       // why, when not exact
+  Seconds best_bound;        // no layout of the space is faster than this
+  double wall_s = 0;
+};
+
+// Members that differ in nothing a reader would call another layout (axes order, buckets, overlap, offload horizon ...)
+// are one family; the ranking shows each family's best.
+struct Family {
+  int tp, cp, pp, vp, zero_stage, micro_batch;
+  PipelineSchedule schedule;
+  RecomputeKind recompute;
+  auto operator<=>(const Family&) const = default;
+};
+Family family_of(const ParallelPlan&);
+
+SearchReport search(const Job&, const SearchSpace&, const SearchOptions& = {});
+
+}  // namespace sextant

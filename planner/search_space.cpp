@@ -1,0 +1,152 @@
+#include "planner/search_space.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+
+std::vector<int> divisors(int n, int most) {
+  std::vector<int> out;
+  for (int d = 1; d <= std::min(n, most); ++d)
+    if (n % d == 0) out.push_back(d);
+  return out;
+}
+
+// 1, 2, 3, 4, 6, 8, 12, 16, ... below n: close enough together that the best count is never far.
+std::vector<int> ladder(int n) {
+  std::vector<int> out;
+  for (int power = 1; power < n; power *= 2) {
+    out.push_back(power);
+    if (power > 1 && power + power / 2 < n) out.push_back(power + power / 2);
+  }
+  return out;
+}
+
+template <class T, class F>
+void keep(std::vector<T>& list, const PlanLimits& limits, PlanField field, F value) {
+  std::erase_if(list, [&](const T& x) { return !limits.admits(field, static_cast<double>(value(x))); });
+}
+template <class T>
+void keep(std::vector<T>& list, const PlanLimits& limits, PlanField field) {
+  keep(list, limits, field, [](const T& x) { return x; });
+}
+
+}  // namespace
+
+std::uint64_t SearchSpace::size() const {
+  std::uint64_t product = 1;
+  for (const std::size_t n :
+       {tp.size(), cp.size(), pp.size(), axis_order.size(), micro_batch.size(), sequence_parallel.size(),
+        overlap_tp.size(), recompute.size(), form.size(), split.size(), zero_stage.size(),
+        shard_degree.size(), optimizer_offload.size(), parameter_offload.size(), activation_offload.size(),
+        bucket_elements.size(), last_bucket_split.size(), overlap_grad_reduce.size(),
+        overlap_param_gather.size()}) {
+    if (n == 0) return 0;
+    product = product > kMost / n ? kMost : product * n;
+  }
+  return product;
+}
+
+std::string SearchSpace::describe() const {
+  return fmt::format(
+      "{:.3g} layouts: tp {} x cp {} x pp {} x axis orders {} x mbs {} x SP {} x TP overlap {} x recompute "
+      "{} x schedules "
+      "and vp {} x stage splits {} x ZeRO {} x shard degrees {} x optimizer offload {} x parameter offload "
+      "{} x activation "
+      "offload {} x buckets {} x last-bucket splits {} x reduction overlap {} x gather overlap {}",
+      static_cast<double>(size()), tp.size(), cp.size(), pp.size(), axis_order.size(), micro_batch.size(),
+      sequence_parallel.size(), overlap_tp.size(), recompute.size(), form.size(), split.size(),
+      zero_stage.size(), shard_degree.size(), optimizer_offload.size(), parameter_offload.size(),
+      activation_offload.size(), bucket_elements.size(), last_bucket_split.size(), overlap_grad_reduce.size(),
+      overlap_param_gather.size());
+}
+
+ParallelPlan plan_of(const SearchSpace& s, const Choice& c) {
+  ParallelPlan p;
+  p.tp = s.tp[c.tp], p.cp = s.cp[c.cp], p.pp = s.pp[c.pp];
+  p.dp = std::max(1, s.world / (p.tp * p.cp * p.pp));
+  p.axis_order = s.axis_order[c.axis_order];
+  p.micro_batch = s.micro_batch[c.micro_batch];
+  p.sequence_parallel = s.sequence_parallel[c.sequence_parallel] != 0;
+  p.overlap_tp = s.overlap_tp[c.overlap_tp] != 0;
+  p.recompute = s.recompute[c.recompute];
+  p.schedule = s.form[c.form].schedule, p.vp = s.form[c.form].vp;
+  p.zero_stage = s.zero_stage[c.zero_stage];
+  p.shard_degree = s.shard_degree[c.shard_degree];
+  p.optimizer_offload = s.optimizer_offload[c.optimizer_offload];
+  p.parameter_offload = s.parameter_offload[c.parameter_offload] != 0;
+  p.activation_offload = s.activation_offload[c.activation_offload].layers;
+  p.offload_horizon = s.activation_offload[c.activation_offload].horizon;
+  p.bucket_elements = s.bucket_elements[c.bucket_elements];
+  p.last_bucket_split = s.last_bucket_split[c.last_bucket_split];
+  p.overlap_grad_reduce = s.overlap_grad_reduce[c.overlap_grad_reduce] != 0;
+  p.overlap_param_gather = s.overlap_param_gather[c.overlap_param_gather] != 0;
+  return p;
+}
+
+SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, int world,
+                          const PlanLimits& limits) {
+  SearchSpace s;
+  s.world = world;
+  s.limits = limits;
+  s.tp = divisors(world, std::min(model.n_heads, 256));
+  s.cp = divisors(world, 64);
+  s.pp = divisors(world, std::min(model.n_layers, 128));
+  AxisOrder order = ParallelPlan{}.axis_order;
+  std::sort(order.begin(), order.end());
+  do s.axis_order.push_back(order);
+  while (std::next_permutation(order.begin(), order.end()));
+  // The usual order first: of equal placements the first one stands for all.
+  std::stable_partition(s.axis_order.begin(), s.axis_order.end(),
+                        [](const AxisOrder& o) { return o == ParallelPlan{}.axis_order; });
+  s.micro_batch = divisors(training.global_batch, 32);
+  s.sequence_parallel = {0, 1};
+  s.overlap_tp = {0, 1};
+  s.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::selective, -1}, {RecomputeKind::full, -1}};
+  for (const int k : ladder(model.n_layers)) s.recompute.push_back({RecomputeKind::full, k});
+  s.form = {
+      {PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::gpipe, 1}, {PipelineSchedule::zero_bubble, 1}};
+  for (int vp = 2; vp <= std::min(model.n_layers / 2, 32); ++vp)
+    s.form.push_back({PipelineSchedule::interleaved, vp});
+  s.split = {StageSplit::even, StageSplit::balanced};
+  s.zero_stage = {0, 1, 2, 3};
+  s.shard_degree = {0};
+  for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
+  s.optimizer_offload = {0, 0.25, 0.5, 0.75, 1};
+  s.parameter_offload = {0, 1};
+  s.activation_offload = {{0, 1}};
+  for (const int n : ladder(model.n_layers + 1))
+    for (const int horizon : {1, 2}) s.activation_offload.push_back({n, horizon});
+  s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
+  s.last_bucket_split = {1, 4};
+  s.overlap_grad_reduce = {1, 0};
+  s.overlap_param_gather = {1, 0};
+
+  keep(s.tp, limits, PlanField::tp);
+  keep(s.cp, limits, PlanField::cp);
+  keep(s.pp, limits, PlanField::pp);
+  keep(s.micro_batch, limits, PlanField::micro_batch);
+  keep(s.sequence_parallel, limits, PlanField::sequence_parallel);
+  keep(s.overlap_tp, limits, PlanField::overlap_tp);
+  keep(s.recompute, limits, PlanField::recompute,
+       [](const Recompute& r) { return static_cast<int>(r.kind); });
+  keep(s.form, limits, PlanField::schedule,
+       [](const PipelineForm& f) { return static_cast<int>(f.schedule); });
+  keep(s.form, limits, PlanField::vp, [](const PipelineForm& f) { return f.vp; });
+  keep(s.zero_stage, limits, PlanField::zero_stage);
+  keep(s.optimizer_offload, limits, PlanField::optimizer_offload, [](double share) { return 100 * share; });
+  keep(s.parameter_offload, limits, PlanField::parameter_offload);
+  keep(s.activation_offload, limits, PlanField::activation_offload,
+       [](const ActivationOffload& a) { return a.layers; });
+  keep(s.overlap_grad_reduce, limits, PlanField::overlap_grad_reduce);
+  keep(s.overlap_param_gather, limits, PlanField::overlap_param_gather);
+  return s;
+}
+
+}  // namespace sextant

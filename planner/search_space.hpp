@@ -1,0 +1,72 @@
+// Which layouts are looked at? The full product of one list per field, so that its size, and the size of every part of
+// it, is a product too: candidates that do not divide, contradict themselves or repeat another one's graph are members
+// with that fate. Nothing here knows how fast or how large a layout is.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model_spec.hpp"
+#include "core/parallel_plan.hpp"
+#include "core/plan_limits.hpp"
+#include "core/training_spec.hpp"
+
+namespace sextant {
+
+struct PipelineForm {
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int vp = 1;
+  bool operator==(const PipelineForm&) const = default;
+};
+
+// even: layers divided evenly, the first chunks take the remainder. balanced: chunks that are equally fast with
+// embedding and LM head counted (planner/stage_split.hpp).
+enum class StageSplit : std::uint8_t { even, balanced };
+
+struct ActivationOffload {
+  int layers = 0, horizon = 1;
+  bool operator==(const ActivationOffload&) const = default;
+};
+
+using AxisOrder = std::array<Axis, 4>;
+
+struct SearchSpace {
+  int world = 1;  // dp = world / (tp * cp * pp)
+  std::vector<int> tp, cp, pp;
+  std::vector<AxisOrder> axis_order;
+  std::vector<int> micro_batch;
+  std::vector<std::uint8_t> sequence_parallel, overlap_tp;
+  std::vector<Recompute> recompute;
+  std::vector<PipelineForm> form;
+  std::vector<StageSplit> split;
+  std::vector<int> zero_stage, shard_degree;
+  std::vector<double> optimizer_offload;
+  std::vector<std::uint8_t> parameter_offload;
+  std::vector<ActivationOffload> activation_offload;
+  std::vector<std::int64_t> bucket_elements;
+  std::vector<int> last_bucket_split;
+  std::vector<std::uint8_t> overlap_grad_reduce, overlap_param_gather;
+  PlanLimits limits;  // what no single list can state: dp, effective shards
+
+  std::uint64_t size() const;    // saturates at 2^64 - 1
+  std::string describe() const;  // "30.2e12 layouts: tp 8 x cp 6 x ..."
+};
+
+// One member: an index into each list.
+struct Choice {
+  std::uint8_t tp = 0, cp = 0, pp = 0, axis_order = 0, micro_batch = 0, sequence_parallel = 0, overlap_tp = 0,
+               recompute = 0, form = 0, split = 0, zero_stage = 0, shard_degree = 0, optimizer_offload = 0,
+               parameter_offload = 0, activation_offload = 0, bucket_elements = 0, last_bucket_split = 0,
+               overlap_grad_reduce = 0, overlap_param_gather = 0;
+  auto operator<=>(const Choice&) const = default;
+};
+
+// The member as a plan, its chunks left empty (`split` needs prices to become a list of layers).
+ParallelPlan plan_of(const SearchSpace&, const Choice&);
+
+// Everything that model, batch and number of ranks leave open, less what the user excludes. Stated in README.
+SearchSpace default_space(const ModelSpec&, const TrainingSpec&, int world, const PlanLimits& = {});
+
+}  // namespace sextant

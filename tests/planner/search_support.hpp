@@ -1,0 +1,126 @@
+// Jobs for search tests: small clusters and models, fixed or random.
+#pragma once
+
+#include <memory>
+
+#include <rapidcheck.h>
+
+#include "core/topology.hpp"
+#include "cost_models/analytic.hpp"
+#include "planner/job.hpp"
+#include "tests/cost_models/machines.hpp"
+#include "tests/support/arbitrary.hpp"
+#include "tests/support/specs.hpp"
+
+namespace sextant::testing {
+
+// Everything a Job refers to, owned.
+struct OwnedJob {
+  ModelSpec model;
+  TrainingSpec training;
+  ClusterSpec cluster;
+  StackSpec stack;
+  std::unique_ptr<Topology> topology;
+  std::unique_ptr<CostModel> cost;
+
+  void finish() {
+    topology = std::make_unique<Topology>(cluster);
+    cost = std::make_unique<AnalyticCostModel>(cluster, stack, test::preset_dir());
+  }
+  Job job() const { return {model, training, cluster, *topology, stack, *cost}; }
+};
+
+// A stack that can do everything.
+inline StackSpec able_stack() {
+  StackSpec s;
+  s.name = "able";
+  s.can.zero_stages = {0, 1, 2, 3};
+  s.can.max_zero_with_pp = 3;
+  s.can.gpipe = s.can.zero_bubble = s.can.uneven_stages = s.can.shard_degree = true;
+  s.can.optimizer_offload = s.can.parameter_offload = s.can.activation_offload = true;
+  s.can.overlap_tp = s.can.last_bucket_split = true;
+  return s;
+}
+
+inline OwnedJob small_job(int nodes = 2, int gpus = 4, int n_layers = 8) {
+  OwnedJob o;
+  o.model = tiny_model(n_layers);
+  o.model.hidden = 1024, o.model.ffn_hidden = 2816, o.model.head_dim = 128, o.model.vocab_size = 8000;
+  o.training.seq_len = 1024, o.training.global_batch = 16;
+  o.cluster = test::a100_cluster();
+  o.cluster.name = "small";
+  o.cluster.nodes = nodes, o.cluster.node.gpus = gpus, o.cluster.node.nics = gpus;
+  o.cluster.node.nic_bandwidth = BytesPerSecond(25e9);
+  o.cluster.node.host_memory = from_gib(512);
+  o.cluster.fabric.name = "test", o.cluster.fabric.kind = "infiniband";
+  o.cluster.fabric.bandwidth = BytesPerSecond(25e9 * gpus);
+  o.stack = able_stack();
+  o.finish();
+  return o;
+}
+
+// Random shapes, rules and links; lawful ones must be picked by the caller.
+class RandomJob {
+ public:
+  RandomJob() {
+    using arbitrary::upto;
+    const auto coin = [] { return *rc::gen::arbitrary<bool>(); };
+    owned_ = small_job(1 << upto(0, 2), 1 << upto(0, 3), upto(1, 12));
+    ModelSpec& m = owned_.model;
+    m.tied_embeddings = coin(), m.gated_mlp = coin();
+    m.hidden = 256 * upto(1, 16), m.ffn_hidden = 64 * upto(1, 128), m.vocab_size = upto(100, 100000);
+    owned_.training.seq_len = 64 << upto(0, 6), owned_.training.global_batch = 1 << upto(0, 6);
+    StackSpec& s = owned_.stack;
+    s.rules.reduce_every_microbatch = coin(), s.rules.zero3_reduce_every_microbatch = coin();
+    s.rules.pipelined_update = coin(), s.rules.gather_beside_forward = coin();
+    s.rules.p2p_beside_compute_1f1b = coin(), s.rules.p2p_beside_compute_interleaved = coin();
+    s.rules.zero3_regather_in_backward = coin(), s.rules.clip_gradients = coin(),
+    s.rules.scatter_p2p = coin();
+    s.rules.bucket_elements = std::int64_t{1} << upto(16, 26), s.rules.bucket_elements_per_replica = 0;
+    s.rules.prefetch_blocks = upto(0, 3);
+    s.kernels.comm_slows_compute = coin() ? 0.0 : 0.3, s.kernels.compute_slows_comm = coin() ? 0.0 : 0.2;
+    s.kernels.tp_hidden_share = arbitrary::share();
+    owned_.cluster.fabric.bandwidth = owned_.cluster.fabric.bandwidth * (1.0 / upto(1, 20));
+    owned_.cluster.node.nic_bandwidth = owned_.cluster.fabric.bandwidth / owned_.cluster.node.nics;
+    owned_.finish();
+  }
+  Job job() const { return owned_.job(); }
+
+  ParallelPlan plan() const {
+    using arbitrary::upto;
+    const auto coin = [] { return *rc::gen::arbitrary<bool>(); };
+    int left = owned_.cluster.gpus();
+    const auto take = [&] {
+      int d = 1;
+      while (left > 1 && coin()) d *= 2, left /= 2;
+      return d;
+    };
+    ParallelPlan p;
+    p.tp = take(), p.cp = take(), p.pp = take(), p.dp = left;
+    p.sequence_parallel = p.tp > 1 && coin();
+    p.overlap_tp = p.tp > 1 && upto(0, 3) == 0;
+    if (p.pp > 1) {
+      p.schedule = arbitrary::one_of<PipelineSchedule>(4);
+      if (p.schedule == PipelineSchedule::interleaved) p.vp = upto(2, 3);
+    }
+    p.micro_batch = 1 << upto(0, 2);
+    p.zero_stage = upto(0, 3);
+    if (p.zero_stage > 0 && coin()) p.shard_degree = 1 << upto(0, 3);
+    p.recompute.kind = arbitrary::one_of<RecomputeKind>(3);
+    if (p.recompute.kind == RecomputeKind::full && coin()) p.recompute.layers = upto(1, 3);
+    if (upto(0, 3) == 0) p.optimizer_offload = 0.5;
+    p.parameter_offload = upto(0, 5) == 0;
+    if (upto(0, 4) == 0) p.activation_offload = 1, p.offload_horizon = upto(0, 2);
+    if (coin()) p.bucket_elements = std::int64_t{1} << upto(12, 24);
+    p.last_bucket_split = upto(1, 3);
+    p.overlap_grad_reduce = coin(), p.overlap_param_gather = coin();
+    for (std::size_t i = 3; i > 0; --i)
+      std::swap(p.axis_order[i], p.axis_order[static_cast<std::size_t>(upto(0, static_cast<int>(i)))]);
+    return p;
+  }
+
+ private:
+  OwnedJob owned_;
+};
+
+}  // namespace sextant::testing
