@@ -1,6 +1,7 @@
 #include "core/parameter_layout.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -52,11 +53,17 @@ constexpr ParameterKind kLayerKinds[] = {
     ParameterKind::k,        ParameterKind::q,  ParameterKind::norm_attention,
 };
 
+// One op of the backward pass writes the gradients of both.
+bool same_op(const Parameter& a, const Parameter& b) {
+  return a.chunk == b.chunk && a.layer == b.layer && gradient_writer(a.kind) == gradient_writer(b.kind);
+}
+
 struct Builder {
   const ModelSpec& model;
   const ParallelPlan& plan;
   LocalShape local;
   std::int64_t bucket_limit;
+  bool whole_ops;  // a bucket ends where an op does
   ParameterLayout out;
   std::int64_t filled = 0;  // elements of the open bucket
 
@@ -69,19 +76,21 @@ struct Builder {
   void add(ParameterKind kind, int chunk, int layer) {
     const std::int64_t n = local_elements(model, local, kind);
     if (n == 0) return;
+    const Parameter next{kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer), 0, 0, n};
+    if (whole_ops && filled >= bucket_limit && !same_op(out.parameters.back(), next)) close();
     if (filled == 0) out.buckets.push_back({static_cast<std::uint32_t>(out.parameters.size()), 0, 0});
     out.parameters.push_back({kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer),
                               static_cast<std::uint16_t>(out.buckets.size() - 1), filled, n});
     ++out.buckets.back().count;
     out.elements += n;
     filled = round_up(filled + n, kAlignment);
-    if (filled >= bucket_limit) close();
+    if (!whole_ops && filled >= bucket_limit) close();
   }
 };
 
 // Splits the parameters of the last bucket into up to `pieces` buckets of about equal size, to shorten the tail that
 // nothing can hide (Megatron-LLaMA's --last-bucket-split-count).
-void split_last_bucket(ParameterLayout& layout, int pieces) {
+void split_last_bucket(ParameterLayout& layout, int pieces, bool whole_ops) {
   const Bucket last = layout.buckets.back();
   layout.buckets.pop_back();
   layout.padded -= last.elements;
@@ -100,7 +109,9 @@ void split_last_bucket(ParameterLayout& layout, int pieces) {
     p.offset = filled;
     ++layout.buckets.back().count;
     filled = round_up(filled + p.elements, kAlignment);
-    if (filled >= target && made < pieces) close();
+    const bool inside_op =
+        whole_ops && i + 1 < last.first + last.count && same_op(p, layout.parameters[i + 1]);
+    if (filled >= target && made < pieces && !inside_op) close();
   }
   if (filled > 0) close();
 }
@@ -124,7 +135,13 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
           : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
   if (units || !plan.overlap_grad_reduce)
     limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
-  Builder b{model, plan, local_shape(model, plan.tp, rules.vocab_multiple), limit, {}, 0};
+  Builder b{model,
+            plan,
+            local_shape(model, plan.tp, rules.vocab_multiple),
+            limit,
+            reduces_every_microbatch(plan, rules),
+            {},
+            0};
   b.out.shards = shards;
 
   const int n_chunks = plan.pp * plan.vp;
@@ -151,8 +168,23 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   }
   b.close();
   if (plan.last_bucket_split > 1 && !units && !b.out.buckets.empty() && b.out.buckets.back().count > 1)
-    split_last_bucket(b.out, plan.last_bucket_split);
+    split_last_bucket(b.out, plan.last_bucket_split, b.whole_ops);
   return std::move(b.out);
+}
+
+bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
+  if (plan.schedule == PipelineSchedule::zero_bubble) return false;
+  return (plan.zero_stage == 2 && rules.reduce_every_microbatch) ||
+         (plan.zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
+}
+
+bool fetches_parameters(const ParallelPlan& plan, const StackRules& rules) {
+  return (plan.shards() > 1 && plan.zero_stage >= 3 && rules.zero3_regather_in_backward) ||
+         plan.parameter_offload;
+}
+
+std::int64_t host_share(const ParallelPlan& plan, std::int64_t slice) {
+  return std::llround(plan.optimizer_offload * static_cast<double>(slice));
 }
 
 BlockKind gradient_writer(ParameterKind kind) {

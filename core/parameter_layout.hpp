@@ -70,6 +70,15 @@ struct ParameterLayout {
 // the head have buckets of their own.
 ParameterLayout parameter_layout(const ModelSpec&, const ParallelPlan&, const StackRules&, int stage);
 
+// Gradients are reduced after every micro-batch: they live in a ring of two buffers, and the reduced slice is added to
+// an accumulator. Then a bucket ends where an op does, so that no op needs more than one of the two. Not with the
+// zero-bubble schedule, whose weight halves fill the buckets of several micro-batches at once.
+bool reduces_every_microbatch(const ParallelPlan&, const StackRules&);
+// Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
+bool fetches_parameters(const ParallelPlan&, const StackRules&);
+// Elements of an owned slice whose optimizer state and update are on the host: those at its end.
+std::int64_t host_share(const ParallelPlan&, std::int64_t slice);
+
 // The block whose backward pass writes the gradient of this kind last.
 BlockKind gradient_writer(ParameterKind);
 

@@ -63,6 +63,9 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
   r.require(p.pp > 1 || p.vp == 1, "vp", p.vp, "1 without a pipeline (pp 1)");
   r.require(p.pp > 1 || interleaved || p.schedule == PipelineSchedule::one_f_one_b, "schedule",
             name(p.schedule), "1f1b without a pipeline (pp 1)");
+  r.require(p.schedule != PipelineSchedule::zero_bubble || p.activation_offload == 0, "activation_offload",
+            p.activation_offload, "0 with the zero_bubble schedule",
+            "its weight halves need the activations again after the place they were fetched into is reused");
   r.require(p.shard_degree == 0 || p.replicas() % p.shard_degree == 0, "shard_degree", p.shard_degree,
             fmt::format("a divisor of dp * cp {}", p.replicas()));
   r.require(p.zero_stage > 0 || p.shard_degree <= 1, "shard_degree", p.shard_degree,

@@ -84,20 +84,22 @@ class Pipeline {
   std::vector<Arrival> activations_, gradients_;  // by receiving chunk and micro-batch
 };
 
-// The two copies of a tied embedding add their gradients; then both stages reduce and update their copy.
+// The two copies of a tied embedding add their gradients; then both stages reduce (unless that is done) and update their
+// copy.
 void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& stages) {
   if (!c.model.tied_embeddings || c.plan.pp == 1) return;
   StageLowering &first = stages.front(), &last = stages.back();
   const bool beside = c.plan.overlap_grad_reduce && c.plan.replicas() > 1;
   const LaneKind kind = beside ? LaneKind::grad_reduce : LaneKind::compute;
-  const std::int64_t elements = std::int64_t{c.local.vocab} * c.model.hidden;
   Op op;
   op.role = OpRole::tied_reduce;
   op.stage = 0;
   op.work = e.work(CollectiveWork{CollectiveKind::all_reduce,
-                                  Bytes(elements * size_bytes(c.training.gradient)), c.links.tied, false});
+                                  Bytes(first.tied_elements() * size_bytes(c.training.gradient)),
+                                  c.links.tied, false});
   op.lanes = {Emitter::lane(0, kind), Emitter::lane(c.plan.pp - 1, kind)};
-  const OpId done = e.emit(op, {beside ? first.tied_ready() : kNoOp, beside ? last.tied_ready() : kNoOp});
+  // The first stage's embedding gradient stands behind the head's, unless the head's weight half comes later.
+  const OpId done = e.emit(op, {first.tied_ready(), c.split_backward() ? last.tied_ready() : kNoOp});
   for (StageLowering* stage : {&first, &last}) e.read(stage->tied_buffer()), e.write(stage->tied_buffer());
   first.reduce_tied(done);
   last.reduce_tied(done);

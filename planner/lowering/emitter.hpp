@@ -16,7 +16,11 @@ inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 class Emitter {
  public:
-  Emitter(ExecutionGraph& graph, bool operands) : graph_(graph), operands_(operands) {}
+  Emitter(ExecutionGraph& graph, bool operands)
+      : graph_(graph),
+        operands_(operands),
+        queued_(static_cast<std::size_t>(graph.plan.pp)),
+        behind_(queued_.size() * kLaneKinds * kLaneKinds, kNoOp) {}
 
   bool operands() const { return operands_; }
   static LaneId lane(int stage, LaneKind kind) {
@@ -37,16 +41,16 @@ class Emitter {
     return static_cast<BufferId>(graph_.buffers.size() - 1);
   }
 
-  // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything that `after` queued for
-  // its stage.
+  // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything queued for its stage
+  // by `after`; of those, only what its lane is not behind already.
   OpId emit(Op op, std::initializer_list<OpId> deps = {}) {
     op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
     op.operand_begin = static_cast<std::uint32_t>(graph_.operands.size());
     for (OpId dep : deps)
-      if (dep != kNoOp) graph_.deps.push_back(dep);
+      if (dep != kNoOp) wait(op, dep);
     if (op.lanes[0] % kLaneKinds == static_cast<int>(LaneKind::compute)) {
-      std::vector<OpId>& queued = queue(op.stage);
-      graph_.deps.insert(graph_.deps.end(), queued.begin(), queued.end());
+      auto& queued = queued_[op.stage];
+      for (OpId dep : queued) wait(op, dep);
       queued.clear();
     }
     op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
@@ -57,7 +61,7 @@ class Emitter {
 
   // Queues a dependency for the next op on the stage's compute lane.
   void after(int stage, OpId dep) {
-    if (dep != kNoOp) queue(static_cast<std::size_t>(stage)).push_back(dep);
+    if (dep != kNoOp) queued_[static_cast<std::size_t>(stage)].push_back(dep);
   }
 
   const Op& last() const { return graph_.ops.back(); }
@@ -69,9 +73,22 @@ class Emitter {
   void write(BufferId buffer, std::int64_t begin, std::int64_t end) { touch(buffer, true, begin, end); }
 
  private:
-  std::vector<OpId>& queue(std::size_t stage) {
-    if (stage >= queued_.size()) queued_.resize(stage + 1);
-    return queued_[stage];
+  void wait(const Op& op, OpId dep) {
+    const auto& lanes = graph_.ops[dep].lanes;
+    const auto of_stage = [&](LaneId lane) { return lane != kNoLane && lane / kLaneKinds == op.stage; };
+    const LaneId from = of_stage(lanes[0]) ? lanes[0] : lanes[1];
+    if (!of_stage(from)) return graph_.deps.push_back(dep);
+    if (from == op.lanes[0]) return;
+    OpId& newest = behind_[std::size_t{op.lanes[0]} * kLaneKinds + from % kLaneKinds];
+    if (newest != kNoOp && dep <= newest) return;
+    // A dependency of this very op that the new one covers gives way to it.
+    const auto mine = graph_.deps.begin() + op.dep_begin;
+    const auto covered = newest == kNoOp ? graph_.deps.end() : std::find(mine, graph_.deps.end(), newest);
+    if (covered == graph_.deps.end())
+      graph_.deps.push_back(dep);
+    else
+      *covered = dep;
+    newest = dep;
   }
   void touch(BufferId buffer, bool write) {
     if (operands_ && buffer != kNoBuffer) touch(buffer, write, 0, graph_.buffers[buffer].bytes);
@@ -85,6 +102,8 @@ class Emitter {
   ExecutionGraph& graph_;
   bool operands_;
   std::vector<std::vector<OpId>> queued_;  // by stage
+  std::vector<OpId>
+      behind_;  // [lane][kind of another lane of its stage]: newest op of that one it has waited for
 };
 
 }  // namespace sextant::lowering

@@ -63,7 +63,7 @@ BufferId StageLowering::leave_tp(const Site& at, Pass pass, BufferId partial) {
 
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
 // stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
-BufferId StageLowering::layer_forward(const Site& where, Pass pass, const SavedLayer& kept, BufferId stream,
+BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
                                       BufferId branch, BufferId input) {
   Site at = where;
   at.norm = NormSite::attention;
@@ -91,10 +91,10 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, const SavedL
 
   inside = enter_tp(at, pass, kept.mlp);
   partial = temporary(c_.activation.gathered);
-  const OpId last = block(at, BlockKind::mlp, pass);
+  kept.kept_by = block(at, BlockKind::mlp, pass);
   if (inside != kept.mlp) e_.read(inside);
   e_.read(kept.mlp), e_.write(kept.mlp), e_.write(partial);
-  if (pass == kForward) leave(last);
+  if (pass == kForward) leave(kept.kept_by);
   return leave_tp(at, pass, partial);
 }
 
@@ -110,7 +110,7 @@ OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
   e_.after(stage_, arrival);
 
   if (at.chunk == 0) {
-    visit(embedding_ < 0 ? -1 : layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
+    visit(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
     BufferId rows = temporary(c_.plan.tp > 1 ? c_.activation.gathered : c_.activation.stream);
     leave(block(at, BlockKind::embedding, kForward));
     e_.write(rows);
@@ -134,13 +134,14 @@ OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
     e_.read(stream), e_.read(branch), e_.write(stream);
     return last_;
   }
-  for (int b : head_buckets()) visit(b);
+  visit(norm_bucket());
   keep.head = activation(c_.activation.saved_head);
   keep.logits = e_.buffer(BufferKind::logits, stage_, c_.activation.logits);
   at.norm = NormSite::final;
-  block(at, BlockKind::norm, kForward);
+  const OpId norm = block(at, BlockKind::norm, kForward);
   e_.read(stream), e_.read(branch), e_.write(keep.head);
   const BufferId inside = enter_tp(at, kForward, keep.head);
+  if (head_bucket() != norm_bucket()) leave(norm), visit(head_bucket());
   leave(block(at, BlockKind::head, kForward));
   e_.read(inside), e_.write(keep.logits);
   if (c_.plan.tp > 1) {
@@ -153,10 +154,15 @@ OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
 
 // Under SP the input of a column-parallel product is kept as a slice and gathered again for its weight gradient, one
 // half-layer ahead on the tp lane (Megatron hides it behind the data gradient).
-OpId StageLowering::regather(const Site& at, BufferId saved_input) {
+OpId StageLowering::regather(const Site& at, const SavedLayer& layer, BufferId saved_input) {
   const std::size_t turn = next_regather_++ % 2;
+  // Behind the op that kept its input and the one that last read its buffer: both are on the compute lane, where the newer
+  // stands for both. What was offloaded stands behind its copy back, which may have waited for either.
+  const bool fetched = layer.copied_in != kNoOp;
+  OpId wait = fetched ? layer.copied_after : layer.kept_by;
+  if (regather_reader_[turn] != kNoOp) wait = std::max(wait, regather_reader_[turn]);
   const OpId op = e_.emit(op_at(at, OpRole::tp_gather, Pass::backward, w_.tp_gather, lane(LaneKind::tp)),
-                          {regather_reader_[turn]});
+                          {fetched && wait == layer.copied_after ? kNoOp : wait, layer.copied_in});
   e_.read(saved_input), e_.write(regathered_[turn]);
   return op;
 }
@@ -172,7 +178,7 @@ void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream, bo
   const Pass pass = split ? Pass::backward_input : Pass::backward;
   at.norm = NormSite::mlp;
   const bool regathered = c_.sp() && !again && !split;
-  const OpId ahead = regathered ? regather(at, layer.mlp) : kNoOp;
+  const OpId ahead = regathered ? regather(at, layer, layer.mlp) : kNoOp;
   const BufferId dy = enter_tp(at, Pass::backward, stream);
   BufferId dx = temporary(c_.activation.gathered);
   if (!split) wait_gradients(at, BlockKind::mlp);
@@ -198,7 +204,7 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   const Pass pass = split ? Pass::backward_input : Pass::backward;
   at.norm = NormSite::attention;
   const bool regathered = c_.sp() && !again && !split;
-  const OpId ahead = regathered ? regather(at, layer.attention) : kNoOp;
+  const OpId ahead = regathered ? regather(at, layer, layer.attention) : kNoOp;
   const BufferId dy = enter_tp(at, Pass::backward, stream);
   BufferId kv = kNoBuffer, dkv = kNoBuffer;
   if (c_.plan.cp > 1) {
@@ -256,8 +262,7 @@ OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
   e_.after(stage_, arrival);
 
   if (last_chunk(at.chunk)) {
-    const std::vector<int> buckets = head_buckets();
-    for (int b : buckets) visit(b);
+    visit(head_bucket());
     at.norm = NormSite::final;
     const BufferId inside = enter_tp(at, Pass::backward, keep.head);
     BufferId dx = temporary(c_.activation.gathered);
@@ -271,6 +276,7 @@ OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
     }
     dx = leave_tp(at, Pass::backward, dx);
     stream = temporary(c_.activation.stream);
+    if (head_bucket() != norm_bucket()) leave(head), visit(norm_bucket());
     wait_gradients(at, BlockKind::norm);
     const OpId norm = block(at, BlockKind::norm, Pass::backward);
     leave(norm);
@@ -333,11 +339,14 @@ void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
   const std::size_t turn = next_copy_in_++ % copied_in_.size();
   layer.attention = copied_in_[turn].attention;
   layer.mlp = copied_in_[turn].mlp;
+  if (copied_in_[turn].reader != kNoOp) layer.copied_after = copied_in_[turn].reader;
   layer.copied_in =
       e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
               {layer.copied_out, copied_in_[turn].reader});
   e_.read(layer.host), e_.write(layer.attention), e_.write(layer.mlp);
-  e_.after(stage_, layer.copied_in);
+  const bool regathered = c_.sp() && !c_.split_backward();
+  if (!regathered)
+    e_.after(stage_, layer.copied_in);  // else compute waits for the gather that waits for the copy
 }
 
 }  // namespace sextant::lowering

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <span>
 
 #include "planner/lowering/stage.hpp"
 
@@ -14,12 +15,38 @@ void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
     if (slot >= 0) continue;
     slot = static_cast<int>(next_ring_slot_++ % gradient_ring_.size());
     e_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
+    clear_padding(b, at);
   }
+}
+
+// Another bucket has used the ring buffer, and what it left in this one's padding would be summed and normed.
+void StageLowering::clear_padding(int b, const Site& at) {
+  std::int64_t elements = bucket(b).elements;
+  const auto parameters = std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count);
+  for (const Parameter& p : parameters) elements -= p.elements;
+  if (elements == 0) return;
+  Op op;
+  op.role = OpRole::zero_grad;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  op.microbatch = static_cast<std::uint16_t>(at.microbatch);
+  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
+  op.lanes[0] = lane(LaneKind::compute);
+  e_.emit(op);
+  const BufferId to = gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])];
+  const auto bytes = [&](std::int64_t x) { return std::llround(c_.state.gradient * static_cast<double>(x)); };
+  std::int64_t filled = 0;
+  for (const Parameter& p : parameters) {
+    e_.write(to, bytes(filled), bytes(p.offset));
+    filled = p.offset + p.elements;
+  }
+  e_.write(to, bytes(filled), bytes(bucket(b).elements));
 }
 
 void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
   const auto [first, last] = parameters_of(at, kind);
-  const bool tied_head = kind == BlockKind::head && head_ < 0;  // the embedding's own backward completes it
+  // The embedding's own backward completes it; with a ring, which has no room to wait for it, each is reduced by itself.
+  const bool tied_head = kind == BlockKind::head && head_ < 0;
   const bool ring = c_.ring_gradients();
   if (e_.operands())
     for (int i = first; i < last; ++i) {
@@ -30,37 +57,43 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
                std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements)));
     }
   const bool final_pass = static_cast<int>(at.microbatch) == c_.microbatches - 1;
-  if (tied_head || (!ring && !final_pass)) return;
+  if (!ring && (tied_head || !final_pass)) return;
   for (int i = first; i < last; ++i) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
     remaining_[static_cast<std::size_t>(b)] = static_cast<int>(bucket(b).count);
-    if (b == tied_bucket_ && final_pass) {
-      tied_ready_ = op;
-    } else {
-      final_ = final_pass;
-      reduce_bucket(b, op);
-    }
+    if (b == tied_bucket_ && !ring)
+      tied_ready_ = reduces_beside() ? op : kNoOp;
+    else
+      reduce_bucket(b, op, at.microbatch, final_pass && !tied_head);
   }
 }
 
 BufferId StageLowering::tied_buffer() const {
-  return tied_bucket_ < 0 ? kNoBuffer : gradient_[static_cast<std::size_t>(tied_bucket_)];
+  if (tied_bucket_ < 0) return kNoBuffer;
+  return (c_.ring_gradients() ? accumulator_ : gradient_)[static_cast<std::size_t>(tied_bucket_)];
+}
+
+std::int64_t StageLowering::tied_elements() const {
+  const Bucket& b = bucket(tied_bucket_);
+  return c_.ring_gradients() ? b.slice(layout_.shards) : layout_.parameters[b.first].elements;
 }
 
 void StageLowering::reduce_tied(OpId exchanged) {
-  final_ = true;
-  reduce_bucket(tied_bucket_, exchanged);
+  if (c_.ring_gradients())
+    finish_bucket(tied_bucket_, exchanged);
+  else
+    reduce_bucket(tied_bucket_, exchanged, static_cast<std::uint32_t>(c_.microbatches - 1), true);
 }
 
-// Everything that happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over
-// its shards, over replicas of the shard, accumulation, squared norm, and the copy of what the host will update.
-void StageLowering::reduce_bucket(int b, OpId ready) {
-  const bool beside = c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1;
+// What happens to a bucket once its gradients are complete: norm-weight partials over tp, the reduction over its shards,
+// over replicas of the shard, and accumulation.
+void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, bool last) {
+  const bool beside = reduces_beside(), ring = c_.ring_gradients();
   const LaneId on = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
-  OpId wait = beside ? ready : kNoOp;
+  const bool behind_exchange = b == tied_bucket_ && !ring;  // which is on this lane
+  OpId wait = beside && !behind_exchange ? ready : kNoOp;
   const auto index = static_cast<std::size_t>(b);
-  const bool ring = c_.ring_gradients();
   const BufferId gradient =
       ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
@@ -71,6 +104,7 @@ void StageLowering::reduce_bucket(int b, OpId ready) {
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);
   op.bucket = static_cast<std::uint16_t>(b);
+  if (ring) op.microbatch = static_cast<std::uint16_t>(microbatch);
   op.lanes[0] = on;
   const auto emit = [&](OpRole role, WorkId work) {
     op.role = role;
@@ -114,16 +148,34 @@ void StageLowering::reduce_bucket(int b, OpId ready) {
     done = emit(
         OpRole::grad_accumulate,
         e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, false}));
-    e_.read(gradient, 0, bytes(slice)), e_.read(accumulator_[index]), e_.write(accumulator_[index]);
+    e_.read(gradient, 0, bytes(slice)), e_.write(accumulator_[index]);
+    if (accumulated_[index]) e_.read(accumulator_[index]);  // the first replaces what the last step left
+    accumulated_[index] = true;
     ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? done : kNoOp;
     ring_slot_[index] = -1;
   }
-  if (!final_) return;
-  const BufferId owned = ring ? accumulator_[index] : gradient;
+  const bool exchanged_later = ring && b == tied_bucket_;
+  if (last && !exchanged_later) finish_bucket(b, done);
+}
+
+// The squared norm of a bucket's owned slice, and the copy of what the host will update.
+void StageLowering::finish_bucket(int b, OpId ready) {
+  const bool beside = reduces_beside();
+  const auto index = static_cast<std::size_t>(b);
+  const BufferId owned = c_.ring_gradients() ? accumulator_[index] : gradient_[index];
+  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const auto bytes = [&](std::int64_t elements) {
+    return std::llround(c_.state.gradient * static_cast<double>(elements));
+  };
+  Op op;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  OpId done = ready;
   if (c_.stack.rules.clip_gradients) {
-    done =
-        emit(OpRole::norm_partial,
-             e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, false}));
+    op.role = OpRole::norm_partial;
+    op.work = e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, false});
+    op.lanes[0] = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
+    done = e_.emit(op);
     e_.read(owned, 0, bytes(slice));
     e_.write(norm_buffer_, 8 * b, 8 * b + 8);
     norm_partial_ = done;

@@ -28,16 +28,8 @@ struct Context {
   int n_chunks() const { return plan.pp * plan.vp; }
   int stage_of(int chunk) const { return chunk % plan.pp; }
 
-  // Gradients (and with parameter sharding the parameters) live in a ring of two full units or buckets; the reduced
-  // slice is added to an accumulator after every micro-batch.
-  bool ring_gradients() const {
-    return (plan.zero_stage == 2 && stack.rules.reduce_every_microbatch) ||
-           (plan.zero_stage >= 3 && stack.rules.zero3_reduce_every_microbatch);
-  }
-  // Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
-  bool ring_parameters() const {
-    return (plan.zero_stage >= 3 && stack.rules.zero3_regather_in_backward) || plan.parameter_offload;
-  }
+  bool ring_gradients() const { return reduces_every_microbatch(plan, stack.rules); }
+  bool ring_parameters() const { return fetches_parameters(plan, stack.rules); }
   // Units held at once when parameters are fetched unit by unit.
   std::size_t unit_ring_count() const {
     return plan.overlap_param_gather || plan.parameter_offload

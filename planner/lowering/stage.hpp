@@ -16,7 +16,9 @@ namespace sextant::lowering {
 struct SavedLayer {
   BufferId input = kNoBuffer, attention = kNoBuffer, mlp = kNoBuffer;
   BufferId host = kNoBuffer;  // offloaded activations
+  OpId kept_by = 0;           // the forward op that completed them
   OpId copied_out = kNoOp, copied_in = kNoOp;
+  OpId copied_after = 0;  // the compute op that the copy back is behind
   BufferId for_attention = kNoBuffer, for_qkv = kNoBuffer, for_mlp = kNoBuffer;  // kept for the weight halves
 };
 struct SavedChunk {
@@ -49,17 +51,21 @@ class StageLowering {
   OpId backward(const Slot&, OpId arrival, BufferId& stream);
   void weight(const Slot&);
 
-  // Tied embeddings on two stages: the op that completed this stage's copy; its bucket waits for the exchange.
+  // Tied embeddings on two stages: what the exchange must wait for on another lane, and what it exchanges. Whole
+  // gradients, before they are reduced; with a ring the owned slices, once all micro-batches are accumulated.
   OpId tied_ready() const { return tied_ready_; }
   BufferId tied_buffer() const;
+  std::int64_t tied_elements() const;
   void reduce_tied(OpId exchanged);
 
   // The sum of all stages' squared gradient norms, which ends the step.
   void norm_reduce(const std::vector<StageLowering>& all);
 
  private:
-  struct Fetch {  // one visit of a unit
-    OpId op = kNoOp, last_reader = kNoOp;
+  struct Fetch {          // one visit of a unit
+    OpId wait = kNoOp;    // what its first reader waits for
+    OpId gather = kNoOp;  // after it the staged copy is free
+    OpId last_reader = kNoOp;
   };
 
   int model_chunk(const Slot& slot) const { return slot.chunk * c_.plan.pp + stage_; }
@@ -77,12 +83,11 @@ class StageLowering {
   OpId tp(const Site&, OpRole, Pass, WorkId, BufferId from, BufferId to);
   BufferId enter_tp(const Site&, Pass, BufferId local);    // gathered under SP, the buffer itself otherwise
   BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
-  BufferId layer_forward(const Site&, Pass, const SavedLayer&, BufferId stream, BufferId branch,
-                         BufferId input);
+  BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
   void mlp_backward(Site, SavedLayer&, BufferId stream, bool recomputed);
   void attention_backward(Site, SavedLayer&, BufferId stream, bool recomputed);
-  OpId regather(const Site&, BufferId saved_input);
+  OpId regather(const Site&, const SavedLayer&, BufferId saved_input);
   void regather_read(OpId reader);
   void copy_out(const Site&, SavedLayer&, OpId after);
   void copy_in(const Site&, SavedLayer&);
@@ -94,14 +99,20 @@ class StageLowering {
   void wait_gradients(const Site&, BlockKind);       // before an op: its ring slot must be free
   void add_gradients(const Site&, BlockKind, OpId);  // after it; starts the reductions that become possible
   void plan_visits();
-  std::vector<int> head_buckets() const;
+  int norm_bucket() const { return layout_.parameters[static_cast<std::size_t>(final_norm_)].bucket; }
+  int head_bucket() const {  // a tied head on the embedding's stage is the embedding
+    return layout_.parameters[static_cast<std::size_t>(head_ >= 0 ? head_ : embedding_)].bucket;
+  }
   void visit(int bucket);
   void visit_layer(int layer);
   void leave(OpId last_reader) {
     if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = last_reader;
   }
   void fetch(std::size_t visit_index);
-  void reduce_bucket(int bucket, OpId ready);
+  void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
+  void finish_bucket(int bucket, OpId ready);
+  bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
+  void clear_padding(int bucket, const Site&);
   void make_buffers();
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
   std::int64_t on_host(std::int64_t elements) const;
@@ -132,7 +143,8 @@ class StageLowering {
   // Gradients reduced after every micro-batch go through a ring of two buffers.
   std::array<BufferId, 2> gradient_ring_{kNoBuffer, kNoBuffer};
   std::array<OpId, 2> ring_reduced_{kNoOp, kNoOp};
-  std::vector<int> ring_slot_;  // by bucket: -1 while it holds none
+  std::vector<int> ring_slot_;     // by bucket: -1 while it holds none
+  std::vector<bool> accumulated_;  // by bucket: its accumulator has been written in this step
   std::size_t next_ring_slot_ = 0;
   // Inputs gathered again for weight gradients under SP, in two buffers by turns.
   std::array<BufferId, 2> regathered_{kNoBuffer, kNoBuffer};
@@ -140,7 +152,7 @@ class StageLowering {
   std::size_t next_regather_ = 0;
   struct CopiedIn {
     BufferId attention = kNoBuffer, mlp = kNoBuffer;
-    OpId reader = kNoOp;
+    OpId reader = kNoOp;  // the op after which the place is free
   };
   std::vector<CopiedIn> copied_in_;  // ring of offload_horizon + 1 layers fetched back from the host
   std::size_t next_copy_in_ = 0;
@@ -148,7 +160,6 @@ class StageLowering {
   OpId last_ = kNoOp;                            // newest op on the compute lane
   OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for
   bool norm_beside_ = false;                     // the partials run beside compute
-  bool final_ = false;                           // the reductions now emitted are the step's last
   OpId norm_partial_ = kNoOp, tied_ready_ = kNoOp;
   BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer;
   int tied_bucket_ = -1;

@@ -50,16 +50,6 @@ void StageLowering::read_parameters(const Site& at, BlockKind kind) {
   }
 }
 
-std::vector<int> StageLowering::head_buckets() const {
-  std::vector<int> out;
-  if (!c_.ring_parameters()) return out;
-  for (int index : {final_norm_, head_ >= 0 ? head_ : embedding_}) {
-    const int b = layout_.parameters[static_cast<std::size_t>(index)].bucket;
-    if (out.empty() || out.back() != b) out.push_back(b);
-  }
-  return out;
-}
-
 // Lists the units that the step's slots visit, so that they can be fetched ahead across slots.
 void StageLowering::plan_visits() {
   if (!c_.ring_parameters()) return;
@@ -70,14 +60,16 @@ void StageLowering::plan_visits() {
   for (const Slot& slot : order_) {
     const int chunk = model_chunk(slot);
     const LayerRange layers = range(chunk);
-    const std::vector<int> head = last_chunk(chunk) ? head_buckets() : std::vector<int>{};
+    std::vector<int> head;  // in order of use in the forward pass
+    if (last_chunk(chunk)) head = {norm_bucket(), head_bucket()};
+    if (last_chunk(chunk) && head.front() == head.back()) head.pop_back();
     if (slot.kind == SlotKind::forward) {
       if (chunk == 0)
         visit_bucket_.push_back(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
       for (int i = 0; i < layers.count; ++i) visit_bucket_.push_back(layer_bucket(layers.first + i));
       visit_bucket_.insert(visit_bucket_.end(), head.begin(), head.end());
     } else if (slot.kind == SlotKind::backward) {
-      visit_bucket_.insert(visit_bucket_.end(), head.begin(), head.end());
+      visit_bucket_.insert(visit_bucket_.end(), head.rbegin(), head.rend());
       for (int i = layers.count - 1; i >= 0; --i) visit_bucket_.push_back(layer_bucket(layers.first + i));
     }
   }
@@ -96,7 +88,7 @@ void StageLowering::visit(int bucket) {
   SEXTANT_CHECK(visit_bucket_[next_visit_] == bucket, "unit visits must follow their plan");
   const std::size_t ahead = c_.unit_ring_count() - 1;
   while (next_fetch_ < visit_bucket_.size() && next_fetch_ <= next_visit_ + ahead) fetch(next_fetch_++);
-  e_.after(stage_, visits_[next_visit_].op);
+  e_.after(stage_, visits_[next_visit_].wait);
   ++next_visit_;
 }
 
@@ -120,7 +112,7 @@ void StageLowering::fetch(std::size_t index) {
     op.lanes[0] = lane(LaneKind::host_to_device);
     const BufferId to = sharded ? staging_[index % ring] : unit;
     // The staging slot is free once the gather that read it has run.
-    const OpId staged = sharded && index >= ring ? visits_[index - ring].op : kNoOp;
+    const OpId staged = sharded && index >= ring ? visits_[index - ring].gather : kNoOp;
     last = e_.emit(op, {updated, host_updated, sharded ? staged : ready});
     e_.read(from),
         e_.write(to, 0, bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
@@ -138,9 +130,10 @@ void StageLowering::fetch(std::size_t index) {
                         own_lane ? ready : kNoOp});
     e_.read(from, 0, bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
     e_.write(unit, 0, bucket(b).elements * static_cast<std::int64_t>(c_.state.parameter));
+    visits_[index].gather = last;
     if (!own_lane) last = kNoOp;  // on the compute lane there is nothing to wait for
   }
-  visits_[index].op = last;
+  visits_[index].wait = last;
 }
 
 }  // namespace sextant::lowering

@@ -16,7 +16,8 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
       saved_(static_cast<std::size_t>(c.plan.vp * c.microbatches)),
       place_of_layer_(static_cast<std::size_t>(c.model.n_layers), -1),
       gathered_(layout_.buckets.size(), kNoOp),
-      ring_slot_(layout_.buckets.size(), -1) {
+      ring_slot_(layout_.buckets.size(), -1),
+      accumulated_(layout_.buckets.size(), false) {
   for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
     const Parameter& p = layout_.parameters[i];
     const int index = static_cast<int>(i);
@@ -61,9 +62,7 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   plan_visits();
 }
 
-std::int64_t StageLowering::on_host(std::int64_t elements) const {
-  return std::llround(c_.plan.optimizer_offload * static_cast<double>(elements));
-}
+std::int64_t StageLowering::on_host(std::int64_t elements) const { return host_share(c_.plan, elements); }
 
 void StageLowering::make_buffers() {
   std::int64_t largest = 0;
@@ -140,7 +139,7 @@ void StageLowering::update(int first, int last) {
       const BufferId to = ring ? shard_[b] : parameter_[b];
       if (on_device) {
         e_.read(c_.ring_gradients() ? accumulator_[b] : gradient_[b], 0,
-                std::llround(c_.state.gradient * static_cast<double>(slice)));
+                std::llround(c_.state.gradient * static_cast<double>(slice - on_host(slice))));
         e_.read(optimizer_[b]), e_.write(optimizer_[b]);
         if (!c_.plan.parameter_offload) e_.write(to, 0, split);
       } else {
