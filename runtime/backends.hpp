@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,9 +35,10 @@ Seconds& virtual_clock(NativeStream);
 std::vector<std::unique_ptr<Communicator>> make_local_world(int ranks);
 
 // Runs body(communicator) on a thread per rank of `world` and waits for all. An exception on one rank aborts
-// the others and is rethrown; what the abort caused elsewhere is dropped.
+// the others and is rethrown; what the abort caused elsewhere is dropped. The
+// world outlives whoever else may abort it, such as a watchdog.
 using RankBody = std::function<void(Communicator&)>;
-void run_ranks(std::vector<std::unique_ptr<Communicator>> world, const RankBody& body);
+void run_ranks(std::span<const std::unique_ptr<Communicator>> world, const RankBody& body);
 inline void run_local_ranks(int ranks, const RankBody& body) { run_ranks(make_local_world(ranks), body); }
 
 // Ranks are MPI processes. Initialises MPI; one call per process. Throws BackendError when built without MPI.

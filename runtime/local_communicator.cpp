@@ -332,7 +332,7 @@ std::vector<std::unique_ptr<Communicator>> make_local_world(int ranks) {
   return communicators;
 }
 
-void run_ranks(std::vector<std::unique_ptr<Communicator>> world, const RankBody& body) {
+void run_ranks(std::span<const std::unique_ptr<Communicator>> world, const RankBody& body) {
   std::mutex mutex;
   std::exception_ptr first, aborted;
   {

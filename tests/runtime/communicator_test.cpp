@@ -16,7 +16,7 @@ void run_shaped(int ranks, const LinkShape& shape, const RankBody& body) {
   const auto fabric = make_fabric(shape, ranks, ranks);
   auto world = make_local_world(ranks);
   for (auto& c : world) c = make_shaped(std::move(c), fabric);
-  run_ranks(std::move(world), body);
+  run_ranks(world, body);
 }
 
 struct Shaped {

@@ -157,11 +157,14 @@ Outcome execute(const ExecutionGraph& g, int stages, std::optional<std::uint64_t
     const auto device = make_cpu_device(device_options);
     const Links links(g, world);
     const StageView view(g, world.rank());
-    const Arena arena(*device, g, plan_arena(g, view));
+    const ArenaPlan plan = plan_arena(g, view);
+    const Arena arena(*device, g, plan);
     const auto at = [&](BufferId b) { return arena.at(b); };
-    for (BufferId b = 0; b < g.buffers.size(); ++b)
-      if (g.buffers[b].resident && g.buffers[b].stage == world.rank())
-        std::memset(at(b), 0, static_cast<std::size_t>(g.buffers[b].bytes));
+    // Poison: memory of an earlier run would hold just the bytes that a read come too early should miss.
+    for (const bool resident : {false, true})
+      for (BufferId b = 0; b < g.buffers.size(); ++b)
+        if (plan.offset[b] != ArenaPlan::kNotHere && g.buffers[b].resident == resident)
+          std::memset(at(b), resident ? 0 : 0xa5, static_cast<std::size_t>(g.buffers[b].bytes));
     const auto launcher = [&](OpId op, StreamId stream) {
       device->launch(stream, [&, op](NativeStream native) {
         const auto v = views_of(g, op, world.rank(), at);
@@ -274,7 +277,7 @@ Ended run_watched(const std::function<void(int, OpId, const std::atomic<bool>&)>
   const auto began = std::chrono::steady_clock::now();
   Watchdog watchdog(graph, std::vector<Seconds>(graph.works.size(), Seconds(1e-3)), watch);
   try {
-    run_ranks(std::move(world), [&](Communicator& c) {
+    run_ranks(world, [&](Communicator& c) {
       const auto lane = c.group(std::vector<int>{0, 1});
       const auto fail = [&](const std::string& what) {
         aborted = true;
