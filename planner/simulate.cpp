@@ -1,6 +1,7 @@
 #include "planner/simulate.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace sextant {
 namespace {
@@ -14,66 +15,67 @@ bool is_collective_lane(LaneId lane) {
          kind == LaneKind::param_gather;
 }
 
-void base_durations(const ExecutionGraph& g, std::span<const OpCost> by_work, const SimulateOptions& options,
-                    std::vector<double>& duration) {
-  duration.resize(g.ops.size());
-  for (std::size_t i = 0; i < g.ops.size(); ++i) duration[i] = by_work[g.ops[i].work].duration.v;
-  if (options.stage_compute_factor.empty()) return;
-  for (std::size_t i = 0; i < g.ops.size(); ++i)
-    if (g.ops[i].role == OpRole::block || g.ops[i].role == OpRole::update)
-      duration[i] *= options.stage_compute_factor[g.ops[i].stage];
-}
-
-double sweep(const ExecutionGraph& g, const std::vector<double>& duration, std::vector<double>& end,
-             std::vector<double>& lane_free) {
-  end.resize(g.ops.size());
-  lane_free.assign(g.lanes.size(), 0.0);
-  double makespan = 0;
-  for (std::size_t i = 0; i < g.ops.size(); ++i) {
-    const Op& op = g.ops[i];
+// One forward pass. `duration_of(i)` is asked once per op, in order.
+template <class DurationOf>
+double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of) {
+  const Op* ops = g.ops.data();
+  const OpId* deps = g.deps.data();
+  double *end = scratch.end.data(), *duration = scratch.duration.data(), *lane_free = scratch.lane_free.data();
+  std::fill(scratch.lane_free.begin(), scratch.lane_free.end(), 0.0);
+  const std::size_t n = g.ops.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    const Op& op = ops[i];
     double start = lane_free[op.lanes[0]];
-    if (op.lanes[1] != kNoLane) start = std::max(start, lane_free[op.lanes[1]]);
-    for (std::uint32_t d = op.dep_begin; d < op.dep_begin + op.dep_count; ++d)
-      start = std::max(start, end[g.deps[d]]);
-    const double finish = start + duration[i];
-    end[i] = finish;
-    lane_free[op.lanes[0]] = finish;
-    if (op.lanes[1] != kNoLane) lane_free[op.lanes[1]] = finish;
-    makespan = std::max(makespan, finish);
+    for (std::uint32_t d = op.dep_begin, last = d + op.dep_count; d < last; ++d) start = std::max(start, end[deps[d]]);
+    const double took = duration_of(i, op);
+    duration[i] = took;
+    if (op.lanes[1] != kNoLane) {
+      start = std::max(start, lane_free[op.lanes[1]]);
+      lane_free[op.lanes[1]] = start + took;
+    }
+    end[i] = lane_free[op.lanes[0]] = start + took;
   }
+  double makespan = 0;
+  for (const double free : scratch.lane_free) makespan = std::max(makespan, free);
   return makespan;
 }
 
 // Lengthens compute and collectives by the time they ran beside each other in the first pass.
-bool interfere(const ExecutionGraph& g, const SimulateOptions& options, const std::vector<double>& end,
-               std::vector<double>& duration) {
+bool interfere(const ExecutionGraph& g, const SimulateOptions& options, SimulateScratch& scratch) {
   if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return false;
-  const std::size_t stages = g.lanes.size() / kLaneKinds;
-  std::vector<std::vector<std::uint32_t>> compute(stages), collectives(stages);
+  const std::size_t n = g.ops.size(), stages = g.lanes.size() / kLaneKinds;
+  const double *end = scratch.end.data(), *duration = scratch.duration.data();
+  // Collectives beside compute, by stage and start.
+  auto& beside = scratch.collectives;
+  beside.resize(stages);
+  for (auto& list : beside) list.clear();
+  for (std::size_t i = 0; i < n; ++i)
+    if (is_collective_lane(g.ops[i].lanes[0]) && duration[i] > 0)
+      beside[g.ops[i].stage].push_back({end[i] - duration[i], end[i], static_cast<std::uint32_t>(i)});
   bool any = false;
-  for (std::uint32_t i = 0; i < g.ops.size(); ++i) {
-    const Op& op = g.ops[i];
-    if (duration[i] <= 0) continue;
-    if (is_collective_lane(op.lanes[0])) collectives[op.stage].push_back(i), any = true;
+  for (auto& list : beside) {
+    any = any || !list.empty();
+    std::sort(list.begin(), list.end(), [](const auto& x, const auto& y) { return x.start < y.start; });
+    list.push_back({std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), 0});
   }
   if (!any) return false;
-  for (std::uint32_t i = 0; i < g.ops.size(); ++i)
-    if (duration[i] > 0 && is_compute(g.ops[i].lanes[0])) compute[g.ops[i].stage].push_back(i);
-  std::vector<double> longer(g.ops.size(), 0.0);
-  for (std::size_t s = 0; s < stages; ++s) {
-    for (const std::uint32_t c : collectives[s]) {
-      const double c_end = end[c], c_start = c_end - duration[c];
-      // Compute ops of a stage are in time order: find the first that ends after the collective starts.
-      auto it = std::partition_point(compute[s].begin(), compute[s].end(),
-                                     [&](std::uint32_t i) { return end[i] <= c_start; });
-      for (; it != compute[s].end() && end[*it] - duration[*it] < c_end; ++it) {
-        const double beside = std::min(c_end, end[*it]) - std::max(c_start, end[*it] - duration[*it]);
-        longer[*it] += options.comm_slows_compute * beside;
-        longer[c] += options.compute_slows_comm * beside;
-      }
+  scratch.longer.assign(n, 0.0);
+  scratch.cursor.assign(stages, 0);
+  double* longer = scratch.longer.data();
+  for (std::size_t i = 0; i < n; ++i) {
+    const Op& op = g.ops[i];
+    if (!is_compute(op.lanes[0])) continue;
+    const double stop = end[i], start = stop - duration[i];
+    const auto* list = beside[op.stage].data();
+    std::size_t& at = scratch.cursor[op.stage];
+    while (list[at].end <= start) ++at;
+    for (std::size_t k = at; list[k].start < stop; ++k) {
+      const double both = std::min(list[k].end, stop) - std::max(list[k].start, start);
+      if (both <= 0) continue;
+      longer[i] += options.comm_slows_compute * both;
+      longer[list[k].op] += options.compute_slows_comm * both;
     }
   }
-  for (std::size_t i = 0; i < duration.size(); ++i) duration[i] += longer[i];
   return true;
 }
 
@@ -88,10 +90,18 @@ std::vector<OpCost> price(const ExecutionGraph& graph, const CostModel& model) {
 
 Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
                        const SimulateOptions& options, SimulateScratch& scratch) {
-  base_durations(g, by_work, options, scratch.duration);
-  double makespan = sweep(g, scratch.duration, scratch.end, scratch.lane_free);
-  if (interfere(g, options, scratch.end, scratch.duration))
-    makespan = sweep(g, scratch.duration, scratch.end, scratch.lane_free);
+  scratch.end.resize(g.ops.size());
+  scratch.duration.resize(g.ops.size());
+  scratch.lane_free.resize(g.lanes.size());
+  scratch.price.clear();
+  for (const OpCost& cost : by_work) scratch.price.push_back(cost.duration.v);
+  const std::vector<double>& factor = options.stage_compute_factor;
+  double makespan = sweep(g, scratch, [&](std::size_t, const Op& op) {
+    const bool slowed = !factor.empty() && (op.role == OpRole::block || op.role == OpRole::update);
+    return scratch.price[op.work] * (slowed ? factor[op.stage] : 1.0);
+  });
+  if (interfere(g, options, scratch))
+    makespan = sweep(g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; });
   return Seconds(makespan);
 }
 

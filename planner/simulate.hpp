@@ -7,6 +7,7 @@
 // falls below the first pass, which keeps bounds on it admissible.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -30,7 +31,13 @@ Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const 
 
 // The makespan alone, with `scratch` reused between calls: what the search calls.
 struct SimulateScratch {
-  std::vector<double> duration, end, lane_free;
+  std::vector<double> duration, end, lane_free, price, longer;
+  struct Beside {
+    double start, end;
+    std::uint32_t op;
+  };
+  std::vector<std::vector<Beside>> collectives;  // by stage
+  std::vector<std::size_t> cursor;               // by stage
 };
 Seconds simulated_step(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions&,
                        SimulateScratch&);

@@ -64,7 +64,25 @@ class Emitter {
     if (dep != kNoOp) queued_[static_cast<std::size_t>(stage)].push_back(dep);
   }
 
-  const Op& last() const { return graph_.ops.back(); }
+  OpId size() const { return static_cast<OpId>(graph_.ops.size()); }
+
+  // Repeats ops [first, last) for another micro-batch. Dependencies inside the range move with it; `outside` says what
+  // becomes of the others.
+  template <class Outside>
+  void repeat(OpId first, OpId last, std::uint32_t microbatch, const Outside& outside) {
+    const OpId shift = size() - first;
+    for (OpId id = first; id < last; ++id) {
+      Op op = graph_.ops[id];
+      const std::uint32_t deps = op.dep_begin;
+      op.microbatch = static_cast<std::uint16_t>(microbatch);
+      op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
+      for (std::uint32_t d = deps; d < deps + op.dep_count; ++d) {
+        const OpId dep = graph_.deps[d];
+        graph_.deps.push_back(dep >= first ? dep + shift : outside(dep));
+      }
+      graph_.ops.push_back(op);
+    }
+  }
 
   // Operands of the op emitted last.
   void read(BufferId buffer) { touch(buffer, false); }

@@ -12,7 +12,8 @@ bool StageLowering::recomputed(int layer_in_chunk) const {
 }
 
 SavedChunk& StageLowering::saved(const Slot& slot) {
-  return saved_[slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+  const bool shared = saved_.size() == static_cast<std::size_t>(c_.plan.vp);
+  return saved_[shared ? slot.chunk : slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
 }
 
 Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, LaneId on) const {
@@ -98,7 +99,7 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   return leave_tp(at, pass, partial);
 }
 
-OpId StageLowering::forward(const Slot& slot, OpId arrival, BufferId& stream) {
+OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& stream) {
   Site at{model_chunk(slot), kNone16, slot.microbatch};
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);
@@ -254,7 +255,7 @@ void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId s
   attention_backward(at, layer, stream, again);
 }
 
-OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
+OpId StageLowering::backward_slot(const Slot& slot, OpId arrival, BufferId& stream) {
   Site at{model_chunk(slot), kNone16, slot.microbatch};
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);
@@ -301,7 +302,7 @@ OpId StageLowering::backward(const Slot& slot, OpId arrival, BufferId& stream) {
   return last_ = embedding;
 }
 
-void StageLowering::weight(const Slot& slot) {
+void StageLowering::weight_slot(const Slot& slot) {
   Site at{model_chunk(slot), kNone16, slot.microbatch};
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);

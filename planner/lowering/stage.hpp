@@ -77,6 +77,20 @@ class StageLowering {
   LaneId lane(LaneKind kind) const { return Emitter::lane(stage_, kind); }
   BufferId temporary(std::int64_t bytes) { return e_.buffer(BufferKind::workspace, stage_, bytes); }
 
+  // stamp.cpp: slots that differ only in their micro-batch are copied.
+  struct Stamp {
+    OpId first = kNoOp, last = kNoOp;  // ops of the slot that was emitted in full
+    OpId arrival = kNoOp;
+    std::array<OpId, 2> readers_before{kNoOp, kNoOp}, readers_after{kNoOp, kNoOp};
+    OpId result = kNoOp;
+  };
+  bool repeatable(const Slot&) const;
+  template <class Emit>
+  OpId emit_or_repeat(const Slot&, OpId arrival, const Emit&);
+  OpId forward_slot(const Slot&, OpId arrival, BufferId& stream);
+  OpId backward_slot(const Slot&, OpId arrival, BufferId& stream);
+  void weight_slot(const Slot&);
+
   // passes.cpp
   Op op_at(const Site&, OpRole, Pass, WorkId, LaneId) const;
   OpId block(const Site&, BlockKind, Pass);
@@ -124,7 +138,8 @@ class StageLowering {
   int stage_;
   std::vector<Slot> order_;
   ParameterLayout layout_;
-  std::vector<SavedChunk> saved_;  // [slot.chunk * microbatches + microbatch]
+  std::vector<SavedChunk> saved_;  // [slot.chunk * microbatches + microbatch]; one a chunk when nothing tells them apart
+  std::vector<Stamp> stamps_;      // [slot kind * vp + slot.chunk]
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
