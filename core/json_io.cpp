@@ -61,7 +61,9 @@ json parse_json(std::string_view text, const std::string& file) {
                        /*ignore_comments=*/true);
   } catch (const json::parse_error& e) {
     const std::string_view what = e.what();
-    throw ConfigError(syntax_problem(file, what, what.find("unexpected end of input") != what.npos));
+    const bool truncated =
+        what.find("unexpected end of input") != what.npos || what.find("missing closing quote") != what.npos;
+    throw ConfigError(syntax_problem(file, what, truncated));
   } catch (const json::exception& e) {
     throw ConfigError(syntax_problem(file, e.what(), false));
   }

@@ -60,6 +60,10 @@ class JsonReader {
   // Keys that are allowed and say nothing to the program: source, date, note.
   void ignored(std::string_view key) { take(key, false); }
 
+  // For files of other programs: unknown keys are let pass, unless one looks like a slip of a field that is
+  // absent.
+  void others_allowed() { others_allowed_ = true; }
+
   bool has(std::string_view key) const;
   void fail(Problem);
   // Throws when anything was wrong: what reading found, unknown keys, and those of `more` (a validate() of
@@ -69,6 +73,7 @@ class JsonReader {
  private:
   using json = nlohmann::json;
   const json* take(std::string_view key, bool required);
+  void report_unknown_keys();
   void wrong(const json& found, const std::string& path, std::string expected, std::string hint = "");
   void nested(const std::string& path, const std::function<void()>& read_it);
 
@@ -143,6 +148,7 @@ class JsonReader {
 
   const json& object_;
   std::vector<std::string> known_;
+  bool others_allowed_ = false;
   std::vector<Problem> problems_;
 };
 

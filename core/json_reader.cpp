@@ -84,14 +84,21 @@ void JsonReader::nested(const std::string& path, const std::function<void()>& re
   }
 }
 
+void JsonReader::report_unknown_keys() {
+  if (!object_.is_object()) return;
+  std::vector<std::string> candidates;
+  for (const auto& key : known_)
+    if (!others_allowed_ || !object_.contains(key)) candidates.push_back(key);
+  for (const auto& [key, value] : object_.items()) {
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    const std::string hint = did_you_mean(key, candidates);
+    if (others_allowed_ && hint.empty()) continue;
+    problems_.push_back({"", key, "", "", "unknown field" + (hint.empty() ? "" : ", " + hint)});
+  }
+}
+
 void JsonReader::finish(std::vector<Problem> more) {
-  if (object_.is_object())
-    for (const auto& [key, value] : object_.items())
-      if (std::find(known_.begin(), known_.end(), key) == known_.end())
-        problems_.push_back({"", key, "", "", "unknown field" + [&] {
-                               const std::string hint = did_you_mean(key, known_);
-                               return hint.empty() ? "" : ", " + hint;
-                             }()});
+  report_unknown_keys();
   const std::size_t found = problems_.size();
   for (auto& p : more) {
     const bool reported =

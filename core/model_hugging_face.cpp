@@ -1,0 +1,199 @@
+// Key names and defaults: transformers' configuration_llama.py, configuration_gpt2.py and
+// configuration_bloom.py (v4 and v5).
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/json_io.hpp"
+#include "core/model_files.hpp"
+
+namespace sextant {
+namespace {
+
+using nlohmann::json;
+
+struct Architecture {
+  std::string_view model_type;
+  std::vector<std::string_view> classes;  // of "architectures" that have exactly the shape counted here
+  ModelSpec (*read)(const json&);
+};
+
+// The first of several spellings of a field.
+void any_of(JsonReader& io, std::initializer_list<std::string_view> keys, int& out) {
+  bool found = false;
+  for (const auto key : keys) {
+    found = found || io.has(key);
+    io.optional(key, out);
+  }
+  if (!found) io.fail({"", std::string(*keys.begin()), "", "", "is missing"});
+}
+
+void require_activation(JsonReader& io, std::string_view key, std::string found,
+                        std::initializer_list<std::string_view> known) {
+  io.optional(key, found);
+  if (std::find(known.begin(), known.end(), found) == known.end())
+    io.fail({"", std::string(key), fmt::format("\"{}\"", found),
+             fmt::format("one of {}", fmt::join(known.begin(), known.end(), ", ")), ""});
+}
+
+// rope_scaling of v4 ({"rope_type" or "type": ..., "factor": ...}) or rope_parameters of v5, which holds
+// rope_theta as well. "default" means no scaling.
+void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
+  io.optional("rope_theta", m.rope_theta);
+  io.ignored("rope_scaling");
+  io.ignored("rope_parameters");
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!io.has(key)) continue;
+    try {
+      JsonReader rope(j.at(key));
+      RopeScaling s;
+      s.type = "default";
+      s.original_max_positions = m.max_positions;
+      rope.optional("rope_theta", m.rope_theta);
+      rope.optional("type", s.type);
+      rope.optional("rope_type", s.type);
+      const bool scaled = s.type != "default";
+      const bool llama3 = s.type == "llama3";
+      if (scaled) rope.required("factor", s.factor);
+      if (llama3) {
+        rope.required("low_freq_factor", s.low_freq_factor);
+        rope.required("high_freq_factor", s.high_freq_factor);
+        rope.required("original_max_position_embeddings", s.original_max_positions);
+      } else {
+        rope.optional("original_max_position_embeddings", s.original_max_positions);
+      }
+      rope.others_allowed();  // attention_factor, beta_fast, ... of yarn
+      rope.finish();
+      if (scaled) m.rope_scaling = s;
+    } catch (const ConfigError& e) {
+      for (Problem p : e.problems()) {
+        p.key = p.key.empty() ? key : fmt::format("{}.{}", key, p.key);
+        io.fail(std::move(p));
+      }
+    }
+  }
+}
+
+ModelSpec read_llama(const json& j) {
+  JsonReader io(j);
+  ModelSpec m;
+  m.vocab_size = 32000, m.hidden = 4096, m.ffn_hidden = 11008, m.n_layers = 32, m.n_heads = 32;
+  m.max_positions = 2048, m.norm_eps = 1e-6;
+  io.optional("vocab_size", m.vocab_size);
+  io.optional("hidden_size", m.hidden);
+  io.optional("intermediate_size", m.ffn_hidden);
+  io.optional("num_hidden_layers", m.n_layers);
+  io.optional("num_attention_heads", m.n_heads);
+  m.n_kv_heads = m.n_heads;
+  io.optional("num_key_value_heads", m.n_kv_heads);
+  m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
+  if (!io.has("head_dim") && m.n_heads > 0 && m.hidden % m.n_heads != 0)
+    io.fail({"", "num_attention_heads", fmt::format("{}", m.n_heads),
+             fmt::format("a divisor of hidden_size {}", m.hidden), "or state head_dim"});
+  io.optional("head_dim", m.head_dim);
+  io.optional("max_position_embeddings", m.max_positions);
+  io.optional("rms_norm_eps", m.norm_eps);
+  io.optional("tie_word_embeddings", m.tied_embeddings);
+  bool attention_bias = false;
+  io.optional("attention_bias", attention_bias);  // on q, k, v and o
+  m.qkv_bias = m.output_bias = attention_bias;
+  io.optional("mlp_bias", m.mlp_bias);
+  require_activation(io, "hidden_act", "silu", {"silu", "swish"});
+  read_rope(io, j, m);
+  io.others_allowed();
+  io.finish();
+  return m;
+}
+
+// What gpt2 and bloom share: layer norms, biases everywhere, two MLP matrices, tied unless it says otherwise.
+ModelSpec gpt_style(JsonReader& io, std::initializer_list<std::string_view> hidden,
+                    std::initializer_list<std::string_view> layers,
+                    std::initializer_list<std::string_view> heads) {
+  ModelSpec m;
+  m.gated_mlp = false, m.linear_bias = true, m.tied_embeddings = true, m.norm = NormKind::layer;
+  io.required("vocab_size", m.vocab_size);
+  any_of(io, hidden, m.hidden);
+  any_of(io, layers, m.n_layers);
+  any_of(io, heads, m.n_heads);
+  m.n_kv_heads = m.n_heads;
+  m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
+  if (m.n_heads > 0 && m.hidden % m.n_heads != 0)
+    io.fail({"", std::string(*heads.begin()), fmt::format("{}", m.n_heads),
+             fmt::format("a divisor of {} {}", *hidden.begin(), m.hidden), ""});
+  m.ffn_hidden = m.hidden > 0 && m.hidden <= 1 << 28 ? 4 * m.hidden : 0;
+  io.optional("n_inner", m.ffn_hidden);
+  io.optional("layer_norm_epsilon", m.norm_eps);
+  io.optional("tie_word_embeddings", m.tied_embeddings);
+  io.others_allowed();
+  return m;
+}
+
+ModelSpec read_gpt2(const json& j) {
+  JsonReader io(j);
+  ModelSpec m = gpt_style(io, {"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"},
+                          {"n_head", "num_attention_heads"});
+  m.position = PositionKind::learned;
+  any_of(io, {"n_positions", "max_position_embeddings"}, m.max_positions);
+  require_activation(io, "activation_function", "gelu_new",
+                     {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"});
+  bool cross = false;
+  io.optional("add_cross_attention", cross);
+  if (cross) io.fail({"", "add_cross_attention", "true", "false", "decoders alone are known"});
+  io.finish();
+  return m;
+}
+
+ModelSpec read_bloom(const json& j) {
+  JsonReader io(j);
+  ModelSpec m = gpt_style(io, {"hidden_size", "n_embed"}, {"n_layer", "num_hidden_layers"},
+                          {"n_head", "num_attention_heads"});
+  m.position = PositionKind::alibi;
+  m.embedding_norm = true;
+  io.optional("seq_length", m.max_positions);  // ALiBi has no table; 2048 is what BLOOM was trained on
+  io.finish();
+  return m;
+}
+
+const std::vector<Architecture>& architectures() {
+  static const std::vector<Architecture> known = {
+      {"llama", {"LlamaForCausalLM"}, read_llama},
+      {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}, read_gpt2},
+      {"bloom", {"BloomForCausalLM", "BloomModel"}, read_bloom},
+  };
+  return known;
+}
+
+const Architecture& architecture_of(const json& j) {
+  std::string model_type, first_class, known;
+  std::vector<std::string> classes;
+  if (const auto at = j.find("model_type"); at != j.end() && at->is_string()) model_type = *at;
+  if (const auto at = j.find("architectures"); at != j.end() && at->is_array())
+    for (const auto& c : *at)
+      if (c.is_string()) classes.push_back(c);
+  const std::string found = classes.empty() ? "" : classes.front();
+  for (const auto& a : architectures()) {
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", a.model_type, a.classes.front());
+    const bool same_type = model_type.empty() ? !classes.empty() : model_type == a.model_type;
+    const bool same_class =
+        classes.empty() || std::find(a.classes.begin(), a.classes.end(), found) != a.classes.end();
+    if (same_type && same_class) return a;
+  }
+  throw ConfigError(Problem{"", model_type.empty() ? "architectures" : "model_type",
+                            fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
+                                        model_type.empty() || found.empty() ? "" : " of " + found),
+                            fmt::format("one of {}", known), "no other architecture is known"});
+}
+
+}  // namespace
+
+ModelSpec model_from_hugging_face(const json& j, const std::string& name) {
+  ModelSpec m = architecture_of(j).read(j);
+  const auto at = j.find("_name_or_path");
+  const bool named = at != j.end() && at->is_string() && !at->get_ref<const std::string&>().empty();
+  m.name = named && name.empty() ? at->get<std::string>() : name;
+  if (auto problems = validate(m); !problems.empty()) throw ConfigError(std::move(problems));
+  return m;
+}
+
+}  // namespace sextant

@@ -1,0 +1,70 @@
+#include "core/preset_path.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/json_io.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string plain(std::string_view name) {
+  std::string out;
+  for (const char c : name)
+    if (c != '-' && c != '_' && c != ' ') out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return out;
+}
+
+std::vector<fs::path> files_of(const fs::path& presets, std::string_view kind) {
+  std::vector<fs::path> files;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(presets / kind, none))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+struct Name {
+  std::string text;  // in its own spelling
+  fs::path file;
+};
+
+std::vector<Name> aliases_of(const std::vector<fs::path>& files) {
+  std::vector<Name> names;
+  for (const auto& file : files) {
+    const auto content = read_json_file(file);
+    if (content.is_object() && content.contains("aliases"))
+      for (const auto& alias : content["aliases"])
+        if (alias.is_string()) names.push_back({alias.get<std::string>(), file});
+  }
+  return names;
+}
+
+}  // namespace
+
+std::optional<fs::path> find_preset(const fs::path& presets, std::string_view kind, std::string_view name) {
+  const auto files = files_of(presets, kind);
+  for (const auto& file : files)
+    if (plain(file.stem().string()) == plain(name)) return file;
+  for (const auto& alias : aliases_of(files))
+    if (plain(alias.text) == plain(name)) return alias.file;
+  return std::nullopt;
+}
+
+std::string nearest_preset(const fs::path& presets, std::string_view kind, std::string_view name) {
+  const auto files = files_of(presets, kind);
+  auto names = aliases_of(files);
+  for (const auto& file : files) names.insert(names.begin(), {file.stem().string(), file});
+  std::vector<std::string> plain_names;
+  for (const auto& n : names) plain_names.push_back(plain(n.text));
+  const std::string near = closest(plain(name), plain_names);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (!near.empty() && plain_names[i] == near) return names[i].text;
+  return "";
+}
+
+}  // namespace sextant

@@ -1,0 +1,290 @@
+// Models as their users have them: Hugging Face v4 and v5, checkpoint folders, Meta's params.json, our own
+// JSON.
+#include "core/model_files.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/json_io.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kPresets = fs::path(SEXTANT_SOURCE_DIR) / "tools/presets";
+
+ModelSpec preset(const char* name) { return load_model(name, kPresets); }
+
+// Names, and how a checkpoint is called, are beside the point of these tests.
+ModelSpec named(ModelSpec m, std::string name) {
+  m.name = std::move(name);
+  return m;
+}
+
+std::string error_of(const json& j) {
+  try {
+    model_from_json(j, "m");
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+// Llama-3.1-8B as transformers 4 wrote it.
+json v4() {
+  return json::parse(
+      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.0.dev0", "use_cache": true, "vocab_size": 128256})");
+}
+
+// The same as transformers 5 writes it.
+json v5() {
+  json j = v4();
+  j["rope_parameters"] = j["rope_scaling"];
+  j["rope_parameters"]["rope_theta"] = j["rope_theta"];
+  j["dtype"] = j["torch_dtype"];
+  j["head_dim"] = 128;
+  for (const char* old : {"rope_scaling", "rope_theta", "torch_dtype"}) j.erase(old);
+  return j;
+}
+
+TEST(HuggingFace, BothGenerationsOfKeysGiveThePreset) {
+  EXPECT_EQ(model_from_json(v4(), "llama-3.1-8b"), preset("llama-3.1-8b"));
+  EXPECT_EQ(model_from_json(v5(), "llama-3.1-8b"), preset("llama-3.1-8b"));
+  json other = v5();  // negative control: rope_theta inside rope_parameters is read
+  other["rope_parameters"]["rope_theta"] = 10000.0;
+  EXPECT_NE(model_from_json(other, "llama-3.1-8b"), preset("llama-3.1-8b"));
+}
+
+TEST(HuggingFace, AbsentAndNullFieldsHaveLlamaConfigsDefaults) {
+  const json j = json::parse(R"({"model_type": "llama", "num_key_value_heads": null, "head_dim": null,
+                                 "rope_scaling": null, "torch_dtype": null})");
+  ModelSpec expected = named(preset("llama-7b"), "m");
+  EXPECT_EQ(model_from_json(j, "m"), expected);
+}
+
+TEST(HuggingFace, HeadDimIsAFieldOfItsOwn) {
+  json j = v4();
+  j["head_dim"] = 64;
+  const ModelSpec m = model_from_json(j, "m");
+  EXPECT_EQ(m.head_dim, 64);
+  EXPECT_EQ(parameter_counts(m).attention, 2 * 4096 * (32 + 8) * 64);
+}
+
+TEST(HuggingFace, TyingAndBiasesAreRead) {
+  json j = v4();
+  j["tie_word_embeddings"] = true;
+  j["attention_bias"] = true;
+  ModelSpec m = model_from_json(j, "m");
+  EXPECT_TRUE(m.tied_embeddings && m.qkv_bias && m.output_bias && !m.mlp_bias && !m.linear_bias);
+  j["attention_bias"] = false, j["mlp_bias"] = true;
+  m = model_from_json(j, "m");
+  EXPECT_TRUE(!m.qkv_bias && !m.output_bias && m.mlp_bias);
+}
+
+TEST(HuggingFace, RopeForms) {
+  json j = v4();
+  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  const ModelSpec linear = model_from_json(j, "m");
+  ASSERT_TRUE(linear.rope_scaling);
+  EXPECT_EQ(linear.rope_scaling->type, "linear");
+  EXPECT_EQ(linear.rope_scaling->original_max_positions, 131072);
+  j["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_FALSE(model_from_json(j, "m").rope_scaling);
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 32}};
+  EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "yarn");
+  j["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 4.0}};
+  EXPECT_TRUE(has(error_of(j), "expected llama3, linear, dynamic or yarn")) << error_of(j);
+  j["rope_scaling"] = {{"rope_type", "llama3"}};
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: is missing")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.low_freq_factor: is missing")) << error_of(j);
+}
+
+TEST(HuggingFace, UnknownArchitecturesAreRefusedWithTheKnownOnes) {
+  json j = v4();
+  j["model_type"] = "mixtral", j["architectures"] = {"MixtralForCausalLM"};
+  EXPECT_TRUE(has(error_of(j), "model_type: found \"mixtral\" of MixtralForCausalLM, expected one of llama"))
+      << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "gpt2 (GPT2LMHeadModel), bloom (BloomForCausalLM)"));
+  j = v4();
+  j["architectures"] = {"LlamaForSequenceClassification"};
+  EXPECT_NE(error_of(j), "accepted");
+  j = v4();
+  j.erase("model_type");  // the class alone says it too
+  EXPECT_EQ(error_of(j), "accepted");
+  EXPECT_TRUE(has(error_of(json::object()), "is not a model"));
+  EXPECT_NE(error_of(json::parse(R"({"architectures": [], "model_type": 3})")), "accepted");
+}
+
+TEST(HuggingFace, SlipsInKeysAreSeenThoughOtherKeysMayStand) {
+  json j = v4();
+  j["num_hiden_layers"] = j["num_hidden_layers"];
+  j.erase("num_hidden_layers");
+  EXPECT_TRUE(has(error_of(j), "num_hiden_layers: unknown field, did you mean num_hidden_layers?"))
+      << error_of(j);
+}
+
+TEST(HuggingFace, EveryProblemIsReported) {
+  json j = v4();
+  j["hidden_size"] = 4097, j["vocab_size"] = "many", j["hidden_act"] = "gelu", j["num_key_value_heads"] = 5;
+  const std::string all = error_of(j);
+  for (const char* part :
+       {"num_attention_heads: found 32, expected a divisor of hidden_size 4097", "vocab_size: found \"many\"",
+        "hidden_act: found \"gelu\", expected one of silu, swish"})
+    EXPECT_TRUE(has(all, part)) << part << "\nin\n" << all;
+}
+
+TEST(HuggingFace, Gpt2IsCountedExactly) {
+  const json j = json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+    "layer_norm_epsilon": 1e-05, "vocab_size": 50257})");
+  EXPECT_EQ(parameter_counts(model_from_json(j, "gpt2")).total, 124'439'808);
+  json xl = j;
+  xl["n_embd"] = 1600, xl["n_head"] = 25, xl["n_layer"] = 48;
+  EXPECT_EQ(parameter_counts(model_from_json(xl, "gpt2-xl")).total, 1'557'611'200);
+  json incomplete = j;
+  incomplete.erase("n_layer");
+  EXPECT_TRUE(has(error_of(incomplete), "n_layer: is missing"));
+}
+
+TEST(HuggingFace, BloomIsCountedExactly) {
+  const json j = json::parse(R"({"apply_residual_connection_post_layernorm": false,
+    "architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 14336, "n_layer": 70, "n_inner": null,
+    "num_attention_heads": 112, "layer_norm_epsilon": 1e-05, "pretraining_tp": 4, "seq_length": 2048,
+    "offset_alibi": 100, "vocab_size": 250880})");
+  EXPECT_EQ(model_from_json(j, "bloom-176b"), preset("bloom-176b"));
+  const json small = json::parse(R"({"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16,
+                                     "vocab_size": 250880})");
+  EXPECT_EQ(parameter_counts(model_from_json(small, "bloom-560m")).total, 559'214'592);
+}
+
+TEST(Meta, ParamsGiveThePresets) {
+  const auto read = [](const char* text, const char* name) {
+    return model_from_json(json::parse(text), name);
+  };
+  const auto same_shape = [](const ModelSpec& m, const char* name) {
+    ModelSpec p = preset(name);
+    EXPECT_EQ(parameter_counts(m).total, parameter_counts(p).total) << name;
+    EXPECT_EQ(m.ffn_hidden, p.ffn_hidden) << name;
+    EXPECT_EQ(m.rope_theta, p.rope_theta) << name;
+    EXPECT_EQ(m.rope_scaling, p.rope_scaling) << name;
+  };
+  same_shape(read(R"({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-06,
+                      "vocab_size": -1})",
+                  "a"),
+             "llama-7b");
+  same_shape(read(R"({"dim": 6656, "multiple_of": 256, "n_heads": 52, "n_layers": 60, "norm_eps": 1e-06,
+                      "vocab_size": -1})",
+                  "a"),
+             "llama-33b");
+  same_shape(
+      read(R"({"dim": 8192, "multiple_of": 4096, "ffn_dim_multiplier": 1.3, "n_heads": 64, "n_kv_heads": 8,
+                      "n_layers": 80, "norm_eps": 1e-05, "vocab_size": -1})",
+           "a"),
+      "llama-2-70b");
+  same_shape(read(R"({"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
+                      "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05,
+                      "rope_theta": 500000.0})",
+                  "a"),
+             "llama-3-8b");
+  same_shape(read(R"({"dim": 16384, "ffn_dim_multiplier": 1.2, "multiple_of": 4096, "n_heads": 128,
+                      "n_kv_heads": 8, "n_layers": 126, "norm_eps": 1e-05, "rope_theta": 500000.0,
+                      "use_scaled_rope": true, "vocab_size": 128256})",
+                  "a"),
+             "llama-3.1-405b");
+  same_shape(
+      read(R"({"dim": 2048, "ffn_dim_multiplier": 1.5, "multiple_of": 256, "n_heads": 32, "n_kv_heads": 8,
+                      "n_layers": 16, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": true,
+                      "vocab_size": 128256})",
+           "a"),
+      "llama-3.2-1b");
+}
+
+TEST(Meta, NothingIsGuessed) {
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32})")),
+                  "vocab_size: is missing"));
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1,
+                                           "rope_theta": 1e6})")),
+                  "the size of the tokenizer's vocabulary"));
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 100,
+                                           "n_experts": 8})")),
+                  "n_experts: unknown field"));
+}
+
+TEST(LoadModel, ReadsFilesFoldersAndOwnJson) {
+  const TempDir dir;
+  dir.write("my-llama/config.json", v4().dump());
+  const std::string folder = (dir.path() / "my-llama").string();
+  EXPECT_EQ(load_model(folder, kPresets), named(preset("llama-3.1-8b"), "my-llama"));
+  EXPECT_EQ(load_model(folder + "/config.json", kPresets).name, "my-llama");
+  dir.write("meta/params.json", R"({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32,
+                                    "vocab_size": 32000})");
+  EXPECT_EQ(parameter_counts(load_model((dir.path() / "meta").string(), kPresets)).total, 6'738'415'616);
+  const auto own = dir.write("own.json", json(preset("bloom-176b")).dump());
+  EXPECT_EQ(load_model(own.string(), kPresets), preset("bloom-176b"));
+  const auto brief = dir.write("brief.json", R"({"n_layers": 2, "hidden": 64, "n_heads": 4, "ffn_hidden": 100,
+                                                 "vocab_size": 99} // defaults for the rest)");
+  EXPECT_EQ(load_model(brief.string(), kPresets).head_dim, 16);
+  EXPECT_EQ(load_model(brief.string(), kPresets).name, "brief");
+}
+
+TEST(LoadModel, WeightsMustFitTheConfiguration) {
+  const TempDir dir;
+  dir.write("c/config.json", v4().dump());
+  const auto check = [&](std::int64_t total_size) {
+    dir.write("c/model.safetensors.index.json", json{{"metadata", {{"total_size", total_size}}}}.dump());
+    try {
+      load_model((dir.path() / "c").string(), kPresets);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(check(16'060'522'496), "accepted");                // 2 * 8,030,261,248
+  EXPECT_EQ(check(16'060'522'496 + 32 * 64 * 2), "accepted");  // old files keep inv_freq of each layer
+  EXPECT_TRUE(has(check(16'060'522'494), "metadata.total_size: found 16060522494, expected 16060522496"));
+  EXPECT_TRUE(has(check(13'476'831'232), "does not describe these weights"));
+}
+
+TEST(LoadModel, SaysWhatItCouldNotFind) {
+  const auto error = [](const std::string& what) {
+    try {
+      load_model(what, kPresets);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_TRUE(has(error("lama-2-13b"), "did you mean llama-2-13b?")) << error("lama-2-13b");
+  EXPECT_TRUE(has(error("./nothing.json"), "./nothing.json: no such file")) << error("./nothing.json");
+  EXPECT_TRUE(has(error(""), "a preset"));
+  const TempDir dir;
+  EXPECT_TRUE(has(error(dir.path().string()), "holds neither config.json nor params.json"));
+  const auto cut = dir.write("cut.json", R"({"model_type": "llama", "hid)");
+  EXPECT_TRUE(has(error(cut.string()), "cut.json: line 1, column"));
+  EXPECT_TRUE(has(error(cut.string()), "truncated")) << error(cut.string());
+}
+
+// The configurations of the reference cases, as they stand there.
+TEST(HuggingFace, SmallReferenceShapes) {
+  json j = v4();
+  j["num_hidden_layers"] = 2, j["hidden_size"] = 48, j["num_attention_heads"] = 4,
+  j["num_key_value_heads"] = 1;
+  j["head_dim"] = 16, j["intermediate_size"] = 128, j["vocab_size"] = 384;
+  EXPECT_EQ(parameter_counts(model_from_json(j, "m")).total,
+            2 * 384 * 48 + 48 + 2 * (2 * 48 * 64 + 2 * 48 * 16 + 3 * 48 * 128 + 2 * 48));
+}
+
+}  // namespace
+}  // namespace sextant
