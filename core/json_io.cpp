@@ -88,6 +88,10 @@ void with_file(const std::string& file, const std::function<void()>& read) {
   }
 }
 
+void with_json_file(const std::filesystem::path& path, const std::function<void(const json&)>& read) {
+  with_file(path.string(), [&] { read(read_json_file(path)); });
+}
+
 void set_json_path(json& root, std::string_view path, std::string_view text) {
   json* at = &root;
   for (std::size_t begin = 0; begin <= path.size();) {

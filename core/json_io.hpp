@@ -258,11 +258,14 @@ void write_json_file(const std::filesystem::path&, const nlohmann::json&);
 // Runs `read`, putting `file` into the problems that name no file yet.
 void with_file(const std::string& file, const std::function<void()>& read);
 
+// The same for the JSON of a file.
+void with_json_file(const std::filesystem::path&, const std::function<void(const nlohmann::json&)>& read);
+
 // A whole file as a value with from_json.
 template <class T>
 T load_json(const std::filesystem::path& path) {
   T value{};
-  with_file(path.string(), [&] { from_json(read_json_file(path), value); });
+  with_json_file(path, [&](const nlohmann::json& j) { from_json(j, value); });
   return value;
 }
 

@@ -105,11 +105,6 @@ TEST(JsonIo, AllowsCommentsAndKeepsDefaults) {
 }
 
 TEST(JsonIo, ReportsEveryProblemAtOnceWithItsPath) {
-  EXPECT_EQ(problems_of(R"({"gpus": 99, "memory_GiB": "big", "fast": 1, "share": 1.5, "gridd": 3,
-                            "link": {"bandwith_GBps": 3}, "extra": [{"bandwidth_GBps": 1}, {"bandwidth_GBps": -1}],
-                            "peak_TFLOPS": {"bf61": 3, "fp16": -0.5e400}})")
-                .find("m.json: : number overflow"),
-            std::string::npos);
   const std::string all =
       problems_of(R"({"gpus": 99, "memory_GiB": "big", "fast": 1, "share": 1.5, "gridd": 3,
       "link": {"bandwith_GBps": 3}, "extra": [{"bandwidth_GBps": 1}, {"bandwidth_GBps": -1}],
@@ -150,6 +145,8 @@ TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {
   EXPECT_EQ(problems_of("{\n  \"gpus\": 8,,\n}").find("m.json: line 2, column 13: syntax error"), 0U)
       << problems_of("{\n  \"gpus\": 8,,\n}");
   EXPECT_NE(problems_of("{\"gpus\": 8").find("truncated"), std::string::npos);
+  EXPECT_NE(problems_of("{\"name\": \"dg").find("truncated"), std::string::npos);
+  EXPECT_EQ(problems_of("{\"gpus\": 1e999}"), "m.json: number overflow parsing '1e999'");
   EXPECT_NE(problems_of("{\"gpus\": NaN}").find("line 1, column 10"), std::string::npos);
   EXPECT_NE(problems_of("").find("is empty"), std::string::npos);
   EXPECT_NE(problems_of("[1]").find("found a list of 1 items, expected an object"), std::string::npos);

@@ -1,0 +1,23 @@
+// What a fuzzer feeds: each function reads arbitrary text with one parser of core/. Bad input may only throw
+// ConfigError; accepted input must be read back the same from what it is written as. A violation throws
+// std::logic_error.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace sextant::fuzz {
+
+void plan_key(std::string_view text);
+void work_key(std::string_view text);
+void model_json(std::string_view text);  // Hugging Face, Meta and own form
+void plan_json(std::string_view text);   // plan and training spec
+
+struct Target {
+  std::string_view name;
+  void (*run)(std::string_view);
+};
+inline constexpr std::array kTargets = {Target{"plan_key", plan_key}, Target{"work_key", work_key},
+                                        Target{"model_json", model_json}, Target{"plan_json", plan_json}};
+
+}  // namespace sextant::fuzz
