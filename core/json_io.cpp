@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 200;
+constexpr std::size_t kMaxDepth = 200;
 
 // "[json.exception.parse_error.101] parse error at line 2, column 3: syntax error ..." in two parts.
 Problem syntax_problem(const std::string& file, std::string_view what, bool truncated) {
@@ -30,25 +30,45 @@ Problem syntax_problem(const std::string& file, std::string_view what, bool trun
   return {file, key, "", "", hint};
 }
 
-// Watches the parser: objects open at the moment, with the keys seen in each.
-class Watch {
+// A first pass that builds nothing: it finds syntax errors, keys given twice and absurd nesting. (The parser's
+// own callbacks could watch too, but make it quadratic in the length of a list of objects.)
+class Watch : public nlohmann::json_sax<json> {
  public:
   explicit Watch(const std::string& file) : file_(file) {}
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    using Event = json::parse_event_t;
-    if (depth > kMaxDepth)
-      throw ConfigError(
-          Problem{file_, "", "", "", fmt::format("nested more than {} levels deep", kMaxDepth)});
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end && !keys_.empty()) keys_.pop_back();
-    if (event == Event::key && !keys_.empty() && !keys_.back().insert(parsed.get<std::string>()).second)
-      throw ConfigError(Problem{file_, parsed.get<std::string>(), "", "", "is given twice"});
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(json::number_integer_t) override { return true; }
+  bool number_unsigned(json::number_unsigned_t) override { return true; }
+  bool number_float(json::number_float_t, const json::string_t&) override { return true; }
+  bool string(json::string_t&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return keys_.pop_back(), true; }
+  bool end_array() override { return keys_.pop_back(), true; }
+  bool key(json::string_t& name) override {
+    if (!keys_.back().insert(name).second) throw ConfigError(Problem{file_, name, "", "", "is given twice"});
     return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception& e) override {
+    const std::string_view what = e.what();
+    const bool truncated =
+        what.find("unexpected end of input") != what.npos || what.find("missing closing quote") != what.npos;
+    throw ConfigError(syntax_problem(file_, what, truncated));
   }
 
  private:
+  bool open() {
+    keys_.emplace_back();
+    if (keys_.size() > kMaxDepth)
+      throw ConfigError(
+          Problem{file_, "", "", "", fmt::format("nested more than {} levels deep", kMaxDepth)});
+    return true;
+  }
+
   const std::string& file_;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<std::set<std::string>> keys_;  // of every object and list that is open
 };
 
 }  // namespace
@@ -56,17 +76,10 @@ class Watch {
 json parse_json(std::string_view text, const std::string& file) {
   if (text.find_first_not_of(" \t\r\n") == text.npos)
     throw ConfigError(Problem{file, "", "", "", "is empty, expected JSON"});
-  try {
-    return json::parse(text.begin(), text.end(), Watch(file), /*allow_exceptions=*/true,
-                       /*ignore_comments=*/true);
-  } catch (const json::parse_error& e) {
-    const std::string_view what = e.what();
-    const bool truncated =
-        what.find("unexpected end of input") != what.npos || what.find("missing closing quote") != what.npos;
-    throw ConfigError(syntax_problem(file, what, truncated));
-  } catch (const json::exception& e) {
-    throw ConfigError(syntax_problem(file, e.what(), false));
-  }
+  Watch watch(file);
+  json::sax_parse(text.begin(), text.end(), &watch, json::input_format_t::json, /*strict=*/true,
+                  /*ignore_comments=*/true);
+  return json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
 }
 
 json read_json_file(const std::filesystem::path& path) {

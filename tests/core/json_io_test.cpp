@@ -1,6 +1,8 @@
 // Reading values from JSON: every problem at once, each with file, path, value and expectation.
 #include "core/json_io.hpp"
 
+#include <chrono>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
@@ -153,6 +155,15 @@ TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {
   EXPECT_NE(problems_of(R"({"gpus": 1, "gpus": 2})").find("gpus: is given twice"), std::string::npos);
   EXPECT_NE(problems_of(std::string(100000, '[')).find("nested more than 200 levels"), std::string::npos);
   EXPECT_NE(problems_of("{\"name\": \"\xff\"}").find("UTF-8"), std::string::npos);
+}
+
+// Ten times the objects may take ten times as long, not a hundred times: 400,000 would take minutes.
+TEST(JsonIo, LongListsAreReadInLinearTime) {
+  std::string text = "[{}";
+  for (int i = 1; i < 400'000; ++i) text += ",{}";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_json(text + "]", "m.json").size(), 400'000U);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(JsonIo, SetsAnExistingFieldByPath) {
