@@ -10,6 +10,7 @@ namespace sextant {
 
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> table = {
+      validate_verb(),
       presets_verb(),
       doctor_verb(),
       completion_verb(),

@@ -40,6 +40,7 @@ struct Verb {
 const std::vector<Verb>& verbs();
 
 Verb presets_verb();
+Verb validate_verb();
 Verb doctor_verb();
 Verb completion_verb();
 

@@ -1,0 +1,110 @@
+// From options to what is asked, with the built-in presets.
+#include "tools/inputs.hpp"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant {
+namespace {
+
+std::filesystem::path presets() { return std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets"; }
+
+Question ask(std::vector<std::string> arguments) {
+  CLI::App app;
+  QuestionOptions options;
+  add_question_options(app, options, {.plan = true, .limits = true});
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  return read_question(options, presets());
+}
+
+std::string problem_of(const std::vector<std::string>& arguments) {
+  try {
+    ask(arguments);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const std::vector<std::string> kBase = {"--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
+std::vector<std::string> base(std::vector<std::string> more) {
+  std::vector<std::string> all = kBase;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(Inputs, DefaultsAndOverrides) {
+  const Question q = ask(kBase);
+  EXPECT_EQ(q.model.n_layers, 40);
+  EXPECT_EQ(q.cluster.gpus(), 64);
+  EXPECT_EQ(q.training.seq_len, 4096);
+  EXPECT_EQ(q.training.global_batch, 1024);
+  EXPECT_EQ(q.training.stack, q.stack.name);
+  const Question other = ask(
+      base({"--seq-len", "2048", "--global-batch=512", "--stack", "torchtitan", "--set",
+            "fabric.bandwidth_GBps=100", "--set", "training.gradient=bf16", "--set", "model.n_layers=48"}));
+  EXPECT_EQ(other.training.seq_len, 2048);
+  EXPECT_EQ(other.training.global_batch, 512);
+  EXPECT_EQ(other.stack.name, "torchtitan");
+  EXPECT_EQ(other.cluster.fabric.bandwidth, BytesPerSecond(100e9));
+  EXPECT_EQ(other.training.gradient, Dtype::bf16);
+  EXPECT_EQ(other.model.n_layers, 48);
+}
+
+TEST(Inputs, LimitsAndPlan) {
+  const Question q = ask(base({"--fix", "tp=4,pp=2", "--limit", "mbs<=4", "--limit", "z>=1"}));
+  EXPECT_EQ(q.limits.limits.size(), 4U);
+  EXPECT_FALSE(q.plan);
+  const Question one = ask(base({"--plan", "tp4.pp2.dp8.z1.mbs1"}));
+  ASSERT_TRUE(one.plan);
+  EXPECT_EQ(one.plan->tp, 4);
+}
+
+TEST(Inputs, APlanFileBringsEverythingAndOptionsOverrideIt) {
+  const TempDir folder;
+  const Question q = ask(base({"--plan", "tp4.pp2.dp8.z1.mbs1"}));
+  PlanFile file;
+  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack;
+  file.plan = *q.plan;
+  const std::string path = (folder.path() / "plan.json").string();
+  save_plan_file(path, file);
+  const Question again = ask({"--plan", path});
+  EXPECT_EQ(again.model, q.model);
+  EXPECT_EQ(again.cluster, q.cluster);
+  EXPECT_EQ(again.stack, q.stack);
+  EXPECT_EQ(again.training, q.training);
+  EXPECT_EQ(*again.plan, *q.plan);
+  const Question changed = ask({"--plan", path, "--global-batch", "2048", "--cluster", "8x8xh100"});
+  EXPECT_EQ(changed.training.global_batch, 2048);
+  EXPECT_NE(changed.cluster, q.cluster);
+  EXPECT_EQ(changed.model, q.model);
+}
+
+TEST(Inputs, ProblemsSayWhatToDo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--cluster", "8x8xh100"}, "--model is missing"},
+      {{"--model", "llama-2-13b"}, "--cluster is missing"},
+      {{"--model", "lama-2-13b", "--cluster", "8x8xh100"}, "llama-2-13b"},
+      {{"--model", "llama-2-13b", "--cluster", "8x8xh1000"}, "did you mean"},
+      {base({"--stack", "megatron-cor"}), "megatron-core"},
+      {base({"--set", "fabric.bandwith_GBps=100"}), "bandwidth_GBps"},
+      {base({"--set", "training.gradient"}), "KEY=VALUE"},
+      {base({"--set", "training.seqlen=1"}), "seq_len"},
+      {base({"--set", "training.global_batch=0"}), "from 1 to"},
+      {base({"--fix", "tp=4", "--limit", "tp<=2"}), "some value satisfies"},
+      {base({"--plan", "tp4.xx2"}), "xx2"},
+      {base({"--plan", "tp3.pp2.dp8"}), "--plan"},
+      {base({"--plan", "missing.json"}), "missing.json"},
+      {base({"--seq-len", "0"}), "--seq-len: found 0"},
+  };
+  for (const auto& [arguments, expected] : cases)
+    EXPECT_NE(problem_of(arguments).find(expected), std::string::npos)
+        << "wanted " << expected << ", got: " << problem_of(arguments);
+}
+
+}  // namespace
+}  // namespace sextant

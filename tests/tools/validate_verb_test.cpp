@@ -1,0 +1,103 @@
+// `sextant validate`: the predictions file, the exit code of a tolerance, and bad files.
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/csv.hpp"
+#include "core/file_io.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tools/command.hpp"
+
+namespace sextant {
+namespace {
+
+struct Outcome {
+  ExitCode code;
+  std::string out, err;
+};
+
+Outcome call(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = 80});
+  return {code, out.str(), err.str()};
+}
+
+// The example run with one cell changed, and under another name.
+std::string example_with(const std::string& column, const std::string& value,
+                         const std::string& id = "example-1") {
+  const CsvTable table = parse_csv(call({"validate", "--example"}).out, "example");
+  std::string header, row;
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    const std::string& name = table.columns[i];
+    header += (i ? "," : "") + name;
+    row += (i ? "," : "") + csv_field(name == column     ? value
+                                      : name == "run_id" ? id
+                                                         : table.rows[0].cells[i]);
+  }
+  return header + "\n" + row + "\n";
+}
+
+TEST(Validate, PredictsAnUnmeasuredRunIntoTheStatedColumns) {
+  const TempDir folder;
+  const std::string runs = folder.write("runs.csv", example_with("", "")).string();
+  const std::string out = (folder.path() / "out.csv").string();
+  const auto outcome = call({"validate", runs, "--predictions", out});
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const CsvTable table = read_csv(out);
+  EXPECT_EQ(table.columns,
+            (std::vector<std::string>{"run_id", "step_time_s", "step_time_s_lower", "step_time_s_upper",
+                                      "peak_memory_GiB", "peak_memory_GiB_lower", "peak_memory_GiB_upper",
+                                      "fits", "note"}));
+  ASSERT_EQ(table.rows.size(), 1U);
+  const auto number = [&](const char* column) { return std::stod(table.cell(table.rows[0], column)); };
+  EXPECT_GT(number("step_time_s_lower"), 0);
+  EXPECT_LT(number("step_time_s_lower"), number("step_time_s"));
+  EXPECT_LT(number("step_time_s"), number("step_time_s_upper"));
+  EXPECT_EQ(table.cell(table.rows[0], "fits"), "1");
+  const auto json = nlohmann::json::parse(call({"validate", runs, "--json"}).out);
+  EXPECT_NEAR(json.at("runs")[0].at("step_time_s"), number("step_time_s"), 1e-6);
+}
+
+TEST(Validate, ARowThatCannotBeSimulatedHasEmptyCellsAndAReason) {
+  const TempDir folder;
+  const std::string runs = folder.write("runs.csv", example_with("gpu", "Z9000")).string();
+  const std::string out = (folder.path() / "out.csv").string();
+  EXPECT_EQ(call({"validate", runs, "--predictions", out}).code, ExitCode::ok);
+  const CsvTable table = read_csv(out);
+  EXPECT_EQ(table.cell(table.rows[0], "step_time_s"), "");
+  EXPECT_EQ(table.cell(table.rows[0], "fits"), "");
+  EXPECT_NE(table.cell(table.rows[0], "note").find("Z9000"), std::string::npos);
+}
+
+TEST(Validate, TheToleranceDecidesTheExitCode) {
+  const TempDir folder;
+  const std::string slow = folder.write("slow.csv", example_with("step_time_s", "280")).string();
+  EXPECT_EQ(call({"validate", slow}).code, ExitCode::ok);
+  EXPECT_EQ(call({"validate", slow, "--max-error", "95"}).code, ExitCode::ok);
+  const auto outside = call({"validate", slow, "--max-error", "50"});
+  EXPECT_EQ(outside.code, ExitCode::outside_tolerance);
+  EXPECT_NE(outside.err.find("tolerated 50 %"), std::string::npos) << outside.err;
+}
+
+TEST(Validate, BadInputIsRefusedAndNothingIsWritten) {
+  const TempDir folder;
+  const std::string out = (folder.path() / "out.csv").string();
+  const std::string good = folder.write("good.csv", example_with("", "")).string();
+  const std::string bad = folder.write("bad.csv", example_with("layers", "forty")).string();
+  EXPECT_EQ(call({"validate"}).code, ExitCode::usage);
+  EXPECT_EQ(call({"validate", (folder.path() / "none.csv").string()}).code, ExitCode::bad_input);
+  const auto outcome = call({"validate", good, bad, "--predictions", out});
+  EXPECT_EQ(outcome.code, ExitCode::bad_input);
+  EXPECT_NE(outcome.err.find("bad.csv:2"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("forty"), std::string::npos) << outcome.err;
+  const auto twice = call({"validate", good, good, "--predictions", out});
+  EXPECT_EQ(twice.code, ExitCode::bad_input);
+  EXPECT_NE(twice.err.find("a name that no other row has"), std::string::npos) << twice.err;
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_NE(call({"validate", good, "--predictions", "/nonexistent/out.csv"}).code, ExitCode::ok);
+}
+
+}  // namespace
+}  // namespace sextant

@@ -1,0 +1,49 @@
+// From options to what is asked: model, training, cluster, software stack and the limits of the search. All
+// verbs that ask about a layout share these options, so that a command line can be changed from one to
+// another by its verb alone.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "core/cluster_spec.hpp"
+#include "core/model_spec.hpp"
+#include "core/plan_file.hpp"
+#include "core/plan_limits.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
+#include "tools/verbs.hpp"
+
+namespace sextant {
+
+struct QuestionOptions {
+  std::string model, cluster, stack, plan;
+  int seq_len = 0, global_batch = 0;  // 0: not given
+  std::vector<std::string> set, fix, limit;
+};
+
+// Which of them a verb has: a search takes limits, a single layout takes --plan.
+struct QuestionKinds {
+  bool plan = false;
+  bool limits = false;
+};
+void add_question_options(CLI::App&, QuestionOptions&, QuestionKinds);
+
+struct Question {
+  ModelSpec model;
+  TrainingSpec training;
+  ClusterSpec cluster;
+  StackSpec stack;
+  PlanLimits limits;                 // --fix and --limit together
+  std::optional<ParallelPlan> plan;  // of --plan
+  std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
+};
+
+// Reads and checks everything. With a plan file, what the options do not state comes from the file. Throws
+// UsageError when something is missing, ConfigError when something is wrong.
+Question read_question(const QuestionOptions&, const std::filesystem::path& presets);
+
+}  // namespace sextant

@@ -1,0 +1,285 @@
+// `sextant validate RUNS.csv...`: predictions of measured runs, with the error per source.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <ostream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/csv.hpp"
+#include "core/file_io.hpp"
+#include "planner/validate.hpp"
+#include "tools/table.hpp"
+#include "tools/verbs.hpp"
+
+namespace sextant {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ValidateOptions {
+  std::vector<std::string> files;
+  std::string predictions;
+  bool quality_c = false, example = false;
+  double max_error = 0;  // percent; 0 = any
+};
+
+// The columns that must be there and an unmeasured run: LLaMA-2-13B on 64 A100.
+constexpr std::array<std::pair<const char*, const char*>, 33> kExample = {{
+    {"run_id", "example-1"},
+    {"source", "example"},
+    {"date", "2025"},
+    {"framework", "Megatron-Core"},
+    {"model", "llama-2-13b"},
+    {"layers", "40"},
+    {"hidden", "5120"},
+    {"heads", "40"},
+    {"kv_heads", "40"},
+    {"ffn_hidden", "13824"},
+    {"mlp", "gated"},
+    {"vocab", "32000"},
+    {"seq_len", "4096"},
+    {"gpu", "A100-SXM4-80GB"},
+    {"nodes", "8"},
+    {"gpus_per_node", "8"},
+    {"internode_GBps_per_node", "200"},
+    {"tp", "2"},
+    {"sequence_parallel", "1"},
+    {"cp", "1"},
+    {"pp", "2"},
+    {"virtual_stages", "1"},
+    {"dp", "16"},
+    {"zero_stage", "1"},
+    {"micro_batch", "1"},
+    {"global_batch", "1024"},
+    {"recompute", "selective"},
+    {"attention", "flash2"},
+    {"precision", "bf16"},
+    {"overlap", "dp_grad,param_gather"},
+    {"step_time_s", ""},
+    {"peak_memory_GiB", ""},
+    {"outcome", ""},
+}};
+
+std::string example_csv() {
+  std::string header, row;
+  for (const auto& [column, value] : kExample) {
+    header += (header.empty() ? "" : ",") + std::string(column);
+    row += (row.empty() ? "" : ",") + csv_field(value);
+  }
+  return header + '\n' + row + '\n';
+}
+
+std::string cell(const std::optional<double>& value) { return value ? fmt::format("{:.9g}", *value) : ""; }
+
+std::string predictions_csv(const std::vector<RunPrediction>& predictions) {
+  std::string text =
+      "run_id,step_time_s,step_time_s_lower,step_time_s_upper,peak_memory_GiB,peak_memory_GiB_lower,"
+      "peak_memory_GiB_upper,fits,note\n";
+  for (const auto& p : predictions)
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{}\n", csv_field(p.run_id), cell(p.step_s), cell(p.step_lower_s),
+                    cell(p.step_upper_s), cell(p.memory_GiB), cell(p.memory_lower_GiB),
+                    cell(p.memory_upper_GiB), p.fits ? (*p.fits ? "1" : "0") : "", csv_field(p.note));
+  return text;
+}
+
+Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPrediction>& predictions) {
+  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
+  Json sources = Json::array(), runs = Json::array();
+  for (const auto& s : scores)
+    sources.push_back({{"source", s.source},
+                       {"rows", s.rows},
+                       {"unpredicted", s.unpredicted},
+                       {"mean_absolute_error_percent", s.mape},
+                       {"median_absolute_error_percent", s.median},
+                       {"bias_percent", s.bias},
+                       {"p90_absolute_error_percent", s.p90},
+                       {"inside_interval", s.covered},
+                       {"groups", s.groups},
+                       {"kendall_tau", s.kendall_tau},
+                       {"regret_of_best_percent", {s.regret_1, s.regret_2, s.regret_3}},
+                       {"oom_true", s.oom_true},
+                       {"oom_false", s.oom_false},
+                       {"oom_missed", s.oom_missed},
+                       {"memory_rows", s.memory_rows},
+                       {"memory_mean_absolute_error_percent", s.memory_mape}});
+  for (const auto& p : predictions)
+    runs.push_back({{"run_id", p.run_id},
+                    {"step_time_s", number(p.step_s)},
+                    {"step_time_s_lower", number(p.step_lower_s)},
+                    {"step_time_s_upper", number(p.step_upper_s)},
+                    {"peak_memory_GiB", number(p.memory_GiB)},
+                    {"peak_memory_GiB_lower", number(p.memory_lower_GiB)},
+                    {"peak_memory_GiB_upper", number(p.memory_upper_GiB)},
+                    {"fits", p.fits ? Json(*p.fits) : Json(nullptr)},
+                    {"stack", p.stack},
+                    {"note", p.note}});
+  return {{"sources", sources}, {"runs", runs}};
+}
+
+std::string shown(bool known, double value, const char* format) {
+  return known ? fmt::format(fmt::runtime(format), value) : "";
+}
+
+void print_scores(Session& session, const std::vector<SourceScore>& scores) {
+  Table table({{"source", Align::left},
+               {"rows", Align::right},
+               {"error %", Align::right},
+               {"median %", Align::right, 3},
+               {"bias %", Align::right},
+               {"p90 %", Align::right, 4},
+               {"in interval", Align::right, 5},
+               {"rank tau", Align::right},
+               {"regret %", Align::right, 2},
+               {"OOM found", Align::right},
+               {"false OOM", Align::right, 1},
+               {"memory error %", Align::right}});
+  for (const auto& s : scores) {
+    if (s.rows + s.memory_rows + s.oom_true + s.oom_false + s.oom_missed == 0) continue;  // nothing measured
+    const bool timed = s.rows > s.unpredicted;
+    const int oom = s.oom_true + s.oom_missed;
+    table.add_row({s.source, fmt::format("{}", s.rows), shown(timed, s.mape, "{:.1f}"),
+                   shown(timed, s.median, "{:.1f}"), shown(timed, s.bias, "{:+.1f}"),
+                   shown(timed, s.p90, "{:.1f}"), timed ? fmt::format("{}", s.covered) : "",
+                   shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
+                   oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "", fmt::format("{}", s.oom_false),
+                   shown(s.memory_rows > 0, s.memory_mape, "{:.1f}")});
+  }
+  if (!table.empty()) session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+}
+
+// Runs without a measured time are predictions, not comparisons: shown one by one.
+void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
+                      const std::vector<RunPrediction>& predictions) {
+  constexpr std::size_t kShown = 20;
+  Table table({{"run", Align::left},
+               {"step s", Align::right},
+               {"from", Align::right, 1},
+               {"to", Align::right, 1},
+               {"peak GiB", Align::right},
+               {"fits", Align::left},
+               {"note", Align::left}});
+  std::size_t unmeasured = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].step_time || rows[i].out_of_memory || rows[i].peak_memory_GiB || ++unmeasured > kShown)
+      continue;
+    const auto& p = predictions[i];
+    const auto text = [](const std::optional<double>& x) { return x ? fmt::format("{:.4g}", *x) : ""; };
+    table.add_row({p.run_id, text(p.step_s), text(p.step_lower_s), text(p.step_upper_s), text(p.memory_GiB),
+                   p.fits ? (*p.fits ? "yes" : "no") : "", p.note});
+  }
+  if (unmeasured == 0) return;
+  session.terminal.out << fmt::format("\n{} without measured time or memory:\n", unmeasured)
+                       << table.render(session.terminal, session.common.wide);
+  if (unmeasured > kShown)
+    session.terminal.out << fmt::format("... and {} more: --predictions OUT.csv has them all\n",
+                                        unmeasured - kShown);
+}
+
+void check_unique(const std::vector<RunRow>& rows) {
+  std::vector<std::pair<std::string, const RunRow*>> ids;
+  for (const auto& row : rows) ids.emplace_back(row.run_id, &row);
+  std::stable_sort(ids.begin(), ids.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Problem> problems;
+  for (std::size_t i = 1; i < ids.size(); ++i)
+    if (ids[i].first == ids[i - 1].first)
+      problems.push_back(
+          {.file = fmt::format("{}:{}", ids[i].second->file, ids[i].second->line),
+           .key = "run_id",
+           .value = ids[i].first,
+           .expected = "a name that no other row has",
+           .hint = fmt::format("it stands also in {}:{}", ids[i - 1].second->file, ids[i - 1].second->line)});
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+}
+
+ExitCode run(Session& session, const ValidateOptions& options) {
+  if (options.example) {
+    session.terminal.out << example_csv();
+    return ExitCode::ok;
+  }
+  if (options.files.empty())
+    throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
+  const auto presets = session.presets();
+  std::vector<RunRow> rows;
+  for (const auto& file : options.files) {
+    auto more = read_runs(file);
+    std::move(more.begin(), more.end(), std::back_inserter(rows));
+  }
+  check_unique(rows);
+  const auto predictions = predict_runs(rows, load_framework_map(presets), {.preset_dir = presets});
+  if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
+  const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
+
+  const SourceScore* worst = nullptr;
+  for (const auto& s : scores)
+    if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
+  const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
+  if (session.common.json) {
+    print_json(session, "validate", to_json(scores, predictions));
+  } else {
+    const auto unpredicted =
+        std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
+    session.terminal.out << fmt::format("{} runs, {} of them predicted\n", rows.size(),
+                                        rows.size() - static_cast<std::size_t>(unpredicted));
+    print_scores(session, scores);
+    print_unmeasured(session, rows, predictions);
+    if (options.predictions.empty())
+      session.terminal.out << "\nnext: --predictions OUT.csv writes the prediction of every run\n";
+    else
+      session.terminal.out << fmt::format("\nwritten: {}\n", options.predictions);
+  }
+  if (!outside) return ExitCode::ok;
+  session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
+                                      worst->mape, options.max_error);
+  return ExitCode::outside_tolerance;
+}
+
+}  // namespace
+
+Verb validate_verb() {
+  return {.name = "validate",
+          .summary = "compare predictions with measured runs",
+          .description =
+              "Predicts every run of one or more CSV files and reports the error per source: 'error' is the "
+              "mean of "
+              "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
+              "what the "
+              "layout predicted best really loses. Rows without measured columns are predicted all the same.",
+          .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
+                       {"its prediction", "sextant validate runs.csv --predictions out.csv"},
+                       {"in CI: exit code 6 when a source is off by more",
+                        "sextant validate runs.csv --max-error 25"}},
+          .define = [](CLI::App& app) -> Run {
+            auto options = std::make_shared<ValidateOptions>();
+            app.add_option("runs", options->files, "CSV files of runs")->type_name("FILE");
+            add_text(app,
+                     {.flag = "--predictions",
+                      .metavar = "FILE",
+                      .text = "write every run's prediction with its interval as CSV"},
+                     options->predictions);
+            add_number(app,
+                       {.flag = "--max-error",
+                        .metavar = "PERCENT",
+                        .text = "largest mean error of a source that is accepted; 0 = any",
+                        .unit = "percent",
+                        .min = 0,
+                        .max = 1000},
+                       options->max_error);
+            add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
+                     options->quality_c);
+            add_flag(app,
+                     {.flag = "--example",
+                      .metavar = "",
+                      .text = "print a CSV file with one unmeasured run, and exit"},
+                     options->example);
+            return [options](Session& session) { return run(session, *options); };
+          }};
+}
+
+}  // namespace sextant
