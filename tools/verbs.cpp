@@ -10,8 +10,6 @@ namespace sextant {
 
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> table = {
-      plan_verb(),
-      simulate_verb(),
       validate_verb(),
       presets_verb(),
       doctor_verb(),

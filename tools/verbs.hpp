@@ -40,8 +40,6 @@ struct Verb {
 const std::vector<Verb>& verbs();
 
 Verb presets_verb();
-Verb plan_verb();
-Verb simulate_verb();
 Verb validate_verb();
 Verb doctor_verb();
 Verb completion_verb();
