@@ -18,7 +18,7 @@
 
 namespace sextant {
 
-inline constexpr const char* kPlanSchema = "sextant.plan/1";
+inline constexpr const char* kPlanSchema = "sextant.plan_file/1";
 
 // A predicted value and the interval that holds the true one in `coverage` of cases.
 struct Estimate {

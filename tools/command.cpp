@@ -101,6 +101,8 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
   const Verb& verb = verbs()[index];
   CLI::App& app = *line.apps[index];
   const std::string where = "sextant " + verb.name;
+  std::vector<std::string> given = {"sextant", verb.name};
+  given.insert(given.end(), arguments.begin(), arguments.end());
   const std::string try_help = fmt::format("  try: {} --help\n", where);
   try {
     try {
@@ -112,7 +114,7 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
     } catch (const CLI::ParseError& error) {
       throw UsageError(explain_parse_error(error, app, where));
     }
-    Session session{.terminal = terminal, .common = line.common};
+    Session session{.terminal = terminal, .common = line.common, .arguments = std::move(given)};
     if (line.common.color != "auto")
       session.terminal.color = session.terminal.err_color = line.common.color == "always";
     return flushed(session.terminal, line.runs[index](session));

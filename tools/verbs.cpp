@@ -10,10 +10,7 @@ namespace sextant {
 
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> table = {
-      validate_verb(),
-      presets_verb(),
-      doctor_verb(),
-      completion_verb(),
+      plan_verb(), simulate_verb(), validate_verb(), presets_verb(), doctor_verb(), completion_verb(),
   };
   return table;
 }

@@ -19,6 +19,7 @@ namespace sextant {
 struct Session {
   Terminal terminal;
   CommonOptions common;
+  std::vector<std::string> arguments;     // of the command, as given: for provenance
   std::filesystem::path presets() const;  // throws ConfigError when there are none
 };
 
@@ -40,6 +41,8 @@ struct Verb {
 const std::vector<Verb>& verbs();
 
 Verb presets_verb();
+Verb plan_verb();
+Verb simulate_verb();
 Verb validate_verb();
 Verb doctor_verb();
 Verb completion_verb();

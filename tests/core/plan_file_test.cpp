@@ -54,8 +54,8 @@ TEST(PlanFile, ReadsBackExactly) {
 TEST(PlanFile, RefusesOtherSchemas) {
   nlohmann::json j = sample();
   ASSERT_EQ(problem_of(j), "");
-  j["schema"] = "sextant.plan/2";
-  EXPECT_NE(problem_of(j).find("schema: found \"sextant.plan/2\", expected \"sextant.plan/1\""),
+  j["schema"] = "sextant.plan_file/2";
+  EXPECT_NE(problem_of(j).find("schema: found \"sextant.plan_file/2\", expected \"sextant.plan_file/1\""),
             std::string::npos)
       << problem_of(j);
   EXPECT_NE(problem_of(nlohmann::json::array()), "");

@@ -1,0 +1,238 @@
+// `sextant simulate`: one layout in detail, where the time and the memory go, and its timeline.
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/breakdown.hpp"
+#include "core/plan_links.hpp"
+#include "core/trace.hpp"
+#include "planner/lower.hpp"
+#include "planner/simulate.hpp"
+#include "planner/stage_memory.hpp"
+#include "tools/planning.hpp"
+#include "tools/table.hpp"
+
+namespace sextant {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SimulateVerbOptions {
+  QuestionOptions question;
+  std::string trace, output;
+};
+
+struct Simulated {
+  Prediction prediction;
+  Breakdown split;
+  MemoryEstimate memory;
+  double beyond_graph_s = 0;  // stragglers and fixed host time of the step
+  std::size_t ops = 0;
+};
+
+// Names have underscores, as JSON keys do; people read blanks.
+std::string words(std::string_view key) {
+  std::string text(key);
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::string& trace) {
+  Simulated s;
+  const ExecutionGraph graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
+                                     {.operands = !trace.empty()});
+  const Timeline timeline = simulate(graph, price(graph, job.cost), simulate_options(job, plan));
+  s.prediction = predict(job, plan);
+  s.split = breakdown(graph, timeline);
+  s.memory = estimate_memory(job.model, job.training, plan, job.stack);
+  s.beyond_graph_s = s.prediction.step.v - s.split.step.v;
+  s.ops = graph.ops.size();
+  if (!trace.empty()) write_trace(trace, trace_events(graph, timeline));
+  return s;
+}
+
+// Rows of the stages' table: all of them, or the first, the heaviest and the last of a long pipeline.
+std::vector<int> stages_shown(std::size_t n, int heaviest) {
+  std::vector<int> all(n);
+  std::iota(all.begin(), all.end(), 0);
+  if (n <= 16) return all;
+  std::vector<int> some = {0, 1, heaviest, static_cast<int>(n) - 2, static_cast<int>(n) - 1};
+  std::sort(some.begin(), some.end());
+  some.erase(std::unique(some.begin(), some.end()), some.end());
+  return some;
+}
+
+void print_time(Session& session, const Simulated& s) {
+  Table table({{"time", Align::left},
+               {"s", Align::right},
+               {"% of step", Align::right},
+               {"slowest stage s", Align::right, 1}});
+  const double step = s.prediction.step.v;
+  for (int c = 0; c < kTimeCategories; ++c) {
+    const auto i = static_cast<std::size_t>(c);
+    double most = 0;
+    for (const auto& stage : s.split.stages) most = std::max(most, stage[i]);
+    if (most < 1e-5 * step) continue;
+    table.add_row({words(name(static_cast<TimeCategory>(c))), fmt::format("{:.4f}", s.split.mean[i]),
+                   fmt::format("{:.1f}", 100 * s.split.mean[i] / step), fmt::format("{:.4f}", most)});
+  }
+  table.add_row({"stragglers and host", fmt::format("{:.4f}", s.beyond_graph_s),
+                 fmt::format("{:.1f}", 100 * s.beyond_graph_s / step), ""});
+  table.add_row({"step", fmt::format("{:.4f}", step), "100.0", ""});
+  table.emphasize_last_row();
+  session.terminal.out << table.render(session.terminal, session.common.wide) << '\n';
+}
+
+void print_memory(Session& session, const Simulated& s) {
+  std::array<bool, kBufferKinds> used{};
+  for (const auto& stage : s.memory.stages)
+    for (std::size_t k = 0; k < used.size(); ++k) used[k] = used[k] || stage.at_peak[k] > 0;
+  std::vector<Column> columns = {{"GiB of stage", Align::right}};
+  for (std::size_t k = 0; k < used.size(); ++k)
+    if (used[k])
+      columns.push_back({words(name(static_cast<BufferKind>(k))), Align::right, static_cast<int>(k)});
+  columns.push_back({"reserve", Align::right, 20});
+  columns.push_back({"outside", Align::right, 21});
+  columns.push_back({"peak", Align::right});
+  Table table(columns);
+  const auto shown = stages_shown(s.memory.stages.size(), s.memory.heaviest);
+  for (const int i : shown) {
+    const StageMemory& stage = s.memory.stages[static_cast<std::size_t>(i)];
+    std::vector<std::string> cells = {fmt::format("{}", i)};
+    for (std::size_t k = 0; k < used.size(); ++k)
+      if (used[k]) cells.push_back(fmt::format("{:.2f}", gib(Bytes(stage.at_peak[k]))));
+    cells.push_back(fmt::format("{:.2f}", gib(stage.fragmented)));
+    cells.push_back(fmt::format("{:.2f}", gib(stage.outside)));
+    cells.push_back(fmt::format("{:.2f}", gib(stage.reserved())));
+    table.add_row(cells);
+    if (i == s.memory.heaviest) table.emphasize_last_row();
+  }
+  session.terminal.out << table.render(session.terminal, session.common.wide);
+  if (shown.size() < s.memory.stages.size())
+    session.terminal.out << fmt::format("({} of {} stages; --json has all)\n", shown.size(),
+                                        s.memory.stages.size());
+}
+
+Json to_json(const ParallelPlan& plan, const Simulated& s) {
+  const auto times = [](const TimeSplit& split) {
+    Json j = Json::object();
+    for (int c = 0; c < kTimeCategories; ++c)
+      j[std::string(name(static_cast<TimeCategory>(c)))] = split[static_cast<std::size_t>(c)];
+    return j;
+  };
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < s.memory.stages.size(); ++i) {
+    const StageMemory& m = s.memory.stages[i];
+    Json memory = Json::object();
+    for (std::size_t k = 0; k < kBufferKinds; ++k)
+      memory[std::string(name(static_cast<BufferKind>(k)))] = gib(Bytes(m.at_peak[k]));
+    memory["allocated"] = gib(m.allocated());
+    memory["reserved"] = gib(m.reserved());
+    stages.push_back({{"stage", i}, {"time_s", times(s.split.stages[i])}, {"memory_GiB", memory}});
+  }
+  return {{"prediction", prediction_json(plan, s.prediction)},
+          {"breakdown_s", times(s.split.mean)},
+          {"stragglers_and_host_s", s.beyond_graph_s},
+          {"operations", s.ops},
+          {"stages", stages}};
+}
+
+ExitCode run(Session& session, const SimulateVerbOptions& options) {
+  if (options.question.plan.empty())
+    throw UsageError(
+        "--plan is missing\n  for example: --plan tp2.pp2.dp16.z1.mbs1, or a file of: sextant plan -o");
+  const Planning planning(read_question(options.question, session.presets()), session.presets());
+  const Question& q = planning.question();
+  const Job job = planning.job();
+  const ParallelPlan& plan = *q.plan;
+  const auto refuse = [&](const std::string& reason) {
+    session.terminal.err << paint(session.terminal.err_color, Style::red, "sextant simulate:") << ' '
+                         << plan_key(plan) << ": " << reason << '\n';
+    return ExitCode::no_feasible_plan;
+  };
+  if (plan.world() > q.cluster.gpus())
+    return refuse(fmt::format("needs {} GPUs, the cluster has {}", plan.world(), q.cluster.gpus()));
+  if (const auto rejection = unlawful(job, plan)) return refuse(rejection->text);
+
+  const Simulated s = simulate_plan(job, plan, options.trace);
+  if (!options.output.empty()) {
+    std::map<std::string, double> parts;
+    for (int c = 0; c < kTimeCategories; ++c)
+      parts[std::string(name(static_cast<TimeCategory>(c)))] = s.split.mean[static_cast<std::size_t>(c)];
+    parts["stragglers_and_host"] = s.beyond_graph_s;
+    save_plan_file(options.output, plan_file_of(session, q, plan, s.prediction, parts));
+  }
+  const auto rejection = too_large(job, s.prediction.memory);
+  if (session.common.json) {
+    print_json(session, "simulate", to_json(plan, s));
+  } else {
+    auto& out = session.terminal.out;
+    const auto& p = s.prediction;
+    const int width = std::clamp(session.terminal.columns, 40, 110);
+    const auto paragraph = [&](const std::string& text) {
+      for (const auto& line : wrap(text, width)) out << line << '\n';
+    };
+    paragraph(question_text(q));
+    paragraph(plan_key(plan));
+    paragraph(fmt::format(
+        "step {:.3f} s ({:.3f} to {:.3f} s in four of five cases), {:.0f} tokens/s/GPU, {:.1f} model "
+        "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
+        p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
+        100 * p.mfu_causal));
+    out << '\n';
+    print_time(session, s);
+    print_memory(session, s);
+    out << '\n';
+    paragraph(rejection
+                  ? "does not fit: " + rejection->text
+                  : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    if (!options.output.empty()) out << "written: " << options.output << '\n';
+    if (!options.trace.empty())
+      out << fmt::format(
+          "written: {}\nnext: open it in Perfetto (ui.perfetto.dev; it stays in the browser)\n",
+          options.trace);
+    else
+      out << "next: --trace step.json.gz writes the timeline for Perfetto\n";
+  }
+  return rejection ? ExitCode::no_feasible_plan : ExitCode::ok;
+}
+
+}  // namespace
+
+Verb simulate_verb() {
+  return {
+      .name = "simulate",
+      .summary = "simulate one layout: time, memory, timeline",
+      .description =
+          "Predicts one layout in detail: where the step's time goes (mean over stages; the parts sum to the "
+          "step), what each stage holds at its peak, and, with --trace, when every operation runs. Exit "
+          "code 4 when the layout is not possible or does not fit.",
+      .examples =
+          {{"one layout, with its timeline",
+            "sextant simulate --model llama-2-13b --cluster 8x8xa100-80gb --plan tp2.pp2.dp16.z1.mbs1.sel "
+            "--trace step.json.gz"},
+           {"the plan of a search", "sextant simulate --plan plan.json"},
+           {"the same plan on another network",
+            "sextant simulate --plan plan.json --set "
+            "fabric.bandwidth_GBps=50 --json"}},
+      .define = [](CLI::App& app) -> Run {
+        auto options = std::make_shared<SimulateVerbOptions>();
+        add_question_options(app, options->question, {.plan = true, .limits = false});
+        add_text(app,
+                 {.flag = "--trace",
+                  .metavar = "FILE",
+                  .text = "write the timeline as Chrome trace JSON (.gz: packed)"},
+                 options->trace);
+        add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "write a plan file"},
+                 options->output);
+        return [options](Session& session) { return run(session, *options); };
+      }};
+}
+
+}  // namespace sextant
