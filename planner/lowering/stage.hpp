@@ -83,7 +83,11 @@ class StageLowering {
     OpId arrival = kNoOp;
     std::array<OpId, 2> readers_before{kNoOp, kNoOp}, readers_after{kNoOp, kNoOp};
     OpId result = kNoOp;
+    std::uint32_t microbatch = 0;
   };
+  OpId& forward_start(const Slot& slot) {
+    return forward_starts_[slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+  }
   bool repeatable(const Slot&) const;
   template <class Emit>
   OpId emit_or_repeat(const Slot&, OpId arrival, const Emit&);
@@ -138,8 +142,10 @@ class StageLowering {
   int stage_;
   std::vector<Slot> order_;
   ParameterLayout layout_;
-  std::vector<SavedChunk> saved_;  // [slot.chunk * microbatches + microbatch]; one a chunk when nothing tells them apart
-  std::vector<Stamp> stamps_;      // [slot kind * vp + slot.chunk]
+  std::vector<SavedChunk>
+      saved_;  // [slot.chunk * microbatches + microbatch]; one a chunk when nothing tells them apart
+  std::vector<OpId> forward_starts_;  // of repeated forward slots, [slot.chunk * microbatches + microbatch]
+  std::vector<Stamp> stamps_;         // [slot kind * vp + slot.chunk]
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
