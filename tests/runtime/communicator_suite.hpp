@@ -81,7 +81,7 @@ std::vector<std::vector<T>> all_inputs(std::uint64_t seed, int ranks, std::int64
 template <class T>
 std::vector<T> poisoned(std::int64_t count) {
   std::vector<T> values(static_cast<std::size_t>(count));
-  std::memset(values.data(), 0xa5, values.size() * sizeof(T));
+  if (!values.empty()) std::memset(values.data(), 0xa5, values.size() * sizeof(T));
   return values;
 }
 
