@@ -72,7 +72,12 @@ ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::fi
     if (rule.cluster.empty()) {
       what += "@" + rule.preset;
     } else {
-      return load_cluster(fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, rule.cluster), presets);
+      ClusterSpec c =
+          load_cluster(fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, rule.cluster), presets);
+      // The same nodes are sold with devices of several sizes.
+      if (const DeviceSpec device = load_device(row.gpu, presets); device.name != c.device.name)
+        c.device = device;
+      return c;
     }
     break;
   }
@@ -134,7 +139,9 @@ std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, StageSplit 
     for (int l = 0; l < m.n_layers; ++l) {
       sum += layer;
       ++range.count;
-      if (sum > share * (static_cast<double>(out.size()) + 1) && static_cast<int>(out.size()) < chunks - 1) {
+      // A share that is met exactly is full: seen in peaks of runs whose head weighs four layers.
+      if (sum > share * (static_cast<double>(out.size()) + 1) * (1 - 1e-9) &&
+          static_cast<int>(out.size()) < chunks - 1) {
         out.push_back(range);
         range = {l + 1, 0};
       }

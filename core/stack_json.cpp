@@ -83,9 +83,15 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("saved_ffn", m.saved_ffn, at_least(0));
   io.optional("saved_rope", m.saved_rope, at_least(0));
   io.optional("saved_tp", m.saved_tp, at_least(0));
+  io.optional("saved_tp_shard", m.saved_tp_shard, at_least(0));
   io.optional("attention_scores", m.attention_scores, at_least(0));
+  io.optional("attention_scores_eager", m.attention_scores_eager, at_least(0));
   io.optional("full_recompute_hidden", m.full_recompute_hidden, at_least(0));
+  io.optional("recompute_share", m.recompute_share, between(0, 1));
   io.optional("logits_bytes", m.logits_bytes, at_least(0));
+  io.optional("logits_kept_bytes", m.logits_kept_bytes, at_least(0));
+  io.optional("loss_gather_bytes", m.loss_gather_bytes, at_least(0));
+  io.optional("transient_hidden", m.transient_hidden, at_least(0));
   io.optional("gradient_bytes", m.gradient_bytes, at_least(0));
   io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
   io.optional("fragmentation", m.fragmentation, between(1, 10));

@@ -86,13 +86,20 @@ struct StackMemory {
   double saved_ffn = 4.0;         // c2: copies of the FFN width kept, times 2f bytes
   double saved_rope = 4.4;        // cr: extra bytes per channel of q and k
   double saved_tp = 2.0;          // cu: extra bytes per hidden channel when tp > 1
-  double attention_scores = 0.0;  // bytes per score kept (unfused kernels)
-  double full_recompute_hidden = 1.1;
-  double logits_bytes = 2.4;
-  double gradient_bytes = 4.0;   // G per local parameter before sharding
-  double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
-  double fragmentation = 1.06;   // reserved / allocated
-  Bytes outside;                 // context, NCCL, libraries
+  double saved_tp_shard = 0.0;    // ... and of the slice that sequence parallelism leaves
+  double attention_scores = 4.3;  // bytes per score kept by a fused scale-mask-softmax kernel
+  double attention_scores_eager =
+      9.3;                             // ... by separate mask, softmax and dropout; online softmax keeps none
+  double full_recompute_hidden = 1.1;  // bytes per hidden channel that a fully recomputed layer keeps
+  double recompute_share = 1.0;        // of a layer's activations, alive at once while it is recomputed
+  double logits_bytes = 2.4;           // per local logit, from the head's forward to its backward
+  double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
+  double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
+  double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1
+  double gradient_bytes = 4.0;         // G per local parameter before sharding
+  double ddp_extra_bytes = 0.0;        // per local parameter when state is not sharded
+  double fragmentation = 1.06;         // reserved / allocated
+  Bytes outside;                       // context, NCCL, libraries
   bool operator==(const StackMemory&) const = default;
 };
 

@@ -7,6 +7,17 @@ namespace {
 
 std::int64_t bytes(double x) { return static_cast<std::int64_t>(std::llround(x)); }
 
+double score_bytes(const StackSpec& stack) {
+  switch (stack.kernels.attention) {
+    case AttentionKernel::unfused:
+      return stack.memory.attention_scores_eager;
+    case AttentionKernel::fused_softmax:
+      return stack.memory.attention_scores;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
@@ -24,11 +35,11 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   const double scale = element / 2.0;  // the coefficients count bytes of 16-bit training
 
   const double norm = k.saved_hidden * h / split + (stack.kernels.norm_fused ? 0.0 : 7.0 * h / split);
-  const double tp_copy = plan.tp > 1 ? k.saved_tp * h / 2.0 : 0.0;
+  const double tp_copy = plan.tp > 1 ? (k.saved_tp + k.saved_tp_shard / split) * h / 2.0 : 0.0;
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
-  const double scores = plan.recompute.kind == RecomputeKind::none
-                            ? k.attention_scores * local.heads * static_cast<double>(training.seq_len)
-                            : 0.0;
+  const double scores = plan.recompute.kind == RecomputeKind::selective
+                            ? 0.0
+                            : score_bytes(stack) * local.heads * static_cast<double>(training.seq_len);
 
   ActivationBytes b;
   b.stream = bytes(element * T * h / split);
@@ -41,7 +52,13 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.saved_head = bytes(scale * T * k.saved_hidden * h / split);
   b.qkv_gradient = bytes(element * T * (heads + 2.0 * kv));
   b.kv_gathered = plan.cp > 1 ? bytes(element * T * plan.cp * 2.0 * kv) : 0;
-  b.logits = bytes(k.logits_bytes * T * local.vocab);
+  b.again_attention = bytes(k.recompute_share * static_cast<double>(b.saved_attention));
+  b.again_mlp = bytes(k.recompute_share * static_cast<double>(b.saved_mlp));
+  const double gathered_logits =
+      stack.rules.loss_gathers_logits && plan.tp > 1 ? k.loss_gather_bytes * t : 0.0;
+  b.logits = bytes((k.logits_bytes + gathered_logits) * T * local.vocab);
+  b.logits_kept = microbatches(plan, training) > 1 ? bytes(k.logits_kept_bytes * T * local.vocab) : 0;
+  b.transient = plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0;
   b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;
   return b;
 }

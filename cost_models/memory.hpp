@@ -21,10 +21,14 @@ struct ActivationBytes {
   std::int64_t saved_attention = 0;  // kept by the attention half of a layer until its backward
   std::int64_t saved_mlp = 0;        // kept by the MLP half
   std::int64_t saved_input = 0;      // kept by a fully recomputed layer
+  std::int64_t again_attention = 0;  // alive while a fully recomputed layer's attention half runs
+  std::int64_t again_mlp = 0;        // ... its MLP half
   std::int64_t saved_head = 0;       // kept by the final norm
   std::int64_t qkv_gradient = 0;     // dQ, dK, dV between attention and QKV backward
   std::int64_t kv_gathered = 0;      // K and V of the whole sequence, cp > 1
   std::int64_t logits = 0;           // from the head's forward to its backward
+  std::int64_t logits_kept = 0;      // held on the head's stage beside them, all step long
+  std::int64_t transient = 0;        // held by every stage beside its layers, all step long
   std::int64_t loss_stats = 0;  // per token: maximum, sum of exponentials, target logit; all tp ranks' (fp32)
 };
 ActivationBytes activation_bytes(const ModelSpec&, const TrainingSpec&, const ParallelPlan&,

@@ -154,20 +154,20 @@ class Walk {
   }
 
   std::int64_t layer_forward(Running& r, BufferKind kept, bool again, std::int64_t branch) const {
-    r.alloc(kept, b_.saved_attention);
+    r.alloc(kept, again ? b_.again_attention : b_.saved_attention);
     r.drop(branch);
     if (sp_) r.temporary(b_.gathered), r.drop(b_.gathered);
     r.temporary(b_.kv_gathered);
     r.temporary(b_.gathered);
     r.drop(b_.kv_gathered);
-    if (again) r.free(kept, b_.saved_attention);
+    if (again) r.free(kept, b_.again_attention);
     branch = leave_tp(r);
-    r.alloc(kept, b_.saved_mlp);
+    r.alloc(kept, again ? b_.again_mlp : b_.saved_mlp);
     r.drop(branch);
     if (sp_) r.temporary(b_.gathered);
     r.temporary(b_.gathered);
     if (sp_) r.drop(b_.gathered);
-    if (again) r.free(kept, b_.saved_mlp);
+    if (again) r.free(kept, b_.again_mlp);
     return leave_tp(r);
   }
 
@@ -176,13 +176,13 @@ class Walk {
     const bool resident = !again && layer < c_.plan.activation_offload;  // in the ring of fetched layers
     const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
     if (again) {
-      r.alloc(kept, b_.saved_attention);
+      r.alloc(kept, b_.again_attention);
       if (sp_) r.temporary(b_.gathered), r.drop(b_.gathered);
       r.temporary(b_.kv_gathered);
       r.temporary(b_.gathered);
       r.drop(b_.kv_gathered);
       std::int64_t branch = leave_tp(r);
-      r.alloc(kept, b_.saved_mlp);
+      r.alloc(kept, b_.again_mlp);
       r.drop(branch);
       r.free(BufferKind::activation, b_.saved_input);
       if (sp_) r.temporary(b_.gathered);
@@ -197,7 +197,7 @@ class Walk {
     if (sp_) r.drop(b_.gathered);
     std::int64_t dx = leave_tp(r);
     r.drop(dx);
-    if (!split_ && !resident) r.free(kept, b_.saved_mlp);
+    if (!split_ && !resident) r.free(kept, again ? b_.again_mlp : b_.saved_mlp);
     // attention half
     if (sp_) r.temporary(b_.gathered);
     r.temporary(b_.kv_gathered);
@@ -211,7 +211,7 @@ class Walk {
     if (!split_) r.drop(b_.qkv_gradient);
     dx = leave_tp(r);
     r.drop(dx);
-    if (!split_ && !resident) r.free(kept, b_.saved_attention);
+    if (!split_ && !resident) r.free(kept, again ? b_.again_attention : b_.saved_attention);
   }
 
   const Context& c_;
@@ -253,6 +253,8 @@ void add_resident(const Context& c, int stage, Running::ByKind& base, std::int64
   if (c.ring_gradients())
     add(BufferKind::communication, 2 * rounded(c.state.gradient * static_cast<double>(largest)));
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
+  add(BufferKind::workspace, c.activation.transient);
+  if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);
   if (c.plan.activation_offload > 0)
     add(BufferKind::activation,
         (c.plan.offload_horizon + 1) * (c.activation.saved_attention + c.activation.saved_mlp));
@@ -298,6 +300,17 @@ Bytes StageMemory::allocated() const {
   for (std::size_t k = 0; k < at_peak.size(); ++k)
     if (static_cast<BufferKind>(k) != BufferKind::host) total += at_peak[k];
   return Bytes(total);
+}
+
+double as_measured(const StageMemory& m, const std::string& kind) {
+  if (kind == "torch_reserved") return gib(m.allocated() + m.fragmented);
+  if (kind.starts_with("torch")) return gib(m.allocated());
+  return gib(m.reserved());
+}
+
+double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {
+  const double over = static_cast<double>(reserved.v) / static_cast<double>(capacity.v) - 1;
+  return 1 / (1 + std::exp(-over / scale));
 }
 
 MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/execution_graph.hpp"
@@ -32,6 +33,14 @@ struct MemoryEstimate {
   Bytes allocated() const { return stages[static_cast<std::size_t>(heaviest)].allocated(); }
   Bytes reserved() const { return stages[static_cast<std::size_t>(heaviest)].reserved(); }
 };
+
+// What a measured peak of this kind counts, in GiB: torch's allocator ("torch_peak", "torch_allocated"), what that
+// reserved ("torch_reserved"), or the whole device ("nvidia_smi", "device").
+double as_measured(const StageMemory&, const std::string& memory_kind);
+
+// Chance that what is predicted to be reserved does not fit: the prediction's relative error is taken as logistic.
+inline constexpr double kOverflowScale = 0.03;
+double chance_of_overflow(Bytes reserved, Bytes capacity, double scale = kOverflowScale);
 
 MemoryEstimate estimate_memory(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const StackSpec&);
 

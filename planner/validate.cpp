@@ -33,13 +33,6 @@ double uncertainty(const ResolvedRun& run) {
   return u * run.interval;
 }
 
-// What the row's memory figure counts: torch's allocator, what it reserved, or the whole device.
-double as_measured(const StageMemory& m, const std::string& kind) {
-  if (kind == "torch_reserved") return gib(m.allocated() + m.fragmented);
-  if (kind.starts_with("torch")) return gib(m.allocated());
-  return gib(m.reserved());
-}
-
 void predict_memory(const RunRow& row, const ResolvedRun& run, RunPrediction& out) {
   constexpr double kMemoryUncertainty = 0.12;  // relative, both ways
   const MemoryEstimate estimate = estimate_memory(run.model, run.training, run.plan, run.stack);

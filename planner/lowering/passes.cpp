@@ -124,8 +124,8 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     const bool again = recomputed(i);
     if (again) layer.input = activation(c_.activation.saved_input);
     layer.attention =
-        again ? temporary(c_.activation.saved_attention) : activation(c_.activation.saved_attention);
-    layer.mlp = again ? temporary(c_.activation.saved_mlp) : activation(c_.activation.saved_mlp);
+        again ? temporary(c_.activation.again_attention) : activation(c_.activation.saved_attention);
+    layer.mlp = again ? temporary(c_.activation.again_mlp) : activation(c_.activation.saved_mlp);
     branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
     if (!again && offloaded(i)) copy_out(at, layer, last_);
   }
@@ -247,8 +247,8 @@ void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId s
   const bool again = recomputed(at.layer - range(at.chunk).first);
   if (again) {
     // The layer's forward once more, from its kept input, into temporaries that this backward consumes.
-    layer.attention = temporary(c_.activation.saved_attention);
-    layer.mlp = temporary(c_.activation.saved_mlp);
+    layer.attention = temporary(c_.activation.again_attention);
+    layer.mlp = temporary(c_.activation.again_mlp);
     layer_forward(at, Pass::recompute, layer, layer.input, kNoBuffer, kNoBuffer);
   }
   mlp_backward(at, layer, stream, again);

@@ -111,6 +111,9 @@ void StageLowering::make_buffers() {
   if (c_.sp())
     for (BufferId& slot : regathered_)
       slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);
+  if (c_.activation.transient > 0) e_.buffer(BufferKind::workspace, stage_, c_.activation.transient, true);
+  if (c_.activation.logits_kept > 0 && stage_ == c_.stage_of(c_.n_chunks() - 1))
+    e_.buffer(BufferKind::logits, stage_, c_.activation.logits_kept, true);
   if (c_.stack.rules.clip_gradients) {
     norm_buffer_ =
         e_.buffer(BufferKind::workspace, stage_, 8 * static_cast<std::int64_t>(layout_.buckets.size()), true);

@@ -57,10 +57,22 @@ StackSpec reducing_every_microbatch() {
   return stack;
 }
 
+// Every coefficient in play: scores kept, a second set of logits, logits gathered, a partial recomputation.
+StackSpec with_copies() {
+  StackSpec stack;
+  stack.kernels.attention = AttentionKernel::unfused;
+  stack.rules.loss_gathers_logits = true;
+  stack.memory.recompute_share = 0.4;
+  stack.memory.logits_kept_bytes = 6.9;
+  stack.memory.loss_gather_bytes = 24;
+  stack.memory.transient_hidden = 14;
+  return stack;
+}
+
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
-  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch()})
+  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto walked = walk(g);
