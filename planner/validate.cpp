@@ -9,6 +9,7 @@
 #include "core/plan_links.hpp"
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
+#include "planner/doubt.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
@@ -24,23 +25,14 @@ CostConstants constants_of(const std::string& generation, const PredictOptions& 
   return load_cost_preset(generation, options.preset_dir / "cost").constants;
 }
 
-// Half width of the interval, relative: compute-bound steps are known best, exposed communication and tensor
-// parallelism that leaves the node least (design notes on accuracy).
-double uncertainty(const ResolvedRun& run) {
-  double u = 0.08;
-  if (run.plan.replicas() > 8 && run.cluster.nodes > 1) u = 0.15;
-  if (run.plan.tp > run.cluster.node.gpus * run.cluster.node.domain_nodes) u = 0.4;
-  return u * run.interval;
-}
-
-void predict_memory(const RunRow& row, const ResolvedRun& run, RunPrediction& out) {
-  constexpr double kMemoryUncertainty = 0.12;  // relative, both ways
-  const MemoryEstimate estimate = estimate_memory(run.model, run.training, run.plan, run.stack);
-  const double peak =
-      as_measured(estimate.stages[static_cast<std::size_t>(estimate.heaviest)], row.memory_kind);
-  const double u = kMemoryUncertainty * run.interval;
-  out.memory_GiB = peak, out.memory_lower_GiB = peak * (1 - u), out.memory_upper_GiB = peak * (1 + u);
-  out.fits = estimate.reserved() <= run.cluster.device.memory;
+// The step if every collective, transfer and copy took no time.
+double without_communication(const ExecutionGraph& graph, std::vector<OpCost> costs,
+                             const SimulateOptions& how, SimulateScratch& scratch) {
+  for (std::size_t w = 0; w < costs.size(); ++w)
+    if (!std::holds_alternative<BlockWork>(graph.works[w]) &&
+        !std::holds_alternative<StateWork>(graph.works[w]))
+      costs[w].duration = Seconds(0);
+  return simulated_step(graph, costs, how, scratch).v;
 }
 
 }  // namespace
@@ -49,13 +41,14 @@ RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const Pred
   RunPrediction out;
   out.run_id = row.run_id;
   try {
-    const ResolvedRun run = resolve(row, map, options.preset_dir);
+    ResolvedRun run = resolve(row, map, options.preset_dir);
     out.stack = run.stack.name;
     out.note = run.note;
     if (const auto problems = validate(run.plan, run.model, run.training); !problems.empty()) {
       out.note = to_string(problems.front());
       return out;
     }
+    if (options.adjust) options.adjust(run);
     const Topology topology(run.cluster);
     const PlanLinks links = plan_links(topology, run.plan);
     const ExecutionGraph graph =
@@ -65,12 +58,28 @@ RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const Pred
     const StackKernels& k = run.stack.kernels;
     SimulateScratch scratch;
     const SimulateOptions how{k.comm_slows_compute, k.compute_slows_comm, {}};
-    const double graph_s = simulated_step(graph, price(graph, model), how, scratch).v;
+    const std::vector<OpCost> costs = price(graph, model);
+    const double graph_s = simulated_step(graph, costs, how, scratch).v;
     const double stragglers = 1 + k.straggler_per_log2_node * std::log2(std::max(1, run.cluster.nodes));
+
+    const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
+    const Bytes capacity = run.cluster.device.memory;
+    const double filled = static_cast<double>(memory.reserved().v) / static_cast<double>(capacity.v);
+    out.fits = memory.reserved() <= capacity;
+    out.chance_of_overflow = chance_of_overflow(memory.reserved(), capacity);
+
     const double step = graph_s * stragglers + k.step_overhead.v;
-    const double u = uncertainty(run);
-    predict_memory(row, run, out);
-    out.step_s = step, out.step_lower_s = step * (1 - u), out.step_upper_s = step * (1 + u);
+    out.step_s = step;
+    out.exposed_share = 1 - without_communication(graph, costs, how, scratch) / graph_s;
+
+    const Doubt doubt = doubt_of(run, filled, out.exposed_share);
+    const double u = step_half_width(doubt) * run.interval;
+    out.doubt = doubt;
+    out.step_lower_s = step / (1 + u), out.step_upper_s = step * (1 + u);
+    const double peak =
+        as_measured(memory.stages[static_cast<std::size_t>(memory.heaviest)], row.memory_kind);
+    const double m = memory_half_width(doubt) * run.interval;
+    out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
   } catch (const std::exception& e) {  // one bad row does not end the others
     out.note = e.what();
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "core/framework_map.hpp"
 #include "core/run_row.hpp"
 #include "cost_models/constants.hpp"
+#include "planner/doubt.hpp"
 
 namespace sextant {
 
@@ -19,6 +21,9 @@ struct RunPrediction {
   std::optional<double> step_s, step_lower_s, step_upper_s;
   std::optional<double> memory_GiB, memory_lower_GiB, memory_upper_GiB;
   std::optional<bool> fits;
+  std::optional<double> chance_of_overflow;  // that it does not fit, [0, 1]
+  std::optional<Doubt> doubt;                // why the intervals are as wide as they are
+  double exposed_share = 0;                  // of the step that collectives and copies lengthen it by
   std::string stack;
   std::string note;  // why a cell is empty, or what was assumed
 };
@@ -27,6 +32,8 @@ struct PredictOptions {
   std::filesystem::path preset_dir;
   // Replaces the constants of a generation's preset: what a calibration tries.
   const std::vector<CostPreset>* constants = nullptr;
+  // Changes a run before it is priced, when set: constants of its stack or fabric.
+  std::function<void(ResolvedRun&)> adjust = {};
 };
 
 RunPrediction predict_run(const RunRow&, const FrameworkMap&, const PredictOptions&);
