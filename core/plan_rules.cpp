@@ -1,5 +1,6 @@
 // What makes a plan lawful for a model and a batch. Rules of one framework stand in its stack preset.
 #include <algorithm>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -10,14 +11,25 @@ namespace {
 
 class Rules {
  public:
-  void require(bool holds, std::string_view key, auto value, std::string expected, std::string hint = "") {
+  // Texts are made only when they are needed: plans are checked by the hundred thousand.
+  template <class Value, class Expected>
+  void require(bool holds, std::string_view key, const Value& value, const Expected& expected,
+               const char* hint = "") {
     if (!holds)
-      problems_.push_back(
-          {"", std::string(key), fmt::format("{}", value), std::move(expected), std::move(hint)});
+      problems_.push_back({"", std::string(key), fmt::format("{}", made(value)), made(expected), hint});
   }
   void divides(int divisor, std::string_view divisor_key, int number, std::string_view what) {
     require(divisor > 0 && number % divisor == 0, divisor_key, divisor,
-            fmt::format("a divisor of {} {}", what, number));
+            [&] { return fmt::format("a divisor of {} {}", what, number); });
+  }
+  template <class Text>
+  static auto made(const Text& text) {
+    if constexpr (std::is_invocable_v<Text>)
+      return text();
+    else if constexpr (std::is_convertible_v<Text, std::string>)
+      return std::string(text);
+    else
+      return text;
   }
   std::vector<Problem> take() { return std::move(problems_); }
   bool clean() const { return problems_.empty(); }
@@ -34,9 +46,12 @@ void ranges(Rules& r, const ParallelPlan& p) {
                                    {"vp", p.vp},
                                    {"micro_batch", p.micro_batch},
                                    {"last_bucket_split", p.last_bucket_split}})
-    r.require(value >= 1 && value <= kMaxDegree, key, value, fmt::format("from 1 to {}", kMaxDegree));
+    r.require(value >= 1 && value <= kMaxDegree, key, value,
+              [&] { return fmt::format("from 1 to {}", kMaxDegree); });
   r.require(!r.clean() || degrees_fit(p), "tp * cp * pp * dp", static_cast<double>(p.tp) * p.cp * p.pp * p.dp,
-            fmt::format("at most {} ranks, and at most {} chunks (pp * vp)", kMaxWorld, kMaxChunks));
+            [&] {
+              return fmt::format("at most {} ranks, and at most {} chunks (pp * vp)", kMaxWorld, kMaxChunks);
+            });
   r.require(p.zero_stage >= 0 && p.zero_stage <= 3, "zero_stage", p.zero_stage, "from 0 to 3");
   r.require(p.shard_degree >= 0, "shard_degree", p.shard_degree, "0 (all dp * cp ranks) or more");
   r.require(p.optimizer_offload >= 0 && p.optimizer_offload <= 1, "optimizer_offload", p.optimizer_offload,
@@ -46,10 +61,13 @@ void ranges(Rules& r, const ParallelPlan& p) {
   r.require(p.bucket_elements >= 0, "bucket_elements", p.bucket_elements, "0 (the stack's rule) or more");
   std::array<Axis, 4> axes = p.axis_order;
   std::sort(axes.begin(), axes.end());
-  r.require(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "axis_order",
-            fmt::format("{} {} {} {}", name(p.axis_order[0]), name(p.axis_order[1]), name(p.axis_order[2]),
-                        name(p.axis_order[3])),
-            "tp, cp, dp and pp once each");
+  r.require(
+      std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "axis_order",
+      [&] {
+        return fmt::format("{} {} {} {}", name(p.axis_order[0]), name(p.axis_order[1]), name(p.axis_order[2]),
+                           name(p.axis_order[3]));
+      },
+      "tp, cp, dp and pp once each");
 }
 
 void own_contradictions(Rules& r, const ParallelPlan& p) {
@@ -57,8 +75,10 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
             "sequence parallelism splits over the TP ranks");
   r.require(p.tp > 1 || !p.overlap_tp, "overlap_tp", true, "false with tp 1");
   const bool interleaved = p.schedule == PipelineSchedule::interleaved;
-  r.require(p.vp == 1 || interleaved, "vp", p.vp, fmt::format("1 with the {} schedule", name(p.schedule)),
-            "only the interleaved schedule has virtual stages");
+  r.require(
+      p.vp == 1 || interleaved, "vp", p.vp,
+      [&] { return fmt::format("1 with the {} schedule", name(p.schedule)); },
+      "only the interleaved schedule has virtual stages");
   r.require(p.vp > 1 || !interleaved, "schedule", name(p.schedule), "vp of 2 or more with it");
   r.require(p.pp > 1 || p.vp == 1, "vp", p.vp, "1 without a pipeline (pp 1)");
   r.require(p.pp > 1 || interleaved || p.schedule == PipelineSchedule::one_f_one_b, "schedule",
@@ -67,11 +87,12 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
             p.activation_offload, "0 with the zero_bubble schedule",
             "its weight halves need the activations again after the place they were fetched into is reused");
   r.require(p.shard_degree == 0 || p.replicas() % p.shard_degree == 0, "shard_degree", p.shard_degree,
-            fmt::format("a divisor of dp * cp {}", p.replicas()));
+            [&] { return fmt::format("a divisor of dp * cp {}", p.replicas()); });
   r.require(p.zero_stage > 0 || p.shard_degree <= 1, "shard_degree", p.shard_degree,
             "0 or 1 with ZeRO stage 0", "ZeRO stage 1, 2 or 3 says what is sharded");
   r.require(p.recompute.kind == RecomputeKind::full || p.recompute.layers < 0, "recompute_layers",
-            p.recompute.layers, fmt::format("none with {} recompute", name(p.recompute.kind)));
+            p.recompute.layers,
+            [&] { return fmt::format("none with {} recompute", name(p.recompute.kind)); });
   r.require(p.recompute.layers != 0, "recompute_layers", 0, "1 layer or more",
             "recompute none says the same");
 }
@@ -80,56 +101,59 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
   const int n_chunks = p.pp * p.vp;
   if (p.chunks.empty()) {
     r.require(n_chunks <= m.n_layers, "pp * vp", n_chunks,
-              fmt::format("at most the {} layers of the model", m.n_layers));
+              [&] { return fmt::format("at most the {} layers of the model", m.n_layers); });
   } else {
     r.require(static_cast<int>(p.chunks.size()) == n_chunks, "chunk_layers", p.chunks.size(),
-              fmt::format("pp * vp = {} of them", n_chunks));
+              [&] { return fmt::format("pp * vp = {} of them", n_chunks); });
     std::int64_t next = 0;
     for (std::size_t c = 0; c < p.chunks.size(); ++c) {
       const std::string key = fmt::format("chunk_layers[{}]", c);
       r.require(p.chunks[c].first == next, key, p.chunks[c].first,
-                fmt::format("first layer {}, where the chunk before it ends", next));
+                [&] { return fmt::format("first layer {}, where the chunk before it ends", next); });
       // The outer chunks may hold the embedding or the head alone.
       const int least = c == 0 || c + 1 == p.chunks.size() ? 0 : 1;
       r.require(p.chunks[c].count >= least && p.chunks[c].count <= m.n_layers, key, p.chunks[c].count,
-                fmt::format("from {} to {} layers", least, m.n_layers));
+                [&] { return fmt::format("from {} to {} layers", least, m.n_layers); });
       next = std::int64_t{p.chunks[c].first} + p.chunks[c].count;
     }
     r.require(next == m.n_layers, "chunk_layers", next,
-              fmt::format("all {} layers of the model covered", m.n_layers));
+              [&] { return fmt::format("all {} layers of the model covered", m.n_layers); });
   }
   if (!r.clean()) return;
   int longest = 0;
   for (const auto& chunk : layer_ranges(p, m.n_layers)) longest = std::max(longest, chunk.count);
   r.require(p.recompute.layers <= longest, "recompute_layers", p.recompute.layers,
-            fmt::format("at most the {} layers of the longest chunk", longest));
+            [&] { return fmt::format("at most the {} layers of the longest chunk", longest); });
   r.require(p.activation_offload <= longest, "activation_offload", p.activation_offload,
-            fmt::format("at most the {} layers of the longest chunk", longest));
+            [&] { return fmt::format("at most the {} layers of the longest chunk", longest); });
 }
 
 void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   r.divides(p.tp, "tp", m.n_heads, "n_heads");
   // With more TP ranks than key/value heads each head is held by several ranks.
   r.require(m.n_kv_heads % p.tp == 0 || p.tp % m.n_kv_heads == 0, "tp", p.tp,
-            fmt::format("a divisor or a multiple of n_kv_heads {}", m.n_kv_heads));
+            [&] { return fmt::format("a divisor or a multiple of n_kv_heads {}", m.n_kv_heads); });
   r.divides(p.tp, "tp", m.ffn_hidden, "ffn_hidden");
   // Causal balance gives every CP rank two slices, one from each end of the sequence.
   const int slices = p.cp > 1 ? 2 * p.cp : 1;
-  r.require(t.seq_len % slices == 0, "cp", p.cp, fmt::format("2 * cp to divide seq_len {}", t.seq_len));
+  r.require(t.seq_len % slices == 0, "cp", p.cp,
+            [&] { return fmt::format("2 * cp to divide seq_len {}", t.seq_len); });
   if (p.sequence_parallel && t.seq_len % slices == 0)
-    r.require(
-        t.seq_len / p.cp % p.tp == 0, "tp", p.tp,
-        fmt::format("a divisor of the {} tokens of a CP rank (sequence parallelism)", t.seq_len / p.cp));
+    r.require(t.seq_len / p.cp % p.tp == 0, "tp", p.tp, [&] {
+      return fmt::format("a divisor of the {} tokens of a CP rank (sequence parallelism)", t.seq_len / p.cp);
+    });
   const std::int64_t sequences = static_cast<std::int64_t>(p.micro_batch) * p.dp;
   r.require(t.global_batch % sequences == 0, "micro_batch * dp", sequences,
-            fmt::format("a divisor of the global batch {}", t.global_batch));
+            [&] { return fmt::format("a divisor of the global batch {}", t.global_batch); });
   const int m_batches = microbatches(p, t);
   if (p.schedule == PipelineSchedule::interleaved && m_batches > 0)
-    r.require(m_batches % p.pp == 0, "pp", p.pp,
-              fmt::format("a divisor of the {} micro-batches (interleaved schedule)", m_batches));
+    r.require(m_batches % p.pp == 0, "pp", p.pp, [&] {
+      return fmt::format("a divisor of the {} micro-batches (interleaved schedule)", m_batches);
+    });
   if (m.position == PositionKind::learned)
-    r.require(t.seq_len <= m.max_positions, "seq_len", t.seq_len,
-              fmt::format("at most the {} rows of the model's position table", m.max_positions));
+    r.require(t.seq_len <= m.max_positions, "seq_len", t.seq_len, [&] {
+      return fmt::format("at most the {} rows of the model's position table", m.max_positions);
+    });
 }
 
 }  // namespace
