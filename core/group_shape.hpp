@@ -16,10 +16,10 @@ struct GroupShape {
   BytesPerSecond network_bandwidth;  // share of one node's NICs for all ranks of the group in that node, per
                                      // direction, after the fabric's efficiency, NIC sharing, degraded links
                                      // and oversubscription; 0 if unused
-  Seconds node_latency;     // one hop inside the node
-  Seconds network_latency;  // one hop between nodes
-  bool switched = false;    // NVSwitch (all-to-all) rather than a mesh or PCIe
-  bool in_network = false;  // NVLS / SHARP can reduce in the switch
+  Seconds node_latency;              // one hop inside the node
+  Seconds network_latency;           // one hop between nodes
+  bool switched = false;             // NVSwitch (all-to-all) rather than a mesh or PCIe
+  bool in_network = false;           // NVLS / SHARP can reduce in the switch
   bool operator==(const GroupShape&) const = default;
 };
 

@@ -20,13 +20,15 @@ template <class DurationOf>
 double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of) {
   const Op* ops = g.ops.data();
   const OpId* deps = g.deps.data();
-  double *end = scratch.end.data(), *duration = scratch.duration.data(), *lane_free = scratch.lane_free.data();
+  double *end = scratch.end.data(), *duration = scratch.duration.data(),
+         *lane_free = scratch.lane_free.data();
   std::fill(scratch.lane_free.begin(), scratch.lane_free.end(), 0.0);
   const std::size_t n = g.ops.size();
   for (std::size_t i = 0; i < n; ++i) {
     const Op& op = ops[i];
     double start = lane_free[op.lanes[0]];
-    for (std::uint32_t d = op.dep_begin, last = d + op.dep_count; d < last; ++d) start = std::max(start, end[deps[d]]);
+    for (std::uint32_t d = op.dep_begin, last = d + op.dep_count; d < last; ++d)
+      start = std::max(start, end[deps[d]]);
     const double took = duration_of(i, op);
     duration[i] = took;
     if (op.lanes[1] != kNoLane) {
@@ -101,7 +103,8 @@ Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
     return scratch.price[op.work] * (slowed ? factor[op.stage] : 1.0);
   });
   if (interfere(g, options, scratch))
-    makespan = sweep(g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; });
+    makespan =
+        sweep(g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; });
   return Seconds(makespan);
 }
 

@@ -13,7 +13,8 @@ bool StageLowering::recomputed(int layer_in_chunk) const {
 
 SavedChunk& StageLowering::saved(const Slot& slot) {
   const bool shared = saved_.size() == static_cast<std::size_t>(c_.plan.vp);
-  return saved_[shared ? slot.chunk : slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
+  return saved_[shared ? slot.chunk
+                       : slot.chunk * static_cast<std::size_t>(c_.microbatches) + slot.microbatch];
 }
 
 Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, LaneId on) const {
