@@ -135,6 +135,8 @@ class RankGrid {
 
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);
+// The same for a model and training that are known to be valid: what a search asks.
+std::vector<Problem> validate_checked(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);
 
 // As an object with one field per member, chunks as `chunk_layers`; a plan key (a string) is read as well.
 void to_json(nlohmann::json&, const ParallelPlan&);
