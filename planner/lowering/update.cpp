@@ -226,7 +226,8 @@ void StageLowering::begin_step() {
     update(0, n);
     for (int b = n - 1; gather && b >= 0; --b) last_gather = gather_bucket(b);
   }
-  if (!gather && !c_.ring_parameters()) e_.after(stage_, host_updated_), host_updated_ = kNoOp;
+  const bool fetched = c_.ring_parameters() && (layout_.shards > 1 || c_.plan.parameter_offload);
+  if (!gather && !fetched) e_.after(stage_, host_updated_), host_updated_ = kNoOp;
   if (gather && c_.plan.overlap_param_gather && !c_.stack.rules.gather_beside_forward) {
     e_.after(stage_, last_gather);
     std::fill(gathered_.begin(), gathered_.end(), kNoOp);
