@@ -22,8 +22,9 @@ struct LayerTimes {
   double embedding_forward = 0, embedding_backward = 0, residual = 0;
   double head_forward = 0, head_backward = 0, head_weight = 0;
   double send = 0;
-  double slowed =
-      0;  // a backward layer is at least that much longer for gathers beside it, from the second on
+  double regather = 0;  // collectives beside a backward layer whose activations were kept (under SP)
+  double slowed = 0;    // such a layer is at least that much longer for them, from the second on, when steady
+  double copy_out = 0, copy_in = 0;  // of one layer's offloaded activations
 
   double layer_total(bool recomputed) const {
     return forward + weight + (recomputed ? recompute + backward_again : backward);
@@ -38,20 +39,39 @@ struct PipelineTimes {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool beside = true;                             // transfers leave the compute lane free
   std::vector<double> forward, backward, weight;  // by model chunk
-  std::vector<double> layer_backward;             // by model chunk: one layer, the least
-  std::vector<double> send;                       // by stage: to the next one, and gradients back
+  std::vector<double> busy;            // by model chunk: compute of the backward slot, without waits
+  std::vector<double> layer_backward;  // by model chunk: one layer, the least
+  std::vector<double> send;            // by stage: to the next one, and gradients back
+  std::vector<double> slowed;          // by model chunk: part of `backward` that is interference
+  std::vector<double> regather;        // by model chunk: collectives beside one backward slot
+  std::vector<double> copies;          // by stage: busiest copy lane, over the step
+  double slows = 0;                    // StackKernels::comm_slows_compute
+  // Offloaded activations: layer by layer, since a copy waits for a place in the ring.
+  struct OffloadedChunk {
+    int count = 0, first = 0, last = 0;  // layers; those from `first` to before `last` rest on the host
+    double forward = 0, backward = 0, backward_again = 0, copy_out = 0, copy_in = 0;  // of one layer
+    double lead_forward = 0, lead_backward = 0;  // embedding before the layers; head before their backward
+  };
+  std::vector<OffloadedChunk> offloaded;  // by model chunk; empty without
+  int ring = 0;                           // layers fetched back that fit the device
 };
-PipelineTimes pipeline_times(const ParallelPlan&, const ModelSpec&, const StackSpec&, int microbatches,
-                             const std::vector<LayerTimes>& by_stage);
+// `chunks` are the layers of each model chunk. `steady`: nothing but the pipeline holds up a slot (see is_steady), so
+// that gathers beside it are known to slow it. `out` is reused.
+void pipeline_times(const ParallelPlan&, const std::vector<LayerRange>& chunks, const StackSpec&,
+                    int microbatches, const std::vector<LayerTimes>& by_stage, bool steady,
+                    PipelineTimes& out);
+bool is_steady(const ParallelPlan&, const StackRules&);
 
 // What parameters, gradients and optimizer state add to one stage.
 struct StateTimes {
-  double start = 0;                          // the compute lane is taken until here when the step begins
-  std::vector<double> ready;                 // by chunk of the stage: its parameters are all there
-  double per_forward = 0, per_backward = 0;  // added to every slot of the stage, spread over its chunks
-  double lane_total = 0;                     // the busiest other lane, over the whole step
-  double on_compute = 0;                     // reductions on the compute lane, once
-  double on_compute_last = 0;                // those of them in the stage's last slot
+  double start = 0;                              // the compute lane is taken until here when the step begins
+  double earliest = 0;                           // the same whatever the buckets are
+  std::vector<double> ready;                     // by chunk of the stage: its parameters are all there
+  double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks
+  double forward_floor = 0, backward_floor = 0;  // a slot is never shorter: units fetched and reduced in turn
+  double lane_total = 0;                         // the busiest other lane, over the whole step
+  double on_compute = 0;                         // reductions on the compute lane, once
+  double on_compute_last = 0;                    // those of them in the stage's last slot
   struct Reduction {
     std::uint16_t chunk = 0;   // of the stage
     std::uint16_t layers = 0;  // backward layers of that slot that come before it
@@ -60,6 +80,11 @@ struct StateTimes {
   std::vector<Reduction> beside;  // in order of readiness
   double last_beside = 0;         // the last of them
   double beside_total = 0;
+  // Collectives beside compute over the whole step without the last reduction, and the lanes that they take.
+  double collectives = 0;
+  int collective_lanes = 0;
+  // What remains of it whatever the buckets and overlaps are. Of one bucket, reductions on the compute lane.
+  StateTimes relaxed(int microbatches) const;
 };
 std::vector<StateTimes> state_times(const Job&, const ParallelPlan&, const PlanLinks&);
 

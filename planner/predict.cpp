@@ -79,11 +79,12 @@ Seconds measured_step(const Job& job, const ParallelPlan& plan, Seconds simulate
 }
 
 std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
-  if (const auto problems = validate(plan, job.model, job.training); !problems.empty()) {
+  if (const auto problems = validate_checked(plan, job.model, job.training); !problems.empty()) {
     const Problem& p = problems.front();
     // A field that needs another one says so; everything else is arithmetic.
     const bool contradiction = p.key == "sequence_parallel" || p.key == "overlap_tp" || p.key == "vp" ||
                                p.key == "schedule" || p.key == "recompute_layers" ||
+                               p.key == "activation_offload" ||
                                (p.key == "shard_degree" && plan.zero_stage == 0);
     return Rejection{contradiction ? RejectReason::contradiction : RejectReason::not_divisible,
                      fmt::format("{} is {}, expected {}", p.key, p.value, p.expected), 0, 0};

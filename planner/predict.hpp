@@ -58,7 +58,7 @@ Seconds measured_step(const Job&, const ParallelPlan&, Seconds simulated);
 // How the simulator is run for this job's stack and the plan's ranks (slow devices).
 SimulateOptions simulate_options(const Job&, const ParallelPlan&);
 
-// Why the layout is not possible for model, batch or stack; memory is not looked at.
+// Why the layout is not possible for model, batch (both valid) or stack; memory is not looked at.
 std::optional<Rejection> unlawful(const Job&, const ParallelPlan&);
 std::optional<Rejection> too_large(const Job&, const PlanMemory&);
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <queue>
 #include <set>
 
 #include <fmt/format.h>
@@ -48,12 +48,12 @@ class Search {
         options_(options),
         tree_(job, space, options.memory_limit.value_or(job.cluster.device.memory)),
         threads_([this] {
-          return PerThread{tree_.make_cache(), {}};
+          return PerThread{SearchCache(job_, space_), {}};
         }) {}
 
   SearchReport run() {
     report_.space = space_.size();
-    if (report_.space > 0) queue_.push(tree_.root());
+    if (report_.space > 0) begin();
     while (!queue_.empty() && !stopped()) round();
     finish();
     return std::move(report_);
@@ -61,16 +61,46 @@ class Search {
 
  private:
   struct PerThread {
-    std::shared_ptr<TreeCache> cache;
+    SearchCache cache;
     SimulateScratch scratch;
   };
   struct Outcome {
-    SearchTree::Expansion expansion;
+    Expansion expansion;
     std::optional<Simulated> simulated;
   };
 
+  // The divisions of the ranks, and a few members whose steps say from the start what is not worth a look.
+  void begin() {
+    Expansion first;
+    SearchCache& cache = threads_.local().cache;
+    tree_.expand(tree_.root(), cache, first);
+    std::sort(first.children.begin(), first.children.end(),
+              [](const Node& a, const Node& b) { return Later{}(b, a); });
+    std::vector<Node> guesses = tree_.guesses(first.children, cache);
+    const auto wanted = static_cast<std::size_t>(std::max(1, options_.top));
+    if (guesses.size() > 2 * wanted) guesses.resize(2 * wanted);
+    std::vector<Outcome> outcomes(guesses.size());
+    tbb::parallel_for(std::size_t{0}, guesses.size(), [&](std::size_t i) { work(guesses[i], outcomes[i]); });
+    std::map<Family, double> steps;
+    for (const Outcome& outcome : outcomes) {
+      const auto [at, fresh] =
+          steps.emplace(family_of(plan_of(space_, outcome.simulated->choice)), outcome.simulated->step);
+      if (!fresh) at->second = std::min(at->second, outcome.simulated->step);
+    }
+    if (steps.size() >= wanted) {
+      std::vector<double> sorted;
+      for (const auto& [family, step] : steps) sorted.push_back(step);
+      std::sort(sorted.begin(), sorted.end());
+      known_ = sorted[wanted - 1];
+    }
+    Outcome whole;
+    whole.expansion = std::move(first);
+    take(whole);
+  }
+
   // No plan can be of use whose bound is above: the last of the families wanted.
-  double threshold() const {
+  double threshold() const { return std::min(known_, found_threshold()); }
+  double found_threshold() const {
     return ranking_.size() < static_cast<std::size_t>(std::max(1, options_.top)) ? INFINITY
                                                                                  : ranking_.rbegin()->step;
   }
@@ -96,9 +126,10 @@ class Search {
   void round() {
     std::vector<Node> nodes;
     while (!queue_.empty() && nodes.size() < kRound) {
-      const Node node = queue_.top();
-      if (node.bound > threshold()) break;
-      queue_.pop();
+      if (queue_.front().bound > threshold()) break;
+      std::pop_heap(queue_.begin(), queue_.end(), Later{});
+      const Node node = queue_.back();
+      queue_.pop_back();
       if (useless(node))
         report_.fates[Fate::bounded_away] += node.members;
       else
@@ -115,16 +146,19 @@ class Search {
 
   void work(const Node& node, Outcome& outcome) {
     PerThread& mine = threads_.local();
-    if (node.level != Level::full) {
-      tree_.expand(node, *mine.cache, outcome.expansion);
-    } else if (!node.refined) {
+    outcome.expansion.limit = threshold();
+    if (node.level >= Level::pipeline && !node.refined) {
       Node refined = node;
-      tree_.refine(refined, *mine.cache, outcome.expansion);
-      if (refined.members > 0) outcome.expansion.children.push_back(refined);
+      tree_.refine(refined, mine.cache, outcome.expansion);
+      if (refined.members > 0) outcome.expansion.add(refined);
+    } else if (node.level != Level::full) {
+      Node expanded = node;
+      expanded.refined = false;  // children start anew
+      tree_.expand(expanded, mine.cache, outcome.expansion);
     } else {
-      const ParallelPlan plan = tree_.plan(node.choice, *mine.cache);
-      const ExecutionGraph graph = lower(job_.model, job_.training, tree_.links(node.choice, *mine.cache),
-                                         plan, job_.stack, {.operands = false});
+      const ParallelPlan plan = tree_.plan(node.choice, mine.cache);
+      const ExecutionGraph graph =
+          lower(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack, {.operands = false});
       const std::vector<OpCost> costs = price(graph, job_.cost);
       outcome.simulated =
           Simulated{simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v, node.choice};
@@ -142,7 +176,7 @@ class Search {
       if (useless(child))
         report_.fates[Fate::bounded_away] += child.members;
       else
-        queue_.push(child);
+        push(child);
     if (!outcome.simulated) return;
     ++report_.fates[Fate::simulated];
     const Simulated& result = *outcome.simulated;
@@ -161,19 +195,25 @@ class Search {
     if (options_.progress) options_.progress(report_.fates[Fate::simulated], Seconds(ranking_.begin()->step));
   }
 
+  void push(const Node& node) {
+    queue_.push_back(node);
+    std::push_heap(queue_.begin(), queue_.end(), Later{});
+  }
+
   void drain(Fate fate) {
-    for (; !queue_.empty(); queue_.pop()) report_.fates[fate] += queue_.top().members;
+    for (const Node& node : queue_) report_.fates[fate] += node.members;
+    queue_.clear();
   }
 
   void finish() {
     report_.exact = report_.stopped.empty();
     report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.begin()->step);
     if (!report_.exact && !queue_.empty()) {
-      report_.best_bound = Seconds(ranking_.empty() ? queue_.top().bound
-                                                    : std::min(queue_.top().bound, ranking_.begin()->step));
+      report_.best_bound = Seconds(ranking_.empty() ? queue_.front().bound
+                                                    : std::min(queue_.front().bound, ranking_.begin()->step));
       drain(Fate::unvisited);
     }
-    TreeCache& cache = *threads_.local().cache;
+    SearchCache& cache = threads_.local().cache;
     for (const Simulated& result : ranking_) {
       RankedPlan ranked;
       ranked.plan = tree_.plan(result.choice, cache);
@@ -191,8 +231,9 @@ class Search {
   const SearchOptions& options_;
   SearchTree tree_;
   tbb::enumerable_thread_specific<PerThread> threads_;
-  std::priority_queue<Node, std::vector<Node>, Later> queue_;
+  std::vector<Node> queue_;  // a heap
   std::map<Family, Simulated> best_of_family_;
+  double known_ = INFINITY;      // as many families as wanted are at least that fast
   std::set<Simulated> ranking_;  // the best of the best families
   SearchReport report_;
   Clock::time_point begin_ = Clock::now();

@@ -7,204 +7,60 @@
 
 #include <fmt/format.h>
 
-#include "core/parameter_layout.hpp"
-#include "planner/stage_memory.hpp"
+#include "planner/stage_split.hpp"
 
 namespace sextant {
 namespace {
 
-// A neutral member: nothing in it can be refused that another choice of the undecided fields would allow.
-ParallelPlan neutral() {
-  ParallelPlan p;
-  p.overlap_grad_reduce = p.overlap_param_gather = false;
-  return p;
-}
-
-// Axis orders differ only in where axes of extent above 1 stand.
-std::vector<Axis> placed_axes(const ParallelPlan& p) {
-  std::vector<Axis> out;
-  for (const Axis axis : p.axis_order) {
-    const int extent = axis == Axis::tp ? p.tp : axis == Axis::cp ? p.cp : axis == Axis::dp ? p.dp : p.pp;
-    if (extent > 1) out.push_back(axis);
-  }
-  return out;
-}
-
-bool same_core(const PlanLinks& a, const PlanLinks& b) {
-  if (a.stages.size() != b.stages.size() || a.world != b.world || a.tied != b.tied) return false;
-  for (std::size_t s = 0; s < a.stages.size(); ++s)
-    if (a.stages[s].tp != b.stages[s].tp || a.stages[s].cp != b.stages[s].cp ||
-        a.stages[s].next != b.stages[s].next)
-      return false;
-  return true;
-}
 bool same_links(const PlanLinks& a, const PlanLinks& b) {
   return a.stages == b.stages && a.world == b.world && a.tied == b.tied;
 }
 
-// One micro-batch through the whole model, on the compute lane.
-double model_time(const LayerTimes& t, int n_layers, int recomputed) {
-  return recomputed * t.layer_total(true) + (n_layers - recomputed) * t.layer_total(false) +
-         t.embedding_forward + t.embedding_backward + t.head_forward + t.head_backward + t.head_weight;
-}
+std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
-// Least step over all schedules and stage splits: the mean over stages of [its first forward's arrival + its work].
-// Every inner chunk holds a layer at least.
-double unscheduled_bound(const LayerTimes& t, int n_layers, int recomputed, int pp, int microbatches) {
-  const double ramp = pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * t.forward : 0.0;
-  return microbatches * model_time(t, n_layers, recomputed) / pp + ramp;
+int recomputed_layers(const Recompute& r, int n_layers) {
+  if (r.kind != RecomputeKind::full) return 0;
+  return r.layers < 0 ? n_layers
+                      : std::min(n_layers, r.layers);  // every chunk recomputes that many, one exists
 }
 
 }  // namespace
 
-class TreeCache {
- public:
-  explicit TreeCache(const SearchTree& tree) : tree_(tree) {}
-
-  const PlanLinks& links(const ParallelPlan& p) {
-    Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), p.shards()};
-    auto& slot = links_[key];
-    if (!slot) slot = std::make_unique<PlanLinks>(plan_links(tree_.job_.topology, p));
-    return *slot;
-  }
-
-  // Times of a layer by stage (one entry when stages are equal); without communication when `linked` is false.
-  const std::vector<LayerTimes>& layers(const ParallelPlan& p, bool linked = true) {
-    const bool split = p.schedule == PipelineSchedule::zero_bubble;
-    const PlanLinks* l = linked ? &links(core(p)) : nullptr;
-    // Prices depend on the links of tp, cp and the next stage alone; those are shared by many placements.
-    const int link = l ? core_id(*l) : -1;
-    Key key{p.tp,  p.cp, p.micro_batch, p.sequence_parallel, p.overlap_tp, static_cast<int>(p.recompute.kind),
-            split, link, p.pp > 1,      steady_code(p)};
-    auto& slot = layers_[key];
-    if (!slot) {
-      slot = std::make_unique<std::vector<LayerTimes>>();
-      if (!l)
-        slot->push_back(layer_times(tree_.job_, p, nullptr));
-      else
-        for (const StageLinks& stage : l->stages) slot->push_back(layer_times(tree_.job_, p, &stage));
-    }
-    return *slot;
-  }
-
-  const std::vector<StateTimes>& state(const ParallelPlan& p, const std::vector<LayerRange>& chunks) {
-    const bool fetched = p.zero_stage >= 2 || p.parameter_offload;  // times over all micro-batches
-    Key key{p.tp,
-            p.cp,
-            p.pp,
-            p.vp,
-            axes_code(p.axis_order),
-            p.shards(),
-            p.zero_stage,
-            p.sequence_parallel,
-            static_cast<int>(1000 * p.optimizer_offload),
-            p.parameter_offload,
-            static_cast<int>(p.bucket_elements / 1000),
-            p.last_bucket_split,
-            p.overlap_grad_reduce,
-            p.overlap_param_gather,
-            fetched ? microbatches(p, tree_.job_.training) : 0,
-            chunks_id(chunks)};
-    auto& slot = state_[key];
-    if (!slot) slot = std::make_unique<std::vector<StateTimes>>(state_times(tree_.job_, p, links(p)));
-    return *slot;
-  }
-
-  const std::vector<StageSlot>& order(const ParallelPlan& p, int m) {
-    const Key key{static_cast<int>(p.schedule), p.pp, p.vp, m};
-    if (key != order_key_ || order_.empty())
-      order_key_ = key, order_ = merged_order(p.schedule, p.pp, p.vp, m);
-    return order_;
-  }
-
-  // Orders of axes that give other links than all before them, by equal links of tp, cp, stages and world.
-  struct Classes {
-    std::vector<std::vector<std::uint8_t>> members;
-    std::size_t repeated = 0;  // orders that place the same ranks as an earlier one
-  };
-  const Classes& classes(ParallelPlan p) {
-    Key key{p.tp, p.cp, p.pp, p.dp};
-    auto& slot = classes_[key];
-    if (slot) return *slot;
-    slot = std::make_unique<Classes>();
-    std::set<std::vector<Axis>> seen;
-    for (std::size_t i = 0; i < tree_.space_.axis_order.size(); ++i) {
-      p.axis_order = tree_.space_.axis_order[i];
-      if (!seen.insert(placed_axes(p)).second) {
-        ++slot->repeated;
-        continue;
+// Runs `visit` with every kind of kernels that stack and space allow, without recomputation: fields of `p` are set.
+template <class F>
+void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const {
+  for (const std::uint8_t sp : space_.sequence_parallel)
+    for (const std::uint8_t tiled : space_.overlap_tp)
+      for (const bool split : {false, true}) {
+        if (((sp || tiled) && p.tp == 1) || (tiled && (!linked || !job_.stack.can.overlap_tp)) ||
+            (split && (!may_split_backward_ || p.pp == 1)))
+          continue;
+        p.sequence_parallel = sp != 0, p.overlap_tp = tiled != 0;
+        p.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
+        visit();
       }
-      const PlanLinks& mine = links(core(p));
-      bool found = false;
-      for (auto& group : slot->members) {
-        ParallelPlan first = p;
-        first.axis_order = tree_.space_.axis_order[group.front()];
-        if ((found = same_core(links(core(first)), mine))) {
-          group.push_back(static_cast<std::uint8_t>(i));
-          break;
-        }
-      }
-      if (!found) slot->members.push_back({static_cast<std::uint8_t>(i)});
-    }
-    return *slot;
-  }
-
-  static ParallelPlan core(ParallelPlan p) {  // sharding does not move the links of tp, cp and stages
-    p.zero_stage = 0, p.shard_degree = 0;
-    return p;
-  }
-
- private:
-  using Key = std::vector<int>;
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-      std::size_t h = 1469598103934665603ull;
-      for (const int x : key) h = (h ^ static_cast<std::size_t>(static_cast<unsigned>(x))) * 1099511628211ull;
-      return h;
-    }
-  };
-  template <class T>
-  using Map = std::unordered_map<Key, std::unique_ptr<T>, KeyHash>;
-
-  static int axes_code(const AxisOrder& order) {
-    int code = 0;
-    for (const Axis axis : order) code = 4 * code + static_cast<int>(axis);
-    return code;
-  }
-  // Whether gathers under SP are sure to run beside compute depends on what else may hold it up.
-  static int steady_code(const ParallelPlan& p) {
-    return p.zero_stage >= 2 || p.parameter_offload || p.activation_offload > 0 ? p.zero_stage + 4 : 0;
-  }
-  int core_id(const PlanLinks& l) {
-    std::vector<StageLinks> stages = l.stages;
-    for (StageLinks& s : stages) s.shard = s.replica = GroupShape{};
-    const auto found = std::find(cores_.begin(), cores_.end(), stages);
-    if (found != cores_.end()) return static_cast<int>(found - cores_.begin());
-    cores_.push_back(std::move(stages));
-    return static_cast<int>(cores_.size() - 1);
-  }
-  int chunks_id(const std::vector<LayerRange>& chunks) {
-    std::vector<int> counts;
-    for (const LayerRange& c : chunks) counts.push_back(c.count);
-    return chunk_ids_.emplace(std::move(counts), static_cast<int>(chunk_ids_.size())).first->second;
-  }
-
-  const SearchTree& tree_;
-  Map<PlanLinks> links_;
-  Map<std::vector<LayerTimes>> layers_;
-  Map<std::vector<StateTimes>> state_;
-  Map<Classes> classes_;
-  std::vector<std::vector<StageLinks>> cores_;
-  std::map<std::vector<int>, int> chunk_ids_;
-  Key order_key_;
-  std::vector<StageSlot> order_;
-};
+  p.sequence_parallel = p.overlap_tp = false, p.schedule = PipelineSchedule::one_f_one_b;
+}
 
 SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_limit)
-    : job_(job), space_(space), memory_limit_(memory_limit) {}
-SearchTree::~SearchTree() = default;
-
-std::shared_ptr<TreeCache> SearchTree::make_cache() const { return std::make_shared<TreeCache>(*this); }
+    : job_(job), space_(space), memory_limit_(memory_limit) {
+  const StackCapabilities& can = job.stack.can;
+  const auto& ao = space.activation_offload;
+  may_offload_activations_ =
+      can.activation_offload &&
+      std::any_of(ao.begin(), ao.end(), [](const ActivationOffload& a) { return a.layers > 0; });
+  const auto& po = space.parameter_offload;
+  may_offload_parameters_ = can.parameter_offload && std::find(po.begin(), po.end(), 1) != po.end();
+  const auto& oo = space.optimizer_offload;
+  most_optimizer_offload_ =
+      can.optimizer_offload && !oo.empty() ? *std::max_element(oo.begin(), oo.end()) : 0.0;
+  may_split_backward_ =
+      can.zero_bubble && std::any_of(space.form.begin(), space.form.end(), [](const PipelineForm& f) {
+        return f.schedule == PipelineSchedule::zero_bubble;
+      });
+  most_vp_ = 1;
+  for (const PipelineForm& form : space.form) most_vp_ = std::max(most_vp_, form.vp);
+}
 
 std::uint64_t SearchTree::below(Level level) const {
   const SearchSpace& s = space_;
@@ -217,16 +73,18 @@ std::uint64_t SearchTree::below(Level level) const {
       n *= s.axis_order.size() * s.micro_batch.size();
       [[fallthrough]];
     case Level::placement:
+      n *= s.zero_stage.size() * s.shard_degree.size();
+      [[fallthrough]];
+    case Level::sharding:
       n *= s.sequence_parallel.size() * s.overlap_tp.size() * s.recompute.size();
       [[fallthrough]];
     case Level::kernels:
       n *= s.form.size() * s.split.size();
       [[fallthrough]];
     case Level::pipeline:
-      n *= s.zero_stage.size() * s.shard_degree.size() * s.optimizer_offload.size() *
-           s.parameter_offload.size() * s.activation_offload.size();
+      n *= s.activation_offload.size() * s.optimizer_offload.size() * s.parameter_offload.size();
       [[fallthrough]];
-    case Level::state:
+    case Level::offload:
       n *= s.bucket_elements.size() * s.last_bucket_split.size() * s.overlap_grad_reduce.size() *
            s.overlap_param_gather.size();
       [[fallthrough]];
@@ -242,41 +100,71 @@ Node SearchTree::root() const {
   return node;
 }
 
+void SearchTree::reject(Fate fate, std::uint64_t members, const ParallelPlan& plan, std::string text,
+                        Expansion& out) const {
+  out.fates[fate] += members;
+  if (out.examples.size() < 4) out.examples.push_back({fate, plan_key(plan), std::move(text)});
+}
+
 bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out) const {
   const auto rejection = unlawful(job_, plan);
   if (!rejection) return true;
   const Fate fate = rejection->reason == RejectReason::contradiction  ? Fate::contradiction
                     : rejection->reason == RejectReason::stack_cannot ? Fate::stack_cannot
                                                                       : Fate::not_divisible;
-  out.fates[fate] += members;
-  if (out.examples.size() < 8) out.examples.push_back({fate, plan_key(plan), rejection->text});
+  reject(fate, members, plan, rejection->text, out);
   return false;
 }
 
-ParallelPlan SearchTree::plan(const Choice& choice, TreeCache& cache) const {
+void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
+                             std::vector<LayerRange>& out) const {
+  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
+  out.clear();
+  if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
+    // Balanced by the first stage's prices of what the layers always do.
+    ParallelPlan priced = p;
+    priced.activation_offload = 0;
+    const LayerTimes& t = cache.layers(priced).front();
+    const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
+    const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
+                         t.head_forward + t.head_backward + t.head_weight};
+    if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);
+  }
+  for (int c = 0, first = 0; c < n_chunks; ++c) {
+    const int count = n / n_chunks + (c < n % n_chunks ? 1 : 0);
+    out.push_back({first, count});
+    first += count;
+  }
+}
+
+ParallelPlan SearchTree::plan(const Choice& choice, SearchCache& cache) const {
+  return decided(choice, Level::full, cache);
+}
+
+ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache& cache) const {
   ParallelPlan p = plan_of(space_, choice);
-  const int n_chunks = p.pp * p.vp;
-  if (space_.split[choice.split] != StageSplit::balanced || n_chunks == 1 || n_chunks > job_.model.n_layers)
-    return p;
-  // Balanced by the first stage's prices, without what else the member decides.
-  ParallelPlan priced = TreeCache::core(p);
-  priced.activation_offload = 0, priced.parameter_offload = false;
-  const LayerTimes& t = cache.layers(priced).front();
-  const bool recomputed = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
-  p.chunks = balanced_chunks(job_.model.n_layers, n_chunks,
-                             {t.layer_total(recomputed), t.embedding_forward + t.embedding_backward,
-                              t.head_forward + t.head_backward + t.head_weight});
-  ParallelPlan even = p;
-  even.chunks.clear();
-  if (layer_ranges(even, job_.model.n_layers) == p.chunks) p.chunks.clear();
+  const ParallelPlan fresh;
+  if (level < Level::full) {
+    p.overlap_grad_reduce = p.overlap_param_gather = false;
+    p.bucket_elements = 0, p.last_bucket_split = 1;
+  }
+  if (level < Level::offload) {
+    p.activation_offload = 0, p.offload_horizon = fresh.offload_horizon;
+    p.optimizer_offload = 0, p.parameter_offload = false;
+  }
+  if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
+  if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
+  if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
+  if (level < Level::placement) p.micro_batch = 1, p.axis_order = fresh.axis_order;
+  if (level >= Level::pipeline && space_.split[choice.split] == StageSplit::balanced) {
+    fill_chunks(p, StageSplit::balanced, cache, cache.chunks);
+    fill_chunks(p, StageSplit::even, cache, cache.even);
+    if (cache.chunks != cache.even) p.chunks = cache.chunks;
+  }
   return p;
 }
 
-PlanLinks SearchTree::links(const Choice& choice, TreeCache& cache) const {
-  return cache.links(plan_of(space_, choice));
-}
-
-void SearchTree::expand(const Node& node, TreeCache& cache, Expansion& out) const {
+void SearchTree::expand(const Node& node, SearchCache& cache, Expansion& out) const {
   switch (node.level) {
     case Level::root:
       return expand_root(cache, out);
@@ -284,341 +172,313 @@ void SearchTree::expand(const Node& node, TreeCache& cache, Expansion& out) cons
       return expand_degrees(node, cache, out);
     case Level::placement:
       return expand_placement(node, cache, out);
+    case Level::sharding:
+      return expand_sharding(node, cache, out);
     case Level::kernels:
       return expand_kernels(node, cache, out);
     case Level::pipeline:
       return expand_pipeline(node, cache, out);
-    case Level::state:
-      return expand_state(node, cache, out);
+    case Level::offload:
+      return expand_offload(node, cache, out);
     case Level::full:
       break;
   }
 }
 
-void SearchTree::expand_root(TreeCache& cache, Expansion& out) const {
+// Least step over all schedules and stage splits: the mean over stages of [what comes before their first slot, their
+// own work, and what comes after their last one]. Every inner chunk holds a layer at least. What is fetched and reduced
+// for every micro-batch takes the compute lane, or lanes of its own, one of both together.
+double SearchTree::unscheduled(const ParallelPlan& plan, SearchCache& cache, int recomputed,
+                               bool linked) const {
+  const int pp = plan.pp, n = job_.model.n_layers, m = microbatches(plan, job_.training);
+  const bool split = plan.schedule == PipelineSchedule::zero_bubble;
+  const SearchCache::EveryMicrobatch every =
+      linked ? cache.every_microbatch(plan) : SearchCache::EveryMicrobatch{};
+  const auto of = [&](const LayerTimes& t) {
+    const double model = recomputed * t.layer_total(true) + (n - recomputed) * t.layer_total(false) +
+                         t.embedding_forward + t.embedding_backward + t.head_forward + t.head_backward +
+                         t.head_weight;
+    const double compute = model / pp, f = every.fetched, r = every.reduced;
+    const double slots =
+        std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)});
+    const double layer = t.forward + (split ? 0.0 : std::min(t.backward, t.recompute + t.backward_again));
+    const double ramp =
+        pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * (layer + (split ? 1 : 2) * t.send) : 0.0;
+    return m * slots + ramp;
+  };
+  if (!linked) return of(cache.layer_without_links(plan));
+  double least = INFINITY;
+  for (const LayerTimes& t : cache.layers(plan)) least = std::min(least, of(t));
+  return least;
+}
+
+void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::degrees);
+  Node child;
+  child.level = Level::degrees;
+  child.members = members;
   for (std::size_t tp = 0; tp < space_.tp.size(); ++tp)
     for (std::size_t cp = 0; cp < space_.cp.size(); ++cp)
       for (std::size_t pp = 0; pp < space_.pp.size(); ++pp) {
-        ParallelPlan p = neutral();
-        p.tp = space_.tp[tp], p.cp = space_.cp[cp], p.pp = space_.pp[pp];
-        const std::int64_t ranks = std::int64_t{p.tp} * p.cp * p.pp;
+        const std::int64_t ranks = std::int64_t{space_.tp[tp]} * space_.cp[cp] * space_.pp[pp];
+        child.choice.tp = small(tp), child.choice.cp = small(cp), child.choice.pp = small(pp);
+        ParallelPlan p = decided(child.choice, Level::degrees, cache);
         if (ranks > space_.world || space_.world % ranks != 0) {
-          out.fates[Fate::not_divisible] += members;
+          reject(Fate::not_divisible, members, p,
+                 fmt::format("tp * cp * pp is {}, expected a divisor of the {} ranks", ranks, space_.world),
+                 out);
           continue;
         }
-        p.dp = static_cast<int>(space_.world / ranks);
         if (!space_.limits.admits(PlanField::dp, p.dp)) {
           out.fates[Fate::outside_limits] += members;
           continue;
         }
         if (!lawful(p, members, out)) continue;
-        Node child;
-        child.level = Level::degrees;
-        child.choice.tp = static_cast<std::uint8_t>(tp), child.choice.cp = static_cast<std::uint8_t>(cp),
-        child.choice.pp = static_cast<std::uint8_t>(pp);
-        child.members = members;
-        child.bound = INFINITY;
+        if (!state_fits(p, leanest_state(p), members, cache, out)) continue;
+        double least = INFINITY;
         for (const int mbs : space_.micro_batch) {
           p.micro_batch = mbs;
-          const int m = microbatches(p, job_.training);
-          if (m == 0) continue;
-          for (const std::uint8_t sp : space_.sequence_parallel) {
-            p.sequence_parallel = sp && p.tp > 1;
-            const LayerTimes& t = cache.layers(p, false).front();
-            child.bound = std::min(child.bound, unscheduled_bound(t, job_.model.n_layers, 0, p.pp, m));
-          }
+          if (microbatches(p, job_.training) == 0) continue;
+          each_kernel_choice(p, false, [&] { least = std::min(least, unscheduled(p, cache, 0, false)); });
           ++out.bounds;
         }
-        if (!std::isfinite(child.bound)) child.bound = 0;
-        out.children.push_back(child);
+        child.bound = std::isfinite(least) ? least : 0;
+        out.add(child);
       }
 }
 
-void SearchTree::expand_degrees(const Node& node, TreeCache& cache, Expansion& out) const {
+void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::placement);
-  ParallelPlan p = neutral();
-  const ParallelPlan decided = plan_of(space_, node.choice);
-  p.tp = decided.tp, p.cp = decided.cp, p.pp = decided.pp, p.dp = decided.dp;
-  const TreeCache::Classes& classes = cache.classes(p);
+  ParallelPlan p = decided(node.choice, Level::degrees, cache);
+  const SearchCache::Classes& classes = cache.classes(p);
   out.fates[Fate::repeated] += classes.repeated * space_.micro_batch.size() * members;
   const std::uint64_t orders = space_.axis_order.size() - classes.repeated;
+  Node child = node;
+  child.level = Level::placement;
   for (std::size_t i = 0; i < space_.micro_batch.size(); ++i) {
     p.micro_batch = space_.micro_batch[i];
     p.axis_order = ParallelPlan{}.axis_order;
     if (!lawful(p, orders * members, out)) continue;
-    const int m = microbatches(p, job_.training);
+    child.choice.micro_batch = small(i);
     for (const auto& group : classes.members) {
-      Node child = node;
-      child.level = Level::placement;
-      child.choice.micro_batch = static_cast<std::uint8_t>(i);
       child.choice.axis_order = group.front();
       child.members = group.size() * members;
       p.axis_order = space_.axis_order[group.front()];
       double least = INFINITY;
-      for (const std::uint8_t sp : space_.sequence_parallel)
-        for (const std::uint8_t tiled : space_.overlap_tp) {
-          if ((sp || tiled) && p.tp == 1) continue;
-          if (tiled && !job_.stack.can.overlap_tp) continue;
-          ParallelPlan q = p;
-          q.sequence_parallel = sp, q.overlap_tp = tiled;
-          for (const LayerTimes& t : cache.layers(q))
-            least = std::min(least, unscheduled_bound(t, job_.model.n_layers, 0, p.pp, m));
-        }
+      each_kernel_choice(p, true, [&] { least = std::min(least, unscheduled(p, cache, 0, true)); });
       ++out.bounds;
-      if (std::isfinite(least)) child.bound = std::max(child.bound, least);
-      out.children.push_back(child);
+      child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
+      out.add(child);
     }
   }
 }
 
-void SearchTree::expand_placement(const Node& node, TreeCache& cache, Expansion& out) const {
-  const std::uint64_t each = below(Level::kernels);
-  const std::uint64_t orders = node.members / below(Level::placement);
-  const ParallelPlan decided = plan_of(space_, node.choice);
-  ParallelPlan p = neutral();
-  p.tp = decided.tp, p.cp = decided.cp, p.pp = decided.pp, p.dp = decided.dp;
-  p.axis_order = decided.axis_order, p.micro_batch = decided.micro_batch;
-  const int m = microbatches(p, job_.training);
-  const bool may_split = std::any_of(space_.form.begin(), space_.form.end(), [](const PipelineForm& f) {
-    return f.schedule == PipelineSchedule::zero_bubble;
-  });
+void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::sharding);
+  ParallelPlan p = decided(node.choice, Level::placement, cache);
+  const auto& classes = cache.classes(p).members;
+  const auto& group = *std::find_if(
+      classes.begin(), classes.end(),
+      [&](const std::vector<std::uint8_t>& list) { return list.front() == node.choice.axis_order; });
+  Node child = node;
+  child.level = Level::sharding;
+  child.members = members;
+  bool seen_unsharded = false;  // a member that shards nothing
+  for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
+    bool seen_all = false, seen_one = false;
+    for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
+      p.zero_stage = space_.zero_stage[z], p.shard_degree = space_.shard_degree[sd];
+      p.axis_order = space_.axis_order[group.front()];
+      const std::uint64_t here = group.size() * members;
+      if (!lawful(p, here, out)) continue;
+      const int shards = p.shards();
+      if (!space_.limits.admits(PlanField::shard_degree, shards)) {
+        out.fates[Fate::outside_limits] += here;
+        continue;
+      }
+      // All replicas may be named or left open; a state that is not sharded is the same with ZeRO 0 and 1.
+      const bool unsharded = shards == 1 && p.zero_stage <= 1;
+      if ((shards == p.replicas() && seen_all) || (shards == 1 && seen_one) ||
+          (unsharded && seen_unsharded)) {
+        out.fates[Fate::repeated] += here;
+        continue;
+      }
+      if (shards == p.replicas()) seen_all = true;
+      if (shards == 1) seen_one = true;
+      if (unsharded) seen_unsharded = true;
+      if (!state_fits(p, leanest_offload(p), here, cache, out)) continue;
+      child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        p.axis_order = space_.axis_order[group[i]];
+        const PlanLinks& mine = cache.links(p);
+        bool repeated = false;
+        for (std::size_t j = 0; j < i && !repeated; ++j) {
+          ParallelPlan earlier = p;
+          earlier.axis_order = space_.axis_order[group[j]];
+          repeated = same_links(cache.links(earlier), mine);
+        }
+        if (repeated) {
+          out.fates[Fate::repeated] += members;
+          continue;
+        }
+        double least = INFINITY;
+        ParallelPlan q = p;
+        each_kernel_choice(q, true, [&] { least = std::min(least, unscheduled(q, cache, 0, true)); });
+        ++out.bounds;
+        child.choice.axis_order = group[i];
+        child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
+        out.add(child);
+      }
+    }
+  }
+}
+
+void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::kernels);
+  ParallelPlan p = decided(node.choice, Level::sharding, cache);
+  Node child = node;
+  child.level = Level::kernels;
+  child.members = members;
+  const double leanest = leanest_offload(p);
   for (std::size_t sp = 0; sp < space_.sequence_parallel.size(); ++sp)
     for (std::size_t tiled = 0; tiled < space_.overlap_tp.size(); ++tiled)
       for (std::size_t r = 0; r < space_.recompute.size(); ++r) {
         p.sequence_parallel = space_.sequence_parallel[sp] != 0;
         p.overlap_tp = space_.overlap_tp[tiled] != 0;
         p.recompute = space_.recompute[r];
-        const std::uint64_t members = orders * each;
-        if (!lawful(p, members, out)) continue;
-        Node child = node;
-        child.level = Level::kernels;
-        child.choice.sequence_parallel = static_cast<std::uint8_t>(sp);
-        child.choice.overlap_tp = static_cast<std::uint8_t>(tiled);
-        child.choice.recompute = static_cast<std::uint8_t>(r);
-        child.members = members;
-        int again = 0;
-        if (p.recompute.kind == RecomputeKind::full)
-          again = p.recompute.layers < 0 ? job_.model.n_layers
-                                         : std::min(p.recompute.layers, job_.model.n_layers);
-        double least = INFINITY;
-        const auto look = [&](const ParallelPlan& q) {
-          for (const LayerTimes& t : cache.layers(q))
-            least = std::min(least, unscheduled_bound(t, job_.model.n_layers, again, p.pp, m));
-        };
-        look(p);
-        if (may_split && p.pp > 1 && job_.stack.can.zero_bubble) {
-          ParallelPlan q = p;
-          q.schedule = PipelineSchedule::zero_bubble;
-          look(q);
+        p.schedule = PipelineSchedule::one_f_one_b;
+        // How many layers a chunk holds is decided with the stages.
+        ParallelPlan lenient = p;
+        if (lenient.recompute.kind == RecomputeKind::full && lenient.recompute.layers > 1)
+          lenient.recompute.layers = 1;
+        if (!lawful(lenient, members, out) || !micro_batch_fits(p, leanest, members, cache, out)) continue;
+        child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
+        child.choice.recompute = small(r);
+        const int again = recomputed_layers(p.recompute, job_.model.n_layers);
+        double least = unscheduled(p, cache, again, true);
+        if (may_split_backward_ && p.pp > 1) {
+          p.schedule = PipelineSchedule::zero_bubble;
+          least = std::min(least, unscheduled(p, cache, again, true));
         }
         ++out.bounds;
-        child.bound = std::max(child.bound, least);
-        out.children.push_back(child);
+        child.bound = std::max(node.bound, least);
+        out.add(child);
       }
 }
 
-void SearchTree::expand_kernels(const Node& node, TreeCache& cache, Expansion& out) const {
-  const std::uint64_t each = below(Level::pipeline);
-  const std::uint64_t members = node.members / below(Level::kernels) * each;
+void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::pipeline);
+  ParallelPlan p = decided(node.choice, Level::kernels, cache);
+  const Recompute recompute = p.recompute;
+  const int m = microbatches(p, job_.training);
+  const double closing = cache.closing(p);
+  const bool is_all_steady = steady(p);
+  Node child = node;
+  child.level = Level::pipeline;
+  child.members = members;
+  const auto listed_before = [](const auto& list, const auto& wanted, std::size_t index) {
+    const auto end = list.begin() + static_cast<std::ptrdiff_t>(index);
+    return std::find(list.begin(), end, wanted) != end;
+  };
+  const bool full_listed =
+      listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
+    p.recompute = Recompute{};
+    const bool form_lawful = lawful(p, space_.split.size() * members, out);
+    p.recompute = recompute;
+    if (!form_lawful) continue;
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
-      Node child = node;
-      child.level = Level::pipeline;
-      child.choice.form = static_cast<std::uint8_t>(f), child.choice.split = static_cast<std::uint8_t>(split);
-      child.members = members;
-      ParallelPlan p = plan(child.choice, cache);
-      const ParallelPlan kept = neutral();
-      p.zero_stage = 0, p.shard_degree = 0, p.optimizer_offload = 0, p.parameter_offload = false;
-      p.activation_offload = 0, p.offload_horizon = 1, p.bucket_elements = 0, p.last_bucket_split = 1;
-      p.overlap_grad_reduce = kept.overlap_grad_reduce, p.overlap_param_gather = kept.overlap_param_gather;
-      if (!lawful(p, members, out)) continue;
-      // The same layers on the same stages, or the same recomputation, as an earlier member.
-      const auto ranges = layer_ranges(p, job_.model.n_layers);
+      std::vector<LayerRange>& chunks = cache.chunks;
+      fill_chunks(p, space_.split[split], cache, chunks);
+      const bool balanced = space_.split[split] == StageSplit::balanced;
+      if (balanced) fill_chunks(p, StageSplit::even, cache, cache.even);
+      const bool uneven = balanced && chunks != cache.even;
       int longest = 0;
-      for (const LayerRange& range : ranges) longest = std::max(longest, range.count);
-      const bool same_split =
-          space_.split[split] == StageSplit::balanced && p.chunks.empty() &&
-          std::find(space_.split.begin(), space_.split.begin() + static_cast<std::ptrdiff_t>(split),
-                    StageSplit::even) != space_.split.begin() + static_cast<std::ptrdiff_t>(split);
-      const auto r = space_.recompute.begin() + node.choice.recompute;
-      const bool same_recompute =
-          p.recompute.kind == RecomputeKind::full && p.recompute.layers >= longest &&
-          space_.split[split] == StageSplit::even &&
-          std::find(space_.recompute.begin(), r, Recompute{RecomputeKind::full, -1}) != r;
-      if (same_split || same_recompute) {
+      for (const LayerRange& range : chunks) longest = std::max(longest, range.count);
+      if (recompute.layers > longest) {
+        reject(Fate::contradiction, members, p,
+               fmt::format("recompute_layers is {}, expected at most the {} layers of the longest chunk",
+                           recompute.layers, longest),
+               out);
+        continue;
+      }
+      if (uneven && !job_.stack.can.uneven_stages) {
+        reject(Fate::stack_cannot, members, p, fmt::format("{} needs equal stages", job_.stack.name), out);
+        continue;
+      }
+      // The same layers on the same stages, or the same recomputation, as an earlier member. What is balanced depends
+      // on what is recomputed, so that only even splits are known to be the same.
+      if ((balanced && !uneven && listed_before(space_.split, StageSplit::even, split)) ||
+          (!balanced && recompute.layers == longest && full_listed)) {
         out.fates[Fate::repeated] += members;
         continue;
       }
-      const int m = microbatches(p, job_.training);
-      const PipelineTimes times = pipeline_times(p, job_.model, job_.stack, m, cache.layers(p));
+      pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
       ++out.bounds;
-      child.bound =
-          std::max(child.bound, closed_bound(times, {}, closing_time(job_, cache.links(TreeCache::core(p)))));
-      out.children.push_back(child);
+      child.choice.form = small(f), child.choice.split = small(split);
+      child.bound = std::max(node.bound, closed_bound(cache.times, {}, closing));
+      out.add(child);
     }
   }
 }
 
-// The least memory that any member below can have. Communication buffers may grow with a higher ZeRO stage, and
-// offloaded activations come back through a ring: neither is counted while open.
-bool SearchTree::fits(const Node& node, ParallelPlan leanest, TreeCache&, Expansion& out) const {
-  const bool offload = std::any_of(space_.activation_offload.begin(), space_.activation_offload.end(),
-                                   [](const ActivationOffload& a) { return a.layers > 0; }) &&
-                       job_.stack.can.activation_offload;
-  if (node.level == Level::pipeline) {
-    leanest.zero_stage = 0;
-    for (const int z : space_.zero_stage)
-      if (std::find(job_.stack.can.zero_stages.begin(), job_.stack.can.zero_stages.end(), z) !=
-              job_.stack.can.zero_stages.end() &&
-          (leanest.pp == 1 || z <= job_.stack.can.max_zero_with_pp))
-        leanest.zero_stage = std::max(leanest.zero_stage, z);
-    leanest.shard_degree = 0;
-    leanest.optimizer_offload = 0;
-    if (job_.stack.can.optimizer_offload)
-      leanest.optimizer_offload =
-          *std::max_element(space_.optimizer_offload.begin(), space_.optimizer_offload.end());
-    leanest.parameter_offload =
-        job_.stack.can.parameter_offload &&
-        *std::max_element(space_.parameter_offload.begin(), space_.parameter_offload.end());
-    leanest.activation_offload = 0;
-  }
-  leanest.overlap_grad_reduce = leanest.overlap_param_gather = false;
-  leanest.bucket_elements = 0, leanest.last_bucket_split = 1;
-  const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, leanest, job_.stack);
-  for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
-    const StageMemory& stage = estimate.stages[s];
-    const auto held = [&](BufferKind kind) { return stage.at_peak[static_cast<std::size_t>(kind)]; };
-    std::int64_t bytes =
-        held(BufferKind::parameter) + held(BufferKind::gradient) + held(BufferKind::optimizer_state);
-    if (node.level == Level::state || !offload)
-      bytes += held(BufferKind::activation) + held(BufferKind::logits) + held(BufferKind::workspace);
-    bytes = static_cast<std::int64_t>(0.999 * static_cast<double>(bytes) * job_.stack.memory.fragmentation) +
-            stage.outside.v;
-    if (bytes <= memory_limit_.v) continue;
-    out.fates[Fate::out_of_memory] += node.members;
-    if (out.examples.size() < 8) {
-      const auto largest =
-          std::max_element(stage.at_peak.begin(), stage.at_peak.end()) - stage.at_peak.begin();
-      out.examples.push_back(
-          {Fate::out_of_memory, plan_key(leanest),
-           fmt::format("needs at least {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(Bytes(bytes)),
-                       gib(memory_limit_), name(static_cast<BufferKind>(largest)), s)});
-    }
-    return false;
-  }
-  return true;
-}
-
-void SearchTree::expand_pipeline(const Node& node, TreeCache& cache, Expansion& out) const {
-  const std::uint64_t each = below(Level::state);
-  ParallelPlan p = plan(node.choice, cache);
-  if (!fits(node, p, cache, out)) return;
-  const auto ranges = layer_ranges(p, job_.model.n_layers);
-  const auto& group = [&]() -> const std::vector<std::uint8_t>& {
-    for (const auto& members : cache.classes(p).members)
-      if (members.front() == node.choice.axis_order) return members;
-    return cache.classes(p).members.front();
-  }();
-  const std::uint64_t orders = group.size(), oo_n = space_.optimizer_offload.size(),
-                      po_n = space_.parameter_offload.size(), ao_n = space_.activation_offload.size();
+void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::offload), oo_n = space_.optimizer_offload.size(),
+                      po_n = space_.parameter_offload.size();
+  ParallelPlan p = decided(node.choice, Level::pipeline, cache);
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  const double closing = closing_time(job_, cache.links(TreeCache::core(p)));
-  p.overlap_grad_reduce = p.overlap_param_gather = false;
-  p.bucket_elements = 0, p.last_bucket_split = 1;
+  const double closing = cache.closing(p), leanest = leanest_offload(p);
   Node child = node;
-  child.level = Level::state;
-  bool seen_unsharded = false;  // a member that shards nothing
-  for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
-    bool seen_all = false, seen_one = false;
-    for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
-      p.zero_stage = space_.zero_stage[z], p.shard_degree = space_.shard_degree[sd];
-      p.optimizer_offload = 0, p.parameter_offload = false, p.activation_offload = 0, p.offload_horizon = 1;
-      child.choice.zero_stage = static_cast<std::uint8_t>(z),
-      child.choice.shard_degree = static_cast<std::uint8_t>(sd);
-      const std::uint64_t here = orders * oo_n * po_n * ao_n * each;
-      if (!lawful(p, here, out)) continue;
-      if (!space_.limits.admits(PlanField::shard_degree, p.shards())) {
-        out.fates[Fate::outside_limits] += here;
-        continue;
-      }
-      // All replicas may be named or left open; a state that is not sharded is the same with ZeRO 0 and 1.
-      bool& seen = p.shards() == p.replicas() ? seen_all : seen_one;
-      const bool ends = p.shards() == p.replicas() || p.shards() == 1;
-      const bool unsharded = p.shards() == 1 && p.zero_stage <= 1;
-      if ((ends && seen) || (unsharded && seen_unsharded)) {
-        out.fates[Fate::repeated] += here;
-        continue;
-      }
-      if (ends) seen = true;
-      if (unsharded) seen_unsharded = true;
-      for (std::size_t oo = 0; oo < oo_n; ++oo) {
-        p.optimizer_offload = space_.optimizer_offload[oo];
-        p.parameter_offload = false, p.activation_offload = 0;
-        if (!lawful(p, orders * po_n * ao_n * each, out)) continue;
-        for (std::size_t po = 0; po < po_n; ++po) {
-          p.parameter_offload = space_.parameter_offload[po] != 0;
-          p.activation_offload = 0, p.offload_horizon = 1;
-          if (!lawful(p, orders * ao_n * each, out)) continue;
-          bool seen_no_offload = false;
-          for (std::size_t ao = 0; ao < ao_n; ++ao) {
-            p.activation_offload = space_.activation_offload[ao].layers;
-            p.offload_horizon = space_.activation_offload[ao].horizon;
-            if (!lawful(p, orders * each, out)) continue;
-            if (p.activation_offload == 0 && seen_no_offload) {
-              out.fates[Fate::repeated] += orders * each;
-              continue;
-            }
-            if (p.activation_offload == 0) seen_no_offload = true;
-            child.choice.optimizer_offload = static_cast<std::uint8_t>(oo);
-            child.choice.parameter_offload = static_cast<std::uint8_t>(po);
-            child.choice.activation_offload = static_cast<std::uint8_t>(ao);
-            const PipelineTimes times = pipeline_times(p, job_.model, job_.stack, m, cache.layers(p));
-            for (std::size_t i = 0; i < group.size(); ++i) {
-              p.axis_order = space_.axis_order[group[i]];
-              const PlanLinks& mine = cache.links(p);
-              bool repeated = false;
-              for (std::size_t j = 0; j < i && !repeated; ++j) {
-                ParallelPlan earlier = p;
-                earlier.axis_order = space_.axis_order[group[j]];
-                repeated = same_links(cache.links(earlier), mine);
-              }
-              if (repeated) {
-                out.fates[Fate::repeated] += each;
-                continue;
-              }
-              // The least that state adds, whatever the buckets and overlaps: one bucket, reductions beside compute.
-              ParallelPlan relaxed = p;
-              relaxed.overlap_param_gather = true;
-              std::vector<StateTimes> state = cache.state(relaxed, ranges);
-              for (StateTimes& t : state) {
-                t.lane_total = std::max(t.lane_total, m * t.per_backward);
-                t.per_forward = t.per_backward = t.on_compute = t.on_compute_last = t.last_beside =
-                    t.beside_total = 0;
-                t.beside.clear();
-                t.ready.clear();
-              }
-              ++out.bounds;
-              child.choice.axis_order = group[i];
-              child.members = each;
-              child.bound = std::max(node.bound, closed_bound(times, state, closing));
-              out.children.push_back(child);
-            }
-            p.axis_order = space_.axis_order[group.front()];
-          }
-        }
-      }
+  child.level = Level::offload;
+  child.members = members;
+  bool seen_none = false;
+  for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
+    p.activation_offload = space_.activation_offload[ao].layers;
+    p.offload_horizon = space_.activation_offload[ao].horizon;
+    p.optimizer_offload = 0, p.parameter_offload = false;
+    const std::uint64_t here = oo_n * po_n * members;
+    if (!lawful(p, here, out)) continue;
+    if (p.activation_offload == 0 && seen_none) {
+      out.fates[Fate::repeated] += here;
+      continue;
     }
+    if (p.activation_offload == 0) seen_none = true;
+    if (!flight_fits(p, chunks, leanest, here, out)) continue;
+    child.choice.activation_offload = small(ao);
+    pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
+    const double copied = closed_bound(cache.times, {}, closing);
+    if (copied > out.limit) {
+      out.fates[Fate::bounded_away] += here;
+      continue;
+    }
+    for (std::size_t oo = 0; oo < oo_n; ++oo)
+      for (std::size_t po = 0; po < po_n; ++po) {
+        p.optimizer_offload = space_.optimizer_offload[oo];
+        p.parameter_offload = space_.parameter_offload[po] != 0;
+        if (!lawful(p, members, out) || !flight_fits(p, chunks, state_of_element(p), members, out)) continue;
+        // The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
+        ParallelPlan relaxed = p;
+        relaxed.overlap_param_gather = true;
+        cache.relaxed = cache.state(relaxed, chunks);
+        for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
+        ++out.bounds;
+        child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
+        child.bound = std::max({node.bound, copied, closed_bound(cache.times, cache.relaxed, closing)});
+        out.add(child);
+      }
   }
 }
 
-void SearchTree::expand_state(const Node& node, TreeCache& cache, Expansion& out) const {
-  ParallelPlan p = plan(node.choice, cache);
-  if (!fits(node, p, cache, out)) return;
-  const auto ranges = layer_ranges(p, job_.model.n_layers);
+void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
+  ParallelPlan p = decided(node.choice, Level::offload, cache);
+  if (!estimate_fits(p, node.members, out)) return;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  const PipelineTimes times = pipeline_times(p, job_.model, job_.stack, m, cache.layers(p));
-  const double closing = closing_time(job_, cache.links(p));
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
+  const double closing = cache.closing(p);
   const bool units = p.zero_stage >= 3 || p.parameter_offload;
   const bool gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
   const StackRules& rules = job_.stack.rules;
@@ -635,47 +495,99 @@ void SearchTree::expand_state(const Node& node, TreeCache& cache, Expansion& out
           p.bucket_elements = space_.bucket_elements[b];
           p.last_bucket_split = space_.last_bucket_split[lb];
           if (!lawful(p, 1, out)) continue;
+          // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
           const std::int64_t limit =
               units || !p.overlap_grad_reduce ? 0
               : p.bucket_elements > 0
                   ? p.bucket_elements
                   : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
-          const bool reduces_matter = !units || p.replicas() > 1;
-          if (!seen.insert({limit, units ? 1 : p.last_bucket_split, reduces_matter && p.overlap_grad_reduce,
+          const bool reduces = !units || p.replicas() > 1;
+          if (!seen.insert({limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
                             gathers && p.overlap_param_gather})
                    .second) {
             ++out.fates[Fate::repeated];
             continue;
           }
           ++out.bounds;
-          child.choice.overlap_grad_reduce = static_cast<std::uint8_t>(gr);
-          child.choice.overlap_param_gather = static_cast<std::uint8_t>(pg);
-          child.choice.bucket_elements = static_cast<std::uint8_t>(b);
-          child.choice.last_bucket_split = static_cast<std::uint8_t>(lb);
-          child.bound = std::max(node.bound, closed_bound(times, cache.state(p, ranges), closing));
-          out.children.push_back(child);
+          child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
+          child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);
+          child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks), closing));
+          out.add(child);
         }
 }
 
-void SearchTree::refine(Node& node, TreeCache& cache, Expansion& out) const {
-  const ParallelPlan p = plan(node.choice, cache);
-  node.refined = 1;
-  const PlanMemory memory = plan_memory(job_, p);
-  if (memory.peak > memory_limit_) {
-    out.fates[Fate::out_of_memory] += node.members;
-    if (out.examples.size() < 8)
-      out.examples.push_back(
-          {Fate::out_of_memory, plan_key(p),
-           fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
-                       gib(memory_limit_), memory.largest, memory.stage)});
-    node.members = 0;
-    return;
-  }
+void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
+  ParallelPlan p = decided(node.choice, node.level, cache);
+  node.refined = true;
+  const bool full = node.level == Level::full;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  const PipelineTimes times = pipeline_times(p, job_.model, job_.stack, m, cache.layers(p));
+  const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+  cache.relaxed.clear();
+  if (node.level == Level::offload) {
+    ParallelPlan relaxed = p;
+    relaxed.overlap_param_gather = true;
+    cache.relaxed = cache.state(relaxed, chunks);
+    for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
+  }
   ++out.bounds;
-  node.bound = std::max(node.bound, slot_bound(times, cache.state(p, layer_ranges(p, job_.model.n_layers)),
-                                               closing_time(job_, cache.links(p)), cache.order(p, m)));
+  node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks) : cache.relaxed,
+                                               cache.closing(p), cache.order(p, m)));
+  if (!full || node.bound > out.limit) return;
+  const PlanMemory memory = plan_memory(job_, p);
+  if (memory.peak <= memory_limit_) return;
+  reject(Fate::out_of_memory, node.members, p,
+         fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
+                     gib(memory_limit_), memory.largest, memory.stage),
+         out);
+  node.members = 0;
+}
+
+std::vector<Node> SearchTree::guesses(const std::vector<Node>& degrees, SearchCache& cache) const {
+  const auto index = [](const auto& list, const auto& wanted) {
+    const auto found = std::find(list.begin(), list.end(), wanted);
+    return small(found == list.end() ? 0 : static_cast<std::size_t>(found - list.begin()));
+  };
+  std::vector<Node> out;
+  for (const Node& node : degrees) {
+    Choice c = node.choice;
+    const ParallelPlan d = plan_of(space_, c);
+    if (d.tp > job_.cluster.node.gpus) continue;
+    c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
+    c.zero_stage = index(space_.zero_stage, 1);
+    if (d.tp > 1 && job_.stack.can.overlap_tp) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
+    Node best;
+    for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
+      for (std::size_t f = 0; f < space_.form.size(); ++f)
+        for (const RecomputeKind kind :
+             {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
+          if ((d.pp == 1) != (space_.form[f] == PipelineForm{}) && d.pp == 1) continue;
+          c.micro_batch = small(mbs), c.form = small(f),
+          c.recompute = index(space_.recompute, Recompute{kind, -1});
+          const ParallelPlan p = plan(c, cache);
+          if (unlawful(job_, p) || !space_.limits.admits(p)) continue;
+          const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+          const int m = microbatches(p, job_.training);
+          Node guess;
+          guess.level = Level::full, guess.choice = c, guess.refined = true;
+          pipeline_times(p, chunks, job_.stack, m, cache.layers(p), false, cache.times);
+          guess.bound = closed_bound(cache.times, {}, cache.closing(p));
+          if (best.level == Level::full && guess.bound >= best.bound) continue;
+          guess.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m));
+          if (best.level == Level::full && guess.bound >= best.bound) continue;
+          Expansion ignored;
+          if (!flight_fits(p, chunks, state_of_element(p), 1, ignored) ||
+              plan_memory(job_, p).peak > memory_limit_)
+            continue;
+          best = guess;
+        }
+    if (best.level == Level::full) out.push_back(best);
+  }
+  std::sort(out.begin(), out.end(), [](const Node& a, const Node& b) {
+    return a.bound != b.bound ? a.bound < b.bound : a.choice < b.choice;
+  });
+  return out;
 }
 
 }  // namespace sextant

@@ -1,76 +1,105 @@
 // The space as a tree: one group of fields is decided per level, and every node knows how many members lie below it.
 // Expanding a node sorts its children into fates, or gives them a lower bound. Used by search.cpp alone.
 //
-//   degrees   tp, cp, pp (dp follows)            compute alone
-//   placement micro-batch, class of axis orders  + tp and cp collectives, bubble at the deepest interleaving
-//   kernels   SP, TP overlap, recompute          + what is recomputed; memory floor
-//   pipeline  schedule, vp, stage split          + stages; memory floor
-//   state     axis order, ZeRO, shards, offload  + update, gathers, reductions; memory floor
-//   full      buckets, overlap                   everything
+//   level      decides                            bound adds                        memory floor adds
+//   degrees    tp, cp, pp (dp follows)            compute                           mean state of a stage
+//   placement  micro-batch, class of axis orders  tp and cp collectives
+//   sharding   ZeRO, shard degree, axis order     gathers, reductions per slot      its own state
+//   kernels    SP, TP overlap, recompute          what is recomputed                one micro-batch of a stage
+//   pipeline   schedule, vp, stage split          stages, bubble
+//   offload    activations, optimizer, parameters copies, update                    micro-batches in flight
+//   full       buckets, overlap                   gathers, reductions, then slots   the heaviest stage, then everything
 #pragma once
 
+#include <cmath>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <vector>
 
-#include "planner/bound.hpp"
 #include "planner/search.hpp"
-#include "planner/stage_split.hpp"
+#include "planner/search_cache.hpp"
 
 namespace sextant {
 
-enum class Level : std::uint8_t { root, degrees, placement, kernels, pipeline, state, full };
+enum class Level : std::uint8_t { root, degrees, placement, sharding, kernels, pipeline, offload, full };
 
 struct Node {
   double bound = 0;  // seconds of the simulated step
   std::uint64_t members = 1;
   Choice choice;
   Level level = Level::root;
-  std::uint8_t refined = 0;  // a full node whose slots have been walked
+  bool refined = false;  // its slots have been walked; a full node's memory is known to fit
 };
 
-// What one thread remembers between expansions.
-class TreeCache;
+struct Expansion {
+  std::vector<Node> children;
+  FateCounts fates;
+  std::vector<FateExample> examples;
+  std::uint64_t bounds = 0;
+  double limit = INFINITY;  // children with a higher bound are of no use
+  void add(const Node& child) {
+    if (child.bound > limit)
+      fates[Fate::bounded_away] += child.members;
+    else
+      children.push_back(child);
+  }
+};
 
 class SearchTree {
  public:
   SearchTree(const Job&, const SearchSpace&, Bytes memory_limit);
-  ~SearchTree();
 
-  struct Expansion {
-    std::vector<Node> children;
-    FateCounts fates;
-    std::vector<FateExample> examples;
-    std::uint64_t bounds = 0;
-  };
   Node root() const;
-  void expand(const Node&, TreeCache&, Expansion&) const;
-  // A tighter bound of a full node, and whether it fits.
-  void refine(Node&, TreeCache&, Expansion&) const;
-  ParallelPlan plan(const Choice&, TreeCache&) const;
-  std::shared_ptr<TreeCache> make_cache() const;
-
-  const Job& job() const { return job_; }
-  PlanLinks links(const Choice&, TreeCache&) const;
+  void expand(const Node&, SearchCache&, Expansion&) const;
+  // A tighter bound of a node whose stages are decided. A full node that does not fit has no members left.
+  void refine(Node&, SearchCache&, Expansion&) const;
+  ParallelPlan plan(const Choice&, SearchCache&) const;
+  // Members worth simulating first, one per division of the ranks: what a practitioner would try. Best bound first.
+  std::vector<Node> guesses(const std::vector<Node>& degrees, SearchCache&) const;
 
  private:
-  friend class TreeCache;
-  void expand_root(TreeCache&, Expansion&) const;
-  void expand_degrees(const Node&, TreeCache&, Expansion&) const;
-  void expand_placement(const Node&, TreeCache&, Expansion&) const;
-  void expand_kernels(const Node&, TreeCache&, Expansion&) const;
-  void expand_pipeline(const Node&, TreeCache&, Expansion&) const;
-  void expand_state(const Node&, TreeCache&, Expansion&) const;
-  bool fits(const Node&, ParallelPlan leanest, TreeCache&, Expansion&) const;
-  bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
+  void expand_root(SearchCache&, Expansion&) const;
+  void expand_degrees(const Node&, SearchCache&, Expansion&) const;
+  void expand_placement(const Node&, SearchCache&, Expansion&) const;
+  void expand_sharding(const Node&, SearchCache&, Expansion&) const;
+  void expand_kernels(const Node&, SearchCache&, Expansion&) const;
+  void expand_pipeline(const Node&, SearchCache&, Expansion&) const;
+  void expand_offload(const Node&, SearchCache&, Expansion&) const;
+
   std::uint64_t below(Level) const;  // members below one child of that level, classes of orders apart
+  // The plan with every field that is decided below the level at its neutral value.
+  ParallelPlan decided(const Choice&, Level, SearchCache&) const;
+  void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
+  // is_steady() of every member below a plan whose sharding is decided.
+  bool steady(const ParallelPlan& p) const {
+    return !may_offload_activations_ && !may_offload_parameters_ && is_steady(p, job_.stack.rules);
+  }
+  template <class F>
+  void each_kernel_choice(ParallelPlan&, bool linked, F visit) const;
+  double unscheduled(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
+  bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
+  void reject(Fate, std::uint64_t members, const ParallelPlan&, std::string text, Expansion&) const;
+
+  // search_floor.cpp: the least memory of everything below.
+  double state_of_element(const ParallelPlan&) const;
+  double leanest_offload(ParallelPlan) const;
+  double leanest_state(ParallelPlan) const;
+  bool above_memory(double floor_bytes, const ParallelPlan&, std::uint64_t members, const char* what,
+                    Expansion&) const;
+  bool state_fits(const ParallelPlan&, double state_of_one, std::uint64_t members, SearchCache&,
+                  Expansion&) const;
+  bool micro_batch_fits(const ParallelPlan&, double state_of_one, std::uint64_t members, SearchCache&,
+                        Expansion&) const;
+  bool flight_fits(const ParallelPlan&, const std::vector<LayerRange>& chunks, double state_of_one,
+                   std::uint64_t members, Expansion&) const;
+  bool estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion&) const;
 
   const Job& job_;
   const SearchSpace& space_;
   Bytes memory_limit_;
+  // What the stack leaves possible of what the space asks for.
+  bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
+  double most_optimizer_offload_;
+  int most_vp_;
 };
 
 }  // namespace sextant

@@ -1,6 +1,7 @@
 #include "planner/stage_split.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/error.hpp"
@@ -9,72 +10,91 @@ namespace sextant {
 namespace {
 
 struct Chain {
-  int n_layers, n_chunks;
+  int n_layers, inner;  // inner chunks: all but the outer two
   ChainCost cost;
-  int least(int chunk) const { return chunk == 0 || chunk == n_chunks - 1 ? 0 : 1; }
-  double time(int chunk, int layers) const {
-    return layers * cost.layer + (chunk == 0 ? cost.embedding : 0) + (chunk == n_chunks - 1 ? cost.head : 0);
+  double head(int layers) const { return layers * cost.layer + cost.embedding; }
+  double tail(int layers) const { return layers * cost.layer + cost.head; }
+  // Most layers of a chunk with that much else to do within the time.
+  int room(double time, double other) const {
+    const double layers = std::floor((time - other) / cost.layer * (1 + 1e-12) + 1e-9);
+    return static_cast<int>(std::clamp(layers, -1.0, static_cast<double>(n_layers)));
   }
-  // A single chunk holds something anyway; with several, the outer ones may hold the embedding or head alone.
+  bool feasible(double time) const {
+    const int first = room(time, cost.embedding), last = room(time, cost.head), each = room(time, 0);
+    if (first < 0 || last < 0 || (inner > 0 && each < 1)) return false;
+    return std::int64_t{first} + last + std::int64_t{inner} * each >= n_layers;
+  }
 };
 
-// Smallest possible time of the slowest chunk: best[i] = over chunks seen so far, holding i layers.
-double smallest_maximum(const Chain& chain) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  const auto n = static_cast<std::size_t>(chain.n_layers);
-  std::vector<double> best(n + 1, kNever), next(n + 1);
-  best[0] = 0;
-  for (int c = 0; c < chain.n_chunks; ++c) {
-    std::fill(next.begin(), next.end(), kNever);
-    int from = 0;  // the best number of layers before this chunk never falls as more are placed
-    for (int i = 0; i <= chain.n_layers; ++i) {
-      const auto value = [&](int before) {
-        return i - before < chain.least(c)
-                   ? kNever
-                   : std::max(best[static_cast<std::size_t>(before)], chain.time(c, i - before));
-      };
-      while (from + 1 <= i - chain.least(c) && value(from + 1) <= value(from)) ++from;
-      next[static_cast<std::size_t>(i)] = value(from);
-    }
-    best.swap(next);
+// The smallest time that lets the chain fit: some chunk is exactly that slow, so only such times are tried, upwards
+// from the mean.
+double slowest_chunk(const Chain& chain) {
+  const ChainCost& c = chain.cost;
+  double time = std::max({(chain.n_layers * c.layer + c.embedding + c.head) / (chain.inner + 2), c.embedding,
+                          c.head, chain.inner > 0 ? c.layer : 0.0});
+  while (!chain.feasible(time)) {
+    double next = std::numeric_limits<double>::infinity();
+    for (const double other : {c.embedding, c.head, 0.0})
+      next =
+          std::min(next, other + (std::floor((time - other) / c.layer * (1 + 1e-12) + 1e-9) + 1) * c.layer);
+    time = next;
   }
-  return best[n];
+  return time;
 }
 
 }  // namespace
 
-std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost) {
-  SEXTANT_CHECK(n_chunks >= 1 && n_chunks - 2 <= n_layers, "every inner chunk needs a layer");
-  const Chain chain{n_layers, n_chunks, cost};
-  const double limit = smallest_maximum(chain) * (1 + 1e-12);
-  // Under that limit, the least sum of squares: the most even split. squares[c][i]: chunks 0..c-1 hold i layers.
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  const auto width = static_cast<std::size_t>(n_layers) + 1;
-  std::vector<double> squares(width * (static_cast<std::size_t>(n_chunks) + 1), kNever);
-  std::vector<int> taken(squares.size(), -1);
-  squares[0] = 0;
-  for (int c = 0; c < n_chunks; ++c) {
-    const std::size_t row = static_cast<std::size_t>(c) * width;
-    for (int before = 0; before <= n_layers; ++before) {
-      const double so_far = squares[row + static_cast<std::size_t>(before)];
-      if (so_far == kNever) continue;
-      for (int count = chain.least(c); before + count <= n_layers; ++count) {
-        const double time = chain.time(c, count);
-        if (time > limit) break;
-        const std::size_t at = row + width + static_cast<std::size_t>(before + count);
-        if (so_far + time * time < squares[at]) squares[at] = so_far + time * time, taken[at] = count;
-      }
+// Inner chunks are alike and share evenly what the outer two leave, so only the outer two are chosen: among those that
+// keep the slowest chunk's time, the ones with the least sum of squares, which lie at the mean or at their room's end.
+void balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost, std::vector<LayerRange>& out) {
+  SEXTANT_CHECK(n_chunks >= 1 && n_chunks - 2 <= n_layers && cost.layer > 0,
+                "every inner chunk needs a layer");
+  out.clear();
+  if (n_chunks == 1) return out.push_back({0, n_layers});
+  const Chain chain{n_layers, n_chunks - 2, cost};
+  const int inner = chain.inner;
+  const double time = slowest_chunk(chain);
+  const double mean = (n_layers * cost.layer + cost.embedding + cost.head) / n_chunks;
+  const int first_room = chain.room(time, cost.embedding), last_room = chain.room(time, cost.head);
+  const int each_room = chain.room(time, 0);
+  double least = std::numeric_limits<double>::infinity();
+  int best_first = -1, best_last = -1;
+  const auto consider = [&](int first, int last) {
+    if (first < 0 || last < 0 || first > first_room || last > last_room) return;
+    const int rest = n_layers - first - last;
+    if (inner == 0 ? rest != 0 : rest < inner || rest > inner * each_room) return;
+    double squares = chain.head(first) * chain.head(first) + chain.tail(last) * chain.tail(last);
+    if (inner > 0) {
+      const int each = rest / inner, more = rest % inner;
+      squares +=
+          cost.layer * cost.layer * (more * (each + 1.0) * (each + 1.0) + (inner - more) * 1.0 * each * each);
     }
-  }
-  std::vector<int> layers(static_cast<std::size_t>(n_chunks));
-  int left = n_layers;
-  for (int c = n_chunks - 1; c >= 0; --c) {
-    const int count = taken[(static_cast<std::size_t>(c) + 1) * width + static_cast<std::size_t>(left)];
-    SEXTANT_CHECK(count >= 0, "the split must cover all layers");
-    layers[static_cast<std::size_t>(c)] = count;
-    left -= count;
-  }
-  return chunks_of(layers);
+    if (squares < least) least = squares, best_first = first, best_last = last;
+  };
+  const int ideal_first = static_cast<int>((mean - cost.embedding) / cost.layer),
+            ideal_last = static_cast<int>((mean - cost.head) / cost.layer);
+  for (const int around_first : {ideal_first, first_room, 0})
+    for (int first = around_first - 1; first <= around_first + 1; ++first)
+      if (inner == 0)
+        consider(first, n_layers - first);
+      else
+        for (const int around_last : {ideal_last, last_room, 0})
+          for (int last = around_last - 1; last <= around_last + 1; ++last) consider(first, last);
+  for (int first = 0; best_first < 0 && first <= n_layers; ++first)  // odd corners: try them all
+    for (int last = 0; first + last <= n_layers; ++last) consider(first, last);
+  SEXTANT_CHECK(best_first >= 0, "the split must cover all layers");
+  const int rest = n_layers - best_first - best_last;
+  int at = 0;
+  const auto add = [&](int count) { out.push_back({at, count}), at += count; };
+  add(best_first);
+  for (int c = 0; c < inner; ++c) add(rest / inner + (c < rest % inner ? 1 : 0));
+  add(best_last);
+}
+
+std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost) {
+  std::vector<LayerRange> out;
+  balanced_chunks(n_layers, n_chunks, cost, out);
+  return out;
 }
 
 }  // namespace sextant

@@ -75,12 +75,12 @@ struct BruteForce {
 BruteForce brute_force(const Job& job, const SearchSpace& space) {
   BruteForce best;
   const SearchTree tree(job, space, job.cluster.device.memory);
-  const auto cache = tree.make_cache();
+  SearchCache cache(job, space);
   SimulateScratch scratch;
   each_member(space, [&](const Choice& choice) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
     if (unlawful(job, plan_of(space, choice))) return;
-    const ParallelPlan plan = tree.plan(choice, *cache);
+    const ParallelPlan plan = tree.plan(choice, cache);
     if (unlawful(job, plan)) return;
     ++best.lawful;
     if (plan_memory(job, plan).peak > job.cluster.device.memory) return;

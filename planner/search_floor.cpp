@@ -1,0 +1,140 @@
+// Floors of memory for parts of the space: what every member below a node holds at least. Each is compared with the
+// limit before anything below is formed; tests/planner/search_test.cpp compares the fates with brute force.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/parameter_layout.hpp"
+#include "cost_models/memory.hpp"
+#include "planner/search_tree.hpp"
+#include "planner/stage_memory.hpp"
+
+namespace sextant {
+
+// Parameters, gradients and optimizer state of one element.
+double SearchTree::state_of_element(const ParallelPlan& plan) const {
+  const StackRules& rules = job_.stack.rules;
+  const StateBytes bytes = state_bytes(job_.training, plan, job_.stack);
+  const int z = plan.zero_stage;
+  const double shards = plan.shards();
+  const bool split_parameters = z >= 3 && rules.zero3_regather_in_backward;
+  const bool split_gradients =
+      (z == 2 && rules.reduce_every_microbatch) || (z >= 3 && rules.zero3_reduce_every_microbatch);
+  return (plan.parameter_offload ? 0.0 : bytes.parameter / (split_parameters ? shards : 1)) +
+         bytes.gradient / (split_gradients ? shards : 1) +
+         bytes.optimizer * (1 - plan.optimizer_offload) / shards;
+}
+
+// The same with as much offload as stack and space allow.
+double SearchTree::leanest_offload(ParallelPlan plan) const {
+  plan.parameter_offload = may_offload_parameters_;
+  plan.optimizer_offload = most_optimizer_offload_;
+  return state_of_element(plan);
+}
+
+// The same with the leanest ZeRO stage as well.
+double SearchTree::leanest_state(ParallelPlan plan) const {
+  const StackCapabilities& can = job_.stack.can;
+  plan.shard_degree = 0;
+  double least = INFINITY;
+  for (const int z : space_.zero_stage) {
+    if (std::find(can.zero_stages.begin(), can.zero_stages.end(), z) == can.zero_stages.end()) continue;
+    if (plan.pp > 1 && z > can.max_zero_with_pp) continue;
+    plan.zero_stage = z;
+    least = std::min(least, leanest_offload(plan));
+  }
+  return std::isfinite(least) ? least : 0;
+}
+
+bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std::uint64_t members,
+                              const char* what, Expansion& out) const {
+  // A thousandth below, for roundings.
+  const double bytes = 0.999 * floor_bytes * job_.stack.memory.fragmentation +
+                       static_cast<double>(job_.stack.memory.outside.v);
+  if (bytes <= static_cast<double>(memory_limit_.v)) return false;
+  reject(Fate::out_of_memory, members, plan,
+         fmt::format("needs at least {:.1f} of {:.1f} GiB ({})", bytes / (1 << 30), gib(memory_limit_), what),
+         out);
+  return true;
+}
+
+// The heaviest stage holds at least the mean.
+bool SearchTree::state_fits(const ParallelPlan& plan, double state_of_one, std::uint64_t members,
+                            SearchCache& cache, Expansion& out) const {
+  const double elements = static_cast<double>(cache.elements(plan.tp)) / plan.pp;
+  return !above_memory(state_of_one * elements, plan, members, "state of a mean stage", out);
+}
+
+// When the first micro-batch has gone forward, every stage holds all that its layers keep of it.
+bool SearchTree::micro_batch_fits(const ParallelPlan& plan, double state_of_one, std::uint64_t members,
+                                  SearchCache& cache, Expansion& out) const {
+  if (may_offload_activations_) return true;
+  const ActivationBytes kept = activation_bytes(job_.model, job_.training, plan, job_.stack);
+  const double whole = static_cast<double>(kept.saved_attention + kept.saved_mlp),
+               input = std::min(whole, static_cast<double>(kept.saved_input));
+  const int n = job_.model.n_layers;
+  int again = 0;
+  if (plan.recompute.kind == RecomputeKind::full)
+    again = plan.recompute.layers < 0 ? n : std::min(n, plan.recompute.layers * plan.pp * most_vp_);
+  const double elements = static_cast<double>(cache.elements(plan.tp));
+  const double mean = (state_of_one * elements + again * input + (n - again) * whole) / plan.pp;
+  return !above_memory(mean, plan, members, "state and one micro-batch of a mean stage", out);
+}
+
+// The first stage's layers and the micro-batches that it has in flight when its first backward begins.
+bool SearchTree::flight_fits(const ParallelPlan& plan, const std::vector<LayerRange>& chunks,
+                             double state_of_one, std::uint64_t members, Expansion& out) const {
+  const ActivationBytes kept = activation_bytes(job_.model, job_.training, plan, job_.stack);
+  const double whole = static_cast<double>(kept.saved_attention + kept.saved_mlp),
+               input = std::min(whole, static_cast<double>(kept.saved_input));
+  const int m = microbatches(plan, job_.training);
+  std::int64_t units = m;  // micro-batches times chunks
+  if (plan.schedule == PipelineSchedule::one_f_one_b || plan.schedule == PipelineSchedule::zero_bubble)
+    units = std::min(m, plan.pp);
+  if (plan.schedule == PipelineSchedule::interleaved) {
+    const std::int64_t all = std::int64_t{m} * plan.vp;
+    units = m == plan.pp ? all : std::min<std::int64_t>(all, 2 * (plan.pp - 1) + (plan.vp - 1) * plan.pp + 1);
+  }
+  int layers = 0;
+  double least_unit = INFINITY;
+  for (int v = 0; v < plan.vp; ++v) {
+    const int count = chunks[static_cast<std::size_t>(v * plan.pp)].count;
+    layers += count;
+    int again = 0;
+    if (plan.recompute.kind == RecomputeKind::full)
+      again = plan.recompute.layers < 0 ? count : std::min(count, plan.recompute.layers);
+    const int offloaded = std::max(0, std::min(plan.activation_offload, count) - again);
+    least_unit = std::min(least_unit, again * input + (count - again - offloaded) * whole);
+  }
+  const double layer_elements = static_cast<double>(parameter_counts(job_.model).layer()) / plan.tp;
+  const double bytes = state_of_one * layers * layer_elements + static_cast<double>(units) * least_unit;
+  return !above_memory(bytes, plan, members, "state of the first stage and its micro-batches in flight", out);
+}
+
+// The heaviest stage's own account. Buckets and overlap are open: one bucket, nothing fetched ahead; communication
+// buffers may be smaller still and are not counted.
+bool SearchTree::estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion& out) const {
+  leanest.overlap_grad_reduce = leanest.overlap_param_gather = false;
+  leanest.bucket_elements = 0, leanest.last_bucket_split = 1;
+  const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, leanest, job_.stack);
+  for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
+    const StageMemory& stage = estimate.stages[s];
+    const auto held = [&](BufferKind kind) {
+      return static_cast<double>(stage.at_peak[static_cast<std::size_t>(kind)]);
+    };
+    double bytes = 0;
+    BufferKind largest = BufferKind::parameter;
+    for (const BufferKind kind : {BufferKind::parameter, BufferKind::gradient, BufferKind::optimizer_state,
+                                  BufferKind::activation, BufferKind::logits, BufferKind::workspace}) {
+      bytes += held(kind);
+      if (held(kind) > held(largest)) largest = kind;
+    }
+    if (above_memory(bytes, leanest, members,
+                     fmt::format("most of it {} of stage {}", name(largest), s).c_str(), out))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace sextant
