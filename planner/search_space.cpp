@@ -28,6 +28,15 @@ std::vector<int> ladder(int n) {
   return out;
 }
 
+// Removes later copies; the order stays.
+template <class T>
+void unique(std::vector<T>& list) {
+  std::vector<T> seen;
+  for (const T& x : list)
+    if (std::find(seen.begin(), seen.end(), x) == seen.end()) seen.push_back(x);
+  list = std::move(seen);
+}
+
 template <class T, class F>
 void keep(std::vector<T>& list, const PlanLimits& limits, PlanField field, F value) {
   std::erase_if(list, [&](const T& x) { return !limits.admits(field, static_cast<double>(value(x))); });
@@ -127,6 +136,22 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   s.last_bucket_split = {1, 4};
   s.overlap_grad_reduce = {1, 0};
   s.overlap_param_gather = {1, 0};
+
+  // A value that the user pins is looked at even when no list has it.
+  for (const PlanLimit& limit : limits.limits) {
+    if (limit.relation != Relation::equal) continue;
+    const auto whole = static_cast<int>(limit.value);
+    if (limit.field == PlanField::micro_batch) s.micro_batch.push_back(whole);
+    if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
+    if (limit.field == PlanField::optimizer_offload) s.optimizer_offload.push_back(limit.value / 100);
+    if (limit.field == PlanField::vp && whole > 1) s.form.push_back({PipelineSchedule::interleaved, whole});
+    if (limit.field == PlanField::activation_offload) s.activation_offload.push_back({whole, 1});
+    if (limit.field == PlanField::tp) s.tp.push_back(whole);
+    if (limit.field == PlanField::cp) s.cp.push_back(whole);
+    if (limit.field == PlanField::pp) s.pp.push_back(whole);
+  }
+  unique(s.tp), unique(s.cp), unique(s.pp), unique(s.micro_batch), unique(s.shard_degree);
+  unique(s.optimizer_offload), unique(s.form), unique(s.activation_offload);
 
   keep(s.tp, limits, PlanField::tp);
   keep(s.cp, limits, PlanField::cp);

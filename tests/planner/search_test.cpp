@@ -1,6 +1,9 @@
 // The search against brute force over whole small spaces: the same best plan, every member counted once.
 #include "planner/search.hpp"
 
+#include <algorithm>
+#include <atomic>
+
 #include <gtest/gtest.h>
 
 #include "planner/lower.hpp"
@@ -117,6 +120,131 @@ TEST(Search, EqualsBruteForce) {
     EXPECT_GT(expected.lawful, 500u);
     EXPECT_LT(report.fates[Fate::simulated], expected.fitting / 10)
         << "the bounds must spare most of the work";
+  }
+}
+
+std::vector<std::string> keys(const SearchReport& report) {
+  std::vector<std::string> out;
+  for (const RankedPlan& r : report.ranked) out.push_back(plan_key(r.plan));
+  return out;
+}
+
+TEST(Search, IsTheSameOnAnyNumberOfThreads) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  SearchOptions options;
+  options.threads = 1;
+  const SearchReport one = search(job, space, options);
+  options.threads = 3;
+  const SearchReport three = search(job, space, options);
+  EXPECT_EQ(keys(one), keys(three));
+  EXPECT_EQ(one.fates.by_fate, three.fates.by_fate);
+  EXPECT_EQ(one.bounds, three.bounds);
+  EXPECT_EQ(one.fates.total(), space.size());
+  // Different questions have different answers, so that equality says something.
+  options.top = 2;
+  EXPECT_NE(search(job, space, options).fates.by_fate, one.fates.by_fate);
+}
+
+TEST(Search, RanksTheBestOfEachFamily) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  SearchOptions options;
+  options.top = 8;
+  const SearchReport report =
+      search(owned.job(), default_space(owned.model, owned.training, owned.cluster.gpus()), options);
+  ASSERT_EQ(report.ranked.size(), 8u);
+  for (std::size_t i = 0; i < report.ranked.size(); ++i) {
+    EXPECT_EQ(report.ranked[i].tie, i > 0 && report.ranked[i].slower < 0.01);
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_NE(family_of(report.ranked[i].plan), family_of(report.ranked[j].plan));
+      EXPECT_LE(report.ranked[j].simulated, report.ranked[i].simulated);
+    }
+  }
+}
+
+TEST(Search, StopsWhenToldAndSaysSo) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  const SearchReport whole = search(job, space);
+  std::atomic<bool> cancel = false;
+  SearchOptions options;
+  options.cancel = &cancel;
+  options.progress = [&](std::uint64_t, Seconds) { cancel = true; };  // at the first plan found
+  const SearchReport report = search(job, space, options);
+  EXPECT_FALSE(report.exact);
+  EXPECT_EQ(report.stopped, "interrupted");
+  EXPECT_GT(report.fates[Fate::unvisited], 0u);
+  EXPECT_EQ(report.fates.total(), space.size());
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_LE(report.best_bound, whole.ranked.front().simulated);
+  EXPECT_GE(report.ranked.front().simulated, whole.ranked.front().simulated);
+  EXPECT_TRUE(whole.exact);
+  EXPECT_EQ(whole.fates[Fate::unvisited], 0u);
+}
+
+TEST(Search, KeepsToWhatTheUserPins) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus(),
+                                          parse_plan_limits("tp=2,dp<=2,mbs=2,oo=30", "--fix"));
+  const SearchReport report = search(job, space);
+  ASSERT_FALSE(report.ranked.empty());
+  for (const RankedPlan& r : report.ranked) {
+    EXPECT_EQ(r.plan.tp, 2);
+    EXPECT_LE(r.plan.dp, 2);
+    EXPECT_EQ(r.plan.micro_batch, 2);
+    EXPECT_DOUBLE_EQ(r.plan.optimizer_offload, 0.3);
+  }
+  EXPECT_GT(report.fates[Fate::outside_limits], 0u);
+  EXPECT_EQ(report.fates.total(), space.size());
+}
+
+TEST(Search, SaysThatNothingFits) {
+  OwnedJob owned = testing::small_job(1, 2, 4);
+  owned.cluster.device.memory = from_gib(0.01);
+  owned.finish();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  const SearchReport report = search(owned.job(), space);
+  EXPECT_TRUE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_EQ(report.fates[Fate::simulated], 0u);
+  EXPECT_TRUE(std::any_of(report.examples.begin(), report.examples.end(),
+                          [](const FateExample& e) { return e.fate == Fate::out_of_memory; }));
+}
+
+// Every stage's floor must be below the account of every member below it; brute force above would miss a floor that is
+// wrong by little. Here one member is its own space.
+TEST(Search, FloorsOfMemoryNeverRejectWhatFits) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  for (const char* key : {"tp2.pp2.dp2.z1.mbs2", "tp1.pp4.vp2.dp2.z0.mbs1.full", "tp2.pp1.cp2.dp2.z3.mbs1",
+                          "tp4.pp2.mbs4.full1", "pp2.dp4.z1.mbs1.ao2", "dp8.z1.mbs2.oo50",
+                          "pp4.dp2.mbs1.gpipe", "pp4.dp2.mbs1.zb"}) {
+    const ParallelPlan p = parse_plan_key(key);
+    SearchSpace s;
+    s.world = 8;
+    s.tp = {p.tp}, s.cp = {p.cp}, s.pp = {p.pp}, s.axis_order = {p.axis_order},
+    s.micro_batch = {p.micro_batch};
+    s.sequence_parallel = {p.sequence_parallel}, s.overlap_tp = {p.overlap_tp}, s.recompute = {p.recompute};
+    s.form = {{p.schedule, p.vp}}, s.split = {StageSplit::even}, s.zero_stage = {p.zero_stage};
+    s.shard_degree = {p.shard_degree}, s.optimizer_offload = {p.optimizer_offload};
+    s.parameter_offload = {p.parameter_offload},
+    s.activation_offload = {{p.activation_offload, p.offload_horizon}};
+    s.bucket_elements = {p.bucket_elements}, s.last_bucket_split = {p.last_bucket_split};
+    s.overlap_grad_reduce = {p.overlap_grad_reduce}, s.overlap_param_gather = {p.overlap_param_gather};
+    ASSERT_EQ(s.size(), 1u);
+    ASSERT_FALSE(unlawful(job, p)) << key;
+    const Bytes needed = plan_memory(job, p).peak;
+    SearchOptions options;
+    options.memory_limit = needed;
+    EXPECT_EQ(search(job, s, options).fates[Fate::simulated], 1u) << key;
+    options.memory_limit = Bytes(needed.v - 1);
+    const FateCounts tight = search(job, s, options).fates;
+    EXPECT_EQ(tight[Fate::out_of_memory], 1u) << key;
+    EXPECT_EQ(tight.total(), 1u);
   }
 }
 

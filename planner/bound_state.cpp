@@ -1,0 +1,213 @@
+// What parameters, gradients and optimizer state add to the bounds of a stage.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/parameter_layout.hpp"
+#include "planner/bound.hpp"
+#include "planner/lowering/shapes.hpp"
+
+namespace sextant {
+
+using lowering::Context;
+
+double closing_time(const Job& job, const PlanLinks& links) {
+  if (!job.stack.rules.clip_gradients) return 0;
+  return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
+}
+
+StateTimes StateTimes::relaxed(int microbatches) const {
+  StateTimes t;
+  t.start = earliest;
+  t.lane_total = std::max(lane_total, microbatches * per_backward);
+  return t;
+}
+
+// Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
+std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links) {
+  const Context c = lowering::make_context(job.model, job.training, plan_links, plan, job.stack);
+  const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
+  const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
+    return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
+  };
+  const StackRules& rules = job.stack.rules;
+  const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
+  std::vector<StateTimes> out;
+  for (int stage = 0; stage < plan.pp; ++stage) {
+    const ParameterLayout layout = parameter_layout(job.model, plan, rules, stage);
+    const StageLinks& links = plan_links.of(stage);
+    const int n = static_cast<int>(layout.buckets.size());
+    const bool gather = layout.shards > 1 && !c.ring_parameters();
+    const bool pipelined = gather && rules.pipelined_update && plan.overlap_param_gather;
+    StateTimes t;
+    t.ready.assign(static_cast<std::size_t>(plan.vp), 0.0);
+
+    std::vector<double> gathers(layout.buckets.size(), 0.0), gathered(layout.buckets.size(), 0.0);
+    std::int64_t device_all = 0, host_all = 0;
+    const auto device_of = [&](const Bucket& b, std::int64_t& host) {
+      const std::int64_t slice = b.slice(layout.shards);
+      host = host_share(plan, slice);
+      return slice - host;
+    };
+    double update = 0, lane = 0;
+    for (int b = n - 1; b >= 0; --b) {
+      const auto i = static_cast<std::size_t>(b);
+      const Bucket& bucket = layout.buckets[i];
+      std::int64_t host = 0;
+      const std::int64_t device = device_of(bucket, host);
+      device_all += device, host_all += host;
+      if (layout.shards > 1)
+        gathers[i] = seconds(CollectiveWork{CollectiveKind::all_gather,
+                                            Bytes(bucket.elements * size_bytes(job.training.parameter)),
+                                            links.shard, false});
+      if (pipelined) {
+        if (device > 0) update += state_work(StateKind::update, device);
+        lane = std::max(lane, update) + gathers[i];
+        gathered[i] = lane;
+      }
+    }
+    double host_back = 0;  // parameters updated on the host are here
+    if (!pipelined) {
+      if (device_all > 0) update = state_work(StateKind::update, device_all);
+      if (host_all > 0) {
+        host_back = state_work(StateKind::update, host_all, true);
+        if (!plan.parameter_offload)
+          host_back += seconds(
+              CopyWork{Bytes(host_all * size_bytes(job.training.parameter)), CopyDirection::host_to_device});
+      }
+    }
+    t.start = update;
+    if (gather && !pipelined) {
+      if (plan.overlap_param_gather) {
+        lane = std::max(update, host_back);
+        for (int b = n - 1; b >= 0; --b)
+          gathered[static_cast<std::size_t>(b)] = lane += gathers[static_cast<std::size_t>(b)];
+      } else {
+        t.start = std::max(update, host_back) + std::accumulate(gathers.begin(), gathers.end(), 0.0);
+      }
+    }
+    if (!gather && !c.ring_parameters()) t.start = std::max(t.start, host_back);
+    if (gather && plan.overlap_param_gather && !rules.gather_beside_forward)
+      t.start = std::max(t.start, lane);
+    if (!c.ring_gradients()) t.start += state_work(StateKind::zero, layout.padded);
+    // The first operation of a stage reads the bucket that is gathered first.
+    t.earliest = std::max(t.start, host_back);
+    if (gather && plan.overlap_param_gather && n > 0)
+      t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
+    if (gather && plan.overlap_param_gather)
+      for (const Parameter& p : layout.parameters) {
+        double& ready = t.ready[static_cast<std::size_t>(p.chunk / plan.pp)];
+        ready = std::max(ready, gathered[p.bucket]);
+      }
+
+    // Units fetched for every pass.
+    double fetched = 0, unit_gather = 0;  // the latter of one layer
+    if (c.ring_parameters()) {
+      double forward = 0, backward = 0, copies = 0;
+      for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
+        const Parameter& p = layout.parameters[layout.buckets[i].first];
+        const bool again =
+            p.kind != ParameterKind::embedding;  // the embedding is not read in the backward pass
+        forward += gathers[i];
+        if (again) backward += gathers[i];
+        if (plan.parameter_offload)
+          copies += (again ? 2 : 1) * seconds(CopyWork{Bytes(layout.buckets[i].slice(layout.shards) *
+                                                             size_bytes(job.training.parameter)),
+                                                       CopyDirection::host_to_device});
+      }
+      fetched = forward + backward;
+      // The first unit is fetched once everything is updated.
+      t.earliest = t.start =
+          std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
+      if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
+        for (const Bucket& bucket : layout.buckets)
+          if (layout.parameters[bucket.first].kind == ParameterKind::down)
+            unit_gather = gathers[static_cast<std::size_t>(&bucket - layout.buckets.data())];
+      // Units fetched ahead may be gathered in an earlier slot than the one that reads them.
+      if (c.unit_ring_count() > 1)
+        t.lane_total = std::max(t.lane_total, c.microbatches * fetched);
+      else
+        t.per_forward += forward, t.per_backward += backward;
+      t.lane_total = std::max(t.lane_total, c.microbatches * copies);
+    }
+
+    // Reductions of the last micro-batch, or of each.
+    double every = 0, unit_reduce = 0, largest_reduce = 0;
+    const auto ranges = c.ranges;
+    for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
+      const Bucket& bucket = layout.buckets[i];
+      const std::int64_t slice = bucket.slice(layout.shards);
+      double each = 0;
+      if (c.sp()) {
+        std::int64_t norms = 0;
+        for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
+          if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
+            norms += layout.parameters[k].elements;
+        if (norms > 0)
+          each += seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                         Bytes(norms * size_bytes(job.training.gradient)), links.tp, false});
+      }
+      if (plan.replicas() > 1)
+        each += seconds(
+            CollectiveWork{layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+                           Bytes(bucket.elements * size_bytes(job.training.reduction)), links.shard, false});
+      if (links.replica.size > 1 && layout.shards > 1)
+        each +=
+            seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                   Bytes(slice * size_bytes(job.training.reduction)), links.replica, false});
+      if (c.ring_gradients()) each += state_work(StateKind::accumulate, slice);
+      const double once = rules.clip_gradients ? state_work(StateKind::norm, slice) : 0.0;
+      every += each;
+      largest_reduce = std::max(largest_reduce, each);
+      if (layout.parameters[bucket.first].kind == ParameterKind::down) unit_reduce = each;
+      const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
+      if (!beside) {
+        t.on_compute += once;
+        if (last.chunk < plan.pp) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
+        // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
+        const ParameterKind first = layout.parameters[bucket.first].kind;
+        const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
+                          (first == ParameterKind::embedding || first == ParameterKind::head);
+        if (c.ring_gradients())
+          t.per_backward += tied ? 0.0 : each;
+        else
+          t.on_compute += each;
+        continue;
+      }
+      const auto range = ranges[last.chunk];
+      int before = 0;  // layers whose backward comes first
+      if (last.kind == ParameterKind::embedding)
+        before = range.count;
+      else if (last.kind != ParameterKind::head && last.kind != ParameterKind::norm_final)
+        before = std::max(0, range.first + range.count - 1 - static_cast<int>(last.layer));
+      t.beside.push_back({static_cast<std::uint16_t>(last.chunk / plan.pp),
+                          static_cast<std::uint16_t>(before), each + once});
+      t.beside_total += each + once;
+    }
+    if (!t.beside.empty()) t.last_beside = t.beside.back().seconds;
+    if (beside && c.ring_gradients()) t.lane_total = std::max(t.lane_total, c.microbatches * every);
+    // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
+    // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.
+    if (plan.pp == 1) {
+      const int n_layers = job.model.n_layers - 1 - static_cast<int>(c.unit_ring_count());
+      const bool together = beside && c.ring_gradients() && unit_gather > 0;
+      t.forward_floor = n_layers * unit_gather;
+      t.backward_floor = n_layers * (unit_gather + (together ? unit_reduce : 0.0));
+      if (beside && c.ring_gradients())
+        t.backward_floor = std::max(t.backward_floor, every - 2 * largest_reduce);
+    }
+    // Overlapped fetches run on the reductions' lane when those are overlapped as well.
+    const bool fetched_beside = c.ring_parameters() && plan.overlap_param_gather && layout.shards > 1;
+    const double reduced = (c.ring_gradients() ? c.microbatches : 1) * every;
+    if (fetched_beside && beside) t.lane_total = std::max(t.lane_total, c.microbatches * fetched + reduced);
+    if (fetched_beside) t.collectives += c.microbatches * fetched;
+    if (gather && plan.overlap_param_gather)
+      t.collectives += std::accumulate(gathers.begin(), gathers.end(), 0.0);
+    if (beside) t.collectives += std::max(0.0, reduced - t.last_beside);
+    t.collective_lanes = (fetched_beside && plan.overlap_grad_reduce ? 0 : (t.collectives > 0 ? 1 : 0)) + 1;
+    out.push_back(std::move(t));
+  }
+  return out;
+}
+
+}  // namespace sextant

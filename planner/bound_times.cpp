@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "core/parameter_layout.hpp"
+#include "planner/bound.hpp"
+#include "planner/lowering/shapes.hpp"
+
+namespace sextant {
+namespace {
+
+using lowering::Context;
+using lowering::StageWorks;
+
+// Prices of the works that one stage's operations share, made by the same function that lower() uses.
+class Priced {
+ public:
+  Priced(const Job& job, const Context& c)
+      : job_(job), emitter_(graph_, false), works_(lowering::stage_works(emitter_, c).front()) {}
+  double block(BlockKind kind, Pass pass) const { return of(works_[kind][pass]); }
+  double of(WorkId id) const { return job_.cost.price(graph_.works[id]).duration.v; }
+  const StageWorks& works() const { return works_; }
+
+ private:
+  const Job& job_;
+  ExecutionGraph graph_;
+  lowering::Emitter emitter_;
+  StageWorks works_;
+};
+
+}  // namespace
+
+LayerTimes layer_times(const Job& job, const ParallelPlan& plan, const StageLinks* stage_links) {
+  PlanLinks links;
+  links.stages = {stage_links ? *stage_links : StageLinks{}};
+  const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
+  const Priced priced(job, c);
+  const StageWorks& w = priced.works();
+  const bool linked = stage_links != nullptr, split = c.split_backward();
+  const bool tp = linked && plan.tp > 1, sp = linked && c.sp(), cp = linked && plan.cp > 1;
+  const double enter = sp ? priced.of(w.tp_gather) : 0.0;
+  const double leave = !tp ? 0.0 : priced.of(sp ? w.tp_scatter : w.tp_reduce);
+  const double cp_gather = cp ? priced.of(w.cp_gather) : 0.0, cp_scatter = cp ? priced.of(w.cp_scatter) : 0.0;
+  const auto pass = [&](Pass p) {
+    return 2 * priced.block(BlockKind::norm, p) + priced.block(BlockKind::qkv, p) +
+           priced.block(BlockKind::attention, p) + priced.block(BlockKind::mlp, p) + 2 * enter + 2 * leave +
+           cp_gather;
+  };
+  // Mirrors planner/lowering/passes.cpp.
+  LayerTimes t;
+  t.forward = pass(Pass::forward);
+  if (plan.recompute.kind == RecomputeKind::full) t.recompute = pass(Pass::recompute);
+  const Pass back = split ? Pass::backward_input : Pass::backward;
+  const double norm = priced.block(BlockKind::norm, Pass::backward);
+  const double mlp_half = enter + priced.block(BlockKind::mlp, back) + leave + norm;
+  const double attention_half = enter + cp_gather + priced.block(BlockKind::attention, back) + cp_scatter +
+                                priced.block(BlockKind::qkv, back) + leave + norm;
+  t.backward = t.backward_again = mlp_half + attention_half;
+  t.embedding_forward = priced.block(BlockKind::embedding, Pass::forward) + leave;
+  t.embedding_backward = enter + priced.block(BlockKind::embedding, Pass::backward);
+  t.residual = priced.block(BlockKind::residual, Pass::forward);
+  t.head_forward = priced.block(BlockKind::norm, Pass::forward) + enter +
+                   priced.block(BlockKind::head, Pass::forward) + (tp ? priced.of(w.loss_gather) : 0.0);
+  t.head_backward = enter + priced.block(BlockKind::head, back) + leave + norm;
+  if (split) {
+    t.weight = 2 * enter + priced.block(BlockKind::mlp, Pass::backward_weight) +
+               priced.block(BlockKind::attention, Pass::backward_weight) +
+               priced.block(BlockKind::qkv, Pass::backward_weight);
+    t.head_weight = enter + priced.block(BlockKind::head, Pass::backward_weight);
+  }
+  if (linked && plan.pp > 1) t.send = priced.of(w.send);
+
+  // Inputs gathered again under SP run beside compute from the reader before the last one on. Where the compute between
+  // two readers is longer than the gather, and nothing else can hold it up, all of the gather is beside compute.
+  if (sp && !split) t.regather = 2 * priced.of(w.tp_gather);
+  if (linked && plan.activation_offload > 0)
+    t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
+  if (sp && !split) {
+    const double between_mlp_and_qkv = leave + norm + attention_half - leave - norm;  // to the end of qkv
+    const double between_qkv_and_mlp = leave + norm + enter + priced.block(BlockKind::mlp, back);
+    const double gather = priced.of(w.tp_gather);
+    if (gather > 0 && gather <= std::min(between_mlp_and_qkv, between_qkv_and_mlp))
+      t.slowed = 2 * gather * job.stack.kernels.comm_slows_compute;
+  }
+  return t;
+}
+
+bool is_steady(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.activation_offload == 0 && !plan.parameter_offload && plan.zero_stage < 3 &&
+         !(plan.zero_stage == 2 && rules.reduce_every_microbatch);
+}
+
+namespace {
+
+// A backward slot whose last `offloaded` layers (the chunk's first) come back from the host through a ring: a layer's
+// copy may begin once the layer `ring` before it is done. What fits the ring is there when the slot begins.
+double fetched_backward(double before, int offloaded, double layer, double copy, int ring) {
+  double compute = before, lane = 0;
+  std::array<double, 8> done{};  // of the last layers, by turn
+  const int turns = std::min<int>(ring, static_cast<int>(done.size()));
+  if (turns < ring || offloaded <= ring) return before + offloaded * layer;
+  for (int k = 0; k < offloaded; ++k) {
+    double there = 0;
+    if (k >= ring) there = lane = std::max(lane, done[static_cast<std::size_t>(k % turns)]) + copy;
+    compute = std::max(compute, there) + layer;
+    done[static_cast<std::size_t>(k % turns)] = compute;
+  }
+  return compute;
+}
+
+}  // namespace
+
+void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chunks, const StackSpec& stack,
+                    int microbatches, const std::vector<LayerTimes>& by_stage, bool steady,
+                    PipelineTimes& p) {
+  p.pp = plan.pp, p.vp = plan.vp, p.microbatches = microbatches, p.schedule = plan.schedule;
+  p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
+                                                            : stack.rules.p2p_beside_compute_1f1b;
+  const int n = plan.pp * plan.vp;
+  for (auto* list : {&p.forward, &p.backward, &p.busy, &p.weight, &p.layer_backward, &p.slowed, &p.regather})
+    list->assign(static_cast<std::size_t>(n), 0.0);
+  for (auto* list : {&p.copies, &p.send}) list->assign(static_cast<std::size_t>(plan.pp), 0.0);
+  p.slows = stack.kernels.comm_slows_compute;
+  p.ring = plan.offload_horizon + 1;
+  p.offloaded.assign(plan.activation_offload > 0 ? static_cast<std::size_t>(n) : 0, {});
+  for (int chunk = 0; chunk < n; ++chunk) {
+    const auto i = static_cast<std::size_t>(chunk), stage = static_cast<std::size_t>(chunk % plan.pp);
+    const LayerTimes& t = by_stage[by_stage.size() == 1 ? 0 : stage];
+    const int count = chunks[i].count;
+    const int again = plan.recompute.kind != RecomputeKind::full
+                          ? 0
+                          : (plan.recompute.layers < 0 ? count : std::min(count, plan.recompute.layers));
+    const int kept = count - again;
+    p.forward[i] = count * t.forward;
+    p.backward[i] = kept * t.backward;
+    const int offloaded = std::max(0, std::min(plan.activation_offload, count) - again);
+    if (offloaded > 0) {
+      const double before = (kept - offloaded) * t.backward + (chunk == n - 1 ? t.head_backward : 0.0);
+      p.backward[i] = fetched_backward(before, offloaded, t.backward, t.copy_in, plan.offload_horizon + 1) -
+                      (chunk == n - 1 ? t.head_backward : 0.0);
+      p.copies[stage] += microbatches * offloaded * std::max(t.copy_out, t.copy_in);
+    }
+    if (!p.offloaded.empty())
+      p.offloaded[i] = {count,
+                        again,
+                        again + offloaded,
+                        t.forward,
+                        t.backward,
+                        t.recompute + t.backward_again,
+                        t.copy_out,
+                        t.copy_in,
+                        chunk == 0 ? t.embedding_forward : 0.0,
+                        chunk == n - 1 ? t.head_backward : 0.0};
+    p.busy[i] = kept * t.backward + again * (t.recompute + t.backward_again);
+    p.backward[i] += again * (t.recompute + t.backward_again);
+    // With recomputed layers the gathers of kept ones follow one another only among themselves.
+    if (steady && again == 0 && kept > 1) p.slowed[i] = (kept - 1) * t.slowed;
+    p.backward[i] += p.slowed[i];
+    p.regather[i] = kept * t.regather;
+    p.weight[i] = count * t.weight;
+    p.layer_backward[i] = again == 0 ? t.backward : std::min(t.backward, t.recompute + t.backward_again);
+    if (chunk == 0) {
+      p.forward[i] += t.embedding_forward;
+      p.backward[i] += t.embedding_backward, p.busy[i] += t.embedding_backward;
+    }
+    if (chunk == n - 1) {
+      p.forward[i] += t.head_forward, p.weight[i] += t.head_weight;
+      p.backward[i] += t.head_backward, p.busy[i] += t.head_backward;
+    } else {
+      p.forward[i] += t.residual;
+    }
+    p.send[stage] = t.send;
+  }
+}
+
+}  // namespace sextant

@@ -1,0 +1,98 @@
+#include "planner/robust.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include <boost/math/special_functions/erf.hpp>
+
+#include "core/plan_links.hpp"
+#include "planner/lower.hpp"
+#include "planner/simulate.hpp"
+
+namespace sextant {
+namespace {
+
+double normal_quantile(double u) { return std::sqrt(2.0) * boost::math::erf_inv(2.0 * u - 1.0); }
+
+// Lognormal of mean 1.
+double lognormal(double z, double sigma) { return std::exp(sigma * z - 0.5 * sigma * sigma); }
+
+class Uniform {
+ public:
+  explicit Uniform(std::uint64_t seed) : engine_(seed) {}
+  // Inside (0, 1), the same on every platform.
+  double next() { return (static_cast<double>(engine_() >> 11) + 0.5) * 0x1p-53; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// The group of a collective or transfer that leaves the node, or nothing.
+const GroupShape* network_group(const Work& work) {
+  const GroupShape* group = nullptr;
+  if (const auto* c = std::get_if<CollectiveWork>(&work)) group = &c->group;
+  if (const auto* t = std::get_if<TransferWork>(&work)) group = &t->link;
+  return group && group->nodes > 1 ? group : nullptr;
+}
+
+}  // namespace
+
+RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpec& jitter,
+                       const RobustOptions& options) {
+  const ExecutionGraph graph =
+      lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
+  const std::vector<OpCost> steady = price(graph, job.cost);
+  const SimulateOptions base = simulate_options(job, plan);
+  const double ranks = static_cast<double>(plan.world()) / plan.pp;
+  Uniform uniform(options.seed);
+  SimulateScratch scratch;
+  std::vector<double> steps;
+  for (int sample = 0; sample < options.samples; ++sample) {
+    SimulateOptions now = base;
+    now.stage_compute_factor.resize(static_cast<std::size_t>(plan.pp), 1.0);
+    // The slowest of n equal ranks: its quantile is u^(1/n).
+    for (double& factor : now.stage_compute_factor) {
+      const double u = std::pow(uniform.next(), 1.0 / ranks);
+      if (jitter.compute_sigma > 0)
+        factor *= lognormal(normal_quantile(std::min(u, 1.0 - 1e-16)), jitter.compute_sigma);
+    }
+    const double z = normal_quantile(uniform.next());
+    std::vector<OpCost> costs = steady;
+    if (jitter.network_sigma > 0)
+      for (std::size_t w = 0; w < costs.size(); ++w)
+        if (network_group(graph.works[w])) {
+          const Seconds slower = costs[w].memory * (1.0 / lognormal(z, jitter.network_sigma) - 1.0);
+          costs[w].memory += slower;
+          costs[w].duration += slower;
+        }
+    steps.push_back(measured_step(job, plan, simulated_step(graph, costs, now, scratch)).v);
+  }
+  std::sort(steps.begin(), steps.end());
+  const auto quantile = [&](double q) {
+    return steps[static_cast<std::size_t>(std::ceil(q * static_cast<double>(steps.size()))) - 1];
+  };
+  RobustStep out;
+  out.samples = options.samples;
+  if (steps.empty()) return out;
+  out.mean = Seconds(std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size()));
+  out.p50 = Seconds(quantile(0.5)), out.p90 = Seconds(quantile(0.9));
+  return out;
+}
+
+std::vector<RobustPlan> rank_robust(const Job& job, const SearchReport& report, const JitterSpec& jitter,
+                                    RobustMeasure measure, const RobustOptions& options) {
+  std::vector<RobustPlan> out;
+  for (const RankedPlan& plan : report.ranked)
+    out.push_back({plan, robust_step(job, plan.plan, jitter, options)});
+  const auto key = [&](const RobustPlan& p) {
+    return measure == RobustMeasure::mean ? p.step.mean : p.step.p90;
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const RobustPlan& a, const RobustPlan& b) { return key(a) < key(b); });
+  for (RobustPlan& p : out) p.plan.slower = key(p) / key(out.front()) - 1;
+  return out;
+}
+
+}  // namespace sextant

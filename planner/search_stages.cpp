@@ -1,0 +1,243 @@
+// The lower levels of the tree: stages, offload, buckets; and what tightens a node's bound.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "planner/search_tree.hpp"
+#include "planner/stage_split.hpp"
+
+namespace sextant {
+namespace {
+
+std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
+
+}  // namespace
+
+void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::pipeline);
+  ParallelPlan p = decided(node.choice, Level::kernels, cache);
+  const Recompute recompute = p.recompute;
+  const int m = microbatches(p, job_.training);
+  const double closing = cache.closing(p);
+  const bool is_all_steady = steady(p);
+  Node child = node;
+  child.level = Level::pipeline;
+  child.members = members;
+  const auto listed_before = [](const auto& list, const auto& wanted, std::size_t index) {
+    const auto end = list.begin() + static_cast<std::ptrdiff_t>(index);
+    return std::find(list.begin(), end, wanted) != end;
+  };
+  const bool full_listed =
+      listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
+    p.recompute = Recompute{};
+    const bool form_lawful = lawful(p, space_.split.size() * members, out);
+    p.recompute = recompute;
+    if (!form_lawful) continue;
+    for (std::size_t split = 0; split < space_.split.size(); ++split) {
+      std::vector<LayerRange>& chunks = cache.chunks;
+      fill_chunks(p, space_.split[split], cache, chunks);
+      const bool balanced = space_.split[split] == StageSplit::balanced;
+      if (balanced) fill_chunks(p, StageSplit::even, cache, cache.even);
+      const bool uneven = balanced && chunks != cache.even;
+      int longest = 0;
+      for (const LayerRange& range : chunks) longest = std::max(longest, range.count);
+      if (recompute.layers > longest) {
+        reject(Fate::contradiction, members, p,
+               fmt::format("recompute_layers is {}, expected at most the {} layers of the longest chunk",
+                           recompute.layers, longest),
+               out);
+        continue;
+      }
+      if (uneven && !job_.stack.can.uneven_stages) {
+        reject(Fate::stack_cannot, members, p, fmt::format("{} needs equal stages", job_.stack.name), out);
+        continue;
+      }
+      // The same layers on the same stages, or the same recomputation, as an earlier member. What is balanced depends
+      // on what is recomputed, so that only even splits are known to be the same.
+      if ((balanced && !uneven && listed_before(space_.split, StageSplit::even, split)) ||
+          (!balanced && recompute.layers == longest && full_listed)) {
+        out.fates[Fate::repeated] += members;
+        continue;
+      }
+      pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+      ++out.bounds;
+      child.choice.form = small(f), child.choice.split = small(split);
+      child.bound = std::max(node.bound, closed_bound(cache.times, {}, closing));
+      out.add(child);
+    }
+  }
+}
+
+void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::offload), oo_n = space_.optimizer_offload.size(),
+                      po_n = space_.parameter_offload.size();
+  ParallelPlan p = decided(node.choice, Level::pipeline, cache);
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  const int m = microbatches(p, job_.training);
+  const double closing = cache.closing(p), leanest = leanest_offload(p);
+  Node child = node;
+  child.level = Level::offload;
+  child.members = members;
+  bool seen_none = false;
+  for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
+    p.activation_offload = space_.activation_offload[ao].layers;
+    p.offload_horizon = space_.activation_offload[ao].horizon;
+    p.optimizer_offload = 0, p.parameter_offload = false;
+    const std::uint64_t here = oo_n * po_n * members;
+    if (!lawful(p, here, out)) continue;
+    if (p.activation_offload == 0 && seen_none) {
+      out.fates[Fate::repeated] += here;
+      continue;
+    }
+    if (p.activation_offload == 0) seen_none = true;
+    if (!flight_fits(p, chunks, leanest, here, out)) continue;
+    child.choice.activation_offload = small(ao);
+    pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
+    const double copied = closed_bound(cache.times, {}, closing);
+    if (copied > out.limit) {
+      out.fates[Fate::bounded_away] += here;
+      continue;
+    }
+    for (std::size_t oo = 0; oo < oo_n; ++oo)
+      for (std::size_t po = 0; po < po_n; ++po) {
+        p.optimizer_offload = space_.optimizer_offload[oo];
+        p.parameter_offload = space_.parameter_offload[po] != 0;
+        if (!lawful(p, members, out) || !flight_fits(p, chunks, state_of_element(p), members, out)) continue;
+        // The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
+        ParallelPlan relaxed = p;
+        relaxed.overlap_param_gather = true;
+        cache.relaxed = cache.state(relaxed, chunks);
+        for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
+        ++out.bounds;
+        child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
+        child.bound = std::max({node.bound, copied, closed_bound(cache.times, cache.relaxed, closing)});
+        out.add(child);
+      }
+  }
+}
+
+void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
+  ParallelPlan p = decided(node.choice, Level::offload, cache);
+  if (!estimate_fits(p, node.members, out)) return;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  const int m = microbatches(p, job_.training);
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
+  const double closing = cache.closing(p);
+  const bool units = p.zero_stage >= 3 || p.parameter_offload;
+  const bool gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
+  const StackRules& rules = job_.stack.rules;
+  std::set<std::tuple<std::int64_t, int, bool, bool>> seen;
+  Node child = node;
+  child.level = Level::full;
+  child.members = 1;
+  for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
+    for (std::size_t pg = 0; pg < space_.overlap_param_gather.size(); ++pg)
+      for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
+        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb) {
+          p.overlap_grad_reduce = space_.overlap_grad_reduce[gr] != 0;
+          p.overlap_param_gather = space_.overlap_param_gather[pg] != 0;
+          p.bucket_elements = space_.bucket_elements[b];
+          p.last_bucket_split = space_.last_bucket_split[lb];
+          if (!lawful(p, 1, out)) continue;
+          // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
+          const std::int64_t limit =
+              units || !p.overlap_grad_reduce ? 0
+              : p.bucket_elements > 0
+                  ? p.bucket_elements
+                  : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
+          const bool reduces = !units || p.replicas() > 1;
+          if (!seen.insert({limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+                            gathers && p.overlap_param_gather})
+                   .second) {
+            ++out.fates[Fate::repeated];
+            continue;
+          }
+          ++out.bounds;
+          child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
+          child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);
+          child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks), closing));
+          out.add(child);
+        }
+}
+
+void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
+  ParallelPlan p = decided(node.choice, node.level, cache);
+  node.refined = true;
+  const bool full = node.level == Level::full;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  const int m = microbatches(p, job_.training);
+  const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+  cache.relaxed.clear();
+  if (node.level == Level::offload) {
+    ParallelPlan relaxed = p;
+    relaxed.overlap_param_gather = true;
+    cache.relaxed = cache.state(relaxed, chunks);
+    for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
+  }
+  ++out.bounds;
+  node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks) : cache.relaxed,
+                                               cache.closing(p), cache.order(p, m)));
+  if (!full || node.bound > out.limit) return;
+  const PlanMemory memory = plan_memory(job_, p);
+  if (memory.peak <= memory_limit_) return;
+  reject(Fate::out_of_memory, node.members, p,
+         fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
+                     gib(memory_limit_), memory.largest, memory.stage),
+         out);
+  node.members = 0;
+}
+
+std::vector<Node> SearchTree::guesses(const std::vector<Node>& degrees, SearchCache& cache) const {
+  const auto index = [](const auto& list, const auto& wanted) {
+    const auto found = std::find(list.begin(), list.end(), wanted);
+    return small(found == list.end() ? 0 : static_cast<std::size_t>(found - list.begin()));
+  };
+  std::vector<Node> out;
+  for (const Node& node : degrees) {
+    Choice c = node.choice;
+    const ParallelPlan d = plan_of(space_, c);
+    if (d.tp > job_.cluster.node.gpus) continue;
+    c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
+    c.zero_stage = index(space_.zero_stage, 1);
+    if (d.tp > 1 && job_.stack.can.overlap_tp) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
+    Node best;
+    for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
+      for (std::size_t f = 0; f < space_.form.size(); ++f)
+        for (const RecomputeKind kind :
+             {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
+          if ((d.pp == 1) != (space_.form[f] == PipelineForm{}) && d.pp == 1) continue;
+          c.micro_batch = small(mbs), c.form = small(f),
+          c.recompute = index(space_.recompute, Recompute{kind, -1});
+          const ParallelPlan p = plan(c, cache);
+          if (unlawful(job_, p) || !space_.limits.admits(p)) continue;
+          const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+          const int m = microbatches(p, job_.training);
+          Node guess;
+          guess.level = Level::full, guess.choice = c, guess.refined = true;
+          pipeline_times(p, chunks, job_.stack, m, cache.layers(p), false, cache.times);
+          guess.bound = closed_bound(cache.times, {}, cache.closing(p));
+          if (best.level == Level::full && guess.bound >= best.bound) continue;
+          guess.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m));
+          if (best.level == Level::full && guess.bound >= best.bound) continue;
+          Expansion ignored;
+          if (!flight_fits(p, chunks, state_of_element(p), 1, ignored) ||
+              plan_memory(job_, p).peak > memory_limit_)
+            continue;
+          best = guess;
+        }
+    if (best.level == Level::full) out.push_back(best);
+  }
+  std::sort(out.begin(), out.end(), [](const Node& a, const Node& b) {
+    return a.bound != b.bound ? a.bound < b.bound : a.choice < b.choice;
+  });
+  return out;
+}
+
+}  // namespace sextant

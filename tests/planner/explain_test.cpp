@@ -1,0 +1,164 @@
+// What the planner says about its choice: comparisons that sum, fixes that fit, machines that vary.
+#include "planner/explain.hpp"
+
+#include <gtest/gtest.h>
+
+#include "planner/robust.hpp"
+#include "tests/planner/search_support.hpp"
+
+namespace sextant {
+namespace {
+
+using testing::OwnedJob;
+
+OwnedJob job_of(double memory_GiB, int nodes = 2) {
+  OwnedJob owned = testing::small_job(nodes, 4, 8);
+  owned.cluster.device.memory = from_gib(memory_GiB);
+  owned.finish();
+  return owned;
+}
+
+SearchSpace space_of(const OwnedJob& owned) {
+  SearchSpace s = default_space(owned.model, owned.training, owned.cluster.gpus());
+  s.axis_order.resize(1);
+  s.activation_offload = {{0, 1}};
+  s.optimizer_offload = {0};
+  s.parameter_offload = {0};
+  return s;
+}
+
+TEST(Explain, TermsSumToTheDifference) {
+  const OwnedJob owned = job_of(79);
+  const Job job = owned.job();
+  const ParallelPlan best = parse_plan_key("tp1.pp1.dp8.z1.mbs2"),
+                     other = parse_plan_key("tp8.pp1.dp1.z0.mbs2");
+  const Comparison c = compare(job, best, other);
+  double sum = 0;
+  for (const TimeTerm& t : c.terms) sum += t.seconds;
+  EXPECT_NEAR(measured_step(job, other, Seconds(0)).v + sum, measured_step(job, best, Seconds(0)).v + sum,
+              1e-12);
+  EXPECT_GT(c.slower, 0);
+  EXPECT_GT(c.terms.front().seconds, 0);
+  EXPECT_EQ(c.terms.front().category, TimeCategory::exposed_tp);
+  EXPECT_NE(c.text.find("TP over 2 nodes"), std::string::npos) << c.text;
+  // The other way round every term changes its sign.
+  const Comparison back = compare(job, other, best);
+  EXPECT_LT(back.slower, 0);
+  EXPECT_EQ(back.text.rfind("faster", 0), 0u) << back.text;
+  double reversed = 0;
+  for (const TimeTerm& t : back.terms) reversed += t.seconds;
+  EXPECT_NEAR(sum, -reversed, 1e-9);
+}
+
+TEST(Explain, SaysWhyNot) {
+  const OwnedJob owned = job_of(1.0);
+  const Job job = owned.job();
+  const SearchReport report = search(job, space_of(owned));
+  ASSERT_FALSE(report.ranked.empty());
+  const ParallelPlan best = report.ranked.front().plan;
+  EXPECT_EQ(why_not(job, best, best).verdict, Verdict::best);
+
+  const WhyNot odd = why_not(job, parse_plan_key("tp3.pp1.dp1.mbs1"), best);
+  EXPECT_EQ(odd.verdict, Verdict::unlawful);
+  EXPECT_NE(odd.lines.front().find("n_heads"), std::string::npos) << odd.lines.front();
+
+  const WhyNot many = why_not(job, parse_plan_key("dp16.mbs1"), best);
+  EXPECT_EQ(many.verdict, Verdict::unlawful);
+  EXPECT_NE(many.lines.front().find("16 GPUs"), std::string::npos);
+
+  const WhyNot large = why_not(job, parse_plan_key("dp8.mbs2.z0"), best);
+  ASSERT_EQ(large.verdict, Verdict::too_large);
+  ASSERT_TRUE(large.fix.has_value());
+  EXPECT_TRUE(large.fix->prediction.fits);
+  EXPECT_FALSE(unlawful(job, large.fix->plan));
+  EXPECT_LE(plan_memory(job, large.fix->plan).peak, owned.cluster.device.memory);
+}
+
+TEST(Explain, ChoicesAreSensitiveToWhatTheyRestOn) {
+  const OwnedJob owned = job_of(79);
+  const Job job = owned.job();
+  const SearchSpace space = space_of(owned);
+  const SearchReport report = search(job, space);
+  const auto answers = sensitivities(job, space, report.ranked.front().plan);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const Sensitivity& s : answers) {
+    EXPECT_GE(s.regret, -1e-9) << s.text;
+    if (s.same) {
+      EXPECT_NEAR(s.regret, 0, 1e-9);
+    }
+  }
+  // A plan that is not the best one is worth leaving.
+  const auto worse = sensitivities(job, space, parse_plan_key("tp8.pp1.dp1.z0.mbs1"));
+  for (const Sensitivity& s : worse) {
+    EXPECT_FALSE(s.same);
+    EXPECT_GT(s.regret, 0.05) << s.text;
+  }
+}
+
+TEST(Explain, NothingFitsSaysWhatWould) {
+  OwnedJob owned = job_of(0.15, 1);
+  owned.stack.can.activation_offload = owned.stack.can.optimizer_offload = owned.stack.can.parameter_offload =
+      false;
+  owned.stack.can.zero_stages = {0, 1};
+  const Job job = owned.job();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  ASSERT_TRUE(search(job, space).ranked.empty());
+  const NothingFits n = why_nothing_fits(job, space, 64);
+  ASSERT_TRUE(n.closest.has_value());
+  EXPECT_GT(n.needed, owned.cluster.device.memory);
+  EXPECT_FALSE(n.lines.empty());
+  if (n.more_gpus) {
+    EXPECT_GT(n.more_gpus->gpus, owned.cluster.gpus());
+    EXPECT_TRUE(n.more_gpus->report.ranked.front().prediction.fits);
+  }
+}
+
+TEST(Scale, FewestGpusHoldTheDeadline) {
+  const OwnedJob owned = job_of(79);
+  const Job job = owned.job();
+  const auto curve = scaling_curve(job, {1, 2, 4, 8}, {});
+  ASSERT_EQ(curve.size(), 4u);
+  for (std::size_t i = 1; i < curve.size(); ++i)
+    EXPECT_LT(curve[i].report.ranked.front().prediction.step,
+              curve[i - 1].report.ranked.front().prediction.step);
+  EXPECT_DOUBLE_EQ(curve.front().efficiency, 1.0);
+  EXPECT_LT(curve.back().efficiency, 1.0);
+  const Seconds deadline = curve[2].report.ranked.front().prediction.step * 1.001;
+  const auto found = fewest_gpus(job, deadline, 8, {});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->gpus, 4);
+  EXPECT_FALSE(fewest_gpus(job, Seconds(1e-6), 8, {}).has_value());
+}
+
+TEST(Scale, ParetoFrontTradesTimeForMemory) {
+  const OwnedJob owned = job_of(79);
+  const auto front = pareto_front(owned.job(), space_of(owned), {}, 0.2);
+  ASSERT_GT(front.size(), 2u);
+  for (std::size_t i = 1; i < front.size(); ++i) {
+    EXPECT_GE(front[i].prediction.step, front[i - 1].prediction.step);
+    EXPECT_LT(front[i].prediction.memory.peak, front[i - 1].prediction.memory.peak);
+  }
+}
+
+TEST(Robust, JitterCostsTimeAndRepeats) {
+  const OwnedJob owned = job_of(79);
+  const Job job = owned.job();
+  const ParallelPlan plan = parse_plan_key("tp2.pp2.dp2.z1.mbs1");
+  const Seconds steady = predict(job, plan).step;
+  const RobustStep none = robust_step(job, plan, {});
+  EXPECT_DOUBLE_EQ(none.mean.v, steady.v);
+  EXPECT_DOUBLE_EQ(none.p90.v, steady.v);
+  const JitterSpec jitter{0.05, 0.2};
+  const RobustStep some = robust_step(job, plan, jitter), again = robust_step(job, plan, jitter);
+  EXPECT_GT(some.mean, steady);
+  EXPECT_GT(some.p90, some.p50);
+  EXPECT_EQ(some.p90, again.p90);
+  EXPECT_NE(some.p90, robust_step(job, plan, jitter, {64, 2}).p90);
+  // Only what leaves the node feels the network.
+  const JitterSpec network{0.0, 0.3};
+  const RobustStep inside = robust_step(job, parse_plan_key("tp4.pp1.dp1.mbs1"), network);
+  EXPECT_DOUBLE_EQ(inside.p90.v, inside.p50.v);
+}
+
+}  // namespace
+}  // namespace sextant
