@@ -43,8 +43,8 @@ void check_total_size(const fs::path& folder, const json& config, const ModelSpe
   const int bytes = element_bytes(config);
   if (bytes == 0) return;
   const auto expected = static_cast<double>(parameter_counts(model).total) * bytes;
-  const double rotary =
-      model.position == PositionKind::rope ? 4.0 * model.n_layers * (model.head_dim / 2) : 0;
+  const int pairs = model.head_dim / 2;  // that are rotated
+  const double rotary = model.position == PositionKind::rope ? 4.0 * model.n_layers * pairs : 0;
   const double head =
       model.tied_embeddings ? static_cast<double>(model.vocab_size) * model.hidden * bytes : 0;
   const auto fits = [&](double base) { return found >= base && found <= base + rotary; };

@@ -272,7 +272,7 @@ std::int64_t host_activations(const Context& c, const Occupancy& o, int stage) {
     const int again =
         r.kind != RecomputeKind::full ? 0 : (r.layers < 0 ? range.count : std::min(r.layers, range.count));
     const int offloaded = std::max(0, std::min(c.plan.activation_offload, range.count) - again);
-    bytes += o.saved[v] * offloaded * (c.activation.saved_attention + c.activation.saved_mlp);
+    bytes += std::int64_t{o.saved[v]} * offloaded * (c.activation.saved_attention + c.activation.saved_mlp);
   }
   return bytes;
 }

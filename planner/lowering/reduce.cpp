@@ -177,7 +177,7 @@ void StageLowering::finish_bucket(int b, OpId ready) {
     op.lanes[0] = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
     done = e_.emit(op);
     e_.read(owned, 0, bytes(slice));
-    e_.write(norm_buffer_, 8 * b, 8 * b + 8);
+    e_.write(norm_buffer_, std::int64_t{8} * b, std::int64_t{8} * b + 8);
     norm_partial_ = done;
     norm_beside_ = beside;
   }
