@@ -17,10 +17,39 @@ constexpr std::array<std::string_view, 2> kOffOn = {"off", "on"};
 constexpr std::array<std::string_view, 4> kSchedules = {"1f1b", "int", "gpipe", "zb"};
 constexpr std::array<std::string_view, 3> kRecompute = {"none", "sel", "full"};
 
+constexpr std::array<std::string_view, 2> kSplits = {"even", "balanced"};
+
+// "tp-cp-dp-pp" and the 23 others. Every axis has a name of two letters.
+constexpr std::size_t kOrders = 24, kOrderLength = 11;
+constexpr auto kOrderText = [] {
+  std::array<char, kOrders * kOrderLength> text{};
+  std::array<std::size_t, 4> order = {0, 1, 2, 3};
+  std::size_t at = 0;
+  do {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i > 0) text[at++] = '-';
+      for (const char c : kAxisNames[order[i]]) text[at++] = c;
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  return text;
+}();
+constexpr auto kAxisOrders = [] {
+  std::array<std::string_view, kOrders> names;
+  for (std::size_t i = 0; i < kOrders; ++i)
+    names[i] = std::string_view(kOrderText.data() + i * kOrderLength, kOrderLength);
+  return names;
+}();
+
+// Layers recomputed in full; all of them count as more than any model has.
+double recomputed_layers(const ParallelPlan& p) {
+  if (p.recompute.kind != RecomputeKind::full) return 0;
+  return p.recompute.layers < 0 ? kMaxLayers : p.recompute.layers;
+}
+
 // In the order of PlanField. Names are the parts of a plan key; the second name is the field's own.
 struct FieldRow {
   std::string_view name, long_name;
-  int least, most;
+  std::int64_t least, most;
   const std::string_view* words;  // of values 0 .. most, or none
   double (*value)(const ParallelPlan&);
 };
@@ -58,7 +87,19 @@ constexpr std::array kFields = {
              [](const ParallelPlan& p) { return double(p.overlap_param_gather); }},
     FieldRow{"tpo", "overlap_tp", 0, 1, kOffOn.data(),
              [](const ParallelPlan& p) { return double(p.overlap_tp); }},
+    FieldRow{"b", "bucket_elements", 0, 1'000'000'000'000, nullptr,
+             [](const ParallelPlan& p) { return double(p.bucket_elements); }},
+    FieldRow{"lb", "last_bucket_split", 1, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.last_bucket_split); }},
+    FieldRow{"hz", "offload_horizon", 0, kMaxDegree, nullptr,
+             [](const ParallelPlan& p) { return double(p.offload_horizon); }},
+    FieldRow{"rk", "recompute_layers", 0, kMaxLayers, nullptr, recomputed_layers},
+    FieldRow{"ax", "axis_order", 0, kOrders - 1, kAxisOrders.data(),
+             [](const ParallelPlan& p) { return double(axis_order_index(p.axis_order)); }},
+    FieldRow{"split", "stage_split", 0, 1, kSplits.data(),
+             [](const ParallelPlan& p) { return double(!p.chunks.empty()); }},
 };
+static_assert(kFields.size() == kPlanFields);
 
 // Longer signs first, so that "<=" is not read as "<".
 constexpr std::array<std::pair<std::string_view, Relation>, 8> kRelations = {{{"<=", Relation::less_equal},
@@ -91,6 +132,10 @@ bool holds(double x, Relation relation, double limit) {
 }
 
 std::string value_text(const FieldRow& field, double value) {
+  if (field.name == "rk" && value == kMaxLayers) return "all";
+  if (field.name == "b" && value > 0)
+    for (const auto& [shift, letter] : {std::pair{9, 'G'}, {6, 'M'}, {3, 'K'}})
+      if (std::fmod(value, std::pow(10.0, shift)) == 0) return decimal(value, -shift) + letter;
   return field.words ? std::string(field.words[static_cast<std::size_t>(value)]) : decimal(value);
 }
 
@@ -106,16 +151,25 @@ std::string allowed_values(const FieldRow& field) {
     return fmt::format("{}: one of {}", field.name,
                        fmt::join(field.words, field.words + field.most + 1, ", "));
   return fmt::format("{}: a number from {} to {}{}", field.name, field.least, field.most,
-                     field.name == "oo" ? " (percent)" : "");
+                     field.name == "oo"   ? " (percent)"
+                     : field.name == "b"  ? " (elements; K, M and G may follow)"
+                     : field.name == "rk" ? ", or all"
+                                          : "");
 }
 
 std::optional<double> parse_value(const FieldRow& field, std::string_view text) {
-  for (int i = 0; field.words && i <= field.most; ++i)
-    if (field.words[i] == text) return i;
+  for (std::int64_t i = 0; field.words && i <= field.most; ++i)
+    if (field.words[i] == text) return static_cast<double>(i);
   if (field.words == kOffOn.data() && (text == "0" || text == "1")) return text == "1" ? 1 : 0;
   if (field.words == kRecompute.data() && text == "selective") return 1;
   if (field.words) return std::nullopt;
-  const auto number = parse_decimal(text);
+  if (field.name == "rk" && text == "all") return kMaxLayers;
+  int shift = 0;
+  if (field.name == "b" && !text.empty()) {
+    const std::size_t unit = std::string_view("KMGkmg").find(text.back());
+    if (unit != std::string_view::npos) shift = 3 * (static_cast<int>(unit % 3) + 1), text.remove_suffix(1);
+  }
+  const auto number = parse_decimal(text, -shift);
   const bool whole = number && (*number == std::floor(*number) || field.name == "oo");
   return whole && *number >= field.least && *number <= field.most ? number : std::nullopt;
 }
@@ -186,6 +240,17 @@ class LimitParser {
     if (only_equal_ && known->second != Relation::equal)
       return wrong(item, "field=value", fmt::format("--limit '{}' narrows a field", item));
     const std::string_view text = trimmed(item.substr(at + known->first.size()));
+    // As a plan key has it: full12 is full recomputation of 12 layers of each chunk.
+    if (field->name == "rec" && known->second == Relation::equal && text.starts_with("full") &&
+        text.size() > 4) {
+      const FieldRow& layers = row(PlanField::recompute_layers);
+      const auto count = parse_value(layers, text.substr(4));
+      if (!count || *count < 1) return wrong(text, "full and a number of layers, as in full12");
+      limits_.limits.push_back(
+          {PlanField::recompute, Relation::equal, static_cast<double>(RecomputeKind::full)});
+      limits_.limits.push_back({PlanField::recompute_layers, Relation::equal, *count});
+      return;
+    }
     const auto value = parse_value(*field, text);
     if (!value) return wrong(text.empty() ? "nothing" : text, allowed_values(*field));
     limits_.limits.push_back({static_cast<PlanField>(field - kFields.begin()), known->second, *value});
@@ -216,6 +281,14 @@ class LimitParser {
 };
 
 }  // namespace
+
+int axis_order_index(const std::array<Axis, 4>& order) {
+  std::array<Axis, 4> known = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
+  std::sort(known.begin(), known.end());
+  int index = 0;
+  while (known != order && std::next_permutation(known.begin(), known.end())) ++index;
+  return index;
+}
 
 double field_value(const ParallelPlan& plan, PlanField field) { return row(field).value(plan); }
 

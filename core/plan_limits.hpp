@@ -1,8 +1,9 @@
 // What a user pins or narrows: "tp=4,pp=2", "tp<=8,mbs<=4,rec!=full". A predicate on layouts, readable one
-// field at a time, so that a search need not form what is excluded. Layer splits and the order of axes are
-// stated by a plan key instead.
+// field at a time, so that a search need not form what is excluded. A list of layers per chunk is stated by a
+// plan key instead.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +31,17 @@ enum class PlanField : std::uint8_t {
   overlap_grad_reduce,
   overlap_param_gather,
   overlap_tp,
+  bucket_elements,  // 0: the stack's rule
+  last_bucket_split,
+  offload_horizon,
+  recompute_layers,  // of each chunk, in full: 0 unless `recompute` is full; kMaxLayers: all
+  axis_order,        // place among the 24 orders, by axis_order_index
+  stage_split,       // 0 even, 1 balanced (any other split is stated by a plan key)
 };
+inline constexpr int kPlanFields = 23;
+
+// 0 for tp-cp-dp-pp ... 23, in lexical order of Axis.
+int axis_order_index(const std::array<Axis, 4>&);
 
 double field_value(const ParallelPlan&, PlanField);
 

@@ -146,12 +146,24 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     if (limit.field == PlanField::optimizer_offload) s.optimizer_offload.push_back(limit.value / 100);
     if (limit.field == PlanField::vp && whole > 1) s.form.push_back({PipelineSchedule::interleaved, whole});
     if (limit.field == PlanField::activation_offload) s.activation_offload.push_back({whole, 1});
+    if (limit.field == PlanField::bucket_elements)
+      s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
+    if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);
+    if (limit.field == PlanField::recompute_layers && whole > 0 && whole < kMaxLayers)
+      s.recompute.push_back({RecomputeKind::full, whole});
     if (limit.field == PlanField::tp) s.tp.push_back(whole);
     if (limit.field == PlanField::cp) s.cp.push_back(whole);
     if (limit.field == PlanField::pp) s.pp.push_back(whole);
   }
+  for (const PlanLimit& limit : limits.limits) {
+    if (limit.field != PlanField::offload_horizon || limit.relation != Relation::equal) continue;
+    const std::vector<ActivationOffload> known = s.activation_offload;
+    for (const ActivationOffload& a : known)
+      if (a.layers > 0) s.activation_offload.push_back({a.layers, static_cast<int>(limit.value)});
+  }
   unique(s.tp), unique(s.cp), unique(s.pp), unique(s.micro_batch), unique(s.shard_degree);
-  unique(s.optimizer_offload), unique(s.form), unique(s.activation_offload);
+  unique(s.optimizer_offload), unique(s.form), unique(s.activation_offload), unique(s.bucket_elements);
+  unique(s.last_bucket_split), unique(s.recompute);
 
   keep(s.tp, limits, PlanField::tp);
   keep(s.cp, limits, PlanField::cp);
@@ -171,6 +183,17 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
        [](const ActivationOffload& a) { return a.layers; });
   keep(s.overlap_grad_reduce, limits, PlanField::overlap_grad_reduce);
   keep(s.overlap_param_gather, limits, PlanField::overlap_param_gather);
+  keep(s.bucket_elements, limits, PlanField::bucket_elements);
+  keep(s.last_bucket_split, limits, PlanField::last_bucket_split);
+  keep(s.activation_offload, limits, PlanField::offload_horizon,
+       [](const ActivationOffload& a) { return a.horizon; });
+  keep(s.recompute, limits, PlanField::recompute_layers, [](const Recompute& r) {
+    ParallelPlan p;
+    p.recompute = r;
+    return field_value(p, PlanField::recompute_layers);
+  });
+  keep(s.axis_order, limits, PlanField::axis_order, axis_order_index);
+  keep(s.split, limits, PlanField::stage_split, [](StageSplit split) { return static_cast<int>(split); });
   return s;
 }
 

@@ -44,6 +44,32 @@ TEST(PlanLimits, WordsPercentAndEffectiveShards) {
   EXPECT_EQ(parse_plan_limits("recompute<=selective", "--limit"), parse_plan_limits("rec<=sel", "--limit"));
 }
 
+TEST(PlanLimits, EveryFieldOfAKeyCanBePinned) {
+  const PlanLimits limits =
+      parse_plan_limits("b=40M,lb=3,ao=2,hz=4,rec=full12,ax=tp-dp-cp-pp,split=even,oo=12.5", "--fix", true);
+  ParallelPlan plan = parse_plan_key("tp2.dp2.full12.ao2.hz4.b40M.lb3.ax-tp-dp-cp-pp.oo12p5");
+  EXPECT_TRUE(limits.admits(plan)) << to_string(limits);
+  for (const auto& change : std::vector<std::function<void(ParallelPlan&)>>{
+           [](auto& p) { p.bucket_elements = 0; }, [](auto& p) { p.last_bucket_split = 1; },
+           [](auto& p) { p.offload_horizon = 1; }, [](auto& p) { p.recompute.layers = -1; },
+           [](auto& p) { p.recompute = {}; }, [](auto& p) { p.axis_order = ParallelPlan{}.axis_order; },
+           [](auto& p) {
+             p.chunks = chunks_of({3, 5});
+           },
+           [](auto& p) { p.optimizer_offload = 0; }}) {
+    ParallelPlan other = plan;
+    change(other);
+    EXPECT_FALSE(limits.admits(other)) << plan_key(other);
+  }
+  EXPECT_TRUE(parse_plan_limits("rk=all", "--fix").admits(parse_plan_key("full")));
+  EXPECT_FALSE(parse_plan_limits("rk=all", "--fix").admits(parse_plan_key("full8")));
+  EXPECT_TRUE(parse_plan_limits("rk<=8", "--limit").admits(parse_plan_key("sel")));
+  EXPECT_EQ(axis_order_index(ParallelPlan{}.axis_order), 0);
+  EXPECT_NE(problem_of("b=40T").find("K, M and G may follow"), std::string::npos) << problem_of("b=40T");
+  EXPECT_NE(problem_of("rec=full0").find("full12"), std::string::npos);
+  EXPECT_NE(problem_of("ax=tp-tp-dp-pp").find("ax: one of tp-cp-dp-pp"), std::string::npos);
+}
+
 TEST(PlanLimits, ProblemsNameWhatIsWrong) {
   EXPECT_NE(problem_of("tpp=4").find("found tpp, expected one of tp, cp"), std::string::npos);
   EXPECT_NE(problem_of("micro_bach=4").find("did you mean micro_batch?"), std::string::npos);
@@ -76,7 +102,7 @@ TEST(PlanLimits, ContradictionsAreFound) {
 RC_GTEST_PROP(PlanLimits, APlanSatisfiesItsOwnValuesAndTextReadsBack, ()) {
   const ParallelPlan plan = arbitrary::plan();
   PlanLimits own;
-  for (int f = 0; f <= static_cast<int>(PlanField::overlap_tp); ++f) {
+  for (int f = 0; f < kPlanFields; ++f) {
     const auto field = static_cast<PlanField>(f);
     own.limits.push_back({field, Relation::equal, field_value(plan, field)});
   }
