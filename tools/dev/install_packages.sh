@@ -11,6 +11,7 @@ packages=(
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
   libdnnl-dev                                   # CPU matrix products
+  libsentencepiece-dev libpcre2-dev             # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
   googletest libgtest-dev librapidcheck-dev libbenchmark-dev python3 # tests
 )
