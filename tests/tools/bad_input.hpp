@@ -11,24 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temp_dir.hpp"
-#include "tools/command.hpp"
+#include "tests/tools/call.hpp"
 
 namespace sextant::bad_input {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Words = std::vector<std::string>;
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-inline Outcome call(const Words& arguments) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = 100});
-  return {code, out.str(), err.str()};
-}
 
 inline Words operator+(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());

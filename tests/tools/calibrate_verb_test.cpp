@@ -6,23 +6,12 @@
 
 #include "core/file_io.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tools/command.hpp"
+#include "tests/tools/call.hpp"
 
 namespace sextant {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = 80});
-  return {code, out.str(), err.str()};
-}
 
 const std::vector<std::string> kQuestion = {"--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
 

@@ -1,6 +1,4 @@
 // The command in this process: exit codes and messages.
-#include "tools/command.hpp"
-
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -8,19 +6,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/call.hpp"
+
 namespace sextant {
 namespace {
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-Outcome call(std::vector<std::string> arguments, int columns = 80) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = columns});
-  return {code, out.str(), err.str()};
-}
 
 // A folder of presets of our own, so that these tests do not depend on the built-in ones.
 struct PresetFolder {

@@ -7,23 +7,12 @@
 
 #include "core/parallel_plan.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tools/command.hpp"
+#include "tests/tools/call.hpp"
 
 namespace sextant {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments, int columns = 80) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = columns});
-  return {code, out.str(), err.str()};
-}
 
 // Few members, so that every search ends at once.
 std::vector<std::string> small(std::vector<std::string> more) {

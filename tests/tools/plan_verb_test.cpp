@@ -11,22 +11,11 @@
 #include "core/file_io.hpp"
 #include "core/plan_file.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tools/command.hpp"
+#include "tests/tools/call.hpp"
 #include "tools/plan_options.hpp"
 
 namespace sextant {
 namespace {
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments, int columns = 80) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = columns});
-  return {code, out.str(), err.str()};
-}
 
 // One 7B model on two nodes, most fields pinned: a space that is searched at once.
 std::vector<std::string> small(const std::string& verb, std::vector<std::string> more = {}) {

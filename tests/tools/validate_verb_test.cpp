@@ -8,21 +8,10 @@
 #include "core/csv.hpp"
 #include "core/file_io.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tools/command.hpp"
+#include "tests/tools/call.hpp"
 
 namespace sextant {
 namespace {
-
-struct Outcome {
-  ExitCode code;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments) {
-  std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = 80});
-  return {code, out.str(), err.str()};
-}
 
 // The example run with one cell changed, and under another name.
 std::string example_with(const std::string& column, const std::string& value,
