@@ -21,7 +21,7 @@ struct MeasuredWork {
 struct WorkProfile {
   std::string schema = kProfileSchema;
   std::string machine, date, sextant;
-  int ranks = 1;                              // that ran at the same time
+  int ranks = 1;                              // that ran at the same time, at most
   std::map<std::string, MeasuredWork> works;  // by work_key
   bool operator==(const WorkProfile&) const = default;
 };

@@ -125,7 +125,7 @@ void profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
   };
   train(run);
   samples.write(run.graph, profile);
-  profile.ranks = run.graph.plan.world();
+  profile.ranks = std::max(profile.ranks, run.graph.plan.world());
 }
 
 }  // namespace sextant

@@ -16,7 +16,7 @@ struct ProfileOptions {
   std::function<void(double done)> progress = {};  // 0..1
 };
 
-// Adds to `profile`. `run` states how the plan is run; its hooks and steps are not used.
+// Adds to `profile`, in the place of works that it has already. `run` states how the plan is run; its hooks and steps are not used.
 void profile_plan(const TrainingRun& run, const ProfileOptions&, WorkProfile& profile);
 
 }  // namespace sextant

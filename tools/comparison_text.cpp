@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/planning.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {
@@ -33,9 +34,7 @@ void print_comparison(Session& session, const TimelineComparison& c) {
     const auto i = static_cast<std::size_t>(k);
     const double p = c.predicted.mean[i], m = c.measured.mean[i];
     if (std::max(p, m) < 1e-4 * c.measured.step.v) continue;
-    std::string words(name(static_cast<TimeCategory>(k)));
-    std::ranges::replace(words, '_', ' ');
-    parts.add_row({words, ms(p), ms(m), ratio_text(p, m),
+    parts.add_row({words(name(static_cast<TimeCategory>(k))), ms(p), ms(m), ratio_text(p, m),
                    step_difference != 0 ? fmt::format("{:.0f}", 100 * (m - p) / step_difference) : ""});
   }
   parts.add_row({"step", ms(c.predicted.step.v), ms(c.measured.step.v),
@@ -62,12 +61,6 @@ void print_comparison(Session& session, const TimelineComparison& c) {
 
 nlohmann::ordered_json comparison_json(const TimelineComparison& c) {
   using Json = nlohmann::ordered_json;
-  const auto split = [](const TimeSplit& s) {
-    Json j = Json::object();
-    for (int k = 0; k < kTimeCategories; ++k)
-      j[std::string(name(static_cast<TimeCategory>(k)))] = s[static_cast<std::size_t>(k)];
-    return j;
-  };
   Json classes = Json::array();
   for (const ClassComparison& k : c.classes)
     classes.push_back({{"operations", k.operations},
@@ -78,8 +71,8 @@ nlohmann::ordered_json comparison_json(const TimelineComparison& c) {
   return {{"predicted_step_s", c.predicted.step.v},
           {"measured_step_s", c.measured.step.v},
           {"ratio", c.step_ratio()},
-          {"predicted_breakdown_s", split(c.predicted.mean)},
-          {"measured_breakdown_s", split(c.measured.mean)},
+          {"predicted_breakdown_s", time_split_json(c.predicted.mean)},
+          {"measured_breakdown_s", time_split_json(c.measured.mean)},
           {"operations", classes}};
 }
 

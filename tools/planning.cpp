@@ -70,6 +70,13 @@ PlanFile plan_file_of(const Session& session, const Question& q, const ParallelP
   return file;
 }
 
+nlohmann::ordered_json time_split_json(const TimeSplit& split) {
+  nlohmann::ordered_json j;
+  for (int c = 0; c < kTimeCategories; ++c)
+    j[std::string(name(static_cast<TimeCategory>(c)))] = split[static_cast<std::size_t>(c)];
+  return j;
+}
+
 nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Prediction& p) {
   return {{"key", plan_key(plan)},
           {"plan", nlohmann::json(plan)},

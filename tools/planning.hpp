@@ -8,6 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "core/breakdown.hpp"
 #include "core/plan_file.hpp"
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
@@ -53,6 +54,8 @@ std::string question_arguments(const QuestionOptions&);
 PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, const Prediction&,
                       std::map<std::string, double> breakdown_s = {});
 
+// Seconds by category.
+nlohmann::ordered_json time_split_json(const TimeSplit&);
 nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 
 // "model", "cluster", "gpus", "stack", "seq_len", "global_batch": what was asked.

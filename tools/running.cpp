@@ -44,13 +44,7 @@ void require_memory(const ExecutionGraph& graph, int ranks_here) {
 
 }  // namespace
 
-void add_running_options(CLI::App& app, RunningOptions& o) {
-  app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
-  add_text(app,
-           {.flag = "--comm",
-            .metavar = "local|mpi",
-            .text = "ranks as threads of this process, or one per MPI process"},
-           o.comm);
+void add_rank_options(CLI::App& app, RunningOptions& o) {
   add_flag(
       app,
       {.flag = "--shaped", .metavar = "", .text = "emulate latency and bandwidth of the cluster's links"},
@@ -62,6 +56,16 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
               .min = 0,
               .max = 1024},
              o.threads);
+}
+
+void add_running_options(CLI::App& app, RunningOptions& o) {
+  app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
+  add_text(app,
+           {.flag = "--comm",
+            .metavar = "local|mpi",
+            .text = "ranks as threads of this process, or one per MPI process"},
+           o.comm);
+  add_rank_options(app, o);
   add_number(app,
              {.flag = "--seed",
               .metavar = "N",
@@ -84,7 +88,6 @@ Runnable::Runnable(const RunningOptions& options, const std::string& profile,
   if (options.comm == "mpi" && !mpi_available())
     throw ConfigError(Problem{"--comm", "", "mpi", "local", "this sextant was built without MPI"});
   graph_ = lower(file_.model, file_.training, plan_links(topology_, file_.plan), file_.plan, file_.stack);
-  require_memory(graph_, options.comm == "mpi" ? 1 : file_.plan.world());
 
   const AnalyticCostModel analytic(file_.cluster, file_.stack, presets);
   if (!profile.empty()) profile_ = load_profile(profile);
@@ -113,6 +116,7 @@ TrainingRun Runnable::training() const {
                   .weights = random_weights(file_.model, static_cast<std::uint64_t>(options_.seed))};
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
+  require_memory(graph_, here);
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / here);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
   run.device.host_link = options_.shaped ? file_.cluster.device.host_link : BytesPerSecond();

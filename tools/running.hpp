@@ -24,6 +24,7 @@ struct RunningOptions {
   int threads = 0;  // 0: the cores of this machine shared among its ranks
   int seed = 1;
 };
+void add_rank_options(CLI::App&, RunningOptions&);  // --shaped, --threads
 void add_running_options(CLI::App&, RunningOptions&);
 
 // A plan that is about to run, and what it is expected to take.
@@ -41,7 +42,8 @@ class Runnable {
   std::size_t works_needed() const { return works_needed_; }
   std::size_t works_measured() const { return works_measured_; }
 
-  // The run's fields that follow from plan and options; the caller adds steps and hooks.
+  // The run's fields that follow from plan and options; the caller adds steps and hooks. Throws ConfigError when this
+  // machine has too little memory.
   TrainingRun training() const;
 
  private:

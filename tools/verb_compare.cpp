@@ -9,6 +9,7 @@
 #include "core/timeline_file.hpp"
 #include "core/trace.hpp"
 #include "tools/comparison_text.hpp"
+#include "tools/inputs.hpp"
 #include "tools/running.hpp"
 #include "tools/table.hpp"
 
@@ -72,6 +73,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
     throw UsageError(
         "a plan file and a run are needed\n  for example: sextant compare plan.json RUN, where RUN is a "
         "folder of: sextant run -o");
+  check_output("--trace", o.trace, o.paths);
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
     runs.push_back(read_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));

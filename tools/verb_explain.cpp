@@ -47,12 +47,6 @@ struct Explained {
   bool stopped = false;  // not every question was asked
 };
 
-std::string words(std::string_view key) {
-  std::string text(key);
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
-}
-
 // A key that says nothing about dp means as many replicas as the cluster has room for.
 ParallelPlan read_key(const std::string& text, int gpus) {
   ParallelPlan plan;

@@ -10,6 +10,7 @@
 #include "core/file_io.hpp"
 #include "profiler/profile_plan.hpp"
 #include "tools/command.hpp"
+#include "tools/inputs.hpp"
 #include "tools/machine.hpp"
 #include "tools/progress.hpp"
 #include "tools/running.hpp"
@@ -32,20 +33,21 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
     throw UsageError(
         "--for is missing: the plan whose works are to be measured\n  for example: sextant profile --for "
         "plan.json -o profile.json");
+  check_output("--output", o.output, o.plans);
   WorkProfile profile;
   const HostMachine machine = inspect_machine();
   profile.machine = fmt::format("{}, {} threads", machine.cpu, machine.cpu_threads);
   profile.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   profile.sextant = version_text();
   {
-    Progress progress(session.terminal, "measuring", static_cast<double>(o.plans.size()), "plans");
+    Progress progress(session.terminal, "measuring", static_cast<double>(o.plans.size()) * o.steps, "steps");
     for (std::size_t i = 0; i < o.plans.size(); ++i) {
       RunningOptions running = o.running;
       running.plan = o.plans[i];
       const Runnable runnable(running, "", session.presets());
       ProfileOptions options;
       options.steps = o.steps;
-      options.progress = [&](double done) { progress.update(static_cast<double>(i) + done); };
+      options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o.steps); };
       profile_plan(runnable.training(), options, profile);
     }
   }
@@ -104,18 +106,7 @@ Verb profile_verb() {
                     .min = 2,
                     .max = 1000},
                    o->steps);
-        add_flag(app,
-                 {.flag = "--shaped",
-                  .metavar = "",
-                  .text = "emulate latency and bandwidth of the cluster's links"},
-                 o->running.shaped);
-        add_number(app,
-                   {.flag = "--threads",
-                    .metavar = "N",
-                    .text = "threads in the matrix products of a rank; 0 = cores / ranks",
-                    .min = 0,
-                    .max = 1024},
-                   o->running.threads);
+        add_rank_options(app, o->running);
         return [o](Session& session) { return run(session, *o); };
       }};
 }

@@ -11,8 +11,11 @@
 
 #include "core/timeline_file.hpp"
 #include "core/trace.hpp"
+#include "tools/command.hpp"
 #include "tools/comparison_text.hpp"
+#include "tools/inputs.hpp"
 #include "tools/interrupt.hpp"
+#include "tools/machine.hpp"
 #include "tools/planning.hpp"
 #include "tools/running.hpp"
 
@@ -124,6 +127,9 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
     throw UsageError(
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "
         "--stack sextant -o plan.json");
+  check_output("--trace", o.trace, {o.running.plan, o.profile});
+  if (!o.trace.empty() && o.running.comm != "local")
+    throw UsageError("--trace needs all ranks in one process: leave --comm mpi or --trace out");
   const Runnable runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
   make_folder(o.output);
@@ -147,7 +153,9 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
   auto& out = session.terminal.out;
   if (!session.common.json && o.running.comm == "local")
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
-  const RunResult result = train(training);
+  RunResult result = train(training);
+  result.measured.device = inspect_machine().cpu;
+  result.measured.build = version_text();
   if (result.steps == 0) return result.stopped ? ExitCode::interrupted : ExitCode::ok;  // not world rank 0
 
   const bool whole = o.running.comm == "local";  // of MPI ranks, each has only its own timeline

@@ -36,13 +36,6 @@ struct Simulated {
   std::size_t ops = 0;
 };
 
-// Names have underscores, as JSON keys do; people read blanks.
-std::string words(std::string_view key) {
-  std::string text(key);
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
-}
-
 Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::string& trace) {
   Simulated s;
   const ExecutionGraph graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
@@ -120,12 +113,6 @@ void print_memory(Session& session, const Simulated& s) {
 }
 
 Json to_json(const ParallelPlan& plan, const Simulated& s) {
-  const auto times = [](const TimeSplit& split) {
-    Json j = Json::object();
-    for (int c = 0; c < kTimeCategories; ++c)
-      j[std::string(name(static_cast<TimeCategory>(c)))] = split[static_cast<std::size_t>(c)];
-    return j;
-  };
   Json stages = Json::array();
   for (std::size_t i = 0; i < s.memory.stages.size(); ++i) {
     const StageMemory& m = s.memory.stages[i];
@@ -134,10 +121,10 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
       memory[std::string(name(static_cast<BufferKind>(k)))] = gib(Bytes(m.at_peak[k]));
     memory["allocated"] = gib(m.allocated());
     memory["reserved"] = gib(m.reserved());
-    stages.push_back({{"stage", i}, {"time_s", times(s.split.stages[i])}, {"memory_GiB", memory}});
+    stages.push_back({{"stage", i}, {"time_s", time_split_json(s.split.stages[i])}, {"memory_GiB", memory}});
   }
   return {{"prediction", prediction_json(plan, s.prediction)},
-          {"breakdown_s", times(s.split.mean)},
+          {"breakdown_s", time_split_json(s.split.mean)},
           {"stragglers_and_host_s", s.beyond_graph_s},
           {"operations", s.ops},
           {"stages", stages}};

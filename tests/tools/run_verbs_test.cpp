@@ -61,6 +61,16 @@ TEST_F(RunVerbs, FoldersThatCannotBeWritten) {
   EXPECT_EQ(call({"run", "two.json", "--steps", "1", "-o", "folder"}).code, ExitCode::ok) << "empty: welcome";
 }
 
+TEST_F(RunVerbs, OutputsAreCheckedBeforeTheWork) {
+  run_it();
+  const std::string nowhere = "absent/x.json";
+  bad_file({"run", "two.json", "--trace", nowhere}, {nowhere, "cannot be written"});
+  bad_file({"compare", "two.json", "done", "--trace", nowhere}, {nowhere, "cannot be written"});
+  bad_file({"profile", "--for", "two.json", "-o", nowhere}, {nowhere, "cannot be written"});
+  refused({"profile", "--for", "two.json", "-o", "two.json"}, ExitCode::usage, {"a file of its own"});
+  usage({"run", "two.json", "--comm", "mpi", "--trace", "x.json"}, {"all ranks in one process"});
+}
+
 TEST_F(RunVerbs, RunsOfAnotherPlan) {
   run_it();
   make("tp.json", "tp2.sp.mbs2", "sextant");
