@@ -12,18 +12,25 @@ bool wants_weight(const BlockWork& w) { return w.pass != Pass::backward_input; }
 
 // y = x W^T, the linear layer with Hugging Face's weight layout [out, in].
 void linear(const BlockContext& c, const TensorView& x, const TensorView& weight, const TensorView& y) {
-  c.kernels->gemm({.a = x, .b = weight, .c = y, .transpose_b = true, .threads = c.threads});
+  c.kernels->gemm(
+      {.a = x, .b = weight, .c = y, .transpose_b = true, .threads = c.threads, .stream = c.stream});
 }
 // dx (+)= dy W
 void linear_input(const BlockContext& c, const TensorView& dy, const TensorView& weight, const TensorView& dx,
                   bool accumulate = false) {
-  c.kernels->gemm({.a = dy, .b = weight, .c = dx, .accumulate = accumulate, .threads = c.threads});
+  c.kernels->gemm(
+      {.a = dy, .b = weight, .c = dx, .accumulate = accumulate, .threads = c.threads, .stream = c.stream});
 }
 // dW += dy^T x
 void linear_weight(const BlockContext& c, const TensorView& dy, const TensorView& x,
                    const TensorView& dweight) {
-  c.kernels->gemm(
-      {.a = dy, .b = x, .c = dweight, .transpose_a = true, .accumulate = true, .threads = c.threads});
+  c.kernels->gemm({.a = dy,
+                   .b = x,
+                   .c = dweight,
+                   .transpose_a = true,
+                   .accumulate = true,
+                   .threads = c.threads,
+                   .stream = c.stream});
 }
 
 TensorView keys_of(const BlockWork& w, const TensorView& kv) {
@@ -41,7 +48,8 @@ void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int he
                    .heads = heads,
                    .head_dim = w.head_dim,
                    .positions = c.positions,
-                   .inverse = inverse});
+                   .inverse = inverse,
+                   .stream = c.stream});
 }
 
 AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
@@ -52,6 +60,7 @@ AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
           .q_positions = c.positions,
           .k_positions = c.key_positions,
           .segments = c.cp,
+          .plain = c.cp == 1,
           .scale = 1.0 / std::sqrt(static_cast<double>(w.head_dim))};
 }
 
@@ -62,7 +71,8 @@ void core_forward(const BlockContext& c, const BlockWork& w, const TensorView& q
                                 .k = keys_of(w, keys),
                                 .v = values_of(w, keys),
                                 .out = context,
-                                .lse = lse});
+                                .lse = lse,
+                                .stream = c.stream});
 }
 
 }  // namespace
@@ -83,11 +93,15 @@ TensorView TensorSet::operator[](std::string_view name) const {
 }
 
 void norm_forward(const BlockContext& c, const NormForward& u) {
-  if (present(u.branch)) c.kernels->add({.a = u.stream, .b = u.branch, .out = u.stream});
+  if (present(u.branch)) c.kernels->add({.a = u.stream, .b = u.branch, .out = u.stream, .stream = c.stream});
   if (present(u.input) && u.input.data != u.stream.data)
-    c.kernels->cast({.source = u.stream, .destination = u.input});
-  c.kernels->rmsnorm_forward(
-      {.x = u.stream, .weight = u.weight, .y = u.normed, .inverse_rms = u.inverse_rms, .eps = c.norm_eps});
+    c.kernels->cast({.source = u.stream, .destination = u.input, .stream = c.stream});
+  c.kernels->rmsnorm_forward({.x = u.stream,
+                              .weight = u.weight,
+                              .y = u.normed,
+                              .inverse_rms = u.inverse_rms,
+                              .eps = c.norm_eps,
+                              .stream = c.stream});
 }
 
 void norm_backward(const BlockContext& c, const NormBackward& u) {
@@ -97,7 +111,8 @@ void norm_backward(const BlockContext& c, const NormBackward& u) {
                                .dy = u.dnormed,
                                .bypass = u.bypass,
                                .dx = u.dstream,
-                               .dweight = u.dweight});
+                               .dweight = u.dweight,
+                               .stream = c.stream});
 }
 
 void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u) {
@@ -143,7 +158,8 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .dq = u.dq,
                                    .dk = keys_of(w, u.dkeys),
                                    .dv = values_of(w, u.dkeys),
-                                   .workspace = u.core});
+                                   .workspace = u.core,
+                                   .stream = c.stream});
   }
   if (wants_weight(w)) linear_weight(c, u.dbranch, u.context, u.gradients.o);
 }
@@ -151,14 +167,14 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
 void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {
   linear(c, u.normed, u.weights.gate, u.gate);
   linear(c, u.normed, u.weights.up, u.up);
-  c.kernels->swiglu_forward({.gate = u.gate, .up = u.up, .out = u.activation});
+  c.kernels->swiglu_forward({.gate = u.gate, .up = u.up, .out = u.activation, .stream = c.stream});
   linear(c, u.activation, u.weights.down, u.branch);
 }
 
 void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& u) {
   if (wants_input(w)) {
     linear_input(c, u.dbranch, u.weights.down, u.activation);
-    c.kernels->swiglu_backward({.gate = u.gate, .up = u.up, .dout = u.activation});
+    c.kernels->swiglu_backward({.gate = u.gate, .up = u.up, .dout = u.activation, .stream = c.stream});
     linear_input(c, u.gate, u.weights.gate, u.dnormed);
     linear_input(c, u.up, u.weights.up, u.dnormed, true);
   }
@@ -170,11 +186,13 @@ void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& 
 }
 
 void embedding_forward(const BlockContext& c, const EmbeddingUnit& u) {
-  c.kernels->embedding_forward({.ids = u.ids, .table = u.table, .first_id = u.first_id, .out = u.rows});
+  c.kernels->embedding_forward(
+      {.ids = u.ids, .table = u.table, .first_id = u.first_id, .out = u.rows, .stream = c.stream});
 }
 
 void embedding_backward(const BlockContext& c, const EmbeddingUnit& u) {
-  c.kernels->embedding_backward({.ids = u.ids, .dout = u.rows, .dtable = u.table, .first_id = u.first_id});
+  c.kernels->embedding_backward(
+      {.ids = u.ids, .dout = u.rows, .dtable = u.table, .first_id = u.first_id, .stream = c.stream});
 }
 
 }  // namespace sextant

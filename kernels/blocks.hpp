@@ -43,6 +43,7 @@ struct BlockContext {
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
   int cp = 1;                                   // segments of gathered keys
   int threads = 1;                              // inside matrix products
+  NativeStream stream = {};                     // of every kernel of a unit
 };
 
 // Local slices: q, k, v, gate, up, embedding and head by rows, o and down by columns. Used for gradients too.

@@ -26,8 +26,12 @@ void for_each_chunk(const HeadUnit& u, F&& f) {
 }
 
 void make_logits(const BlockContext& c, const HeadUnit& u, const Chunk& chunk) {
-  c.kernels->gemm(
-      {.a = chunk.normed, .b = u.weight, .c = chunk.logits, .transpose_b = true, .threads = c.threads});
+  c.kernels->gemm({.a = chunk.normed,
+                   .b = u.weight,
+                   .c = chunk.logits,
+                   .transpose_b = true,
+                   .threads = c.threads,
+                   .stream = c.stream});
 }
 
 void make_stats(const BlockContext& c, const HeadUnit& u, const Chunk& chunk, const TensorView& stats) {
@@ -35,7 +39,8 @@ void make_stats(const BlockContext& c, const HeadUnit& u, const Chunk& chunk, co
                                   .targets = chunk.targets,
                                   .first_id = u.first_id,
                                   .vocab = u.vocab,
-                                  .stats = stats});
+                                  .stats = stats,
+                                  .stream = c.stream});
 }
 
 void make_gradients(const BlockContext& c, const HeadUnit& u, const Chunk& chunk, const TensorView& softmax,
@@ -46,19 +51,22 @@ void make_gradients(const BlockContext& c, const HeadUnit& u, const Chunk& chunk
                                      .first_id = u.first_id,
                                      .vocab = u.vocab,
                                      .scale = scale,
-                                     .dlogits = chunk.dlogits});
+                                     .dlogits = chunk.dlogits,
+                                     .stream = c.stream});
   if (dnormed.data)
     c.kernels->gemm({.a = chunk.dlogits,
                      .b = u.weight,
                      .c = dnormed.row_range(chunk.first, chunk.rows),
-                     .threads = c.threads});
+                     .threads = c.threads,
+                     .stream = c.stream});
   if (dweight.data)
     c.kernels->gemm({.a = chunk.dlogits,
                      .b = chunk.normed,
                      .c = dweight,
                      .transpose_a = true,
                      .accumulate = true,
-                     .threads = c.threads});
+                     .threads = c.threads,
+                     .stream = c.stream});
 }
 
 }  // namespace
@@ -73,7 +81,7 @@ void head_forward(const BlockContext& c, const HeadUnit& u, const TensorView& st
 void head_loss(const BlockContext& c, std::span<const std::int32_t> targets, const TensorView& gathered_stats,
                const TensorView& softmax, double* loss) {
   c.kernels->cross_entropy_combine(
-      {.stats = gathered_stats, .targets = targets, .softmax = softmax, .loss = loss});
+      {.stats = gathered_stats, .targets = targets, .softmax = softmax, .loss = loss, .stream = c.stream});
 }
 
 void head_backward(const BlockContext& c, const HeadUnit& u, const TensorView& softmax, double scale,

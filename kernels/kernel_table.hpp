@@ -1,6 +1,7 @@
 // The arithmetic a device offers: one function pointer per kernel, one argument struct each. A device hands
 // out its table; the same test suite runs over every table. Kernels neither allocate what outlives them nor
-// synchronise; a call returns when its work is done on the CPU, when it is issued on a GPU.
+// synchronise; a call returns when its work is done on the CPU, when it is issued on `stream` on a GPU. All
+// tensors, spans and pointers are of the memory that kernels read; only `decay` is the caller's.
 //
 // T is the format of products (fp64, fp32, bf16) and A its accumulator (fp64 for fp64, fp32 otherwise).
 // Rows of activations are tokens of `batch` sequences one after another. Sums run in a fixed order that
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/native_stream.hpp"
 #include "kernels/tensor_view.hpp"
 
 namespace sextant {
@@ -23,6 +25,7 @@ struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;  // add to c instead of replacing it
   int threads = 1;
+  NativeStream stream = {};
 };
 
 // y = x / rms(x) * weight, inverse_rms = 1 / sqrt(mean(x^2) + eps).
@@ -32,12 +35,14 @@ struct RmsnormForwardArgs {
   TensorView y;            // T [rows, h], out
   TensorView inverse_rms;  // A [1, rows], out
   double eps = 1e-5;
+  NativeStream stream = {};
 };
 
 // y again from the saved statistic: the same bits as the forward pass gave.
 struct RmsnormApplyArgs {
   TensorView x, inverse_rms, weight;
   TensorView y;  // T [rows, h], out
+  NativeStream stream = {};
 };
 
 struct RmsnormBackwardArgs {
@@ -46,6 +51,7 @@ struct RmsnormBackwardArgs {
   TensorView bypass;   // T [rows, h]: gradient along the residual path, added to dx; no data = none
   TensorView dx;       // T [rows, h], out; may be dy or bypass
   TensorView dweight;  // A [1, h], accumulated
+  NativeStream stream = {};
 };
 
 // Rotary embedding on halves (Hugging Face): the pair (i, i + d/2) of each head turns by the angle of its
@@ -56,6 +62,7 @@ struct RopeArgs {
   int heads = 0, head_dim = 0;
   std::span<const std::int32_t> positions;  // of one sequence; row r has positions[r % size]
   bool inverse = false;
+  NativeStream stream = {};
 };
 
 // Causal attention with grouped queries, blocked, online softmax. A query sees the keys whose position is not
@@ -66,6 +73,7 @@ struct AttentionShape {
   std::span<const std::int32_t> q_positions;  // seq_q of them, the same for every sequence
   std::span<const std::int32_t> k_positions;  // seq_k of them, segment after segment
   int segments = 1;
+  bool plain = false;  // both count up from 0: a library that knows no positions may serve
   double scale = 1.0;  // of the scores, 1/sqrt(d)
   std::int64_t seq_q() const { return static_cast<std::int64_t>(q_positions.size()); }
   std::int64_t seq_k() const { return static_cast<std::int64_t>(k_positions.size()); }
@@ -76,6 +84,7 @@ struct AttentionForwardArgs {
   TensorView k, v;  // T [batch * seq_k, kv_heads * d]
   TensorView out;   // T [batch * seq_q, heads * d], out
   TensorView lse;   // A [batch * seq_q, heads], out: log of the sum of exponentials of a row's scores
+  NativeStream stream = {};
 };
 struct AttentionBackwardArgs {
   AttentionShape shape;
@@ -84,15 +93,18 @@ struct AttentionBackwardArgs {
   TensorView dq;         // T like q, out
   TensorView dk, dv;     // T like k, v, out
   TensorView workspace;  // A [1, attention_core_elements(seq_q, heads, kv_heads, d)], core/block_tensors.hpp
+  NativeStream stream = {};
 };
 // out = silu(gate) * up
 struct SwigluForwardArgs {
   TensorView gate, up, out;  // T [rows, f]
+  NativeStream stream = {};
 };
 // In place, so that the backward pass needs no more memory: gate becomes dgate, up becomes dup, and dout
 // becomes silu(gate) * up, which the weight gradient of the next product wants.
 struct SwigluBackwardArgs {
   TensorView gate, up, dout;  // T [rows, f], in and out
+  NativeStream stream = {};
 };
 
 // Lookup in a slice of the vocabulary; ids outside it give zero rows (another rank has them).
@@ -101,12 +113,14 @@ struct EmbeddingForwardArgs {
   TensorView table;  // T [slice rows, h]
   std::int64_t first_id = 0;
   TensorView out;  // T [ids, h], out
+  NativeStream stream = {};
 };
 struct EmbeddingBackwardArgs {
   std::span<const std::int32_t> ids;
   TensorView dout;    // T [ids, h]
   TensorView dtable;  // A [slice rows, h], accumulated in token order
   std::int64_t first_id = 0;
+  NativeStream stream = {};
 };
 
 // Cross entropy over a slice of the vocabulary, in three steps with one all-gather between the first two.
@@ -116,12 +130,14 @@ struct CrossEntropyStatsArgs {
   std::span<const std::int32_t> targets;
   std::int64_t first_id = 0, vocab = 0;
   TensorView stats;  // A [rows, 3], out: max, sum of exp(logit - max), logit of the target or 0
+  NativeStream stream = {};
 };
 struct CrossEntropyCombineArgs {
   TensorView stats;  // A [ranks * rows, 3], rank after rank; combined in rank order
   std::span<const std::int32_t> targets;
   TensorView softmax;      // A [rows, 2], out: max of the whole row, 1 / sum of exp(logit - max)
   double* loss = nullptr;  // += sum over valid targets of -log softmax(target), in token order
+  NativeStream stream = {};
 };
 struct CrossEntropyGradientArgs {
   TensorView logits;   // A [rows, slice]
@@ -130,6 +146,7 @@ struct CrossEntropyGradientArgs {
   std::int64_t first_id = 0, vocab = 0;
   double scale = 1.0;  // 1 / global number of valid targets
   TensorView dlogits;  // T [rows, slice], out; may be logits when T = A
+  NativeStream stream = {};
 };
 
 // AdamW over a shard. Scalars are read when the kernel runs: they come from a norm computed just before.
@@ -149,28 +166,40 @@ struct AdamwArgs {
   std::span<const ElementRange> decay;  // sorted element ranges that take weight decay
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   const AdamwScalars* scalars = nullptr;
+  NativeStream stream = {};
 };
 
 struct SquaredNormArgs {
   TensorView x;           // A or T [rows, cols]
   double* sum = nullptr;  // += sum of squares, summed in fp64
+  NativeStream stream = {};
+};
+struct TotalArgs {
+  TensorView x;           // fp64 [1, n]
+  double* sum = nullptr;  // = x[0] + x[1] + ..., in this order
+  NativeStream stream = {};
 };
 struct AddArgs {
   TensorView a, b, out;  // T; out may be a or b
+  NativeStream stream = {};
 };
 struct AccumulateArgs {
   TensorView source;       // T or A
   TensorView destination;  // A, += source
+  NativeStream stream = {};
 };
 struct CastArgs {
   TensorView source, destination;  // any two formats; bf16 rounds to nearest even
+  NativeStream stream = {};
 };
 struct ZeroArgs {
   TensorView x;
+  NativeStream stream = {};
 };
 struct ScaleArgs {
   TensorView x;
   double factor = 1;
+  NativeStream stream = {};
 };
 
 struct KernelTable {
@@ -192,6 +221,7 @@ struct KernelTable {
   void (*cross_entropy_gradient)(const CrossEntropyGradientArgs&) = nullptr;
   void (*adamw)(const AdamwArgs&) = nullptr;
   void (*squared_norm)(const SquaredNormArgs&) = nullptr;
+  void (*total)(const TotalArgs&) = nullptr;
   void (*add)(const AddArgs&) = nullptr;
   void (*accumulate)(const AccumulateArgs&) = nullptr;
   void (*cast)(const CastArgs&) = nullptr;

@@ -163,7 +163,7 @@ void MemoryLedger::end(OpId op) {
 ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) { return Packer(graph, view).run(); }
 
 Arena::Arena(Device& device, const ExecutionGraph& graph, ArenaPlan plan)
-    : graph_(graph), plan_(std::move(plan)) {
+    : device_(device), graph_(graph), plan_(std::move(plan)) {
   for (const Space space : {Space::device, Space::host}) {
     const auto s = static_cast<std::size_t>(space);
     if (plan_.extent[s] > 0) memory_[s] = Allocation(device, space, Bytes(plan_.extent[s]));

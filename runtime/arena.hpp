@@ -65,8 +65,10 @@ class Arena {
  public:
   Arena(Device&, const ExecutionGraph&, ArenaPlan);
   std::byte* at(BufferId) const;
+  Device& device() const { return device_; }
 
  private:
+  Device& device_;
   const ExecutionGraph& graph_;
   ArenaPlan plan_;
   std::array<Allocation, 2> memory_;

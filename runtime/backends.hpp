@@ -19,6 +19,7 @@ struct CpuDeviceOptions {
   Bytes host_memory = from_gib(64);
   BytesPerSecond host_link;  // emulated, per direction; 0 = copies take only their own time
   Seconds host_link_latency;
+  bool unified = true;  // false: as a GPU, whose memory the host reaches by copies alone
   // Called at once, on the stream's thread, when a task throws: the place to abort communicators.
   std::function<void(const std::string& what)> on_error;
 };

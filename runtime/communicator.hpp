@@ -8,7 +8,8 @@
 // written elsewhere.
 //
 // A call belongs to the stream it is given. On CPU ranks it runs on the lane's thread and returns when done;
-// on a GPU it is enqueued and returns at once. One communicator serves one lane: calls on it must not overlap
+// on a GPU it is enqueued and returns at once; without a stream it is about the host's memory, and returns when
+// done. One communicator serves one lane: calls on it must not overlap
 // in time, and all members must make them in the same order. Lanes that run at the same time use
 // communicators of their own, made with group().
 #pragma once
@@ -21,7 +22,7 @@
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "runtime/stream.hpp"
+#include "kernels/native_stream.hpp"
 
 namespace sextant {
 

@@ -170,6 +170,11 @@ class CpuDevice final : public Device {
   void release(Space space, std::byte* data) override { memory_of(space).release(data); }
   MemoryUse memory(Space space) const override { return memories_[static_cast<std::size_t>(space)].use(); }
 
+  bool unified() const override { return options_.unified; }
+  void transfer(void* to, const void* from, Bytes bytes) override {
+    if (bytes.v > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes.v));
+  }
+
   StreamId create_stream(std::string) override {
     workers_.push_back(std::make_unique<Worker>(options_.on_error));
     return static_cast<StreamId>(workers_.size()) - 1;

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "core/units.hpp"
-#include "runtime/stream.hpp"
+#include "kernels/native_stream.hpp"
 
 namespace sextant {
 
@@ -46,9 +46,18 @@ class Device {
   virtual std::byte* allocate(Space, Bytes) = 0;
   virtual void release(Space, std::byte*) = 0;
   virtual MemoryUse memory(Space) const = 0;
+  // Whether kernels read the host's memory and the host reads the device's. If not, what they share goes through
+  // copies (runtime/host_access.hpp).
+  virtual bool unified() const { return true; }
+  // Between memory of either space and any memory of the host. Blocks; not within a step.
+  virtual void transfer(void* to, const void* from, Bytes) = 0;
 
   virtual StreamId create_stream(std::string name) = 0;
   virtual void launch(StreamId, Task) = 0;
+  // Work of the host's processor in the stream's order; it may not call the device.
+  virtual void launch_host(StreamId stream, std::function<void()> work) {
+    launch(stream, [work = std::move(work)](NativeStream) { work(); });
+  }
   // Between or within the spaces; crossing them takes the time of the host link.
   virtual void copy(StreamId, std::byte* to, Space to_space, const std::byte* from, Space from_space,
                     Bytes) = 0;

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "runtime/host_access.hpp"
 
 namespace sextant {
 
-RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const StackRules& rules, RankCoord at,
-                     const KernelTable& kernels)
+RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const StackRules& rules, RankCoord at)
     : graph_(graph),
-      kernels_(kernels),
+      device_(arena.device()),
       layout_(parameter_layout(graph.model, graph.plan, rules, at.pp)),
       parameter_(graph.training.parameter),
       accumulator_(accumulator_of(graph.training.parameter)) {
@@ -140,18 +140,17 @@ void RankState::initialise(const WeightSource& weights) {
     const TensorView whole(values.data(), Dtype::fp64, 1, bucket(b).elements);
     const TensorView owned = whole.column_range(shard_ * slice(b), slice(b));
     if (homes_[b].parameter_whole && homes_[b].parameter)
-      kernels_.cast({.source = whole, .destination = whole_parameter(b)});
+      put_values(device_, whole_parameter(b), whole);
     else
-      kernels_.cast({.source = owned, .destination = owned_parameter(b)});
+      put_values(device_, owned_parameter(b), owned);
     for (const bool host : {false, true}) {
       const std::int64_t n = host ? on_host(b) : on_device(b);
       if (n == 0) continue;
       const TensorView part = owned.column_range(host ? on_device(b) : 0, n);
-      kernels_.cast({.source = part, .destination = field(b, host, StateField::master)});
-      kernels_.zero({.x = field(b, host, StateField::moment1)});
-      kernels_.zero({.x = field(b, host, StateField::moment2)});
-      if (graph_.plan.parameter_offload != host)
-        kernels_.cast({.source = part, .destination = pending_parameter(b, host)});
+      put_values(device_, field(b, host, StateField::master), part);
+      put_zeros(device_, field(b, host, StateField::moment1));
+      put_zeros(device_, field(b, host, StateField::moment2));
+      if (graph_.plan.parameter_offload != host) put_values(device_, pending_parameter(b, host), part);
     }
   }
 }
@@ -174,8 +173,7 @@ void RankState::read_owned(StateField which,
         const ElementRange part = overlap(range, begin, end);
         if (part.begin >= part.end) continue;
         TensorView to(values.data() + (part.begin - range.begin), Dtype::fp64, 1, part.end - part.begin);
-        kernels_.cast(
-            {.source = field(b, host, which).column_range(part.begin - begin, to.cols), .destination = to});
+        get_values(device_, to, field(b, host, which).column_range(part.begin - begin, to.cols));
       }
       const std::int64_t first = shard_ * slice(b) + range.begin - layout_.parameters[p].offset;
       f({slices_[p], first}, values);

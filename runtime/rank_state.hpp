@@ -25,7 +25,7 @@ enum class StateField : std::uint8_t { master, moment1, moment2 };
 
 class RankState {
  public:
-  RankState(const ExecutionGraph&, const Arena&, const StackRules&, RankCoord, const KernelTable&);
+  RankState(const ExecutionGraph&, const Arena&, const StackRules&, RankCoord);
 
   const ParameterLayout& layout() const { return layout_; }
   const Bucket& bucket(std::size_t b) const { return layout_.buckets[b]; }
@@ -65,7 +65,7 @@ class RankState {
   void for_each_piece(std::size_t b, const std::function<void(std::size_t parameter, ElementRange)>&) const;
 
   const ExecutionGraph& graph_;
-  const KernelTable& kernels_;
+  Device& device_;
   ParameterLayout layout_;
   Dtype parameter_, accumulator_;
   int shard_ = 0;

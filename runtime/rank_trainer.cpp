@@ -84,7 +84,7 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
       report_(everyone(world)),
       groups_(graph, world),
       arena_(device, graph, plan_arena(graph, StageView(graph, at_.pp))),
-      state_(graph, arena_, stack.rules, at_, kernels),
+      state_(graph, arena_, stack.rules, at_),
       launcher_(graph, stack.rules, device, arena_, groups_, state_, kernels, at_, options.threads),
       executor_(
           graph, device, [this](OpId op, StreamId stream) { launcher_.launch(op, stream); },
@@ -121,17 +121,17 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder) {
                               "at least one valid target in a global batch", ""});
   launcher_.batch.loss_scale = gradient_factor / valid;
   launcher_.part = pending_ ? StepLauncher::Part::whole : StepLauncher::Part::first;
-  launcher_.loss_sum = 0;
-
   const auto start = std::chrono::steady_clock::now();
+  launcher_.begin_step();
   executor_.run_step(recorder);
-  double loss = at_.tp == 0 && at_.pp == graph_.plan.pp - 1 ? launcher_.loss_sum : 0;
+  const StepExchange::Results results = launcher_.end_step();
+  double loss = at_.tp == 0 && at_.pp == graph_.plan.pp - 1 ? results.loss : 0;
   sum({&loss, 1});
   report.duration = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 
   report.loss = loss / valid;
   report.tokens = std::int64_t{graph_.training.global_batch} * graph_.training.seq_len;
-  report.gradient_norm = std::sqrt(launcher_.squared_norm);
+  report.gradient_norm = std::sqrt(results.squared_norm);
   report.rate = optimizer_.rate_at(next_step_);
   report.skipped = !std::isfinite(report.gradient_norm) || !std::isfinite(report.loss);
   AdamwScalars& s = launcher_.scalars;
@@ -154,6 +154,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder) {
 void RankTrainer::finish() {
   if (!pending_) return;
   launcher_.part = StepLauncher::Part::flush;
+  launcher_.begin_step();
   executor_.run_step();
   pending_ = false;
 }

@@ -33,6 +33,8 @@ class VirtualDevice final : public Device {
   }
   MemoryUse memory(Space space) const override { return use_[static_cast<std::size_t>(space)]; }
 
+  void transfer(void*, const void*, Bytes) override {}
+
   StreamId create_stream(std::string) override {
     clocks_.push_back(std::make_unique<Seconds>());
     return static_cast<StreamId>(clocks_.size()) - 1;

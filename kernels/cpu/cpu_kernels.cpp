@@ -26,6 +26,7 @@ KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
           .cross_entropy_gradient = cpu::cross_entropy_gradient,
           .adamw = cpu::adamw,
           .squared_norm = cpu::squared_norm,
+          .total = cpu::total,
           .add = cpu::add,
           .accumulate = cpu::accumulate,
           .cast = cpu::cast,

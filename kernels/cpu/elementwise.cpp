@@ -22,6 +22,13 @@ void squared_norm(const SquaredNormArgs& g) {
   });
 }
 
+void total(const TotalArgs& g) {
+  SEXTANT_CHECK(g.sum != nullptr && g.x.contiguous(), "total: extents disagree");
+  double sum = 0;
+  for (std::int64_t i = 0; i < g.x.elements(); ++i) sum += g.x.row<double>()[i];
+  *g.sum = sum;
+}
+
 void add(const AddArgs& g) {
   SEXTANT_CHECK(
       g.a.rows == g.out.rows && g.b.rows == g.out.rows && g.a.cols == g.out.cols && g.b.cols == g.out.cols,

@@ -22,6 +22,7 @@ void cross_entropy_combine(const CrossEntropyCombineArgs&);
 void cross_entropy_gradient(const CrossEntropyGradientArgs&);
 void adamw(const AdamwArgs&);
 void squared_norm(const SquaredNormArgs&);
+void total(const TotalArgs&);
 void add(const AddArgs&);
 void accumulate(const AccumulateArgs&);
 void cast(const CastArgs&);

@@ -40,9 +40,8 @@ std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
   return all(op, OperandUse::gradient, true);
 }
 
-void StepLauncher::clear(const std::vector<Range>& list) const {
-  if (!reduces_every_microbatch(graph_.plan, rules_)) return;
-  for (const Range& r : list) std::memset(r.data, 0, static_cast<std::size_t>(r.bytes));
+void StepLauncher::clear(const BlockContext& c, const std::vector<Range>& list) const {
+  if (reduces_every_microbatch(graph_.plan, rules_)) set_zero(c, list);
 }
 
 // The layout holds v, k, q in this order.
@@ -89,26 +88,29 @@ void StepLauncher::block(const Op& op, StreamId stream) {
 
 void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) {
   EmbeddingUnit u;
-  u.ids = batch.microbatches[op.microbatch].ids;
+  u.ids = exchange_.ids(op.microbatch);
   u.first_id = std::int64_t{w.vocab} * at_.tp;
   if (!backward(w.pass)) {
     u.table = weight(find(op, OperandUse::parameter), w.dtype, w.vocab, w.hidden);
     u.rows = full(find(op, OperandUse::out), w);
-    return run(stream, [this, u] { embedding_forward(context_, u); });
+    return run(stream, [u](const BlockContext& c) { embedding_forward(c, u); });
   }
   const auto ranges = gradients(op);
   u.table = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
   u.rows = full(find(op, OperandUse::dout), w);
-  run(stream, [this, u, ranges] {
-    clear(ranges);
-    embedding_backward(context_, u);
+  run(stream, [this, u, ranges](const BlockContext& c) {
+    clear(c, ranges);
+    embedding_backward(c, u);
   });
 }
 
 void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorView to = local(find(op, OperandUse::stream), w),
                    branch = local(find(op, OperandUse::branch), w);
-  if (branch.data) run(stream, [this, to, branch] { kernels_.add({.a = to, .b = branch, .out = to}); });
+  if (branch.data)
+    run(stream, [this, to, branch](const BlockContext& c) {
+      kernels_.add({.a = to, .b = branch, .out = to, .stream = c.stream});
+    });
 }
 
 void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
@@ -122,7 +124,7 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
     const Range input = find(op, OperandUse::input);
     u.input = input ? local(input, w) : kept["input"];
     u.inverse_rms = kept["inverse_rms"], u.normed = kept["normed"];
-    return run(stream, [this, u] { norm_forward(context_, u); });
+    return run(stream, [u](const BlockContext& c) { norm_forward(c, u); });
   }
   NormBackward u;
   u.input = kept["input"], u.inverse_rms = kept["inverse_rms"], u.weight = gain;
@@ -131,9 +133,9 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
   u.dstream = local(find(op, OperandUse::stream, true), w);
   const auto ranges = gradients(op);
   u.dweight = weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden);
-  run(stream, [this, u, ranges] {
-    clear(ranges);
-    norm_backward(context_, u);
+  run(stream, [this, u, ranges](const BlockContext& c) {
+    clear(c, ranges);
+    norm_backward(c, u);
   });
 }
 
@@ -143,16 +145,16 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   if (!backward(w.pass)) {
     const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
     const QkvForward u{weights, normed, kept["q"], kept["kv"]};
-    return run(stream, [this, w, u] { qkv_forward(context_, w, u); });
+    return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
   const auto ranges = gradients(op);
   const QkvBackward u{weights,       attention_weights(w, ranges, accumulator_of(w.dtype)),
                       normed,        passed["dq"],
                       passed["dkv"], full(find(op, OperandUse::dx), w)};
-  run(stream, [this, w, u, ranges] {
-    clear(ranges);
-    qkv_backward(context_, w, u);
+  run(stream, [this, w, u, ranges](const BlockContext& c) {
+    clear(c, ranges);
+    qkv_backward(c, w, u);
   });
 }
 
@@ -176,7 +178,7 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
   if (!backward(w.pass)) {
     const AttentionForward u{weights,         kept["q"],   keys,
                              core("context"), core("lse"), full(find(op, OperandUse::out), w)};
-    return run(stream, [this, w, u] { attention_forward(context_, w, u); });
+    return run(stream, [w, u](const BlockContext& c) { attention_forward(c, w, u); });
   }
   const auto ranges = gradients(op);
   AttentionBackward u;
@@ -196,10 +198,10 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
     u.dkeys = dkeys ? TensorView(dkeys.data, w.dtype, keys.rows, keys.cols) : passed["dkv"];
   }
   const TensorView keep = w.pass == Pass::backward_input ? deferred["dout"] : TensorView();
-  run(stream, [this, w, u, ranges, keep] {
-    clear(ranges);
-    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep});
-    attention_backward(context_, w, u);
+  run(stream, [this, w, u, ranges, keep](const BlockContext& c) {
+    clear(c, ranges);
+    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
+    attention_backward(c, w, u);
   });
 }
 
@@ -211,7 +213,7 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
   if (!backward(w.pass)) {
     const MlpForward u{weights,    normed,     kept["gate"],
                        kept["up"], activation, full(find(op, OperandUse::out), w)};
-    return run(stream, [this, w, u] { mlp_forward(context_, w, u); });
+    return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
   }
   const auto ranges = gradients(op);
   MlpBackward u;
@@ -228,10 +230,10 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
     else
       u.dbranch = set["dout"];
   }
-  run(stream, [this, w, u, ranges, keep] {
-    clear(ranges);
-    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep});
-    mlp_backward(context_, w, u);
+  run(stream, [this, w, u, ranges, keep](const BlockContext& c) {
+    clear(c, ranges);
+    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
+    mlp_backward(c, w, u);
   });
 }
 
@@ -242,13 +244,13 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   HeadUnit u;
   u.weight = weight(find(op, OperandUse::parameter), w.dtype, w.vocab, w.hidden);
   u.normed = normed_of(op, w);
-  u.targets = batch.microbatches[op.microbatch].targets;
+  u.targets = exchange_.targets(op.microbatch);
   u.first_id = std::int64_t{w.vocab} * at_.tp;
   u.vocab = graph_.model.vocab_size;
   u.logits = scratch["logits"];
   if (!backward(w.pass)) {
     const TensorView stats = kept["stats"];
-    return run(stream, [this, u, stats] { head_forward(context_, u, stats); });
+    return run(stream, [u, stats](const BlockContext& c) { head_forward(c, u, stats); });
   }
   if (w.dtype != accumulator_of(w.dtype)) u.dlogits = scratch["dlogits"];
   TensorView stats = kept["stats"];
@@ -258,8 +260,8 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   if (w.pass == Pass::backward_input) {
     // Logits' gradients are kept for the weight half, so each chunk gets its own place.
     const TensorView dlogits = kept["dlogits"];
-    return run(stream, [this, u, stats, softmax, dnormed, dlogits] {
-      head_loss(context_, u.targets, stats, softmax, &loss_sum);
+    return run(stream, [this, u, stats, softmax, dnormed, dlogits](const BlockContext& c) {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
       for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
         const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
         HeadUnit chunk = u;
@@ -267,17 +269,17 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
         chunk.targets = u.targets.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
         chunk.logits = u.logits.row_range(0, rows);
         chunk.dlogits = dlogits.row_range(first, rows);
-        head_backward(context_, chunk, softmax.row_range(first, rows), batch.loss_scale,
+        head_backward(c, chunk, softmax.row_range(first, rows), batch.loss_scale,
                       dnormed.row_range(first, rows), {});
       }
     });
   }
   const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, u, stats, softmax, dnormed, dweight, ranges] {
-    clear(ranges);
-    head_loss(context_, u.targets, stats, softmax, &loss_sum);
-    head_backward(context_, u, softmax, batch.loss_scale, dnormed, dweight);
+  run(stream, [this, u, stats, softmax, dnormed, dweight, ranges](const BlockContext& c) {
+    clear(c, ranges);
+    head_loss(c, u.targets, stats, softmax, exchange_.loss());
+    head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
   });
 }
 
@@ -286,13 +288,14 @@ void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId
   const TensorView normed = normed_of(op, w);
   const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, dlogits, normed, dweight] {
+  run(stream, [this, dlogits, normed, dweight](const BlockContext& c) {
     kernels_.gemm({.a = dlogits,
                    .b = normed,
                    .c = dweight,
                    .transpose_a = true,
                    .accumulate = true,
-                   .threads = context_.threads});
+                   .threads = c.threads,
+                   .stream = c.stream});
   });
 }
 

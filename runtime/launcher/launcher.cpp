@@ -20,13 +20,23 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
       rope_(graph.model, graph.training.seq_len, accumulator_of(graph.training.compute)),
       positions_(context_positions(graph.training.seq_len, graph.plan.cp, at.cp)),
       key_positions_(gathered_positions(graph.training.seq_len, graph.plan.cp)),
-      squared_(state.layout().buckets.size(), 0.0) {
+      exchange_(device, state.layout().buckets.size(),
+                static_cast<std::size_t>(microbatches(graph.plan, graph.training)),
+                positions_.size() * static_cast<std::size_t>(graph.plan.micro_batch)) {
+  const auto table = [&](TensorView x) {
+    x.data = mirrors_.emplace_back(device, x.data, Bytes(x.bytes())).data();
+    return x;
+  };
+  const auto list = [&](std::span<const std::int32_t> x) -> std::span<const std::int32_t> {
+    mirrors_.emplace_back(device, x.data(), Bytes(static_cast<std::int64_t>(x.size_bytes())));
+    return {static_cast<const std::int32_t*>(mirrors_.back().data()), x.size()};
+  };
   context_ = {.kernels = &kernels,
               .norm_eps = graph.model.norm_eps,
-              .rope_cos = rope_.cos(),
-              .rope_sin = rope_.sin(),
-              .positions = positions_,
-              .key_positions = key_positions_,
+              .rope_cos = table(rope_.cos()),
+              .rope_sin = table(rope_.sin()),
+              .positions = list(positions_),
+              .key_positions = list(key_positions_),
               .cp = graph.plan.cp,
               .threads = threads};
   for (BufferId id = 0; id < graph.buffers.size(); ++id) {
@@ -103,8 +113,12 @@ std::vector<StepLauncher::Range> StepLauncher::all(const Op& op, OperandUse use,
   return found;
 }
 
-void StepLauncher::run(StreamId stream, std::function<void()> work) {
-  device_.launch(stream, [work = std::move(work)](NativeStream) { work(); });
+void StepLauncher::run(StreamId stream, std::function<void(const BlockContext&)> work) {
+  device_.launch(stream, [this, work = std::move(work)](NativeStream native) {
+    BlockContext context = context_;
+    context.stream = native;
+    work(context);
+  });
 }
 
 }  // namespace sextant

@@ -15,6 +15,8 @@
 #include "kernels/blocks.hpp"
 #include "kernels/positions.hpp"
 #include "runtime/arena.hpp"
+#include "runtime/host_access.hpp"
+#include "runtime/launcher/exchange.hpp"
 #include "runtime/rank_groups.hpp"
 #include "runtime/rank_state.hpp"
 #include "runtime/step_batch.hpp"
@@ -40,9 +42,9 @@ class StepLauncher {
   AdamwScalars scalars;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 
-  // Results of the step.
-  double loss_sum = 0;      // of this rank's valid targets; on the last stage
-  double squared_norm = 0;  // of the global gradient, before clipping
+  void begin_step() { exchange_.send(batch, scalars); }
+  // The loss is of this rank's valid targets, on the last stage; the norm of the global gradient, before clipping.
+  StepExchange::Results end_step() { return exchange_.fetch(); }
 
  private:
   struct Range {
@@ -54,7 +56,7 @@ class StepLauncher {
   Range find(const Op&, OperandUse) const;  // the first of this use; empty when there is none
   Range find(const Op&, OperandUse, bool write) const;
   std::vector<Range> all(const Op&, OperandUse, bool write) const;
-  void run(StreamId, std::function<void()> work);
+  void run(StreamId, std::function<void(const BlockContext&)> work);  // with the context of the stream
 
   // blocks.cpp
   void block(const Op&, StreamId);
@@ -75,7 +77,8 @@ class StepLauncher {
   TensorView weight(Range, Dtype, std::int64_t rows, std::int64_t cols) const;
   std::vector<Range> gradients(const Op&) const;
   // A ring's buffer holds what another bucket has left.
-  void clear(const std::vector<Range>& gradients) const;
+  void clear(const BlockContext&, const std::vector<Range>& gradients) const;
+  void set_zero(const BlockContext&, const std::vector<Range>& gradients) const;
 
   // collectives.cpp
   void activation_collective(const Op&, OpId, StreamId);
@@ -104,10 +107,11 @@ class StepLauncher {
   BlockWork extents_;  // of this rank's blocks
   RopeTable rope_;
   std::vector<std::int32_t> positions_, key_positions_;
+  std::vector<Mirror> mirrors_;  // of the above
+  StepExchange exchange_;
   BlockContext context_;
   std::byte* scratch_ = nullptr;       // of the stage
   std::byte* head_scratch_ = nullptr;  // of the head's stage
-  std::vector<double> squared_;        // by bucket
 };
 
 }  // namespace sextant

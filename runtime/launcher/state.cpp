@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "kernels/cpu/cpu_kernels.hpp"
 #include "runtime/launcher/launcher.hpp"
 
 namespace sextant {
@@ -14,9 +15,13 @@ std::pair<std::size_t, std::size_t> StepLauncher::buckets(const Op& op) const {
 
 void StepLauncher::zero(const Op& op, StreamId stream) {
   const auto ranges = all(op, OperandUse::gradient, true);
-  run(stream, [ranges] {
-    for (const Range& r : ranges) std::memset(r.data, 0, static_cast<std::size_t>(r.bytes));
-  });
+  run(stream, [this, ranges](const BlockContext& c) { set_zero(c, ranges); });
+}
+
+void StepLauncher::set_zero(const BlockContext& c, const std::vector<Range>& ranges) const {
+  const Dtype dtype = state_.accumulator();
+  for (const Range& r : ranges)
+    kernels_.zero({.x = {r.data, dtype, 1, r.bytes / size_bytes(dtype)}, .stream = c.stream});
 }
 
 void StepLauncher::accumulate(const Op& op, StreamId stream) {
@@ -27,49 +32,53 @@ void StepLauncher::accumulate(const Op& op, StreamId stream) {
                         state_.slice(b));
   const TensorView to = state_.owned_gradient(b);
   const bool first = !find(op, OperandUse::optimizer, false);  // replaces what the last step left
-  run(stream, [this, from, to, first] {
+  run(stream, [this, from, to, first](const BlockContext& c) {
     if (first)
-      kernels_.cast({.source = from, .destination = to});
+      kernels_.cast({.source = from, .destination = to, .stream = c.stream});
     else
-      kernels_.accumulate({.source = from, .destination = to});
+      kernels_.accumulate({.source = from, .destination = to, .stream = c.stream});
   });
 }
 
 void StepLauncher::norm_partial(const Op& op, StreamId stream) {
   const auto b = static_cast<std::size_t>(op.bucket);
-  run(stream, [this, b] {
+  run(stream, [this, b](const BlockContext& c) {
     const TensorView owned = state_.owned_gradient(b);
-    double sum = 0;
     state_.for_each_counted(b, [&](ElementRange r) {
-      kernels_.squared_norm({.x = owned.column_range(r.begin, r.end - r.begin), .sum = &sum});
+      kernels_.squared_norm({.x = owned.column_range(r.begin, r.end - r.begin),
+                             .sum = exchange_.squared(b),
+                             .stream = c.stream});
     });
-    squared_[b] = sum;
   });
 }
 
 void StepLauncher::norm_reduce(const Op&, OpId id, StreamId stream) {
   Communicator* world = groups_.of(id);
   device_.launch(stream, [this, world](NativeStream s) {
-    double sum = 0;
-    for (const double bucket : squared_) sum += bucket;
-    world->all_reduce(&sum, &sum, 1, Dtype::fp64, Reduction::sum, s);
-    squared_norm = sum;
+    double* sum = exchange_.squared_norm();
+    kernels_.total({.x = exchange_.all_squared(), .sum = sum, .stream = s});
+    world->all_reduce(sum, sum, 1, Dtype::fp64, Reduction::sum, s);
   });
 }
 
 void StepLauncher::update(const Op& op, StreamId stream) {
   const bool host = std::get<StateWork>(graph_.works[op.work]).host;
   const auto [first, last] = buckets(op);
-  run(stream, [this, host, first = first, last = last] {
+  const auto adamw = [this, host, first = first, last = last](NativeStream native) {
     if (scalars.skip) return;
     for (std::size_t b = first; b < last; ++b) {
       if ((host ? state_.on_host(b) : state_.on_device(b)) == 0) continue;
       AdamwArgs args = state_.adamw(b, host);
       args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon, args.weight_decay = weight_decay;
-      args.scalars = &scalars;
-      kernels_.adamw(args);
+      args.scalars = host ? &scalars : exchange_.scalars();
+      args.stream = native;
+      (host ? cpu_kernels() : kernels_).adamw(args);
     }
-  });
+  };
+  if (host)
+    device_.launch_host(stream, [adamw] { adamw({}); });
+  else
+    device_.launch(stream, adamw);
 }
 
 void StepLauncher::copy(const Op& op, StreamId stream) {
