@@ -43,6 +43,10 @@ class Tokenizer {
 
   const TokenizerInfo& info() const { return info_; }
   int vocab_size() const { return info_.vocab_size; }
+  Tokenizer with_digest(std::string digest) && {
+    info_.digest = std::move(digest);
+    return std::move(*this);
+  }
 
   // Appends. Safe from several threads at once. No text is refused; bytes that are no UTF-8 survive the way back except
   // through sentencepiece, which makes U+FFFD of them.

@@ -1,0 +1,67 @@
+// Byte-pair encoding of one piece of text (Sennrich et al. 2016, on bytes as in GPT-2): of all neighbouring pairs the one
+// of lowest rank is merged, the leftmost first, until no pair has a rank. With a priority queue, O(n log n) of the piece.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace sextant {
+
+struct PairMerge {
+  std::int32_t left = 0, right = 0;
+  std::int32_t rank = 0, result = 0;
+};
+
+class BytePairs {
+ public:
+  // `bytes` are the tokens of the 256 bytes. Of several merges of one pair the first counts.
+  BytePairs(const std::array<std::int32_t, 256>& bytes, std::span<const PairMerge> merges);
+
+  void encode(std::string_view piece, std::vector<std::int32_t>& out) const;  // appends
+
+ private:
+  struct Entry {
+    std::uint64_t pair = kFree;
+    std::int32_t rank = 0, result = 0;
+  };
+  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
+  static std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+  }
+  std::size_t slot_of(std::uint64_t pair) const { return (pair * 0x9e3779b97f4a7c15U) >> shift_; }
+  const Entry* find(std::int32_t left, std::int32_t right) const;
+
+  std::array<std::int32_t, 256> bytes_;
+  std::vector<Entry> table_;  // open addressing, at most half full: one cache line a lookup
+  int shift_ = 0;
+};
+
+// Text repeats itself: pieces that were encoded before, with their tokens. One thread's; forgets all when it is full.
+class PieceCache {
+ public:
+  static constexpr std::size_t kLongest = 64, kMost = 1U << 17;
+
+  const std::vector<std::int32_t>* find(std::string_view piece) const {
+    const auto found = pieces_.find(piece);
+    return found == pieces_.end() ? nullptr : &found->second;
+  }
+  void keep(std::string_view piece, std::span<const std::int32_t> ids) {
+    if (piece.size() > kLongest) return;
+    if (pieces_.size() >= kMost) pieces_.clear();
+    pieces_.emplace(piece, std::vector<std::int32_t>(ids.begin(), ids.end()));
+  }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+  };
+  std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> pieces_;
+};
+
+}  // namespace sextant

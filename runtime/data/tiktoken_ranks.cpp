@@ -1,0 +1,94 @@
+// tokenizer.model of Llama 3: a line for each token, its bytes in base64 and its rank. A pair merges when its bytes
+// together are a token, the lowest rank first; pattern and special tokens stand in Meta's code, not in the file
+// (github.com/meta-llama/llama3, llama/tokenizer.py).
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "runtime/data/bpe_tokenizer.hpp"
+
+namespace sextant {
+namespace {
+
+constexpr std::size_t kMostTokens = 1U << 24;
+constexpr int kReserved = 256;  // begin_of_text, end_of_text and 254 more
+
+int base64_value(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+std::optional<std::string> base64_decode(std::string_view text) {
+  if (text.empty() || text.size() % 4 != 0) return {};
+  std::size_t padding = 0;
+  while (padding < 2 && text.back() == '=') text.remove_suffix(1), ++padding;
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int held = 0;
+  for (const char c : text) {
+    const int value = base64_value(c);
+    if (value < 0) return {};
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    if ((held += 6) >= 8) {
+      held -= 8;
+      bytes += static_cast<char>(bits >> held & 0xff);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
+  std::vector<std::string> tokens;
+  std::unordered_map<std::string, std::int32_t> ranks;
+  std::size_t number = 0;
+  while (!text.empty()) {
+    ++number;
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty()) continue;
+    const auto refuse = [&](std::string found, std::string expected) {
+      throw ConfigError(
+          Problem{fmt::format("{}:{}", file, number), "", std::move(found), std::move(expected), ""});
+    };
+    const std::size_t space = std::min(line.find(' '), line.size());
+    const auto bytes = base64_decode(line.substr(0, space));
+    std::size_t rank = 0;
+    const std::string_view digits = line.substr(std::min(space + 1, line.size()));
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (!bytes || bytes->empty() || error != std::errc{} || end != digits.data() + digits.size())
+      refuse(fmt::format("'{}'", line.substr(0, 60)),
+             "a token in base64, a space and its rank, as in Llama 3's tokenizer.model");
+    if (rank != tokens.size() || rank >= kMostTokens)
+      refuse(fmt::format("rank {}", rank), fmt::format("rank {}: they ascend by one", tokens.size()));
+    if (!ranks.emplace(*bytes, static_cast<std::int32_t>(rank)).second)
+      refuse(fmt::format("token '{}' again", line.substr(0, space)), "every token once");
+    tokens.push_back(*bytes);
+  }
+  if (tokens.empty())
+    throw ConfigError(Problem{file, "", "no ranks", "a token and its rank on every line", ""});
+
+  std::vector<PairMerge> merges;
+  for (std::size_t id = 0; id < tokens.size(); ++id)
+    for (std::size_t cut = 1; cut < tokens[id].size(); ++cut) {
+      const auto left = ranks.find(tokens[id].substr(0, cut)), right = ranks.find(tokens[id].substr(cut));
+      const auto rank = static_cast<std::int32_t>(id);
+      if (left != ranks.end() && right != ranks.end())
+        merges.push_back({left->second, right->second, rank, rank});
+    }
+  const auto ordinary = static_cast<std::int32_t>(tokens.size());
+  TokenizerInfo info{.kind = TokenizerKind::tiktoken, .vocab_size = ordinary + kReserved};
+  info.bos = ordinary, info.eos = ordinary + 1;
+  info.source = file;
+  return make_bpe_tokenizer(std::move(info), {.tokens = std::move(tokens),
+                                              .merges = std::move(merges),
+                                              .split = SplitPattern(kLlama3Split, file, "pattern"),
+                                              .whole_pieces = true});
+}
+
+}  // namespace sextant

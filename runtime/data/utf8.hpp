@@ -1,0 +1,16 @@
+// Is this text UTF-8, and where does it cease to be? Well-formed as Unicode 15, table 3-7 has it: no surrogates, no
+// overlong forms, nothing beyond U+10FFFF.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace sextant {
+
+std::size_t valid_utf8_prefix(std::string_view text);  // bytes; text.size() when all of it is
+
+// With U+FFFD in place of every maximal part of an ill-formed sequence (Unicode's recommended practice).
+std::string replace_invalid_utf8(std::string_view text);
+
+}  // namespace sextant
