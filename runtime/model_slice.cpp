@@ -74,6 +74,25 @@ ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parame
   return s;
 }
 
+std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
+  std::vector<ModelSlice> tensors;
+  const LocalShape whole = local_shape(m, 1, 1);
+  const auto add = [&](ParameterKind kind, int layer = 0) {
+    Parameter p;
+    p.kind = kind, p.layer = static_cast<std::uint16_t>(layer);
+    tensors.push_back(model_slice(m, whole, p, 1, 0));
+  };
+  add(ParameterKind::embedding);
+  for (int layer = 0; layer < m.n_layers; ++layer)
+    for (const ParameterKind kind : {ParameterKind::norm_attention, ParameterKind::q, ParameterKind::k,
+                                     ParameterKind::v, ParameterKind::o, ParameterKind::norm_mlp,
+                                     ParameterKind::gate, ParameterKind::up, ParameterKind::down})
+      if (m.gated_mlp || kind != ParameterKind::gate) add(kind, layer);
+  add(ParameterKind::norm_final);
+  if (!m.tied_embeddings) add(ParameterKind::head);
+  return tensors;
+}
+
 WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
   const double residual = 0.02 / std::sqrt(2.0 * model.n_layers);
   return [=](const ModelSlice& s, std::span<double> values) {

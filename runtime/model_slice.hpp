@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/model_spec.hpp"
 #include "core/parameter_layout.hpp"
@@ -24,6 +25,9 @@ struct ModelSlice {
 };
 
 ModelSlice model_slice(const ModelSpec&, const LocalShape&, const Parameter&, int tp, int tp_rank);
+
+// Every parameter of the model, whole, in the order of a forward pass; a tied head is the embedding.
+std::vector<ModelSlice> model_tensors(const ModelSpec&);
 
 // Fills rows x cols values of a slice (its real rows; the caller clears the padding), row-major.
 using WeightSource = std::function<void(const ModelSlice&, std::span<double>)>;

@@ -16,11 +16,13 @@ RankState::RankState(const ExecutionGraph& graph, const Arena& arena, const Stac
   const ParallelPlan& plan = graph.plan;
   const int index = at.dp * plan.cp + at.cp;
   shard_ = index % layout_.shards;
-  keeper_ = index / layout_.shards == 0;
-  first_tp_ = at.tp == 0;
+  replica_ = index / layout_.shards;
+  tp_rank_ = at.tp;
   const LocalShape local = local_shape(graph.model, plan.tp, rules.vocab_multiple);
-  for (const Parameter& p : layout_.parameters)
+  for (Parameter p : layout_.parameters) {
+    if (is_copy(p)) p.kind = ParameterKind::embedding;
     slices_.push_back(model_slice(graph.model, local, p, plan.tp, at.tp));
+  }
 
   homes_.resize(layout_.buckets.size());
   for (BufferId id = 0; id < graph.buffers.size(); ++id) {
@@ -121,12 +123,27 @@ void RankState::for_each_piece(std::size_t b, const std::function<void(std::size
 }
 
 void RankState::for_each_counted(std::size_t b, const std::function<void(ElementRange)>& f) const {
-  if (!keeper_) return;
+  if (replica_ != 0) return;
   for_each_piece(b, [&](std::size_t p, ElementRange range) {
     const Parameter& parameter = layout_.parameters[p];
-    const bool copy = graph_.model.tied_embeddings && parameter.kind == ParameterKind::head;
-    if (!copy && (first_tp_ || !slices_[p].replicated)) f(range);
+    if (!is_copy(parameter) && (tp_rank_ == 0 || !slices_[p].replicated)) f(range);
   });
+}
+
+bool RankState::is_copy(const Parameter& p) const {
+  return graph_.model.tied_embeddings && p.kind == ParameterKind::head;
+}
+
+bool RankState::stores(std::size_t b, std::size_t p) const {
+  const ParallelPlan& plan = graph_.plan;
+  const auto turn = [](std::size_t i, int of) { return static_cast<int>(i % static_cast<std::size_t>(of)); };
+  return !is_copy(layout_.parameters[p]) && replica_ == turn(b, plan.replicas() / layout_.shards) &&
+         (!slices_[p].replicated || tp_rank_ == turn(p, plan.tp));
+}
+
+void RankState::adopt_master(std::size_t b, bool host, const TensorView& master) const {
+  const AdamwArgs a = adamw(b, host);
+  if (a.parameter.cols > 0 && a.parameter.data != a.master.data) put_values(device_, a.parameter, master);
 }
 
 void RankState::initialise(const WeightSource& weights) {
@@ -175,8 +192,7 @@ void RankState::read_owned(StateField which,
         TensorView to(values.data() + (part.begin - range.begin), Dtype::fp64, 1, part.end - part.begin);
         get_values(device_, to, field(b, host, which).column_range(part.begin - begin, to.cols));
       }
-      const std::int64_t first = shard_ * slice(b) + range.begin - layout_.parameters[p].offset;
-      f({slices_[p], first}, values);
+      f({slices_[p], begin_in_slice(b, p, range)}, values);
     });
 }
 

@@ -50,7 +50,21 @@ class RankState {
   // Calls for every range of the owned gradient that this rank alone stands for in a sum over the world.
   void for_each_counted(std::size_t b, const std::function<void(ElementRange)>&) const;
 
+  // f(parameter of layout(), range of the owned slice) for every owned range of a parameter's elements.
+  void for_each_piece(std::size_t b, const std::function<void(std::size_t parameter, ElementRange)>& f) const;
+  const ModelSlice& slice_of(std::size_t parameter) const { return slices_[parameter]; }
+  // The first element of an owned range in its slice.
+  std::int64_t begin_in_slice(std::size_t b, std::size_t parameter, ElementRange range) const {
+    return shard_ * slice(b) + range.begin - layout_.parameters[parameter].offset;
+  }
+  // Of all ranks that hold this piece, exactly one stores it; replicas share the work.
+  bool stores(std::size_t b, std::size_t parameter) const;
+  // The owned slice's state in the accumulator's format: its device part, or the host part behind it.
+  TensorView field(std::size_t b, bool host, StateField) const;
+
   void initialise(const WeightSource&);
+  // Makes the parameters from these master weights, which have been written to field() as well.
+  void adopt_master(std::size_t b, bool host, const TensorView& master) const;
   void read_owned(StateField, const std::function<void(const OwnedPiece&, std::span<const double>)>&) const;
 
  private:
@@ -59,18 +73,14 @@ class RankState {
     std::byte *host_parameter = nullptr, *host_optimizer = nullptr, *host_gradient = nullptr;
     bool parameter_whole = false, gradient_whole = false;
   };
+  bool is_copy(const Parameter&) const;  // of the embedding, for a tied head on another stage
   TensorView row(std::byte* data, Dtype dtype, std::int64_t n) const { return {data, dtype, 1, n}; }
-  TensorView field(std::size_t b, bool host, StateField) const;
-  // f(piece, first element of the owned slice) for every owned range of real elements.
-  void for_each_piece(std::size_t b, const std::function<void(std::size_t parameter, ElementRange)>&) const;
 
   const ExecutionGraph& graph_;
   Device& device_;
   ParameterLayout layout_;
   Dtype parameter_, accumulator_;
-  int shard_ = 0;
-  bool keeper_ = true;  // the first of those that hold the same slices
-  bool first_tp_ = true;
+  int shard_ = 0, replica_ = 0, tp_rank_ = 0;
   std::vector<Home> homes_;                          // by bucket
   std::vector<ModelSlice> slices_;                   // by parameter
   std::vector<std::vector<ElementRange>> decay_[2];  // [host][bucket], from the part's first element

@@ -1,6 +1,6 @@
 #include "runtime/rank_trainer.hpp"
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numbers>
@@ -76,6 +76,7 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
                          const KernelTable& kernels, Communicator& world, const OptimizerSpec& optimizer,
                          SequenceSource source, RankOptions options)
     : graph_(graph),
+      device_(device),
       optimizer_(optimizer),
       source_(std::move(source)),
       rank_(world.rank()),
@@ -99,25 +100,31 @@ void RankTrainer::between(Watchdog::Between what) {
 
 void RankTrainer::sum(std::span<double> values) {
   between(Watchdog::Between::meeting);
-  report_->all_reduce(values.data(), values.data(), static_cast<std::int64_t>(values.size()), Dtype::fp64,
-                      Reduction::sum, {});
+  agree(values);
   between(Watchdog::Between::nothing);
 }
 
-std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder) {
+void RankTrainer::agree(std::span<double> votes) {
+  report_->all_reduce(votes.data(), votes.data(), static_cast<std::int64_t>(votes.size()), Dtype::fp64,
+                      Reduction::sum, {});
+}
+
+std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, std::span<double> votes) {
   StepReport report;
-  report.step = next_step_;
+  report.step = clock_.step;
   const bool speaks = at_.tp == 0 && at_.pp == 0;
   between(Watchdog::Between::reading_tokens);
   launcher_.batch =
-      make_batch(source_, next_step_, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
-  std::array<double, 2> agreed = {speaks ? static_cast<double>(launcher_.batch.valid_targets) : 0.0,
-                                  stop ? 1.0 : 0.0};
+      make_batch(source_, clock_.step, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
+  std::vector<double> agreed = {speaks ? static_cast<double>(launcher_.batch.valid_targets) : 0.0,
+                                stop ? 1.0 : 0.0};
+  agreed.insert(agreed.end(), votes.begin(), votes.end());
   sum(agreed);
+  std::copy(agreed.begin() + 2, agreed.end(), votes.begin());
   if (agreed[1] > 0) return {};
   const double valid = agreed[0];
   if (valid == 0)
-    throw ConfigError(Problem{"", fmt::format("step {}", next_step_), "no token that carries a loss",
+    throw ConfigError(Problem{"", fmt::format("step {}", clock_.step), "no token that carries a loss",
                               "at least one valid target in a global batch", ""});
   launcher_.batch.loss_scale = gradient_factor / valid;
   launcher_.part = pending_ ? StepLauncher::Part::whole : StepLauncher::Part::first;
@@ -132,22 +139,24 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder) {
   report.loss = loss / valid;
   report.tokens = std::int64_t{graph_.training.global_batch} * graph_.training.seq_len;
   report.gradient_norm = std::sqrt(results.squared_norm);
-  report.rate = optimizer_.rate_at(next_step_);
+  report.rate = optimizer_.rate_at(clock_.step);
   report.skipped = !std::isfinite(report.gradient_norm) || !std::isfinite(report.loss);
   AdamwScalars& s = launcher_.scalars;
   s = {};
   s.skip = report.skipped;
-  if (!report.skipped) {
-    ++updates_;
+  if (report.skipped) {
+    ++clock_.skipped, ++clock_.skipped_in_a_row;
+  } else {
+    ++clock_.updates, clock_.skipped_in_a_row = 0;
     s.rate = report.rate;
     s.gradient_scale = report.gradient_norm > optimizer_.clip_norm
                            ? optimizer_.clip_norm / (report.gradient_norm + 1e-6)
                            : 1.0;
-    s.correction1 = 1 - std::pow(optimizer_.beta1, static_cast<double>(updates_));
-    s.correction2 = 1 - std::pow(optimizer_.beta2, static_cast<double>(updates_));
+    s.correction1 = 1 - std::pow(optimizer_.beta1, static_cast<double>(clock_.updates));
+    s.correction2 = 1 - std::pow(optimizer_.beta2, static_cast<double>(clock_.updates));
   }
   pending_ = true;
-  ++next_step_;
+  ++clock_.step;
   return report;
 }
 

@@ -21,6 +21,15 @@ struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;  // gradients beyond it are scaled by clip_norm / (norm + 1e-6)
   double rate_at(std::int64_t step) const;
+  bool operator==(const OptimizerSpec&) const = default;
+};
+
+// How far a run is.
+struct TrainerClock {
+  std::int64_t step = 0;     // steps done, which is the number of the next
+  std::int64_t updates = 0;  // of them: those that changed the weights
+  std::int64_t skipped = 0, skipped_in_a_row = 0;
+  bool operator==(const TrainerClock&) const = default;
 };
 
 struct StepReport {
@@ -30,6 +39,7 @@ struct StepReport {
   bool skipped = false;  // the gradient was not finite: nothing is updated
   std::int64_t tokens = 0;
   Seconds duration;
+  Seconds save_pause;  // for which training stood still behind this step to be saved; 0 when it was not
 };
 
 struct RankOptions {
@@ -48,15 +58,23 @@ class RankTrainer {
               const OptimizerSpec&, SequenceSource, RankOptions);
 
   void initialise(const WeightSource& weights) { state_.initialise(weights); }
-  // The next step; or nothing, when any rank asks to stop.
-  std::optional<StepReport> step(bool stop = false, SpanRecorder* recorder = nullptr);
+  // The next step; or nothing, when any rank asks to stop. `votes` are summed over the ranks before it.
+  std::optional<StepReport> step(bool stop = false, SpanRecorder* recorder = nullptr,
+                                 std::span<double> votes = {});
   void finish();  // updates with the last step's gradients
+  // Goes on behind `clock`: the state has been written to state().
+  void resume(const TrainerClock& clock) { clock_ = clock; }
+  const TrainerClock& clock() const { return clock_; }
+  // Sums over the ranks, however long they take.
+  void agree(std::span<double> votes);
 
   double gradient_factor = 1;  // 1; anything else is fault injection
 
   void barrier() { report_->barrier({}); }  // of all ranks
   const RankGroups& groups() const { return groups_; }
   const RankState& state() const { return state_; }
+  RankState& state() { return state_; }
+  Device& device() { return device_; }
   StepLauncher& launcher() { return launcher_; }
   const Executor& executor() const { return executor_; }
   const RankCoord& at() const { return at_; }
@@ -66,6 +84,7 @@ class RankTrainer {
   void between(Watchdog::Between);     // tells the watchdog, when there is one
 
   const ExecutionGraph& graph_;
+  Device& device_;
   OptimizerSpec optimizer_;
   SequenceSource source_;
   int rank_;
@@ -77,7 +96,7 @@ class RankTrainer {
   RankState state_;
   StepLauncher launcher_;
   Executor executor_;
-  std::int64_t next_step_ = 0, updates_ = 0;
+  TrainerClock clock_;
   bool pending_ = false;
 };
 

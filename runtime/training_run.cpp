@@ -1,7 +1,10 @@
 #include "runtime/training_run.hpp"
 
 #include <algorithm>
+#include <array>
+#include <exception>
 #include <mutex>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -28,7 +31,27 @@ struct Shared {
   std::unique_ptr<Watchdog> watchdog;
 };
 
+// Only rank 0 knows whether the run may begin, and all must end if not.
+void claim(const TrainingRun& run, Communicator& world) {
+  if (!run.claim) return;
+  double refused = 0;
+  std::exception_ptr why;
+  if (world.rank() == 0) {
+    try {
+      run.claim();
+    } catch (...) {
+      why = std::current_exception(), refused = 1;
+    }
+  }
+  world.all_reduce(&refused, &refused, 1, Dtype::fp64, Reduction::sum, {});
+  if (why) std::rethrow_exception(why);
+  if (refused == 0) return;
+  if (!run.mpi) throw Aborted("rank 0 refuses to begin");
+  throw ConfigError(Problem{"-o", "", "", "", "rank 0 refuses to begin, and says why"});
+}
+
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
+  claim(run, world);
   CpuDeviceOptions device_options = run.device;
   device_options.on_error = [&](const std::string& what) { world.abort(what); };
   const auto device = make_cpu_device(device_options);
@@ -39,20 +62,34 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
-  trainer.initialise(run.weights);
+  std::optional<CheckpointSaver> saver;
+  if (run.resume) {
+    restore(trainer.state(), *device, *run.resume);
+    trainer.resume(run.resume->manifest().clock);
+  } else {
+    trainer.initialise(run.weights);
+  }
+  if (run.save)
+    saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
+                  run.resume ? std::optional(trainer.clock().step) : std::nullopt);
   if (run.on_start) run.on_start(trainer, world.rank());
   trainer.barrier();  // starting up takes as long as it takes; from here on nobody may be late
-  int skipped = 0;
   Spans spans(run.graph.ops.size());
-  for (std::int64_t s = 0; s < run.steps; ++s) {
-    const auto report = trainer.step(run.stop && run.stop->load(), run.record ? &spans : nullptr);
+  for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {
+    std::array<double, CheckpointSaver::kVotes> votes{};
+    if (saver) votes = saver->votes();
+    const bool stop =
+        (run.stop && run.stop->load()) || (world.rank() == 0 && run.time_to_stop && run.time_to_stop());
+    auto report = trainer.step(stop, run.record ? &spans : nullptr, votes);
+    if (saver) saver->heard(votes);
     if (!report) {
       const std::lock_guard lock(shared.mutex);
       shared.result.stopped = true;
       break;
     }
     if (run.record && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
-    skipped = report->skipped ? skipped + 1 : 0;
+    const std::int64_t skipped = trainer.clock().skipped_in_a_row;
+    if (saver && skipped < run.max_skipped) report->save_pause = saver->save_if_due();
     if (world.rank() == 0) {
       const std::lock_guard lock(shared.mutex);
       ++shared.result.steps;
@@ -66,6 +103,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
                       report->step, report->loss, report->gradient_norm, skipped));
   }
   trainer.finish();
+  if (saver) saver->finish();
   if (run.on_end) run.on_end(trainer, world.rank());
   if (run.record) {
     const std::lock_guard lock(shared.mutex);
@@ -94,6 +132,7 @@ RunResult train(const TrainingRun& run) {
     throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
                               fmt::format("{} ranks, as many as were started", world.front()->size()),
                               fmt::format("start it with: mpirun -n {} sextant run ...", ranks)});
+  shared.result.first_rank = world.front()->rank() == 0;
   if (run.shape) {
     const auto fabric = make_fabric(*run.shape, ranks, run.mpi ? 1 : ranks);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);

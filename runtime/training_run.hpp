@@ -10,6 +10,8 @@
 
 #include "core/timeline.hpp"
 #include "runtime/backends.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/saver.hpp"
 #include "runtime/rank_trainer.hpp"
 
 namespace sextant {
@@ -21,9 +23,9 @@ struct TrainingRun {
   OptimizerSpec optimizer = {};
   SequenceSource sequences = {};
   WeightSource weights = {};
-  std::int64_t steps = 1;
-  int threads = 1;      // of one rank's matrix products
-  int max_skipped = 5;  // steps in a row whose gradients are not finite; then the run ends
+  std::int64_t steps = 1;  // done at the end, with those before `resume`
+  int threads = 1;         // of one rank's matrix products
+  int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
   bool mpi = false;
   std::optional<LinkShape> shape = {};  // emulated links
   CpuDeviceOptions device = {};
@@ -37,14 +39,20 @@ struct TrainingRun {
   std::function<void(const std::string& report)> on_late = {};  // after everything has been told to end
 
   const std::atomic<bool>* stop = nullptr;  // ends the run after a step, on all ranks together
+  std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each step
+  const CheckpointOptions* save = nullptr;  // a run that ends well has saved its last state
+  const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
+  // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
+  std::function<void()> claim = {};
   std::function<void(const StepReport&, const RankTrainer&)> on_step = {};  // on world rank 0
   std::function<void(RankTrainer&, int rank)> on_start = {}, on_end = {};   // on every rank
 };
 
 struct RunResult {
   std::int64_t steps = 0;
-  bool stopped = false;  // by `stop`
-  Timeline measured;     // of the last recorded step; spans of this process's ranks
+  bool stopped = false;     // before the last step
+  bool first_rank = false;  // world rank 0 was of this process
+  Timeline measured;        // of the last recorded step; spans of this process's ranks
 };
 
 // Throws what ended the run: ConfigError (a plan that cannot be run here, bad data) or BackendError.

@@ -1,0 +1,237 @@
+#include "runtime/checkpoint/checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/digest.hpp"
+#include "core/file_io.hpp"
+#include "core/safetensors.hpp"
+#include "runtime/checkpoint/file_header.hpp"
+#include "runtime/checkpoint/run_folder.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uintmax_t kLargestManifest = std::uintmax_t{1} << 32;
+
+// A file that is mapped, with its header checked, when it is first asked for.
+struct OpenedFile {
+  std::once_flag once;
+  std::unique_ptr<SafetensorsFile> file;
+  std::vector<std::array<std::atomic<bool>, 3>> checked;  // by extent and StateField
+  explicit OpenedFile(std::size_t extents) : checked(extents) {}
+};
+
+struct Place {
+  std::size_t file = 0, extent = 0;
+};
+
+}  // namespace
+
+struct Checkpoint::Impl {
+  fs::path path;
+  std::string otherwise;  // what to do when it is damaged
+  Manifest manifest;
+  std::vector<std::unique_ptr<OpenedFile>> files;
+  std::map<std::string, std::vector<Place>, std::less<>> by_tensor;  // places by first row
+
+  const StoredExtent& stored(Place p) const { return manifest.files[p.file].extents[p.extent]; }
+  [[noreturn]] void damaged(const std::string& file, std::string key, std::string found,
+                            std::string expected) const {
+    throw ConfigError(
+        Problem{(path / file).string(), std::move(key), std::move(found), std::move(expected), otherwise});
+  }
+
+  void load(const fs::path& run, std::int64_t step);
+  void check_header(const StoredFile&) const;
+  const SafetensorsFile& opened(std::size_t file) const;
+  std::span<const std::byte> bytes(Place, StateField) const;
+  void read(StateField, const ModelSlice&, ElementRange, std::span<std::byte> out) const;
+};
+
+void Checkpoint::Impl::load(const fs::path& run, std::int64_t step) {
+  path = checkpoint_path(run, step);
+  otherwise = "the checkpoint is damaged, and there is none before it";
+  for (const auto& [at, _] : committed_checkpoints(run))
+    if (at < step)
+      otherwise =
+          fmt::format("the checkpoint is damaged; the one before it is of step {0}: --resume-step {0}", at);
+  const std::string file = (path / kManifestName).string();
+  try {
+    manifest = parse_manifest(read_text_file(file, kLargestManifest), file);
+  } catch (const ConfigError& e) {
+    auto problems = e.problems();
+    problems.front().hint =
+        problems.front().hint.empty() ? otherwise : fmt::format("{}; {}", problems.front().hint, otherwise);
+    throw ConfigError(std::move(problems));
+  }
+  if (manifest.clock.step != step)
+    damaged(kManifestName, "step", std::to_string(manifest.clock.step),
+            fmt::format("{}, as its folder says", step));
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const StoredFile& stored_file = manifest.files[f];
+    std::error_code error;
+    const auto size = fs::file_size(path / stored_file.name, error);
+    if (error) damaged(stored_file.name, "", error.message(), "a file that the manifest names");
+    if (static_cast<std::int64_t>(size) != stored_file.bytes)
+      damaged(stored_file.name, "size", fmt::format("{} bytes", size),
+              fmt::format("{} bytes", stored_file.bytes));
+    files.push_back(std::make_unique<OpenedFile>(stored_file.extents.size()));
+    for (std::size_t e = 0; e < stored_file.extents.size(); ++e)
+      by_tensor[stored_file.extents[e].tensor].push_back({f, e});
+  }
+  for (auto& [_, places] : by_tensor)
+    std::ranges::sort(places, {}, [&](Place p) { return stored(p).extent.row; });
+}
+
+// Before anyone parses it: a flipped bit in a header has no business in a parser's message.
+void Checkpoint::Impl::check_header(const StoredFile& file) const {
+  const std::string header = file_header(path / file.name);
+  if (const std::string found = digest(header); header.empty() || found != file.header)
+    damaged(file.name, "header", header.empty() ? "unreadable" : fmt::format("digest {}", found),
+            fmt::format("digest {}", file.header));
+}
+
+const SafetensorsFile& Checkpoint::Impl::opened(std::size_t f) const {
+  OpenedFile& entry = *files[f];
+  std::call_once(entry.once, [&] {
+    check_header(manifest.files[f]);
+    entry.file = std::make_unique<SafetensorsFile>(path / manifest.files[f].name);
+  });
+  return *entry.file;
+}
+
+std::span<const std::byte> Checkpoint::Impl::bytes(Place place, StateField field) const {
+  const SafetensorsFile& file = opened(place.file);
+  const StoredExtent& e = stored(place);
+  const std::array<std::int64_t, 2> shape = {e.extent.rows, e.extent.cols};
+  const std::string name = stored_name(e, field);
+  std::span<const std::byte> data;
+  try {
+    data = file.bytes(file.require(name, stored_type(manifest.dtype), shape));
+  } catch (const ConfigError& error) {
+    auto problems = error.problems();
+    problems.front().hint = otherwise;
+    throw ConfigError(std::move(problems));
+  }
+  const auto which = static_cast<std::size_t>(field);
+  std::atomic<bool>& checked = files[place.file]->checked[place.extent][which];
+  if (!checked) {
+    if (const std::string found = digest(data); found != e.digests[which])
+      damaged(manifest.files[place.file].name, name, fmt::format("digest {}", found),
+              fmt::format("digest {}", e.digests[which]));
+    checked = true;
+  }
+  return data;
+}
+
+void Checkpoint::Impl::read(StateField field, const ModelSlice& slice, ElementRange range,
+                            std::span<std::byte> out) const {
+  const auto element = static_cast<std::int64_t>(size_bytes(manifest.dtype));
+  SEXTANT_CHECK(static_cast<std::int64_t>(out.size()) == (range.end - range.begin) * element,
+                "room for the elements asked for");
+  const auto found = by_tensor.find(slice.name);
+  if (found == by_tensor.end())
+    throw ConfigError(Problem{(path / kManifestName).string(), slice.name, "nothing",
+                              fmt::format("a tensor of {} x {}", slice.model_rows, slice.model_cols),
+                              "is it a checkpoint of another model?"});
+  for (const SliceExtent& wanted : extents_of(slice, range)) {
+    const Extent& w = wanted.extent;
+    for (const Place place : found->second) {
+      const Extent& there = stored(place).extent;
+      if (there.row >= w.row + w.rows) break;
+      const Extent both = intersection(w, there);
+      if (both.elements() == 0) continue;
+      const std::byte* from = bytes(place, field).data();
+      for (std::int64_t r = both.row; r < both.row + both.rows; ++r) {
+        const std::int64_t source = (r - there.row) * there.cols + both.col - there.col;
+        const std::int64_t target = wanted.begin - range.begin + (r - w.row) * w.cols + both.col - w.col;
+        std::memcpy(out.data() + target * element, from + source * element,
+                    static_cast<std::size_t>(both.cols * element));
+      }
+    }
+  }
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+const Manifest& Checkpoint::manifest() const { return impl_->manifest; }
+const fs::path& Checkpoint::path() const { return impl_->path; }
+
+Checkpoint Checkpoint::open(const fs::path& run, std::optional<std::int64_t> step) {
+  const auto all = committed_checkpoints(run);
+  if (all.empty())
+    throw ConfigError(Problem{run.string(), "", "no checkpoint", "the folder of a run: sextant run -o",
+                              fs::exists(run) ? "" : "there is no such folder"});
+  const auto which = step ? std::ranges::find(all, *step, &CommittedCheckpoint::step) : std::prev(all.end());
+  if (which == all.end()) {
+    std::string steps;
+    for (const auto& c : all) steps += fmt::format("{}{}", steps.empty() ? "" : ", ", c.step);
+    throw ConfigError(Problem{run.string(), "", fmt::format("no checkpoint of step {}", *step),
+                              fmt::format("one of {}", steps), ""});
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->load(run, which->step);
+  return Checkpoint(std::move(impl));
+}
+
+std::optional<Checkpoint> Checkpoint::open_newest(const fs::path& run) {
+  if (committed_checkpoints(run).empty()) return {};
+  return open(run);
+}
+
+void Checkpoint::read(StateField field, const ModelSlice& slice, ElementRange range,
+                      std::span<std::byte> out) const {
+  impl_->read(field, slice, range, out);
+}
+
+WeightSource Checkpoint::weights() const {
+  return [impl = impl_.get()](const ModelSlice& slice, std::span<double> values) {
+    const ElementRange all{0, static_cast<std::int64_t>(values.size())};
+    if (impl->manifest.dtype == Dtype::fp64)
+      return impl->read(StateField::master, slice, all, std::as_writable_bytes(values));
+    std::vector<float> stored(values.size());
+    impl->read(StateField::master, slice, all, std::as_writable_bytes(std::span(stored)));
+    std::ranges::copy(stored, values.begin());
+  };
+}
+
+void Checkpoint::verify() const {
+  for (std::size_t f = 0; f < impl_->files.size(); ++f) {
+    const StoredFile& file = impl_->manifest.files[f];
+    impl_->opened(f);
+    for (std::size_t e = 0; e < file.extents.size(); ++e)
+      for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
+        impl_->bytes({f, e}, field);
+  }
+}
+
+void Checkpoint::require_model(const ModelSpec& model, const std::string& asked) const {
+  nlohmann::json mine = impl_->manifest.plan.model, other = model;
+  mine.erase("name"), other.erase("name");
+  std::vector<Problem> problems;
+  for (const auto& [key, value] : mine.items())
+    if (!other.contains(key) || other[key] != value)
+      problems.push_back({asked, "model." + key, other.contains(key) ? other[key].dump() : "nothing",
+                          value.dump(),
+                          fmt::format("{} is a checkpoint of another model", impl_->path.string())});
+  for (const auto& [key, value] : other.items())
+    if (!mine.contains(key))
+      problems.push_back({asked, "model." + key, value.dump(), "nothing",
+                          fmt::format("{} is a checkpoint of another model", impl_->path.string())});
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+}
+
+}  // namespace sextant

@@ -1,0 +1,11 @@
+// The bytes of a safetensors file before its data, as they are: to be digested before anyone parses them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace sextant {
+
+std::string file_header(const std::filesystem::path&);  // empty when the file has no such thing
+
+}  // namespace sextant

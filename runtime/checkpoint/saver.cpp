@@ -1,0 +1,211 @@
+#include "runtime/checkpoint/saver.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/digest.hpp"
+#include "core/error.hpp"
+#include "core/file_io.hpp"
+#include "core/safetensors.hpp"
+#include "runtime/checkpoint/file_header.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array kFields = {StateField::master, StateField::moment1, StateField::moment2};
+constexpr const char* kExtentsKey = "sextant.extents";
+constexpr const char* kStepKey = "sextant.step";
+
+Seconds since(Clock::time_point start) {
+  return Seconds(std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+std::string file_of(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+
+// Training comes first where cores are few.
+void yield_to_others() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 5); }
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const OptimizerSpec& optimizer,
+                                 RankTrainer& trainer, int rank, int world,
+                                 std::optional<std::int64_t> resumed)
+    : options_(options),
+      trainer_(trainer),
+      rank_(rank),
+      world_(world),
+      stream_(trainer.device().create_stream("checkpoint")),
+      staged_(trainer.state()),
+      committed_(resumed) {
+  next_.dtype = trainer.state().accumulator();
+  next_.optimizer = optimizer;
+  next_.seed = options.seed;
+  next_.plan = options.plan;
+}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+std::array<double, CheckpointSaver::kVotes> CheckpointSaver::votes() {
+  look();
+  return {job_ == Job::none ? 0.0 : 1.0, failed_ ? 1.0 : 0.0};
+}
+
+// What every rank decides here follows from the sums alone, so all decide alike.
+void CheckpointSaver::heard(std::span<const double> sums) {
+  const bool busy = sums[0] > 0;
+  may_stage_ = !busy && !outstanding_;
+  if (busy || !outstanding_) return;
+  outstanding_ = failed_ = false;
+  if (rank_ == 0) close(static_cast<std::int64_t>(sums[1]));
+}
+
+Seconds CheckpointSaver::save_if_due() {
+  due_ = due_ || (options_.every > 0 && trainer_.clock().step % options_.every == 0);
+  if (!due_ || !may_stage_) return {};
+  stage();
+  return event_.pause;
+}
+
+void CheckpointSaver::stage() {
+  const auto start = Clock::now();
+  trainer_.finish();  // the update that the last step has left
+  staged_.copy_from(trainer_.state(), trainer_.device(), stream_);
+  next_.clock = trainer_.clock();
+  if (rank_ == 0 && options_.data) next_.data = options_.data(next_.clock.step);
+  event_ = {};
+  event_.step = next_.clock.step, event_.pause = since(start);
+  began_ = Clock::now();
+  outstanding_ = true, may_stage_ = due_ = false;
+  start_job(Job::writing, [this] { write_file(); });
+}
+
+void CheckpointSaver::write_file() const {
+  const fs::path folder = unfinished_path(options_.run, next_.clock.step);
+  fs::create_directories(folder);
+  at(SavePoint::write_file);
+  std::vector<StoredExtent> extents;
+  std::vector<TensorToStore> tensors;
+  for (const StagedState::Piece& piece : staged_.pieces()) {
+    StoredExtent& e = extents.emplace_back(StoredExtent{piece.tensor, piece.extent, {}});
+    for (std::size_t f = 0; f < kFields.size(); ++f) {
+      e.digests[f] = digest(piece.data[f]);
+      tensors.push_back({stored_name(e, kFields[f]),
+                         stored_type(next_.dtype),
+                         {piece.extent.rows, piece.extent.cols},
+                         piece.data[f]});
+    }
+  }
+  write_safetensors(folder / file_of(rank_), tensors,
+                    {{kExtentsKey, extents_text(extents)}, {kStepKey, std::to_string(next_.clock.step)}});
+  at(SavePoint::file_written);
+}
+
+void CheckpointSaver::close(std::int64_t ranks_failed) {
+  start_job(Job::closing, [this, ranks_failed] {
+    try {
+      if (ranks_failed > 0)
+        throw BackendError(fmt::format("{} of {} ranks could not write their part", ranks_failed, world_));
+      commit();
+    } catch (...) {
+      discard_unfinished(options_.run, next_.clock.step);
+      throw;
+    }
+    at(SavePoint::drop_old);
+    drop_old_checkpoints(options_.run, options_.keep);
+  });
+}
+
+void CheckpointSaver::commit() const {
+  at(SavePoint::write_manifest);
+  Manifest manifest = next_;
+  const fs::path folder = unfinished_path(options_.run, manifest.clock.step);
+  for (int rank = 0; rank < world_; ++rank) {
+    const fs::path path = folder / file_of(rank);
+    const SafetensorsFile file(path);
+    const auto& metadata = file.metadata();
+    const auto extents = metadata.find(kExtentsKey), step = metadata.find(kStepKey);
+    if (extents == metadata.end() || step == metadata.end() ||
+        step->second != std::to_string(manifest.clock.step))
+      throw BackendError(fmt::format("{} is not of step {}", path.string(), manifest.clock.step));
+    manifest.files.push_back({file_of(rank), static_cast<std::int64_t>(fs::file_size(path)),
+                              digest(file_header(path)), parse_extents(extents->second, path.string())});
+  }
+  const std::string text = manifest_text(manifest);
+  (void)parse_manifest(text, "what the ranks have written");  // never commit what could not be read again
+  write_file_atomic(folder / kManifestName, text);
+  if (options_.before_commit) options_.before_commit();
+  at(SavePoint::commit);
+  commit_checkpoint(options_.run, manifest.clock.step);
+  at(SavePoint::committed);
+}
+
+void CheckpointSaver::start_job(Job job, std::function<void()> work) {
+  job_ = job;
+  running_ = std::async(std::launch::async, [work = std::move(work)] {
+    yield_to_others();
+    work();
+  });
+}
+
+void CheckpointSaver::look() {
+  if (job_ == Job::none || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  const Job done = std::exchange(job_, Job::none);
+  std::string error;
+  try {
+    running_.get();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  if (done == Job::writing) {
+    failed_ = !error.empty();
+    if (failed_ && options_.on_problem)
+      options_.on_problem(fmt::format("rank {}: checkpoint of step {}: {}", rank_, event_.step, error));
+    return;
+  }
+  // A commit that was followed by a failure is one all the same.
+  const fs::path path = checkpoint_path(options_.run, event_.step);
+  event_.writing = since(began_);
+  event_.error = error;
+  if (std::error_code none; fs::exists(path, none)) {
+    committed_ = event_.step;
+    for (const auto& entry : fs::directory_iterator(path, none))
+      event_.bytes += static_cast<std::int64_t>(entry.file_size(none));
+  }
+  if (options_.on_event) options_.on_event(event_);
+}
+
+void CheckpointSaver::wait() {
+  if (job_ != Job::none) running_.wait();
+  look();
+}
+
+void CheckpointSaver::finish() {
+  const auto settle = [&] {
+    wait();
+    auto all = votes();
+    trainer_.agree(all);
+    heard(all);
+    wait();
+  };
+  const auto committed = [&] {
+    double yes = rank_ == 0 && committed_ == trainer_.clock().step ? 1 : 0;
+    trainer_.agree({&yes, 1});
+    return yes > 0;
+  };
+  settle();
+  if (committed()) return;
+  stage();
+  settle();
+  if (!committed())
+    throw BackendError(fmt::format("the checkpoint of step {} could not be written{}{}", event_.step,
+                                   event_.error.empty() ? "" : ": ", event_.error));
+}
+
+}  // namespace sextant

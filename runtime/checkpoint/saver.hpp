@@ -1,0 +1,99 @@
+// When is a run saved, and when is that a checkpoint? Each rank copies its state while training stands still; a thread of its
+// own writes it to a file of an unfinished folder while training goes on. Ranks tell each other at the beginning of each step how
+// far they are; when all have written, the first rank checks that their files make up the model, writes the manifest
+// and gives the folder its name, in one rename. Nothing waits for the disk but the last save of a run: one that is
+// due while another is being written is put off, and one that fails is reported and left to the next.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/checkpoint/manifest.hpp"
+#include "runtime/checkpoint/run_folder.hpp"
+#include "runtime/checkpoint/staged_state.hpp"
+
+namespace sextant {
+
+// What a save has come to; of all ranks together.
+struct SaveEvent {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;
+  Seconds pause;      // of training, on this rank
+  Seconds writing;    // from there to the commit, beside training
+  std::string error;  // empty: committed
+};
+
+// Places at which tests slow the disk down, let it fail, or end the process.
+enum class SavePoint : std::uint8_t { write_file, file_written, write_manifest, commit, committed, drop_old };
+
+struct CheckpointOptions {
+  std::filesystem::path run;
+  std::int64_t every = 0;  // steps; 0: only when the run ends
+  Retention keep;
+  PlanFile plan;
+  std::int64_t seed = 0;
+  // On the first rank, when the state behind `step` steps is saved: a JSON object that says where the tokens come from.
+  std::function<std::string(std::int64_t step)> data = {};
+  std::function<void()> before_commit = {};             // there, on the writing thread
+  std::function<void(const SaveEvent&)> on_event = {};  // there, on the training thread
+  std::function<void(const std::string&)> on_problem =
+      {};  // any rank, on its training thread: its part is not written
+  std::function<void(SavePoint, int rank)> at = {};  // on a writing thread
+};
+
+class CheckpointSaver {
+ public:
+  // `resumed`: the step of the checkpoint that the run goes on from.
+  CheckpointSaver(const CheckpointOptions&, const OptimizerSpec&, RankTrainer&, int rank, int world,
+                  std::optional<std::int64_t> resumed);
+  ~CheckpointSaver();  // what is being written is not committed
+  CheckpointSaver(const CheckpointSaver&) = delete;
+
+  // To be summed over the ranks at the beginning of each step, and heard by each.
+  static constexpr std::size_t kVotes = 2;
+  std::array<double, kVotes> votes();
+  void heard(std::span<const double> sums);
+
+  // Behind a step, on every rank alike. Returns how long training stood still.
+  Seconds save_if_due();
+  // The run ends: on return its state is committed, on every rank; throws BackendError when that failed.
+  void finish();
+
+ private:
+  enum class Job : std::uint8_t { none, writing, closing };
+  void stage();
+  void write_file() const;
+  void close(std::int64_t ranks_failed);  // on the first rank
+  void commit() const;
+  void start_job(Job, std::function<void()> work);
+  void look();  // has the job ended, and how
+  void wait();
+  void at(SavePoint point) const {
+    if (options_.at) options_.at(point, rank_);
+  }
+
+  const CheckpointOptions& options_;
+  RankTrainer& trainer_;
+  int rank_, world_;
+  StreamId stream_;
+  StagedState staged_;
+  Manifest next_;  // of the state that is staged, without files
+  SaveEvent event_;
+  std::chrono::steady_clock::time_point began_ = {};
+  bool outstanding_ = false;  // staged, and not everyone has written it
+  bool may_stage_ = true, due_ = false;
+  bool failed_ = false;                    // of this rank's part
+  std::optional<std::int64_t> committed_;  // known to the first rank
+  Job job_ = Job::none;
+  std::future<void> running_;  // last: ends before the rest goes
+};
+
+}  // namespace sextant

@@ -1,0 +1,97 @@
+#include "runtime/checkpoint/staged_state.hpp"
+
+#include "core/error.hpp"
+
+namespace sextant {
+namespace {
+
+constexpr std::array kFields = {StateField::master, StateField::moment1, StateField::moment2};
+
+template <class Bytes>
+Bytes part_of(Bytes bytes, std::int64_t first, std::int64_t n, std::int64_t element) {
+  return bytes.subspan(static_cast<std::size_t>(first * element), static_cast<std::size_t>(n * element));
+}
+
+// f(part's view, its space, its bytes in `slice`) for the device's and the host's part of an owned slice.
+template <class F>
+void for_each_part(const RankState& state, std::size_t b, StateField field, std::span<std::byte> slice, F f) {
+  for (const bool host : {false, true}) {
+    const std::int64_t n = host ? state.on_host(b) : state.on_device(b);
+    if (n == 0) continue;
+    const TensorView view = state.field(b, host, field);
+    f(static_cast<std::byte*>(view.data), host ? Space::host : Space::device,
+      part_of(slice, host ? state.on_device(b) : 0, n, size_bytes(view.dtype)));
+  }
+}
+
+}  // namespace
+
+StagedState::StagedState(const RankState& state) {
+  const std::int64_t element = size_bytes(state.accumulator());
+  const std::size_t buckets = state.layout().buckets.size();
+  for (auto& field : slices_) field.resize(buckets);
+  for (std::size_t b = 0; b < buckets; ++b) {
+    bool needed = false;
+    state.for_each_piece(b, [&](std::size_t p, ElementRange) { needed = needed || state.stores(b, p); });
+    if (!needed) continue;
+    for (auto& field : slices_) field[b].resize(static_cast<std::size_t>(state.slice(b) * element));
+    state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
+      if (!state.stores(b, p)) return;
+      const ModelSlice& slice = state.slice_of(p);
+      const std::int64_t first = state.begin_in_slice(b, p, range);
+      for (const SliceExtent& e : extents_of(slice, {first, first + range.end - range.begin})) {
+        Piece& piece = pieces_.emplace_back(Piece{slice.name, e.extent, {}});
+        for (std::size_t f = 0; f < kFields.size(); ++f)
+          piece.data[f] = part_of(std::span<const std::byte>(slices_[f][b]), range.begin + e.begin - first,
+                                  e.extent.elements(), element);
+      }
+    });
+  }
+}
+
+std::int64_t StagedState::bytes() const {
+  std::int64_t n = 0;
+  for (const Piece& piece : pieces_)
+    for (const auto& data : piece.data) n += static_cast<std::int64_t>(data.size());
+  return n;
+}
+
+void StagedState::copy_from(const RankState& state, Device& device, StreamId stream) {
+  for (std::size_t f = 0; f < kFields.size(); ++f)
+    for (std::size_t b = 0; b < slices_[f].size(); ++b) {
+      if (slices_[f][b].empty()) continue;
+      for_each_part(state, b, kFields[f], slices_[f][b],
+                    [&](const std::byte* from, Space space, std::span<std::byte> to) {
+                      device.copy(stream, to.data(), Space::host, from, space,
+                                  Bytes(static_cast<std::int64_t>(to.size())));
+                    });
+    }
+  device.synchronize(device.record(stream));
+}
+
+void restore(const RankState& state, Device& device, const Checkpoint& checkpoint) {
+  const Dtype dtype = checkpoint.manifest().dtype;
+  if (dtype != state.accumulator())
+    throw ConfigError(Problem{(checkpoint.path() / kManifestName).string(), "dtype", std::string(name(dtype)),
+                              std::string(name(state.accumulator())),
+                              "the plan's training.compute asks for another format of the optimizer state"});
+  const std::int64_t element = size_bytes(dtype);
+  for (std::size_t b = 0; b < state.layout().buckets.size(); ++b) {
+    for (const StateField field : kFields) {
+      std::vector<std::byte> slice(static_cast<std::size_t>(state.slice(b) * element));
+      state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
+        const std::int64_t first = state.begin_in_slice(b, p, range), n = range.end - range.begin;
+        checkpoint.read(field, state.slice_of(p), {first, first + n},
+                        part_of(std::span(slice), range.begin, n, element));
+      });
+      for_each_part(state, b, field, slice, [&](std::byte* to, Space space, std::span<std::byte> from) {
+        const auto bytes = static_cast<std::int64_t>(from.size());
+        device.transfer(to, from.data(), Bytes(bytes));
+        if (field == StateField::master)
+          state.adopt_master(b, space == Space::host, {from.data(), dtype, 1, bytes / element});
+      });
+    }
+  }
+}
+
+}  // namespace sextant
