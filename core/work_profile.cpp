@@ -10,8 +10,10 @@ namespace sextant {
 namespace {
 
 constexpr auto kWork = [](auto& io, auto& w) {
+  io.required("mean_us", w.mean_us, at_least(0));
   io.required("median_us", w.median_us, at_least(0));
   io.optional("spread_us", w.spread_us, at_least(0));
+  io.optional("alone_us", w.alone_us, at_least(0));
   io.optional("samples", w.samples, at_least(0));
 };
 constexpr auto kProfile = [](auto& io, auto& p) {

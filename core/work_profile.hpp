@@ -13,7 +13,10 @@ namespace sextant {
 inline constexpr const char* kProfileSchema = "sextant.profile/1";
 
 struct MeasuredWork {
-  double median_us = 0, spread_us = 0;  // spread: between the quartiles
+  // Of the samples. A step takes the sum of means, whatever the shape of their distribution: ranks that share cores have
+  // medians far below. The spread lies between the quartiles.
+  double mean_us = 0, median_us = 0, spread_us = 0;
+  double alone_us = 0;  // mean of a collective while nothing else runs; 0: not measured so
   int samples = 0;
   bool operator==(const MeasuredWork&) const = default;
 };

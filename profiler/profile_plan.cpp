@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "core/error.hpp"
 
@@ -25,16 +26,33 @@ class Samples {
     double& slowest = slowest_[{work, repetition}];
     slowest = std::max(slowest, seconds);
   }
+  // Of a collective between stages, the rank that comes last counts: it waits for nobody.
+  void add_last(WorkId work, std::int64_t step, double seconds) {
+    const std::lock_guard lock(mutex_);
+    double& least = last_.try_emplace({work, step}, seconds).first->second;
+    least = std::min(least, seconds);
+  }
   void write(const ExecutionGraph& graph, WorkProfile& profile) {
+    for (const auto& [key, value] : last_) by_work_[key.first].push_back(value);
+    std::map<WorkId, std::vector<double>> alone;
     for (const auto& [key, seconds] : slowest_)
-      if (key.second > 0) by_work_[key.first].push_back(seconds);
+      if (key.second > 0) alone[key.first].push_back(seconds);
+    for (const auto& [work, seconds] : alone) by_work_.try_emplace(work, seconds);
     for (auto& [work, seconds] : by_work_) {
       std::ranges::sort(seconds);
       const auto at = [&values = seconds](double share) {
         return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
       };
-      profile.works[work_key(graph.works[work])] = {1e6 * at(0.5), 1e6 * (at(0.75) - at(0.25)),
-                                                    static_cast<int>(seconds.size())};
+      const auto mean_us = [](const std::vector<double>& v) {
+        return v.empty() ? 0.0
+                         : 1e6 * std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+      };
+      profile.works[work_key(graph.works[work])] = {
+          .mean_us = mean_us(seconds),
+          .median_us = 1e6 * at(0.5),
+          .spread_us = 1e6 * (at(0.75) - at(0.25)),
+          .alone_us = mean_us(alone[work]),
+          .samples = static_cast<int>(seconds.size())};
     }
   }
 
@@ -42,6 +60,7 @@ class Samples {
   std::mutex mutex_;
   std::map<WorkId, std::vector<double>> by_work_;
   std::map<std::pair<WorkId, int>, double> slowest_;
+  std::map<std::pair<WorkId, std::int64_t>, double> last_;  // by step
 };
 
 // The largest vector that any of these works needs, in bytes, on one rank.
@@ -113,11 +132,16 @@ void profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
   const RankGrid grid(run.graph.plan);
   run.on_spans = [&](int rank, std::int64_t step, const std::vector<Span>& spans) {
     if (step == 0) return;
-    const int stage = grid.coord(rank).pp;
+    const RankCoord at = grid.coord(rank);
     for (OpId id = 0; id < run.graph.ops.size(); ++id) {
       const Op& op = run.graph.ops[id];
-      if (op.stage == stage && group_kind(op) == GroupKind::none)
-        samples.add(op.work, spans[id].end - spans[id].start);
+      const GroupKind kind = group_kind(op);
+      if (op.stage != at.pp || kind == GroupKind::ends) continue;
+      const double seconds = spans[id].end - spans[id].start;
+      if (kind == GroupKind::world)
+        samples.add_last(op.work, step, seconds);
+      else
+        samples.add(op.work, seconds);
     }
   };
   run.on_step = [&](const StepReport& report, const RankTrainer&) {

@@ -1,6 +1,7 @@
-// Measures the works of a plan on this machine, by running it: some steps of the plan itself for what each rank does by
-// itself, beside whatever the plan runs beside it, and collectives and transfers once more alone, all members starting
-// together. The first step and the first repetition are dropped.
+// Measures the works of a plan on this machine, by running it: some steps of the plan itself, so that every work is timed
+// beside whatever the plan runs beside it. A collective's time has in it what equal ranks wait for each other, which no
+// simulation of one rank a stage knows, but not what stages wait for each other. Transfers are timed alone, both ends
+// starting together, and collectives once more so. The first step and the first repetition are dropped.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace sextant {
 
 struct ProfileOptions {
   int steps = 4;                                   // of which the first is dropped
-  int repetitions = 12;                            // of a collective
+  int repetitions = 12;                            // of an exchange alone
   std::function<void(double done)> progress = {};  // 0..1
 };
 

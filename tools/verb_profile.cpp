@@ -63,13 +63,15 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   session.terminal.out << fmt::format("{}: {} works, {} ranks at once\n\n", profile.machine,
                                       profile.works.size(), profile.ranks);
   Table table({{"work", Align::left},
+               {"mean us", Align::right},
                {"median us", Align::right},
                {"quartiles +- %", Align::right, 1},
+               {"alone us", Align::right, 3},
                {"samples", Align::right, 2}});
   for (const auto& [key, w] : profile.works)
-    table.add_row({key, fmt::format("{:.1f}", w.median_us),
+    table.add_row({key, fmt::format("{:.1f}", w.mean_us), fmt::format("{:.1f}", w.median_us),
                    w.median_us > 0 ? fmt::format("{:.0f}", 50 * w.spread_us / w.median_us) : "",
-                   fmt::format("{}", w.samples)});
+                   w.alone_us > 0 ? fmt::format("{:.1f}", w.alone_us) : "", fmt::format("{}", w.samples)});
   session.terminal.out << table.render(session.terminal, session.common.wide);
   if (o.output.empty())
     session.terminal.out << "\nnext: -o profile.json keeps it\n";
