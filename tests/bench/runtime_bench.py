@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """What the runtime costs and how well it is predicted, on this machine, in one run:
 
   one-rank   seconds of a step beside PyTorch's on the same threads (fp32), rounds interleaved
