@@ -34,8 +34,8 @@ struct RunVerbOptions {
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
  public:
-  StepLog(Session& session, const Runnable& runnable, const std::string& folder)
-      : session_(session), runnable_(runnable) {
+  StepLog(Session& session, const Runnable& runnable, const std::string& folder, int threads)
+      : session_(session), runnable_(runnable), threads_(threads) {
     if (!folder.empty()) path_ = std::filesystem::path(folder) / "steps.jsonl";
   }
 
@@ -52,7 +52,9 @@ class StepLog {
     const double tokens_per_s = static_cast<double>(r.tokens) / r.duration.v;
     const double flops = model_flops_per_token(f.model, f.training.seq_len) * tokens_per_s;
     const auto peak = f.cluster.device.peak.find(f.training.compute);
-    const double mfu = peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * f.plan.world());
+    // The peak of a CPU rank is that of one core.
+    const double mfu =
+        peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * threads_ * f.plan.world());
     const Bytes memory(trainer.executor().memory().peak(Space::device));
     const double predicted = runnable_.predicted().makespan().v;
     if (!session_.common.json) {
@@ -86,6 +88,7 @@ class StepLog {
  private:
   Session& session_;
   const Runnable& runnable_;
+  int threads_;
   std::filesystem::path path_;
   std::ofstream file_;
   Json steps_ = Json::array();
@@ -133,7 +136,7 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
   const Runnable runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
   make_folder(o.output);
-  StepLog log(session, runnable, o.output);
+  StepLog log(session, runnable, o.output, training.threads);
   if (o.running.comm == "local") log.open();
   training.steps = o.steps;
   training.optimizer = {.rate = o.rate,
