@@ -47,12 +47,11 @@ class Samples {
         return v.empty() ? 0.0
                          : 1e6 * std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
       };
-      profile.works[work_key(graph.works[work])] = {
-          .mean_us = mean_us(seconds),
-          .median_us = 1e6 * at(0.5),
-          .spread_us = 1e6 * (at(0.75) - at(0.25)),
-          .alone_us = mean_us(alone[work]),
-          .samples = static_cast<int>(seconds.size())};
+      profile.works[work_key(graph.works[work])] = {.mean_us = mean_us(seconds),
+                                                    .median_us = 1e6 * at(0.5),
+                                                    .spread_us = 1e6 * (at(0.75) - at(0.25)),
+                                                    .alone_us = mean_us(alone[work]),
+                                                    .samples = static_cast<int>(seconds.size())};
     }
   }
 

@@ -17,13 +17,13 @@ fail() {
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
   --plan dp2.z1.mbs2 -o two.json >/dev/null || { echo "FAILED: no plan"; exit 1; }
 
-"$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 2 -o done >out 2>&1
+"$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 2 -o ran >out 2>&1
 code=$?
 [[ $code -eq 0 ]] || fail "2 ranks, 2 steps: exit $code"
-[[ $(wc -l <done/steps.jsonl) -eq 2 ]] || fail "steps.jsonl: not 2 lines"
+[[ $(wc -l <ran/steps.jsonl) -eq 2 ]] || fail "steps.jsonl: not 2 lines"
 "$sextant" run two.json --steps 2 -o local >out 2>&1 || fail "the same on threads"
-for run in done local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
-cmp -s done.numbers local.numbers || fail "MPI ranks and threads differ: $(paste done.numbers local.numbers)"
+for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
+cmp -s ran.numbers local.numbers || fail "MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
 
 "$mpiexec" -n 3 "$sextant" run two.json --comm mpi --steps 2 -o three >out 2>&1
 code=$?

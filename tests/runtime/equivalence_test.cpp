@@ -1,0 +1,121 @@
+// System: the runtime under pairs of layouts that must train the same model: to the bit where the arithmetic is the same
+// (ZeRO, buckets, overlap, offload, recompute, pipeline, order of issue), within rounding where sums are cut differently
+// (TP, SP, CP, DP). Controls: another seed differs, and rounding shows where it is tolerated.
+#include <cmath>
+#include <cstdlib>
+
+#include "tests/runtime/small_run.hpp"
+
+namespace sextant::testing {
+namespace {
+
+// The largest difference of losses and of state, relative to the largest value of the tensor.
+double difference(const SmallResult& a, const SmallResult& b) {
+  double worst = 0;
+  EXPECT_EQ(a.loss.size(), b.loss.size());
+  for (std::size_t i = 0; i < a.loss.size(); ++i)
+    worst = std::max(worst, std::abs(a.loss[i] - b.loss[i]) / std::abs(a.loss[i]));
+  EXPECT_EQ(a.state.size(), b.state.size());
+  for (const auto& [name, x] : a.state) {
+    const auto& y = b.state.at(name);
+    double top = 0, off = 0;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      top = std::max(top, std::abs(x[i])), off = std::max(off, std::abs(x[i] - y[i]));
+    if (off > 0) worst = std::max(worst, off / top);
+  }
+  return worst;
+}
+
+// A layout, and those that give the same bits.
+struct Family {
+  std::string key;
+  std::vector<std::string> same;
+};
+void PrintTo(const Family& f, std::ostream* out) { *out << f.key; }
+
+class SameBits : public ::testing::TestWithParam<Family> {};
+
+TEST_P(SameBits, AsTheFirst) {
+  const Family& family = GetParam();
+  const SmallResult first = small_run(parse_plan_key(family.key));
+  EXPECT_EQ(difference(first, small_run(parse_plan_key(family.key))), 0) << "again";
+  for (const std::string& key : family.same) {
+    const ParallelPlan plan = parse_plan_key(key);
+    for (const Problem& p : small_refuses(plan, {})) ADD_FAILURE() << key << ": " << to_string(p);
+    if (HasFailure()) break;
+    EXPECT_EQ(difference(first, small_run(plan)), 0) << key;
+    EXPECT_EQ(difference(first, small_run(plan, {.order = 7})), 0) << key << ", another order";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, SameBits,
+    ::testing::Values(
+        // One micro-batch: every ZeRO stage adds the same numbers in the same order.
+        Family{"dp2.z0.mbs4",
+               {"dp2.z1.mbs4", "dp2.z2.mbs4", "dp2.z3.mbs4", "dp2.z3.mbs4.b4K", "dp2.z1.mbs4.b4K.nogr",
+                "dp2.z1.mbs4.nopg", "dp2.z2.mbs4.b1K.nogr.nopg", "dp2.z0.mbs4.b4K", "dp2.z1.mbs4.oo50",
+                "dp2.z3.mbs4.oo100", "dp2.z3.mbs4.po", "dp2.z1.mbs4.ao2", "dp2.z1.mbs4.sel", "dp2.z2.mbs4.full",
+                "dp2.z3.mbs4.full2", "dp2.z3.mbs4.full.po.oo60", "pp2.dp2.z1.mbs4", "pp4.dp2.z2.mbs4.full"}},
+        Family{"dp4.z0.mbs2", {"dp4.z1.mbs2.b4K", "dp4.z2.mbs2", "dp4.z3.mbs2.full", "dp4.z3.mbs2.sd1"}},
+        // Several: ZeRO 2 and 3 reduce every one of them, which is another order of summation than to add them first.
+        Family{"dp2.z1.mbs1",
+               {"dp2.z0.mbs1", "pp2.dp2.z1.mbs1", "pp4.dp2.z1.mbs1", "pp2.vp2.dp2.z1.mbs1",
+                "pp2.dp2.z1.mbs1.gpipe", "pp2.dp2.z1.mbs1.zb", "pp2.dp2.z1.mbs1.L1-3", "pp4.dp2.z0.mbs1.full"}},
+        Family{"dp2.z2.mbs1", {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "pp2.dp2.z2.mbs1.sel.oo50"}},
+        Family{"dp4.z2.mbs1.sd2", {"dp4.z3.mbs1.sd2", "dp4.z3.mbs1.sd2.b4K.full.oo50"}},
+        Family{"tp2.sp.mbs1.dp2.z0",
+               {"tp2.sp.pp2.mbs1.dp2.z1", "tp2.sp.pp2.vp2.mbs1.dp2.z1.full.b4K", "tp2.sp.mbs1.dp2.z1.sel.ao2"}},
+        Family{"tp2.cp2.mbs4.dp2.z0", {"tp2.cp2.mbs4.dp2.z3.full", "tp2.cp2.pp2.mbs4.dp2.z1.b4K.oo50"}}));
+
+TEST(SameBits, AnotherSizeOfMicroBatchDiffersByRounding) {
+  const double off = difference(small_run(parse_plan_key("mbs1")), small_run(parse_plan_key("mbs2")));
+  EXPECT_GT(off, 0) << "control: sums are cut differently";
+  EXPECT_LT(off, 1e-2);
+}
+
+// In fp64, every layout of a grid trains the model of one rank.
+TEST(Grid, EveryLayoutTrainsTheSameModel) {
+  const SmallRun how{.dtype = Dtype::fp64, .steps = 2, .clip_norm = 0.5};
+  const SmallResult one = small_run(parse_plan_key("mbs1"), how);
+  ASSERT_GT(one.norm[0], how.clip_norm) << "clipping acts";
+  // SEXTANT_GRID=all runs every one of up to 16 ranks, by hand: minutes.
+  const char* asked = std::getenv("SEXTANT_GRID");
+  const int every = asked && std::string(asked) == "all" ? 1 : 23, most = every == 1 ? 16 : 8;
+  int number = 0, run = 0, refused = 0;
+  for (const int tp : {1, 2, 4})
+    for (const int pp : {1, 2, 4})
+      for (const int dp : {1, 2, 4})
+        for (const int zero : {0, 1, 2, 3})
+          for (const char* sp : {"", ".sp"})
+            for (const char* recompute : {"", ".sel", ".full", ".full1"})
+              for (const char* offload : {"", ".oo50", ".po", ".ao1"}) {
+                const std::string key = "tp" + std::to_string(tp) + sp + ".pp" + std::to_string(pp) + ".dp" +
+                                        std::to_string(dp) + ".z" + std::to_string(zero) + ".mbs1" + recompute +
+                                        offload;
+                const ParallelPlan plan = parse_plan_key(key);
+                if (plan.world() > most || number++ % every != 0) continue;
+                if (!small_refuses(plan, how).empty()) {
+                  ++refused;
+                  continue;
+                }
+                ++run;
+                const SmallResult got = small_run(plan, how);
+                EXPECT_LT(difference(one, got), 1e-10) << key;
+                for (std::size_t s = 0; s < one.norm.size(); ++s)
+                  EXPECT_NEAR(got.norm[s], one.norm[s], 1e-10 * one.norm[s]) << key;
+              }
+  RecordProperty("run", run), RecordProperty("refused", refused);
+  std::printf("%d layouts run, %d refused\n", run, refused);
+  EXPECT_GT(run, refused);
+}
+
+TEST(Grid, AnotherSeedDiffers) {
+  SmallRun how{.dtype = Dtype::fp64, .steps = 2};
+  const SmallResult one = small_run(parse_plan_key("dp2.z1.mbs1"), how);
+  how.model.norm_eps = 2 * how.model.norm_eps;
+  EXPECT_GT(difference(one, small_run(parse_plan_key("dp2.z1.mbs1"), how)), 1e-10) << "control";
+}
+
+}  // namespace
+}  // namespace sextant::testing

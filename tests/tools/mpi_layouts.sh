@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# `sextant run` as MPI jobs of 2, 4 and 8 processes: a diagonal of the layouts, against ranks that are threads.
+# Usage: mpi_layouts.sh SEXTANT MPIEXEC
+set -uo pipefail
+sextant=$1
+mpiexec=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+fail() {
+  printf 'FAILED: %s\n' "$*"
+  tail -n 20 out 2>/dev/null
+  failures=$((failures + 1))
+}
+
+# The numbers of both are equal to the last digit.
+compared=0
+while read -r ranks key; do
+  "$sextant" simulate --model stories-260k --set model.n_layers=4 --cluster "1x${ranks}xcpu" --stack sextant \
+    --seq-len 32 --global-batch 8 --plan "$key" -o some.json >/dev/null || fail "$key: no plan"
+  rm -rf ran local
+  "$mpiexec" -n "$ranks" "$sextant" run some.json --comm mpi --steps 2 -o ran >out 2>&1 </dev/null ||
+    fail "$key: $ranks MPI ranks"
+  "$sextant" run some.json --steps 2 -o local >out 2>&1 || fail "$key: $ranks threads"
+  for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
+  if [[ ! -s ran.numbers ]] || ! cmp -s ran.numbers local.numbers; then
+    fail "$key: MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
+  fi
+  compared=$((compared + 1))
+done <<'END'
+2 tp2.sp.mbs2
+2 pp2.mbs1.zb
+4 tp2.sp.dp2.z3.mbs1.full.po
+4 cp2.pp2.mbs2
+4 dp4.z2.mbs1.sd2.b4K
+8 tp2.sp.pp2.vp2.dp2.z1.mbs1.b4K.oo50
+8 tp2.cp2.dp2.z3.mbs2.sel
+END
+[[ $compared -eq 7 ]] || fail "$compared of 7 layouts were compared"
+
+[[ $failures -eq 0 ]] && echo "all as expected"
+exit $((failures > 0))
