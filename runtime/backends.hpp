@@ -26,6 +26,28 @@ struct CpuDeviceOptions {
 // One worker thread per stream.
 std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions);
 
+// GPUs of this machine. Without any, `why_none` says why: no driver, one too old, a build without CUDA.
+struct CudaGpu {
+  std::string name;
+  Bytes memory;
+  int major = 0, minor = 0, multiprocessors = 0;  // of the compute capability
+  Bytes level2;
+  std::string refused;  // why it cannot be used; empty when it can
+};
+std::vector<CudaGpu> cuda_gpus(std::string& why_none);
+
+struct CudaDeviceOptions {
+  int ordinal = 0;
+  Bytes host_memory = from_gib(1 << 20);  // page-locked, at most
+  bool rehearses = true;                  // false: no timed choices, the same products in every run
+};
+// Throws BackendError with the reason when it cannot be used.
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&);
+
+// Ranks that are threads of this process and share one GPU: the collectives of their lanes, over a host
+// communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
+std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
+
 // No arithmetic and no threads: a task runs at once, on the caller, and moves its stream's clock with
 // virtual_clock(). Copies take no time. Twin of the simulator.
 std::unique_ptr<Device> make_virtual_device();

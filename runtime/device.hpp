@@ -53,6 +53,8 @@ class Device {
   virtual void transfer(void* to, const void* from, Bytes) = 0;
 
   virtual StreamId create_stream(std::string name) = 0;
+  // While on, results of kernels do not count: libraries may try what is fastest.
+  virtual void rehearse(bool) {}
   virtual void launch(StreamId, Task) = 0;
   // Work of the host's processor in the stream's order; it may not call the device.
   virtual void launch_host(StreamId stream, std::function<void()> work) {

@@ -1,0 +1,438 @@
+// Causal attention in tiles, plain: the cross-check of the library's kernel, and what runs where it has none
+// (fp32, fp64, context parallelism, odd heads). The mathematics are those of kernels/cpu/attention.cpp. Dot
+// products run on the ordinary cores in the accumulator's format. Nothing is added atomically: dq has one block
+// per query tile, dk and dv one per key tile that goes over the query heads and tiles in order.
+#include <cstdint>
+
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/kernels.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+constexpr int kTile = 32;  // queries and keys of a tile: a lane each
+constexpr int kWarps = 4;
+constexpr int kPerWarp = kTile / kWarps;  // rows of a tile that a warp holds
+constexpr int kThreads = 32 * kWarps;
+
+struct Extents {
+  int batch, heads, kv_heads, d;
+  std::int64_t seq_q, seq_k, per_segment;
+  const std::int32_t *q_positions, *k_positions;
+  __device__ std::int64_t key_row(std::int64_t b, std::int64_t j) const {
+    return (j / per_segment * batch + b) * per_segment + j % per_segment;
+  }
+};
+
+// [kTile][stride] in shared memory, columns beyond d and rows beyond the last zero. A stride of one more than a
+// multiple of 32 lets the lanes of a warp read a column without conflicts.
+template <class A, int kColumns>
+struct Tile {
+  static constexpr int kStride = kColumns + 1;
+  static constexpr int kElements = kTile * kStride;
+  A* data;
+  __device__ __forceinline__ A& operator()(int row, int column) const { return data[row * kStride + column]; }
+};
+
+// row(i) gives the address of tile row i, or nullptr.
+template <class T, int kColumns, class Row>
+__device__ __forceinline__ void load_tile(const Tile<Accumulator<T>, kColumns>& tile, int d,
+                                          Accumulator<T> factor, Row&& row) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = warp; i < kTile; i += kWarps) {
+    const T* from = row(i);
+    for (int c = lane; c < kColumns; c += 32) tile(i, c) = from && c < d ? widen(from[c]) * factor : 0;
+  }
+}
+
+__device__ __forceinline__ std::int32_t warp_max(std::int32_t x) { return __reduce_max_sync(0xffffffffu, x); }
+__device__ __forceinline__ std::int32_t warp_min(std::int32_t x) { return __reduce_min_sync(0xffffffffu, x); }
+template <class A>
+__device__ __forceinline__ A warp_sum(A x) {
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+template <class A>
+__device__ __forceinline__ A warp_highest(A x) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const A other = __shfl_xor_sync(0xffffffffu, x, offset);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+constexpr std::int32_t kNoQuery = INT32_MIN, kNoKey = INT32_MAX;  // see nothing, seen by nobody
+
+// One block: the queries of one tile of one head.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads)
+    attention_forward_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,
+                             Rows<Accumulator<T>> lse, Accumulator<T> scale) {
+  using A = Accumulator<T>;
+  constexpr int kPart = kColumns / 32;  // columns of a row that a lane holds
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  using Tiles = Tile<A, kColumns>;
+  const Tiles qs{reinterpret_cast<A*>(shared_bytes)}, ks{qs.data + Tiles::kElements},
+      vs{ks.data + Tiles::kElements};
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int head = blockIdx.y, kv_head = head / (e.heads / e.kv_heads);
+  const std::int64_t b = blockIdx.z;
+  const std::int64_t q0 = (static_cast<std::int64_t>(gridDim.x) - 1 - blockIdx.x) * kTile;  // longest first
+
+  load_tile<T, kColumns>(qs, e.d, scale, [&](int i) -> const T* {
+    return q0 + i < e.seq_q ? q(b * e.seq_q + q0 + i) + head * e.d : nullptr;
+  });
+  const std::int32_t own = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
+  const std::int32_t latest = warp_max(own);
+  std::int32_t position[kPerWarp];
+  A highest[kPerWarp], sum[kPerWarp], o[kPerWarp][kPart];
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    position[i] = __shfl_sync(0xffffffffu, own, warp * kPerWarp + i);
+    highest[i] = -INFINITY, sum[i] = 0;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) o[i][j] = 0;
+  }
+
+  for (std::int64_t k0 = 0; k0 < e.seq_k; k0 += kTile) {
+    const std::int32_t key = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
+    if (warp_min(key) > latest) continue;  // the same in every warp
+    __syncthreads();                       // the tiles before are used up
+    const auto key_row = [&](const Rows<T>& x, int i) -> const T* {
+      return k0 + i < e.seq_k ? x(e.key_row(b, k0 + i)) + kv_head * e.d : nullptr;
+    };
+    load_tile<T, kColumns>(ks, e.d, A(1), [&](int i) { return key_row(k, i); });
+    load_tile<T, kColumns>(vs, e.d, A(1), [&](int i) { return key_row(v, i); });
+    __syncthreads();
+    A p[kPerWarp];
+#pragma unroll
+    for (int i = 0; i < kPerWarp; ++i) p[i] = 0;
+    for (int c = 0; c < e.d; ++c) {
+      const A x = ks(lane, c);
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) p[i] += qs(warp * kPerWarp + i, c) * x;
+    }
+#pragma unroll
+    for (int i = 0; i < kPerWarp; ++i) {
+      if (key > position[i] || key == kNoKey) p[i] = -INFINITY;
+      const A before = highest[i], tile_highest = warp_highest(p[i]);
+      highest[i] = tile_highest > before ? tile_highest : before;
+      const A shift = shift_of(highest[i]), factor = exponential(before - shift);
+      p[i] = exponential(p[i] - shift);
+      sum[i] = sum[i] * factor + warp_sum(p[i]);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) o[i][j] *= factor;
+    }
+    for (int key_lane = 0; key_lane < kTile; ++key_lane) {
+      A x[kPart];
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) x[j] = vs(key_lane, lane + 32 * j);
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) {
+        const A weight = __shfl_sync(0xffffffffu, p[i], key_lane);
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) o[i][j] += weight * x[j];
+      }
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    const std::int64_t at = q0 + warp * kPerWarp + i;
+    if (at >= e.seq_q) continue;
+    const A inverse = sum[i] > 0 ? 1 / sum[i] : A(0);
+    T* to = out(b * e.seq_q + at) + head * e.d;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j)
+      if (lane + 32 * j < e.d) to[lane + 32 * j] = narrow<T>(o[i][j] * inverse);
+    if (lane == 0) lse(b * e.seq_q + at)[head] = highest[i] + log(sum[i]);
+  }
+}
+
+// Sum over a row of dout * out, and the finite log-sum-exp; of a query that sees no key any finite number serves.
+template <class T>
+struct Saved {
+  using A = Accumulator<T>;
+  Rows<T> out, dout;
+  Rows<A> lse;
+  __device__ __forceinline__ A product(std::int64_t row, int head, int d) const {
+    const int lane = threadIdx.x % 32;
+    const T *x = out(row) + head * d, *y = dout(row) + head * d;
+    A sum = 0;
+    for (int c = lane; c < d; c += 32) sum += widen(x[c]) * widen(y[c]);
+    return warp_sum(sum);
+  }
+  __device__ __forceinline__ A finite_lse(std::int64_t row, int head) const {
+    const A value = lse(row)[head];
+    return value == -INFINITY ? A(0) : value;
+  }
+};
+
+// dQ = scale * dS K with dS = P * (dO V^T - rowsum(dO O)). One block: the queries of one tile of one head.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads)
+    attention_dq_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dq,
+                        Accumulator<T> scale) {
+  using A = Accumulator<T>;
+  constexpr int kPart = kColumns / 32;
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  using Tiles = Tile<A, kColumns>;
+  const Tiles qs{reinterpret_cast<A*>(shared_bytes)}, dos{qs.data + Tiles::kElements},
+      ks{dos.data + Tiles::kElements}, vs{ks.data + Tiles::kElements};
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int head = blockIdx.y, kv_head = head / (e.heads / e.kv_heads);
+  const std::int64_t b = blockIdx.z;
+  const std::int64_t q0 = (static_cast<std::int64_t>(gridDim.x) - 1 - blockIdx.x) * kTile;
+
+  const auto query_row = [&](const Rows<T>& x, int i) -> const T* {
+    return q0 + i < e.seq_q ? x(b * e.seq_q + q0 + i) + head * e.d : nullptr;
+  };
+  load_tile<T, kColumns>(qs, e.d, scale, [&](int i) { return query_row(q, i); });
+  load_tile<T, kColumns>(dos, e.d, A(1), [&](int i) { return query_row(saved.dout, i); });
+  const std::int32_t own = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
+  const std::int32_t latest = warp_max(own);
+  std::int32_t position[kPerWarp];
+  A total[kPerWarp], correction[kPerWarp], sum[kPerWarp][kPart];
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    position[i] = __shfl_sync(0xffffffffu, own, warp * kPerWarp + i);
+    const std::int64_t at = q0 + warp * kPerWarp + i;
+    const std::int64_t row = b * e.seq_q + (at < e.seq_q ? at : q0);
+    total[i] = saved.finite_lse(row, head);
+    correction[i] = saved.product(row, head, e.d);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) sum[i][j] = 0;
+  }
+
+  for (std::int64_t k0 = 0; k0 < e.seq_k; k0 += kTile) {
+    const std::int32_t key = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
+    if (warp_min(key) > latest) continue;
+    __syncthreads();
+    const auto key_row = [&](const Rows<T>& x, int i) -> const T* {
+      return k0 + i < e.seq_k ? x(e.key_row(b, k0 + i)) + kv_head * e.d : nullptr;
+    };
+    load_tile<T, kColumns>(ks, e.d, A(1), [&](int i) { return key_row(k, i); });
+    load_tile<T, kColumns>(vs, e.d, A(1), [&](int i) { return key_row(v, i); });
+    __syncthreads();
+    A p[kPerWarp], ds[kPerWarp];
+#pragma unroll
+    for (int i = 0; i < kPerWarp; ++i) p[i] = ds[i] = 0;
+    for (int c = 0; c < e.d; ++c) {
+      const A x = ks(lane, c), y = vs(lane, c);
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) {
+        p[i] += qs(warp * kPerWarp + i, c) * x;
+        ds[i] += dos(warp * kPerWarp + i, c) * y;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPerWarp; ++i) {
+      const bool hidden = key > position[i] || key == kNoKey;
+      p[i] = hidden ? A(0) : exponential(p[i] - total[i]);
+      ds[i] = p[i] * (ds[i] - correction[i]);
+    }
+    for (int key_lane = 0; key_lane < kTile; ++key_lane) {
+      A x[kPart];
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) x[j] = ks(key_lane, lane + 32 * j);
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) {
+        const A weight = __shfl_sync(0xffffffffu, ds[i], key_lane);
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) sum[i][j] += weight * x[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    const std::int64_t at = q0 + warp * kPerWarp + i;
+    if (at >= e.seq_q) continue;
+    T* to = dq(b * e.seq_q + at) + head * e.d;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j)
+      if (lane + 32 * j < e.d) to[lane + 32 * j] = narrow<T>(sum[i][j] * scale);
+  }
+}
+
+// dV = P^T dO, dK = scale * dS^T Q. One block: the keys of one tile of one key head, over all query heads that
+// share it. Warps hold keys, lanes are queries.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads)
+    attention_dkv_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dk, Rows<T> dv,
+                         Accumulator<T> scale) {
+  using A = Accumulator<T>;
+  constexpr int kPart = kColumns / 32;
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  using Tiles = Tile<A, kColumns>;
+  const Tiles qs{reinterpret_cast<A*>(shared_bytes)}, dos{qs.data + Tiles::kElements},
+      ks{dos.data + Tiles::kElements}, vs{ks.data + Tiles::kElements};
+  A* const totals = vs.data + Tiles::kElements;  // [kTile] of the queries
+  A* const corrections = totals + kTile;         // [kTile]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int kv_head = blockIdx.y, group = e.heads / e.kv_heads;
+  const std::int64_t b = blockIdx.z, k0 = static_cast<std::int64_t>(blockIdx.x) * kTile;
+
+  const auto key_row = [&](const Rows<T>& x, int i) {
+    return k0 + i < e.seq_k ? x(e.key_row(b, k0 + i)) + kv_head * e.d : nullptr;
+  };
+  load_tile<T, kColumns>(ks, e.d, A(1), [&](int i) -> const T* { return key_row(k, i); });
+  load_tile<T, kColumns>(vs, e.d, A(1), [&](int i) -> const T* { return key_row(v, i); });
+  const std::int32_t own = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
+  const std::int32_t earliest = warp_min(own);
+  std::int32_t position[kPerWarp];
+  A sum_k[kPerWarp][kPart], sum_v[kPerWarp][kPart];
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    position[i] = __shfl_sync(0xffffffffu, own, warp * kPerWarp + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) sum_k[i][j] = sum_v[i][j] = 0;
+  }
+
+  for (int member = 0; member < group; ++member) {
+    const int head = kv_head * group + member;
+    for (std::int64_t q0 = 0; q0 < e.seq_q; q0 += kTile) {
+      const std::int32_t query = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
+      if (warp_max(query) < earliest) continue;
+      __syncthreads();
+      const auto query_row = [&](const Rows<T>& x, int i) -> const T* {
+        return q0 + i < e.seq_q ? x(b * e.seq_q + q0 + i) + head * e.d : nullptr;
+      };
+      load_tile<T, kColumns>(qs, e.d, scale, [&](int i) { return query_row(q, i); });
+      load_tile<T, kColumns>(dos, e.d, A(1), [&](int i) { return query_row(saved.dout, i); });
+      for (int i = warp; i < kTile; i += kWarps) {
+        const std::int64_t row = b * e.seq_q + (q0 + i < e.seq_q ? q0 + i : q0);
+        const A product = saved.product(row, head, e.d);
+        if (lane == 0) totals[i] = saved.finite_lse(row, head), corrections[i] = product;
+      }
+      __syncthreads();
+      A p[kPerWarp], ds[kPerWarp];
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) p[i] = ds[i] = 0;
+      for (int c = 0; c < e.d; ++c) {
+        const A x = qs(lane, c), y = dos(lane, c);
+#pragma unroll
+        for (int i = 0; i < kPerWarp; ++i) {
+          p[i] += ks(warp * kPerWarp + i, c) * x;
+          ds[i] += vs(warp * kPerWarp + i, c) * y;
+        }
+      }
+      const A total = totals[lane], correction = corrections[lane];
+#pragma unroll
+      for (int i = 0; i < kPerWarp; ++i) {
+        const bool hidden = position[i] > query || position[i] == kNoKey;
+        p[i] = hidden ? A(0) : exponential(p[i] - total);
+        ds[i] = p[i] * (ds[i] - correction);
+      }
+      for (int query_lane = 0; query_lane < kTile; ++query_lane) {
+        A x[kPart], y[kPart];
+#pragma unroll
+        for (int j = 0; j < kPart; ++j)
+          x[j] = qs(query_lane, lane + 32 * j), y[j] = dos(query_lane, lane + 32 * j);
+#pragma unroll
+        for (int i = 0; i < kPerWarp; ++i) {
+          const A weight_k = __shfl_sync(0xffffffffu, ds[i], query_lane),
+                  weight_v = __shfl_sync(0xffffffffu, p[i], query_lane);
+#pragma unroll
+          for (int j = 0; j < kPart; ++j) sum_k[i][j] += weight_k * x[j], sum_v[i][j] += weight_v * y[j];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    const std::int64_t at = k0 + warp * kPerWarp + i;
+    if (at >= e.seq_k) continue;
+    const std::int64_t row = e.key_row(b, at);
+    T *to_k = dk(row) + kv_head * e.d, *to_v = dv(row) + kv_head * e.d;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j)
+      if (lane + 32 * j < e.d) {
+        to_k[lane + 32 * j] = narrow<T>(sum_k[i][j]);  // q carries the scale already
+        to_v[lane + 32 * j] = narrow<T>(sum_v[i][j]);
+      }
+  }
+}
+
+Extents extents_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
+                   const TensorView& out) {
+  SEXTANT_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.segments > 0 && s.seq_k() % s.segments == 0,
+                "attention: heads or segments do not divide");
+  const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
+  const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;
+  SEXTANT_CHECK(q.rows == s.batch * s.seq_q() && out.rows == q.rows && k.rows == s.batch * s.seq_k() &&
+                    v.rows == k.rows && q.cols == q_cols && out.cols == q_cols && k.cols == k_cols &&
+                    v.cols == k_cols,
+                "attention: extents disagree");
+  return {s.batch,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          s.seq_q(),
+          s.seq_k(),
+          s.seq_k() / s.segments,
+          s.q_positions.data(),
+          s.k_positions.data()};
+}
+
+dim3 grid(std::int64_t seq, int heads, int batch) {
+  return {static_cast<unsigned>((seq + kTile - 1) / kTile), static_cast<unsigned>(heads),
+          static_cast<unsigned>(batch)};
+}
+
+// Calls f.template operator()<T, columns>() with the least number of columns that holds a head.
+template <class F>
+void with_columns(const TensorView& q, int d, F&& f) {
+  with_type(q.dtype, [&]<class T>() {
+    if (d <= 64) return f.template operator()<T, 64>();
+    if (d <= 128) return f.template operator()<T, 128>();
+    SEXTANT_CHECK(d <= 256, "attention: heads of at most 256");
+    return f.template operator()<T, 256>();
+  });
+}
+
+template <class Kernel>
+std::size_t allow_shared(Kernel kernel, std::size_t bytes) {
+  if (bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+          "attention of this head and format: shared memory");
+  return bytes;
+}
+
+}  // namespace
+
+void attention_forward_tiles(const AttentionForwardArgs& g) {
+  const Extents e = extents_of(g.shape, g.q, g.k, g.v, g.out);
+  if (g.q.rows == 0) return;
+  with_columns(g.q, e.d, [&]<class T, int kColumns>() {
+    using A = Accumulator<T>;
+    const auto kernel = attention_forward_kernel<T, kColumns>;
+    const std::size_t shared = allow_shared(kernel, 3 * Tile<A, kColumns>::kElements * sizeof(A));
+    kernel<<<grid(e.seq_q, e.heads, e.batch), kThreads, shared, stream_of(g.stream).stream>>>(
+        e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), rows_of<T>(g.out), rows_of<A>(g.lse),
+        static_cast<A>(g.shape.scale));
+    check_launch("attention forward");
+  });
+}
+
+void attention_backward_tiles(const AttentionBackwardArgs& g) {
+  const Extents e = extents_of(g.shape, g.q, g.k, g.v, g.out);
+  if (g.q.rows == 0) return;
+  with_columns(g.q, e.d, [&]<class T, int kColumns>() {
+    using A = Accumulator<T>;
+    const cudaStream_t stream = stream_of(g.stream).stream;
+    const Saved<T> saved{rows_of<T>(g.out), rows_of<T>(g.dout), rows_of<A>(g.lse)};
+    const std::size_t tiles = 4 * Tile<A, kColumns>::kElements * sizeof(A);
+    const auto dq = attention_dq_kernel<T, kColumns>;
+    dq<<<grid(e.seq_q, e.heads, e.batch), kThreads, allow_shared(dq, tiles), stream>>>(
+        e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dq),
+        static_cast<A>(g.shape.scale));
+    check_launch("attention dq");
+    const auto dkv = attention_dkv_kernel<T, kColumns>;
+    dkv<<<grid(e.seq_k, e.kv_heads, e.batch), kThreads, allow_shared(dkv, tiles + 2 * kTile * sizeof(A)),
+          stream>>>(e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dk),
+                    rows_of<T>(g.dv), static_cast<A>(g.shape.scale));
+    check_launch("attention dkv");
+  });
+}
+
+}  // namespace sextant::cuda

@@ -1,0 +1,49 @@
+#include "kernels/cuda/cuda_kernels.hpp"
+
+#include "kernels/cuda/kernels.hpp"
+#include "kernels/cuda/libraries.hpp"
+
+namespace sextant {
+namespace {
+
+bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
+
+KernelTable make_table(const char* name, bool reference) {
+  return {.name = name,
+          .supports = supports,
+          .gemm = reference ? cuda::gemm_tiles : cuda::gemm,
+          .rmsnorm_forward = cuda::rmsnorm_forward,
+          .rmsnorm_apply = cuda::rmsnorm_apply,
+          .rmsnorm_backward = cuda::rmsnorm_backward,
+          .rope = cuda::rope,
+          .attention_forward = reference ? cuda::attention_forward_tiles : cuda::attention_forward,
+          .attention_backward = reference ? cuda::attention_backward_tiles : cuda::attention_backward,
+          .swiglu_forward = cuda::swiglu_forward,
+          .swiglu_backward = cuda::swiglu_backward,
+          .embedding_forward = cuda::embedding_forward,
+          .embedding_backward = cuda::embedding_backward,
+          .cross_entropy_stats = cuda::cross_entropy_stats,
+          .cross_entropy_combine = cuda::cross_entropy_combine,
+          .cross_entropy_gradient = cuda::cross_entropy_gradient,
+          .adamw = cuda::adamw,
+          .squared_norm = cuda::squared_norm,
+          .total = cuda::total,
+          .add = cuda::add,
+          .accumulate = cuda::accumulate,
+          .cast = cuda::cast,
+          .zero = cuda::zero,
+          .scale = cuda::scale};
+}
+
+}  // namespace
+
+const KernelTable* cuda_kernels(bool reference) {
+  static const KernelTable fast = make_table("cuda", false), plain = make_table("cuda-reference", true);
+  return reference ? &plain : &fast;
+}
+
+CudaLibraries cuda_libraries() {
+  return {cuda::gemm_library(), cuda::attention_library(), cuda::gemm_library_missing()};
+}
+
+}  // namespace sextant

@@ -1,0 +1,22 @@
+// The GPU's kernel table; none in a build without CUDA (no_cuda.cpp).
+#pragma once
+
+#include <string>
+
+#include "kernels/kernel_table.hpp"
+
+namespace sextant {
+
+// nullptr when built without CUDA. Kernels run on the stream of their arguments (kernels/cuda/cuda_stream.hpp).
+// `reference`: own tiles in place of cuBLASLt and cuDNN, to hold those against.
+const KernelTable* cuda_kernels(bool reference = false);
+
+// The libraries under the table, as found at run time.
+struct CudaLibraries {
+  std::string gemm;       // "cuBLASLt 13.1.0"; empty: not found
+  std::string attention;  // "cuDNN 9.19.0"; empty: own tiles
+  std::string missing;    // why what is needed cannot be loaded; empty when all is there
+};
+CudaLibraries cuda_libraries();
+
+}  // namespace sextant

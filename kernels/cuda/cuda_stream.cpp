@@ -1,0 +1,40 @@
+#include "kernels/cuda/cuda_stream.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+namespace sextant::cuda {
+
+void check(int status, const char* call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // so that an error that does not stick is not reported twice
+  throw BackendError(fmt::format("{}: {}", call, cudaGetErrorString(static_cast<cudaError_t>(status))));
+}
+
+CudaStream& stream_of(NativeStream native) {
+  SEXTANT_CHECK(native.handle != nullptr, "a kernel of the GPU is given its stream");
+  return *static_cast<CudaStream*>(native.handle);
+}
+
+void* scratch(CudaStream& s, std::int64_t bytes) {
+  if (bytes <= s.scratch_bytes) return s.scratch;
+  release_scratch(s);
+  constexpr std::int64_t kStep = std::int64_t{1} << 20;
+  const std::int64_t whole = (bytes + kStep - 1) / kStep * kStep;
+  check(cudaMalloc(&s.scratch, static_cast<std::size_t>(whole)), "cudaMalloc of scratch");
+  s.scratch_bytes = whole;
+  if (s.scratch_total) *s.scratch_total += whole;
+  return s.scratch;
+}
+
+void release_scratch(CudaStream& s) {
+  if (!s.scratch) return;
+  cudaStreamSynchronize(s.stream);
+  cudaFree(s.scratch);
+  if (s.scratch_total) *s.scratch_total -= s.scratch_bytes;
+  s.scratch = nullptr, s.scratch_bytes = 0;
+}
+
+}  // namespace sextant::cuda

@@ -1,0 +1,35 @@
+// What a NativeStream's handle is on a GPU: the stream, and memory that kernels on it may scribble on. Work on
+// one stream runs in order, so one scratch serves all its kernels. Made by the device (runtime/cuda_device.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/native_stream.hpp"
+
+struct CUstream_st;  // what a cudaStream_t points to
+
+namespace sextant {
+
+struct CudaStream {
+  CUstream_st* stream = nullptr;
+  int device = 0;
+  // Grown when a kernel first needs more, which a rehearsed step has seen before it counts. Freed by the owner.
+  void* scratch = nullptr;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t* scratch_total = nullptr;  // of the device, for its account; may be null
+  bool rehearsal = false;                 // results do not count: libraries may try what is fastest
+};
+
+namespace cuda {
+
+// Throws BackendError with the name of the call; the status is a cudaError_t.
+void check(int status, const char* call);
+// The stream of a call; none is our own mistake, and so is a CPU's.
+CudaStream& stream_of(NativeStream);
+// At least this many bytes, aligned to 256; what it held before may be gone.
+void* scratch(CudaStream&, std::int64_t bytes);
+void release_scratch(CudaStream&);
+
+}  // namespace cuda
+}  // namespace sextant

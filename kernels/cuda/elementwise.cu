@@ -1,0 +1,322 @@
+// Passes over flat state and the residual stream, sums for the norm, and the sums of ranks that share a GPU.
+// Compiled without contraction: Adam gives the bits that the CPU gives.
+#include <algorithm>
+
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/kernels.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+TensorView flat(const TensorView& x) { return {x.data, x.dtype, 1, x.elements()}; }
+template <class... View>
+void flatten(View&... views) {
+  if ((views.contiguous() && ...)) ((views = flat(views)), ...);
+}
+
+template <class T>
+struct Add {
+  static constexpr int kWidth = kWidthOf<T>;
+  Rows<T> a, b, out;
+  template <int W>
+  __device__ void element(std::int64_t r, std::int64_t c) const {
+    const auto x = read<W>(a(r) + c), y = read<W>(b(r) + c);
+    Pack<T, W> sum;
+#pragma unroll
+    for (int i = 0; i < W; ++i) sum.v[i] = narrow<T>(widen(x.v[i]) + widen(y.v[i]));
+    write(out(r) + c, sum);
+  }
+};
+
+template <class T>
+struct Accumulate {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kWidthOf<T, A>;
+  Rows<T> source;
+  Rows<A> destination;
+  template <int W>
+  __device__ void element(std::int64_t r, std::int64_t c) const {
+    const auto x = read<W>(source(r) + c);
+    auto sum = read<W>(destination(r) + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) sum.v[i] += widen(x.v[i]);
+    write(destination(r) + c, sum);
+  }
+};
+
+template <class From, class To>
+struct Cast {
+  static constexpr int kWidth = kWidthOf<From, To>;
+  Rows<From> source;
+  Rows<To> destination;
+  template <int W>
+  __device__ void element(std::int64_t r, std::int64_t c) const {
+    const auto x = read<W>(source(r) + c);
+    Pack<To, W> y;
+#pragma unroll
+    for (int i = 0; i < W; ++i) y.v[i] = narrow<To>(widen(x.v[i]));
+    write(destination(r) + c, y);
+  }
+};
+
+template <class T>
+struct Scale {
+  static constexpr int kWidth = kWidthOf<T>;
+  Rows<T> x;
+  Accumulator<T> factor;
+  template <int W>
+  __device__ void element(std::int64_t r, std::int64_t c) const {
+    auto y = read<W>(x(r) + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) y.v[i] = narrow<T>(widen(y.v[i]) * factor);
+    write(x(r) + c, y);
+  }
+};
+
+template <class T>
+struct Adamw {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kWidthOf<T, A>;
+  A *master, *moment1, *moment2;
+  const A* gradient;
+  T* parameter;
+  const AdamwScalars* scalars;
+  double beta1, beta2, eps, weight_decay;
+  template <int W>
+  __device__ void element(std::int64_t, std::int64_t c) const {
+    const AdamwScalars s = *scalars;
+    if (s.skip) return;
+    const AdamwFactors<A> f{.keep = static_cast<A>(1.0 - s.rate * weight_decay),
+                            .scale = static_cast<A>(s.gradient_scale),
+                            .beta1 = static_cast<A>(beta1),
+                            .beta2 = static_cast<A>(beta2),
+                            .rest1 = static_cast<A>(1.0 - beta1),
+                            .rest2 = static_cast<A>(1.0 - beta2),
+                            .step = static_cast<A>(s.rate / s.correction1),
+                            .root2 = static_cast<A>(1.0 / sqrt(s.correction2)),
+                            .eps = static_cast<A>(eps)};
+    const auto g = read<W>(gradient + c);
+    auto p = read<W>(master + c), m = read<W>(moment1 + c), v = read<W>(moment2 + c);
+    Pack<T, W> out;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      p.v[i] = adamw_element(f, g.v[i], p.v[i], m.v[i], v.v[i]);
+      out.v[i] = narrow<T>(p.v[i]);
+    }
+    write(moment1 + c, m), write(moment2 + c, v), write(master + c, p);
+    write(parameter + c, out);  // after the master, which it may be
+  }
+};
+
+constexpr int kNormBlocks = 512;  // fixed: the order of a sum depends on extents alone
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    squares_kernel(Rows<T> x, std::int64_t rows, std::int64_t cols, bool wide, double* partial) {
+  constexpr int W = kWidthOf<T>;
+  const std::int64_t threads = static_cast<std::int64_t>(kNormBlocks) * blockDim.x;
+  const std::int64_t self = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  double sum = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* row = x(r);
+    std::int64_t whole = 0;
+    if (wide) {
+      whole = cols / W;
+      for (std::int64_t g = self; g < whole; g += threads) {
+        const auto pack = read<W>(row + g * W);
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+          const double value = widen(pack.v[i]);
+          sum += value * value;
+        }
+      }
+    }
+    for (std::int64_t c = whole * W + self; c < cols; c += threads) {
+      const double value = widen(row[c]);
+      sum += value * value;
+    }
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kNormBlocks) finish_squares_kernel(const double* partial, double* sum) {
+  const double all = block_sum(partial[threadIdx.x]);
+  if (threadIdx.x == 0) *sum += all;
+}
+
+__global__ void total_kernel(const double* x, std::int64_t n, double* sum) {
+  double all = 0;
+  for (std::int64_t i = 0; i < n; ++i) all += x[i];
+  *sum = all;
+}
+
+struct Parts {
+  const void* part[kMaxParts];
+};
+
+template <class T, bool kMaximum>
+struct Reduce {
+  static constexpr int kWidth = kWidthOf<T>;
+  Parts parts;
+  int n;
+  T* out;
+  template <int W>
+  __device__ void element(std::int64_t, std::int64_t c) const {
+    using A = Accumulator<T>;
+    A sum[W];
+    for (int p = 0; p < n; ++p) {
+      const auto x = read<W>(static_cast<const T*>(parts.part[p]) + c);
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const A value = widen(x.v[i]);
+        if (p == 0)
+          sum[i] = value;
+        else if constexpr (kMaximum)
+          sum[i] = sum[i] < value || value != value ? value : sum[i];  // a NaN wins
+        else
+          sum[i] += value;
+      }
+    }
+    Pack<T, W> y;
+#pragma unroll
+    for (int i = 0; i < W; ++i) y.v[i] = narrow<T>(sum[i]);
+    write(out + c, y);
+  }
+};
+
+void same_extents(const TensorView& a, const TensorView& b, const char* what) {
+  SEXTANT_CHECK(a.rows == b.rows && a.cols == b.cols, what);
+}
+
+}  // namespace
+
+void add(const AddArgs& g) {
+  same_extents(g.a, g.out, "add: extents disagree"), same_extents(g.b, g.out, "add: extents disagree");
+  TensorView a = g.a, b = g.b, out = g.out;
+  flatten(a, b, out);
+  with_type(out.dtype, [&]<class T>() {
+    map(stream_of(g.stream), Add<T>{rows_of<T>(a), rows_of<T>(b), rows_of<T>(out)}, out.rows, 0, out.cols,
+        all_aligned(a, b, out), "add");
+  });
+}
+
+void accumulate(const AccumulateArgs& g) {
+  same_extents(g.source, g.destination, "accumulate: extents disagree");
+  TensorView source = g.source, destination = g.destination;
+  flatten(source, destination);
+  with_type(source.dtype, [&]<class T>() {
+    map(stream_of(g.stream), Accumulate<T>{rows_of<T>(source), rows_of<Accumulator<T>>(destination)},
+        source.rows, 0, source.cols, all_aligned(source, destination), "accumulate");
+  });
+}
+
+void cast(const CastArgs& g) {
+  same_extents(g.source, g.destination, "cast: extents disagree");
+  TensorView source = g.source, destination = g.destination;
+  flatten(source, destination);
+  with_type(source.dtype, [&]<class From>() {
+    with_type(destination.dtype, [&]<class To>() {
+      map(stream_of(g.stream), Cast<From, To>{rows_of<From>(source), rows_of<To>(destination)}, source.rows,
+          0, source.cols, all_aligned(source, destination), "cast");
+    });
+  });
+}
+
+void zero(const ZeroArgs& g) {
+  TensorView x = g.x;
+  flatten(x);
+  if (x.elements() == 0) return;
+  const auto element = static_cast<std::size_t>(size_bytes(x.dtype));
+  const auto width = static_cast<std::size_t>(x.cols) * element;
+  const cudaStream_t stream = stream_of(g.stream).stream;
+  if (x.rows == 1)
+    check(cudaMemsetAsync(x.data, 0, width, stream), "cudaMemsetAsync");
+  else
+    check(cudaMemset2DAsync(x.data, static_cast<std::size_t>(x.stride) * element, 0, width,
+                            static_cast<std::size_t>(x.rows), stream),
+          "cudaMemset2DAsync");
+}
+
+void scale(const ScaleArgs& g) {
+  TensorView x = g.x;
+  flatten(x);
+  with_type(x.dtype, [&]<class T>() {
+    map(stream_of(g.stream), Scale<T>{rows_of<T>(x), static_cast<Accumulator<T>>(g.factor)}, x.rows, 0,
+        x.cols, aligned(x), "scale");
+  });
+}
+
+void adamw(const AdamwArgs& g) {
+  const std::int64_t n = g.master.cols;
+  SEXTANT_CHECK(g.moment1.cols == n && g.moment2.cols == n && g.gradient.cols == n && g.parameter.cols == n &&
+                    g.scalars != nullptr,
+                "adamw: extents disagree");
+  const bool wide = all_aligned(g.master, g.moment1, g.moment2, g.gradient, g.parameter);
+  with_type(g.parameter.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    Adamw<T> op{g.master.row<A>(),
+                g.moment1.row<A>(),
+                g.moment2.row<A>(),
+                g.gradient.row<A>(),
+                g.parameter.row<T>(),
+                g.scalars,
+                g.beta1,
+                g.beta2,
+                g.eps,
+                0.0};
+    const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
+      op.weight_decay = weight_decay;
+      map(stream_of(g.stream), op, 1, begin, end, wide, "adamw");
+    };
+    std::int64_t at = 0;
+    for (const ElementRange& range : g.decay) {
+      const std::int64_t begin = std::clamp<std::int64_t>(range.begin, at, n);
+      const std::int64_t end = std::clamp<std::int64_t>(range.end, begin, n);
+      update(at, begin, 0.0);
+      update(begin, end, g.weight_decay);
+      at = end;
+    }
+    update(at, n, 0.0);
+  });
+}
+
+void squared_norm(const SquaredNormArgs& g) {
+  SEXTANT_CHECK(g.sum != nullptr, "squared norm: nowhere to add");
+  TensorView x = g.x;
+  flatten(x);
+  if (x.elements() == 0) return;
+  CudaStream& s = stream_of(g.stream);
+  auto* partial = static_cast<double*>(scratch(s, kNormBlocks * static_cast<std::int64_t>(sizeof(double))));
+  with_type(x.dtype, [&]<class T>() {
+    squares_kernel<T><<<kNormBlocks, 256, 0, s.stream>>>(rows_of<T>(x), x.rows, x.cols, aligned(x), partial);
+  });
+  finish_squares_kernel<<<1, kNormBlocks, 0, s.stream>>>(partial, g.sum);
+  check_launch("squared norm");
+}
+
+void total(const TotalArgs& g) {
+  SEXTANT_CHECK(g.sum != nullptr && g.x.contiguous(), "total: extents disagree");
+  total_kernel<<<1, 1, 0, stream_of(g.stream).stream>>>(g.x.row<double>(), g.x.elements(), g.sum);
+  check_launch("total");
+}
+
+void reduce_in_order(std::span<const void* const> parts, void* out, std::int64_t count, Dtype dtype,
+                     bool maximum, NativeStream stream) {
+  SEXTANT_CHECK(!parts.empty() && parts.size() <= kMaxParts, "a sum of 1 to 64 parts");
+  Parts all{};
+  bool wide = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    all.part[p] = parts[p];
+    wide = wide && reinterpret_cast<std::uintptr_t>(parts[p]) % 16 == 0;
+  }
+  with_type(dtype, [&]<class T>() {
+    const int n = static_cast<int>(parts.size());
+    if (maximum)
+      map(stream_of(stream), Reduce<T, true>{all, n, static_cast<T*>(out)}, 1, 0, count, wide, "reduce");
+    else
+      map(stream_of(stream), Reduce<T, false>{all, n, static_cast<T*>(out)}, 1, 0, count, wide, "reduce");
+  });
+}
+
+}  // namespace sextant::cuda

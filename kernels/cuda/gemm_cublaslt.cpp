@@ -1,0 +1,260 @@
+// Matrix products through cuBLASLt; the only file that knows it. Row-major matrices are the transposes of its
+// column-major ones, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T and nothing is copied. What the
+// library proposes is kept per shape; in a rehearsed step the proposals are timed and the fastest is kept.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/kernels.hpp"
+#include "kernels/cuda/libraries.hpp"
+#include "kernels/cuda/library.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // what NVIDIA advises for sm_90
+constexpr int kProposals = 8;
+
+struct Lt {
+  Library library{"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)};
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtGetVersion) version = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtMatmulDescCreate) describe = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) prefer = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) forget_preference = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) propose = nullptr;
+
+  Lt() {
+    if (!library.found()) return;
+    library.get(create, "cublasLtCreate");
+    library.get(version, "cublasLtGetVersion");
+    library.get(matmul, "cublasLtMatmul");
+    library.get(describe, "cublasLtMatmulDescCreate");
+    library.get(set, "cublasLtMatmulDescSetAttribute");
+    library.get(layout, "cublasLtMatrixLayoutCreate");
+    library.get(prefer, "cublasLtMatmulPreferenceCreate");
+    library.get(set_preference, "cublasLtMatmulPreferenceSetAttribute");
+    library.get(forget_preference, "cublasLtMatmulPreferenceDestroy");
+    library.get(propose, "cublasLtMatmulAlgoGetHeuristic");
+  }
+};
+
+const Lt& lt() {
+  static const Lt instance;
+  return instance;
+}
+
+void require(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw BackendError(fmt::format("{}: cuBLAS status {}", call, static_cast<int>(status)));
+}
+
+cudaDataType_t type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp64:
+      return CUDA_R_64F;
+    case Dtype::fp32:
+      return CUDA_R_32F;
+    case Dtype::bf16:
+      return CUDA_R_16BF;
+    default:
+      throw BackendError("GPU products have fp64, fp32 and bf16, not " + std::string(name(dtype)));
+  }
+}
+
+// The largest power of two up to 256 that divides the address.
+std::uint32_t alignment(const TensorView& x) {
+  const auto address = reinterpret_cast<std::uintptr_t>(x.data) | 256u;
+  return 1u << std::countr_zero(static_cast<std::uint64_t>(address));
+}
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+using Key = std::array<std::int64_t, 13>;
+Key key_of(const GemmArgs& g, const Shape& e, int device) {
+  return {e.m,
+          e.n,
+          e.k,
+          g.a.stride,
+          g.b.stride,
+          g.c.stride,
+          alignment(g.a),
+          alignment(g.b),
+          alignment(g.c),
+          static_cast<std::int64_t>(g.a.dtype),
+          static_cast<std::int64_t>(g.c.dtype),
+          g.transpose_a * 4 + g.transpose_b * 2 + g.accumulate,
+          device};
+}
+
+// One product of one shape, ready to run. Kept until the process ends.
+struct Product {
+  cublasLtMatmulDesc_t description = nullptr;
+  cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals;  // best first; none: the library has nothing
+  bool timed = false;
+};
+
+class Products {
+ public:
+  // False when the library has nothing for this product.
+  bool run(const GemmArgs& g, const Shape& e, CudaStream& s) {
+    Product& product = find(g, e, s.device);
+    if (product.proposals.empty()) return false;
+    void* workspace = scratch(s, static_cast<std::int64_t>(kWorkspace));
+    if (s.rehearsal && !product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
+    require(start(product, product.proposals.front(), g, s, workspace), "cublasLtMatmul");
+    return true;
+  }
+
+ private:
+  cublasLtHandle_t handle(int device) {
+    cublasLtHandle_t& made = handles_[device];
+    if (!made) require(lt().create(&made), "cublasLtCreate");
+    return made;
+  }
+
+  Product& find(const GemmArgs& g, const Shape& e, int device) {
+    const std::lock_guard lock(mutex_);
+    const auto [it, made] = products_.try_emplace(key_of(g, e, device));
+    if (made) make(it->second, g, e, handle(device));
+    return it->second;
+  }
+
+  void make(Product& p, const GemmArgs& g, const Shape& e, cublasLtHandle_t handle_of_device) {
+    const bool wide = g.a.dtype == Dtype::fp64;
+    require(lt().describe(&p.description, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                          wide ? CUDA_R_64F : CUDA_R_32F),
+            "cublasLtMatmulDescCreate");
+    const cublasOperation_t left = g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            right = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left), "transposition");
+    require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right), "transposition");
+    const auto layout = [&](cublasLtMatrixLayout_t& made, const TensorView& x, std::int64_t rows,
+                            std::int64_t columns) {
+      require(lt().layout(&made, type_of(x.dtype), static_cast<std::uint64_t>(columns),
+                          static_cast<std::uint64_t>(rows), x.stride),
+              "cublasLtMatrixLayoutCreate");
+    };
+    layout(p.left, g.b, g.b.rows, g.b.cols);
+    layout(p.right, g.a, g.a.rows, g.a.cols);
+    layout(p.out, g.c, e.m, e.n);
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    require(lt().prefer(&preference), "cublasLtMatmulPreferenceCreate");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+      require(lt().set_preference(preference, what, &value, sizeof value), "preference");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspace});
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g.c));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g.c));
+    p.proposals.resize(kProposals);
+    int found = 0;
+    const cublasStatus_t status = lt().propose(handle_of_device, p.description, p.left, p.right, p.out, p.out,
+                                               preference, kProposals, p.proposals.data(), &found);
+    lt().forget_preference(preference);
+    if (status != CUBLAS_STATUS_SUCCESS) found = 0;
+    p.proposals.resize(static_cast<std::size_t>(found));
+    std::erase_if(p.proposals, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
+  }
+
+  cublasStatus_t start(const Product& p, const cublasLtMatmulHeuristicResult_t& proposal, const GemmArgs& g,
+                       const CudaStream& s, void* workspace) {
+    const float one = 1, beta = g.accumulate ? 1 : 0;
+    const double wide_one = 1, wide_beta = g.accumulate ? 1 : 0;
+    const bool wide = g.a.dtype == Dtype::fp64;
+    const void* alpha = wide ? static_cast<const void*>(&wide_one) : &one;
+    const void* scale = wide ? static_cast<const void*>(&wide_beta) : &beta;
+    cublasLtHandle_t with = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      with = handle(s.device);
+    }
+    return lt().matmul(with, p.description, alpha, g.b.data, p.left, g.a.data, p.right, scale, g.c.data,
+                       p.out, g.c.data, p.out, &proposal.algo, workspace, kWorkspace, s.stream);
+  }
+
+  // Runs every proposal four times, where c may be added to as often as one likes; the fastest of the last three
+  // comes first. What does not run is dropped.
+  void choose(Product& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    check(cudaEventCreate(&begin), "cudaEventCreate"), check(cudaEventCreate(&end), "cudaEventCreate");
+    std::vector<std::pair<float, cublasLtMatmulHeuristicResult_t>> timed;
+    for (const auto& proposal : p.proposals) {
+      if (start(p, proposal, g, s, workspace) != CUBLAS_STATUS_SUCCESS) continue;
+      float best = 0;
+      bool runs = true;
+      for (int repeat = 0; repeat < 3 && runs; ++repeat) {
+        check(cudaEventRecord(begin, s.stream), "cudaEventRecord");
+        runs = start(p, proposal, g, s, workspace) == CUBLAS_STATUS_SUCCESS;
+        check(cudaEventRecord(end, s.stream), "cudaEventRecord");
+        check(cudaEventSynchronize(end), "a product that was tried");
+        float ms = 0;
+        check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+        if (repeat == 0 || ms < best) best = ms;
+      }
+      if (runs) timed.emplace_back(best, proposal);
+    }
+    cudaEventDestroy(begin), cudaEventDestroy(end);
+    std::ranges::stable_sort(timed, {}, [](const auto& t) { return t.first; });
+    const std::lock_guard lock(mutex_);
+    if (!timed.empty()) {
+      p.proposals.clear();
+      for (auto& [ms, proposal] : timed) p.proposals.push_back(proposal);
+    }
+    p.timed = true;
+  }
+
+  std::mutex mutex_;
+  std::map<int, cublasLtHandle_t> handles_;
+  std::map<Key, Product> products_;
+};
+
+Products& products() {
+  static auto* instance = new Products;  // never destroyed: the driver may be gone before statics are
+  return *instance;
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& g) {
+  const Shape e{g.transpose_a ? g.a.cols : g.a.rows, g.transpose_b ? g.b.rows : g.b.cols,
+                g.transpose_a ? g.a.rows : g.a.cols};
+  SEXTANT_CHECK(g.c.rows == e.m && g.c.cols == e.n && (g.transpose_b ? g.b.cols : g.b.rows) == e.k,
+                "gemm: extents disagree");
+  SEXTANT_CHECK(g.a.dtype == g.b.dtype, "gemm: operands of different formats");
+  SEXTANT_CHECK(g.c.dtype == g.a.dtype || g.c.dtype == accumulator_of(g.a.dtype), "gemm: result's format");
+  if (e.m == 0 || e.n == 0) return;
+  if (e.k == 0) {
+    if (!g.accumulate) zero({.x = g.c, .stream = g.stream});
+    return;
+  }
+  if (!products().run(g, e, stream_of(g.stream))) gemm_tiles(g);
+}
+
+std::string gemm_library() {
+  const Lt& l = lt();
+  if (!l.library.found()) return "";
+  const std::size_t v = l.version();
+  return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+std::string gemm_library_missing() { return lt().library.why_not(); }
+
+}  // namespace sextant::cuda

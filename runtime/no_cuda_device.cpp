@@ -1,0 +1,20 @@
+// Linked instead of the CUDA backend when no toolkit was found.
+#include "core/error.hpp"
+#include "runtime/backends.hpp"
+
+namespace sextant {
+namespace {
+constexpr const char* kReason =
+    "built without CUDA: install the toolkit (nvcc, cuBLAS, cuDNN, NCCL) and configure again";
+}
+
+std::vector<CudaGpu> cuda_gpus(std::string& why_none) {
+  why_none = kReason;
+  return {};
+}
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) { throw BackendError(kReason); }
+std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator>, int) {
+  throw BackendError(kReason);
+}
+
+}  // namespace sextant

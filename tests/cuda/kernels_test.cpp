@@ -1,0 +1,305 @@
+// System: the GPU's kernel tables. Expectation: what the CPU's reference table gives, for fresh random inputs, at
+// awkward extents, with and without 16-byte alignment, into poisoned outputs, with neighbours left alone.
+#include "kernels/positions.hpp"
+#include "tests/cuda/twin.hpp"
+
+namespace sextant::testing {
+namespace {
+
+class CudaKernels : public GpuTest {};
+
+// Calls f(dtype, rows, cols, gap): matrices of cols + gap columns, of which the kernel is given `cols`.
+template <class F>
+void for_each_extent(F&& f) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t rows : {1, 7, 129})
+      for (const std::int64_t cols : {1, 8, 95, 128, 1000, 4096})
+        for (const std::int64_t gap : {0, 3, 16}) f(dtype, rows, cols, gap);
+}
+
+TEST_F(CudaKernels, PassesOverFlatState) {
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    const Dtype wide = accumulator_of(dtype);
+    const Twin a(dtype, rows, cols + gap), b(dtype, rows, cols + gap), sum(wide, rows, cols + gap),
+        scaled(dtype, rows, cols + gap), zeroed(dtype, rows, cols + gap);
+    const Twin out = Twin::poisoned(dtype, rows, cols + gap);
+    const Twin cast_up = Twin::poisoned(wide, rows, cols + gap),
+               cast_down = Twin::poisoned(Dtype::bf16, rows, cols + gap);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
+      k.add({.a = at(a), .b = at(b), .out = at(out), .stream = s});
+      k.accumulate({.source = at(a), .destination = at(sum), .stream = s});
+      k.cast({.source = at(a), .destination = at(cast_up), .stream = s});
+      k.cast({.source = at(sum), .destination = at(cast_down), .stream = s});
+      k.scale({.x = at(scaled), .factor = 0.37, .stream = s});
+      k.zero({.x = at(zeroed), .stream = s});
+    });
+    // One rounding each: the same bits.
+    const std::string what = label("flat", dtype, rows, cols, gap);
+    for (const Twin* t : {&out, &sum, &cast_up, &cast_down, &scaled, &zeroed})
+      EXPECT_EQ(to_doubles(t->downloaded().view().column_range(0, cols)),
+                to_doubles(t->on(false).column_range(0, cols)))
+          << what;
+    scaled.expect_columns_alike(0, cols, 1e-30, what), zeroed.expect_columns_alike(0, cols, 1e-30, what);
+  });
+}
+
+TEST_F(CudaKernels, SquaredNormAndTotal) {
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    const Twin x(dtype, rows, cols + gap), sum(Dtype::fp64, 1, 1), parts(Dtype::fp64, 1, rows + 1),
+        total = Twin::poisoned(Dtype::fp64, 1, 1);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      k.squared_norm({.x = x.on(gpu).column_range(0, cols), .sum = sum.on(gpu).row<double>(), .stream = s});
+      k.total({.x = parts.on(gpu), .sum = total.on(gpu).row<double>(), .stream = s});
+    });
+    sum.expect_alike(1e-12, label("squared norm", dtype, rows, cols, gap));
+    total.expect_alike(0, label("total", dtype, rows, cols, gap));
+  });
+}
+
+TEST_F(CudaKernels, AdamwGivesTheBitsOfTheCpu) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t n : {1, 7, 130, 5003}) {
+      const Dtype wide = accumulator_of(dtype);
+      const Twin master(wide, 1, n), m(wide, 1, n), v(wide, 1, n, 0.1, 1.0), gradient(wide, 1, n);
+      const Twin parameter = Twin::poisoned(dtype, 1, n);
+      const AdamwScalars scalars{
+          .rate = 3e-3, .gradient_scale = 0.7, .correction1 = 0.19, .correction2 = 0.1};
+      static_assert(sizeof scalars == 40);
+      std::vector<double> raw(5);
+      std::memcpy(raw.data(), &scalars, sizeof scalars);
+      Allocation on_gpu(*test_gpu(), Space::device, Bytes(40));
+      test_gpu()->transfer(on_gpu.data(), raw.data(), Bytes(40));
+      const std::vector<ElementRange> decay = {{1, n / 3}, {n / 2, n}};
+      on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+        k.adamw({.master = master.on(gpu),
+                 .moment1 = m.on(gpu),
+                 .moment2 = v.on(gpu),
+                 .gradient = gradient.on(gpu),
+                 .parameter = parameter.on(gpu),
+                 .decay = decay,
+                 .scalars = gpu ? reinterpret_cast<const AdamwScalars*>(on_gpu.data()) : &scalars,
+                 .stream = s});
+      });
+      for (const Twin* t : {&master, &m, &v, &parameter}) t->expect_alike(0, label("adamw", dtype, 1, n));
+    }
+}
+
+TEST_F(CudaKernels, Rmsnorm) {
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    const Dtype wide = accumulator_of(dtype);
+    const Twin x(dtype, rows, cols + gap), weight(dtype, 1, cols, 0.2, 1.0), dy(dtype, rows, cols + gap),
+        bypass(dtype, rows, cols + gap), dweight(wide, 1, cols);
+    const Twin y = Twin::poisoned(dtype, rows, cols + gap), again = Twin::poisoned(dtype, rows, cols + gap),
+               inverse = Twin::poisoned(wide, 1, rows), dx = Twin::poisoned(dtype, rows, cols + gap);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
+      k.rmsnorm_forward({.x = at(x),
+                         .weight = weight.on(gpu),
+                         .y = at(y),
+                         .inverse_rms = inverse.on(gpu),
+                         .eps = 1e-5,
+                         .stream = s});
+      k.rmsnorm_apply({.x = at(x),
+                       .inverse_rms = inverse.on(gpu),
+                       .weight = weight.on(gpu),
+                       .y = at(again),
+                       .stream = s});
+      RmsnormBackwardArgs args{.x = at(x),
+                               .inverse_rms = inverse.on(gpu),
+                               .weight = weight.on(gpu),
+                               .dy = at(dy),
+                               .bypass = {},
+                               .dx = at(dx),
+                               .dweight = dweight.on(gpu),
+                               .stream = s};
+      k.rmsnorm_backward(args);
+      args.bypass = at(bypass), args.dx = at(dy);  // in place
+      k.rmsnorm_backward(args);
+    });
+    const std::string what = label("rmsnorm", dtype, rows, cols, gap);
+    const double bound = bound_of(dtype, 4);
+    y.expect_columns_alike(0, cols, bound, what), again.expect_columns_alike(0, cols, bound, what);
+    inverse.expect_alike(bound_of(wide), what);
+    if (cols > 1) dx.expect_columns_alike(0, cols, bound, what);  // of one column dx is but rounding
+    dy.expect_columns_alike(0, cols, bound, what);
+    dweight.expect_alike(bound, what);
+    EXPECT_EQ(to_doubles(again.downloaded().view().column_range(0, cols)),
+              to_doubles(y.downloaded().view().column_range(0, cols)))
+        << what;
+  });
+}
+
+TEST_F(CudaKernels, RopeBothWays) {
+  for (const Dtype dtype : kDtypes)
+    for (const int d : {2, 10, 64, 128})
+      for (const int heads : {1, 3}) {
+        ModelSpec model;
+        model.head_dim = d;
+        const Dtype wide = accumulator_of(dtype);
+        const RopeTable angles(model, 300, wide);
+        const std::int64_t half = d / 2, rows = 2 * 37;
+        const Twin cosine(wide, 300, half, to_doubles(angles.cos())),
+            sine(wide, 300, half, to_doubles(angles.sin()));
+        std::vector<std::int32_t> list(37);
+        for (int i = 0; i < 37; ++i) list[static_cast<std::size_t>(i)] = (i * 89) % 300;
+        const TwinList positions(list);
+        const Twin x(dtype, rows, heads * d + 8), back(dtype, rows, heads * d);
+        on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+          RopeArgs args{.x = x.on(gpu).column_range(0, heads * d),
+                        .cos = cosine.on(gpu),
+                        .sin = sine.on(gpu),
+                        .heads = heads,
+                        .head_dim = d,
+                        .positions = positions.on(gpu),
+                        .stream = s};
+          k.rope(args);
+          args.x = back.on(gpu), args.inverse = true;
+          k.rope(args);
+        });
+        x.expect_columns_alike(0, heads * d, bound_of(dtype), label("rope", dtype, heads, d));
+        back.expect_alike(bound_of(dtype), label("rope back", dtype, heads, d));
+      }
+}
+
+TEST_F(CudaKernels, Swiglu) {
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    const Twin gate(dtype, rows, cols + gap, 3.0), up(dtype, rows, cols + gap), dout(dtype, rows, cols + gap);
+    const Twin out = Twin::poisoned(dtype, rows, cols + gap);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
+      k.swiglu_forward({.gate = at(gate), .up = at(up), .out = at(out), .stream = s});
+      k.swiglu_backward({.gate = at(gate), .up = at(up), .dout = at(dout), .stream = s});
+    });
+    const std::string what = label("swiglu", dtype, rows, cols, gap);
+    for (const Twin* t : {&out, &gate, &up, &dout})
+      t->expect_columns_alike(0, cols, bound_of(dtype, 2), what);
+  });
+}
+
+TEST_F(CudaKernels, EmbeddingInSlices) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t width : {1, 95, 128})
+      for (const int tokens : {1, 7, 129, 700}) {
+        std::vector<std::int32_t> list(static_cast<std::size_t>(tokens));
+        for (int t = 0; t < tokens; ++t) list[static_cast<std::size_t>(t)] = t % 3 == 0 ? 12 : (t * 31) % 50;
+        const TwinList ids(list);
+        const Twin rows(dtype, 20, width), dout(dtype, tokens, width),
+            dtable(accumulator_of(dtype), 20, width);
+        const Twin out = Twin::poisoned(dtype, tokens, width);
+        on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+          k.embedding_forward(
+              {.ids = ids.on(gpu), .table = rows.on(gpu), .first_id = 7, .out = out.on(gpu), .stream = s});
+          k.embedding_backward({.ids = ids.on(gpu),
+                                .dout = dout.on(gpu),
+                                .dtable = dtable.on(gpu),
+                                .first_id = 7,
+                                .stream = s});
+        });
+        // Additions in token order on either side: the same bits.
+        out.expect_alike(0, label("embedding", dtype, tokens, width));
+        dtable.expect_alike(0, label("embedding gradient", dtype, tokens, width));
+      }
+}
+
+TEST_F(CudaKernels, CrossEntropyOverVocabularySlices) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t rows : {1, 7, 129})
+      for (const std::int64_t slice : {1, 96, 515, 4096}) {
+        const Dtype wide = accumulator_of(dtype);
+        const std::int64_t vocab = 2 * slice - slice / 4;  // of two slices; the end of the second is padding
+        std::vector<std::int32_t> list(static_cast<std::size_t>(rows));
+        for (std::int64_t t = 0; t < rows; ++t)
+          list[static_cast<std::size_t>(t)] =
+              t % 5 == 3 ? kIgnoreTarget : static_cast<std::int32_t>((t * 7919) % vocab);
+        const TwinList targets(list);
+        const Twin logits(wide, rows, 2 * slice, 20.0);
+        const Twin stats = Twin::poisoned(wide, 2 * rows, 3), softmax = Twin::poisoned(wide, rows, 2),
+                   loss(Dtype::fp64, 1, 1);
+        const Twin dlogits = Twin::poisoned(dtype, rows, 2 * slice);
+        on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+          for (std::int64_t r = 0; r < 2; ++r)
+            k.cross_entropy_stats({.logits = logits.on(gpu).column_range(r * slice, slice),
+                                   .targets = targets.on(gpu),
+                                   .first_id = r * slice,
+                                   .vocab = vocab,
+                                   .stats = stats.on(gpu).row_range(r * rows, rows),
+                                   .stream = s});
+          k.cross_entropy_combine({.stats = stats.on(gpu),
+                                   .targets = targets.on(gpu),
+                                   .softmax = softmax.on(gpu),
+                                   .loss = loss.on(gpu).row<double>(),
+                                   .stream = s});
+          for (std::int64_t r = 0; r < 2; ++r)
+            k.cross_entropy_gradient({.logits = logits.on(gpu).column_range(r * slice, slice),
+                                      .softmax = softmax.on(gpu),
+                                      .targets = targets.on(gpu),
+                                      .first_id = r * slice,
+                                      .vocab = vocab,
+                                      .scale = 0.01,
+                                      .dlogits = dlogits.on(gpu).column_range(r * slice, slice),
+                                      .stream = s});
+        });
+        const std::string what = label("cross entropy", dtype, rows, slice);
+        softmax.expect_alike(bound_of(wide, 4), what);
+        loss.expect_alike(wide == Dtype::fp64 ? 1e-12 : 4e-6, what);
+        dlogits.expect_alike(bound_of(dtype, 4), what);
+      }
+}
+
+// Run twice, the same bits: for all kernels that sum.
+TEST_F(CudaKernels, RepeatInEveryBit) {
+  const std::int64_t rows = 300, cols = 1024;
+  const Twin x(Dtype::bf16, rows, cols), weight(Dtype::bf16, 1, cols), dy(Dtype::bf16, rows, cols),
+      inverse(Dtype::fp32, 1, rows, 0.1, 1.0), b(Dtype::bf16, cols, cols);
+  std::vector<std::vector<double>> first;
+  for (int run = 0; run < 3; ++run) {
+    const Twin dx = Twin::poisoned(Dtype::bf16, rows, cols),
+               dweight(Dtype::fp32, 1, cols, std::vector<double>(1024, 0.0)),
+               norm(Dtype::fp64, 1, 1, std::vector<double>{0}),
+               product = Twin::poisoned(Dtype::fp32, rows, cols);
+    test_gpu()->launch(test_stream(), [&](NativeStream s) {
+      table().rmsnorm_backward({.x = x.on(true),
+                                .inverse_rms = inverse.on(true),
+                                .weight = weight.on(true),
+                                .dy = dy.on(true),
+                                .bypass = {},
+                                .dx = dx.on(true),
+                                .dweight = dweight.on(true),
+                                .stream = s});
+      table().squared_norm({.x = dy.on(true), .sum = norm.on(true).row<double>(), .stream = s});
+      table().gemm({.a = x.on(true), .b = b.on(true), .c = product.on(true), .stream = s});
+    });
+    synchronize_gpu();
+    std::vector<std::vector<double>> now;
+    for (const Twin* t : {&dx, &dweight, &norm, &product}) now.push_back(to_doubles(t->downloaded().view()));
+    if (run == 0)
+      first = now;
+    else
+      EXPECT_EQ(now, first) << "run " << run;
+  }
+}
+
+// Negative controls: the comparison sees an element that was not written, and one that is wrong.
+TEST_F(CudaKernels, TheComparisonSeesWhatIsWrong) {
+  const Twin a(Dtype::fp32, 7, 95), out = Twin::poisoned(Dtype::fp32, 7, 95);
+  on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+    k.cast({.source = a.on(gpu).row_range(0, gpu ? 6 : 7),
+            .destination = out.on(gpu).row_range(0, gpu ? 6 : 7),
+            .stream = s});
+  });
+  EXPECT_GT(relative_distance(to_doubles(out.downloaded().view()), to_doubles(out.on(false))), 1e6);
+  on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+    k.cast({.source = a.on(gpu), .destination = out.on(gpu), .stream = s});
+    k.scale({.x = out.on(gpu).row_range(3, 1).column_range(5, 1), .factor = gpu ? 1.5 : 1.0, .stream = s});
+  });
+  EXPECT_GT(relative_distance(to_doubles(out.downloaded().view()), to_doubles(out.on(false))), 1e-4);
+}
+
+TEST_F(CudaKernels, AStreamIsAsked) {
+  const Twin a(Dtype::fp32, 1, 4);
+  EXPECT_ANY_THROW(table().scale({.x = a.on(true), .factor = 2}));
+}
+
+}  // namespace
+}  // namespace sextant::testing

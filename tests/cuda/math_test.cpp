@@ -1,0 +1,151 @@
+// System: the arithmetic of one element that the GPU's kernels run (kernels/cuda/math.hpp), here on the host.
+// Expectation: what the CPU's table gives; Adam, rotations and norms in every bit.
+#include "kernels/cuda/math.hpp"
+
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "kernels/positions.hpp"
+#include "tests/reference/matrix.hpp"
+
+namespace sextant::testing {
+namespace {
+
+template <class A>
+constexpr Dtype kType = sizeof(A) == 8 ? Dtype::fp64 : Dtype::fp32;
+
+std::vector<double> normal(std::size_t n, double deviation = 1.0, double mean = 0.0) {
+  static std::mt19937_64 engine(12);
+  std::normal_distribution<double> distribution(mean, deviation);
+  std::vector<double> values(n);
+  for (double& v : values) v = distribution(engine);
+  return values;
+}
+
+template <class A>
+class CudaMath : public ::testing::Test {};
+using Formats = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(CudaMath, Formats);
+
+TYPED_TEST(CudaMath, Adamw) {
+  using A = TypeParam;
+  constexpr std::int64_t n = 1000;
+  const Matrix master(kType<A>, 1, n, normal(n)), m(kType<A>, 1, n, normal(n)),
+      v(kType<A>, 1, n, normal(n, 0.1, 1.0)), gradient(kType<A>, 1, n, normal(n));
+  std::vector<A> p(n), m1(n), v1(n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    p[at] = master.view().template row<A>()[i], m1[at] = m.view().template row<A>()[i],
+    v1[at] = v.view().template row<A>()[i];
+  }
+  const AdamwScalars s{.rate = 1e-3, .gradient_scale = 0.3, .correction1 = 0.271, .correction2 = 0.0975};
+  const ElementRange all{0, n};
+  cpu_kernels().adamw({.master = master.view(),
+                       .moment1 = m.view(),
+                       .moment2 = v.view(),
+                       .gradient = gradient.view(),
+                       .parameter = master.view(),
+                       .decay = {&all, 1},
+                       .scalars = &s});
+  const cuda::AdamwFactors<A> f{.keep = static_cast<A>(1.0 - s.rate * 0.1),
+                                .scale = static_cast<A>(s.gradient_scale),
+                                .beta1 = static_cast<A>(0.9),
+                                .beta2 = static_cast<A>(0.95),
+                                .rest1 = static_cast<A>(1.0 - 0.9),
+                                .rest2 = static_cast<A>(1.0 - 0.95),
+                                .step = static_cast<A>(s.rate / s.correction1),
+                                .root2 = static_cast<A>(1.0 / std::sqrt(s.correction2)),
+                                .eps = static_cast<A>(1e-8)};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    p[at] = cuda::adamw_element(f, gradient.view().template row<A>()[i], p[at], m1[at], v1[at]);
+    ASSERT_EQ(p[at], master.view().template row<A>()[i]) << i;
+    ASSERT_EQ(m1[at], m.view().template row<A>()[i]) << i;
+    ASSERT_EQ(v1[at], v.view().template row<A>()[i]) << i;
+  }
+}
+
+TYPED_TEST(CudaMath, SwigluAndItsGradient) {
+  using A = TypeParam;
+  constexpr std::int64_t n = 1000;
+  const Matrix gate(kType<A>, 1, n, normal(n, 4.0)), up(kType<A>, 1, n, normal(n)),
+      dout(kType<A>, 1, n, normal(n)), out(kType<A>, 1, n);
+  std::vector<double> y, dgate, dup, activation;
+  for (std::int64_t i = 0; i < n; ++i) {
+    A g = gate.view().template row<A>()[i], u = up.view().template row<A>()[i],
+      d = dout.view().template row<A>()[i];
+    y.push_back(cuda::swiglu_element(g, u));
+    cuda::swiglu_gradient(g, u, d);
+    dgate.push_back(g), dup.push_back(u), activation.push_back(d);
+  }
+  cpu_kernels().swiglu_forward({.gate = gate.view(), .up = up.view(), .out = out.view()});
+  cpu_kernels().swiglu_backward({.gate = gate.view(), .up = up.view(), .dout = dout.view()});
+  const double bound = sizeof(A) == 8 ? 1e-15 : 3e-7;
+  EXPECT_LT(relative_distance(y, to_doubles(out.view())), bound);
+  EXPECT_LT(relative_distance(dgate, to_doubles(gate.view())), bound);
+  EXPECT_LT(relative_distance(dup, to_doubles(up.view())), bound);
+  EXPECT_LT(relative_distance(activation, to_doubles(dout.view())), bound);
+}
+
+TYPED_TEST(CudaMath, RotationsAndNorms) {
+  using A = TypeParam;
+  constexpr int d = 64;
+  ModelSpec model;
+  model.head_dim = d;
+  const RopeTable angles(model, 50, kType<A>);
+  const std::vector<std::int32_t> positions = {49};
+  for (const bool inverse : {false, true}) {
+    const Matrix x(kType<A>, 1, d, normal(d));
+    std::vector<A> own(x.view().template row<A>(), x.view().template row<A>() + d);
+    cpu_kernels().rope({.x = x.view(),
+                        .cos = angles.cos(),
+                        .sin = angles.sin(),
+                        .heads = 1,
+                        .head_dim = d,
+                        .positions = positions,
+                        .inverse = inverse});
+    for (std::size_t i = 0; i < d / 2; ++i) {
+      cuda::rope_pair(own[i], own[i + d / 2], angles.cos().template row<A>(49)[i],
+                      angles.sin().template row<A>(49)[i], inverse ? A(-1) : A(1));
+      EXPECT_EQ(own[i], x.view().template row<A>()[i]);
+      EXPECT_EQ(own[i + d / 2], x.view().template row<A>()[i + d / 2]);
+    }
+  }
+  const Matrix x(kType<A>, 1, d, normal(d)), w(kType<A>, 1, d, normal(d)), y(kType<A>, 1, d),
+      r(kType<A>, 1, 1);
+  cpu_kernels().rmsnorm_forward({.x = x.view(), .weight = w.view(), .y = y.view(), .inverse_rms = r.view()});
+  for (std::int64_t i = 0; i < d; ++i)
+    EXPECT_EQ(cuda::rmsnorm_element(x.view().template row<A>()[i], r.view().template row<A>()[0],
+                                    w.view().template row<A>()[i]),
+              y.view().template row<A>()[i]);
+}
+
+TYPED_TEST(CudaMath, OnlineSoftmaxInAnyPieces) {
+  using A = TypeParam;
+  const std::vector<double> x = normal(777, 30.0);
+  const auto over = [&](std::size_t first, std::size_t last) {
+    cuda::SoftmaxState<A> s{-INFINITY, A(0)};
+    for (std::size_t i = first; i < last; ++i) cuda::softmax_add(s, static_cast<A>(x[i]));
+    return s;
+  };
+  const auto whole = over(0, x.size());
+  const auto empty = over(0, 0);
+  const auto cut = cuda::softmax_merge(cuda::softmax_merge(over(0, 100), empty), over(100, x.size()));
+  long double sum = 0;
+  for (const double v : x)
+    sum += std::exp(static_cast<long double>(static_cast<A>(v)) - static_cast<long double>(whole.highest));
+  const double bound = sizeof(A) == 8 ? 1e-13 : 1e-5;
+  EXPECT_EQ(whole.highest, cut.highest);
+  EXPECT_NEAR(static_cast<double>(whole.sum / static_cast<A>(sum)), 1.0, bound);
+  EXPECT_NEAR(static_cast<double>(cut.sum / static_cast<A>(sum)), 1.0, bound);
+  EXPECT_EQ(cuda::softmax_merge(empty, empty).sum, A(0));
+  cuda::SoftmaxState<A> bad{-INFINITY, A(0)};
+  cuda::softmax_add(bad, static_cast<A>(NAN));
+  cuda::softmax_add(bad, A(1));
+  EXPECT_TRUE(std::isnan(static_cast<double>(bad.sum)));  // a bad logit is not lost
+}
+
+}  // namespace
+}  // namespace sextant::testing

@@ -1,0 +1,122 @@
+// System: matrix products and attention on the GPU, through the libraries and by own tiles. Expectation: what the
+// CPU's reference table gives, for fresh random inputs, odd extents, any alignment, into poisoned outputs.
+#include "core/block_tensors.hpp"
+#include "kernels/positions.hpp"
+#include "tests/cuda/twin.hpp"
+
+namespace sextant::testing {
+namespace {
+
+class CudaProducts : public GpuTest {};
+
+struct AttentionCase {
+  int batch, heads, kv_heads, d, seq, cp;
+};
+
+TEST_F(CudaProducts, AttentionTilesAndLibrary) {
+  for (const bool reference : {true, false})
+    for (const Dtype dtype : kDtypes)
+      for (const AttentionCase c : {AttentionCase{1, 1, 1, 64, 1, 1},
+                                    {2, 2, 2, 64, 7, 1},
+                                    {1, 4, 1, 128, 129, 1},
+                                    {2, 8, 1, 64, 129, 1},
+                                    {1, 4, 4, 128, 256, 1},
+                                    {1, 8, 2, 128, 192, 1},
+                                    {1, 2, 1, 16, 40, 1},
+                                    {1, 3, 3, 20, 33, 1},
+                                    {2, 4, 2, 64, 80, 2},
+                                    {1, 2, 2, 32, 120, 5}})
+        for (int rank = 0; rank < c.cp; ++rank) {
+          const std::int64_t q_rows = static_cast<std::int64_t>(c.batch) * c.seq / c.cp,
+                             k_rows = static_cast<std::int64_t>(c.batch) * c.seq;
+          const std::int64_t q_cols = static_cast<std::int64_t>(c.heads) * c.d,
+                             k_cols = static_cast<std::int64_t>(c.kv_heads) * c.d;
+          const Dtype wide = accumulator_of(dtype);
+          const TwinList q_positions(context_positions(c.seq, c.cp, rank)),
+              k_positions(gathered_positions(c.seq, c.cp));
+          const Twin q(dtype, q_rows, q_cols), kv(dtype, k_rows, 2 * k_cols), dout(dtype, q_rows, q_cols);
+          const Twin out = Twin::poisoned(dtype, q_rows, q_cols), lse = Twin::poisoned(wide, q_rows, c.heads),
+                     dq = Twin::poisoned(dtype, q_rows, q_cols),
+                     dkv = Twin::poisoned(dtype, k_rows, 2 * k_cols);
+          const Twin workspace =
+              Twin::poisoned(wide, 1, attention_core_elements(c.seq / c.cp, c.heads, c.kv_heads, c.d));
+          on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
+            const AttentionShape shape{.batch = c.batch,
+                                       .heads = c.heads,
+                                       .kv_heads = c.kv_heads,
+                                       .head_dim = c.d,
+                                       .q_positions = q_positions.on(gpu),
+                                       .k_positions = k_positions.on(gpu),
+                                       .segments = c.cp,
+                                       .plain = c.cp == 1,
+                                       .scale = 1 / std::sqrt(static_cast<double>(c.d))};
+            const auto keys = [&](const Twin& t) { return t.on(gpu).column_range(0, k_cols); };
+            const auto values = [&](const Twin& t) { return t.on(gpu).column_range(k_cols, k_cols); };
+            k.attention_forward({.shape = shape,
+                                 .q = q.on(gpu),
+                                 .k = keys(kv),
+                                 .v = values(kv),
+                                 .out = out.on(gpu),
+                                 .lse = lse.on(gpu),
+                                 .stream = s});
+            k.attention_backward({.shape = shape,
+                                  .q = q.on(gpu),
+                                  .k = keys(kv),
+                                  .v = values(kv),
+                                  .out = out.on(gpu),
+                                  .lse = lse.on(gpu),
+                                  .dout = dout.on(gpu),
+                                  .dq = dq.on(gpu),
+                                  .dk = keys(dkv),
+                                  .dv = values(dkv),
+                                  .workspace = workspace.on(gpu),
+                                  .stream = s});
+          });
+          const std::string what = label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
+                                         c.heads * 100 + c.kv_heads * 10 + c.cp);
+          const double bound = bound_of(dtype, 3);
+          out.expect_alike(bound, what + " out");
+          lse.expect_alike(dtype == Dtype::bf16 ? 1e-4 : bound_of(wide, 3), what + " lse");
+          if (c.seq > 1) dq.expect_alike(bound, what + " dq");
+          if (c.seq > 1) dkv.expect_columns_alike(0, k_cols, bound, what + " dk");
+          const auto got = to_doubles(dkv.downloaded().view().column_range(k_cols, k_cols)),
+                     expected = to_doubles(dkv.on(false).column_range(k_cols, k_cols));
+          EXPECT_LE(relative_distance(got, expected), bound) << what << " dv";
+        }
+}
+
+TEST_F(CudaProducts, MatrixProducts) {
+  struct Extent {
+    std::int64_t m, n, k;
+  };
+  for (const bool reference : {true, false})
+    for (const Dtype dtype : kDtypes)
+      for (const bool into_wide : {false, true})
+        for (const Extent e : {Extent{1, 1, 1}, {7, 129, 95}, {128, 64, 256}, {129, 1, 1000}, {512, 384, 96}})
+          for (const int form : {0, 1, 2, 3}) {
+            const bool ta = form & 1, tb = form & 2;
+            const Dtype c_type = into_wide ? accumulator_of(dtype) : dtype;
+            for (const bool accumulate : {false, true}) {
+              const Twin a(dtype, ta ? e.k : e.m, ta ? e.m : e.k),
+                  b(dtype, tb ? e.n : e.k, (tb ? e.k : e.n) + 8);
+              const Twin c = accumulate ? Twin(c_type, e.m, e.n + 8) : Twin::poisoned(c_type, e.m, e.n + 8);
+              on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
+                k.gemm({.a = a.on(gpu),
+                        .b = b.on(gpu).column_range(0, tb ? e.k : e.n),
+                        .c = c.on(gpu).column_range(0, e.n),
+                        .transpose_a = ta,
+                        .transpose_b = tb,
+                        .accumulate = accumulate,
+                        .stream = s});
+              });
+              const auto got = to_doubles(c.downloaded().view().column_range(0, e.n)),
+                         expected = to_doubles(c.on(false).column_range(0, e.n));
+              EXPECT_LE(relative_distance(got, expected), bound_of(c_type, 4))
+                  << label(reference ? "gemm tiles" : "gemm", dtype, e.m, e.n, e.k) << " form " << form
+                  << (into_wide ? " wide" : "") << (accumulate ? " accumulate" : "");
+            }
+          }
+}
+
+}  // namespace
+}  // namespace sextant::testing
