@@ -74,6 +74,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
                   run.resume ? std::optional(trainer.clock().step) : std::nullopt);
   if (run.on_start) run.on_start(trainer, world.rank());
   trainer.barrier();  // starting up takes as long as it takes; from here on nobody may be late
+  if (run.begin && world.rank() == 0) run.begin();
   Spans spans(run.graph.ops.size());
   for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {
     std::array<double, CheckpointSaver::kVotes> votes{};

@@ -44,6 +44,7 @@ struct TrainingRun {
   const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
   std::function<void()> claim = {};
+  std::function<void()> begin = {};  // there, when every rank has its state and before the first step
   std::function<void(const StepReport&, const RankTrainer&)> on_step = {};  // on world rank 0
   std::function<void(RankTrainer&, int rank)> on_start = {}, on_end = {};   // on every rank
 };

@@ -5,7 +5,8 @@
 
 namespace sextant {
 
-// While it lives, the first SIGINT or SIGTERM sets stopped() instead of ending the process. One at a time.
+// While it lives, the first SIGINT, SIGTERM or SIGUSR1 (which mpirun and Slurm pass on) sets stopped() instead of ending the
+// process. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -13,6 +14,7 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   const std::atomic<bool>& stopped() const;
+  int signal() const;  // which it was; 0: none
 };
 
 }  // namespace sextant

@@ -1,7 +1,7 @@
 // `sextant run`: trains under a plan, here, and says how the prediction held.
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -17,6 +17,7 @@
 #include "tools/interrupt.hpp"
 #include "tools/machine.hpp"
 #include "tools/planning.hpp"
+#include "tools/run_checkpoints.hpp"
 #include "tools/running.hpp"
 
 namespace sextant {
@@ -29,23 +30,14 @@ struct RunVerbOptions {
   std::string profile, output, trace;
   int steps = 10, warmup = 0, max_skipped = 5;
   double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
+  CheckpointFlags checkpoints;
 };
 
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
  public:
-  StepLog(Session& session, const Runnable& runnable, const std::string& folder, int threads)
-      : session_(session), runnable_(runnable), threads_(threads) {
-    if (!folder.empty()) path_ = std::filesystem::path(folder) / "steps.jsonl";
-  }
-
-  // Of MPI ranks only the first writes, and not before all have seen that the folder holds no run.
-  void open() {
-    if (path_.empty() || file_.is_open()) return;
-    file_.open(path_);
-    if (!file_)
-      throw ConfigError(Problem{path_.string(), "", "cannot be written", "a folder one may write to", ""});
-  }
+  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int threads)
+      : session_(session), runnable_(runnable), folder_(folder), threads_(threads) {}
 
   void add(const StepReport& r, const RankTrainer& trainer) {
     const PlanFile& f = runnable_.file();
@@ -59,7 +51,7 @@ class StepLog {
     const double predicted = runnable_.predicted().makespan().v;
     if (!session_.common.json) {
       auto& out = session_.terminal.out;
-      if (r.step == 0)
+      if (steps_.empty())
         out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
                            "grad norm", "lr", "tokens/s", "MFU %", "GiB", "s", "expected");
       out << fmt::format("{:>6} {:>8.4f} {:>9.3f} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}{}\n",
@@ -67,43 +59,42 @@ class StepLog {
                          r.duration.v, predicted, r.skipped ? "  skipped: not finite" : "")
           << std::flush;
     }
-    const Json line = {{"step", r.step},
-                       {"loss", r.loss},
-                       {"grad_norm", r.gradient_norm},
-                       {"lr", r.rate},
-                       {"tokens_per_s", tokens_per_s},
-                       {"mfu", mfu},
-                       {"memory_GiB", gib(memory)},
-                       {"step_time_s", r.duration.v},
-                       {"predicted_step_time_s", predicted},
-                       {"skipped", r.skipped}};
+    Json line = {{"step", r.step},
+                 {"loss", r.loss},
+                 {"grad_norm", r.gradient_norm},
+                 {"lr", r.rate},
+                 {"tokens_per_s", tokens_per_s},
+                 {"mfu", mfu},
+                 {"memory_GiB", gib(memory)},
+                 {"step_time_s", r.duration.v},
+                 {"predicted_step_time_s", predicted},
+                 {"skipped", r.skipped}};
+    if (r.save_pause.v > 0) line["save_pause_s"] = r.save_pause.v;
     steps_.push_back(line);
-    if (path_.empty()) return;
-    open();
-    file_ << line.dump() << '\n' << std::flush;
-    if (!file_) throw BackendError("steps.jsonl: writing failed (disk full?)");
+    folder_.add_step(line.dump());
+  }
+  void tell(const std::string& what) {
+    if (!session_.common.json) session_.terminal.out << "       " << what << '\n' << std::flush;
   }
   const Json& steps() const { return steps_; }
 
  private:
   Session& session_;
   const Runnable& runnable_;
+  RunFolder& folder_;
   int threads_;
-  std::filesystem::path path_;
-  std::ofstream file_;
   Json steps_ = Json::array();
 };
 
-void make_folder(const std::string& folder) {
-  if (folder.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  const bool used = std::filesystem::exists(std::filesystem::path(folder) / "steps.jsonl", error);
-  if (error || !std::filesystem::is_directory(folder))
-    throw ConfigError(Problem{"-o", "", folder, "a folder that can be made and written", error.message()});
-  if (used)
-    throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",
-                              "steps.jsonl is there: name another folder, or remove it"});
+// A run that goes on has the options it had, but those that are given.
+void adopt_options(const CLI::App& app, const Manifest& m, RunVerbOptions& o) {
+  adopt(app, "--steps", o.steps, m.optimizer.total_steps);
+  adopt(app, "--lr", o.rate, m.optimizer.rate);
+  adopt(app, "--lr-final-ratio", o.final_ratio, m.optimizer.final_ratio);
+  adopt(app, "--warmup", o.warmup, m.optimizer.warmup_steps);
+  adopt(app, "--weight-decay", o.weight_decay, m.optimizer.weight_decay);
+  adopt(app, "--clip", o.clip, m.optimizer.clip_norm);
+  adopt(app, "--seed", o.running.seed, m.seed);
 }
 
 // A rank that never comes back cannot be joined: after the report, the process ends all the same.
@@ -125,7 +116,10 @@ std::string heading(const Runnable& runnable, const std::string& profile) {
                                                    runnable.works_measured(), works, profile));
 }
 
-ExitCode run(Session& session, const RunVerbOptions& o) {
+ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
+  RunFolder folder(o.output, o.checkpoints);
+  if (folder.checkpoint()) adopt_options(app, folder.checkpoint()->manifest(), o);
+  if (o.running.plan.empty() && o.checkpoints.resume) o.running.plan = folder.own_plan();
   if (o.running.plan.empty())
     throw UsageError(
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "
@@ -135,9 +129,9 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
     throw UsageError("--trace needs all ranks in one process: leave --comm mpi or --trace out");
   const Runnable runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
-  make_folder(o.output);
-  StepLog log(session, runnable, o.output, training.threads);
-  if (o.running.comm == "local") log.open();
+  if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
+  StepLog log(session, runnable, folder, training.threads);
+  folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
   training.steps = o.steps;
   training.optimizer = {.rate = o.rate,
                         .final_ratio = o.final_ratio,
@@ -154,21 +148,37 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
   training.stop = &interrupt.stopped();
 
   auto& out = session.terminal.out;
-  if (!session.common.json && o.running.comm == "local")
+  training.begin = [&, begin = training.begin] {
+    if (begin) begin();
+    if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
+    if (o.checkpoints.resume)
+      log.tell(folder.checkpoint() ? fmt::format("going on from {}", folder.checkpoint()->path().string())
+                                   : "no checkpoint is there yet: starting with step 0");
+  };
   RunResult result = train(training);
   result.measured.device = inspect_machine().cpu;
   result.measured.build = version_text();
-  if (result.steps == 0) return result.stopped ? ExitCode::interrupted : ExitCode::ok;  // not world rank 0
+  // A run that was asked to end, and is saved, has done what it should; Ctrl-C is told apart.
+  const bool interrupted =
+      result.stopped && folder.end_reason().empty() && (interrupt.signal() == SIGINT || !folder.saves());
+  const ExitCode code = interrupted ? ExitCode::interrupted : ExitCode::ok;
+  if (!result.first_rank) return code;
+  if (result.steps == 0) {
+    if (session.common.json)
+      print_json(
+          session, "run",
+          {{"plan", plan_key(runnable.file().plan)}, {"steps", log.steps()}, {"stopped", result.stopped}});
+    else
+      out << (result.stopped ? "stopped before the first step\n"
+                             : "nothing to do: all steps are done; --steps N asks for more\n");
+    return code;
+  }
 
   const bool whole = o.running.comm == "local";  // of MPI ranks, each has only its own timeline
   std::optional<TimelineComparison> comparison;
   if (whole) comparison = compare(runnable.graph(), runnable.predicted(), result.measured);
-  if (!o.output.empty()) {
-    const std::filesystem::path folder = o.output;
-    save_plan_file(folder / "plan.json", runnable.file());
-    if (whole) save_timeline(folder / "timeline.json", result.measured);
-  }
+  if (whole && !o.output.empty()) save_timeline(o.output + "/timeline.json", result.measured);
   if (!o.trace.empty() && whole)
     write_trace(o.trace,
                 trace_events(runnable.graph(), runnable.predicted(), {.prefix = "predicted stage"}) + "," +
@@ -184,7 +194,8 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
       out << "\nthe last step, predicted and measured:\n\n";
       print_comparison(session, *comparison);
     }
-    if (result.stopped) out << "\nstopped: asked to\n";
+    if (result.stopped)
+      out << fmt::format("\nstopped: {}\n", folder.end_reason().empty() ? "asked to" : folder.end_reason());
     if (whole || !o.output.empty()) out << '\n';
     if (!o.output.empty()) out << "written: " << o.output << '\n';
     if (o.profile.empty())
@@ -194,7 +205,7 @@ ExitCode run(Session& session, const RunVerbOptions& o) {
     else if (whole && !o.output.empty())
       out << fmt::format("next: sextant compare {} {} --profile {}\n", o.running.plan, o.output, o.profile);
   }
-  return result.stopped ? ExitCode::interrupted : ExitCode::ok;
+  return code;
 }
 
 }  // namespace
@@ -211,7 +222,9 @@ Verb run_verb() {
       .examples = {{"a small plan",
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},
-                   {"three steps of it", "sextant run tiny.json --steps 3"}},
+                   {"three steps of it", "sextant run tiny.json --steps 3"},
+                   {"saved every 2 of 4 steps", "sextant run tiny.json --steps 4 --save-every 2 -o tiny-run"},
+                   {"two steps more", "sextant run -o tiny-run --resume --steps 6"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<RunVerbOptions>();
         add_running_options(app, o->running);
@@ -263,14 +276,15 @@ Verb run_verb() {
         add_text(app,
                  {.flag = "-o,--output",
                   .metavar = "DIR",
-                  .text = "folder for steps.jsonl, plan.json and timeline.json"},
+                  .text = "folder for steps.jsonl, plan.json, timeline.json and checkpoints"},
                  o->output);
         add_text(app,
                  {.flag = "--trace",
                   .metavar = "FILE",
                   .text = "predicted and measured timeline for Perfetto (.json or .json.gz)"},
                  o->trace);
-        return [o](Session& session) { return run(session, *o); };
+        add_checkpoint_options(app, o->checkpoints);
+        return [o, &app](Session& session) { return run(session, app, *o); };
       }};
 }
 

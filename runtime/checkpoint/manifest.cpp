@@ -184,6 +184,10 @@ std::vector<Problem> validate(const Manifest& m) {
   return problems;
 }
 
+std::string with_digest(std::string_view rest) {
+  return fmt::format("{}{}{}{}", kFirstLine, digest(rest), kAfter, rest);
+}
+
 std::string manifest_text(const Manifest& m) {
   Document d;
   d.clock = m.clock, d.dtype = m.dtype, d.optimizer = m.optimizer, d.random = {m.seed}, d.plan = m.plan;
@@ -197,7 +201,7 @@ std::string manifest_text(const Manifest& m) {
   j.erase("digest");
   std::string rest = j.dump().substr(1);
   rest += '\n';
-  return fmt::format("{}{}{}{}", kFirstLine, digest(rest), kAfter, rest);
+  return with_digest(rest);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& file) {

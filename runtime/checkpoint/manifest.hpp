@@ -63,6 +63,8 @@ void from_json(const nlohmann::json&, OptimizerSpec&);
 // Every tensor of the plan's model is there, each element once, and nothing else.
 std::vector<Problem> validate(const Manifest&);
 
+// A text that begins with the digest of `rest`, which begins behind the brace of an object.
+std::string with_digest(std::string_view rest);
 std::string manifest_text(const Manifest&);
 // Throws ConfigError naming `file`: damaged, not a manifest, or one whose parts contradict each other.
 Manifest parse_manifest(std::string_view text, const std::string& file);

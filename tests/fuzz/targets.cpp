@@ -12,6 +12,7 @@
 #include "core/stack_spec.hpp"
 #include "core/topology.hpp"
 #include "core/work.hpp"
+#include "runtime/checkpoint/manifest.hpp"
 
 namespace sextant::fuzz {
 namespace {
@@ -115,6 +116,15 @@ void runs_csv(std::string_view text) {
     SEXTANT_CHECK(r.training.global_batch % (r.plan.micro_batch * r.plan.dp) == 0, "batch");
     SEXTANT_CHECK(parameter_counts(r.model).total > 0, "counts overflow");
   }
+}
+
+void manifest(std::string_view text) {
+  (void)accepts([&] { (void)parse_manifest(text, "fuzz"); });
+  (void)accepts([&] { (void)parse_extents(text, "fuzz"); });
+  Manifest m;  // the digest stops damage, so let the text have the one that fits
+  if (!accepts([&] { m = parse_manifest(with_digest(text), "fuzz"); })) return;
+  SEXTANT_CHECK(validate(m).empty(), "an unlawful manifest was accepted");
+  SEXTANT_CHECK(parse_manifest(manifest_text(m), "again") == m, "manifest round trip");
 }
 
 void set_path(std::string_view text) {

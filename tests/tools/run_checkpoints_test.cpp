@@ -1,0 +1,160 @@
+// `sextant run` with checkpoints, as its user sees it: what goes on, what is refused, and what ends a run well.
+#include <csignal>
+#include <thread>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/run_folder.hpp"
+#include "tests/tools/bad_input.hpp"
+
+namespace sextant {
+namespace {
+
+using namespace bad_input;
+
+class RunCheckpoints : public BadInput {
+ protected:
+  RunCheckpoints() {
+    make("two.json", "dp2.z1.mbs2");
+    make("tp.json", "tp2.sp.mbs2");
+  }
+  static void make(const std::string& file, const std::string& key,
+                   const std::string& model = "stories-260k") {
+    call({"simulate", "--model", model, "--cluster", "laptop", "--stack", "sextant", "--seq-len", "32",
+          "--global-batch", "4", "--plan", key, "-o", file});
+    ASSERT_TRUE(fs::exists(file));
+  }
+  // A rate that does not depend on how many steps are asked for.
+  static Outcome run(const Words& more) { return call(Words{"run", "--lr-final-ratio", "1"} + more); }
+  static void good(const Words& more) {
+    const Outcome o = run(more);
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+  }
+  static std::vector<json> steps(const std::string& folder) {
+    std::vector<json> all;
+    std::istringstream lines(text_of(folder + "/steps.jsonl"));
+    for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+    return all;
+  }
+  static std::vector<double> losses(const std::string& folder) {
+    std::vector<double> all;
+    for (const json& step : steps(folder)) {
+      EXPECT_EQ(step.at("step"), all.size()) << "each step once, in order";
+      all.push_back(step.at("loss"));
+    }
+    return all;
+  }
+  static std::vector<std::int64_t> saved(const std::string& folder) {
+    std::vector<std::int64_t> all;
+    for (const auto& c : committed_checkpoints(folder)) all.push_back(c.step);
+    return all;
+  }
+};
+
+TEST_F(RunCheckpoints, GoesOnWhereItWas) {
+  good({"two.json", "--steps", "6", "-o", "whole"});
+  good({"two.json", "--steps", "4", "-o", "halves"});
+  EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4}));
+  good({"-o", "halves", "--resume", "--steps", "6"});
+  EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4, 6}));
+  EXPECT_EQ(losses("halves"), losses("whole"));
+  EXPECT_EQ(losses("whole").size(), 6U);
+  const Outcome nothing = run({"-o", "halves", "--resume"});
+  EXPECT_EQ(nothing.code, ExitCode::ok) << nothing.err;
+  EXPECT_NE(nothing.out.find("nothing to do"), std::string::npos) << nothing.out;
+  EXPECT_EQ(losses("halves"), losses("whole")) << "and nothing was done";
+}
+
+TEST_F(RunCheckpoints, GoesOnUnderAnotherPlanAndKeepsItsOptions) {
+  good({"two.json", "--steps", "3", "-o", "run", "--lr", "0.007", "--seed", "5"});
+  good({"tp.json", "-o", "run", "--resume", "--steps", "5"});
+  ASSERT_EQ(losses("run").size(), 5U);
+  for (const json& step : steps("run")) EXPECT_DOUBLE_EQ(step.at("lr"), 0.007);
+  json plan;
+  std::ifstream("run/plan.json") >> plan;
+  EXPECT_EQ(plan.at("plan").at("tp"), 2) << "its own plan from now on";
+  EXPECT_EQ(Checkpoint::open("run").manifest().seed, 5);
+  good({"-o", "run", "--resume", "--steps", "6"});
+}
+
+TEST_F(RunCheckpoints, StepsThatAKilledRunWroteBeyondItsCheckpointAreDoneAgain) {
+  good({"two.json", "--steps", "6", "-o", "whole"});
+  good({"two.json", "--steps", "4", "-o", "killed"});
+  std::ofstream("killed/steps.jsonl", std::ios::app) << R"({"step": 4, "loss": 0})"
+                                                     << "\n{\"step\": 5, \"lo";
+  good({"-o", "killed", "--resume", "--steps", "6"});
+  EXPECT_EQ(losses("killed"), losses("whole"));
+}
+
+TEST_F(RunCheckpoints, AnEarlierCheckpointSetsLaterOnesAside) {
+  good({"two.json", "--steps", "12", "--save-every", "4", "--keep-last", "9", "-o", "run"});
+  const auto before = saved("run");
+  ASSERT_GE(before.size(), 2U);
+  const std::vector<double> whole = losses("run");
+  good({"-o", "run", "--resume", "--resume-step", std::to_string(before[0]), "--steps", "12"});
+  EXPECT_EQ(saved("run"), (std::vector<std::int64_t>{before[0], 12}));
+  EXPECT_TRUE(fs::exists("run/checkpoints/aside-step-00000012"));
+  EXPECT_EQ(losses("run"), whole);
+  refused({"run", "-o", "run", "--resume", "--resume-step", "5"}, ExitCode::bad_input,
+          {"run", "no checkpoint of step 5", "one of"});
+}
+
+TEST_F(RunCheckpoints, WithoutACheckpointItStarts) {
+  good({"two.json", "--steps", "2", "-o", "new", "--resume"});
+  EXPECT_EQ(losses("new").size(), 2U);
+  good({"two.json", "--steps", "2", "-o", "unsaved", "--no-save"});
+  EXPECT_TRUE(saved("unsaved").empty());
+  good({"-o", "unsaved", "--resume", "--steps", "3"});
+  EXPECT_EQ(losses("unsaved").size(), 3U);
+}
+
+TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
+  good({"two.json", "--steps", "100000000", "-o", "limited", "--time-limit-s", "0.3"});
+  ASSERT_EQ(saved("limited").size(), 1U);
+  EXPECT_EQ(saved("limited")[0], static_cast<std::int64_t>(losses("limited").size()));
+
+  const auto end_by = [&](const std::string& folder, const Words& more, const auto& how) {
+    std::jthread other([&] {
+      while (!fs::exists(folder + "/steps.jsonl") || text_of(folder + "/steps.jsonl").empty())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      how();
+    });
+    const Outcome o = run(Words{"two.json", "--steps", "100000000", "-o", folder} + more);
+    EXPECT_EQ(saved(folder).size(), 1U);
+    EXPECT_EQ(saved(folder).back(), static_cast<std::int64_t>(losses(folder).size()));
+    EXPECT_NE(o.out.find("stopped: "), std::string::npos);
+    return o.code;
+  };
+  EXPECT_EQ(end_by("by-file", {"--stop-file", "stop"}, [] { std::ofstream("stop") << ""; }), ExitCode::ok);
+  EXPECT_EQ(end_by("by-term", {}, [] { std::raise(SIGTERM); }), ExitCode::ok);
+  EXPECT_EQ(end_by("by-usr1", {}, [] { std::raise(SIGUSR1); }), ExitCode::ok);
+  EXPECT_EQ(end_by("by-int", {}, [] { std::raise(SIGINT); }), ExitCode::interrupted) << "saved all the same";
+}
+
+TEST_F(RunCheckpoints, WhatIsRefused) {
+  good({"two.json", "--steps", "2", "-o", "run"});
+  usage({"run", "two.json", "--resume"}, {"add -o DIR"});
+  usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
+  usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
+  usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume goes on with it"});
+  usage({"run", "two.json", "-o", "folder", "--stop-file", "two.json"}, {"--stop-file", "remove it"});
+  make("large.json", "dp2.z1.mbs2", "stories-15m");
+  bad_file({"run", "large.json", "-o", "run", "--resume"},
+           {"large.json", "model.hidden", "found 288, expected 64", "checkpoint of another model"});
+  {
+    const RunLock held("run");
+    usage({"run", "-o", "run", "--resume", "--steps", "3"},
+          {"-o", "no other run writes into", "process " + std::to_string(::getpid())});
+  }
+  const std::string file = "run/checkpoints/step-00000002/rank-00001.safetensors";
+  std::string bytes = text_of(file);
+  bytes[bytes.size() - 9] ^= 4;
+  write(file, bytes);
+  const std::string log = text_of("run/steps.jsonl"), plan = text_of("run/plan.json");
+  bad_file({"run", "tp.json", "-o", "run", "--resume", "--steps", "3"},
+           {file, "model.", "expected digest", "there is none before it"});
+  EXPECT_EQ(text_of("run/steps.jsonl"), log);
+  EXPECT_EQ(text_of("run/plan.json"), plan) << "nothing is overwritten";
+}
+
+}  // namespace
+}  // namespace sextant

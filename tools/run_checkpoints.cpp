@@ -1,0 +1,187 @@
+#include "tools/run_checkpoints.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "core/file_io.hpp"
+#include "tools/options.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kSteps = "steps.jsonl";
+constexpr std::uintmax_t kLargestLog = std::uintmax_t{1} << 34;
+
+// The lines of the steps before `step`, each once; what a killed run wrote beyond them, or half, is left out.
+std::string lines_before(const fs::path& file, std::int64_t step) {
+  std::string kept;
+  if (!fs::exists(file)) return kept;
+  const std::string text = read_text_file(file, kLargestLog);
+  std::int64_t next = 0;
+  for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    const auto line = nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
+                                            text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const auto number = line.is_object() ? line.find("step") : line.end();
+    if (!line.is_object() || number == line.end() || !number->is_number_integer()) continue;
+    const auto found = number->get<std::int64_t>();
+    if (found < next || found >= step) continue;
+    kept.append(text, at, end + 1 - at);
+    next = found + 1;
+  }
+  return kept;
+}
+
+}  // namespace
+
+void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
+  add_number(app,
+             {.flag = "--save-every",
+              .metavar = "N",
+              .text = "steps from checkpoint to checkpoint; 0 = only where the run ends",
+              .min = 0,
+              .max = 1e9},
+             o.save_every);
+  add_number(
+      app, {.flag = "--keep-last", .metavar = "N", .text = "checkpoints that are kept", .min = 1, .max = 1e6},
+      o.keep_last);
+  add_number(app,
+             {.flag = "--keep-every",
+              .metavar = "N",
+              .text = "of every N steps one more checkpoint is kept; 0 = none",
+              .min = 0,
+              .max = 1e9},
+             o.keep_every);
+  add_flag(app, {.flag = "--no-save", .metavar = "", .text = "write no checkpoint into -o"}, o.no_save);
+  add_flag(app,
+           {.flag = "--resume",
+            .metavar = "",
+            .text = "go on from the newest checkpoint in -o, under its own plan or the given one"},
+           o.resume);
+  add_number(app,
+             {.flag = "--resume-step",
+              .metavar = "N",
+              .text = "with --resume: from this checkpoint; later ones are set aside; -1 = the newest",
+              .min = -1,
+              .max = 1e9},
+             o.resume_step);
+  add_number(app,
+             {.flag = "--time-limit-s",
+              .metavar = "S",
+              .text = "seconds after which the run saves and ends; 0 = none",
+              .unit = "s",
+              .min = 0,
+              .max = 1e9},
+             o.time_limit_s);
+  add_text(
+      app,
+      {.flag = "--stop-file", .metavar = "FILE", .text = "the run saves and ends when this file appears"},
+      o.stop_file);
+}
+
+RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
+    : folder_(folder), flags_(flags) {
+  if (folder.empty()) {
+    if (flags.resume || flags.resume_step >= 0 || flags.save_every > 0 || flags.keep_every > 0)
+      throw UsageError("checkpoints are in the folder of the run: add -o DIR");
+    return;
+  }
+  if (flags.resume_step >= 0 && !flags.resume) throw UsageError("--resume-step goes with --resume");
+  if (!flags.stop_file.empty() && fs::exists(flags.stop_file))
+    throw ConfigError(Problem{"--stop-file", "", flags.stop_file, "a file that is not there yet",
+                              "it would end the run at once: remove it"});
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error || !fs::is_directory(folder_))
+    throw ConfigError(Problem{"-o", "", folder, "a folder that can be made and written", error.message()});
+  const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
+  if (used && !flags.resume)
+    throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",
+                              "there is one: --resume goes on with it; or name another folder"});
+  if (!flags.resume) return;
+  if (flags.resume_step >= 0)
+    checkpoint_.emplace(Checkpoint::open(folder_, flags.resume_step));
+  else
+    checkpoint_ = Checkpoint::open_newest(folder_);
+}
+
+RunFolder::~RunFolder() {
+  if (steps_fd_ >= 0) ::close(steps_fd_);
+}
+
+std::string RunFolder::own_plan() const {
+  const fs::path plan = folder_ / "plan.json";
+  return !folder_.empty() && fs::exists(plan) ? plan.string() : "";
+}
+
+// Nothing of an older run is touched before the new one has its state.
+void RunFolder::begin() {
+  clear_leftovers(folder_);
+  const std::int64_t step = checkpoint_ ? checkpoint_->manifest().clock.step : 0;
+  if (checkpoint_) set_aside_after(folder_, step);
+  const fs::path steps = folder_ / kSteps;
+  write_file_atomic(steps, lines_before(steps, step));
+  steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (steps_fd_ < 0)
+    throw ConfigError(
+        Problem{steps.string(), "", "cannot be written", "a folder one may write to", std::strerror(errno)});
+  save_plan_file(folder_ / "plan.json", save_.plan);
+}
+
+void RunFolder::add_step(const std::string& line) {
+  if (steps_fd_ < 0) return;
+  const std::string whole = line + '\n';
+  if (::write(steps_fd_, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size()))
+    throw BackendError("steps.jsonl: writing failed (disk full?)");
+}
+
+void RunFolder::sync() const {
+  if (steps_fd_ >= 0 && ::fsync(steps_fd_) != 0)
+    throw BackendError(fmt::format("steps.jsonl: {}", std::strerror(errno)));
+}
+
+bool RunFolder::time_to_stop() {
+  const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  std::error_code error;
+  if (flags_.time_limit_s > 0 && s >= flags_.time_limit_s)
+    reason_ = fmt::format("the time limit of {} s", flags_.time_limit_s);
+  else if (!flags_.stop_file.empty() && fs::exists(flags_.stop_file, error))
+    reason_ = fmt::format("{} is there", flags_.stop_file);
+  return !reason_.empty();
+}
+
+void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed,
+                       std::function<void(const std::string&)> tell) {
+  if (flags_.time_limit_s > 0 || !flags_.stop_file.empty())
+    run.time_to_stop = [this] { return time_to_stop(); };
+  if (folder_.empty()) return;
+  run.resume = checkpoint();
+  save_.run = folder_;
+  save_.every = flags_.save_every;
+  save_.keep = {.last = flags_.keep_last, .every = flags_.keep_every};
+  save_.plan = plan;
+  save_.seed = seed;
+  save_.before_commit = [this] { sync(); };
+  save_.on_event = [tell = std::move(tell)](const SaveEvent& e) {
+    if (!e.error.empty())
+      std::cerr << fmt::format("sextant run: checkpoint of step {}: {}\n", e.step, e.error);
+    if (e.bytes > 0)
+      tell(fmt::format(
+          "checkpoint of step {}: {:.1f} MiB in {:.2f} s beside training, which stood still for {:.4f} s",
+          e.step, static_cast<double>(e.bytes) / (1 << 20), e.writing.v, e.pause.v));
+  };
+  save_.on_problem = [](const std::string& what) {
+    std::cerr << fmt::format("sextant run: {}; training goes on\n", what);
+  };
+  if (saves()) run.save = &save_;
+  run.claim = [this] { lock_.emplace(folder_); };
+  run.begin = [this] { begin(); };
+}
+
+}  // namespace sextant

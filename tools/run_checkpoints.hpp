@@ -1,0 +1,72 @@
+// The folder of a run, `sextant run -o DIR`: who may write into it, what is there to go on from, its steps.jsonl, when the
+// run is saved and when it is to end.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/plan_file.hpp"
+#include "runtime/training_run.hpp"
+
+namespace sextant {
+
+struct CheckpointFlags {
+  bool resume = false, no_save = false;
+  int resume_step = -1;  // -1: the newest
+  int save_every = 0, keep_last = 2, keep_every = 0;
+  double time_limit_s = 0;
+  std::string stop_file;
+};
+void add_checkpoint_options(CLI::App&, CheckpointFlags&);
+
+class RunFolder {
+ public:
+  // Makes the folder. Throws when it cannot be used as the flags ask: ConfigError or UsageError. Nothing else is
+  // written before the run begins. An empty name: a run that leaves nothing behind.
+  RunFolder(const std::string& folder, const CheckpointFlags&);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  // What the run goes on from; null when it starts.
+  const Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
+  // Of the plan that the run had last; empty when there is none.
+  std::string own_plan() const;
+
+  // Fills the run's hooks for saving, resuming and ending. Reports go to `tell` (one line each, on the first rank) and, when
+  // something is wrong, to stderr.
+  void attach(TrainingRun&, const PlanFile&, std::int64_t seed, std::function<void(const std::string&)> tell);
+
+  // A line of steps.jsonl; of MPI ranks only the first has any.
+  void add_step(const std::string& line);
+  // Why the run was to end before its last step; empty when it was not these.
+  std::string end_reason() const { return reason_; }
+  bool saves() const { return !folder_.empty() && !flags_.no_save; }
+
+ private:
+  void begin();
+  bool time_to_stop();
+  void sync() const;
+
+  std::filesystem::path folder_;
+  CheckpointFlags flags_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::optional<Checkpoint> checkpoint_;
+  std::optional<RunLock> lock_;
+  CheckpointOptions save_;
+  std::string reason_;
+  int steps_fd_ = -1;
+};
+
+// Options that were not given are those of the run that goes on.
+template <class T, class U>
+void adopt(const CLI::App& app, const char* flag, T& option, const U& saved) {
+  if (app.get_option(flag)->count() == 0) option = static_cast<T>(saved);
+}
+
+}  // namespace sextant
