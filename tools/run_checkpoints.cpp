@@ -171,7 +171,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.on_event = [tell = std::move(tell)](const SaveEvent& e) {
     if (!e.error.empty())
       std::cerr << fmt::format("sextant run: checkpoint of step {}: {}\n", e.step, e.error);
-    if (e.bytes > 0)
+    if (e.committed)
       tell(fmt::format(
           "checkpoint of step {}: {:.1f} MiB in {:.2f} s beside training, which stood still for {:.4f} s",
           e.step, static_cast<double>(e.bytes) / (1 << 20), e.writing.v, e.pause.v));

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/saver.hpp"
 
 #include <algorithm>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -12,6 +13,7 @@
 #include "core/file_io.hpp"
 #include "core/safetensors.hpp"
 #include "runtime/checkpoint/file_header.hpp"
+#include "runtime/communicator.hpp"
 
 namespace sextant {
 namespace {
@@ -50,20 +52,25 @@ CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Optimiz
   next_.plan = options.plan;
 }
 
-CheckpointSaver::~CheckpointSaver() = default;
+CheckpointSaver::~CheckpointSaver() { abandoned_ = true; }
 
 std::array<double, CheckpointSaver::kVotes> CheckpointSaver::votes() {
   look();
-  return {job_ == Job::none ? 0.0 : 1.0, failed_ ? 1.0 : 0.0};
+  return {busy_ ? 1.0 : 0.0, failed_ ? 1.0 : 0.0};
 }
 
 // What every rank decides here follows from the sums alone, so all decide alike.
 void CheckpointSaver::heard(std::span<const double> sums) {
-  const bool busy = sums[0] > 0;
+  const bool busy = sums[0] > 0, failed = sums[1] > 0;
   may_stage_ = !busy && !outstanding_;
-  if (busy || !outstanding_) return;
+  if (!outstanding_) return;
+  if (failed) abandoned_ = true;
+  if (busy) return;
   outstanding_ = failed_ = false;
-  if (rank_ == 0) close(static_cast<std::int64_t>(sums[1]));
+  if (rank_ != 0 || !failed) return;
+  // Nobody writes into the folder any more.
+  start([this] { discard_unfinished(options_.run, event_.step); });
+  report();
 }
 
 Seconds CheckpointSaver::save_if_due() {
@@ -74,18 +81,22 @@ Seconds CheckpointSaver::save_if_due() {
 }
 
 void CheckpointSaver::stage() {
-  const auto start = Clock::now();
+  const auto start_time = Clock::now();
   trainer_.finish();  // the update that the last step has left
   staged_.copy_from(trainer_.state(), trainer_.device(), stream_);
   next_.clock = trainer_.clock();
   if (rank_ == 0 && options_.data) next_.data = options_.data(next_.clock.step);
   event_ = {};
-  event_.step = next_.clock.step, event_.pause = since(start);
+  event_.step = next_.clock.step, event_.pause = since(start_time);
   began_ = Clock::now();
-  outstanding_ = true, may_stage_ = due_ = false;
-  start_job(Job::writing, [this] { write_file(); });
+  outstanding_ = true, may_stage_ = due_ = abandoned_ = false;
+  start([this] {
+    write_file();
+    if (rank_ == 0) commit();
+  });
 }
 
+// The file has its name when it is whole.
 void CheckpointSaver::write_file() const {
   const fs::path folder = unfinished_path(options_.run, next_.clock.step);
   fs::create_directories(folder);
@@ -102,28 +113,28 @@ void CheckpointSaver::write_file() const {
                          piece.data[f]});
     }
   }
-  write_safetensors(folder / file_of(rank_), tensors,
+  const fs::path path = folder / file_of(rank_), part = path.string() + ".part";
+  write_safetensors(part, tensors,
                     {{kExtentsKey, extents_text(extents)}, {kStepKey, std::to_string(next_.clock.step)}});
   at(SavePoint::file_written);
+  fs::rename(part, path);
 }
 
-void CheckpointSaver::close(std::int64_t ranks_failed) {
-  start_job(Job::closing, [this, ranks_failed] {
-    try {
-      if (ranks_failed > 0)
-        throw BackendError(fmt::format("{} of {} ranks could not write their part", ranks_failed, world_));
-      commit();
-    } catch (...) {
-      discard_unfinished(options_.run, next_.clock.step);
-      throw;
+void CheckpointSaver::wait_for_files() const {
+  const fs::path folder = unfinished_path(options_.run, next_.clock.step);
+  auto pause = std::chrono::milliseconds(1);
+  for (int rank = 0; rank < world_;) {
+    if (fs::exists(folder / file_of(rank))) {
+      ++rank;
+      continue;
     }
-    at(SavePoint::drop_old);
-    drop_old_checkpoints(options_.run, options_.keep);
-  });
+    if (abandoned_) throw BackendError(fmt::format("rank {} has not written its part", rank));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(100));
+  }
 }
 
-void CheckpointSaver::commit() const {
-  at(SavePoint::write_manifest);
+Manifest CheckpointSaver::collect() const {
   Manifest manifest = next_;
   const fs::path folder = unfinished_path(options_.run, manifest.clock.step);
   for (int rank = 0; rank < world_; ++rank) {
@@ -137,17 +148,29 @@ void CheckpointSaver::commit() const {
     manifest.files.push_back({file_of(rank), static_cast<std::int64_t>(fs::file_size(path)),
                               digest(file_header(path)), parse_extents(extents->second, path.string())});
   }
+  return manifest;
+}
+
+void CheckpointSaver::commit() {
+  wait_for_files();
+  at(SavePoint::write_manifest);
+  const Manifest manifest = collect();
   const std::string text = manifest_text(manifest);
   (void)parse_manifest(text, "what the ranks have written");  // never commit what could not be read again
-  write_file_atomic(folder / kManifestName, text);
+  write_file_atomic(unfinished_path(options_.run, manifest.clock.step) / kManifestName, text);
+  event_.bytes = static_cast<std::int64_t>(text.size());
+  for (const StoredFile& file : manifest.files) event_.bytes += file.bytes;
   if (options_.before_commit) options_.before_commit();
   at(SavePoint::commit);
   commit_checkpoint(options_.run, manifest.clock.step);
+  event_.committed = true;
+  event_.writing = since(began_);
   at(SavePoint::committed);
+  drop_old_checkpoints(options_.run, options_.keep);
 }
 
-void CheckpointSaver::start_job(Job job, std::function<void()> work) {
-  job_ = job;
+void CheckpointSaver::start(std::function<void()> work) {
+  busy_ = true;
   running_ = std::async(std::launch::async, [work = std::move(work)] {
     yield_to_others();
     work();
@@ -155,43 +178,46 @@ void CheckpointSaver::start_job(Job job, std::function<void()> work) {
 }
 
 void CheckpointSaver::look() {
-  if (job_ == Job::none || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-  const Job done = std::exchange(job_, Job::none);
+  if (!busy_ || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  busy_ = false;
   std::string error;
   try {
     running_.get();
   } catch (const std::exception& e) {
     error = e.what();
   }
-  if (done == Job::writing) {
-    failed_ = !error.empty();
-    if (failed_ && options_.on_problem)
-      options_.on_problem(fmt::format("rank {}: checkpoint of step {}: {}", rank_, event_.step, error));
-    return;
-  }
-  // A commit that was followed by a failure is one all the same.
-  const fs::path path = checkpoint_path(options_.run, event_.step);
-  event_.writing = since(began_);
+  if (!outstanding_) return;  // an unfinished folder has been removed, as far as it could
   event_.error = error;
-  if (std::error_code none; fs::exists(path, none)) {
+  if (event_.committed) {  // whatever came after it
     committed_ = event_.step;
-    for (const auto& entry : fs::directory_iterator(path, none))
-      event_.bytes += static_cast<std::int64_t>(entry.file_size(none));
+    return report();
   }
-  if (options_.on_event) options_.on_event(event_);
+  failed_ = !error.empty();
+  if (failed_ && options_.on_problem)
+    options_.on_problem(fmt::format("rank {}: checkpoint of step {}: {}", rank_, event_.step, error));
+}
+
+void CheckpointSaver::report() {
+  if (rank_ == 0 && options_.on_event) options_.on_event(event_);
 }
 
 void CheckpointSaver::wait() {
-  if (job_ != Job::none) running_.wait();
+  if (busy_) running_.wait();
   look();
+}
+
+void CheckpointSaver::exchange() {
+  auto all = votes();
+  trainer_.agree(all);
+  heard(all);
 }
 
 void CheckpointSaver::finish() {
   const auto settle = [&] {
+    if (rank_ != 0) wait();  // the first rank's thread waits for the others, unless they have failed
+    exchange();
     wait();
-    auto all = votes();
-    trainer_.agree(all);
-    heard(all);
+    exchange();
     wait();
   };
   const auto committed = [&] {
@@ -203,9 +229,10 @@ void CheckpointSaver::finish() {
   if (committed()) return;
   stage();
   settle();
-  if (!committed())
-    throw BackendError(fmt::format("the checkpoint of step {} could not be written{}{}", event_.step,
-                                   event_.error.empty() ? "" : ": ", event_.error));
+  if (committed()) return;
+  if (rank_ != 0) throw Aborted("the last checkpoint could not be written; rank 0 says why");
+  throw BackendError(
+      fmt::format("the checkpoint of step {} could not be written: {}", event_.step, event_.error));
 }
 
 }  // namespace sextant

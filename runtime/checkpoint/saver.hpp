@@ -1,11 +1,12 @@
 // When is a run saved, and when is that a checkpoint? Each rank copies its state while training stands still; a thread of its
-// own writes it to a file of an unfinished folder while training goes on. Ranks tell each other at the beginning of each step how
-// far they are; when all have written, the first rank checks that their files make up the model, writes the manifest
-// and gives the folder its name, in one rename. Nothing waits for the disk but the last save of a run: one that is
-// due while another is being written is put off, and one that fails is reported and left to the next.
+// own writes it to a file of an unfinished folder while training goes on. The first rank's thread waits for all the files,
+// checks that they make up the model, writes the manifest and gives the folder its name, in one rename. At the
+// beginning of each step ranks tell each other how far they are; no training waits for a disk but in the last save of a
+// run: a save that is due while another is under way is put off, and one that fails is reported and left to the next.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -26,13 +27,14 @@ namespace sextant {
 struct SaveEvent {
   std::int64_t step = 0;
   std::int64_t bytes = 0;
-  Seconds pause;      // of training, on this rank
-  Seconds writing;    // from there to the commit, beside training
-  std::string error;  // empty: committed
+  Seconds pause;    // of training, on this rank
+  Seconds writing;  // from there to the commit, beside training
+  bool committed = false;
+  std::string error;  // why not; or what went wrong behind the commit
 };
 
 // Places at which tests slow the disk down, let it fail, or end the process.
-enum class SavePoint : std::uint8_t { write_file, file_written, write_manifest, commit, committed, drop_old };
+enum class SavePoint : std::uint8_t { write_file, file_written, write_manifest, commit, committed };
 
 struct CheckpointOptions {
   std::filesystem::path run;
@@ -68,14 +70,16 @@ class CheckpointSaver {
   void finish();
 
  private:
-  enum class Job : std::uint8_t { none, writing, closing };
   void stage();
   void write_file() const;
-  void close(std::int64_t ranks_failed);  // on the first rank
-  void commit() const;
-  void start_job(Job, std::function<void()> work);
-  void look();  // has the job ended, and how
+  void commit();                // on the first rank
+  void wait_for_files() const;  // there; throws when they will not come
+  Manifest collect() const;     // there
+  void start(std::function<void()> work);
+  void look();  // has the work ended, and how
   void wait();
+  void exchange();  // of votes, outside of a step
+  void report();
   void at(SavePoint point) const {
     if (options_.at) options_.at(point, rank_);
   }
@@ -88,12 +92,12 @@ class CheckpointSaver {
   Manifest next_;  // of the state that is staged, without files
   SaveEvent event_;
   std::chrono::steady_clock::time_point began_ = {};
-  bool outstanding_ = false;  // staged, and not everyone has written it
+  bool outstanding_ = false;  // staged, and not everyone is done with it
   bool may_stage_ = true, due_ = false;
-  bool failed_ = false;                    // of this rank's part
+  bool busy_ = false, failed_ = false;     // of this rank's part
+  std::atomic<bool> abandoned_ = false;    // no use to wait for the others' files
   std::optional<std::int64_t> committed_;  // known to the first rank
-  Job job_ = Job::none;
-  std::future<void> running_;  // last: ends before the rest goes
+  std::future<void> running_;              // last: ends before the rest goes
 };
 
 }  // namespace sextant
