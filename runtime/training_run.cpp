@@ -112,6 +112,20 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   }
 }
 
+// The spans of every stage from the first of its ranks, on all processes: each has its own rank's.
+void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<Span>& spans) {
+  const RankGrid grid(graph.plan);
+  const int stage = grid.coord(world.rank()).pp;
+  bool first = true;
+  for (int r = 0; r < world.rank(); ++r) first = first && grid.coord(r).pp != stage;
+  std::vector<double> times(2 * spans.size(), 0.0);
+  for (OpId op = 0; op < spans.size() && first; ++op)
+    if (graph.ops[op].stage == stage) times[2 * op] = spans[op].start, times[2 * op + 1] = spans[op].end;
+  world.all_reduce(times.data(), times.data(), static_cast<std::int64_t>(times.size()), Dtype::fp64,
+                   Reduction::sum, {});
+  for (OpId op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};
+}
+
 }  // namespace
 
 RunResult train(const TrainingRun& run) {
@@ -166,6 +180,7 @@ RunResult train(const TrainingRun& run) {
       for (OpId op = 0; op < run.graph.ops.size(); ++op)
         if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
     }
+    if (run.mpi) share_spans(run.graph, *world.front(), measured.spans);
   }
   return std::move(shared.result);
 }

@@ -1,6 +1,7 @@
 #include "tools/running.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -24,6 +25,15 @@ LinkShape shape_of(const ClusterSpec& c) {
   shape.network_bandwidth = c.fabric.bandwidth * c.fabric.efficiency;
   shape.network_latency = c.fabric.latency;
   return shape;
+}
+
+// Ranks of an MPI job that share this machine, as its launcher says: Open MPI, MPICH and Intel MPI, Slurm. All of them
+// when none says so.
+int ranks_beside(int world) {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"})
+    if (const char* value = std::getenv(variable))
+      if (const int n = std::atoi(value); n > 0) return std::min(n, world);
+  return world;
 }
 
 // All ranks of this process allocate what their stage needs; better to say now that it will not fit.
@@ -117,7 +127,9 @@ TrainingRun Runnable::training() const {
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
   require_memory(graph_, here);
-  run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / here);
+  // Threads of two ranks on one core wait for each other in every matrix product.
+  const int beside = run.mpi ? ranks_beside(file_.plan.world()) : here;
+  run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
   run.device.host_link = options_.shaped ? file_.cluster.device.host_link : BytesPerSecond();
   for (const OpCost& cost : costs_) run.expected.push_back(cost.duration);

@@ -42,7 +42,7 @@ ComparedRun read_run(const std::string& path, const std::string& plan, const Com
   const ExecutionGraph& graph = run.runnable->graph();
   if (is_folder && !std::filesystem::exists(folder / "timeline.json"))
     throw ConfigError(Problem{path, "", "a folder without timeline.json", "a folder of: sextant run -o",
-                              "MPI ranks keep none: run with --comm local"});
+                              "was the run ended before its first step?"});
   run.measured =
       load_timeline(is_folder ? folder / "timeline.json" : folder, graph_hash(graph), graph.ops.size());
   run.comparison = compare(graph, run.runnable->predicted(), run.measured);

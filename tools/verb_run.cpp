@@ -125,8 +125,6 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "
         "--stack sextant -o plan.json");
   check_output("--trace", o.trace, {o.running.plan, o.profile});
-  if (!o.trace.empty() && o.running.comm != "local")
-    throw UsageError("--trace needs all ranks in one process: leave --comm mpi or --trace out");
   const Runnable runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
   if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
@@ -175,34 +173,31 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     return code;
   }
 
-  const bool whole = o.running.comm == "local";  // of MPI ranks, each has only its own timeline
-  std::optional<TimelineComparison> comparison;
-  if (whole) comparison = compare(runnable.graph(), runnable.predicted(), result.measured);
-  if (whole && !o.output.empty()) save_timeline(o.output + "/timeline.json", result.measured);
-  if (!o.trace.empty() && whole)
+  const TimelineComparison comparison = compare(runnable.graph(), runnable.predicted(), result.measured);
+  if (!o.output.empty()) save_timeline(o.output + "/timeline.json", result.measured);
+  if (!o.trace.empty())
     write_trace(o.trace,
                 trace_events(runnable.graph(), runnable.predicted(), {.prefix = "predicted stage"}) + "," +
                     trace_events(runnable.graph(), result.measured,
                                  {.prefix = "measured stage", .first_process = 1000, .memory = false}));
   if (session.common.json) {
-    Json answer = {
-        {"plan", plan_key(runnable.file().plan)}, {"steps", log.steps()}, {"stopped", result.stopped}};
-    if (comparison) answer["comparison"] = comparison_json(*comparison);
-    print_json(session, "run", answer);
+    print_json(session, "run",
+               {{"plan", plan_key(runnable.file().plan)},
+                {"steps", log.steps()},
+                {"stopped", result.stopped},
+                {"comparison", comparison_json(comparison)}});
   } else {
-    if (comparison) {
-      out << "\nthe last step, predicted and measured:\n\n";
-      print_comparison(session, *comparison);
-    }
+    out << "\nthe last step, predicted and measured:\n\n";
+    print_comparison(session, comparison);
     if (result.stopped)
       out << fmt::format("\nstopped: {}\n", folder.end_reason().empty() ? "asked to" : folder.end_reason());
-    if (whole || !o.output.empty()) out << '\n';
+    out << '\n';
     if (!o.output.empty()) out << "written: " << o.output << '\n';
     if (o.profile.empty())
       out << fmt::format(
           "next: sextant profile --for {0} -o profile.json\n      sextant run {0} --profile profile.json\n",
           o.running.plan);
-    else if (whole && !o.output.empty())
+    else if (!o.output.empty())
       out << fmt::format("next: sextant compare {} {} --profile {}\n", o.running.plan, o.output, o.profile);
   }
   return code;

@@ -52,20 +52,23 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, SameBits,
     ::testing::Values(
         // One micro-batch: every ZeRO stage adds the same numbers in the same order.
-        Family{"dp2.z0.mbs4",
-               {"dp2.z1.mbs4", "dp2.z2.mbs4", "dp2.z3.mbs4", "dp2.z3.mbs4.b4K", "dp2.z1.mbs4.b4K.nogr",
-                "dp2.z1.mbs4.nopg", "dp2.z2.mbs4.b1K.nogr.nopg", "dp2.z0.mbs4.b4K", "dp2.z1.mbs4.oo50",
-                "dp2.z3.mbs4.oo100", "dp2.z3.mbs4.po", "dp2.z1.mbs4.ao2", "dp2.z1.mbs4.sel", "dp2.z2.mbs4.full",
-                "dp2.z3.mbs4.full2", "dp2.z3.mbs4.full.po.oo60", "pp2.dp2.z1.mbs4", "pp4.dp2.z2.mbs4.full"}},
+        Family{
+            "dp2.z0.mbs4",
+            {"dp2.z1.mbs4", "dp2.z2.mbs4", "dp2.z3.mbs4", "dp2.z3.mbs4.b4K", "dp2.z1.mbs4.b4K.nogr",
+             "dp2.z1.mbs4.nopg", "dp2.z2.mbs4.b1K.nogr.nopg", "dp2.z0.mbs4.b4K", "dp2.z1.mbs4.oo50",
+             "dp2.z3.mbs4.oo100", "dp2.z3.mbs4.po", "dp2.z1.mbs4.ao2", "dp2.z1.mbs4.sel", "dp2.z2.mbs4.full",
+             "dp2.z3.mbs4.full2", "dp2.z3.mbs4.full.po.oo60", "pp2.dp2.z1.mbs4", "pp4.dp2.z2.mbs4.full"}},
         Family{"dp4.z0.mbs2", {"dp4.z1.mbs2.b4K", "dp4.z2.mbs2", "dp4.z3.mbs2.full", "dp4.z3.mbs2.sd1"}},
         // Several: ZeRO 2 and 3 reduce every one of them, which is another order of summation than to add them first.
-        Family{"dp2.z1.mbs1",
-               {"dp2.z0.mbs1", "pp2.dp2.z1.mbs1", "pp4.dp2.z1.mbs1", "pp2.vp2.dp2.z1.mbs1",
-                "pp2.dp2.z1.mbs1.gpipe", "pp2.dp2.z1.mbs1.zb", "pp2.dp2.z1.mbs1.L1-3", "pp4.dp2.z0.mbs1.full"}},
+        Family{
+            "dp2.z1.mbs1",
+            {"dp2.z0.mbs1", "pp2.dp2.z1.mbs1", "pp4.dp2.z1.mbs1", "pp2.vp2.dp2.z1.mbs1",
+             "pp2.dp2.z1.mbs1.gpipe", "pp2.dp2.z1.mbs1.zb", "pp2.dp2.z1.mbs1.L1-3", "pp4.dp2.z0.mbs1.full"}},
         Family{"dp2.z2.mbs1", {"dp2.z3.mbs1", "dp2.z3.mbs1.b4K.full", "pp2.dp2.z2.mbs1.sel.oo50"}},
         Family{"dp4.z2.mbs1.sd2", {"dp4.z3.mbs1.sd2", "dp4.z3.mbs1.sd2.b4K.full.oo50"}},
-        Family{"tp2.sp.mbs1.dp2.z0",
-               {"tp2.sp.pp2.mbs1.dp2.z1", "tp2.sp.pp2.vp2.mbs1.dp2.z1.full.b4K", "tp2.sp.mbs1.dp2.z1.sel.ao2"}},
+        Family{
+            "tp2.sp.mbs1.dp2.z0",
+            {"tp2.sp.pp2.mbs1.dp2.z1", "tp2.sp.pp2.vp2.mbs1.dp2.z1.full.b4K", "tp2.sp.mbs1.dp2.z1.sel.ao2"}},
         Family{"tp2.cp2.mbs4.dp2.z0", {"tp2.cp2.mbs4.dp2.z3.full", "tp2.cp2.pp2.mbs4.dp2.z1.b4K.oo50"}}));
 
 TEST(SameBits, AnotherSizeOfMicroBatchDiffersByRounding) {
@@ -91,8 +94,8 @@ TEST(Grid, EveryLayoutTrainsTheSameModel) {
             for (const char* recompute : {"", ".sel", ".full", ".full1"})
               for (const char* offload : {"", ".oo50", ".po", ".ao1"}) {
                 const std::string key = "tp" + std::to_string(tp) + sp + ".pp" + std::to_string(pp) + ".dp" +
-                                        std::to_string(dp) + ".z" + std::to_string(zero) + ".mbs1" + recompute +
-                                        offload;
+                                        std::to_string(dp) + ".z" + std::to_string(zero) + ".mbs1" +
+                                        recompute + offload;
                 const ParallelPlan plan = parse_plan_key(key);
                 if (plan.world() > most || number++ % every != 0) continue;
                 if (!small_refuses(plan, how).empty()) {

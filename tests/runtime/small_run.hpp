@@ -50,8 +50,7 @@ inline const StackSpec& small_stack() {
 inline std::vector<Problem> small_refuses(const ParallelPlan& plan, const SmallRun& how) {
   auto problems = validate(plan, how.model, small_training(how));
   if (problems.empty())
-    problems =
-        runtime_refuses(how.model, small_training(how), plan, small_stack(), cpu_reference_kernels());
+    problems = runtime_refuses(how.model, small_training(how), plan, small_stack(), cpu_reference_kernels());
   return problems;
 }
 

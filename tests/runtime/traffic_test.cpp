@@ -63,8 +63,9 @@ class Tapped final : public Communicator {
     if (!mutates(Mutation::roll_all_gather)) return;
     // The first slice of another rank, by one element.
     const std::int64_t first = rank() == 0 ? bytes[0] : 0, n = bytes[rank() == 0 ? 1 : 0];
-    if (n > 4) std::rotate(static_cast<char*>(out) + first, static_cast<char*>(out) + first + 4,
-                           static_cast<char*>(out) + first + n);
+    if (n > 4)
+      std::rotate(static_cast<char*>(out) + first, static_cast<char*>(out) + first + 4,
+                  static_cast<char*>(out) + first + n);
   }
   void broadcast(void* data, std::int64_t bytes, int root, NativeStream stream) override {
     inner_->broadcast(data, bytes, root, stream);
@@ -115,7 +116,8 @@ Traffic predicted(const ExecutionGraph& graph, const RankCoord& at) {
     const Work& work = graph.works[op.work];
     if (op.role == OpRole::sp_reduce && op.stage == at.pp) {  // one call for the weights of each norm
       for (const Operand& o : graph.operands_of(op))
-        if (o.use == OperandUse::gradient && !o.write) ++traffic[{"all_reduce", graph.plan.tp, o.end - o.begin}];
+        if (o.use == OperandUse::gradient && !o.write)
+          ++traffic[{"all_reduce", graph.plan.tp, o.end - o.begin}];
       continue;
     }
     if (const auto* c = std::get_if<CollectiveWork>(&work); c && op.stage == at.pp && c->group.size > 1)
@@ -126,15 +128,10 @@ Traffic predicted(const ExecutionGraph& graph, const RankCoord& at) {
   return traffic;
 }
 
-constexpr const char* kLayouts[] = {"dp4.z0.mbs1.b4K",
-                                    "dp4.z1.mbs1.b4K",
-                                    "dp4.z3.mbs1.sd2.full",
-                                    "tp2.sp.dp2.z2.mbs1",
-                                    "tp4.mbs2",
-                                    "tp2.sp.cp2.mbs2.full",
-                                    "pp4.mbs1.zb",
-                                    "tp2.sp.pp2.vp2.dp2.z1.mbs1.oo50",
-                                    "cp2.dp2.z3.mbs2.po"};
+constexpr const char* kLayouts[] = {
+    "dp4.z0.mbs1.b4K",   "dp4.z1.mbs1.b4K",      "dp4.z3.mbs1.sd2.full", "tp2.sp.dp2.z2.mbs1",
+    "tp4.mbs2",          "tp2.sp.cp2.mbs2.full", "pp4.mbs1.zb",          "tp2.sp.pp2.vp2.dp2.z1.mbs1.oo50",
+    "cp2.dp2.z3.mbs2.po"};
 
 std::string text(const Traffic& traffic) {
   std::string all;

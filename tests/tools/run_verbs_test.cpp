@@ -68,7 +68,6 @@ TEST_F(RunVerbs, OutputsAreCheckedBeforeTheWork) {
   bad_file({"compare", "two.json", "done", "--trace", nowhere}, {nowhere, "cannot be written"});
   bad_file({"profile", "--for", "two.json", "-o", nowhere}, {nowhere, "cannot be written"});
   refused({"profile", "--for", "two.json", "-o", "two.json"}, ExitCode::usage, {"a file of its own"});
-  usage({"run", "two.json", "--comm", "mpi", "--trace", "x.json"}, {"all ranks in one process"});
 }
 
 TEST_F(RunVerbs, RunsOfAnotherPlan) {
