@@ -42,6 +42,10 @@ class RunFolder {
   // something is wrong, to stderr.
   void attach(TrainingRun&, const PlanFile&, std::int64_t seed, std::function<void(const std::string&)> tell);
 
+  // Where the tokens behind `step` steps come from, as a JSON object that the checkpoint keeps; asked on the first rank. A
+  // run that goes on finds it in checkpoint()->manifest().data.
+  void keep_data(std::function<std::string(std::int64_t step)> data) { save_.data = std::move(data); }
+
   // A line of steps.jsonl; of MPI ranks only the first has any.
   void add_step(const std::string& line);
   // Why the run was to end before its last step; empty when it was not these.

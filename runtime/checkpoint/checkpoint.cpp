@@ -218,6 +218,15 @@ void Checkpoint::verify() const {
   }
 }
 
+std::int64_t Checkpoint::bytes_checked() const {
+  std::int64_t bytes = 0;
+  for (std::size_t f = 0; f < impl_->files.size(); ++f)
+    for (std::size_t e = 0; e < impl_->files[f]->checked.size(); ++e)
+      for (const auto& checked : impl_->files[f]->checked[e])
+        if (checked) bytes += impl_->stored({f, e}).extent.elements() * size_bytes(impl_->manifest.dtype);
+  return bytes;
+}
+
 void Checkpoint::require_model(const ModelSpec& model, const std::string& asked) const {
   nlohmann::json mine = impl_->manifest.plan.model, other = model;
   mine.erase("name"), other.erase("name");

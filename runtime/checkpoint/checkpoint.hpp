@@ -36,7 +36,8 @@ class Checkpoint {
   // are padding stay as they are.
   void read(StateField, const ModelSlice&, ElementRange, std::span<std::byte>) const;
   WeightSource weights() const;
-  void verify() const;  // every byte of every file
+  void verify() const;                 // every byte of every file
+  std::int64_t bytes_checked() const;  // against their digests so far, which is what has been read
 
   // Throws ConfigError unless the checkpoint is one of this model; `asked` is what the message calls the model's file.
   void require_model(const ModelSpec&, const std::string& asked) const;

@@ -1,7 +1,10 @@
 // System: a run that is saved under one layout and goes on under another, or the same. Expectation: what is loaded is what was
 // saved, to the bit, in every layout; under the same layout the run goes on as if it had never stopped.
+#include <mutex>
+
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/staged_state.hpp"
 #include "tests/runtime/checkpoint_trial.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -105,6 +108,34 @@ TEST(CheckpointLayouts, TiedEmbeddingsAndBf16) {
             << other;
       }
     }
+}
+
+// Eight ranks, each with a checkpoint of its own, as processes would have: none reads much more than it holds.
+TEST(CheckpointLayouts, EachRankReadsWhatItNeeds) {
+  const TempDir folder;
+  CheckpointTrial saved("tp2.sp.pp2.mbs1.dp2.z1.b4K", folder.path());
+  ASSERT_EQ(saved.go(2).error, "");
+  const Checkpoint whole = Checkpoint::open(folder.path());
+  whole.verify();
+  const std::int64_t all = whole.bytes_checked();
+  EXPECT_EQ(all, 3 * 4 * parameter_counts(saved.model).total);
+  for (const char* key : {"dp8.z1.mbs1", "tp4.sp.pp2.mbs2", "pp4.mbs1.dp2.z2"}) {
+    CheckpointTrial loaded(key);
+    loaded.run.weights = [](const ModelSlice&, std::span<double>) {};
+    std::mutex mutex;
+    std::int64_t sum = 0, most = 0;
+    loaded.run.on_start = [&](RankTrainer& trainer, int) {
+      const Checkpoint own = Checkpoint::open(folder.path());
+      EXPECT_EQ(own.bytes_checked(), 0);
+      restore(trainer.state(), trainer.device(), own);
+      const std::lock_guard lock(mutex);
+      sum += own.bytes_checked(), most = std::max(most, own.bytes_checked());
+    };
+    ASSERT_EQ(loaded.go(1).error, "") << key;
+    EXPECT_GE(sum, all) << key;
+    EXPECT_LE(sum, 2 * all) << key << ": an extent is read whole";
+    EXPECT_LE(most, all / 2) << key;
+  }
 }
 
 // Under pipeline parallelism a tied head is a second copy of the embedding: both start from the same weights.
