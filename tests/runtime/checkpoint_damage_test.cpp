@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <set>
 #include <thread>
@@ -209,6 +210,31 @@ TEST_F(Damage, AskingForWhatIsNotThere) {
   fs::create_directories(run() / "checkpoints" / ".step-00000009.unfinished");
   fs::create_directories(run() / "checkpoints" / "step-9");
   EXPECT_EQ(steps_in(run()), (std::vector<std::int64_t>{2, 4})) << "neither is one";
+}
+
+// Steps whose gradients are not finite count on behind a checkpoint: two before it and one after are three in a row.
+TEST(CheckpointClock, SkippedStepsAreRemembered) {
+  static thread_local RankTrainer* current = nullptr;
+  const auto spoil_from = [](CheckpointTrial& t, std::int64_t first) {
+    t.run.on_start = [](RankTrainer& trainer, int) { current = &trainer; };
+    t.run.max_skipped = 3;
+    t.run.sequences = [source = t.run.sequences, first](std::int64_t step, int sequence,
+                                                        std::span<std::int32_t> tokens) {
+      current->gradient_factor = step >= first ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+      source(step, sequence, tokens);
+    };
+  };
+  const TempDir folder;
+  CheckpointTrial first(kLayout, folder.path()), second(kLayout), good(kLayout);
+  spoil_from(first, 3), spoil_from(second, 3), spoil_from(good, 100);
+  ASSERT_EQ(first.go(5).error, "");
+  const TrainerClock clock = Checkpoint::open(folder.path()).manifest().clock;
+  EXPECT_EQ(clock, (TrainerClock{.step = 5, .updates = 3, .skipped = 2, .skipped_in_a_row = 2}));
+  second.from(folder.path()).go(12);
+  EXPECT_TRUE(tells(second.error, "step 5")) << second.error;
+  EXPECT_TRUE(tells(second.error, "not finite 3 steps in a row")) << second.error;
+  EXPECT_EQ(good.from(folder.path()).go(7).error, "") << "control";
+  EXPECT_EQ(good.steps.size(), 2U);
 }
 
 // Each place at which writing may fail, on one rank or the first.
