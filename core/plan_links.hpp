@@ -28,5 +28,7 @@ struct PlanLinks {
 };
 
 PlanLinks plan_links(const Topology&, const ParallelPlan&);
+// The same, given those of the plan without sharding: only the groups of shards and replicas are asked for.
+PlanLinks plan_links(const Topology&, const ParallelPlan&, PlanLinks unsharded);
 
 }  // namespace sextant

@@ -2,82 +2,17 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
 #include "core/cluster_graph.hpp"
 #include "core/rank_pattern.hpp"
+#include "core/seating.hpp"
 
 namespace sextant {
 
 namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-// An island is an NVLink domain: one node, or the nodes of one NVL72 system. Islands of one kind are alike
-// down to their defects; the graph of one of them answers for all.
-struct IslandKind {
-  std::vector<GpuState> state;  // by slot = node in the domain * GPUs per node + GPU
-  std::vector<double> port;     // of each slot: its links inside the island, bytes/s
-  std::vector<double> bundle;   // network rate of each NIC bundle, bytes/s
-  std::vector<double> pair;     // slot x slot: widest path
-};
-
-IslandKind make_kind(const ClusterSpec& spec, const NodeParts& parts, int first_node, int nodes,
-                     std::vector<GpuState> state) {
-  using enum VertexKind;
-  const int gpus = spec.node.gpus;
-  std::vector<int> members(static_cast<std::size_t>(nodes));
-  std::iota(members.begin(), members.end(), first_node);
-  const ClusterGraph graph(spec, members);
-  IslandKind kind{std::move(state), {}, {}, {}};
-  const auto slots = static_cast<std::size_t>(nodes * gpus);
-  kind.pair.assign(slots * slots, 0);
-  for (std::size_t slot = 0; slot < slots; ++slot) {
-    const int node = first_node + static_cast<int>(slot) / gpus, g = static_cast<int>(slot) % gpus;
-    const ClusterVertex self{gpu, node, g};
-    if (!graph.has(self)) {
-      kind.port.push_back(0);
-      continue;
-    }
-    double port = 0;
-    switch (spec.node.link) {
-      case NodeLinkKind::nvswitch:
-        port = graph.capacity(self, {nvswitch, node / spec.node.domain_nodes, 0}).v;
-        break;
-      case NodeLinkKind::nvlink_mesh:
-        for (int peer = 0; peer < gpus; ++peer) port += graph.capacity(self, {gpu, node, peer}).v;
-        break;
-      case NodeLinkKind::pcie:
-        port = graph.capacity(self, {pcie, node, g / parts.gpus_per_bundle}).v;
-        break;
-      case NodeLinkKind::shared_memory:
-        port = graph.capacity(self, {host, node, 0}).v;
-        break;
-    }
-    kind.port.push_back(port);
-    const auto width = graph.widest_from(self);
-    for (std::size_t peer = 0; peer < slots; ++peer) {
-      const ClusterVertex other{gpu, first_node + static_cast<int>(peer) / gpus,
-                                static_cast<int>(peer) % gpus};
-      if (peer != slot && graph.has(other)) kind.pair[slot * slots + peer] = width[graph.number(other)];
-    }
-  }
-  for (int node = first_node; node < first_node + nodes; ++node)
-    for (int b = 0; b < parts.bundles; ++b) {
-      const ClusterVertex near = spec.node.link == NodeLinkKind::shared_memory ? ClusterVertex{host, node, 0}
-                                                                               : ClusterVertex{pcie, node, b};
-      kind.bundle.push_back(graph.capacity(near, {nic, node, b}).v);
-    }
-  return kind;
-}
-
-// Where a rank sits. Bundles are numbered over the whole cluster, in rank order.
-struct Seat {
-  int island = 0, node = 0, leaf = 0, bundle = 0;
-  int slot = 0;  // in its island
-  int kind = 0;  // of its island
-};
 
 // Who shares what while all groups of one kind are active.
 struct Sharing {
@@ -88,76 +23,14 @@ struct Sharing {
 };
 }  // namespace
 
-struct Topology::Impl {
-  ClusterSpec spec;
-  NodeParts parts;
-  std::vector<IslandKind> kinds;
-  std::vector<Seat> seats;          // by rank
-  std::vector<int> bundle_first;    // first rank of each bundle, and one past the end
-  std::vector<double> bundle_rate;  // by bundle
-  int period = 1;                   // ranks after which the cluster repeats itself
-  bool uniform = true;              // every island alike
-
-  explicit Impl(const ClusterSpec&);
-  const Seat& seat(int rank) const { return seats[static_cast<std::size_t>(rank)]; }
-  double port(int rank) const {
-    const Seat& s = seat(rank);
-    return kinds[static_cast<std::size_t>(s.kind)].port[static_cast<std::size_t>(s.slot)];
-  }
-  const GpuState& state(int rank) const {
-    const Seat& s = seat(rank);
-    return kinds[static_cast<std::size_t>(s.kind)].state[static_cast<std::size_t>(s.slot)];
-  }
-  bool leaves_matter() const { return spec.fabric.leaf_nodes > 0 && spec.fabric.oversubscription > 1; }
-
+struct Topology::Impl : Seating {
+  using Seating::Seating;
   Sharing sharing(const RankPattern&) const;
   double inside(std::span<const int> members, const Sharing*) const;
   double outside(std::span<const int> members, const Sharing*) const;
   GroupShape shape(std::span<const int> members, bool leaves_island, bool leaves_leaf, const Sharing*) const;
   double pair_rate(int from, int to, int stage_stride, int stages, int world, bool wrap) const;
 };
-
-Topology::Impl::Impl(const ClusterSpec& s) : spec(s), parts(parts_of(s)) {
-  const auto defective = defective_nodes(spec);
-  const int gpus = spec.node.gpus, per_island = spec.node.domain_nodes;
-  const std::vector<GpuState> sound(static_cast<std::size_t>(gpus));
-  seats.reserve(static_cast<std::size_t>(spec.nodes) * static_cast<std::size_t>(gpus));
-  int plain_kind = -1;
-  for (int island = 0; island < parts.domains; ++island) {
-    const int first = island * per_island, nodes = std::min(per_island, spec.nodes - first);
-    const auto it = defective.lower_bound(first);
-    const bool plain = nodes == per_island && (it == defective.end() || it->first >= first + nodes);
-    int kind = plain ? plain_kind : -1;
-    if (kind < 0) {
-      std::vector<GpuState> state;
-      for (int n = first; n < first + nodes; ++n) {
-        const auto found = defective.find(n);
-        const auto& here = found == defective.end() ? sound : found->second;
-        state.insert(state.end(), here.begin(), here.end());
-      }
-      const auto same = std::ranges::find(kinds, state, &IslandKind::state);
-      kind = static_cast<int>(same - kinds.begin());
-      if (same == kinds.end()) kinds.push_back(make_kind(spec, parts, first, nodes, std::move(state)));
-      if (plain) plain_kind = kind;
-    }
-    uniform = uniform && plain;
-    const IslandKind& k = kinds[static_cast<std::size_t>(kind)];
-    for (int slot = 0; slot < nodes * gpus; ++slot) {
-      const int node = first + slot / gpus;
-      const int bundle = node * parts.bundles + slot % gpus / parts.gpus_per_bundle;
-      if (slot % parts.gpus_per_bundle == 0) {
-        bundle_first.push_back(static_cast<int>(seats.size()));
-        bundle_rate.push_back(k.bundle[static_cast<std::size_t>(slot / parts.gpus_per_bundle)]);
-      }
-      if (k.state[static_cast<std::size_t>(slot)].missing) continue;
-      const int leaf = spec.fabric.leaf_nodes > 0 ? node / spec.fabric.leaf_nodes : 0;
-      seats.push_back({island, node, leaf, bundle, slot, kind});
-    }
-  }
-  bundle_first.push_back(static_cast<int>(seats.size()));
-  period = gpus * per_island;
-  if (leaves_matter()) period = std::lcm(period, gpus * spec.fabric.leaf_nodes);
-}
 
 // Counts over every group of the pattern, all of them active at once.
 Sharing Topology::Impl::sharing(const RankPattern& pattern) const {
@@ -408,6 +281,10 @@ GroupShape Topology::stage_link(const RankGrid& grid, int stage) const {
   }
   finish(worst, impl_->spec);
   return worst;
+}
+
+bool Topology::stages_alike(const RankGrid& grid) const {
+  return impl_->uniform && grid.stride(Axis::pp) % impl_->period == 0;
 }
 
 BytesPerSecond Topology::bisection() const {

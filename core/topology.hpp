@@ -34,6 +34,10 @@ class Topology {
   // that transfer at once.
   GroupShape stage_link(const RankGrid&, int stage) const;
 
+  // Whether the groups of one stage are those of any other, shifted by whole repetitions of the cluster. The link from
+  // the last stage to the first is another.
+  bool stages_alike(const RankGrid&) const;
+
   // The group of exactly these ranks, with `concurrent_per_node` groups of its kind sharing each node's NICs.
   GroupShape group_of(std::span<const int> ranks, int concurrent_per_node = 1) const;
 

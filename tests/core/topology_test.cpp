@@ -12,6 +12,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/cluster_graph.hpp"
+#include "core/plan_links.hpp"
 #include "tests/core/cluster_support.hpp"
 
 using namespace sextant;
@@ -368,6 +369,39 @@ rc::Gen<ClusterSpec> any_cluster(bool defects) {
     return c;
   });
 }
+// plan_links() asks once for stages that the topology calls alike: each equals what the topology says when asked.
+RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
+  ClusterSpec c = small_cluster(16);
+  if (*rc::gen::arbitrary<bool>()) c.fabric.leaf_nodes = 4, c.fabric.oversubscription = 2;
+  if (*rc::gen::arbitrary<bool>()) c.node.nics = 4;
+  int left = c.gpus();
+  const auto take = [&] {
+    int d = 1;
+    while (left > 1 && *rc::gen::inRange(0, 3) > 0) d *= 2, left /= 2;
+    return d;
+  };
+  ParallelPlan p;
+  p.tp = take(), p.pp = take(), p.cp = take(), p.dp = left;
+  p.zero_stage = *rc::gen::inRange(0, 2);
+  if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 3);
+  RC_PRE(p.replicas() % std::max(1, p.shards()) == 0);
+  for (std::size_t i = 3; i > 0; --i)
+    std::swap(p.axis_order[i], p.axis_order[*rc::gen::inRange<std::size_t>(0, i + 1)]);
+  const bool slow = *rc::gen::inRange(0, 4) == 0;
+  if (slow) c.defects.push_back({.node = 9, .network_factor = 0.5});
+  const Topology topology(c);
+  const RankGrid grid(p);
+  const PlanLinks links = plan_links(topology, p);
+  RC_ASSERT(!slow || !topology.stages_alike(grid));
+  for (int s = 0; s < p.pp; ++s) {
+    if (p.tp > 1) RC_ASSERT(links.of(s).tp == topology.group(grid, {Axis::tp}, s));
+    if (p.cp > 1) RC_ASSERT(links.of(s).cp == topology.group(grid, {Axis::cp}, s));
+    if (p.pp > 1) RC_ASSERT(links.of(s).next == topology.stage_link(grid, s));
+    if (p.shards() == 1 && p.replicas() > 1)
+      RC_ASSERT(links.of(s).shard == topology.group(grid, {Axis::cp, Axis::dp}, s));
+  }
+}
+
 }  // namespace
 
 RC_GTEST_PROP(TopologyProperty, EqualsBruteForceOverAllGroups, (bool defects)) {
