@@ -13,19 +13,19 @@ namespace {
 using lowering::Context;
 using lowering::StageWorks;
 
-// The works that one stage's operations share, made by the same function that lower() uses.
+// Prices of works by the ids that they get here.
 class Priced {
  public:
-  Priced(const Job& job, const Context& c)
-      : job_(job), emitter_(graph_, false), works_(lowering::stage_works(emitter_, c).front()) {}
-  double of(WorkId id) const { return job_.cost.price(graph_.works[id]).duration.v; }
-  const StageWorks& works() const { return works_; }
+  explicit Priced(const CostModel& cost) : cost_(cost) {}
+  WorkId number(const Work& work) {
+    seconds_.push_back(cost_.price(work).duration.v);
+    return static_cast<WorkId>(seconds_.size() - 1);
+  }
+  double of(WorkId id) const { return seconds_[id]; }
 
  private:
-  const Job& job_;
-  ExecutionGraph graph_;
-  lowering::Emitter emitter_;
-  StageWorks works_;
+  const CostModel& cost_;
+  std::vector<double> seconds_;
 };
 
 }  // namespace
@@ -34,12 +34,14 @@ BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
   PlanLinks links;
   links.stages = {StageLinks{}};
   const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
-  const Priced priced(job, c);
+  ExecutionGraph graph;
+  lowering::Emitter emitter(graph, false);
+  const StageWorks works = lowering::stage_works(emitter, c).front();
   BlockTimes t;
   for (std::size_t kind = 0; kind < t.by_kind.size(); ++kind)
     for (std::size_t pass = 1; pass < t.by_kind[kind].size(); ++pass)
       if (lowering::has_pass(c, static_cast<Pass>(pass)))
-        t.by_kind[kind][pass] = priced.of(priced.works().block[kind].by_pass[pass]);
+        t.by_kind[kind][pass] = job.cost.price(graph.works[works.block[kind].by_pass[pass]]).duration.v;
   return t;
 }
 
@@ -48,8 +50,11 @@ LayerTimes layer_times(const Job& job, const ParallelPlan& plan, const BlockTime
   PlanLinks links;
   links.stages = {stage_links ? *stage_links : StageLinks{}};
   const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
-  const Priced priced(job, c);
-  const StageWorks& w = priced.works();
+  Priced priced(job.cost);
+  StageWorks w;
+  if (stage_links)
+    lowering::add_link_works(
+        c, *stage_links, [&](const Work& work) { return priced.number(work); }, w);
   const bool linked = stage_links != nullptr, split = c.split_backward();
   const bool tp = linked && plan.tp > 1, sp = linked && c.sp(), cp = linked && plan.cp > 1;
   const double enter = sp ? priced.of(w.tp_gather) : 0.0;

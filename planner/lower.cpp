@@ -108,15 +108,13 @@ void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& sta
   last.reduce_tied(done);
 }
 
-}  // namespace
-
-ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
-                     const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
-  ExecutionGraph graph;
+void lower_to(ExecutionGraph& graph, std::vector<WorkRun>* runs, const ModelSpec& model,
+              const TrainingSpec& training, const PlanLinks& links, const ParallelPlan& plan,
+              const StackSpec& stack, bool operands) {
   graph.model = model;
   graph.training = training;
   graph.plan = plan;
-  Emitter e(graph, options.operands);
+  Emitter e(graph, operands, runs);
   const Context c = make_context(model, training, links, plan, stack);
   SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
   const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(model.n_layers);
@@ -127,15 +125,34 @@ ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const
       graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
 
   const std::vector<StageWorks> works = stage_works(e, c);
+  // Stages with links of their own, or rings that turn across slots, differ in more than their number.
+  StageLowering::Alike alike;
+  const bool shares = runs && works.size() == 1 && !c.ring_parameters() && !c.ring_gradients();
   std::vector<StageLowering> stages;
   stages.reserve(static_cast<std::size_t>(plan.pp));
   for (int s = 0; s < plan.pp; ++s)
     stages.emplace_back(e, c, works[works.size() == 1 ? 0 : static_cast<std::size_t>(s)], s,
-                        pipeline_order(plan.schedule, plan.pp, plan.vp, c.microbatches, s));
+                        pipeline_order(plan.schedule, plan.pp, plan.vp, c.microbatches, s),
+                        shares ? &alike : nullptr);
   for (StageLowering& stage : stages) stage.begin_step();
   Pipeline(e, c, works, stages).run();
   exchange_tied(e, c, stages);
   for (StageLowering& stage : stages) stage.norm_reduce(stages);
+}
+
+}  // namespace
+
+ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
+                     const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
+  ExecutionGraph graph;
+  lower_to(graph, nullptr, model, training, links, plan, stack, options.operands);
+  return graph;
+}
+
+FoldedGraph lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
+                         const ParallelPlan& plan, const StackSpec& stack) {
+  FoldedGraph graph;
+  lower_to(graph, &graph.runs, model, training, links, plan, stack, false);
   return graph;
 }
 

@@ -5,6 +5,7 @@
 #include "core/execution_graph.hpp"
 #include "core/plan_links.hpp"
 #include "core/stack_spec.hpp"
+#include "planner/folded_graph.hpp"
 
 namespace sextant {
 
@@ -17,5 +18,9 @@ struct LowerOptions {
 // The plan must be valid for model, batch and stack (validate, refuses).
 ExecutionGraph lower(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
                      const StackSpec&, const LowerOptions& = {});
+
+// The same for its makespan alone: what the search simulates.
+FoldedGraph lower_folded(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
+                         const StackSpec&);
 
 }  // namespace sextant

@@ -17,8 +17,8 @@ int nodes_used(const Job& job, const ParallelPlan& plan) {
 }
 
 // The step if every collective, transfer and copy took no time.
-double without_communication(const ExecutionGraph& graph, std::vector<OpCost> costs,
-                             const SimulateOptions& how, SimulateScratch& scratch) {
+double without_communication(const FoldedGraph& graph, std::vector<OpCost> costs, const SimulateOptions& how,
+                             SimulateScratch& scratch) {
   for (std::size_t w = 0; w < costs.size(); ++w)
     if (!std::holds_alternative<BlockWork>(graph.works[w]) &&
         !std::holds_alternative<StateWork>(graph.works[w]))
@@ -97,7 +97,7 @@ std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
 
 Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   const PlanLinks links = plan_links(job.topology, plan);
-  const ExecutionGraph graph = lower(job.model, job.training, links, plan, job.stack, {.operands = false});
+  const FoldedGraph graph = lower_folded(job.model, job.training, links, plan, job.stack);
   const std::vector<OpCost> costs = price(graph, job.cost);
   const SimulateOptions how = simulate_options(job, plan);
   SimulateScratch scratch;

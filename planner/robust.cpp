@@ -42,8 +42,8 @@ const GroupShape* network_group(const Work& work) {
 
 RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpec& jitter,
                        const RobustOptions& options) {
-  const ExecutionGraph graph =
-      lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
+  const FoldedGraph graph =
+      lower_folded(job.model, job.training, plan_links(job.topology, plan), plan, job.stack);
   const std::vector<OpCost> steady = price(graph, job.cost);
   const SimulateOptions base = simulate_options(job, plan);
   const double ranks = static_cast<double>(plan.world()) / plan.pp;

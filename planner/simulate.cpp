@@ -15,6 +15,26 @@ bool is_collective_lane(LaneId lane) {
          kind == LaneKind::param_gather;
 }
 
+// What a stage's compute factor lengthens.
+bool is_scaled(const Work& work) {
+  const auto* state = std::get_if<StateWork>(&work);
+  return std::holds_alternative<BlockWork>(work) || (state && state->kind == StateKind::update);
+}
+
+// Prices of works, then of runs.
+void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
+                SimulateScratch& scratch) {
+  const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
+  scratch.price.resize(g.works.size() + runs.size()), scratch.scaled.resize(scratch.price.size());
+  for (std::size_t w = 0; w < g.works.size(); ++w) {
+    scratch.price[w] = by_work[w].duration.v;
+    scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
+  }
+  for (std::size_t r = 0; r < runs.size(); ++r)
+    for (auto* list : {&scratch.price, &scratch.scaled})
+      (*list)[g.works.size() + r] = (*list)[place(runs[r].before)] + (*list)[place(runs[r].last)];
+}
+
 // One forward pass. `duration_of(i)` is asked once per op, in order.
 template <class DurationOf>
 double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of) {
@@ -88,22 +108,45 @@ std::vector<OpCost> price(const ExecutionGraph& graph, const CostModel& model) {
   return costs;
 }
 
-Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
-                       const SimulateOptions& options, SimulateScratch& scratch) {
+namespace {
+
+double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, std::span<const OpCost> by_work,
+                   const SimulateOptions& options, SimulateScratch& scratch) {
   scratch.end.resize(g.ops.size());
   scratch.duration.resize(g.ops.size());
   scratch.lane_free.resize(g.lanes.size());
-  scratch.price.clear();
-  for (const OpCost& cost : by_work) scratch.price.push_back(cost.duration.v);
+  price_runs(g, runs_of, by_work, scratch);
   const std::vector<double>& factor = options.stage_compute_factor;
-  double makespan = sweep(g, scratch, [&](std::size_t, const Op& op) {
-    const bool slowed = !factor.empty() && (op.role == OpRole::block || op.role == OpRole::update);
-    return scratch.price[op.work] * (slowed ? factor[op.stage] : 1.0);
-  });
+  const double *price = scratch.price.data(), *runs = price + g.works.size();
+  const auto cost_of = [&](const Op& op) {
+    return op.work < kFirstRun ? price[op.work] : runs[op.work - kFirstRun];
+  };
+  double makespan = 0;
+  if (factor.empty())
+    makespan = sweep(g, scratch, [&](std::size_t, const Op& op) { return cost_of(op); });
+  else
+    makespan = sweep(g, scratch, [&](std::size_t, const Op& op) {
+      const double* scaled = op.work < kFirstRun
+                                 ? scratch.scaled.data() + op.work
+                                 : scratch.scaled.data() + g.works.size() + (op.work - kFirstRun);
+      return cost_of(op) + (factor[op.stage] - 1.0) * *scaled;
+    });
   if (interfere(g, options, scratch))
     makespan =
         sweep(g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; });
-  return Seconds(makespan);
+  return makespan;
+}
+
+}  // namespace
+
+Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
+                       const SimulateOptions& options, SimulateScratch& scratch) {
+  return Seconds(makespan_of(g, {}, by_work, options, scratch));
+}
+
+Seconds simulated_step(const FoldedGraph& g, std::span<const OpCost> by_work, const SimulateOptions& options,
+                       SimulateScratch& scratch) {
+  return Seconds(makespan_of(g, g.runs, by_work, options, scratch));
 }
 
 Timeline simulate(const ExecutionGraph& g, std::span<const OpCost> by_work, const SimulateOptions& options) {

@@ -14,6 +14,7 @@
 #include "core/execution_graph.hpp"
 #include "core/timeline.hpp"
 #include "cost_models/cost_model.hpp"
+#include "planner/folded_graph.hpp"
 
 namespace sextant {
 
@@ -31,7 +32,8 @@ Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const 
 
 // The makespan alone, with `scratch` reused between calls: what the search calls.
 struct SimulateScratch {
-  std::vector<double> duration, end, lane_free, price, longer;
+  std::vector<double> duration, end, lane_free, longer;
+  std::vector<double> price, scaled;  // by work, then by run; the part of it that a stage's factor lengthens
   struct Ran {
     double start, end;
     std::uint32_t op;
@@ -40,6 +42,8 @@ struct SimulateScratch {
   std::vector<char> watched;  // by lane
 };
 Seconds simulated_step(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions&,
+                       SimulateScratch&);
+Seconds simulated_step(const FoldedGraph&, std::span<const OpCost> by_work, const SimulateOptions&,
                        SimulateScratch&);
 
 }  // namespace sextant

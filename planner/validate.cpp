@@ -68,8 +68,8 @@ std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& optio
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
   const Job job{run.model, run.training, run.cluster, topology, run.stack, cost};
-  const ExecutionGraph graph = lower(run.model, run.training, plan_links(topology, run.plan), run.plan,
-                                     run.stack, {.operands = false});
+  const FoldedGraph graph =
+      lower_folded(run.model, run.training, plan_links(topology, run.plan), run.plan, run.stack);
   SimulateScratch scratch;
   return measured_step(job, run.plan,
                        simulated_step(graph, price(graph, cost), simulate_options(job, run.plan), scratch));

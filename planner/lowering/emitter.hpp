@@ -1,5 +1,8 @@
 // Appends operations, dependencies, buffers and operands to a graph under construction. Knows the graph's form and
 // nothing of training.
+//
+// Folding: an op that waits for nothing but its lane joins the lane's newest op and shares its id, unless somebody waits
+// for that one, or may: whoever keeps an id for later says so by hold().
 #pragma once
 
 #include <algorithm>
@@ -8,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "core/execution_graph.hpp"
+#include "planner/folded_graph.hpp"
 
 namespace sextant::lowering {
 
@@ -17,11 +20,14 @@ inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 class Emitter {
  public:
-  Emitter(ExecutionGraph& graph, bool operands)
+  // Folds into `runs`, unless there are none.
+  Emitter(ExecutionGraph& graph, bool operands, std::vector<WorkRun>* runs = nullptr)
       : graph_(graph),
         operands_(operands),
+        runs_(runs),
         queued_(static_cast<std::size_t>(graph.plan.pp)),
-        behind_(queued_.size() * kLaneKinds * kLaneKinds, kNoOp) {}
+        behind_(queued_.size() * kLaneKinds * kLaneKinds, kNoOp),
+        open_(queued_.size() * kLaneKinds, kNoOp) {}
 
   bool operands() const { return operands_; }
   static LaneId lane(int stage, LaneKind kind) {
@@ -68,9 +74,19 @@ class Emitter {
     }
     op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
     op.operand_count = 0;
+    if (runs_ && joins(op)) return open_[op.lanes[0]];
     graph_.ops.push_back(op);
     return static_cast<OpId>(graph_.ops.size() - 1);
   }
+  // Nothing joins the op any more: what waits for it later means its end as it is now.
+  OpId hold(OpId op) {
+    if (!runs_ || op == kNoOp) return op;
+    OpId& open = open_[graph_.ops[op].lanes[0]];
+    if (open == op) open = kNoOp;
+    return op;
+  }
+  // The same for all that the stage has put on its lanes.
+  void hold_all(int stage) { std::fill_n(open_.begin() + lane(stage, LaneKind::compute), kLaneKinds, kNoOp); }
 
   // Queues a dependency for the next op on the stage's compute lane.
   void after(int stage, OpId dep) {
@@ -103,15 +119,22 @@ class Emitter {
     return bits;
   }
 
-  // Repeats ops [first, last) of one micro-batch for another. Dependencies inside the range move with it; `outside` says
-  // what becomes of the others.
+  // Repeats ops [first, last) of one stage and micro-batch for another. Dependencies inside the range move with it;
+  // `outside` says what becomes of the others.
+  struct Place {
+    int stage = 0;
+    std::uint32_t microbatch = 0;
+  };
   template <class Outside>
-  void repeat(OpId first, OpId last, std::uint32_t from, std::uint32_t to, const Outside& outside) {
+  void repeat(OpId first, OpId last, Place from, Place to, const Outside& outside) {
     const OpId shift = size() - first;
+    const int lanes = (to.stage - from.stage) * kLaneKinds;
     for (OpId id = first; id < last; ++id) {
       Op op = graph_.ops[id];
       const std::uint32_t deps = op.dep_begin;
-      if (op.microbatch == from) op.microbatch = static_cast<std::uint16_t>(to);
+      if (op.microbatch == from.microbatch) op.microbatch = static_cast<std::uint16_t>(to.microbatch);
+      op.stage = static_cast<std::uint16_t>(to.stage);
+      op.lanes[0] = static_cast<LaneId>(op.lanes[0] + lanes);
       op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
       for (std::uint32_t d = deps; d < deps + op.dep_count; ++d) {
         const OpId dep = graph_.deps[d];
@@ -135,7 +158,38 @@ class Emitter {
   }
 
  private:
+  // Whether a new op becomes part of its lane's newest; otherwise it is what others may join.
+  bool joins(const Op& op) {
+    OpId& open = open_[op.lanes[0]];
+    const auto kind = static_cast<LaneKind>(op.lanes[0] % kLaneKinds);
+    if (op.lanes[1] == kNoLane && (kind == LaneKind::compute || kind == LaneKind::grad_reduce)) {
+      if (open != kNoOp && op.dep_count == 0)
+        if (const WorkId both = run(graph_.ops[open].work, op.work); both != 0) {
+          graph_.ops[open].work = both;
+          return true;
+        }
+      open = size();
+      return false;
+    }
+    open = kNoOp;
+    if (op.lanes[1] != kNoLane) open_[op.lanes[1]] = kNoOp;
+    return false;
+  }
+  // The run of `before` and then `last`; 0 when there is no number left for it.
+  WorkId run(WorkId before, WorkId last) {
+    auto& followers = before < kFirstRun ? after_work_ : after_run_;
+    const std::size_t place = before % kFirstRun;
+    if (followers.size() <= place) followers.resize(place + 1);
+    for (const WorkId id : followers[place])
+      if ((*runs_)[id - kFirstRun].last == last) return id;
+    if (runs_->size() + 1 >= kFirstRun) return 0;
+    const auto id = static_cast<WorkId>(kFirstRun + runs_->size());
+    runs_->push_back({before, last});
+    followers[place].push_back(id);
+    return id;
+  }
   void wait(const Op& op, OpId dep) {
+    hold(dep);
     const LaneId from = lane_at(op.stage, dep);
     if (from == kNoLane) return graph_.deps.push_back(dep);
     if (from == op.lanes[0]) return;
@@ -161,9 +215,12 @@ class Emitter {
 
   ExecutionGraph& graph_;
   bool operands_;
+  std::vector<WorkRun>* runs_;
   std::vector<std::vector<OpId>> queued_;  // by stage
   std::vector<OpId>
       behind_;  // [lane][kind of another lane of its stage]: newest op of that one it has waited for
+  std::vector<OpId> open_;                                   // by lane: the op that the next one may join
+  std::vector<std::vector<WorkId>> after_work_, after_run_;  // runs by what they are without their last work
 };
 
 }  // namespace sextant::lowering

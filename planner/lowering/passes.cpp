@@ -98,6 +98,9 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   inside = enter_tp(at, pass, {kept.mlp, Use::kept});
   partial = temporary(c_.activation.gathered);
   kept.kept_by = block(at, BlockKind::mlp, pass);
+  // Only the first two gathers of a backward slot find nothing newer to wait for.
+  if (c_.sp() && (pass == Pass::recompute || at.layer == range(at.chunk).first + range(at.chunk).count - 1))
+    e_.hold(kept.kept_by);
   if (inside != kept.mlp) e_.read(inside, Use::gathered);
   e_.read(kept.mlp, Use::kept), e_.write(kept.mlp, Use::kept), e_.write(partial, Use::out);
   if (pass == kForward) leave(kept.kept_by);
@@ -144,7 +147,7 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   keep.head = activation(c_.activation.saved_head);
   keep.logits = e_.buffer(BufferKind::logits, stage_, c_.activation.logits);
   at.norm = NormSite::final;
-  const OpId norm = block(at, BlockKind::norm, kForward);
+  const OpId norm = e_.hold(block(at, BlockKind::norm, kForward));
   e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(keep.head, Use::kept);
   const BufferId inside = enter_tp(at, kForward, {keep.head, Use::kept});
   if (head_bucket() != norm_bucket()) leave(norm), visit(head_bucket());
@@ -176,7 +179,7 @@ OpId StageLowering::regather(const Site& at, const SavedLayer& layer, BufferId s
 void StageLowering::regather_read(OpId reader) {
   const std::size_t turn = (next_regather_ - 1) % 2;
   e_.read(regathered_[turn], Use::gathered);
-  regather_reader_[turn] = reader;
+  regather_reader_[turn] = e_.hold(reader);
 }
 
 // Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient.
@@ -198,6 +201,7 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, Range gradi
   dx = leave_tp(at, Pass::backward, dx);
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
+  if (c_.ring_parameters() || !copied_in_.empty()) e_.hold(norm);  // rings turn when it is done
   e_.read(dx, Use::dx), e_.read(saved, Use::kept);
   e_.read(stream, Use::stream), e_.write(stream, Use::stream);
   add_gradients(at, BlockKind::norm, norm);
@@ -242,7 +246,7 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   const OpId norm =
       product_backward(at, BlockKind::qkv, {dqkv, Use::dqkv}, layer.attention, stream, ahead, nullptr);
   leave(norm);
-  if (layer.copied_in != kNoOp) copied_in_[(next_copy_in_ - 1) % copied_in_.size()].reader = norm;
+  if (layer.copied_in != kNoOp) copied_in_[(next_copy_in_ - 1) % copied_in_.size()].reader = e_.hold(norm);
 }
 
 void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId stream) {
@@ -270,7 +274,7 @@ OpId StageLowering::backward_slot(const Slot& slot, OpId arrival, BufferId& stre
     const BufferId inside = enter_tp(at, Pass::backward, {keep.head, Use::kept});
     BufferId dx = temporary(c_.activation.gathered);
     if (!split) wait_gradients(at, BlockKind::head);
-    const OpId head = block(at, BlockKind::head, split ? Pass::backward_input : Pass::backward);
+    const OpId head = e_.hold(block(at, BlockKind::head, split ? Pass::backward_input : Pass::backward));
     e_.read(keep.logits, Use::loss), e_.read(keep.stats, Use::stats);
     e_.read(inside, inside == keep.head ? Use::kept : Use::gathered), e_.write(dx, Use::dx);
     if (split) {

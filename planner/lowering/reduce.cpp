@@ -64,6 +64,7 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
     remaining_[static_cast<std::size_t>(b)] = static_cast<int>(bucket(b).count);
+    e_.hold(op);  // the next stage need not wait for what follows
     if (b == tied_bucket_ && !ring)
       tied_ready_ = reduces_beside() ? op : kNoOp;
     else
@@ -154,7 +155,7 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
     if (accumulated_[index])
       e_.read(accumulator_[index], Use::optimizer);  // the first replaces what the last step left
     accumulated_[index] = true;
-    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? done : kNoOp;
+    ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = beside ? e_.hold(done) : kNoOp;
     ring_slot_[index] = -1;
   }
   const bool exchanged_later = ring && b == tied_bucket_;
@@ -181,7 +182,7 @@ void StageLowering::finish_bucket(int b, OpId ready) {
     done = e_.emit(op);
     e_.read(owned, Use::gradient, 0, bytes(slice));
     e_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
-    norm_partial_ = done;
+    norm_partial_ = e_.hold(done);
     norm_beside_ = beside;
   }
   if (on_host(slice) > 0) {

@@ -49,35 +49,38 @@ std::vector<StageWorks> stage_works(Emitter& e, const Context& c) {
           e.work(block_work(c, kind, pass));
     }
   std::vector<StageWorks> stages(c.links.stages.size(), common);
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    StageWorks& w = stages[i];
-    const StageLinks& links = c.links.stages[i];
-    if (c.plan.tp > 1) {
-      const bool tiled = c.plan.overlap_tp;
-      const Bytes whole(c.activation.gathered);
-      w.tp_gather = e.work(CollectiveWork{CollectiveKind::all_gather, whole, links.tp, tiled});
-      w.tp_scatter = e.work(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.tp, tiled});
-      w.tp_reduce = e.work(CollectiveWork{CollectiveKind::all_reduce, whole, links.tp, tiled});
-      w.loss_gather =
-          e.work(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp, false});
-    }
-    if (c.plan.cp > 1) {
-      const Bytes whole(c.activation.kv_gathered);
-      w.cp_gather = e.work(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
-      w.cp_scatter = e.work(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp, false});
-    }
-    if (c.plan.pp > 1) {
-      const bool scattered = c.stack.rules.scatter_p2p && !c.sp();
-      const std::int64_t bytes = scattered ? c.activation.stream / c.plan.tp : c.activation.stream;
-      w.send = e.work(TransferWork{Bytes(bytes), links.next});
-    }
-    if (c.plan.activation_offload > 0) {
-      const Bytes layer(c.activation.saved_attention + c.activation.saved_mlp);
-      w.copy_out = e.work(CopyWork{layer, CopyDirection::device_to_host});
-      w.copy_in = e.work(CopyWork{layer, CopyDirection::host_to_device});
-    }
-  }
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    add_link_works(
+        c, c.links.stages[i], [&](const Work& work) { return e.work(work); }, stages[i]);
   return stages;
+}
+
+void add_link_works(const Context& c, const StageLinks& links,
+                    const std::function<WorkId(const Work&)>& number, StageWorks& w) {
+  if (c.plan.tp > 1) {
+    const bool tiled = c.plan.overlap_tp;
+    const Bytes whole(c.activation.gathered);
+    w.tp_gather = number(CollectiveWork{CollectiveKind::all_gather, whole, links.tp, tiled});
+    w.tp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.tp, tiled});
+    w.tp_reduce = number(CollectiveWork{CollectiveKind::all_reduce, whole, links.tp, tiled});
+    w.loss_gather =
+        number(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp, false});
+  }
+  if (c.plan.cp > 1) {
+    const Bytes whole(c.activation.kv_gathered);
+    w.cp_gather = number(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
+    w.cp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp, false});
+  }
+  if (c.plan.pp > 1) {
+    const bool scattered = c.stack.rules.scatter_p2p && !c.sp();
+    const std::int64_t bytes = scattered ? c.activation.stream / c.plan.tp : c.activation.stream;
+    w.send = number(TransferWork{Bytes(bytes), links.next});
+  }
+  if (c.plan.activation_offload > 0) {
+    const Bytes layer(c.activation.saved_attention + c.activation.saved_mlp);
+    w.copy_out = number(CopyWork{layer, CopyDirection::device_to_host});
+    w.copy_in = number(CopyWork{layer, CopyDirection::host_to_device});
+  }
 }
 
 }  // namespace sextant::lowering

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "core/parameter_layout.hpp"
@@ -58,5 +59,8 @@ struct StageWorks {
 };
 bool has_pass(const Context&, Pass);                            // whether the layout's blocks run it
 std::vector<StageWorks> stage_works(Emitter&, const Context&);  // one entry when all stages are equal
+// What depends on links: communication and copies. `number` gives a work its id.
+void add_link_works(const Context&, const StageLinks&, const std::function<WorkId(const Work&)>& number,
+                    StageWorks&);
 
 }  // namespace sextant::lowering

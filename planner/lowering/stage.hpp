@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,15 @@ struct Site {
 };
 
 class StageLowering {
+  struct Stamp;
+
  public:
-  StageLowering(Emitter&, const Context&, const StageWorks&, int stage, std::vector<Slot> order);
+  // Forms of slots by kind and number of layers, which inner chunks of all stages share in a folded graph.
+  using Alike = std::map<std::pair<SlotKind, int>, std::vector<Stamp>>;
+
+  // `alike` is null where chunks are told apart.
+  StageLowering(Emitter&, const Context&, const StageWorks&, int stage, std::vector<Slot> order,
+                Alike* alike = nullptr);
 
   const std::vector<Slot>& order() const { return order_; }
   int stage() const { return stage_; }
@@ -89,7 +97,7 @@ class StageLowering {
     Turns turns;
     Forward forward;                  // its own micro-batch's
     std::vector<OpId> ops;            // kNoOp where there is none
-    std::vector<LaneId> lanes;        // by op: of this stage
+    std::vector<LaneId> lanes;        // by op: kind of this stage's lane, or kNoLane
     std::vector<std::uint32_t> past;  // by op: kinds of this stage's lanes that are behind it
   };
   struct Stamp {
@@ -98,6 +106,7 @@ class StageLowering {
     std::array<OpId, 2> waits_for_forward{kNoOp, kNoOp};
     OpId first = kNoOp, last = kNoOp, result = kNoOp;
     std::uint32_t microbatch = 0;
+    int stage = 0;
     Turns turned;                                      // while it ran
     std::vector<OpId> after;                           // what it leaves in the rings
     std::vector<std::pair<std::size_t, OpId>> waited;  // changes of Emitter::behind
@@ -111,6 +120,7 @@ class StageLowering {
   }
   bool tells_apart() const { return saved_.size() != static_cast<std::size_t>(c_.plan.vp); }
   std::size_t unit_ring_size() const { return visits_.empty() ? 0 : c_.unit_ring_count(); }
+  std::vector<Stamp>& stamps_of(SlotKind, const Slot&);
   bool repeatable(const Slot&) const;
   void enter(const Slot&, OpId arrival, Entry&);
   bool matches(const Stamp&, const Entry&) const;
@@ -160,7 +170,7 @@ class StageLowering {
   void visit(int bucket);
   void visit_layer(int layer);
   void leave(OpId last_reader) {
-    if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = last_reader;
+    if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = e_.hold(last_reader);
   }
   void fetch(std::size_t visit_index);
   void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
@@ -180,9 +190,10 @@ class StageLowering {
   ParameterLayout layout_;
   std::vector<SavedChunk>
       saved_;  // [slot.chunk * microbatches + microbatch]; one a chunk when nothing tells them apart
-  std::vector<Forward> forwards_;           // [slot.chunk * microbatches + microbatch]
-  std::vector<std::vector<Stamp>> stamps_;  // [slot kind * vp + slot.chunk]
-  Entry entry_;                             // room for the slot being entered
+  std::vector<Forward> forwards_;               // [slot.chunk * microbatches + microbatch]
+  std::vector<std::vector<Stamp>> own_stamps_;  // [slot kind * vp + slot.chunk]
+  Alike* alike_;
+  Entry entry_;  // room for the slot being entered
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
   int embedding_ = -1, final_norm_ = -1, head_ = -1;

@@ -1,7 +1,8 @@
 // Without operands, slots of one kind and chunk differ only in their micro-batch and in what they wait for from outside,
-// except the first (waits for the step's update) and the last (ends it). What a slot finds is compared with what an
+// except the first forward (waits for the step's update) and the last backward (ends it). What a slot finds is compared with what an
 // earlier one found: the same kinds of operations, of the same relative age, waited for by the same lanes already. Then
-// it would emit the same, and is copied instead. tests/planner/simulate_test.cpp compares whole graphs.
+// it would emit the same, and is copied instead. In a folded graph, which keeps no names, inner chunks of equally many
+// layers are alike whatever their stage. tests/planner/stamp_test.cpp compares whole graphs.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +11,7 @@
 namespace sextant::lowering {
 namespace {
 
-constexpr std::size_t kMostStamps = 4;  // forms of one slot: while the pipeline fills, steady, drains
+constexpr std::size_t kMostStamps = 8;  // forms of one slot: while the pipeline fills, steady, drains
 
 // Lanes that slots put operations on; transfers between stages are emitted behind them.
 constexpr std::uint32_t bit(LaneKind kind) { return 1u << static_cast<unsigned>(kind); }
@@ -21,7 +22,14 @@ constexpr std::uint32_t kOfSlots = bit(LaneKind::compute) | bit(LaneKind::tp) | 
 }  // namespace
 
 bool StageLowering::repeatable(const Slot& slot) const {
-  return !e_.operands() && slot.microbatch > 0 && static_cast<int>(slot.microbatch) + 1 < c_.microbatches;
+  if (slot.kind == SlotKind::forward) return slot.microbatch > 0;
+  return static_cast<int>(slot.microbatch) + 1 < c_.microbatches;
+}
+
+std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const Slot& slot) {
+  const int chunk = model_chunk(slot);
+  if (alike_ && chunk > 0 && !last_chunk(chunk)) return (*alike_)[{kind, range(chunk).count}];
+  return own_stamps_[static_cast<std::size_t>(kind) * static_cast<std::size_t>(c_.plan.vp) + slot.chunk];
 }
 
 // Every operation that the rings hold which slots of the kind use, in the order of their turns, and what is known of
@@ -63,8 +71,9 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
     entry.ops.insert(entry.ops.end(), {entry.forward.first, entry.forward.last - 1});
   entry.lanes.clear(), entry.past.clear();
   for (const OpId op : entry.ops) {
-    entry.lanes.push_back(op == kNoOp ? kNoLane : e_.lane_at(stage_, op));
-    entry.past.push_back(e_.past(stage_, op, entry.lanes.back()) & kOfSlots);
+    const LaneId on = op == kNoOp ? kNoLane : e_.lane_at(stage_, op);
+    entry.lanes.push_back(on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds));
+    entry.past.push_back(e_.past(stage_, op, on) & kOfSlots);
   }
 }
 
@@ -132,7 +141,7 @@ OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slo
     return op - then.forward.first + now.forward.first;
   };
   const auto moved = [&](OpId op) { return op == kNoOp ? op : op >= stamp.first ? op + shift : outside(op); };
-  e_.repeat(stamp.first, stamp.last, stamp.microbatch, slot.microbatch, outside);
+  e_.repeat(stamp.first, stamp.last, {stamp.stage, stamp.microbatch}, {stage_, slot.microbatch}, outside);
   const auto behind = e_.behind(stage_);
   for (const auto& [place, op] : stamp.waited) behind[place] = moved(op);
   auto left = stamp.after.begin();
@@ -147,8 +156,7 @@ OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slo
 void StageLowering::recall(const Slot& slot) {
   const Forward& forward = forward_of(slot);
   if (forward.stamp < 0 || !tells_apart()) return;
-  const Stamp& stamp = stamps_[static_cast<std::size_t>(SlotKind::forward) + slot.chunk]
-                              [static_cast<std::size_t>(forward.stamp)];
+  const Stamp& stamp = stamps_of(SlotKind::forward, slot)[static_cast<std::size_t>(forward.stamp)];
   SavedChunk& keep = saved(slot);
   keep.layers.resize(stamp.kept.size());
   const auto moved = [&](OpId op) { return op == kNoOp ? op : op - stamp.first + forward.first; };
@@ -160,9 +168,9 @@ void StageLowering::recall(const Slot& slot) {
 template <class Emit>
 OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& emit) {
   if (e_.operands()) return emit();
+  e_.hold_all(stage_);  // what is copied is whole
   const bool forward = slot.kind == SlotKind::forward;
-  auto& stamps =
-      stamps_[static_cast<std::size_t>(slot.kind) * static_cast<std::size_t>(c_.plan.vp) + slot.chunk];
+  auto& stamps = stamps_of(slot.kind, slot);
   const OpId first = e_.size();
   const bool may_repeat = repeatable(slot) && e_.idle(stage_) && next_visit_ >= unit_ring_size();
   if (may_repeat) {
@@ -191,7 +199,7 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   stamp.waits_for_forward = waits_for_forward();
   const auto behind = e_.behind(stage_);
   const std::vector<OpId> behind_before(behind.begin(), behind.end());
-  stamp.first = first, stamp.microbatch = slot.microbatch;
+  stamp.first = first, stamp.microbatch = slot.microbatch, stamp.stage = stage_;
   stamp.result = emit();
   stamp.last = e_.size();
   for (std::size_t i = 0; i < behind.size(); ++i)

@@ -133,7 +133,7 @@ void StageLowering::fetch(std::size_t index) {
             bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
     e_.write(unit, OperandUse::parameter, 0,
              bucket(b).elements * static_cast<std::int64_t>(c_.state.parameter));
-    visits_[index].gather = last;
+    visits_[index].gather = e_.hold(last);
     if (!own_lane) last = kNoOp;  // on the compute lane there is nothing to wait for
   }
   visits_[index].wait = last;

@@ -8,7 +8,7 @@ namespace sextant::lowering {
 using Use = OperandUse;
 
 StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, int stage,
-                             std::vector<Slot> order)
+                             std::vector<Slot> order, Alike* alike)
     : e_(e),
       c_(c),
       w_(w),
@@ -18,7 +18,8 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
       saved_(static_cast<std::size_t>(
           c.plan.vp * (e.operands() || c.plan.activation_offload > 0 || c.sp() ? c.microbatches : 1))),
       forwards_(static_cast<std::size_t>(c.plan.vp * c.microbatches)),
-      stamps_(static_cast<std::size_t>(3 * c.plan.vp)),
+      own_stamps_(static_cast<std::size_t>(3 * c.plan.vp)),
+      alike_(alike),
       place_of_layer_(static_cast<std::size_t>(c.model.n_layers), -1),
       gathered_(layout_.buckets.size(), kNoOp),
       ring_slot_(layout_.buckets.size(), -1),
@@ -163,7 +164,7 @@ void StageLowering::update(int first, int last) {
     op.work =
         e_.work(StateWork{StateKind::update, device, c_.training.parameter, c_.training.gradient, false});
     op.lanes[0] = lane(LaneKind::compute);
-    updated_ = e_.emit(op);
+    updated_ = e_.hold(e_.emit(op));
     touch(true);
     if (c_.plan.parameter_offload) {
       op.role = OpRole::copy_out;
