@@ -147,7 +147,7 @@ class Copies {
 }  // namespace
 
 double slot_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, double closing,
-                  const std::vector<StageSlot>& order, SlotScratch& scratch) {
+                  const std::vector<StageSlot>& order, SlotScratch& scratch, double limit) {
   const auto pp = static_cast<std::size_t>(p.pp);
   const std::size_t n_chunks = pp * static_cast<std::size_t>(p.vp),
                     m = static_cast<std::size_t>(p.microbatches);
@@ -161,13 +161,18 @@ double slot_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, 
   gradient.resize(activation.size());
   Copies copies(p, pp, n_chunks * m, scratch);
   for (std::size_t s = 0; s < pp && !state.empty(); ++s) lane[s] = state[s].start;
+  auto& left = scratch.left;
+  left.assign(pp, 0.0);
+  for (std::size_t chunk = 0; chunk < n_chunks; ++chunk)
+    left[chunk % pp] += p.microbatches * (p.forward[chunk] + p.busy[chunk] + p.weight[chunk]);
+  const double hopeless = (limit - closing) * (1 + 1e-9);  // room for roundings of `left`
   for (const StageSlot& merged : order) {
     const auto s = static_cast<std::size_t>(merged.stage);
     const std::size_t v = merged.slot.chunk, mb = merged.slot.microbatch;
     const std::size_t chunk = v * pp + s, at = chunk * m + mb;
     double& free = lane[s];
     if (merged.slot.kind == SlotKind::weight) {
-      free += p.weight[chunk];
+      free += p.weight[chunk], left[s] -= p.weight[chunk];
       continue;
     }
     const bool forward = merged.slot.kind == SlotKind::forward;
@@ -189,7 +194,10 @@ double slot_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, 
         end = std::max(end, start + (forward ? state[s].forward_floor : state[s].backward_floor));
     }
     // They may fill what waits the slot has.
-    free = std::max(end, start + (forward ? p.forward[chunk] : p.busy[chunk]) + after);
+    const double compute = forward ? p.forward[chunk] : p.busy[chunk];
+    free = std::max(end, start + compute + after);
+    left[s] -= compute;
+    if (free + left[s] > hopeless) return free + left[s] + closing;
     if (!forward && mb + 1 == m) last_busy[s] = start + p.busy[chunk] + after;
     const bool stops = forward ? chunk + 1 == n_chunks : chunk == 0;
     if (stops) continue;

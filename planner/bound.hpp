@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "core/pipeline_order.hpp"
@@ -105,9 +106,10 @@ double closing_time(const Job&, const PlanLinks&);
 double closed_bound(const PipelineTimes&, const std::vector<StateTimes>& state, double closing);
 
 // One pass over the slots of all stages: exact but for what happens inside a slot. `order` is merged_order() of the
-// schedule. `scratch` is reused between calls.
+// schedule. `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
 struct SlotScratch {
   std::vector<double> lane, to_next, to_previous;  // by stage: free again
+  std::vector<double> left;                        // by stage: compute of the slots to come
   std::vector<double> last_busy;                   // by stage: end of its last backward, but for its waits
   std::vector<double> last_start;                  // by model chunk: of the last micro-batch's backward
   std::vector<double> activation, gradient;        // by model chunk and micro-batch: arrived
@@ -116,7 +118,7 @@ struct SlotScratch {
   std::vector<std::size_t> turn;
 };
 double slot_bound(const PipelineTimes&, const std::vector<StateTimes>& state, double closing,
-                  const std::vector<StageSlot>& order, SlotScratch& scratch);
+                  const std::vector<StageSlot>& order, SlotScratch& scratch, double limit = INFINITY);
 
 // All of it for one plan: what the tests compare with the simulator.
 Seconds step_lower_bound(const Job&, const ParallelPlan&, const PlanLinks&);

@@ -36,70 +36,85 @@ bool same_core(const PlanLinks& a, const PlanLinks& b) {
 
 }  // namespace
 
-const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p) {
-  auto& slot = links_[Key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), p.shards()}];
-  if (!slot) {
-    slot = std::make_unique<Linked>();
-    slot->links = plan_links(job_.topology, p);
-    slot->core = core_id(slot->links);
-    slot->closing = closing_time(job_, slot->links);
-  }
-  return *slot;
+std::shared_ptr<SearchCache::Shared> SearchCache::make_shared() { return std::make_shared<Shared>(); }
+
+SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_ptr<Shared> shared)
+    : job_(job), space_(space), shared_(std::move(shared)) {}
+
+const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
+  return of(shared_->links, Key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), shards}, [&] {
+    Linked made;
+    if (shards > 1) {
+      made = linked(p, 1);
+      made.links = plan_links(job_.topology, p, std::move(made.links));
+      return made;
+    }
+    ParallelPlan placed = p;
+    placed.zero_stage = placed.shard_degree = 0;
+    made.links = plan_links(job_.topology, placed);
+    made.core = core_id(made.links);
+    made.closing = closing_time(job_, made.links);
+    return made;
+  });
 }
 
 const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {
   const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  auto& slot =
-      blocks_[Key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split}];
-  if (!slot) slot = std::make_unique<BlockTimes>(block_times(job_, p));
-  return *slot;
+  const Key key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split};
+  return of(shared_->blocks, key, [&] { return block_times(job_, p); });
 }
 
 const std::vector<LayerTimes>& SearchCache::layers(const ParallelPlan& p) {
-  const Linked& l = linked(core(p));
+  const Linked& l = linked(p, 1);
   const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  auto& slot =
-      layers_[Key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, p.overlap_tp,
-                  static_cast<int>(p.recompute.kind), split, l.core, p.pp > 1, p.activation_offload > 0}];
-  if (!slot) {
-    slot = std::make_unique<std::vector<LayerTimes>>();
-    for (const StageLinks& stage : l.links.stages) slot->push_back(layer_times(job_, p, blocks(p), &stage));
-  }
-  return *slot;
+  const Key key{
+      p.tp,  p.cp,   p.micro_batch, p.sequence_parallel,     p.overlap_tp, static_cast<int>(p.recompute.kind),
+      split, l.core, p.pp > 1,      p.activation_offload > 0};
+  return of(shared_->layers, key, [&] {
+    std::vector<LayerTimes> made;
+    for (const StageLinks& stage : l.links.stages) made.push_back(layer_times(job_, p, blocks(p), &stage));
+    return made;
+  });
 }
 
 const LayerTimes& SearchCache::layer_without_links(const ParallelPlan& p) {
   const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  auto& slot = unlinked_[Key{p.tp, p.cp, p.micro_batch, p.sequence_parallel,
-                             static_cast<int>(p.recompute.kind), split}];
-  if (!slot) slot = std::make_unique<LayerTimes>(layer_times(job_, p, blocks(p), nullptr));
-  return *slot;
+  const Key key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split};
+  return of(shared_->unlinked, key, [&] { return layer_times(job_, p, blocks(p), nullptr); });
 }
 
-const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p,
-                                                  const std::vector<LayerRange>& chunks_of_plan) {
+const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
   // What is fetched or reduced for every micro-batch is counted over all of them.
   const bool every = p.zero_stage >= 2 || p.parameter_offload;
-  auto& slot =
-      state_[Key{p.tp, p.cp, p.pp, p.vp, axes_code(p.axis_order), p.shards(),
-                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
-                     (p.overlap_grad_reduce ? 16 : 0) | (p.overlap_param_gather ? 32 : 0),
-                 static_cast<int>(1e6 * p.optimizer_offload), static_cast<int>(p.bucket_elements >> 31),
-                 static_cast<int>(p.bucket_elements & 0x7fffffff), p.last_bucket_split,
-                 every ? microbatches(p, job_.training) : 0, chunks_id(chunks_of_plan)}];
-  if (!slot) slot = std::make_unique<std::vector<StateTimes>>(state_times(job_, p, links(p)));
-  return *slot;
+  const Key key{p.tp,
+                p.cp,
+                p.pp,
+                p.vp,
+                axes_code(p.axis_order),
+                p.shards(),
+                p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
+                    (p.overlap_grad_reduce ? 16 : 0) | (p.overlap_param_gather ? 32 : 0),
+                static_cast<int>(1e6 * p.optimizer_offload),
+                static_cast<int>(p.bucket_elements >> 31),
+                static_cast<int>(p.bucket_elements & 0x7fffffff),
+                p.last_bucket_split,
+                every ? microbatches(p, job_.training) : 0,
+                chunks_of_plan};
+  return of(shared_->state, key, [&] { return state_times(job_, p, links(p)); });
 }
 
 const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const ParallelPlan& p) {
-  auto& slot = every_[Key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), p.shards(), p.zero_stage}];
-  if (slot) return *slot;
-  slot = std::make_unique<EveryMicrobatch>();
+  const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), p.shards(), p.zero_stage};
+  return of(shared_->every, key, [&] { return every_of(p); });
+}
+
+SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
+  EveryMicrobatch every;
   const StackRules& rules = job_.stack.rules;
   const bool parameters = p.zero_stage >= 3 && rules.zero3_regather_in_backward,
              gradients = (p.zero_stage == 2 && rules.reduce_every_microbatch) ||
                          (p.zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
-  if (p.shards() == 1 || (!parameters && !gradients)) return *slot;
+  if (p.shards() == 1 || (!parameters && !gradients)) return every;
   // Layer by layer with ZeRO 3; otherwise in buckets, which take at least as long as one of all.
   const double layers = static_cast<double>(job_.model.n_layers) / p.pp;
   const std::int64_t layer = parameter_counts(job_.model).layer() / p.tp;
@@ -119,9 +134,9 @@ const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const Parallel
           price(CollectiveKind::all_reduce, elements / p.shards(), job_.training.reduction, stage.replica);
     reduce = std::min(reduce, both);
   }
-  if (parameters) slot->fetched = 2 * pieces * gather;  // forward and backward
-  if (gradients) slot->reduced = pieces * reduce;
-  return *slot;
+  if (parameters) every.fetched = 2 * pieces * gather;  // forward and backward
+  if (gradients) every.reduced = pieces * reduce;
+  return every;
 }
 
 const std::vector<StageSlot>& SearchCache::order(const ParallelPlan& p, int microbatches) {
@@ -137,52 +152,57 @@ const std::vector<StageSlot>& SearchCache::order(const ParallelPlan& p, int micr
 }
 
 std::int64_t SearchCache::elements(int tp) {
-  auto& n = elements_[tp];
-  if (n == 0) {
+  return of(shared_->elements, Key{tp}, [&] {
     ParallelPlan whole;
     whole.tp = tp;
-    n = parameter_layout(job_.model, whole, job_.stack.rules, 0).elements;
-  }
-  return n;
+    return parameter_layout(job_.model, whole, job_.stack.rules, 0).elements;
+  });
 }
 
-const SearchCache::Classes& SearchCache::classes(const ParallelPlan& plan) {
-  auto& slot = classes_[Key{plan.tp, plan.cp, plan.pp, plan.dp}];
-  if (slot) return *slot;
-  slot = std::make_unique<Classes>();
-  ParallelPlan p = core(plan);
+const SearchCache::Classes& SearchCache::classes(const ParallelPlan& p) {
+  return of(shared_->classes, Key{p.tp, p.cp, p.pp, p.dp}, [&] { return classes_of(p); });
+}
+
+SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
+  Classes classes;
+  ParallelPlan p = plan;
+  p.zero_stage = p.shard_degree = 0;
   std::set<std::vector<Axis>> seen;
   std::vector<const PlanLinks*> first;
   for (std::size_t i = 0; i < space_.axis_order.size(); ++i) {
     p.axis_order = space_.axis_order[i];
     if (!seen.insert(placed_axes(p)).second) {
-      ++slot->repeated;
+      ++classes.repeated;
       continue;
     }
     const PlanLinks& mine = links(p);
     const auto same =
         std::find_if(first.begin(), first.end(), [&](const PlanLinks* l) { return same_core(*l, mine); });
     const auto at = static_cast<std::size_t>(same - first.begin());
-    if (same == first.end()) first.push_back(&mine), slot->members.emplace_back();
-    slot->members[at].push_back(static_cast<std::uint8_t>(i));
+    if (same == first.end()) first.push_back(&mine), classes.members.emplace_back();
+    classes.members[at].push_back(static_cast<std::uint8_t>(i));
   }
-  return *slot;
+  return classes;
 }
 
 int SearchCache::core_id(const PlanLinks& l) {
   std::vector<StageLinks> stages = l.stages;
   for (StageLinks& s : stages) s.shard = s.replica = GroupShape{};
-  const auto found = std::find(cores_.begin(), cores_.end(), stages);
-  if (found != cores_.end()) return static_cast<int>(found - cores_.begin());
-  cores_.push_back(std::move(stages));
-  return static_cast<int>(cores_.size() - 1);
+  const std::lock_guard lock(shared_->numbering);
+  auto& cores = shared_->cores;
+  const auto found = std::find(cores.begin(), cores.end(), stages);
+  if (found != cores.end()) return static_cast<int>(found - cores.begin());
+  cores.push_back(std::move(stages));
+  return static_cast<int>(cores.size() - 1);
 }
 
 int SearchCache::chunks_id(const std::vector<LayerRange>& list) {
   std::vector<int> counts;
   counts.reserve(list.size());
   for (const LayerRange& c : list) counts.push_back(c.count);
-  return chunk_ids_.emplace(std::move(counts), static_cast<int>(chunk_ids_.size())).first->second;
+  const std::lock_guard lock(shared_->numbering);
+  auto& ids = shared_->chunk_ids;
+  return ids.emplace(std::move(counts), static_cast<int>(ids.size())).first->second;
 }
 
 }  // namespace sextant
