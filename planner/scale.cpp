@@ -128,32 +128,6 @@ const ScalePoint* cheapest(const std::vector<ScalePoint>& curve) {
   return best;
 }
 
-ParetoFront pareto_front(const Job& job, const SearchSpace& space, const SearchOptions& options, double step,
-                         double slowest) {
-  const SearchBudget budget(options);
-  ParetoFront out;
-  std::optional<Bytes> limit = options.memory_limit;
-  while (true) {
-    if (budget.over()) {
-      out.exact = false;
-      break;
-    }
-    SearchOptions how = budget.next();
-    how.memory_limit = limit;
-    if (!out.plans.empty()) how.at_most = out.plans.front().simulated * slowest;
-    SearchReport report = search(job, space, how);
-    out.needs_more = limit.value_or(job.cluster.device.memory);
-    out.exact = out.exact && report.exact;
-    if (report.ranked.empty() || (how.at_most && report.ranked.front().simulated > *how.at_most)) break;
-    RankedPlan& plan = out.plans.emplace_back(std::move(report.ranked.front()));
-    plan.slower = plan.prediction.step / out.plans.front().prediction.step - 1;
-    plan.tie = out.plans.size() > 1 && plan.slower < options.tie_share;
-    const auto peak = static_cast<double>(plan.prediction.memory.peak.v);
-    limit = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(step, 1e-6))));
-  }
-  return out;
-}
-
 LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
                            double share) {
   const SearchBudget budget(options);

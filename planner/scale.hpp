@@ -1,5 +1,5 @@
 // What does the same job do on more or fewer GPUs of the same kind? One exact search per size: the scaling curve, the
-// fewest GPUs that hold a deadline, the cheapest tokens. And on one size: the trade of time against memory.
+// fewest GPUs that hold a deadline, the cheapest tokens. And on one size: the layouts that need least memory.
 #pragma once
 
 #include <optional>
@@ -36,16 +36,6 @@ FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, co
 
 // Of the points of a curve, the one whose best plan costs least per token. Nothing without a price.
 const ScalePoint* cheapest(const std::vector<ScalePoint>&);
-
-// From the fastest plan on, each time the fastest one that needs at least `step` (a share) less memory than the one
-// before, until nothing fits that takes at most `slowest` times the fastest one's step.
-struct ParetoFront {
-  std::vector<RankedPlan> plans;
-  Bytes needs_more;   // no layout within that step does with this
-  bool exact = true;  // false: stopped before the end
-};
-ParetoFront pareto_front(const Job&, const SearchSpace&, const SearchOptions& = {}, double step = 0.1,
-                         double slowest = 1.5);
 
 // The fastest layouts among those that need little more memory than the leanest: the memory is halved in until it is
 // known to within `share`. The fastest of them are looked for during ten seconds at most.

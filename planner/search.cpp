@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -33,10 +32,29 @@ struct Later {
   }
 };
 
+// Steps that differ by less than this share are the same: far below what any model tells apart.
+constexpr double kSame = 1e-6;
+
 struct Simulated {
   double step = 0;
   Choice choice;
-  bool operator<(const Simulated& o) const { return step != o.step ? step < o.step : choice < o.choice; }
+  std::int64_t peak = 0;  // bytes
+};
+
+// Faster; as fast and simpler.
+class Better {
+ public:
+  explicit Better(const SearchSpace& space) : space_(&space) {}
+  bool operator()(const Simulated& a, const Simulated& b) const {
+    const double x = std::floor(std::log(a.step) / kSame), y = std::floor(std::log(b.step) / kSame);
+    if (x != y) return x < y;
+    const auto effort = effort_of(plan_of(*space_, a.choice)), other = effort_of(plan_of(*space_, b.choice));
+    if (effort != other) return effort < other;
+    return a.step != b.step ? a.step < b.step : a.choice < b.choice;
+  }
+
+ private:
+  const SearchSpace* space_;
 };
 
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
@@ -47,28 +65,42 @@ constexpr int kExamples = 4;  // of each fate
 class Search {
  public:
   Search(const Job& job, const SearchSpace& space, const SearchOptions& options)
-      : job_(job),
-        space_(space),
-        options_(options),
-        tree_(job, space, options.memory_limit.value_or(job.cluster.device.memory)),
-        threads_([this] {
-          return PerThread{SearchCache(job_, space_), {}};
+      : job_(job), space_(space), options_(options), tree_(job, space, limit_), threads_([this] {
+          return PerThread{SearchCache(job_, space_, shared_), {}};
         }) {}
 
   SearchReport run() {
-    report_.space = space_.size();
-    if (report_.space > 0) begin();
-    while (!queue_.empty() && !stop_asked()) round();
-    if (!queue_.empty() && !found()) dive();
-    if (!queue_.empty())
-      report_.stopped = options_.cancel && options_.cancel->load()
-                            ? "interrupted"
-                            : fmt::format("the budget of {:g} s is spent", options_.budget_s);
+    look();
     finish();
     return std::move(report_);
   }
 
+  ParetoFront front(double share, double slowest) {
+    front_ = Front{share, slowest, {}, {}, std::nullopt};
+    look();
+    while (queue_.empty() && best_in_limit()) next_point();
+    if (best_in_limit()) front_->points.push_back(*front_->best);  // stopped: it may not be the fastest
+    ParetoFront out;
+    out.exact = queue_.empty();
+    out.needs_more = limit_;
+    finish();
+    if (out.exact && !front_->points.empty()) report_.best_bound = Seconds(front_->points.front().step);
+    for (const Simulated& point : front_->points) {
+      RankedPlan& plan = out.plans.emplace_back(ranked(point));
+      plan.slower = plan.prediction.step / out.plans.front().prediction.step - 1;
+      plan.tie = out.plans.size() > 1 && plan.slower < options_.tie_share;
+    }
+    out.report = std::move(report_);
+    return out;
+  }
+
  private:
+  // Time against memory.
+  struct Front {
+    double share, slowest;
+    std::vector<Simulated> seen, points;
+    std::optional<Simulated> best;  // of those within the limit
+  };
   struct PerThread {
     SearchCache cache;
     SimulateScratch scratch;
@@ -77,6 +109,36 @@ class Search {
     Expansion expansion;
     std::optional<Simulated> simulated;
   };
+
+  void look() {
+    report_.space = space_.size();
+    if (report_.space > 0) begin();
+    while (!queue_.empty() && !stop_asked())
+      if (best_in_limit() && queue_.front().bound > edge(front_->best->step))
+        next_point();
+      else
+        round();
+    if (!queue_.empty() && !found()) dive();
+    if (!queue_.empty())
+      report_.stopped = options_.cancel && options_.cancel->load()
+                            ? "interrupted"
+                            : fmt::format("the budget of {:g} s is spent", options_.budget_s);
+  }
+
+  // The fastest within the limit is known: from here on only what needs less memory is of interest.
+  bool best_in_limit() const { return front_ && front_->best; }
+  void next_point() {
+    front_->points.push_back(*front_->best);
+    const auto peak = static_cast<double>(front_->best->peak);
+    limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(front_->share, kSame))));
+    tree_.set_memory_limit(limit_);
+    front_->best.reset();
+    for (const Simulated& seen : front_->seen) consider(seen);
+  }
+  void consider(const Simulated& seen) {
+    if (seen.peak <= limit_.v && seen.step <= threshold() && (!front_->best || better_(seen, *front_->best)))
+      front_->best = seen;
+  }
 
   // The divisions of the ranks; then, from the best of them on, members that a practitioner would try. Their steps say
   // from the start what is not worth a look, and a search that is stopped early has an answer.
@@ -100,7 +162,7 @@ class Search {
     const double limit = threshold();
     each(divisions.size(), [&](std::size_t i) {
       if (const auto node = tree_.guess(divisions[i], lean, limit, threads_.local().cache))
-        outcomes[i].simulated = simulated(node->choice);
+        outcomes[i].simulated = simulated(*node);
     });
     for (const Outcome& outcome : outcomes)
       if (outcome.simulated) rank(*outcome.simulated);
@@ -120,19 +182,26 @@ class Search {
   // No plan can be of use whose bound is above: the last of the families wanted.
   double threshold() const {
     const double useful = options_.at_most ? options_.at_most->v : INFINITY;
+    if (front_) {
+      const std::optional<Simulated>& first =
+          front_->points.empty() ? front_->best : std::optional(front_->points.front());
+      return first ? std::min(useful, front_->slowest * first->step) : useful;
+    }
     if (ranking_.size() < static_cast<std::size_t>(std::max(1, options_.top))) return useful;
-    return std::min(useful, ranking_.rbegin()->step);
+    return std::min(useful, edge(ranking_.rbegin()->step));
   }
+  // What has a bound up to here may turn out to be as fast, and simpler.
+  static double edge(double step) { return step * (1 + 2 * kSame); }
   double family_best(const Choice& choice) const {
     const auto found = best_of_family_.find(family_of(plan_of(space_, choice)));
-    return found == best_of_family_.end() ? INFINITY : found->second.step;
+    return found == best_of_family_.end() ? INFINITY : edge(found->second.step);
   }
   bool useless(const Node& node) const {
     if (node.bound > threshold()) return true;
-    return node.level == Level::full && node.bound > family_best(node.choice);
+    return node.level == Level::full && !front_ && node.bound > family_best(node.choice);
   }
 
-  bool found() const { return !ranking_.empty(); }
+  bool found() const { return !ranking_.empty() || (front_ && !front_->seen.empty()); }
   bool stop_asked() const {
     return (options_.cancel && options_.cancel->load()) ||
            (options_.budget_s > 0 && spent() > options_.budget_s);
@@ -163,8 +232,9 @@ class Search {
 
   void round() {
     std::vector<Node> nodes;
+    const double until = best_in_limit() ? edge(front_->best->step) : threshold();
     while (!queue_.empty() && nodes.size() < kRound) {
-      if (queue_.front().bound > threshold()) break;
+      if (queue_.front().bound > until) break;
       std::pop_heap(queue_.begin(), queue_.end(), Later{});
       const Node node = queue_.back();
       queue_.pop_back();
@@ -174,7 +244,7 @@ class Search {
         nodes.push_back(node);
     }
     if (nodes.empty()) {  // all that is left is above the threshold
-      drain(Fate::bounded_away);
+      if (queue_.empty() || queue_.front().bound > threshold()) drain(Fate::bounded_away);
       return;
     }
     std::vector<Outcome> outcomes(nodes.size());
@@ -194,18 +264,21 @@ class Search {
       Node expanded = node;
       expanded.refined = false;  // children start anew
       tree_.expand(expanded, mine.cache, outcome.expansion);
+    } else if (front_ && node.peak > limit_.v) {
+      outcome.expansion.fates[Fate::out_of_memory] += node.members;
     } else {
-      outcome.simulated = simulated(node.choice);
+      outcome.simulated = simulated(node);
     }
   }
 
-  Simulated simulated(const Choice& choice) {
+  Simulated simulated(const Node& node) {
     PerThread& mine = threads_.local();
-    const ParallelPlan plan = tree_.plan(choice, mine.cache);
-    const ExecutionGraph graph =
-        lower(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack, {.operands = false});
+    const ParallelPlan plan = tree_.plan(node.choice, mine.cache);
+    const FoldedGraph graph =
+        lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack);
     const std::vector<OpCost> costs = price(graph, job_.cost);
-    return {simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v, choice};
+    return {simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v, node.choice,
+            node.peak};
   }
 
   void take(Outcome& outcome) {
@@ -227,13 +300,20 @@ class Search {
   }
 
   void rank(const Simulated& result) {
+    if (front_) {
+      front_->seen.push_back(result);
+      consider(result);
+      if (options_.progress && front_->best)
+        options_.progress(report_.fates[Fate::simulated], Seconds(front_->best->step));
+      return;
+    }
     const Family family = family_of(plan_of(space_, result.choice));
     const auto found = best_of_family_.find(family);
     if (found != best_of_family_.end()) {
-      if (!(result < found->second)) return;
+      if (!better_(result, found->second)) return;
       ranking_.erase(found->second);
     }
-    best_of_family_[family] = result;
+    best_of_family_.insert_or_assign(family, result);
     ranking_.insert(result);
     if (ranking_.size() > static_cast<std::size_t>(std::max(1, options_.top))) {
       const auto last = std::prev(ranking_.end());
@@ -260,51 +340,57 @@ class Search {
                                                     : std::min(queue_.front().bound, ranking_.begin()->step));
       drain(Fate::unvisited);
     }
-    SearchCache& cache = threads_.local().cache;
     for (const Simulated& result : ranking_) {
-      RankedPlan ranked;
-      ranked.plan = tree_.plan(result.choice, cache);
-      ranked.prediction = predict(job_, ranked.plan);
-      ranked.simulated = Seconds(result.step);
-      ranked.slower = result.step / ranking_.begin()->step - 1;
-      ranked.tie = !report_.ranked.empty() && ranked.slower < options_.tie_share;
-      report_.ranked.push_back(std::move(ranked));
+      RankedPlan plan = ranked(result);
+      plan.slower = std::max(0.0, result.step / ranking_.begin()->step - 1);
+      plan.tie = !report_.ranked.empty() && plan.slower < options_.tie_share;
+      report_.ranked.push_back(std::move(plan));
     }
     report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+  RankedPlan ranked(const Simulated& result) {
+    RankedPlan out;
+    out.plan = tree_.plan(result.choice, threads_.local().cache);
+    out.prediction = predict(job_, out.plan);
+    out.simulated = Seconds(result.step);
+    return out;
   }
 
   const Job& job_;
   const SearchSpace& space_;
   const SearchOptions& options_;
+  Bytes limit_ = options_.memory_limit.value_or(job_.cluster.device.memory);
+  Better better_{space_};
+  std::optional<Front> front_;
   SearchTree tree_;
+  std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
   std::map<Family, Simulated> best_of_family_;
-  std::set<Simulated> ranking_;  // the best of the best families
+  std::set<Simulated, Better> ranking_{better_};  // the best of the best families
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
   SearchReport report_;
   Clock::time_point begin_ = Clock::now();
 };
 
+template <class Ask>
+auto on_threads(int threads, const Ask& ask) {
+  if (threads <= 0) return ask();
+  tbb::task_arena arena(threads);
+  return arena.execute(ask);
+}
+
 }  // namespace
 
-std::uint64_t FateCounts::total() const {
-  return std::accumulate(by_fate.begin(), by_fate.end(), std::uint64_t{0});
-}
-FateCounts& FateCounts::operator+=(const FateCounts& o) {
-  for (std::size_t i = 0; i < by_fate.size(); ++i) by_fate[i] += o.by_fate[i];
-  return *this;
-}
-
-Family family_of(const ParallelPlan& p) {
-  return {p.tp, p.cp, p.pp, p.vp, p.zero_stage, p.micro_batch, p.schedule, p.recompute.kind};
-}
-
 SearchReport search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
-  if (options.threads <= 0) return Search(job, space, options).run();
-  tbb::task_arena arena(options.threads);
-  return arena.execute([&] { return Search(job, space, options).run(); });
+  return on_threads(options.threads, [&] { return Search(job, space, options).run(); });
+}
+
+ParetoFront pareto_front(const Job& job, const SearchSpace& space, const SearchOptions& options, double step,
+                         double slowest) {
+  return on_threads(options.threads, [&] { return Search(job, space, options).front(step, slowest); });
 }
 
 }  // namespace sextant

@@ -1,6 +1,7 @@
 // Which layout is best? Exact best-first search: layouts are simulated in the order of their lower bounds until no bound
 // is below the best step found; parts of the space are rejected or bounded at once and counted. Deterministic: the
-// result and its counts do not depend on the number of threads.
+// result and its counts do not depend on the number of threads. Of layouts whose steps differ by less than a millionth
+// the simplest comes first (see effort_of).
 #pragma once
 
 #include <array>
@@ -89,6 +90,23 @@ struct Family {
 };
 Family family_of(const ParallelPlan&);
 
+// What is simpler comes first: fewer of tp, cp and pp in use, lower ZeRO stage, no offload, no recomputation, then smaller
+// tp, pp, cp and vp, 1F1B, equal stages, and defaults for all that remains.
+std::array<int, 14> effort_of(const ParallelPlan&);
+
 SearchReport search(const Job&, const SearchSpace&, const SearchOptions& = {});
+
+// From the fastest plan on, each time the fastest one that needs at least `step` (a share) less memory than the one
+// before, until nothing fits that takes at most `slowest` times the fastest one's step. One pass over the space: once a
+// plan is proved, the limit falls and the search goes on where it stands.
+struct ParetoFront {
+  std::vector<RankedPlan> plans;
+  SearchReport
+      report;  // fates of the whole space; what is out of memory was so when its turn came. Nothing is ranked
+  Bytes needs_more;   // no layout within that step does with this
+  bool exact = true;  // false: stopped before the end
+};
+ParetoFront pareto_front(const Job&, const SearchSpace&, const SearchOptions& = {}, double step = 0.1,
+                         double slowest = 1.5);
 
 }  // namespace sextant

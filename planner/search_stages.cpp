@@ -87,6 +87,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
   const double closing = cache.closing(p), leanest = leanest_offload(p);
+  const int chunks_id = cache.chunks_id(chunks);
   Node child = node;
   child.level = Level::offload;
   child.members = members;
@@ -118,7 +119,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         // The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
         ParallelPlan relaxed = p;
         relaxed.overlap_param_gather = true;
-        cache.relaxed = cache.state(relaxed, chunks);
+        cache.relaxed = cache.state(relaxed, chunks_id);
         for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
         ++out.bounds;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
@@ -135,6 +136,7 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
   const int m = microbatches(p, job_.training);
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   const double closing = cache.closing(p);
+  const int chunks_id = cache.chunks_id(chunks);
   const bool units = p.zero_stage >= 3 || p.parameter_offload;
   const bool gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
   const StackRules& rules = job_.stack.rules;
@@ -167,7 +169,7 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
           ++out.bounds;
           child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
           child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);
-          child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks), closing));
+          child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks_id), closing));
           out.add(child);
         }
 }
@@ -178,20 +180,22 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const bool full = node.level == Level::full;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
+  const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   cache.relaxed.clear();
   if (node.level == Level::offload) {
     ParallelPlan relaxed = p;
     relaxed.overlap_param_gather = true;
-    cache.relaxed = cache.state(relaxed, chunks);
+    cache.relaxed = cache.state(relaxed, chunks_id);
     for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
   }
   ++out.bounds;
-  node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks) : cache.relaxed,
-                                               cache.closing(p), cache.order(p, m), cache.slots));
+  node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks_id) : cache.relaxed,
+                                               cache.closing(p), cache.order(p, m), cache.slots, out.limit));
   if (!full || node.bound > out.limit) return;
   const PlanMemory memory = plan_memory(job_, p);
+  node.peak = memory.peak.v;
   if (memory.peak <= memory_limit_) return;
   reject(
       Fate::out_of_memory, node.members, p,
@@ -230,9 +234,11 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     Expansion ignored;
     if (!flight_fits(p, chunks, state_of_element(p), 1, ignored)) return;
-    node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m), cache.slots);
+    node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m), cache.slots,
+                            best ? std::min(limit, best->bound) : limit);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
-    if (plan_memory(job_, p).peak <= memory_limit_) best = node;
+    node.peak = plan_memory(job_, p).peak.v;
+    if (node.peak <= memory_limit_.v) best = node;
   };
   const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
   for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)

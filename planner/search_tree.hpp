@@ -29,7 +29,8 @@ struct Node {
   std::uint64_t members = 1;
   Choice choice;
   Level level = Level::root;
-  bool refined = false;  // its slots have been walked; a full node's memory is known to fit
+  bool refined = false;   // its slots have been walked; a full node's memory is known to fit
+  std::int64_t peak = 0;  // then: its memory, bytes
 };
 
 struct Expansion {
@@ -50,6 +51,9 @@ struct Expansion {
 class SearchTree {
  public:
   SearchTree(const Job&, const SearchSpace&, Bytes memory_limit);
+
+  // Between expansions only.
+  void set_memory_limit(Bytes limit) { memory_limit_ = limit; }
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;

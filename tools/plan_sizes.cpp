@@ -30,6 +30,7 @@ Json point_json(const ScalePoint& point) {
             {"exact", point.report.exact},
             {"efficiency", point.efficiency},
             {"best", nullptr}};
+  j.update(report_json(point.report));
   if (!point.report.ranked.empty()) j["best"] = ranked_json(point.report.ranked.front());
   return j;
 }
@@ -89,6 +90,10 @@ ExitCode answer_curve(const Asking& a) {
   for (const ScalePoint& point : points)
     if (!point.report.exact)
       a.say(fmt::format("Not proved best on {} GPUs: {}.", point.gpus, point.report.stopped));
+  FateCounts fates;
+  std::uint64_t space = 0;
+  for (const ScalePoint& point : points) fates += point.report.fates, space += point.report.space;
+  a.say(fmt::format("{} layouts of all sizes: {}.", count_text(space), fates_text(fates)));
   a.say(
       "Every size has the same global batch; efficiency is tokens/s/GPU against the smallest size that "
       "fits.");

@@ -124,7 +124,8 @@ ExitCode answer_leanest(const Asking& a) {
   a.say(fmt::format("No layout needs less than {:.2f} GiB; these are the fastest within {:.2f} GiB.",
                     gib(lean.needs_more), gib(lean.limit)));
   a.say(fmt::format("{} layouts: {}.", count_text(lean.report.space), fates_text(lean.report.fates)));
-  if (!lean.report.exact) a.say(fmt::format("Not proved: {}.", lean.report.stopped));
+  if (!lean.report.exact)
+    a.say(fmt::format("Which of them is the fastest is not proved: {}.", lean.report.stopped));
   print_next(a, a.question().cluster.gpus(), best.plan);
   return finished(a, true);
 }
@@ -138,7 +139,9 @@ ExitCode answer_front(const Asking& a) {
   write_plan(a, a.question().cluster.gpus(), found.plans.front());
   if (a.session.common.json) {
     Json j = question_json(a.question());
-    j["objective"] = a.options.objective, j["pareto"] = Json::array(), j["exact"] = found.exact;
+    j["objective"] = a.options.objective, j["pareto"] = Json::array();
+    j.update(report_json(found.report));
+    j["exact"] = found.exact;
     for (const RankedPlan& r : found.plans) j["pareto"].push_back(ranked_json(r));
     print_json(a.session, "plan", j);
     return finished(a, true);
@@ -156,6 +159,7 @@ ExitCode answer_front(const Asking& a) {
                   "Within {:.2f} GiB every layout takes more than 1.5 times the first one's step: proved.",
                   gib(found.needs_more))
             : "Stopped early: leaner layouts were not looked for.");
+  a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), fates_text(found.report.fates)));
   print_next(a, a.question().cluster.gpus(), found.plans.back().plan);
   return finished(a, true);
 }

@@ -73,6 +73,18 @@ struct BruteForce {
   double step = INFINITY;
   std::string key;
   std::uint64_t lawful = 0, fitting = 0;
+  struct Member {
+    double step;
+    std::int64_t peak;
+    std::array<int, 14> effort;
+  };
+  std::vector<Member> members;  // those that fit
+  double fastest_within(double peak) const {
+    double least = INFINITY;
+    for (const Member& m : members)
+      if (static_cast<double>(m.peak) <= peak) least = std::min(least, m.step);
+    return least;
+  }
 };
 
 BruteForce brute_force(const Job& job, const SearchSpace& space) {
@@ -86,12 +98,14 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
     const ParallelPlan plan = tree.plan(choice, cache);
     if (unlawful(job, plan)) return;
     ++best.lawful;
-    if (plan_memory(job, plan).peak > job.cluster.device.memory) return;
+    const Bytes peak = plan_memory(job, plan).peak;
+    if (peak > job.cluster.device.memory) return;
     ++best.fitting;
     const auto graph =
         lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
     const double step = simulated_step(graph, price(graph, job.cost), simulate_options(job, plan), scratch).v;
     if (step < best.step) best.step = step, best.key = plan_key(plan);
+    best.members.push_back({step, peak.v, effort_of(plan)});
   });
   return best;
 }
@@ -111,8 +125,14 @@ TEST(Search, EqualsBruteForce) {
       EXPECT_LT(expected.fitting, expected.lawful);
     }
     ASSERT_FALSE(report.ranked.empty());
-    EXPECT_DOUBLE_EQ(report.ranked.front().simulated.v, expected.step)
-        << plan_key(report.ranked.front().plan) << " against " << expected.key;
+    const RankedPlan& first = report.ranked.front();
+    EXPECT_GE(first.simulated.v, expected.step * (1 - 1e-12));
+    EXPECT_LE(first.simulated.v, expected.step * (1 + 1e-6))
+        << plan_key(first.plan) << " against " << expected.key;
+    // As fast as the fastest, and nothing simpler is.
+    for (const BruteForce::Member& m : expected.members) {
+      EXPECT_FALSE(m.step <= first.simulated.v && m.effort < effort_of(first.plan)) << plan_key(first.plan);
+    }
     EXPECT_EQ(report.fates.total(), space.size());
     EXPECT_EQ(report.space, space.size());
     EXPECT_TRUE(report.exact);
@@ -121,6 +141,33 @@ TEST(Search, EqualsBruteForce) {
     EXPECT_LT(report.fates[Fate::simulated], expected.fitting / 10)
         << "the bounds must spare most of the work";
   }
+}
+
+TEST(Search, FrontEqualsBruteForce) {
+  OwnedJob owned = testing::small_job(1, 4, 4);
+  owned.training.global_batch = 4;
+  owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+  owned.finish();
+  const Job job = owned.job();
+  const SearchSpace space = small_space(owned);
+  const BruteForce expected = brute_force(job, space);
+  constexpr double kStep = 0.05, kSlowest = 1.5, kSame = 2e-6;
+  const ParetoFront front = pareto_front(job, space, {}, kStep, kSlowest);
+  EXPECT_TRUE(front.exact);
+  EXPECT_EQ(front.report.fates.total(), space.size());
+  EXPECT_EQ(front.report.fates[Fate::unvisited], 0u);
+  ASSERT_GT(front.plans.size(), 3u);
+  double limit = INFINITY;
+  for (const RankedPlan& plan : front.plans) {
+    EXPECT_NEAR(plan.simulated.v / expected.fastest_within(limit), 1, kSame) << plan_key(plan.plan);
+    const auto peak = static_cast<double>(plan.prediction.memory.peak.v);
+    EXPECT_LE(peak, limit);
+    limit = std::floor(peak * (1 - kStep));
+  }
+  EXPECT_EQ(static_cast<double>(front.needs_more.v), limit);
+  EXPECT_GT(expected.fastest_within(limit), kSlowest * front.plans.front().simulated.v);
+  // Another step is another front.
+  EXPECT_LT(pareto_front(job, space, {}, 0.3, kSlowest).plans.size(), front.plans.size());
 }
 
 std::vector<std::string> keys(const SearchReport& report) {
