@@ -94,6 +94,18 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
   launcher_.epsilon = optimizer.epsilon, launcher_.weight_decay = optimizer.weight_decay;
 }
 
+void RankTrainer::rehearse() {
+  launcher_.batch =
+      make_batch(source_, clock_.step, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
+  launcher_.batch.loss_scale = 1;
+  launcher_.scalars = {};
+  launcher_.part = StepLauncher::Part::whole;
+  device_.rehearse(true);
+  launcher_.begin_step();
+  executor_.run_step();
+  device_.rehearse(false);
+}
+
 void RankTrainer::between(Watchdog::Between what) {
   if (watchdog_) watchdog_->between(rank_, what);
 }

@@ -57,6 +57,9 @@ class RankTrainer {
   RankTrainer(const ExecutionGraph&, const StackSpec&, Device&, const KernelTable&, Communicator& world,
               const OptimizerSpec&, SequenceSource, RankOptions);
 
+  // Before the state has its first values: one step on whatever memory holds, whose results do not count, so that
+  // libraries load, connect, take their memory and choose what is fastest before anything is timed. Collective.
+  void rehearse();
   void initialise(const WeightSource& weights) { state_.initialise(weights); }
   // The next step; or nothing, when any rank asks to stop. `votes` are summed over the ranks before it.
   std::optional<StepReport> step(bool stop = false, SpanRecorder* recorder = nullptr,

@@ -54,7 +54,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   claim(run, world);
   CpuDeviceOptions device_options = run.device;
   device_options.on_error = [&](const std::string& what) { world.abort(what); };
-  const auto device = make_cpu_device(device_options);
+  const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
   RankOptions options;
   options.threads = run.threads;
   options.executor.time_ops = run.record;
@@ -63,6 +63,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
   std::optional<CheckpointSaver> saver;
+  if (run.cuda) trainer.rehearse();
   if (run.resume) {
     restore(trainer.state(), *device, *run.resume);
     trainer.resume(run.resume->manifest().clock);
@@ -148,6 +149,13 @@ RunResult train(const TrainingRun& run) {
                               fmt::format("{} ranks, as many as were started", world.front()->size()),
                               fmt::format("start it with: mpirun -n {} sextant run ...", ranks)});
   shared.result.first_rank = world.front()->rank() == 0;
+  if (run.cuda && run.mpi)
+    throw ConfigError(
+        Problem{"--comm", "", "mpi", "local",
+                "ranks of several processes on GPUs need NCCL, which this sextant does not drive yet"});
+  if (run.cuda)
+    for (auto& communicator : world)
+      communicator = share_cuda_device(std::move(communicator), run.cuda->ordinal);
   if (run.shape) {
     const auto fabric = make_fabric(*run.shape, ranks, run.mpi ? 1 : ranks);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);

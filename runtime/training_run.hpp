@@ -29,7 +29,8 @@ struct TrainingRun {
   bool mpi = false;
   std::optional<LinkShape> shape = {};  // emulated links
   CpuDeviceOptions device = {};
-  bool record = false;  // times every op; the last step's spans are kept
+  std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
+  bool record = false;                         // times every op; the last step's spans are kept
   std::function<void(int rank, std::int64_t step, const std::vector<Span>&)> on_spans =
       {};  // on the rank's thread
 

@@ -9,6 +9,7 @@
 #include "cost_models/analytic.hpp"
 #include "cost_models/profiled.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "runtime/stage_view.hpp"
@@ -36,6 +37,22 @@ int ranks_beside(int world) {
   return world;
 }
 
+// What a GPU run cannot do here, with the reason, before anything is read or lowered.
+void require_gpu(const RunningOptions& options) {
+  const auto refuse = [](std::string found, std::string hint) {
+    throw ConfigError(
+        Problem{"--device", "", std::move(found), "cpu, or cuda with a usable GPU", std::move(hint)});
+  };
+  if (options.shaped) refuse("cuda with --shaped", "emulated links are for CPU ranks");
+  if (options.comm == "mpi")
+    refuse("cuda with --comm mpi", "ranks of several processes on GPUs are not supported yet");
+  std::string why;
+  const auto gpus = cuda_gpus(why);
+  if (gpus.empty()) refuse("cuda", why);
+  if (!gpus.front().refused.empty()) refuse("cuda", gpus.front().refused);
+  if (const std::string missing = cuda_libraries().missing; !missing.empty()) refuse("cuda", missing);
+}
+
 // All ranks of this process allocate what their stage needs; better to say now that it will not fit.
 void require_memory(const ExecutionGraph& graph, int ranks_here) {
   std::int64_t all = 0;
@@ -55,6 +72,13 @@ void require_memory(const ExecutionGraph& graph, int ranks_here) {
 }  // namespace
 
 void add_rank_options(CLI::App& app, RunningOptions& o) {
+  add_text(
+      app,
+      {.flag = "--device",
+       .metavar = "cpu|cuda",
+       .text =
+           "where ranks compute: threads of this processor, or this machine's first GPU, which they share"},
+      o.device);
   add_flag(
       app,
       {.flag = "--shaped", .metavar = "", .text = "emulate latency and bandwidth of the cluster's links"},
@@ -88,8 +112,8 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
 Runnable::Runnable(const RunningOptions& options, const std::string& profile,
                    const std::filesystem::path& presets)
     : options_(options), file_(load_plan_file(options.plan)), topology_(file_.cluster) {
-  if (const auto problems =
-          runtime_refuses(file_.model, file_.training, file_.plan, file_.stack, cpu_kernels());
+  if (on_gpu()) require_gpu(options_);
+  if (const auto problems = runtime_refuses(file_.model, file_.training, file_.plan, file_.stack, kernels());
       !problems.empty()) {
     auto named = problems;
     for (Problem& p : named) p.file = options.plan;
@@ -117,16 +141,21 @@ Runnable::Runnable(const RunningOptions& options, const std::string& profile,
   predicted_.graph_hash = graph_hash(graph_);
 }
 
+const KernelTable& Runnable::kernels() const { return on_gpu() ? *cuda_kernels() : cpu_kernels(); }
+
 TrainingRun Runnable::training() const {
   TrainingRun run{.graph = graph_,
                   .stack = file_.stack,
-                  .kernels = cpu_kernels(),
+                  .kernels = kernels(),
                   .sequences = synthetic_sequences(file_.model.vocab_size, file_.training.global_batch,
                                                    static_cast<std::uint64_t>(options_.seed)),
                   .weights = random_weights(file_.model, static_cast<std::uint64_t>(options_.seed))};
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
-  require_memory(graph_, here);
+  if (on_gpu())
+    run.cuda = CudaDeviceOptions{};
+  else
+    require_memory(graph_, here);
   // Threads of two ranks on one core wait for each other in every matrix product.
   const int beside = run.mpi ? ranks_beside(file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);

@@ -20,11 +20,12 @@ namespace sextant {
 struct RunningOptions {
   std::string plan;
   std::string comm = "local";
+  std::string device = "cpu";
   bool shaped = false;
   int threads = 0;  // 0: the cores of this machine shared among its ranks
   int seed = 1;
 };
-void add_rank_options(CLI::App&, RunningOptions&);  // --shaped, --threads
+void add_rank_options(CLI::App&, RunningOptions&);  // --device, --shaped, --threads
 void add_running_options(CLI::App&, RunningOptions&);
 
 // A plan that is about to run, and what it is expected to take.
@@ -45,8 +46,11 @@ class Runnable {
   // The run's fields that follow from plan and options; the caller adds steps and hooks. Throws ConfigError when this
   // machine has too little memory.
   TrainingRun training() const;
+  bool on_gpu() const { return options_.device == "cuda"; }
 
  private:
+  const KernelTable& kernels() const;
+
   RunningOptions options_;
   PlanFile file_;
   Topology topology_;

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "core/preset_path.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
+#include "runtime/backends.hpp"
 #include "tools/machine.hpp"
 #include "tools/preset_files.hpp"
 #include "tools/table.hpp"
@@ -27,6 +29,28 @@ struct Check {
   Status status = Status::ok;
   std::string found, advice;
 };
+
+// Whether training on this machine's GPU could begin. Its libraries are looked for only where there is one: they are
+// large.
+Check gpu_backend(const HostMachine& machine) {
+  if (!cuda_kernels())
+    return {
+        "GPU backend", Status::absent, "not in this build",
+        "install the CUDA toolkit (nvcc, cuBLAS, cuDNN) and configure again; training then runs on the CPU"};
+  std::string why;
+  const auto gpus = machine.gpus.empty() ? std::vector<CudaGpu>() : cuda_gpus(why);
+  if (gpus.empty()) return {"GPU backend", Status::ok, "built in; no GPU to run on", ""};
+  if (!gpus.front().refused.empty())
+    return {"GPU backend", Status::absent, gpus.front().refused, "training then runs on the CPU"};
+  const CudaLibraries libraries = cuda_libraries();
+  if (!libraries.missing.empty())
+    return {"GPU backend", Status::absent, "cuBLASLt was not found", libraries.missing};
+  return {"GPU backend", Status::ok,
+          fmt::format(
+              "{}, {}", libraries.gemm,
+              libraries.attention.empty() ? "attention by own tiles, which are slow" : libraries.attention),
+          libraries.attention.empty() ? "install cuDNN for fast attention" : ""};
+}
 
 std::vector<Check> check(const HostMachine& machine, Session& session) {
   std::vector<Check> checks;
@@ -53,6 +77,7 @@ std::vector<Check> check(const HostMachine& machine, Session& session) {
                       machine.gpu_driver.empty() ? "planning needs none; training then runs on the CPU"
                                                  : "see nvidia-smi; planning needs none"});
   }
+  checks.push_back(gpu_backend(machine));
   const bool launcher = !machine.mpi_launcher.empty();
   checks.push_back({"MPI launcher", launcher ? Status::ok : Status::absent,
                     launcher ? machine.mpi_launcher : "none of srun, mpirun, mpiexec",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
 #include "profiler/profile_plan.hpp"
 #include "tools/command.hpp"
 #include "tools/inputs.hpp"
@@ -37,6 +38,10 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   WorkProfile profile;
   const HostMachine machine = inspect_machine();
   profile.machine = fmt::format("{}, {} threads", machine.cpu, machine.cpu_threads);
+  if (std::string why; o.running.device == "cuda")
+    if (const auto gpus = cuda_gpus(why); !gpus.empty())
+      profile.machine =
+          fmt::format("{}, {}, {}", gpus.front().name, cuda_libraries().gemm, cuda_libraries().attention);
   profile.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   profile.sextant = version_text();
   {
@@ -45,6 +50,9 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
       RunningOptions running = o.running;
       running.plan = o.plans[i];
       const Runnable runnable(running, "", session.presets());
+      if (runnable.on_gpu() && runnable.file().plan.world() > 1)
+        throw ConfigError(Problem{"--device", "", "cuda with several ranks", "a plan of one rank, or cpu",
+                                  "exchanges between GPUs are not measured yet"});
       ProfileOptions options;
       options.steps = o.steps;
       options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o.steps); };

@@ -109,8 +109,8 @@ void end_soon(const std::string& report) {
 std::string heading(const Runnable& runnable, const std::string& profile) {
   const PlanFile& f = runnable.file();
   const std::size_t works = runnable.works_needed();
-  return fmt::format("{} on {} CPU ranks under {}: {} operations a step; {}", f.model.name, f.plan.world(),
-                     plan_key(f.plan), runnable.graph().ops.size(),
+  return fmt::format("{} on {} {} ranks under {}: {} operations a step; {}", f.model.name, f.plan.world(),
+                     runnable.on_gpu() ? "GPU" : "CPU", plan_key(f.plan), runnable.graph().ops.size(),
                      profile.empty() ? "predicted from the cluster file alone"
                                      : fmt::format("{} of {} kinds of work predicted from {}",
                                                    runnable.works_measured(), works, profile));
@@ -208,7 +208,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
 Verb run_verb() {
   return {
       .name = "run",
-      .summary = "train under a plan, on CPU ranks",
+      .summary = "train under a plan, on CPU ranks or on a GPU",
       .description =
           "Executes a plan file: LLaMA training with AdamW on synthetic tokens, every rank a thread of this "
           "process or an MPI process. Prints a line per step and, at the end, predicted against measured "

@@ -19,4 +19,8 @@ struct CudaLibraries {
 };
 CudaLibraries cuda_libraries();
 
+// Why the attention library would not serve this shape on a GPU of these properties, which it takes as JSON and which
+// need not be here; empty when it would. Asks its compiler: seconds.
+std::string attention_refusal(const AttentionShape&, const std::string& gpu_properties);
+
 }  // namespace sextant

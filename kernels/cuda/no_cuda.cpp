@@ -4,6 +4,7 @@
 namespace sextant {
 
 const KernelTable* cuda_kernels(bool) { return nullptr; }
+std::string attention_refusal(const AttentionShape&, const std::string&) { return "built without CUDA"; }
 CudaLibraries cuda_libraries() { return {.missing = "built without CUDA"}; }
 
 }  // namespace sextant

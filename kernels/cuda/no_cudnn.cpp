@@ -1,4 +1,5 @@
 // Linked instead of attention_cudnn.cpp when cuDNN's headers were not found: attention runs in own tiles.
+#include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
 
@@ -9,3 +10,9 @@ void attention_backward(const AttentionBackwardArgs& g) { attention_backward_til
 std::string attention_library() { return ""; }
 
 }  // namespace sextant::cuda
+
+namespace sextant {
+
+std::string attention_refusal(const AttentionShape&, const std::string&) { return "built without cuDNN"; }
+
+}  // namespace sextant

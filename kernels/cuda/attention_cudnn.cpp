@@ -1,0 +1,277 @@
+// Attention through cuDNN's fused engines, where they serve: bf16, causal over whole sequences, heads of a
+// multiple of 8 up to 128, 16-byte alignment. Everything else, and what the library refuses, goes to the tiles.
+// The graphs are the pattern that the library's engines are made for: products, scale, causal mask, softmax in
+// pieces. dq is added up in fp32 beside it; the order of that sum is the library's.
+#include <array>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+
+#include "core/error.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
+#include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/cudnn_graph.hpp"
+#include "kernels/cuda/kernels.hpp"
+#include "kernels/cuda/libraries.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+using Tensor = CudnnGraph::Tensor;
+using enum CudnnPointwise;
+
+bool aligned(const TensorView& x) {
+  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.stride * size_bytes(x.dtype) % 16 == 0;
+}
+
+bool library_serves(const AttentionShape& s, const TensorView& q) {
+  return q.dtype == Dtype::bf16 && s.plain && s.segments == 1 && s.seq_q() == s.seq_k() && s.seq_q() > 1 &&
+         s.head_dim % 8 == 0 && s.head_dim <= 128 && !cudnn_version().empty();
+}
+
+struct Sizes {
+  std::int64_t b, h, hk, s, d;
+};
+Sizes sizes_of(const AttentionShape& s) { return {s.batch, s.heads, s.kv_heads, s.seq_q(), s.head_dim}; }
+
+// Rows of tokens, a head's columns side by side: {batch, heads, tokens, d}, without a transposition in memory.
+Extents4 strides_of(const TensorView& x, const Sizes& z) { return {z.s * x.stride, z.d, x.stride, 1}; }
+Extents4 transposed(const Extents4& e) { return {e[0], e[1], e[3], e[2]}; }
+
+// scores = scale * q k^T, later keys -inf.
+Tensor masked(CudnnGraph& g, const Sizes& z, Tensor scores) {
+  const Extents4 square{z.b, z.h, z.s, z.s};
+  const Tensor row = g.virtual_tensor(square, CudnnType::int32),
+               column = g.virtual_tensor(square, CudnnType::int32),
+               sees = g.virtual_tensor(square, CudnnType::boolean), out = g.virtual_tensor(square);
+  g.pointwise(row_index, scores, CudnnGraph::kNone, row);
+  g.pointwise(column_index, scores, CudnnGraph::kNone, column);
+  g.pointwise(greater_equal, row, column, sees);
+  g.pointwise(select, scores, g.constant(-std::numeric_limits<float>::infinity()), out, sees);
+  return out;
+}
+
+struct Forward {
+  CudnnGraph graph;
+  Tensor q, k, v, out, lse;
+  bool serves = false;
+
+  Forward(const AttentionForwardArgs& a, int device, const std::string& properties = "") {
+    const Sizes z = sizes_of(a.shape);
+    CudnnGraph& g = graph;
+    const Extents4 heads{z.b, z.h, z.s, z.d}, kv_heads{z.b, z.hk, z.s, z.d}, square{z.b, z.h, z.s, z.s},
+        statistic{z.b, z.h, z.s, 1};
+    q = g.input(heads, strides_of(a.q, z), CudnnType::bf16);
+    k = g.input(transposed(kv_heads), transposed(strides_of(a.k, z)), CudnnType::bf16);
+    v = g.input(kv_heads, strides_of(a.v, z), CudnnType::bf16);
+    out = g.input(heads, strides_of(a.out, z), CudnnType::bf16);
+    lse = g.input(statistic, {z.s * a.lse.stride, 1, a.lse.stride, 1}, CudnnType::fp32);
+    const auto scores = g.virtual_tensor(square), scaled = g.virtual_tensor(square);
+    g.matmul(q, k, scores);
+    g.pointwise(mul, scores, g.constant(static_cast<float>(a.shape.scale)), scaled);
+    const Tensor visible = masked(g, z, scaled);
+    const Tensor highest = g.virtual_tensor(statistic), shifted = g.virtual_tensor(square),
+                 weights = g.virtual_tensor(square), total = g.virtual_tensor(statistic),
+                 logarithm = g.virtual_tensor(statistic), softmax = g.virtual_tensor(square, CudnnType::bf16);
+    g.maximum(visible, highest);
+    g.pointwise(sub, visible, highest, shifted);
+    g.pointwise(exp, shifted, CudnnGraph::kNone, weights);
+    g.sum(weights, total);
+    g.pointwise(log, total, CudnnGraph::kNone, logarithm);
+    g.pointwise(add, highest, logarithm, lse);
+    g.pointwise(div, weights, total, softmax);
+    g.matmul(softmax, v, out);
+    serves = g.build(device, properties);
+  }
+};
+
+struct Backward {
+  CudnnGraph graph;
+  Tensor q, k, v, out, dout, lse, dq, dk, dv, products, dq_sum;
+  std::int64_t product_bytes = 0, dq_bytes = 0;  // of what lies beside the library's workspace
+  bool serves = false;
+
+  Backward(const AttentionBackwardArgs& a, int device, CudnnType between = CudnnType::fp32,
+           const std::string& properties = "") {
+    const Sizes z = sizes_of(a.shape);
+    CudnnGraph& g = graph;
+    const Extents4 heads{z.b, z.h, z.s, z.d}, kv_heads{z.b, z.hk, z.s, z.d}, square{z.b, z.h, z.s, z.s},
+        statistic{z.b, z.h, z.s, 1}, turned{z.h * z.s * z.s, z.s * z.s, 1, z.s};
+    q = g.input(heads, strides_of(a.q, z), CudnnType::bf16);
+    k = g.input(transposed(kv_heads), transposed(strides_of(a.k, z)), CudnnType::bf16);
+    v = g.input(transposed(kv_heads), transposed(strides_of(a.v, z)), CudnnType::bf16);
+    out = g.input(heads, strides_of(a.out, z), CudnnType::bf16);
+    dout = g.input(heads, strides_of(a.dout, z), CudnnType::bf16);
+    lse = g.input(statistic, {z.s * a.lse.stride, 1, a.lse.stride, 1}, CudnnType::fp32);
+    dq = g.input(heads, strides_of(a.dq, z), CudnnType::bf16);
+    dk = g.input(kv_heads, strides_of(a.dk, z), CudnnType::bf16);
+    dv = g.input(kv_heads, strides_of(a.dv, z), CudnnType::bf16);
+    products = g.input(statistic, {z.h * z.s, z.s, 1, 1}, CudnnType::fp32);
+    dq_sum = g.input(heads, {z.h * z.s * z.d, z.s * z.d, z.d, 1}, CudnnType::fp32);
+    product_bytes = z.b * z.h * z.s * 4, dq_bytes = product_bytes * z.d;
+
+    // rowsum(dO * O)
+    const Tensor each = g.virtual_tensor(heads, {z.h * z.s * z.d, z.s * z.d, z.h * z.d, 1}, CudnnType::fp32),
+                 summed = g.virtual_tensor(statistic);
+    g.pointwise(mul, dout, out, each);
+    g.sum(each, summed);
+    g.pointwise(mul, summed, g.constant(1.0f), products);
+
+    // P = exp(scale q k^T - lse), dV = P^T dO
+    const float scale = static_cast<float>(a.shape.scale);
+    const Tensor scores = g.virtual_tensor(square), scaled = g.virtual_tensor(square),
+                 shifted = g.virtual_tensor(square), p = g.virtual_tensor(square),
+                 p_turned = g.virtual_tensor(transposed(square), turned, CudnnType::bf16);
+    g.matmul(q, k, scores);
+    const Tensor factor = g.constant(scale);
+    g.pointwise(mul, scores, factor, scaled);
+    g.pointwise(sub, scaled, lse, shifted);
+    g.pointwise(exp, masked(g, z, shifted), CudnnGraph::kNone, p);
+    g.reshape(p, p_turned);
+    product_over_heads(z, p_turned, dout, dv);
+
+    // dS = scale P (dO V^T - rowsum), dK = dS^T Q, dQ = dS K
+    const Tensor dp = g.virtual_tensor(square), centred = g.virtual_tensor(square),
+                 weighted = g.virtual_tensor(square), ds = g.virtual_tensor(square, between),
+                 ds_turned = g.virtual_tensor(transposed(square), turned, CudnnType::bf16),
+                 keys = g.virtual_tensor(kv_heads, strides_of(a.k, z), CudnnType::bf16);
+    g.matmul(dout, v, dp);
+    g.pointwise(sub, dp, products, centred);
+    g.pointwise(mul, centred, p, weighted);
+    g.pointwise(mul, weighted, factor, ds);
+    g.reshape(ds, ds_turned);
+    product_over_heads(z, ds_turned, q, dk);
+    g.reshape(k, keys);
+    g.matmul(ds, keys, dq_sum);
+    g.pointwise(identity, dq_sum, CudnnGraph::kNone, dq);
+    serves = g.build(device, properties);
+  }
+
+ private:
+  // y = a^T b, summed over the query heads that share a key head.
+  void product_over_heads(const Sizes& z, Tensor a, Tensor b, Tensor y) {
+    if (z.h == z.hk) return graph.matmul(a, b, y);
+    const Tensor every = graph.virtual_tensor({z.b, z.h, z.s, z.d}, CudnnType::bf16);
+    graph.matmul(a, b, every);
+    graph.sum(every, y);
+  }
+};
+
+// Built once a shape, kept until the process ends.
+using Key = std::array<std::int64_t, 15>;
+Key key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
+           const TensorView& out, const TensorView& lse, const TensorView& dq, const TensorView& dk,
+           const TensorView& dout, int device) {
+  return {s.batch,   s.heads,   s.kv_heads,  s.head_dim, s.seq_q(),
+          q.stride,  k.stride,  v.stride,    out.stride, lse.stride,
+          dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale)};
+}
+
+std::string refused;  // what the library said last; under the mutex
+std::mutex cache_mutex;
+
+template <class Graph, class Args>
+Graph& built(const Key& key, const Args& args, int device) {
+  static auto* cache = new std::map<Key, std::unique_ptr<Graph>>;
+  const std::lock_guard lock(cache_mutex);
+  auto& made = (*cache)[key];
+  if (!made) {
+    made = std::make_unique<Graph>(args, device);
+    if constexpr (std::is_same_v<Graph,
+                                 Backward>)  // versions differ in what they take before the last products
+      if (!made->serves) made = std::make_unique<Graph>(args, device, CudnnType::bf16);
+    if (!made->serves) refused = made->graph.why();
+  }
+  return *made;
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForwardArgs& a) {
+  CudaStream& stream = stream_of(a.stream);
+  if (!library_serves(a.shape, a.q) || !aligned(a.q) || !aligned(a.k) || !aligned(a.v) || !aligned(a.out))
+    return attention_forward_tiles(a);
+  const Forward& f = built<Forward>(key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, {}, {}, {}, stream.device),
+                                    a, stream.device);
+  if (!f.serves) return attention_forward_tiles(a);
+  void* workspace = scratch(stream, f.graph.workspace_bytes());
+  f.graph.run({{f.q, a.q.data}, {f.k, a.k.data}, {f.v, a.v.data}, {f.out, a.out.data}, {f.lse, a.lse.data}},
+              workspace, stream.device, stream.stream);
+}
+
+void attention_backward(const AttentionBackwardArgs& a) {
+  CudaStream& stream = stream_of(a.stream);
+  bool fits = library_serves(a.shape, a.q);
+  for (const TensorView* x : {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv})
+    fits = fits && aligned(*x);
+  if (!fits) return attention_backward_tiles(a);
+  const Backward& g = built<Backward>(
+      key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, a.dq, a.dk, a.dout, stream.device), a, stream.device);
+  if (!g.serves) return attention_backward_tiles(a);
+  // [dq in fp32][row sums][the library's own]
+  constexpr std::int64_t kAlign = 1024;
+  const auto whole = [](std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
+  auto* memory = static_cast<std::byte*>(
+      scratch(stream, whole(g.dq_bytes) + whole(g.product_bytes) + g.graph.workspace_bytes()));
+  std::byte* products = memory + whole(g.dq_bytes);
+  check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(g.dq_bytes), stream.stream), "cudaMemsetAsync");
+  g.graph.run({{g.q, a.q.data},
+               {g.k, a.k.data},
+               {g.v, a.v.data},
+               {g.out, a.out.data},
+               {g.dout, a.dout.data},
+               {g.lse, a.lse.data},
+               {g.dq, a.dq.data},
+               {g.dk, a.dk.data},
+               {g.dv, a.dv.data},
+               {g.products, products},
+               {g.dq_sum, memory}},
+              products + whole(g.product_bytes), stream.device, stream.stream);
+}
+
+std::string attention_library() {
+  std::string text = cudnn_version();
+  const std::lock_guard lock(cache_mutex);
+  if (!text.empty() && !refused.empty()) text += " (refused a graph: " + refused + ")";
+  return text;
+}
+
+}  // namespace sextant::cuda
+
+namespace sextant {
+
+std::string attention_refusal(const AttentionShape& shape, const std::string& properties) {
+  if (cuda::cudnn_version().empty()) return "cuDNN was not found";
+  const std::int64_t rows = shape.batch * shape.seq_q(), q_cols = std::int64_t{shape.heads} * shape.head_dim,
+                     k_cols = std::int64_t{shape.kv_heads} * shape.head_dim;
+  const TensorView q(nullptr, Dtype::bf16, rows, q_cols), kv(nullptr, Dtype::bf16, rows, 2 * k_cols),
+      lse(nullptr, Dtype::fp32, rows, shape.heads);
+  const TensorView k = kv.column_range(0, k_cols), v = kv.column_range(k_cols, k_cols);
+  const cuda::Forward forward({.shape = shape, .q = q, .k = k, .v = v, .out = q, .lse = lse}, 0, properties);
+  std::string why;
+  if (!forward.serves) why += "forward: " + forward.graph.why() + " ";
+  const AttentionBackwardArgs backward{.shape = shape,
+                                       .q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .out = q,
+                                       .lse = lse,
+                                       .dout = q,
+                                       .dq = q,
+                                       .dk = k,
+                                       .dv = v,
+                                       .workspace = {}};
+  std::string first;
+  for (const cuda::CudnnType between : {cuda::CudnnType::fp32, cuda::CudnnType::bf16}) {
+    const cuda::Backward graph(backward, 0, between, properties);
+    if (graph.serves) return why;
+    if (first.empty()) first = "backward: " + graph.graph.why();
+  }
+  return why + first;
+}
+
+}  // namespace sextant

@@ -1,0 +1,74 @@
+// An operation graph of cuDNN's backend interface, built tensor by tensor and operation by operation; the only
+// place, with cudnn_graph.cpp, that knows that interface. Answers whether the library has an engine for a graph,
+// and runs it. Extents are those of a batch of matrices: {batch, heads, rows, columns}.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct CUstream_st;
+
+namespace sextant::cuda {
+
+using Extents4 = std::array<std::int64_t, 4>;
+
+enum class CudnnType : std::uint8_t { bf16, fp32, int32, boolean };
+enum class CudnnPointwise : std::uint8_t {
+  add,
+  sub,
+  mul,
+  div,
+  exp,
+  log,
+  identity,
+  row_index,  // of a matrix
+  column_index,
+  greater_equal,
+  select  // t ? x : b
+};
+
+class CudnnGraph {
+ public:
+  CudnnGraph();
+  ~CudnnGraph();
+  CudnnGraph(const CudnnGraph&) = delete;
+
+  using Tensor = int;
+  static constexpr Tensor kNone = -1;
+  // In memory; its address is given to run() under the number that this returns.
+  Tensor input(const Extents4& extents, const Extents4& strides, CudnnType);
+  // Between operations only, row-major without gaps unless strides are given.
+  Tensor virtual_tensor(const Extents4& extents, CudnnType = CudnnType::fp32);
+  Tensor virtual_tensor(const Extents4& extents, const Extents4& strides, CudnnType);
+  Tensor constant(float value);
+
+  void pointwise(CudnnPointwise, Tensor x, Tensor b, Tensor y, Tensor t = kNone);
+  void matmul(Tensor a, Tensor b, Tensor c);
+  void sum(Tensor x, Tensor y);  // over the extents that are 1 in y
+  void maximum(Tensor x, Tensor y);
+  void reshape(Tensor x, Tensor y);  // here: a transposition
+
+  // False when no engine takes the graph; why() then says what the library said. With properties of a GPU as
+  // the library writes them (JSON) it answers for that GPU, here or not; such a graph cannot run.
+  bool build(int device, const std::string& properties = "");
+  const std::string& why() const { return why_; }
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  struct Binding {
+    Tensor tensor;
+    void* data;
+  };
+  void run(const std::vector<Binding>&, void* workspace, int device, CUstream_st*) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  std::string why_;
+  std::int64_t workspace_bytes_ = 0;
+};
+
+std::string cudnn_version();  // "cuDNN 9.19.0"; empty where it is not found
+
+}  // namespace sextant::cuda

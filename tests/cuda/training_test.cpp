@@ -1,0 +1,180 @@
+// System: the whole runtime on a GPU that the ranks of a layout share. Expectation: loss, gradient norm and weights
+// of every step as on CPU ranks under the same layout, whose own expectation is an independent float64 reference
+// (tests/reference/layouts_test.cpp). Numbers: 1e-10 in fp64, 2e-4 in fp32; bf16 learns the same in the large.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "core/parallel_plan.hpp"
+#include "core/stack_spec.hpp"
+#include "planner/lower.hpp"
+#include "runtime/rank_trainer.hpp"
+#include "tests/cuda/twin.hpp"
+#include "tests/support/specs.hpp"
+
+namespace sextant::testing {
+namespace {
+
+ModelSpec small_model() {
+  ModelSpec m;
+  m.name = "small";
+  m.n_layers = 8, m.hidden = 64, m.n_heads = 4, m.n_kv_heads = 4, m.head_dim = 16, m.ffn_hidden = 96;
+  m.vocab_size = 203, m.max_positions = 64;
+  return m;
+}
+
+// Beside the source tree, or where a bundle of the tests has them.
+std::string presets_folder() {
+  const char* elsewhere = std::getenv("SEXTANT_PRESETS");
+  return elsewhere ? elsewhere : SEXTANT_SOURCE_DIR "/tools/presets";
+}
+
+struct Trained {
+  std::vector<StepReport> steps;
+  std::map<std::string, std::vector<double>> weights;
+};
+
+struct How {
+  bool gpu = false, reference = true;
+  Dtype dtype = Dtype::fp64;
+  int steps = 4, hidden = 64;
+};
+
+Trained train_small(const std::string& key, const How& how) {
+  ModelSpec model = small_model();
+  model.hidden = how.hidden, model.head_dim = how.hidden / model.n_heads;
+  const ParallelPlan plan = parse_plan_key(key);
+  TrainingSpec training;
+  training.seq_len = 32, training.global_batch = 8;
+  training.compute = training.parameter = how.dtype;
+  training.gradient = training.reduction = training.optimizer_state = accumulator_of(how.dtype);
+  training.stack = "sextant";
+  const StackSpec stack = load_stack("sextant", presets_folder());
+  for (const Problem& p : validate(plan, model, training)) ADD_FAILURE() << key << ": " << to_string(p);
+  const ExecutionGraph graph = lower(model, training, flat_links(plan), plan, stack);
+  OptimizerSpec optimizer;
+  optimizer.rate = 5e-3, optimizer.warmup_steps = 2, optimizer.total_steps = 20;
+  const KernelTable& kernels = how.gpu ? *cuda_kernels(how.reference) : cpu_reference_kernels();
+
+  Trained result;
+  std::mutex mutex;
+  auto world = make_local_world(plan.world());
+  if (how.gpu)
+    for (auto& c : world) c = share_cuda_device(std::move(c), 0);
+  run_ranks(world, [&](Communicator& c) {
+    CpuDeviceOptions cpu;
+    cpu.on_error = [&](const std::string& what) { c.abort(what); };
+    const auto device = how.gpu ? make_cuda_device({.rehearses = false}) : make_cpu_device(cpu);
+    RankOptions options;
+    options.executor.on_failure = [&](const std::string& what) { c.abort(what); };
+    RankTrainer trainer(graph, stack, *device, kernels, c, optimizer,
+                        synthetic_sequences(model.vocab_size, training.global_batch, 5), options);
+    if (how.gpu) trainer.rehearse();
+    trainer.initialise(random_weights(model, 7));
+    for (int s = 0; s < how.steps; ++s) {
+      const auto report = trainer.step();
+      if (c.rank() == 0) result.steps.push_back(*report);
+    }
+    trainer.finish();
+    trainer.state().read_owned(
+        StateField::master, [&](const OwnedPiece& piece, std::span<const double> values) {
+          const std::lock_guard lock(mutex);
+          auto& whole = result.weights[piece.slice.name];
+          whole.resize(static_cast<std::size_t>(piece.slice.model_rows * piece.slice.model_cols));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            const std::int64_t at = piece.begin + static_cast<std::int64_t>(i), row = at / piece.slice.cols;
+            if (row >= piece.slice.real_rows()) continue;
+            whole[static_cast<std::size_t>((piece.slice.first_row + row) * piece.slice.model_cols +
+                                           piece.slice.first_col + at % piece.slice.cols)] = values[i];
+          }
+        });
+  });
+  return result;
+}
+
+void expect_alike(const Trained& got, const Trained& expected, double bound, const std::string& what) {
+  ASSERT_EQ(got.steps.size(), expected.steps.size()) << what;
+  for (std::size_t s = 0; s < got.steps.size(); ++s) {
+    EXPECT_LE(std::abs(got.steps[s].loss / expected.steps[s].loss - 1), bound)
+        << what << ": loss of step " << s;
+    EXPECT_LE(std::abs(got.steps[s].gradient_norm / expected.steps[s].gradient_norm - 1), bound)
+        << what << ": norm of step " << s;
+  }
+  for (const auto& [name, values] : expected.weights)
+    EXPECT_LE(relative_distance(got.weights.at(name), values), bound) << what << ": " << name;
+}
+
+class CudaTraining : public GpuTest {};
+
+TEST_F(CudaTraining, OneRankInEveryFormat) {
+  for (const bool reference : {true, false}) {
+    const std::string what = reference ? " by tiles" : " by libraries";
+    const auto compare = [&](Dtype dtype, double bound) {
+      expect_alike(train_small("mbs4", {.gpu = true, .reference = reference, .dtype = dtype}),
+                   train_small("mbs4", {.dtype = dtype}), bound, std::string(name(dtype)) + what);
+    };
+    compare(Dtype::fp64, 1e-10);
+    compare(Dtype::fp32, 2e-4);
+    compare(Dtype::bf16, 3e-2);
+  }
+}
+
+TEST_F(CudaTraining, HeadsThatTheLibraryServes) {
+  expect_alike(train_small("mbs4", {.gpu = true, .reference = false, .dtype = Dtype::bf16, .hidden = 256}),
+               train_small("mbs4", {.dtype = Dtype::bf16, .hidden = 256}), 3e-2, "heads of 64");
+}
+
+TEST_F(CudaTraining, LayoutsOfEveryKind) {
+  for (const char* key : {"mbs8",
+                          "mbs1",
+                          "mbs2.sel",
+                          "mbs1.full",
+                          "mbs1.full3",
+                          "dp2.z0.mbs1.b4K",
+                          "dp4.z1.mbs1.b4K",
+                          "dp8.z1.mbs1.b1K.lb4",
+                          "dp2.z2.mbs1.b4K",
+                          "dp4.z3.mbs1",
+                          "dp2.z3.mbs2.full",
+                          "dp4.z1.mbs1.sd2.b4K",
+                          "tp2.nosp.mbs2",
+                          "tp2.sp.mbs2",
+                          "tp4.sp.mbs2.full",
+                          "tp2.sp.mbs1.sel.dp2.z1.b4K",
+                          "cp2.mbs2",
+                          "tp2.sp.cp2.mbs1.dp2.z1",
+                          "pp2.mbs1",
+                          "pp4.mbs2",
+                          "pp2.vp2.mbs1",
+                          "pp2.mbs1.zb",
+                          "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1",
+                          "pp2.mbs1.dp2.z3",
+                          "mbs1.oo50",
+                          "dp2.z2.mbs1.oo30.b4K",
+                          "mbs2.po",
+                          "dp2.z3.mbs1.po.oo60",
+                          "mbs2.ao3",
+                          "mbs1.ao4.hz3.full2"})
+    expect_alike(train_small(key, {.gpu = true}), train_small(key, {}), 1e-10, key);
+}
+
+TEST_F(CudaTraining, RepeatsInEveryBit) {
+  for (const char* key : {"mbs2", "dp2.z1.mbs1.b4K"}) {
+    const How how{.gpu = true, .reference = true, .dtype = Dtype::bf16};
+    const Trained first = train_small(key, how), second = train_small(key, how);
+    EXPECT_EQ(first.weights, second.weights) << key;
+    for (std::size_t s = 0; s < first.steps.size(); ++s)
+      EXPECT_EQ(first.steps[s].loss, second.steps[s].loss) << key;
+  }
+}
+
+// Offload moves where a part is updated, not what comes of it.
+TEST_F(CudaTraining, TheHostUpdatesToTheSameBits) {
+  const How how{.gpu = true, .dtype = Dtype::bf16};
+  EXPECT_EQ(train_small("mbs2.oo50", how).weights, train_small("mbs2", how).weights);
+}
+
+}  // namespace
+}  // namespace sextant::testing
