@@ -2,6 +2,9 @@
 
 #include <vector>
 
+#include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/parallel_for.h>
+
 #include "kernels/cpu/cpu_kernels.hpp"
 
 namespace sextant {
@@ -23,13 +26,22 @@ class Staging {
 
 TensorView flat(const TensorView& x) { return {x.data, x.dtype, 1, x.elements()}; }
 
+// Both flat; a model's weights are converted by all cores.
+void convert(const TensorView& from, const TensorView& to) {
+  tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, to.cols, 1 << 18), [&](const auto& part) {
+    const std::int64_t n = part.end() - part.begin();
+    cpu_kernels().cast(
+        {.source = from.column_range(part.begin(), n), .destination = to.column_range(part.begin(), n)});
+  });
+}
+
 }  // namespace
 
 void put_values(Device& device, const TensorView& to, const TensorView& from) {
   if (device.unified()) return cpu_kernels().cast({.source = from, .destination = to});
   SEXTANT_CHECK(from.contiguous() && from.elements() == to.elements(), "values fit their place");
   const Staging staging(to);
-  cpu_kernels().cast({.source = flat(from), .destination = staging.view()});
+  convert(flat(from), staging.view());
   device.transfer(to.data, staging.view().data, Bytes(to.bytes()));
 }
 
@@ -38,7 +50,7 @@ void get_values(Device& device, const TensorView& to, const TensorView& from) {
   SEXTANT_CHECK(to.contiguous() && from.elements() == to.elements(), "values fit their place");
   const Staging staging(from);
   device.transfer(staging.view().data, from.data, Bytes(from.bytes()));
-  cpu_kernels().cast({.source = staging.view(), .destination = flat(to)});
+  convert(staging.view(), flat(to));
 }
 
 void put_zeros(Device& device, const TensorView& to) {

@@ -5,6 +5,9 @@
 #include <numbers>
 #include <string_view>
 
+#include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/parallel_for.h>
+
 namespace sextant {
 namespace {
 
@@ -101,11 +104,14 @@ WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
         s.name.find("o_proj") != std::string::npos || s.name.find("down_proj") != std::string::npos;
     const double deviation = into_stream ? residual : 0.02;
     const std::uint64_t key = hash_of(s.name, seed);
-    for (std::int64_t r = 0; r < s.real_rows(); ++r)
-      for (std::int64_t c = 0; c < s.cols; ++c)
-        values[static_cast<std::size_t>(r * s.cols + c)] =
-            deviation *
-            normal(key, static_cast<std::uint64_t>((s.first_row + r) * s.model_cols + s.first_col + c));
+    // An element depends on nothing but its place, so any number of threads gives the same.
+    tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, s.real_rows(), 256), [&](const auto& rows) {
+      for (std::int64_t r = rows.begin(); r != rows.end(); ++r)
+        for (std::int64_t c = 0; c < s.cols; ++c)
+          values[static_cast<std::size_t>(r * s.cols + c)] =
+              deviation *
+              normal(key, static_cast<std::uint64_t>((s.first_row + r) * s.model_cols + s.first_col + c));
+    });
   };
 }
 

@@ -218,7 +218,8 @@ Verb run_verb() {
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},
                    {"three steps of it", "sextant run tiny.json --steps 3"},
-                   {"saved every 2 of 4 steps", "sextant run tiny.json --steps 4 --save-every 2 -o saved-run"},
+                   {"saved every 2 of 4 steps",
+                    "sextant run tiny.json --steps 4 --save-every 2 -o saved-run"},
                    {"two steps more", "sextant run -o saved-run --resume --steps 6"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<RunVerbOptions>();

@@ -33,8 +33,8 @@ def environment():
 
 
 class Runner:
-    def __init__(self, budget_s):
-        self.budget_s, self.results, self.env = budget_s, {"steps": []}, environment()
+    def __init__(self, budget_s, models=None):
+        self.budget_s, self.models, self.results, self.env = budget_s, models, {"steps": []}, environment()
 
     def left(self):
         return self.budget_s - (time.monotonic() - START)
@@ -113,6 +113,8 @@ def train(r):
     sextant, presets = os.path.join(BIN, "sextant"), ["--presets", os.path.join(HERE, "presets")]
     r.results["training"] = []
     for model, layout, seq, mbs, micro in MODELS:
+        if r.models and model not in r.models:
+            continue
         plan = os.path.join("/tmp", f"plan-{os.getpid()}-{model}.json")
         fix = f"mbs={mbs}," + ("rec=sel" if ".sel" in layout else "rec=none")
         made = r.run(f"plan {model}", [sextant, "plan", "--model", model, "--cluster", "1x1xh200", "--stack", "sextant",
@@ -136,9 +138,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--only", choices=["tests", "sanitizer", "bench", "train"], action="append")
+    parser.add_argument("--model", choices=[m[0] for m in MODELS], action="append", help="of train; default: all")
     parser.add_argument("--budget-s", type=float, default=570)
     options = parser.parse_args()
-    r = Runner(options.budget_s)
+    r = Runner(options.budget_s, options.model)
     r.results["date"] = time.strftime("%Y-%m-%d")
     smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
                                "--format=csv"], 20)
