@@ -131,7 +131,7 @@ class Search {
     front_->points.push_back(*front_->best);
     const auto peak = static_cast<double>(front_->best->peak);
     limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(front_->share, kSame))));
-    tree_.set_memory_limit(limit_);
+    tree_.lower_memory_limit(limit_);
     front_->best.reset();
     for (const Simulated& seen : front_->seen) consider(seen);
   }

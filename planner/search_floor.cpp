@@ -146,4 +146,14 @@ bool SearchTree::estimate_fits(ParallelPlan leanest, std::uint64_t members, Expa
   return true;
 }
 
+// Whether what lies below a node may fit the limit as it is now.
+bool SearchTree::still_fits(const Node& node, const ParallelPlan& plan, const std::vector<LayerRange>& chunks,
+                            Expansion& out) const {
+  const bool open = node.level < Level::offload;  // what is offloaded
+  if (open && may_offload_activations_) return true;
+  if (!flight_fits(plan, chunks, open ? leanest_offload(plan) : state_of_element(plan), node.members, out))
+    return false;
+  return open || estimate_fits(plan, node.members, out);
+}
+
 }  // namespace sextant

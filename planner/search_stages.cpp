@@ -179,6 +179,10 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   node.refined = true;
   const bool full = node.level == Level::full;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  if (lowered_ && !still_fits(node, p, chunks, out)) {
+    node.members = 0;
+    return;
+  }
   const int m = microbatches(p, job_.training);
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);

@@ -52,8 +52,8 @@ class SearchTree {
  public:
   SearchTree(const Job&, const SearchSpace&, Bytes memory_limit);
 
-  // Between expansions only.
-  void set_memory_limit(Bytes limit) { memory_limit_ = limit; }
+  // Between expansions only. Nodes from before may not fit any more: refine() looks at that first.
+  void lower_memory_limit(Bytes limit) { memory_limit_ = limit, lowered_ = true; }
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
@@ -108,10 +108,12 @@ class SearchTree {
   bool flight_fits(const ParallelPlan&, const std::vector<LayerRange>& chunks, double state_of_one,
                    std::uint64_t members, Expansion&) const;
   bool estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion&) const;
+  bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 
   const Job& job_;
   const SearchSpace& space_;
   Bytes memory_limit_;
+  bool lowered_ = false;
   // What the stack leaves possible of what the space asks for.
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_;
