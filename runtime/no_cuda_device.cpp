@@ -5,7 +5,7 @@
 namespace sextant {
 namespace {
 constexpr const char* kReason =
-    "built without CUDA: install the toolkit (nvcc, cuBLAS, cuDNN, NCCL) and configure again";
+    "built without CUDA: install the toolkit (nvcc, cuBLAS, cuDNN) and configure again";
 }
 
 std::vector<CudaGpu> cuda_gpus(std::string& why_none) {

@@ -13,9 +13,9 @@ const KernelTable* cuda_kernels(bool reference = false);
 
 // The libraries under the table, as found at run time.
 struct CudaLibraries {
-  std::string gemm;       // "cuBLASLt 13.1.0"; empty: not found
-  std::string attention;  // "cuDNN 9.19.0"; empty: own tiles
-  std::string missing;    // why what is needed cannot be loaded; empty when all is there
+  std::string gemm = {};       // "cuBLASLt 13.1.0"; empty: not found
+  std::string attention = {};  // "cuDNN 9.19.0"; empty: own tiles
+  std::string missing = {};    // why what is needed cannot be loaded; empty when all is there
 };
 CudaLibraries cuda_libraries();
 
