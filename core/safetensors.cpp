@@ -290,41 +290,79 @@ std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& t) const {
   return {impl_->mapping.bytes() + impl_->data_start + t.begin, t.end - t.begin};
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorToStore> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+struct SafetensorsWriter::Impl {
+  std::filesystem::path path;
+  Descriptor d;
+  std::uint64_t header_bytes = 0, data_bytes = 0, written = 0;
+
+  explicit Impl(std::filesystem::path where)
+      : path(std::move(where)), d(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    if (d.fd < 0) throw BackendError(system_error("cannot write", path));
+  }
+  void put(const void* data, std::size_t size) const {
+    const char* from = static_cast<const char*>(data);
+    while (size > 0) {
+      const ssize_t n = ::write(d.fd, from, size);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw BackendError(system_error("cannot write", path));
+      from += n, size -= static_cast<std::size_t>(n);
+    }
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::span<const StoredTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : impl_(std::make_unique<Impl>(std::move(path))) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::uint64_t at = 0;
-  for (const TensorToStore& t : tensors) {
-    std::uint64_t expected = static_cast<std::uint64_t>(size_bytes(t.type));
-    for (std::int64_t extent : t.shape) expected *= static_cast<std::uint64_t>(extent);
-    SEXTANT_CHECK(expected == t.data.size(), fmt::format("{}: data does not fill the shape", t.name));
-    SEXTANT_CHECK(!header.contains(t.name), fmt::format("{}: stored twice", t.name));
-    header[t.name] = {
-        {"dtype", name(t.type)}, {"shape", t.shape}, {"data_offsets", {at, at + t.data.size()}}};
-    at += t.data.size();
+  std::set<std::string_view> names;
+  for (const StoredTensor& t : tensors) {
+    SEXTANT_CHECK(names.insert(t.name).second, fmt::format("{}: stored twice", t.name));
+    std::uint64_t bytes = static_cast<std::uint64_t>(size_bytes(t.type));
+    for (const std::int64_t extent : t.shape) bytes *= static_cast<std::uint64_t>(extent);
+    const std::uint64_t at = impl_->data_bytes;
+    header[t.name] = {{"dtype", name(t.type)}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+    impl_->data_bytes += bytes;
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   std::array<char, 8> length{};
   for (int i = 0; i < 8; ++i)
     length[static_cast<std::size_t>(i)] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  impl_->header_bytes = length.size() + text.size();
+  impl_->put(length.data(), length.size());
+  impl_->put(text.data(), text.size());
+}
 
-  const Descriptor d(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (d.fd < 0) throw BackendError(system_error("cannot write", path));
-  const auto put = [&](const void* data, std::size_t size) {
-    const char* from = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t written = ::write(d.fd, from, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw BackendError(system_error("cannot write", path));
-      from += written, size -= static_cast<std::size_t>(written);
-    }
-  };
-  put(length.data(), length.size());
-  put(text.data(), text.size());
-  for (const TensorToStore& t : tensors) put(t.data.data(), t.data.size());
-  if (::fsync(d.fd) != 0) throw BackendError(system_error("cannot flush", path));
+SafetensorsWriter::~SafetensorsWriter() = default;
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
+SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&&) noexcept = default;
+
+std::uint64_t SafetensorsWriter::file_bytes() const { return impl_->header_bytes + impl_->data_bytes; }
+
+void SafetensorsWriter::append(std::span<const std::byte> data) {
+  SEXTANT_CHECK(data.size() <= impl_->data_bytes - impl_->written, "more data than declared");
+  impl_->put(data.data(), data.size());
+  impl_->written += data.size();
+}
+
+void SafetensorsWriter::finish() {
+  SEXTANT_CHECK(impl_->written == impl_->data_bytes, "less data than declared");
+  if (::fsync(impl_->d.fd) != 0) throw BackendError(system_error("cannot flush", impl_->path));
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToStore> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<StoredTensor> declared;
+  for (const TensorToStore& t : tensors) {
+    std::uint64_t expected = static_cast<std::uint64_t>(size_bytes(t.type));
+    for (const std::int64_t extent : t.shape) expected *= static_cast<std::uint64_t>(extent);
+    SEXTANT_CHECK(expected == t.data.size(), fmt::format("{}: data does not fill the shape", t.name));
+    declared.push_back({.name = t.name, .type = t.type, .shape = t.shape, .begin = 0, .end = 0});
+  }
+  SafetensorsWriter writer(path, declared, metadata);
+  for (const TensorToStore& t : tensors) writer.append(t.data);
+  writer.finish();
 }
 
 }  // namespace sextant

@@ -80,4 +80,24 @@ struct TensorToStore {
 void write_safetensors(const std::filesystem::path&, std::span<const TensorToStore>,
                        const std::map<std::string, std::string>& metadata = {});
 
+// The same for tensors that are never in memory together: declared whole, then their data in that order, in pieces of any
+// size.
+class SafetensorsWriter {
+ public:
+  // `begin` and `end` of the tensors are found here.
+  SafetensorsWriter(std::filesystem::path, std::span<const StoredTensor>,
+                    const std::map<std::string, std::string>& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
+
+  void append(std::span<const std::byte>);
+  void finish();  // all declared bytes must have come; flushes to disk
+  std::uint64_t file_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace sextant

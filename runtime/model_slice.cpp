@@ -98,12 +98,13 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
 
 WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
   const double residual = 0.02 / std::sqrt(2.0 * model.n_layers);
-  return [=](const ModelSlice& s, std::span<double> values) {
+  return [=, tied = model.tied_embeddings](const ModelSlice& s, std::span<double> values) {
     if (s.model_rows == 1) return std::fill(values.begin(), values.end(), 1.0);
     const bool into_stream =
         s.name.find("o_proj") != std::string::npos || s.name.find("down_proj") != std::string::npos;
     const double deviation = into_stream ? residual : 0.02;
-    const std::uint64_t key = hash_of(s.name, seed);
+    const bool copy = tied && s.name == parameter_name(ParameterKind::head, 0);
+    const std::uint64_t key = hash_of(copy ? parameter_name(ParameterKind::embedding, 0) : s.name, seed);
     // An element depends on nothing but its place, so any number of threads gives the same.
     tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, s.real_rows(), 256), [&](const auto& rows) {
       for (std::int64_t r = rows.begin(); r != rows.end(); ++r)

@@ -19,6 +19,7 @@
 #include "tools/planning.hpp"
 #include "tools/run_checkpoints.hpp"
 #include "tools/running.hpp"
+#include "tools/weights.hpp"
 
 namespace sextant {
 namespace {
@@ -27,7 +28,7 @@ using Json = nlohmann::ordered_json;
 
 struct RunVerbOptions {
   RunningOptions running;
-  std::string profile, output, trace;
+  std::string profile, output, trace, init;
   int steps = 10, warmup = 0, max_skipped = 5;
   double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
   CheckpointFlags checkpoints;
@@ -127,6 +128,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   check_output("--trace", o.trace, {o.running.plan, o.profile});
   const Runnable runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
+  if (!o.init.empty()) training.weights = hugging_face_weights(o.init, runnable.file().model);
   if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
   StepLog log(session, runnable, folder, training.threads);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
@@ -264,6 +266,11 @@ Verb run_verb() {
                     .min = 1,
                     .max = 1e6},
                    o->deadline_s);
+        add_text(app,
+                 {.flag = "--init",
+                  .metavar = "HF_DIR",
+                  .text = "start from these weights: a Hugging Face folder of safetensors"},
+                 o->init);
         add_text(app,
                  {.flag = "--profile",
                   .metavar = "FILE",

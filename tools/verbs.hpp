@@ -48,6 +48,7 @@ Verb run_verb();
 Verb compare_verb();
 Verb profile_verb();
 Verb validate_verb();
+Verb weights_verb();
 Verb calibrate_verb();
 Verb doctor_verb();
 Verb completion_verb();

@@ -1,0 +1,264 @@
+#include "runtime/weights/hugging_face.hpp"
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/file_io.hpp"
+#include "core/json_io.hpp"
+#include "core/model_files.hpp"
+#include "runtime/weights/stored_shape.hpp"
+#include "runtime/weights/number_formats.hpp"
+#include "runtime/weights/weight_index.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+// What stands in a folder without safetensors, and how to come by them.
+std::string how_to_convert(const fs::path& folder) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string file = entry.path().filename().string();
+    if (file.starts_with("consolidated.") && file.ends_with(".pth"))
+      return "Meta's consolidated.*.pth are pickled and interleave rotary pairs; they are not read: convert "
+             "them with "
+             "python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir DIR --output_dir "
+             "OUT";
+    if (file.starts_with("pytorch_model") && file.ends_with(".bin"))
+      return "pytorch_model*.bin are pickled and not read: in Python, "
+             "AutoModelForCausalLM.from_pretrained(DIR)"
+             ".save_pretrained(OUT, safe_serialization=True) writes safetensors";
+  }
+  return "";
+}
+
+ModelSpec read_config(const fs::path& folder) {
+  std::error_code none;
+  if (!fs::is_directory(folder, none))
+    throw ConfigError(Problem{folder.string(), "", fs::exists(folder, none) ? "a file" : "nothing",
+                              "a Hugging Face checkpoint folder", ""});
+  const fs::path file = folder / "config.json";
+  if (!fs::exists(file, none))
+    throw ConfigError(Problem{folder.string(), "", "no config.json",
+                              "a Hugging Face checkpoint folder: config.json and *.safetensors",
+                              how_to_convert(folder)});
+  const nlohmann::json config = read_json_file(file);
+  ModelSpec model;
+  with_file(file.string(), [&] {
+    model = model_from_hugging_face(config, fs::weakly_canonical(folder).filename().string());
+    if (model.norm != NormKind::rms || model.position != PositionKind::rope || !model.gated_mlp)
+      throw ConfigError(Problem{"", "model_type", config.value("model_type", ""), "llama",
+                                "weights of other architectures are not read"});
+    if (config.contains("quantization_config") && !config["quantization_config"].is_null())
+      throw ConfigError(Problem{"", "quantization_config", "quantized weights", "F64, F32, F16 or BF16",
+                                "dequantize them first"});
+    if (model.any_bias())
+      throw ConfigError(
+          Problem{"", "attention_bias, mlp_bias", "true", "false", "the runtime has no biases"});
+  });
+  return model;
+}
+
+bool says_nothing(const std::string& tensor) { return tensor.ends_with(".rotary_emb.inv_freq"); }
+
+}  // namespace
+
+struct HuggingFaceFolder::Impl {
+  fs::path folder;
+  ModelSpec model;
+  WeightIndex index;  // of a single file: everything in it
+  std::string index_file;
+  mutable std::mutex mutex;
+  mutable std::map<std::string, SafetensorsFile, std::less<>> shards;
+
+  explicit Impl(fs::path where) : folder(std::move(where)), model(read_config(folder)) {
+    std::error_code none;
+    if (fs::exists(folder / kSingle, none)) {
+      index_file = (folder / kSingle).string();
+      for (const StoredTensor& t : shard(kSingle).tensors()) index.shard_of[t.name] = kSingle;
+    } else if (fs::exists(folder / kIndex, none)) {
+      index_file = (folder / kIndex).string();
+      index = parse_weight_index(read_text_file(folder / kIndex), index_file);
+    } else {
+      throw ConfigError(Problem{folder.string(), "", "no safetensors",
+                                fmt::format("{} or {}", kSingle, kIndex), how_to_convert(folder)});
+    }
+  }
+
+  const SafetensorsFile& shard(const std::string& name) const {
+    const std::lock_guard lock(mutex);
+    auto at = shards.find(name);
+    if (at == shards.end()) at = shards.emplace(name, SafetensorsFile(folder / name)).first;
+    return at->second;
+  }
+
+  std::string stored_name(const ModelSlice& s) const {
+    const bool copy = model.tied_embeddings && s.name == parameter_name(ParameterKind::head, 0);
+    return copy ? parameter_name(ParameterKind::embedding, 0) : s.name;
+  }
+
+  std::string file_of(const std::string& tensor) const {
+    const auto at = index.shard_of.find(tensor);
+    if (at == index.shard_of.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, file] : index.shard_of) names.push_back(name);
+      const std::string near = closest(tensor, names);
+      throw ConfigError(Problem{index_file, tensor, "nothing", "a tensor of this name",
+                                near.empty() ? "" : fmt::format("is {} another name for it?", near)});
+    }
+    std::error_code none;
+    if (!fs::exists(folder / at->second, none))
+      throw ConfigError(Problem{(folder / at->second).string(), tensor, "no such file",
+                                "the shard that the index names for it", "fetch the checkpoint again"});
+    return at->second;
+  }
+
+  // The tensor where it is stored, judged.
+  std::pair<const SafetensorsFile*, const StoredTensor*> find(const ModelSlice& s) const {
+    const std::string tensor = stored_name(s), file = file_of(tensor);
+    const SafetensorsFile& from = shard(file);
+    const std::vector<std::int64_t> shape = stored_shape(s);
+    const StoredTensor& t = from.require(tensor, {}, shape);
+    if (!is_floating(t.type))
+      throw ConfigError(Problem{(folder / file).string(), tensor + ".dtype", std::string(name(t.type)),
+                                "F64, F32, F16 or BF16", ""});
+    return {&from, &t};
+  }
+
+  void read(const ModelSlice& s, std::span<double> values) const {
+    const auto [file, t] = find(s);
+    const auto size = static_cast<std::size_t>(size_bytes(t->type));
+    const auto bytes = file->bytes(*t);
+    const auto cols = static_cast<std::size_t>(s.cols);
+    for (std::int64_t r = 0; r < s.real_rows(); ++r) {
+      const auto first = static_cast<std::size_t>((s.first_row + r) * s.model_cols + s.first_col);
+      const auto row = values.subspan(static_cast<std::size_t>(r) * cols, cols);
+      decode_numbers(t->type, bytes.subspan(first * size, cols * size), row);
+      for (std::size_t c = 0; c < cols; ++c)
+        if (!std::isfinite(row[c]))
+          throw ConfigError(Problem{(folder / index.shard_of.at(t->name)).string(), t->name,
+                                    fmt::format("{} at [{}, {}]", row[c], s.first_row + r,
+                                                s.first_col + static_cast<std::int64_t>(c)),
+                                    "finite numbers", "the checkpoint is damaged, or its training diverged"});
+    }
+  }
+
+  // A tensor that the model does not have.
+  void judge_stranger(const std::string& file, const SafetensorsFile& from, const StoredTensor& t) const {
+    if (says_nothing(t.name)) return;
+    const std::string path = (folder / file).string();
+    if (model.tied_embeddings && t.name == parameter_name(ParameterKind::head, 0)) {
+      const StoredTensor* embedding = nullptr;
+      const std::string& name = parameter_name(ParameterKind::embedding, 0);
+      const auto at = index.shard_of.find(name);
+      if (at != index.shard_of.end()) embedding = shard(at->second).find(name);
+      if (!embedding) return;  // told already
+      const auto a = from.bytes(t), b = shard(at->second).bytes(*embedding);
+      if (std::equal(a.begin(), a.end(), b.begin(), b.end())) return;
+      throw ConfigError(Problem{path, t.name, "other values than model.embed_tokens.weight",
+                                "the same: config.json says tie_word_embeddings", ""});
+    }
+    throw ConfigError(Problem{path, t.name, fmt::format("{} [{}]", name(t.type), fmt::join(t.shape, ", ")),
+                              "no tensor of this name: config.json describes a model without it", ""});
+  }
+};
+
+HuggingFaceFolder::HuggingFaceFolder(fs::path path) : impl_(std::make_shared<Impl>(std::move(path))) {}
+
+const fs::path& HuggingFaceFolder::path() const { return impl_->folder; }
+const ModelSpec& HuggingFaceFolder::model() const { return impl_->model; }
+
+WeightSource HuggingFaceFolder::weights() const {
+  return [impl = impl_](const ModelSlice& s, std::span<double> values) { impl->read(s, values); };
+}
+
+WeightInventory HuggingFaceFolder::check() const {
+  WeightInventory found;
+  std::vector<Problem> problems;
+  std::set<std::string> seen;  // a missing or broken shard is told once
+  const auto collect = [&](const auto& ask) {
+    try {
+      ask();
+    } catch (const ConfigError& e) {
+      for (const Problem& p : e.problems())
+        if (seen.insert(to_string(p)).second && seen.insert(p.file + "\n" + p.value).second)
+          problems.push_back(p);
+    }
+  };
+  std::set<std::string> files, wanted;
+  for (const ModelSlice& s : model_tensors(impl_->model)) {
+    wanted.insert(s.name);
+    collect([&] {
+      const auto [file, t] = impl_->find(s);
+      if (found.tensors == 0) found.type = t->type;
+      if (found.type != t->type) found.type.reset();
+      ++found.tensors, found.parameters += t->elements(), found.bytes += t->end - t->begin;
+    });
+  }
+  for (const auto& [tensor, file] : impl_->index.shard_of) files.insert(file);
+  found.shards = static_cast<int>(files.size());
+  for (const std::string& file : files) {
+    std::error_code none;
+    if (!fs::exists(impl_->folder / file, none)) continue;  // told already, if anything of it is wanted
+    collect([&] {
+      const SafetensorsFile& from = impl_->shard(file);
+      for (const StoredTensor& t : from.tensors()) {
+        const auto at = impl_->index.shard_of.find(t.name);
+        if (at != impl_->index.shard_of.end() && at->second != file)
+          collect([&] {
+            throw ConfigError(Problem{(impl_->folder / file).string(), t.name, "a second copy",
+                                      fmt::format("only the one in {}, where the index has it", at->second),
+                                      ""});
+          });
+        else if (!wanted.contains(t.name))
+          collect([&] { impl_->judge_stranger(file, from, t); });
+      }
+    });
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return found;
+}
+
+void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planned) {
+  const ModelSpec& m = folder.model();
+  std::vector<Problem> problems;
+  const auto compare = [&](const char* key, const auto& found, const auto& expected) {
+    if (found != expected)
+      problems.push_back({(folder.path() / "config.json").string(), key, fmt::format("{}", found),
+                          fmt::format("{}, as in the plan", expected), ""});
+  };
+  const auto rope = [](const ModelSpec& of) -> std::string {
+    if (!of.rope_scaling) return "none";
+    const RopeScaling& s = *of.rope_scaling;
+    return fmt::format("{} x{} ({}, {}, {})", s.type, s.factor, s.low_freq_factor, s.high_freq_factor,
+                       s.original_max_positions);
+  };
+  compare("num_hidden_layers", m.n_layers, planned.n_layers);
+  compare("hidden_size", m.hidden, planned.hidden);
+  compare("num_attention_heads", m.n_heads, planned.n_heads);
+  compare("num_key_value_heads", m.n_kv_heads, planned.n_kv_heads);
+  compare("head_dim", m.head_dim, planned.head_dim);
+  compare("intermediate_size", m.ffn_hidden, planned.ffn_hidden);
+  compare("vocab_size", m.vocab_size, planned.vocab_size);
+  compare("tie_word_embeddings", m.tied_embeddings, planned.tied_embeddings);
+  compare("rope_theta", m.rope_theta, planned.rope_theta);
+  compare("rope_scaling", rope(m), rope(planned));
+  compare("rms_norm_eps", m.norm_eps, planned.norm_eps);
+  if (problems.empty()) return;
+  problems.back().hint = fmt::format("these weights are of another model: plan for them with --model {}",
+                                     folder.path().string());
+  throw ConfigError(std::move(problems));
+}
+
+}  // namespace sextant

@@ -1,0 +1,271 @@
+#include "runtime/weights/hugging_face_export.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "core/error.hpp"
+#include "core/file_io.hpp"
+#include "core/json_io.hpp"
+#include "core/model_files.hpp"
+#include "runtime/weights/stored_shape.hpp"
+#include "runtime/weights/number_formats.hpp"
+#include "runtime/weights/weight_index.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kTokenizerFiles = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "chat_template.json"};
+constexpr std::int64_t kBlock = 1 << 22;  // numbers in memory at a time
+
+std::string_view torch_name(StoredType type) {
+  switch (type) {
+    case StoredType::f64:
+      return "float64";
+    case StoredType::f16:
+      return "float16";
+    case StoredType::bf16:
+      return "bfloat16";
+    default:
+      return "float32";
+  }
+}
+
+// From here on a number rounds to infinity: the largest one and half of its last place.
+double too_large(StoredType type) {
+  switch (type) {
+    case StoredType::f16:
+      return 65520;
+    case StoredType::bf16:
+      return 0x1.ffp127;
+    case StoredType::f32:
+      return 0x1.ffffffp127;
+    default:
+      return HUGE_VAL;
+  }
+}
+
+// A folder that is removed unless it is kept.
+class Draft {
+ public:
+  explicit Draft(const fs::path& out) : path_(out.string() + fmt::format(".partial-{}", ::getpid())) {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error)
+      throw ConfigError(Problem{"--out", "", out.string(), "a folder that can be made", error.message()});
+  }
+  ~Draft() {
+    std::error_code ignored;
+    if (!kept_) fs::remove_all(path_, ignored);
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+  const fs::path& path() const { return path_; }
+  void become(const fs::path& out) {
+    std::error_code error;
+    fs::rename(path_, out, error);  // over an empty folder, or nothing
+    if (error) throw BackendError(fmt::format("cannot rename to {}: {}", out.string(), error.message()));
+    kept_ = true;
+  }
+
+ private:
+  fs::path path_;
+  bool kept_ = false;
+};
+
+void require_free(const fs::path& out) {
+  std::error_code none;
+  if (!fs::exists(out, none)) return;
+  if (!fs::is_directory(out, none) || !fs::is_empty(out, none))
+    throw ConfigError(Problem{"--out", "", out.string(), "a folder that is absent or empty",
+                              "nothing is overwritten: name another folder, or remove it"});
+}
+
+void copy_if_there(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::is_regular_file(from, error)) return;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  if (error) throw BackendError(fmt::format("cannot copy {}: {}", from.string(), error.message()));
+}
+
+// Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
+Json config_for(const ModelSpec& model, const HuggingFaceExport& o) {
+  const Json fresh = hugging_face_config(model, o.type);
+  std::error_code none;
+  const fs::path file = o.like / "config.json";
+  if (o.like.empty() || !fs::is_regular_file(file, none)) return fresh;
+  Json kept = Json::parse(read_text_file(file), nullptr, true, true);
+  if (kept.contains("quantization_config")) return fresh;
+  try {
+    ModelSpec read = model_from_hugging_face(nlohmann::json(kept), model.name);
+    read.name = model.name, read.max_positions = model.max_positions;
+    if (read != model) return fresh;
+  } catch (const ConfigError&) {
+    return fresh;
+  }
+  kept["architectures"] = fresh["architectures"];
+  kept["torch_dtype"] = fresh["torch_dtype"];
+  if (kept.contains("dtype")) kept["dtype"] = fresh["torch_dtype"];
+  return kept;
+}
+
+Json generation_config(const Json& config) {
+  Json j = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.contains(key)) j[key] = config[key];
+  return j;
+}
+
+std::vector<std::vector<StoredTensor>> cut_into_shards(std::vector<StoredTensor> tensors,
+                                                       std::uint64_t max_bytes) {
+  std::vector<std::vector<StoredTensor>> shards(1);
+  std::uint64_t here = 0;
+  for (StoredTensor& t : tensors) {
+    const std::uint64_t bytes = t.end - t.begin;
+    if (here + bytes > max_bytes && !shards.back().empty()) shards.emplace_back(), here = 0;
+    here += bytes;
+    shards.back().push_back(std::move(t));
+  }
+  return shards;
+}
+
+// One tensor, block by block of rows.
+void write_tensor(SafetensorsWriter& writer, const WeightSource& weights, const ModelSlice& whole,
+                  StoredType type, const std::function<void(std::uint64_t)>& advanced) {
+  const double limit = too_large(type);
+  const std::int64_t rows_at_a_time = std::max<std::int64_t>(1, kBlock / whole.model_cols);
+  std::vector<double> values;
+  std::vector<std::byte> bytes;
+  for (std::int64_t row = 0; row < whole.model_rows; row += rows_at_a_time) {
+    ModelSlice block = whole;
+    block.first_row = row, block.rows = std::min(rows_at_a_time, whole.model_rows - row);
+    values.resize(static_cast<std::size_t>(block.rows * block.cols));
+    weights(block, values);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!(std::abs(values[i]) < limit))
+        throw ConfigError(
+            Problem{"--dtype", whole.name,
+                    fmt::format("{} at [{}, {}]", values[i], row + static_cast<std::int64_t>(i) / block.cols,
+                                static_cast<std::int64_t>(i) % block.cols),
+                    fmt::format("numbers that {} can hold", torch_name(type)), "export in bf16 or fp32"});
+    bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(type)));
+    encode_numbers(type, values, bytes);
+    writer.append(bytes);
+    advanced(bytes.size());
+  }
+}
+
+}  // namespace
+
+Json hugging_face_config(const ModelSpec& m, StoredType type) {
+  if (m.norm != NormKind::rms || m.position != PositionKind::rope || !m.gated_mlp || m.linear_bias ||
+      m.embedding_norm || m.qkv_bias != m.output_bias)
+    throw ConfigError(
+        Problem{"", "model", m.name, "a LLaMA architecture", "LlamaForCausalLM cannot express it"});
+  Json rope = nullptr;
+  if (m.rope_scaling) {
+    const RopeScaling& s = *m.rope_scaling;
+    rope = {{"rope_type", s.type}, {"factor", s.factor}};
+    if (s.type == "llama3")
+      rope.update(Json{{"low_freq_factor", s.low_freq_factor},
+                       {"high_freq_factor", s.high_freq_factor},
+                       {"original_max_position_embeddings", s.original_max_positions}});
+  }
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"attention_bias", m.qkv_bias},
+          {"attention_dropout", 0.0},
+          {"head_dim", m.head_dim},
+          {"hidden_act", "silu"},
+          {"hidden_size", m.hidden},
+          {"initializer_range", 0.02},
+          {"intermediate_size", m.ffn_hidden},
+          {"max_position_embeddings", m.max_positions},
+          {"mlp_bias", m.mlp_bias},
+          {"model_type", "llama"},
+          {"num_attention_heads", m.n_heads},
+          {"num_hidden_layers", m.n_layers},
+          {"num_key_value_heads", m.n_kv_heads},
+          {"pretraining_tp", 1},
+          {"rms_norm_eps", m.norm_eps},
+          {"rope_scaling", rope},
+          {"rope_theta", m.rope_theta},
+          {"tie_word_embeddings", m.tied_embeddings},
+          {"torch_dtype", torch_name(type)},
+          {"use_cache", true},
+          {"vocab_size", m.vocab_size}};
+}
+
+void keep_hugging_face_files(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::create_directories(to, error);
+  if (error) throw BackendError(fmt::format("cannot make {}: {}", to.string(), error.message()));
+  for (const char* file : {"config.json", "generation_config.json"}) copy_if_there(from / file, to / file);
+  for (const char* file : kTokenizerFiles) copy_if_there(from / file, to / file);
+}
+
+ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& weights, const fs::path& out,
+                                    const HuggingFaceExport& o) {
+  SEXTANT_CHECK(is_floating(o.type), "weights are floating-point numbers");
+  require_free(out);
+  const Json config = config_for(model, o);
+  std::map<std::string, ModelSlice> slices;
+  std::vector<StoredTensor> tensors;
+  ExportedWeights done;
+  for (const ModelSlice& s : model_tensors(model)) {
+    const auto bytes = static_cast<std::uint64_t>(s.model_rows * s.model_cols * size_bytes(o.type));
+    tensors.push_back({.name = s.name, .type = o.type, .shape = stored_shape(s), .begin = 0, .end = bytes});
+    slices.emplace(s.name, s);
+    done.bytes += bytes, ++done.tensors;
+  }
+  const auto shards = cut_into_shards(std::move(tensors), o.max_shard_bytes);
+
+  Draft draft(out);
+  WeightIndex index;
+  index.total_size = done.bytes;
+  std::uint64_t written = 0;
+  const auto advanced = [&](std::uint64_t bytes) {
+    written += bytes;
+    if (o.progress) o.progress(written, done.bytes);
+  };
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = shards.size() == 1
+                                 ? "model.safetensors"
+                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    SafetensorsWriter writer(draft.path() / file, shards[i], {{"format", "pt"}});
+    for (const StoredTensor& t : shards[i]) {
+      write_tensor(writer, weights, slices.at(t.name), o.type, advanced);
+      index.shard_of[t.name] = file;
+    }
+    writer.finish();
+    done.files.push_back(file);
+  }
+  if (shards.size() > 1) write_file_atomic(draft.path() / "model.safetensors.index.json", to_text(index));
+  if (!o.like.empty()) keep_hugging_face_files(o.like, draft.path());
+  write_file_atomic(draft.path() / "config.json", config.dump(2) + "\n");
+  std::error_code none;
+  if (!fs::exists(draft.path() / "generation_config.json", none))
+    write_file_atomic(draft.path() / "generation_config.json", generation_config(config).dump(2) + "\n");
+  done.files.clear();
+  for (const auto& entry : fs::directory_iterator(draft.path()))
+    done.files.push_back(entry.path().filename().string());
+  std::ranges::sort(done.files);
+  draft.become(out);
+  return done;
+}
+
+}  // namespace sextant

@@ -1,0 +1,135 @@
+// `sextant weights`: what a checkpoint folder holds, and checkpoints written in Hugging Face form.
+#include <memory>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/weights/hugging_face.hpp"
+#include "runtime/weights/hugging_face_export.hpp"
+#include "tools/verbs.hpp"
+
+namespace sextant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct WeightsOptions {
+  std::vector<std::string> words;
+  std::string out, dtype = "same";
+  double max_shard_GB = 5;
+};
+
+std::string type_text(const std::optional<StoredType>& type) {
+  return type ? std::string(name(*type)) : "mixed";
+}
+
+ExitCode show(Session& session, const std::string& from) {
+  const HuggingFaceFolder folder(from);
+  const WeightInventory found = folder.check();
+  const ModelSpec& m = folder.model();
+  if (session.common.json) {
+    print_json(session, "weights.show",
+               {{"folder", from},
+                {"model", nlohmann::json(m)},
+                {"parameters", found.parameters},
+                {"tensors", found.tensors},
+                {"shards", found.shards},
+                {"bytes", found.bytes},
+                {"dtype", type_text(found.type)}});
+    return ExitCode::ok;
+  }
+  session.terminal.out << fmt::format(
+      "{}: {:.3f} B parameters in {} tensors, {} file{}, {:.2f} GB in {}\n"
+      "{} layers, hidden {}, {} heads ({} for keys and values), vocabulary {}{}\n\n"
+      "next: sextant plan --model {} --cluster ... --stack sextant -o plan.json\n"
+      "      sextant run plan.json --init {}\n",
+      m.name, static_cast<double>(found.parameters) / 1e9, found.tensors, found.shards,
+      found.shards == 1 ? "" : "s", static_cast<double>(found.bytes) / 1e9, type_text(found.type), m.n_layers,
+      m.hidden, m.n_heads, m.n_kv_heads, m.vocab_size, m.tied_embeddings ? ", embeddings tied" : "", from,
+      from);
+  return ExitCode::ok;
+}
+
+StoredType type_for(const std::string& word, const WeightInventory& found) {
+  if (word != "same") return stored_type(*dtype_from_name(word));
+  if (!found.type)
+    throw UsageError("the tensors have several formats: name one with --dtype bf16, fp16 or fp32");
+  return *found.type;
+}
+
+ExitCode export_weights(Session& session, const std::string& from, const WeightsOptions& o) {
+  if (o.out.empty()) throw UsageError("--out names the folder to write");
+  const HuggingFaceFolder folder(from);
+  const StoredType type = type_for(o.dtype, folder.check());
+  const ExportedWeights done =
+      export_hugging_face(folder.model(), folder.weights(), o.out,
+                          {.type = type,
+                           .max_shard_bytes = static_cast<std::uint64_t>(o.max_shard_GB * 1e9),
+                           .like = folder.path()});
+  if (session.common.json) {
+    print_json(session, "weights.export",
+               {{"from", from},
+                {"out", o.out},
+                {"dtype", name(type)},
+                {"tensors", done.tensors},
+                {"bytes", done.bytes},
+                {"files", done.files}});
+    return ExitCode::ok;
+  }
+  session.terminal.out << fmt::format("written: {}: {} tensors, {:.3f} GB in {}, {} files\n", o.out,
+                                      done.tensors, static_cast<double>(done.bytes) / 1e9, name(type),
+                                      done.files.size());
+  session.terminal.out << fmt::format(
+      "next: in Python, transformers.AutoModelForCausalLM.from_pretrained(\"{}\")\n", o.out);
+  return ExitCode::ok;
+}
+
+ExitCode run(Session& session, const WeightsOptions& o) {
+  if (o.words.empty()) throw UsageError("expected: show HF_DIR, or export FROM --out HF_DIR");
+  if (o.words[0] != "show" && o.words[0] != "export") {
+    const std::string near = closest(o.words[0], {"show", "export"});
+    throw UsageError(fmt::format("'{}' is not something to do with weights: expected show or export{}",
+                                 o.words[0], near.empty() ? "" : fmt::format("\n  did you mean {}?", near)));
+  }
+  if (o.words.size() != 2) throw UsageError(fmt::format("{} needs the name of one folder", o.words[0]));
+  if (o.words[0] == "show") return show(session, o.words[1]);
+  return export_weights(session, o.words[1], o);
+}
+
+}  // namespace
+
+Verb weights_verb() {
+  return {.name = "weights",
+          .summary = "judge a Hugging Face checkpoint, or write one",
+          .description =
+              "show: reads config.json and the header of every safetensors file of a folder and says what is "
+              "there; "
+              "whatever does not fit together is named by file and tensor. export: writes a folder that "
+              "transformers "
+              "loads unchanged, tensor by tensor, from such a folder (another number format, another shard "
+              "size). The "
+              "same format gives the same bits.",
+          .examples = {{"what can be done", "sextant weights --help"}},
+          .define = [](CLI::App& app) -> Run {
+            auto o = std::make_shared<WeightsOptions>();
+            app.add_option("what", o->words, "show HF_DIR, or export FROM")->type_name("WHAT");
+            add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to write; absent or empty"},
+                     o->out);
+            add_text(
+                app,
+                {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
+                o->dtype);
+            add_number(app,
+                       {.flag = "--max-shard-size",
+                        .metavar = "GB",
+                        .text = "largest file, unless one tensor is larger",
+                        .unit = "GB",
+                        .min = 1e-9,
+                        .max = 1e6},
+                       o->max_shard_GB);
+            return [o](Session& session) { return run(session, *o); };
+          }};
+}
+
+}  // namespace sextant
