@@ -80,6 +80,17 @@ constexpr auto kJitterFields = [](auto& io, auto& j) {
   io.optional("network_sigma", j.network_sigma, from_zero(2));
 };
 
+constexpr auto kStorageFields = [](auto& io, auto& s) {
+  io.optional("write_GBps", s.write, from_zero(1e7));
+  io.optional("read_GBps", s.read, from_zero(1e7));
+  io.optional("node_GBps", s.node, from_zero(1e6));
+};
+
+constexpr auto kFailureFields = [](auto& io, auto& f) {
+  io.optional("node_mtbf_hours", f.node_mtbf_hours, from_zero(1e9));
+  io.optional("restart_s", f.restart, from_zero(1e7));
+};
+
 constexpr auto kClusterFields = [](auto& io, auto& c) {
   io.optional("name", c.name);
   io.required("nodes", c.nodes, between(1, kMaxNodes));
@@ -88,6 +99,8 @@ constexpr auto kClusterFields = [](auto& io, auto& c) {
   io.required("fabric", c.fabric);
   io.optional("defects", c.defects);
   io.optional("jitter", c.jitter);
+  io.optional("storage", c.storage);
+  io.optional("failures", c.failures);
 };
 
 template <class T, class Fields>
@@ -128,6 +141,8 @@ struct FiniteFilter {
   void visit(const std::string& path, NodeSpec& n) { nested(path, n, kNodeFields); }
   void visit(const std::string& path, FabricSpec& f) { nested(path, f, kFabricFields); }
   void visit(const std::string& path, JitterSpec& j) { nested(path, j, kJitterFields); }
+  void visit(const std::string& path, StorageSpec& s) { nested(path, s, kStorageFields); }
+  void visit(const std::string& path, FailureSpec& f) { nested(path, f, kFailureFields); }
   void visit(const std::string& path, std::vector<Defect>& defects) {
     for (std::size_t i = 0; i < defects.size(); ++i)
       nested(fmt::format("{}[{}]", path, i), defects[i], kDefectFields);
@@ -234,6 +249,10 @@ void to_json(json& j, const Defect& d) { write_object(j, d, kDefectFields); }
 void from_json(const json& j, Defect& d) { read_annotated(j, d, kDefectFields); }
 void to_json(json& j, const JitterSpec& s) { write_object(j, s, kJitterFields); }
 void from_json(const json& j, JitterSpec& s) { read_annotated(j, s, kJitterFields); }
+void to_json(json& j, const StorageSpec& s) { write_object(j, s, kStorageFields); }
+void from_json(const json& j, StorageSpec& s) { read_annotated(j, s, kStorageFields); }
+void to_json(json& j, const FailureSpec& f) { write_object(j, f, kFailureFields); }
+void from_json(const json& j, FailureSpec& f) { read_annotated(j, f, kFailureFields); }
 void to_json(json& j, const ClusterSpec& c) { write_object(j, c, kClusterFields); }
 
 void from_json(const json& annotated, ClusterSpec& out) {

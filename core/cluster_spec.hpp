@@ -78,6 +78,21 @@ struct JitterSpec {
   bool operator==(const JitterSpec&) const = default;
 };
 
+// Where checkpoints go, as the whole job sees it. 0 = not known.
+struct StorageSpec {
+  BytesPerSecond write, read;  // all nodes together, sustained
+  BytesPerSecond node;         // one node's own limit, per direction; 0 = none below the whole
+  bool operator==(const StorageSpec&) const = default;
+};
+
+// What interrupts a run. Failures of nodes are independent and come at a constant rate (exponential times between them).
+struct FailureSpec {
+  double node_mtbf_hours =
+      0;            // mean time between failures of one node with its GPUs, NICs and links; 0 = not known
+  Seconds restart;  // from a failure to the first step again, without reading the checkpoint
+  bool operator==(const FailureSpec&) const = default;
+};
+
 struct ClusterSpec {
   std::string name;
   int nodes = 1;
@@ -86,6 +101,8 @@ struct ClusterSpec {
   FabricSpec fabric;
   std::vector<Defect> defects;
   JitterSpec jitter;
+  StorageSpec storage;
+  FailureSpec failures;
   bool operator==(const ClusterSpec&) const = default;
   int gpus() const;  // usable: without missing ones
 };
@@ -108,6 +125,10 @@ void to_json(nlohmann::json&, const Defect&);
 void from_json(const nlohmann::json&, Defect&);
 void to_json(nlohmann::json&, const JitterSpec&);
 void from_json(const nlohmann::json&, JitterSpec&);
+void to_json(nlohmann::json&, const StorageSpec&);
+void from_json(const nlohmann::json&, StorageSpec&);
+void to_json(nlohmann::json&, const FailureSpec&);
+void from_json(const nlohmann::json&, FailureSpec&);
 void to_json(nlohmann::json&, const ClusterSpec&);
 void from_json(const nlohmann::json&, ClusterSpec&);
 

@@ -17,6 +17,17 @@ constexpr auto kEstimateFields = [](auto& io, auto& e) {
   io.required("upper", e.upper, at_least(0));
 };
 
+constexpr auto kGoodputFields = [](auto& io, auto& g) {
+  io.required("checkpoint_GB", g.checkpoint_GB, at_least(0));
+  io.required("save_s", g.save_s, at_least(0));
+  io.required("pause_s", g.pause_s, at_least(0));
+  io.required("job_mtbf_s", g.job_mtbf_s, above(0));
+  io.required("interval_s", g.interval_s, at_least(0));
+  io.required("interval_steps", g.interval_steps, at_least(1));
+  io.required("goodput", g.goodput, between(0, 1));
+  io.required("tokens_per_s", g.tokens_per_s, at_least(0));
+};
+
 constexpr auto kPredictionFields = [](auto& io, auto& p) {
   io.required("step_time_s", p.step_time_s);
   io.required("peak_memory_GiB", p.peak_memory_GiB);
@@ -25,6 +36,7 @@ constexpr auto kPredictionFields = [](auto& io, auto& p) {
   io.required("model_tflops_per_gpu", p.model_tflops_per_gpu, at_least(0));
   io.required("mfu", p.mfu, at_least(0));
   io.optional("breakdown_s", p.breakdown_s);
+  io.optional("goodput", p.goodput);
 };
 
 constexpr auto kProvenanceFields = [](auto& io, auto& p) {
@@ -59,6 +71,8 @@ void check_estimate(std::vector<Problem>& problems, const std::string& key, cons
 
 void to_json(nlohmann::json& j, const Estimate& e) { write_object(j, e, kEstimateFields); }
 void from_json(const nlohmann::json& j, Estimate& e) { read_object(j, e, kEstimateFields); }
+void to_json(nlohmann::json& j, const PlanGoodput& g) { write_object(j, g, kGoodputFields); }
+void from_json(const nlohmann::json& j, PlanGoodput& g) { read_object(j, g, kGoodputFields); }
 void to_json(nlohmann::json& j, const PlanPrediction& p) { write_object(j, p, kPredictionFields); }
 void from_json(const nlohmann::json& j, PlanPrediction& p) { read_object(j, p, kPredictionFields); }
 void to_json(nlohmann::json& j, const Provenance& p) { write_object(j, p, kProvenanceFields); }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,19 @@ struct Estimate {
   bool operator==(const Estimate&) const = default;
 };
 
+// What saving and failures leave of a run, where storage and failures of the cluster are stated.
+struct PlanGoodput {
+  double checkpoint_GB = 0;  // 1e9 bytes
+  double save_s = 0;         // until a checkpoint is on storage
+  double pause_s = 0;        // of training, per checkpoint
+  double job_mtbf_s = 0;     // mean time between failures of the nodes it uses
+  double interval_s = 0;     // of training between checkpoints, that maximises goodput
+  int interval_steps = 0;
+  double goodput = 0;       // share of wall-clock time that becomes lasting progress
+  double tokens_per_s = 0;  // lasting
+  bool operator==(const PlanGoodput&) const = default;
+};
+
 struct PlanPrediction {
   Estimate step_time_s;
   Estimate peak_memory_GiB;  // of the heaviest stage, as the framework's allocator reserves it
@@ -34,6 +48,7 @@ struct PlanPrediction {
   double model_tflops_per_gpu = 0;
   double mfu = 0;                             // against the dense 16-bit peak
   std::map<std::string, double> breakdown_s;  // parts of the step by name; they sum to it
+  std::optional<PlanGoodput> goodput;
   bool operator==(const PlanPrediction&) const = default;
 };
 
@@ -60,6 +75,10 @@ struct PlanFile {
 // not the training's, a stack that refuses the plan, an interval that does not hold its value.
 std::vector<Problem> validate(const PlanFile&);
 
+void to_json(nlohmann::json&, const PlanGoodput&);
+void from_json(const nlohmann::json&, PlanGoodput&);
+void to_json(nlohmann::json&, const PlanPrediction&);
+void from_json(const nlohmann::json&, PlanPrediction&);
 void to_json(nlohmann::json&, const PlanFile&);
 void from_json(const nlohmann::json&, PlanFile&);  // throws ConfigError
 

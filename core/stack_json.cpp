@@ -57,6 +57,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);
   io.optional("clip_gradients", r.clip_gradients);
+  io.optional("checkpoint_parameters", r.checkpoint_parameters);
 };
 
 constexpr auto kKernels = [](auto& io, auto& k) {

@@ -54,6 +54,8 @@ struct StackRules {
   int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
   bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
   bool clip_gradients = true;
+  // A checkpoint holds the parameters in their own format beside master copy and moments, where that is another one.
+  bool checkpoint_parameters = true;
   bool operator==(const StackRules&) const = default;
 };
 

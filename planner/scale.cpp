@@ -128,6 +128,18 @@ const ScalePoint* cheapest(const std::vector<ScalePoint>& curve) {
   return best;
 }
 
+const ScalePoint* most_lasting(const Job& job, const std::vector<ScalePoint>& curve, SaveKind kind) {
+  const ScalePoint* best = nullptr;
+  double most = 0;
+  for (const ScalePoint& point : curve) {
+    if (point.report.ranked.empty()) continue;
+    const RankedPlan& fastest = point.report.ranked.front();
+    const auto g = goodput(job, fastest.plan, fastest.prediction.step, kind);
+    if (g && g->tokens_per_s > most) best = &point, most = g->tokens_per_s;
+  }
+  return best;
+}
+
 LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
                            double share) {
   const SearchBudget budget(options);

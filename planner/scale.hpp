@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "planner/goodput.hpp"
 #include "planner/search.hpp"
 
 namespace sextant {
@@ -36,6 +37,10 @@ FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, co
 
 // Of the points of a curve, the one whose best plan costs least per token. Nothing without a price.
 const ScalePoint* cheapest(const std::vector<ScalePoint>&);
+
+// Of the points of a curve, the one whose best plan has the most lasting tokens per second (planner/goodput.hpp). Exact
+// where the points are: at one size the fastest plan is the one. Nothing where failures or storage are not stated.
+const ScalePoint* most_lasting(const Job&, const std::vector<ScalePoint>&, SaveKind);
 
 // The fastest layouts among those that need little more memory than the leanest: the memory is halved in until it is
 // known to within `share`. The fastest of them are looked for during ten seconds at most.

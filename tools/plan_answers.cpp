@@ -45,7 +45,16 @@ void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
   if (a.options.output.empty()) return;
   Question sized = a.question();
   if (gpus != sized.cluster.gpus()) sized.cluster = resized(sized.cluster, gpus);
-  save_plan_file(a.options.output, plan_file_of(a.session, sized, best.plan, best.prediction));
+  PlanFile file = plan_file_of(a.session, sized, best.plan, best.prediction);
+  file.prediction.goodput =
+      goodput(a.planning.job(), best.plan, best.prediction.step, a.options.goodput.kind());
+  save_plan_file(a.options.output, file);
+}
+
+nlohmann::ordered_json ranked_json(const Asking& a, const RankedPlan& r) {
+  Json j = ranked_json(r);
+  add_goodput(j, a.planning.job(), r.plan, r.prediction.step, a.options.goodput.kind());
+  return j;
 }
 
 void print_best(const Asking& a, const RankedPlan& best) {
@@ -56,6 +65,7 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   "of it {} of stage {}",
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
+  a.say(goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind()));
 }
 
 void print_search(const Asking& a, const SearchReport& report) {
@@ -88,7 +98,7 @@ nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan
   Json j = question_json(a.question());
   j["objective"] = a.options.objective;
   j["ranked"] = Json::array();
-  for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(r));
+  for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));
   j.update(report_json(report));
   return j;
 }

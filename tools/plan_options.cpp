@@ -87,7 +87,8 @@ std::optional<Seconds> longest_step(const PlanOptions& o, const TrainingSpec& tr
 }
 
 void settle(PlanOptions& o) {
-  const bool fewest = o.objective == "fewest-gpus", sized = o.objective == "tokens-per-dollar";
+  const bool fewest = o.objective == "fewest-gpus",
+             sized = o.objective == "tokens-per-dollar" || o.objective == "goodput";
   const auto refuse = [](const std::string& text) { throw UsageError(text); };
   if (o.shortlist > 0 && o.output.empty())
     refuse("--shortlist needs -o\n  for example: --shortlist 3 -o shortlist.json");
@@ -99,13 +100,14 @@ void settle(PlanOptions& o) {
   if (!o.deadline.empty()) parse_duration(o.deadline, "--deadline"), parse_tokens(o.tokens, "--tokens");
   if (!o.scale.empty()) parse_sizes(o.scale);
   if (!o.scale.empty() && o.objective != "throughput" && !sized)
-    refuse("--scale goes with --objective throughput or tokens-per-dollar");
+    refuse("--scale goes with --objective throughput, goodput or tokens-per-dollar");
   if (o.pareto && (!o.scale.empty() || o.objective != "throughput"))
     refuse("--pareto is an answer of its own: without --scale and --objective");
   if (!o.rank_by.empty() && (o.pareto || !o.scale.empty() || o.objective != "throughput"))
     refuse("--rank-by ranks the layouts of one cluster: without --pareto, --scale and --objective");
   if (!o.output.empty() && !o.scale.empty() && !sized)
-    refuse("-o writes one layout: with --scale, --objective tokens-per-dollar chooses it");
+    refuse("-o writes one layout: with --scale, --objective goodput or tokens-per-dollar chooses it");
+  settle(o.goodput, o.question);
   auto& set = o.question.set;
   if (o.price_usd > 0) set.push_back(fmt::format("device.price_usd_per_hour={}", decimal(o.price_usd)));
   if (o.straggler_sigma > 0)
@@ -115,13 +117,14 @@ void settle(PlanOptions& o) {
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_question_options(app, o.question, {.plan = false, .limits = true});
-  add_text(
-      app,
-      {.flag = "--objective",
-       .metavar = "throughput|tokens-per-dollar|fewest-gpus|least-memory",
-       .text = "what is best: the shortest step; the cheapest tokens over sizes up to the cluster's; the "
-               "fewest of its GPUs; the least memory"},
-      o.objective);
+  add_text(app,
+           {.flag = "--objective",
+            .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",
+            .text = "what is best: the shortest step; the most tokens that last, or the cheapest, over sizes "
+                    "up to the "
+                    "cluster's; the fewest of its GPUs; the least memory"},
+           o.objective);
+  add_goodput_options(app, o.goodput);
   add_text(app, {.flag = "--deadline", .metavar = "TIME", .text = "of fewest-gpus: 30d or 36h for --tokens"},
            o.deadline);
   add_text(app,

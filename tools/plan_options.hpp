@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "core/units.hpp"
+#include "tools/goodput_text.hpp"
 #include "tools/inputs.hpp"
 
 namespace sextant {
 
 struct PlanOptions {
   QuestionOptions question;
+  GoodputOptions goodput;
   std::string objective = "throughput", rank_by, scale, tokens, deadline, output;
   int top = 5, shortlist = 0;
   double budget_s = 0, price_usd = 0, straggler_sigma = 0, network_sigma = 0;

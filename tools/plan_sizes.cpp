@@ -25,13 +25,13 @@ std::vector<int> usual_sizes(const ClusterSpec& cluster) {
   return sizes;
 }
 
-Json point_json(const ScalePoint& point) {
+Json point_json(const Asking& a, const ScalePoint& point) {
   Json j = {{"gpus", point.gpus},
             {"exact", point.report.exact},
             {"efficiency", point.efficiency},
             {"best", nullptr}};
   j.update(report_json(point.report));
-  if (!point.report.ranked.empty()) j["best"] = ranked_json(point.report.ranked.front());
+  if (!point.report.ranked.empty()) j["best"] = ranked_json(a, point.report.ranked.front());
   return j;
 }
 
@@ -45,14 +45,20 @@ std::string days_text(double seconds) {
 ExitCode answer_curve(const Asking& a) {
   const Job job = a.planning.job();
   const Question& q = a.question();
-  const bool cheap = a.options.objective == "tokens-per-dollar";
+  const bool cheap = a.options.objective == "tokens-per-dollar", lasting = a.options.objective == "goodput";
+  const SaveKind saves = a.options.goodput.kind();
+  if (lasting && !failure_model(job, q.cluster.gpus(), saves))
+    throw UsageError(
+        fmt::format("what failures and storage of {} do is not known\n  for example: --node-mtbf-hours "
+                    "5000 --storage-GBps 100",
+                    q.cluster.name.empty() ? "the cluster" : q.cluster.name));
   if (cheap && q.cluster.device.price_usd_per_hour <= 0)
     throw UsageError(fmt::format("the price of {} is not known\n  for example: --price-per-gpu-hour 2.5",
                                  q.cluster.device.name));
   const std::vector<int> sizes =
       a.options.scale.empty() ? usual_sizes(q.cluster) : parse_sizes(a.options.scale);
   const auto points = scaling_curve(job, sizes, q.limits, a.searching.options(1, "sizes"));
-  const ScalePoint* chosen = cheap ? cheapest(points) : nullptr;
+  const ScalePoint* chosen = cheap ? cheapest(points) : lasting ? most_lasting(job, points, saves) : nullptr;
   const bool any =
       std::any_of(points.begin(), points.end(), [](const auto& p) { return !p.report.ranked.empty(); });
   a.searching.finish();
@@ -61,8 +67,8 @@ ExitCode answer_curve(const Asking& a) {
     Json j = question_json(q);
     j["objective"] = a.options.objective;
     j["ranked"] = Json::array(), j["scale"] = Json::array();
-    if (chosen) j["ranked"].push_back(ranked_json(chosen->report.ranked.front()));
-    for (const ScalePoint& point : points) j["scale"].push_back(point_json(point));
+    if (chosen) j["ranked"].push_back(ranked_json(a, chosen->report.ranked.front()));
+    for (const ScalePoint& point : points) j["scale"].push_back(point_json(a, point));
     j["exact"] = points.size() == sizes.size() &&
                  std::all_of(points.begin(), points.end(), [](const auto& p) { return p.report.exact; });
     print_json(a.session, "plan", j);
@@ -70,6 +76,9 @@ ExitCode answer_curve(const Asking& a) {
   }
   const bool priced = q.cluster.device.price_usd_per_hour > 0;
   std::vector<Column> after = {{"efficiency %", Align::right, 1}};
+  const bool fails = failure_model(job, q.cluster.gpus(), saves).has_value();
+  if (fails) after.push_back({"goodput %", Align::right, lasting ? 0 : 3});
+  if (fails) after.push_back({"lasting tok/s", Align::right, lasting ? 0 : 3});
   if (priced) after.push_back({"$/M tokens", Align::right, cheap ? 0 : 3});
   LayoutTable table({{"GPUs"}}, after);
   for (const ScalePoint& point : points) {
@@ -80,6 +89,10 @@ ExitCode answer_curve(const Asking& a) {
     }
     const RankedPlan& best = point.report.ranked.front();
     std::vector<std::string> cells = {fmt::format("{:.1f}", 100 * point.efficiency)};
+    if (const auto g = goodput(job, best.plan, best.prediction.step, saves)) {
+      cells.push_back(fmt::format("{:.1f}", 100 * g->goodput));
+      cells.push_back(fmt::format("{:.0f}", g->tokens_per_s));
+    }
     if (priced) cells.push_back(fmt::format("{:.4f}", best.prediction.usd_per_million_tokens));
     table.add({gpus}, best, cells, &point == chosen);
   }
@@ -99,9 +112,12 @@ ExitCode answer_curve(const Asking& a) {
       "fits.");
   if (chosen) {
     const RankedPlan& best = chosen->report.ranked.front();
-    a.say(fmt::format("cheapest: {} GPUs, {:.4f} $ per million tokens at {:g} $ per GPU and hour",
-                      chosen->gpus, best.prediction.usd_per_million_tokens,
-                      q.cluster.device.price_usd_per_hour));
+    if (lasting)
+      a.say(fmt::format("most lasting tokens: {} GPUs", chosen->gpus));
+    else
+      a.say(fmt::format("cheapest: {} GPUs, {:.4f} $ per million tokens at {:g} $ per GPU and hour",
+                        chosen->gpus, best.prediction.usd_per_million_tokens,
+                        q.cluster.device.price_usd_per_hour));
     print_best(a, best);
     print_next(a, chosen->gpus, best.plan);
   } else if (any) {
@@ -135,7 +151,7 @@ ExitCode answer_fewest(const Asking& a) {
     j["fewest_gpus"] = f.found ? Json(point.gpus) : Json(nullptr);
     j["deadline_step_time_s"] = deadline ? Json(deadline->v) : Json(nullptr);
     j["next_smaller_gpus"] = f.next_smaller, j["all_sizes_tried"] = f.exact;
-    j["best_on_all"] = f.most ? ranked_json(f.most->report.ranked.front()) : Json(nullptr);
+    j["best_on_all"] = f.most ? ranked_json(a, f.most->report.ranked.front()) : Json(nullptr);
     print_json(a.session, "plan", j);
     return finished(a, f.found.has_value());
   }

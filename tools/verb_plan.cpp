@@ -20,7 +20,8 @@ ExitCode run(Session& session, PlanOptions options) {
   if (!options.rank_by.empty()) return answer_steadiest(a);
   if (options.objective == "least-memory") return answer_leanest(a);
   if (options.objective == "fewest-gpus") return answer_fewest(a);
-  if (options.objective == "tokens-per-dollar" || !options.scale.empty()) return answer_curve(a);
+  if (options.objective == "tokens-per-dollar" || options.objective == "goodput" || !options.scale.empty())
+    return answer_curve(a);
   return answer_fastest(a);
 }
 
@@ -54,6 +55,10 @@ Verb plan_verb() {
            {"the cheapest tokens",
             "sextant plan --model llama-2-7b --cluster 8x8xa100-80gb --objective tokens-per-dollar "
             "--price-per-gpu-hour 2"},
+           {"how often to save when a node fails every 5,000 hours, and what is left",
+            "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --objective goodput --node-mtbf-hours "
+            "5000 "
+            "--storage-GBps 20 --restart-s 300"},
            {"the best layout when ranks and network vary",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --rank-by p90 --straggler-sigma 0.02 "
             "--network-sigma 0.1"}},

@@ -14,6 +14,7 @@
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
+#include "tools/goodput_text.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 
@@ -25,6 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct SimulateVerbOptions {
   QuestionOptions question;
+  GoodputOptions goodput;
   std::string trace, output;
 };
 
@@ -130,7 +132,8 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
           {"stages", stages}};
 }
 
-ExitCode run(Session& session, const SimulateVerbOptions& options) {
+ExitCode run(Session& session, SimulateVerbOptions options) {
+  settle(options.goodput, options.question);
   if (options.question.plan.empty())
     throw UsageError(
         "--plan is missing\n  for example: --plan tp2.pp2.dp16.z1.mbs1, or a file of: sextant plan -o");
@@ -157,11 +160,15 @@ ExitCode run(Session& session, const SimulateVerbOptions& options) {
     for (int c = 0; c < kTimeCategories; ++c)
       parts[std::string(name(static_cast<TimeCategory>(c)))] = s.split.mean[static_cast<std::size_t>(c)];
     parts["stragglers_and_host"] = s.beyond_graph_s;
-    save_plan_file(options.output, plan_file_of(session, q, plan, s.prediction, parts));
+    PlanFile file = plan_file_of(session, q, plan, s.prediction, parts);
+    file.prediction.goodput = goodput(job, plan, s.prediction.step, options.goodput.kind());
+    save_plan_file(options.output, file);
   }
   const auto rejection = too_large(job, s.prediction.memory);
   if (session.common.json) {
-    print_json(session, "simulate", to_json(plan, s));
+    Json answer = to_json(plan, s);
+    add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
+    print_json(session, "simulate", answer);
   } else {
     auto& out = session.terminal.out;
     const auto& p = s.prediction;
@@ -183,6 +190,7 @@ ExitCode run(Session& session, const SimulateVerbOptions& options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    paragraph(goodput_text(job, plan, p.step, options.goodput.kind()));
     if (!options.output.empty()) out << "written: " << options.output << '\n';
     if (!options.trace.empty())
       out << fmt::format(
@@ -215,6 +223,7 @@ Verb simulate_verb() {
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<SimulateVerbOptions>();
         add_question_options(app, options->question, {.plan = true, .limits = false});
+        add_goodput_options(app, options->goodput);
         add_text(app,
                  {.flag = "--trace",
                   .metavar = "FILE",

@@ -1,0 +1,103 @@
+#include "tools/goodput_text.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/decimal.hpp"
+
+namespace sextant {
+namespace {
+
+std::string duration(double seconds) {
+  if (seconds >= 2 * 86400) return fmt::format("{:.1f} days", seconds / 86400);
+  if (seconds >= 2 * 3600) return fmt::format("{:.1f} h", seconds / 3600);
+  if (seconds >= 120) return fmt::format("{:.1f} min", seconds / 60);
+  return fmt::format("{:.2g} s", seconds);
+}
+
+double checkpoint_GB(const Job& job) {
+  return static_cast<double>(checkpoint_size(job.model, job.training, job.stack).total().v) / 1e9;
+}
+
+}  // namespace
+
+void add_goodput_options(CLI::App& app, GoodputOptions& o) {
+  add_number(app,
+             {.flag = "--node-mtbf-hours",
+              .metavar = "H",
+              .text = "mean time between failures of one node; 0 = the cluster's (failures.node_mtbf_hours)",
+              .unit = "hours",
+              .min = 0,
+              .max = 1e9},
+             o.node_mtbf_hours);
+  add_number(
+      app,
+      {.flag = "--storage-GBps",
+       .metavar = "X",
+       .text = "rate at which all nodes together write checkpoints; 0 = the cluster's (storage.write_GBps)",
+       .unit = "GB/s",
+       .min = 0,
+       .max = 1e7},
+      o.storage_GBps);
+  add_number(app,
+             {.flag = "--restart-s",
+              .metavar = "S",
+              .text = "from a failure to the next step, without reading the checkpoint; 0 = the cluster's "
+                      "(failures.restart_s)",
+              .unit = "seconds",
+              .min = 0,
+              .max = 1e7},
+             o.restart_s);
+  add_flag(
+      app,
+      {.flag = "--blocking-saves",
+       .metavar = "",
+       .text =
+           "training waits until a checkpoint is written; otherwise only until it is copied to host memory"},
+      o.blocking);
+}
+
+void settle(const GoodputOptions& o, QuestionOptions& question) {
+  const auto set = [&](const char* key, double value) {
+    if (value > 0) question.set.push_back(fmt::format("{}={}", key, decimal(value)));
+  };
+  set("failures.node_mtbf_hours", o.node_mtbf_hours);
+  set("storage.write_GBps", o.storage_GBps);
+  set("failures.restart_s", o.restart_s);
+}
+
+std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step, SaveKind kind) {
+  const double gb = checkpoint_GB(job);
+  const std::string size = gb >= 1000 ? fmt::format("{:.2f} TB", gb / 1000) : fmt::format("{:.2f} GB", gb);
+  const auto g = goodput(job, plan, step, kind);
+  if (!g)
+    return fmt::format(
+        "a checkpoint holds {}; with --storage-GBps and --node-mtbf-hours: how often to save, and goodput",
+        size);
+  const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
+  return fmt::format(
+      "checkpoints: {} in {}, pausing {}; a failure every {}, restarts of {}: save every {} steps ({}); "
+      "goodput {:.1f} % "
+      "({:.1f} % saving, {:.1f} % redone, {:.1f} % restarting), {:.0f} lasting tokens/s",
+      size, duration(g->save_s), duration(g->pause_s), duration(g->job_mtbf_s),
+      duration(failure_model(job, plan.world(), kind)->restart.v), g->interval_steps, duration(g->interval_s),
+      100 * g->goodput, 100 * split.saving, 100 * split.redone, 100 * split.restarting, g->tokens_per_s);
+}
+
+void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& plan, Seconds step,
+                 SaveKind kind) {
+  j["checkpoint_GB"] = checkpoint_GB(job);
+  const auto g = goodput(job, plan, step, kind);
+  if (!g) {
+    j["goodput"] = nullptr;
+    return;
+  }
+  const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
+  j["goodput"] = {{"share", g->goodput},          {"tokens_per_s", g->tokens_per_s},
+                  {"interval_s", g->interval_s},  {"interval_steps", g->interval_steps},
+                  {"save_s", g->save_s},          {"pause_s", g->pause_s},
+                  {"job_mtbf_s", g->job_mtbf_s},  {"saving_share", split.saving},
+                  {"redone_share", split.redone}, {"restarting_share", split.restarting}};
+}
+
+}  // namespace sextant
