@@ -13,6 +13,7 @@
 #include "core/topology.hpp"
 #include "core/work.hpp"
 #include "runtime/checkpoint/manifest.hpp"
+#include "runtime/weights/weight_index.hpp"
 
 namespace sextant::fuzz {
 namespace {
@@ -125,6 +126,17 @@ void manifest(std::string_view text) {
   if (!accepts([&] { m = parse_manifest(with_digest(text), "fuzz"); })) return;
   SEXTANT_CHECK(validate(m).empty(), "an unlawful manifest was accepted");
   SEXTANT_CHECK(parse_manifest(manifest_text(m), "again") == m, "manifest round trip");
+}
+
+void weight_index(std::string_view text) {
+  WeightIndex index;
+  if (!accepts([&] { index = parse_weight_index(text, "fuzz"); })) return;
+  SEXTANT_CHECK(!index.shard_of.empty(), "an index of nothing");
+  for (const auto& [tensor, shard] : index.shard_of) {
+    SEXTANT_CHECK(shard.find('/') == shard.npos, "a shard elsewhere");
+    SEXTANT_CHECK(shard.ends_with(".safetensors"), "a shard of another kind");
+  }
+  SEXTANT_CHECK(parse_weight_index(to_text(index), "again") == index, "index round trip");
 }
 
 void set_path(std::string_view text) {

@@ -16,18 +16,21 @@ void cluster_json(std::string_view text);
 void stack_json(std::string_view text);
 void plan_file(std::string_view text);
 void runs_csv(std::string_view text);
-void manifest(std::string_view text);  // of a checkpoint, behind its digest
-void set_path(std::string_view text);  // KEY=VALUE of --set, on a cluster
+void manifest(std::string_view text);      // of a checkpoint, behind its digest
+void weight_index(std::string_view text);  // of a sharded checkpoint
+void set_path(std::string_view text);      // KEY=VALUE of --set, on a cluster
 
 struct Target {
   std::string_view name;
   void (*run)(std::string_view);
 };
 inline constexpr std::array kTargets = {
-    Target{"plan_key", plan_key},   Target{"work_key", work_key},         Target{"model_json", model_json},
-    Target{"plan_json", plan_json}, Target{"cluster_json", cluster_json}, Target{"stack_json", stack_json},
-    Target{"plan_file", plan_file}, Target{"runs_csv", runs_csv},         Target{"set_path", set_path},
-    Target{"manifest", manifest},
+    Target{"plan_key", plan_key},         Target{"work_key", work_key},
+    Target{"model_json", model_json},     Target{"plan_json", plan_json},
+    Target{"cluster_json", cluster_json}, Target{"stack_json", stack_json},
+    Target{"plan_file", plan_file},       Target{"runs_csv", runs_csv},
+    Target{"set_path", set_path},         Target{"manifest", manifest},
+    Target{"weight_index", weight_index},
 };
 
 }  // namespace sextant::fuzz
