@@ -7,7 +7,9 @@
 
 #include "runtime/weights/hugging_face.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
+#include "tools/progress.hpp"
 #include "tools/verbs.hpp"
+#include "tools/weights.hpp"
 
 namespace sextant {
 namespace {
@@ -51,22 +53,26 @@ ExitCode show(Session& session, const std::string& from) {
   return ExitCode::ok;
 }
 
-StoredType type_for(const std::string& word, const WeightInventory& found) {
+StoredType type_for(const std::string& word, const std::optional<StoredType>& found) {
   if (word != "same") return stored_type(*dtype_from_name(word));
-  if (!found.type)
-    throw UsageError("the tensors have several formats: name one with --dtype bf16, fp16 or fp32");
-  return *found.type;
+  if (!found) throw UsageError("the tensors have several formats: name one with --dtype bf16, fp16 or fp32");
+  return *found;
 }
 
 ExitCode export_weights(Session& session, const std::string& from, const WeightsOptions& o) {
   if (o.out.empty()) throw UsageError("--out names the folder to write");
-  const HuggingFaceFolder folder(from);
-  const StoredType type = type_for(o.dtype, folder.check());
+  const OpenedWeights source = open_weights(from);
+  const StoredType type = type_for(o.dtype, source.type);
+  Progress progress(session.terminal, "writing", 0, "GB");
   const ExportedWeights done =
-      export_hugging_face(folder.model(), folder.weights(), o.out,
+      export_hugging_face(source.model, source.weights, o.out,
                           {.type = type,
                            .max_shard_bytes = static_cast<std::uint64_t>(o.max_shard_GB * 1e9),
-                           .like = folder.path()});
+                           .like = source.like,
+                           .progress = [&](std::uint64_t bytes, std::uint64_t) {
+                             progress.update(static_cast<double>(bytes) / 1e9);
+                           }});
+  progress.finish();
   if (session.common.json) {
     print_json(session, "weights.export",
                {{"from", from},

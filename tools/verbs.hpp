@@ -49,6 +49,7 @@ Verb compare_verb();
 Verb profile_verb();
 Verb validate_verb();
 Verb weights_verb();
+Verb sample_verb();
 Verb calibrate_verb();
 Verb doctor_verb();
 Verb completion_verb();

@@ -1,5 +1,7 @@
 #include "tools/weights.hpp"
 
+#include <fmt/format.h>
+
 #include "runtime/weights/hugging_face.hpp"
 
 namespace sextant {
@@ -9,6 +11,16 @@ WeightSource hugging_face_weights(const std::string& folder, const ModelSpec& pl
   require_same_model(from, planned);
   from.check();
   return from.weights();
+}
+
+OpenedWeights open_weights(const std::string& from) {
+  const HuggingFaceFolder folder(from);
+  const WeightInventory found = folder.check();
+  return {.model = folder.model(),
+          .weights = folder.weights(),
+          .type = found.type,
+          .like = folder.path(),
+          .what = from};
 }
 
 }  // namespace sextant
