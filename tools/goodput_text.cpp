@@ -67,13 +67,10 @@ void settle(const GoodputOptions& o, QuestionOptions& question) {
 }
 
 std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step, SaveKind kind) {
+  const auto g = goodput(job, plan, step, kind);
+  if (!g) return "";
   const double gb = checkpoint_GB(job);
   const std::string size = gb >= 1000 ? fmt::format("{:.2f} TB", gb / 1000) : fmt::format("{:.2f} GB", gb);
-  const auto g = goodput(job, plan, step, kind);
-  if (!g)
-    return fmt::format(
-        "a checkpoint holds {}; with --storage-GBps and --node-mtbf-hours: how often to save, and goodput",
-        size);
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
   return fmt::format(
       "checkpoints: {} in {}, pausing {}; a failure every {}, restarts of {}: save every {} steps ({}); "

@@ -20,7 +20,7 @@ struct GoodputOptions {
 void add_goodput_options(CLI::App&, GoodputOptions&);
 void settle(const GoodputOptions&, QuestionOptions&);  // as settings of the cluster
 
-// "checkpoints: 5.67 TB ..."; of the size alone where storage or failures are not stated.
+// "checkpoints: 5.67 TB in ..."; empty where storage or failures are not stated.
 std::string goodput_text(const Job&, const ParallelPlan&, Seconds step, SaveKind);
 
 // "checkpoint_GB", and "goodput": an object, or null where storage or failures are not stated.

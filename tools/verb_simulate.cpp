@@ -190,7 +190,8 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
-    paragraph(goodput_text(job, plan, p.step, options.goodput.kind()));
+    if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())
+      paragraph(text);
     if (!options.output.empty()) out << "written: " << options.output << '\n';
     if (!options.trace.empty())
       out << fmt::format(

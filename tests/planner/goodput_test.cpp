@@ -124,7 +124,9 @@ TEST(Goodput, IsAMaximum) {
     const Seconds best = best_interval(m);
     const double share = goodput_share(m, best);
     EXPECT_GE(share, goodput_share(m, best * 1.01));
-    if ((best * 0.99 + m.pause).v >= m.lag.v) EXPECT_GE(share, goodput_share(m, best * 0.99));
+    if ((best * 0.99 + m.pause).v >= m.lag.v) {
+      EXPECT_GE(share, goodput_share(m, best * 0.99));
+    }
     EXPECT_GE((best + m.pause).v, m.lag.v - 1e-9) << "a save ends before the next begins";
   }
   EXPECT_EQ(best_interval(hours(1, 0, 0, 60)).v, 0) << "checkpoints that cost nothing, always";
@@ -264,7 +266,9 @@ TEST(Goodput, TheIntervalIsTheBestNumberOfSteps) {
 TEST(Goodput, ChoosesTheSize) {
   OwnedJob o = failing_job();
   const auto sizes = std::vector<int>{8, 16, 32};
-  const auto curve = scaling_curve(o.job(), sizes, {}, {.top = 1});
+  SearchOptions one;
+  one.top = 1;
+  const auto curve = scaling_curve(o.job(), sizes, {}, one);
   ASSERT_EQ(curve.size(), 3u);
   const auto chosen = [&](double node_mtbf_hours) {
     o.cluster.failures.node_mtbf_hours = node_mtbf_hours;
