@@ -13,15 +13,20 @@ namespace sextant {
 // Values of a Hugging Face folder that holds the planned model; throws ConfigError with file and tensor.
 WeightSource hugging_face_weights(const std::string& folder, const ModelSpec& planned);
 
-// What `weights export` and `sample` read: a Hugging Face folder.
+// Where a run keeps what came with the weights it started from: configuration and tokenizer, for its exports.
+std::filesystem::path kept_hugging_face_files(const std::filesystem::path& run);
+
+// What `weights export` and `sample` read.
 struct OpenedWeights {
   ModelSpec model;
-  WeightSource weights;
-  std::optional<StoredType> type;  // of all tensors; nothing when they differ
+  WeightSource weights;  // keeps alive what it reads
+  std::optional<StoredType>
+      type;  // of all tensors, or the parameters' of the run; nothing when tensors differ
   std::filesystem::path
       like;          // a folder with the tokenizer and configuration that belong to them; may be empty
   std::string what;  // for people
 };
+// The newest complete checkpoint of a run's folder (its master weights), or a Hugging Face folder.
 OpenedWeights open_weights(const std::string& from);
 
 }  // namespace sextant
