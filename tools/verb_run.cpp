@@ -11,6 +11,7 @@
 
 #include "core/timeline_file.hpp"
 #include "core/trace.hpp"
+#include "runtime/weights/hugging_face_export.hpp"
 #include "tools/command.hpp"
 #include "tools/comparison_text.hpp"
 #include "tools/inputs.hpp"
@@ -150,6 +151,8 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   auto& out = session.terminal.out;
   training.begin = [&, begin = training.begin] {
     if (begin) begin();
+    if (!o.init.empty() && !o.output.empty())
+      keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
     if (o.checkpoints.resume)

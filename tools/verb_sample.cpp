@@ -141,10 +141,12 @@ Verb sample_verb() {
           "likeliest token each time; the same seed gives the same text. One sequence at a time: for "
           "looking, not "
           "for serving.",
-      .examples = {{"how a continuation is chosen", "sextant sample --help"}},
+      .examples = {{"what a run has learnt so far",
+                    "sextant sample tiny-run --tokenizer bytes --prompt Once --max-tokens 8"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<SampleOptions>();
-        app.add_option("from", o->from, "a Hugging Face folder")->type_name("DIR");
+        app.add_option("from", o->from, "a run's folder (its newest checkpoint), or a Hugging Face folder")
+            ->type_name("DIR");
         add_text(app, {.flag = "--prompt", .metavar = "TEXT", .text = "the beginning of the text"},
                  o->prompt);
         add_text(app,

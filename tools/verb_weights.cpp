@@ -106,36 +106,35 @@ ExitCode run(Session& session, const WeightsOptions& o) {
 }  // namespace
 
 Verb weights_verb() {
-  return {.name = "weights",
-          .summary = "judge a Hugging Face checkpoint, or write one",
-          .description =
-              "show: reads config.json and the header of every safetensors file of a folder and says what is "
-              "there; "
-              "whatever does not fit together is named by file and tensor. export: writes a folder that "
-              "transformers "
-              "loads unchanged, tensor by tensor, from such a folder (another number format, another shard "
-              "size). The "
-              "same format gives the same bits.",
-          .examples = {{"what can be done", "sextant weights --help"}},
-          .define = [](CLI::App& app) -> Run {
-            auto o = std::make_shared<WeightsOptions>();
-            app.add_option("what", o->words, "show HF_DIR, or export FROM")->type_name("WHAT");
-            add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to write; absent or empty"},
-                     o->out);
-            add_text(
-                app,
-                {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
-                o->dtype);
-            add_number(app,
-                       {.flag = "--max-shard-size",
-                        .metavar = "GB",
-                        .text = "largest file, unless one tensor is larger",
-                        .unit = "GB",
-                        .min = 1e-9,
-                        .max = 1e6},
-                       o->max_shard_GB);
-            return [o](Session& session) { return run(session, *o); };
-          }};
+  return {
+      .name = "weights",
+      .summary = "judge a Hugging Face checkpoint, or write one",
+      .description =
+          "show: reads config.json and the header of every safetensors file of a folder and says what is "
+          "there; whatever does not fit together is named by file and tensor. export: writes a folder that "
+          "transformers loads unchanged, tensor by tensor, from the newest checkpoint of a run or from such "
+          "a folder. The same format gives the same bits.",
+      .examples = {{"the newest checkpoint of a run, for transformers",
+                    "sextant weights export tiny-run --out tiny-hf --dtype bf16"},
+                   {"what a folder holds", "sextant weights show tiny-hf"}},
+      .define = [](CLI::App& app) -> Run {
+        auto o = std::make_shared<WeightsOptions>();
+        app.add_option("what", o->words, "show HF_DIR, or export FROM")->type_name("WHAT");
+        add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to write; absent or empty"},
+                 o->out);
+        add_text(app,
+                 {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
+                 o->dtype);
+        add_number(app,
+                   {.flag = "--max-shard-size",
+                    .metavar = "GB",
+                    .text = "largest file, unless one tensor is larger",
+                    .unit = "GB",
+                    .min = 1e-9,
+                    .max = 1e6},
+                   o->max_shard_GB);
+        return [o](Session& session) { return run(session, *o); };
+      }};
 }
 
 }  // namespace sextant

@@ -25,12 +25,10 @@ struct Target {
   void (*run)(std::string_view);
 };
 inline constexpr std::array kTargets = {
-    Target{"plan_key", plan_key},         Target{"work_key", work_key},
-    Target{"model_json", model_json},     Target{"plan_json", plan_json},
-    Target{"cluster_json", cluster_json}, Target{"stack_json", stack_json},
-    Target{"plan_file", plan_file},       Target{"runs_csv", runs_csv},
-    Target{"set_path", set_path},         Target{"manifest", manifest},
-    Target{"weight_index", weight_index},
+    Target{"plan_key", plan_key},   Target{"work_key", work_key},         Target{"model_json", model_json},
+    Target{"plan_json", plan_json}, Target{"cluster_json", cluster_json}, Target{"stack_json", stack_json},
+    Target{"plan_file", plan_file}, Target{"runs_csv", runs_csv},         Target{"set_path", set_path},
+    Target{"manifest", manifest},   Target{"weight_index", weight_index},
 };
 
 }  // namespace sextant::fuzz
