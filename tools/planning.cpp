@@ -61,7 +61,8 @@ PlanFile plan_file_of(const Session& session, const Question& q, const ParallelP
                      .tokens_per_s_per_gpu = p.tokens_per_s_gpu,
                      .model_tflops_per_gpu = p.model_tflops_gpu,
                      .mfu = p.mfu,
-                     .breakdown_s = std::move(breakdown_s)};
+                     .breakdown_s = std::move(breakdown_s),
+                     .goodput = {}};
   file.provenance = {.sextant = version_text(),
                      .created = fmt::format(
                          "{:%Y-%m-%dT%H:%M:%SZ}",
