@@ -74,8 +74,8 @@ std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step,
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
   return fmt::format(
       "checkpoints: {} in {}, pausing {}; a failure every {}, restarts of {}: save every {} steps ({}); "
-      "goodput {:.1f} % "
-      "({:.1f} % saving, {:.1f} % redone, {:.1f} % restarting), {:.0f} lasting tokens/s",
+      "goodput {:.2f} % "
+      "({:.2f} % saving, {:.2f} % redone, {:.2f} % restarting), {:.0f} lasting tokens/s",
       size, duration(g->save_s), duration(g->pause_s), duration(g->job_mtbf_s),
       duration(failure_model(job, plan.world(), kind)->restart.v), g->interval_steps, duration(g->interval_s),
       100 * g->goodput, 100 * split.saving, 100 * split.redone, 100 * split.restarting, g->tokens_per_s);
