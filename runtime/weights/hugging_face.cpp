@@ -13,8 +13,8 @@
 #include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
-#include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/number_formats.hpp"
+#include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/weight_index.hpp"
 
 namespace sextant {

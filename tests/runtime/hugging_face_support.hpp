@@ -14,8 +14,8 @@
 
 #include "core/error.hpp"
 #include "runtime/weights/hugging_face.hpp"
-#include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/number_formats.hpp"
+#include "runtime/weights/stored_shape.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant::testing {

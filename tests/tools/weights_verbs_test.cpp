@@ -1,8 +1,10 @@
 // `sextant weights`, `sample` and `run --init` as a user calls them, over sound folders and damaged ones: each refusal names
 // file and tensor, has the documented exit code and leaves nothing behind.
+#include "tests/tools/bad_input.hpp"
+
+// After gtest's own use of the name: it has a namespace `testing` inside ours.
 #include "runtime/weights/hugging_face_export.hpp"
 #include "tests/support/specs.hpp"
-#include "tests/tools/bad_input.hpp"
 
 namespace sextant {
 namespace {
@@ -74,7 +76,7 @@ TEST_F(WeightsVerbs, FoldersThatAreNotWhatTheySay) {
   bad_file({"weights", "show", "folder"}, {"folder", "no config.json"});
   bad_file({"run", "tiny.json", "--init", "absent"}, {"absent", "a Hugging Face checkpoint folder"});
   fs::create_directory("meta");
-  write("meta/consolidated.00.pth", "PK");
+  write("meta/consolidated.00.pth", std::string("PK"));
   bad_file({"run", "tiny.json", "--init", "meta"}, {"consolidated", "convert_llama_weights_to_hf"});
 }
 
