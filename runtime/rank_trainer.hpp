@@ -70,6 +70,9 @@ class RankTrainer {
   const TrainerClock& clock() const { return clock_; }
   // Sums over the ranks, however long they take.
   void agree(std::span<double> votes);
+  // The mean loss of `batches` global batches (steps 0, 1, ... of the source), at the weights as they are. Training goes
+  // on from it to the same bits as without it.
+  double evaluate(const SequenceSource&, std::int64_t batches);
 
   double gradient_factor = 1;  // 1; anything else is fault injection
 

@@ -22,16 +22,18 @@ StepBatch make_batch(const SequenceSource& source, std::int64_t step, const Para
     for (int i = 0; i < plan.micro_batch; ++i) {
       const int sequence = (static_cast<int>(m) * plan.dp + at.dp) * plan.micro_batch + i;
       source(step, sequence, tokens);
-      const auto wrong = std::ranges::find_if(tokens, [&](std::int32_t t) { return t >= vocab_size; });
+      const auto id = [](std::int32_t t) { return t < 0 ? ~t : t; };
+      const auto wrong = std::ranges::find_if(tokens, [&](std::int32_t t) { return id(t) >= vocab_size; });
       if (wrong != tokens.end())
         throw ConfigError(Problem{
             "", fmt::format("step {}, sequence {}, position {}", step, sequence, wrong - tokens.begin()),
-            fmt::format("token {}", *wrong), fmt::format("a token below the vocabulary of {}", vocab_size),
+            fmt::format("token {}", id(*wrong)),
+            fmt::format("a token below the vocabulary of {}", vocab_size),
             "was the data made with another tokenizer?"});
       for (const std::int32_t p : positions) {
         const auto at_p = static_cast<std::size_t>(p);
         const std::int32_t target = tokens[at_p + 1] < 0 ? kIgnoreTarget : tokens[at_p + 1];
-        out.ids.push_back(std::max(0, tokens[at_p]));
+        out.ids.push_back(id(tokens[at_p]));
         out.targets.push_back(target);
         batch.valid_targets += target != kIgnoreTarget;
       }

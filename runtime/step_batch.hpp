@@ -21,8 +21,8 @@ struct StepBatch {
   double loss_scale = 0;           // 1 / valid targets of the global batch
 };
 
-// Fills seq_len + 1 tokens of one sequence of the global batch; target i is token i + 1, and a negative token is a target
-// that carries no loss.
+// Fills seq_len + 1 tokens of one sequence of the global batch; target i is token i + 1. A negative token ~t is token t,
+// and as a target carries no loss.
 using SequenceSource = std::function<void(std::int64_t step, int sequence, std::span<std::int32_t>)>;
 
 // What `at` works on in a step. Sequence (micro-batch m, replica d, place i) is (m dp + d) micro_batch + i of the global

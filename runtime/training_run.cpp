@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -48,6 +49,14 @@ void claim(const TrainingRun& run, Communicator& world) {
   if (refused == 0) return;
   if (!run.mpi) throw Aborted("rank 0 refuses to begin");
   throw ConfigError(Problem{"-o", "", "", "", "rank 0 refuses to begin, and says why"});
+}
+
+void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<double> losses;
+  for (const Evaluation& e : run.evaluations) losses.push_back(trainer.evaluate(e.sequences, e.batches));
+  const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (rank == 0 && run.on_evaluation) run.on_evaluation(step, losses, took);
 }
 
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
@@ -103,6 +112,8 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
                       "are as they were "
                       "before the first of them; try a lower --lr, a longer --warmup, or other data",
                       report->step, report->loss, report->gradient_norm, skipped));
+    if (run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps))
+      evaluate(run, trainer, world.rank(), s);
   }
   trainer.finish();
   if (saver) saver->finish();

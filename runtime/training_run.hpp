@@ -16,6 +16,13 @@
 
 namespace sextant {
 
+// Text that is held out, and how many global batches of it are looked at each time.
+struct Evaluation {
+  std::string name;
+  SequenceSource sequences;
+  std::int64_t batches = 1;
+};
+
 struct TrainingRun {
   const ExecutionGraph& graph;  // lowered with operands
   const StackSpec& stack;
@@ -47,7 +54,11 @@ struct TrainingRun {
   std::function<void()> claim = {};
   std::function<void()> begin = {};  // there, when every rank has its state and before the first step
   std::function<void(const StepReport&, const RankTrainer&)> on_step = {};  // on world rank 0
-  std::function<void(RankTrainer&, int rank)> on_start = {}, on_end = {};   // on every rank
+  std::vector<Evaluation> evaluations = {};
+  std::int64_t evaluate_every = 0;  // steps, and behind the last one; 0: never
+  std::function<void(std::int64_t step, const std::vector<double>& losses, Seconds took)> on_evaluation =
+      {};  // on world rank 0; losses by evaluation
+  std::function<void(RankTrainer&, int rank)> on_start = {}, on_end = {};  // on every rank
 };
 
 struct RunResult {

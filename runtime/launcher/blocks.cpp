@@ -256,6 +256,12 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   TensorView stats = kept["stats"];
   if (const Range gathered = find(op, OperandUse::stats))
     stats = TensorView(gathered.data, stats.dtype, stats.rows * graph_.plan.tp, stats.cols);
+  if (part == Part::evaluate) {
+    const TensorView softmax = kept["softmax"];
+    return run(stream, [this, u, stats, softmax](const BlockContext& c) {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
+    });
+  }
   const TensorView softmax = kept["softmax"], dnormed = full(find(op, OperandUse::dx), w);
   if (w.pass == Pass::backward_input) {
     // Logits' gradients are kept for the weight half, so each chunk gets its own place.

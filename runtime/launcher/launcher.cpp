@@ -52,6 +52,7 @@ void StepLauncher::launch(OpId id, StreamId stream) {
                        ((op.role == OpRole::copy_out || op.role == OpRole::copy_in) && of_state(op));
   const bool gathers = op.role == OpRole::param_gather && !fetches_parameters(graph_.plan, rules_);
   const bool fetches = op.role == OpRole::copy_in && fetches_parameters(graph_.plan, rules_);
+  if (part == Part::evaluate && !evaluates(op)) return;
   if (part == Part::first && op.role == OpRole::update) return;
   if (part == Part::flush && (fetches || !(updates || gathers))) return;
   // In a flush the copy of gradients to the host, which ends a step, has been made already.
@@ -87,6 +88,20 @@ void StepLauncher::launch(OpId id, StreamId stream) {
     case OpRole::zero_grad:
       return zero(op, stream);
   }
+}
+
+// Forward passes, and what fetches their parameters where they do not stand whole. The loss is made by the head's
+// backward op. Depends on the op alone, so all ranks leave out the same. Gradients are sent from stage to stage all the
+// same: that one stage does not run ahead of the next and overwrite what it reads is what these transfers are waited for.
+bool StepLauncher::evaluates(const Op& op) const {
+  if (op.role == OpRole::send) return true;
+  if (op.pass == Pass::none)
+    return fetches_parameters(graph_.plan, rules_) &&
+           (op.role == OpRole::param_gather ||
+            (op.role == OpRole::copy_in && !find(op, OperandUse::optimizer)));
+  if (op.pass == Pass::forward) return true;
+  const auto* work = std::get_if<BlockWork>(&graph_.works[op.work]);
+  return op.role == OpRole::block && work->kind == BlockKind::head && op.pass != Pass::backward_weight;
 }
 
 StepLauncher::Range StepLauncher::range(const Operand& operand) const {

@@ -34,8 +34,9 @@ class StepLauncher {
   // Set between steps, read while one runs.
   enum class Part : std::uint8_t {
     whole,
-    first,  // nothing to update yet
-    flush,  // the update that the last step has left, and nothing else
+    first,     // nothing to update yet
+    flush,     // the update that the last step has left, and nothing else
+    evaluate,  // forward to the loss; nothing that training goes on from is touched
   };
   Part part = Part::whole;
   StepBatch batch;
@@ -57,6 +58,8 @@ class StepLauncher {
   Range find(const Op&, OperandUse, bool write) const;
   std::vector<Range> all(const Op&, OperandUse, bool write) const;
   void run(StreamId, std::function<void(const BlockContext&)> work);  // with the context of the stream
+
+  bool evaluates(const Op&) const;  // is part of an evaluation
 
   // blocks.cpp
   void block(const Op&, StreamId);
