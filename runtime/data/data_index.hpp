@@ -1,0 +1,66 @@
+// What a data set says of itself, index.json: the tokenizer, and for each split the shards with their digests. A shard is
+// two files: NAME.tokens, ids one behind the other in little-endian words of token_bytes, and NAME.documents, for each
+// document the token behind its last (64 bits). Documents do not reach over shards. docs/data.md describes the files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/error.hpp"
+
+namespace sextant {
+
+enum class DataSplit : std::uint8_t { train, validation };
+inline constexpr std::array<std::string_view, 2> kDataSplitNames = {"train", "validation"};
+
+struct DataShard {
+  std::string name;  // "train-00000"
+  std::int64_t tokens = 0, documents = 0;
+  std::string tokens_digest, documents_digest;  // XXH3-128 of the files
+  bool operator==(const DataShard&) const = default;
+};
+
+struct DataTokenizer {
+  std::string kind, source, digest;
+  int vocab_size = 0;
+  std::optional<std::int32_t> bos = {}, eos = {};
+  bool operator==(const DataTokenizer&) const = default;
+};
+
+struct DataIndex {
+  std::string schema = kSchema;
+  DataTokenizer tokenizer = {};
+  int token_bytes = 2;
+  std::int64_t seed = 0;
+  double validation_fraction = 0;
+  std::vector<DataShard> train = {}, validation = {};
+
+  static constexpr const char* kSchema = "sextant.data/1";
+  const std::vector<DataShard>& shards(DataSplit s) const {
+    return s == DataSplit::train ? train : validation;
+  }
+  std::int64_t tokens(DataSplit) const;
+  std::int64_t documents(DataSplit) const;
+  // Of tokenizer and shards: equal digests, equal tokens in equal order.
+  std::string digest() const;
+  bool operator==(const DataIndex&) const = default;
+};
+void to_json(nlohmann::json&, const DataShard&);
+void from_json(const nlohmann::json&, DataShard&);
+void to_json(nlohmann::json&, const DataTokenizer&);
+void from_json(const nlohmann::json&, DataTokenizer&);
+void to_json(nlohmann::json&, const DataIndex&);
+void from_json(const nlohmann::json&, DataIndex&);  // throws ConfigError
+std::vector<Problem> validate(const DataIndex&);
+
+inline constexpr int token_bytes_of(int vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
+
+}  // namespace sextant

@@ -1,0 +1,144 @@
+#include "runtime/data/data_set.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/json_io.hpp"
+#include "runtime/data/digest.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+static_assert(std::endian::native == std::endian::little,
+              "tokens are stored little-endian and read as they are");
+
+constexpr std::int64_t kVerifiedOnOpening = 256LL << 20;  // bytes: a tenth of a second
+constexpr std::size_t kBlock = 4U << 20;
+
+fs::path with_suffix(const fs::path& path, const char* suffix) { return path.string() + suffix; }
+
+DataIndex read_index(const fs::path& folder) {
+  if (!fs::is_directory(folder))
+    throw ConfigError(Problem{folder.string(), "", fs::exists(folder) ? "a file" : "no such folder",
+                              "a data set: a folder made by 'sextant data'", ""});
+  if (!fs::exists(folder / kDataIndexFile))
+    throw ConfigError(
+        Problem{folder.string(), "", "no index.json in it", "a data set: a folder made by 'sextant data'",
+                folder.extension() == ".partial" ? "it is not finished: give the same command again" : ""});
+  return load_json<DataIndex>(folder / kDataIndexFile);
+}
+
+void compare(const fs::path& path, const MappedFile& file, const std::string& expected,
+             const std::function<void(std::int64_t)>& progress) {
+  DataDigest digest;
+  for (std::size_t at = 0; at < file.bytes().size(); at += kBlock) {
+    const auto block = file.bytes().subspan(at, std::min(kBlock, file.bytes().size() - at));
+    digest.add(block);
+    if (progress) progress(static_cast<std::int64_t>(block.size()));
+  }
+  if (digest.text() != expected)
+    throw ConfigError(Problem{path.string(), "", fmt::format("digest {}", digest.text()),
+                              fmt::format("{}, as the index says", expected),
+                              "the file was changed, or is damaged"});
+}
+
+}  // namespace
+
+TokenRow::TokenRow(const fs::path& folder, const std::vector<DataShard>& shards, int token_bytes,
+                   int vocab_size)
+    : token_bytes_(token_bytes), vocab_size_(vocab_size) {
+  for (const DataShard& s : shards) {
+    const fs::path path = folder / s.name;
+    MappedFile tokens(with_suffix(path, ".tokens"), static_cast<std::size_t>(s.tokens * token_bytes));
+    MappedFile documents(with_suffix(path, ".documents"),
+                         static_cast<std::size_t>(s.documents) * sizeof(std::uint64_t));
+    if (const auto last = documents.as<std::uint64_t>()[s.documents - 1];
+        last != static_cast<std::uint64_t>(s.tokens))
+      throw ConfigError(Problem{with_suffix(path, ".documents").string(), "",
+                                fmt::format("the last document ends at token {}", last),
+                                fmt::format("at {}, as the index says", s.tokens),
+                                "it belongs to another shard"});
+    shards_.push_back({s, std::move(tokens), std::move(documents), path});
+    begins_.push_back(begins_.back() + s.tokens);
+  }
+}
+
+std::size_t TokenRow::shard_of(std::int64_t token) const {
+  return static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) - begins_.begin()) -
+         1;
+}
+
+void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
+  SEXTANT_CHECK(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= tokens(),
+                "tokens beyond the data set");
+  for (std::size_t shard = shard_of(first); !out.empty(); ++shard) {
+    const std::int64_t from = first - begins_[shard];
+    const std::size_t n = std::min(out.size(), static_cast<std::size_t>(begins_[shard + 1] - first));
+    std::int32_t highest = 0, lowest = 0;
+    const auto copy = [&]<class Word>(const Word* words) {
+      for (std::size_t i = 0; i < n; ++i) {
+        out[i] = static_cast<std::int32_t>(words[from + static_cast<std::int64_t>(i)]);
+        highest = std::max(highest, out[i]), lowest = std::min(lowest, out[i]);
+      }
+    };
+    if (token_bytes_ == 2)
+      copy(shards_[shard].tokens.as<std::uint16_t>());
+    else
+      copy(shards_[shard].tokens.as<std::uint32_t>());
+    if (highest >= vocab_size_ || lowest < 0)
+      throw ConfigError(
+          Problem{with_suffix(shards_[shard].path, ".tokens").string(),
+                  fmt::format("tokens {} to {}", from, from + static_cast<std::int64_t>(n)),
+                  fmt::format("token {}", lowest < 0 ? lowest : highest),
+                  fmt::format("a token below the vocabulary of {}", vocab_size_),
+                  "the file is damaged, or belongs to another index: sextant data --check DIR"});
+    out = out.subspan(n), first += static_cast<std::int64_t>(n);
+  }
+}
+
+void TokenRow::documents_in(std::int64_t first, std::int64_t last,
+                            const std::function<void(std::int64_t)>& at) const {
+  for (std::size_t shard = shard_of(first); shard < shards_.size() && begins_[shard] < last; ++shard) {
+    const std::int64_t begin = begins_[shard];
+    if (begin >= first) at(begin);
+    const auto* ends = shards_[shard].documents.as<std::uint64_t>();
+    const auto* const behind =
+        ends + shards_[shard].about.documents - 1;  // the last end begins no document here
+    const auto from = static_cast<std::uint64_t>(std::max<std::int64_t>(0, first - begin));
+    for (const auto* end = std::lower_bound(ends, behind, from); end < behind; ++end) {
+      const std::int64_t place = begin + static_cast<std::int64_t>(*end);
+      if (place >= last || place < first) break;
+      if (*end > 0) at(place);
+    }
+  }
+}
+
+void TokenRow::verify(const std::function<void(std::int64_t)>& progress) const {
+  for (const Shard& s : shards_) {
+    compare(with_suffix(s.path, ".tokens"), s.tokens, s.about.tokens_digest, progress);
+    compare(with_suffix(s.path, ".documents"), s.documents, s.about.documents_digest, progress);
+  }
+}
+
+DataSet::DataSet(fs::path folder)
+    : folder_(std::move(folder)),
+      index_(read_index(folder_)),
+      train_(folder_, index_.train, index_.token_bytes, index_.tokenizer.vocab_size),
+      validation_(folder_, index_.validation, index_.token_bytes, index_.tokenizer.vocab_size) {
+  if (bytes() > kVerifiedOnOpening) return;
+  train_.verify();
+  validation_.verify();
+}
+
+std::int64_t DataSet::bytes() const {
+  std::int64_t all = 0;
+  for (const DataSplit s : {DataSplit::train, DataSplit::validation})
+    all += index_.tokens(s) * index_.token_bytes + index_.documents(s) * std::int64_t{sizeof(std::uint64_t)};
+  return all;
+}
+
+}  // namespace sextant

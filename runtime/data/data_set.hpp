@@ -1,0 +1,62 @@
+// A data set on disk, read through memory maps: each split is one row of tokens, document behind document.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "runtime/data/data_index.hpp"
+#include "runtime/data/mapped_file.hpp"
+
+namespace sextant {
+
+// The tokens of a split. Reading is safe from several threads at once.
+class TokenRow {
+ public:
+  TokenRow() = default;
+  TokenRow(const std::filesystem::path& folder, const std::vector<DataShard>&, int token_bytes,
+           int vocab_size);
+
+  std::int64_t tokens() const { return begins_.back(); }
+  // Tokens [first, first + out.size()). Throws ConfigError on a token beyond the vocabulary.
+  void read(std::int64_t first, std::span<std::int32_t> out) const;
+  // Calls for every document that begins in [first, last), with the place of its first token.
+  void documents_in(std::int64_t first, std::int64_t last, const std::function<void(std::int64_t)>&) const;
+  // Compares every byte with the index.
+  void verify(const std::function<void(std::int64_t bytes)>& progress = {}) const;
+
+ private:
+  struct Shard {
+    DataShard about;
+    MappedFile tokens, documents;
+    std::filesystem::path path;  // without the suffix
+  };
+  std::size_t shard_of(std::int64_t token) const;
+
+  std::vector<Shard> shards_;
+  std::vector<std::int64_t> begins_ = {0};  // of the shards, and the end
+  int token_bytes_ = 2, vocab_size_ = 0;
+};
+
+class DataSet {
+ public:
+  // Opens all shards and compares their sizes with the index; sets of up to a quarter GiB are verified whole. Throws
+  // ConfigError with file, key and expectation.
+  explicit DataSet(std::filesystem::path folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const DataIndex& index() const { return index_; }
+  const TokenRow& row(DataSplit s) const { return s == DataSplit::train ? train_ : validation_; }
+  std::int64_t bytes() const;
+
+ private:
+  std::filesystem::path folder_;
+  DataIndex index_;
+  TokenRow train_, validation_;
+};
+
+inline constexpr const char* kDataIndexFile = "index.json";
+
+}  // namespace sextant

@@ -1,0 +1,252 @@
+#include "runtime/data/text_reader.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <zlib.h>
+
+#include "core/error.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlock = 1U << 20;          // bytes of text
+constexpr std::size_t kLongestPart = 256U << 20;  // of a line, a paragraph, or a text that cannot be divided
+
+std::string stem_of(const fs::path& path) {
+  return path.extension() == ".gz" ? path.stem().string() : path.filename().string();
+}
+bool named(const fs::path& path, std::initializer_list<const char*> extensions) {
+  const std::string extension = fs::path(stem_of(path)).extension().string();
+  return std::ranges::any_of(extensions, [&](const char* e) { return extension == e; });
+}
+
+[[noreturn]] void refuse(const std::string& file, std::string found, std::string expected,
+                         std::string hint = "") {
+  throw ConfigError(Problem{file, "", std::move(found), std::move(expected), std::move(hint)});
+}
+
+TextInput describe(const fs::path& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) refuse(path.string(), "", "no such file");
+  if (!fs::is_regular_file(status)) refuse(path.string(), "no regular file", "a text file");
+  TextInput input{.path = path, .jsonl = named(path, {".jsonl", ".ndjson"})};
+  input.bytes = static_cast<std::int64_t>(fs::file_size(path, error));
+  const auto modified = fs::last_write_time(path, error);
+  if (error) refuse(path.string(), "", fmt::format("cannot be read: {}", error.message()));
+  const auto since_epoch = std::chrono::file_clock::to_sys(modified).time_since_epoch();
+  input.modified_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count();
+  return input;
+}
+
+std::vector<fs::path> matches(const std::string& pattern) {
+  glob_t found{};
+  std::vector<fs::path> paths;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  return paths;
+}
+
+std::vector<fs::path> texts_in(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
+    if (entry.is_regular_file() && named(entry.path(), {".txt", ".text", ".md", ".jsonl", ".ndjson"}))
+      paths.push_back(entry.path());
+  std::ranges::sort(paths);
+  if (paths.empty())
+    refuse(folder.string(), "a folder without texts",
+           "files named *.txt, *.text, *.md, *.jsonl or *.ndjson, also with .gz",
+           "name the files themselves to take others");
+  return paths;
+}
+
+// Behind the last place where a block may end; 0 when there is none.
+TextCut find_cut(std::string_view text, bool jsonl, DocumentUnit unit, const Tokenizer& tokenizer) {
+  if (jsonl || unit == DocumentUnit::line) {
+    const std::size_t at = text.rfind('\n');
+    return at == text.npos ? TextCut{} : TextCut{at + 1, 0};
+  }
+  if (unit == DocumentUnit::paragraph) {
+    // Not at the very end: more line feeds may follow.
+    for (const std::string_view gap : {"\n\n", "\n\r\n"})
+      if (const std::size_t at = text.rfind(gap, text.size() - 3); text.size() > 3 && at != text.npos)
+        return TextCut{at + gap.size(), 0};
+    return {};
+  }
+  return tokenizer.last_cut(text).value_or(TextCut{});
+}
+
+bool blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
+
+std::string_view without_line_end(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
+  std::vector<TextInput> inputs;
+  for (const std::string& argument : arguments) {
+    std::vector<fs::path> paths = {argument};
+    if (fs::is_directory(argument)) {
+      paths = texts_in(argument);
+    } else if (!fs::exists(argument) && argument.find_first_of("*?[") != argument.npos) {
+      paths = matches(argument);
+      if (paths.empty()) refuse(argument, "no file", "a pattern that files match");
+    }
+    for (const fs::path& path : paths) inputs.push_back(describe(path));
+  }
+  std::vector<fs::path> all;
+  for (const TextInput& i : inputs) all.push_back(fs::weakly_canonical(i.path));
+  std::ranges::sort(all);
+  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end())
+    refuse(twice->string(), "named twice", "every file once");
+  return inputs;
+}
+
+// zlib reads plain files as they are.
+struct TextReader::File {
+  gzFile gz;
+  std::string name;
+  explicit File(const fs::path& path) : gz(::gzopen(path.c_str(), "rbe")), name(path.string()) {
+    if (!gz) refuse(name, "", fmt::format("cannot be read: {}", std::strerror(errno)));
+    ::gzbuffer(gz, 1U << 18);
+  }
+  ~File() { ::gzclose(gz); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  std::size_t read(char* to, std::size_t most) {
+    const int n = ::gzread(gz, to, static_cast<unsigned>(most));
+    if (n < 0) failed();
+    // A gzip file that ends early is read as far as it goes, and said only here.
+    if (int code = Z_OK; n == 0 && (::gzerror(gz, &code), code != Z_OK && code != Z_STREAM_END)) failed();
+    return static_cast<std::size_t>(n);
+  }
+  [[noreturn]] void failed() {
+    int code = 0;
+    const std::string why = ::gzerror(gz, &code);
+    refuse(name, "", fmt::format("cannot be read: {}", code == Z_ERRNO ? std::strerror(errno) : why));
+  }
+};
+
+TextReader::TextReader(const std::vector<TextInput>& inputs, DocumentUnit unit, const Tokenizer& tokenizer,
+                       TextPosition from)
+    : inputs_(inputs), unit_(unit), tokenizer_(tokenizer), at_(from) {
+  for (std::size_t i = 0; i < std::min(at_.input, inputs.size()); ++i) bytes_before_ += inputs[i].bytes;
+}
+
+TextReader::~TextReader() = default;
+
+bool TextReader::open() {
+  if (file_) return true;
+  if (at_.input >= inputs_.size()) return false;
+  file_ = std::make_unique<File>(inputs_[at_.input].path);
+  if (at_.offset > 0) {
+    if (::gzseek(file_->gz, at_.offset, SEEK_SET) != at_.offset) file_->failed();
+    return true;
+  }
+  fill();  // a byte order mark is no text
+  if (buffer_.starts_with("\xef\xbb\xbf")) buffer_.erase(0, 3), at_.offset = 3;
+  return true;
+}
+
+// Reads a block's worth; leaves the buffer as it is at the end of the file.
+void TextReader::fill() {
+  const std::size_t before = buffer_.size();
+  buffer_.resize(before + kBlock);
+  std::size_t got = 0;
+  while (got < kBlock) {
+    const std::size_t n = file_->read(buffer_.data() + before + got, kBlock - got);
+    if (n == 0) break;
+    got += n;
+  }
+  buffer_.resize(before + got);
+}
+
+std::optional<TextBlock> TextReader::next() {
+  while (open()) {
+    const TextInput& input = inputs_[at_.input];
+    if (buffer_.size() < kBlock) fill();
+    TextCut cut;
+    bool end = false;
+    for (;;) {
+      const std::size_t before = buffer_.size();
+      if (before >= kBlock) cut = find_cut(buffer_, input.jsonl, unit_, tokenizer_);
+      if (cut.end > 0) break;
+      if (before > kLongestPart)
+        refuse(fmt::format("{}:{}", input.path.string(), at_.line),
+               fmt::format("{} MiB without an end", before >> 20),
+               input.jsonl || unit_ != DocumentUnit::file
+                   ? "shorter lines"
+                   : "a text with lines or words at which it can be divided");
+      fill();
+      if (buffer_.size() == before) {
+        end = true, cut = {before, 0};
+        break;
+      }
+    }
+    const bool whole_file = !input.jsonl && unit_ == DocumentUnit::file;
+    TextBlock block;
+    block.text = buffer_.substr(0, cut.end);
+    block.input = &input;
+    block.first_line = at_.line;
+    block.continues = at_.in_document;
+    block.open = whole_file && !end;
+    const std::size_t taken = cut.end + cut.skip;
+    at_.line += std::count(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken), '\n');
+    at_.offset += static_cast<std::int64_t>(taken);
+    at_.in_document = block.open;
+    buffer_.erase(0, taken);
+    block.done_bytes =
+        bytes_before_ + std::min(input.bytes, static_cast<std::int64_t>(::gzoffset(file_->gz)));
+    if (end) {
+      bytes_before_ += input.bytes;
+      block.done_bytes = bytes_before_;
+      at_ = {.input = at_.input + 1};
+      file_.reset();
+    }
+    block.next = at_;
+    return block;
+  }
+  return {};
+}
+
+std::vector<DocumentSlice> documents_of(const TextBlock& block, DocumentUnit unit) {
+  std::vector<DocumentSlice> slices;
+  std::string_view text = block.text;
+  std::int64_t line = block.first_line;
+  if (!block.input->jsonl && unit == DocumentUnit::file) {
+    if (!text.empty() || block.continues) slices.push_back({text, line, block.continues, block.open});
+    return slices;
+  }
+  const bool lines = block.input->jsonl || unit == DocumentUnit::line;
+  const char* begin = nullptr;  // of the paragraph at hand
+  std::int64_t begin_line = line;
+  const auto close = [&](const char* end) {
+    if (begin)
+      slices.push_back({without_line_end({begin, static_cast<std::size_t>(end - begin)}), begin_line});
+    begin = nullptr;
+  };
+  for (; !text.empty(); ++line) {
+    const std::string_view one = text.substr(0, std::min(text.find('\n'), text.size() - 1) + 1);
+    if (blank(without_line_end(one))) {
+      close(one.data());
+    } else if (!begin) {
+      begin = one.data(), begin_line = line;
+    }
+    text.remove_prefix(one.size());
+    if (lines) close(text.data());
+  }
+  close(text.data());
+  return slices;
+}
+
+}  // namespace sextant
