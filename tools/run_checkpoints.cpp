@@ -31,7 +31,8 @@ std::string lines_before(const fs::path& file, std::int64_t step) {
     const auto number = line.is_object() ? line.find("step") : line.end();
     if (!line.is_object() || number == line.end() || !number->is_number_integer()) continue;
     const auto found = number->get<std::int64_t>();
-    if (found < next || found >= step) continue;
+    const bool evaluation = line.contains("validation_loss") && found + 1 == next;  // stands behind its step
+    if ((found < next && !evaluation) || found >= step) continue;
     kept.append(text, at, end + 1 - at);
     next = found + 1;
   }

@@ -19,6 +19,7 @@
 #include "tools/machine.hpp"
 #include "tools/planning.hpp"
 #include "tools/run_checkpoints.hpp"
+#include "tools/run_data.hpp"
 #include "tools/running.hpp"
 #include "tools/weights.hpp"
 
@@ -29,6 +30,7 @@ using Json = nlohmann::ordered_json;
 
 struct RunVerbOptions {
   RunningOptions running;
+  DataOptions data;
   std::string profile, output, trace, init;
   int steps = 10, warmup = 0, max_skipped = 5;
   double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
@@ -75,17 +77,23 @@ class StepLog {
     steps_.push_back(line);
     folder_.add_step(line.dump());
   }
+  void add_evaluation(const Json& line, const std::string& text) {
+    tell(text);
+    evaluations_.push_back(line);
+    folder_.add_step(line.dump());
+  }
   void tell(const std::string& what) {
     if (!session_.common.json) session_.terminal.out << "       " << what << '\n' << std::flush;
   }
   const Json& steps() const { return steps_; }
+  const Json& evaluations() const { return evaluations_; }
 
  private:
   Session& session_;
   const Runnable& runnable_;
   RunFolder& folder_;
   int threads_;
-  Json steps_ = Json::array();
+  Json steps_ = Json::array(), evaluations_ = Json::array();
 };
 
 // A run that goes on has the options it had, but those that are given.
@@ -120,7 +128,10 @@ std::string heading(const Runnable& runnable, const std::string& profile) {
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   RunFolder folder(o.output, o.checkpoints);
-  if (folder.checkpoint()) adopt_options(app, folder.checkpoint()->manifest(), o);
+  if (folder.checkpoint()) {
+    adopt_options(app, folder.checkpoint()->manifest(), o);
+    adopt_data(app, folder.checkpoint()->manifest().data, o.data);
+  }
   if (o.running.plan.empty() && o.checkpoints.resume) o.running.plan = folder.own_plan();
   if (o.running.plan.empty())
     throw UsageError(
@@ -133,6 +144,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
   StepLog log(session, runnable, folder, training.threads);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
+  const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
+  data.attach(training);
+  folder.keep_data([&](std::int64_t) { return data.identity().dump(); });
   training.steps = o.steps;
   training.optimizer = {.rate = o.rate,
                         .final_ratio = o.final_ratio,
@@ -145,6 +159,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   training.deadline_floor = Seconds(o.deadline_s);
   training.on_late = end_soon;
   training.on_step = [&](const StepReport& report, const RankTrainer& trainer) { log.add(report, trainer); };
+  training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
+    log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
+  };
   const InterruptGuard interrupt;
   training.stop = &interrupt.stopped();
 
@@ -155,9 +172,12 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
       keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
+    if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
     if (o.checkpoints.resume)
       log.tell(folder.checkpoint() ? fmt::format("going on from {}", folder.checkpoint()->path().string())
                                    : "no checkpoint is there yet: starting with step 0");
+    if (folder.checkpoint() && !data.same_as(folder.checkpoint()->manifest().data))
+      log.tell("the tokens are others than those of the run so far");
   };
   RunResult result = train(training);
   result.measured.device = inspect_machine().cpu;
@@ -186,11 +206,12 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                     trace_events(runnable.graph(), result.measured,
                                  {.prefix = "measured stage", .first_process = 1000, .memory = false}));
   if (session.common.json) {
-    print_json(session, "run",
-               {{"plan", plan_key(runnable.file().plan)},
-                {"steps", log.steps()},
-                {"stopped", result.stopped},
-                {"comparison", comparison_json(comparison)}});
+    Json answer = {{"plan", plan_key(runnable.file().plan)},
+                   {"steps", log.steps()},
+                   {"stopped", result.stopped},
+                   {"comparison", comparison_json(comparison)}};
+    if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
+    print_json(session, "run", answer);
   } else {
     out << "\nthe last step, predicted and measured:\n\n";
     print_comparison(session, comparison);
@@ -215,7 +236,8 @@ Verb run_verb() {
       .name = "run",
       .summary = "train under a plan, on CPU ranks or on a GPU",
       .description =
-          "Executes a plan file: LLaMA training with AdamW on synthetic tokens, every rank a thread of this "
+          "Executes a plan file: LLaMA training with AdamW on data sets of 'sextant data' or on synthetic "
+          "tokens, every rank a thread of this "
           "process or an MPI process. Prints a line per step and, at the end, predicted against measured "
           "time. "
           "The plan must be made for the runtime: --stack sextant.",
@@ -225,10 +247,13 @@ Verb run_verb() {
                    {"three steps of it", "sextant run tiny.json --steps 3"},
                    {"saved every 2 of 4 steps",
                     "sextant run tiny.json --steps 4 --save-every 2 -o saved-run"},
-                   {"two steps more", "sextant run -o saved-run --resume --steps 6"}},
+                   {"two steps more", "sextant run -o saved-run --resume --steps 6"},
+                   {"on text, with a look at what is held out",
+                    "sextant run tiny.json --steps 4 --data tokens --eval-every 2"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<RunVerbOptions>();
         add_running_options(app, o->running);
+        add_data_options(app, o->data);
         add_number(app, {.flag = "--steps", .metavar = "N", .text = "optimizer steps", .min = 1, .max = 1e9},
                    o->steps);
         add_number(app, {.flag = "--lr", .metavar = "X", .text = "peak learning rate", .min = 0, .max = 10},

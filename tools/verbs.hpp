@@ -44,6 +44,7 @@ Verb presets_verb();
 Verb plan_verb();
 Verb explain_verb();
 Verb simulate_verb();
+Verb data_verb();
 Verb run_verb();
 Verb compare_verb();
 Verb profile_verb();

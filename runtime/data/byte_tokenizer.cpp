@@ -17,8 +17,10 @@ Tokenizer byte_tokenizer() {
             return text;
           },
           [](std::string_view text) -> std::optional<TextCut> {
-            if (text.empty()) return {};
-            return TextCut{text.size(), 0};
+            // Before the last character: whoever reads the pieces may want each to be UTF-8.
+            for (std::size_t at = text.size(); at-- > 1;)
+              if ((static_cast<unsigned char>(text[at]) & 0xc0) != 0x80) return TextCut{at, 0};
+            return {};
           }};
 }
 

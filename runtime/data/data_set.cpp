@@ -100,19 +100,20 @@ void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
   }
 }
 
-void TokenRow::documents_in(std::int64_t first, std::int64_t last,
-                            const std::function<void(std::int64_t)>& at) const {
-  for (std::size_t shard = shard_of(first); shard < shards_.size() && begins_[shard] < last; ++shard) {
-    const std::int64_t begin = begins_[shard];
-    if (begin >= first) at(begin);
+void TokenRow::for_each_document(const std::function<void(std::int64_t, std::int64_t)>& use) const {
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     const auto* ends = shards_[shard].documents.as<std::uint64_t>();
-    const auto* const behind =
-        ends + shards_[shard].about.documents - 1;  // the last end begins no document here
-    const auto from = static_cast<std::uint64_t>(std::max<std::int64_t>(0, first - begin));
-    for (const auto* end = std::lower_bound(ends, behind, from); end < behind; ++end) {
-      const std::int64_t place = begin + static_cast<std::int64_t>(*end);
-      if (place >= last || place < first) break;
-      if (*end > 0) at(place);
+    const auto tokens = static_cast<std::uint64_t>(shards_[shard].about.tokens);
+    std::uint64_t begin = 0;
+    for (std::int64_t d = 0; d < shards_[shard].about.documents; ++d) {
+      const std::uint64_t end = ends[d];
+      if (end <= begin || end > tokens)
+        throw ConfigError(
+            Problem{with_suffix(shards_[shard].path, ".documents").string(), fmt::format("document {}", d),
+                    fmt::format("end {}", end), fmt::format("above {} and at most {}", begin, tokens),
+                    "the file is damaged, or belongs to another index: sextant data --check DIR"});
+      use(begins_[shard] + static_cast<std::int64_t>(begin), begins_[shard] + static_cast<std::int64_t>(end));
+      begin = end;
     }
   }
 }

@@ -22,8 +22,9 @@ class TokenRow {
   std::int64_t tokens() const { return begins_.back(); }
   // Tokens [first, first + out.size()). Throws ConfigError on a token beyond the vocabulary.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
-  // Calls for every document that begins in [first, last), with the place of its first token.
-  void documents_in(std::int64_t first, std::int64_t last, const std::function<void(std::int64_t)>&) const;
+  // Calls with the place of every document's first token and the one behind its last, in order. Throws ConfigError when
+  // the ends do not ascend.
+  void for_each_document(const std::function<void(std::int64_t begin, std::int64_t end)>&) const;
   // Compares every byte with the index.
   void verify(const std::function<void(std::int64_t bytes)>& progress = {}) const;
 

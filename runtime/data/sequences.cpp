@@ -8,61 +8,80 @@
 #include "runtime/data/shuffle.hpp"
 
 namespace sextant {
-namespace {
 
-// Window [first, first + seq_len] of a row, as far as there are tokens; the rest carries no loss.
-void read_window(const TokenRow& row, std::int64_t first, Packing packing, std::span<std::int32_t> out) {
-  const std::int64_t there =
-      std::clamp<std::int64_t>(row.tokens() - first, 0, static_cast<std::int64_t>(out.size()));
-  if (there > 0) row.read(first, out.first(static_cast<std::size_t>(there)));
-  std::fill(out.begin() + there, out.end(), ~0);
-  if (packing == Packing::within && there > 0)
-    row.documents_in(first, first + there, [&](std::int64_t begin) {
-      std::int32_t& token = out[static_cast<std::size_t>(begin - first)];
-      token = ~token;
-    });
+Windows::Windows(const TokenRow& row, int seq_len, Packing packing, bool last_one_too)
+    : row_(row), seq_len_(seq_len) {
+  if (packing == Packing::across) {
+    targets_ = std::max<std::int64_t>(0, row.tokens() - 1);
+    count_ = (targets_ + (last_one_too ? seq_len_ - 1 : 0)) / seq_len_;
+    if (!last_one_too) targets_ = count_ * seq_len_;
+    return;
+  }
+  row.for_each_document([&](std::int64_t begin, std::int64_t end) {
+    if (end - begin < 2) return;
+    begins_.push_back(begin), ends_.push_back(end), first_window_.push_back(count_);
+    count_ += (end - begin - 1 + seq_len_ - 1) / seq_len_;
+    targets_ += end - begin - 1;
+  });
 }
 
-}  // namespace
+std::int64_t Windows::count() const { return count_; }
 
-std::int64_t windows(const TokenRow& row, int seq_len) {
-  return std::max<std::int64_t>(0, (row.tokens() - 1) / seq_len);
+double Windows::filled() const {
+  return count_ == 0 ? 0 : static_cast<double>(targets_) / static_cast<double>(count_ * seq_len_);
+}
+
+void Windows::read(std::int64_t window, std::span<std::int32_t> out) const {
+  std::int64_t first = window * seq_len_, end = row_.tokens();
+  if (window >= count_) {
+    first = end;
+  } else if (!begins_.empty()) {
+    const auto document = static_cast<std::size_t>(
+        std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1);
+    first = begins_[document] + (window - first_window_[document]) * seq_len_;
+    end = ends_[document];
+  }
+  const std::int64_t there = std::clamp<std::int64_t>(end - first, 0, static_cast<std::int64_t>(out.size()));
+  if (there > 0) row_.read(first, out.first(static_cast<std::size_t>(there)));
+  std::fill(out.begin() + there, out.end(), ~0);
 }
 
 TokenSource training_sequences(std::vector<WeightedData> sets, const SequenceOptions& o) {
   std::vector<double> weights;
+  const auto windows = std::make_shared<std::vector<Windows>>();  // every rank has a copy of the source
   for (const WeightedData& s : sets) {
     weights.push_back(s.weight);
-    if (windows(s.data->row(DataSplit::train), o.seq_len) == 0)
+    windows->emplace_back(s.data->row(DataSplit::train), o.seq_len, o.packing, false);
+    if (windows->back().count() == 0)
       throw ConfigError(Problem{s.data->folder().string(), "train",
                                 fmt::format("{} tokens", s.data->index().tokens(DataSplit::train)),
                                 fmt::format("more than one sequence of {} tokens", o.seq_len),
                                 "add text, or plan with a shorter --seq-len"});
   }
-  return [sets = std::move(sets), mixture = Mixture(weights, scrambled(o.seed, 0)), o](
+  return [sets = std::move(sets), windows, mixture = Mixture(weights, scrambled(o.seed, 0)), o](
              std::int64_t step, int sequence, std::span<std::int32_t> out) {
     const Mixture::Place place = mixture.at(step * o.global_batch + sequence);
-    const TokenRow& row = sets[place.part].data->row(DataSplit::train);
-    const std::int64_t n = windows(row, o.seq_len);
+    const std::int64_t n = (*windows)[place.part].count();
     const auto epoch = static_cast<std::uint64_t>(place.index / n);
     const std::uint64_t order = scrambled(scrambled(o.seed, 1 + place.part), epoch);
-    read_window(row, permuted(place.index % n, n, order) * o.seq_len, o.packing, out);
+    (*windows)[place.part].read(permuted(place.index % n, n, order), out);
   };
 }
 
 TokenSource validation_sequences(std::shared_ptr<const DataSet> data, const SequenceOptions& o) {
-  if (data->row(DataSplit::validation).tokens() < 2)
+  const auto windows =
+      std::make_shared<const Windows>(data->row(DataSplit::validation), o.seq_len, o.packing, true);
+  if (windows->count() == 0)
     throw ConfigError(Problem{data->folder().string(), "validation", "no held-out text", "a validation split",
                               "make it with 'sextant data --validation 0.05', or leave --eval-every out"});
-  return [data = std::move(data), o](std::int64_t step, int sequence, std::span<std::int32_t> out) {
-    read_window(data->row(DataSplit::validation), (step * o.global_batch + sequence) * o.seq_len, o.packing,
-                out);
+  return [data = std::move(data), windows, o](std::int64_t step, int sequence, std::span<std::int32_t> out) {
+    windows->read(step * o.global_batch + sequence, out);
   };
 }
 
 std::int64_t validation_batches(const DataSet& data, const SequenceOptions& o) {
-  const std::int64_t per_batch = std::int64_t{o.seq_len} * o.global_batch;
-  return std::max<std::int64_t>(0, (data.row(DataSplit::validation).tokens() - 2 + per_batch) / per_batch);
+  const Windows windows(data.row(DataSplit::validation), o.seq_len, o.packing, true);
+  return (windows.count() + o.global_batch - 1) / o.global_batch;
 }
 
 std::string data_identity(const std::vector<WeightedData>& sets, const SequenceOptions& o) {

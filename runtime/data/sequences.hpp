@@ -1,7 +1,6 @@
-// The sequences of training steps, out of data sets. A split is cut into windows of seq_len tokens; an epoch takes every
-// window once, in an order of its own. Sample n of a run (n = step x global batch + sequence) is the same in any layout.
-// Within the rules of runtime/step_batch.hpp: a negative token ~t is token t that begins a document (Packing::within) or
-// fills up, and carries no loss as a target.
+// The sequences of training steps, out of data sets. A split is cut into windows of seq_len tokens and one more, the last
+// target; an epoch takes every window once, in an order of its own. Sample n of a run (n = step x global batch + sequence)
+// is the same in any layout. By the rules of runtime/step_batch.hpp, what fills up is ~0: token 0, without a loss.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@
 namespace sextant {
 
 enum class Packing : std::uint8_t {
-  across,  // a window is one text: attention reaches over the ends of documents (GPT-3, LLaMA)
-  within,  // a token sees its own document only, and no document predicts the next one's first token (Llama 3)
+  across,  // the split is one row: documents share windows, and attention reaches over their ends (GPT-3, LLaMA)
+  within,  // a window holds one document or a part of it and is filled up: no attention across, at the price of the fill
 };
 inline constexpr std::array<std::string_view, 2> kPackingNames = {"across", "within"};
 
@@ -35,9 +34,22 @@ struct SequenceOptions {
   Packing packing = Packing::across;
 };
 
+// The windows of a split.
+class Windows {
+ public:
+  Windows(const TokenRow&, int seq_len, Packing, bool last_one_too);
+  std::int64_t count() const;
+  double filled() const;                                              // share of the targets that are tokens
+  void read(std::int64_t window, std::span<std::int32_t> out) const;  // a window beyond the last has no loss
+
+ private:
+  const TokenRow& row_;
+  std::int64_t seq_len_, count_ = 0, targets_ = 0;
+  std::vector<std::int64_t> begins_, ends_, first_window_;  // of documents, when windows do not cross them
+};
+
 // Throws ConfigError when a set is shorter than a sequence.
 TokenSource training_sequences(std::vector<WeightedData>, const SequenceOptions&);
-std::int64_t windows(const TokenRow&, int seq_len);  // of one epoch
 
 // Every held-out token once, in order; behind the last, sequences without a loss.
 TokenSource validation_sequences(std::shared_ptr<const DataSet>, const SequenceOptions&);

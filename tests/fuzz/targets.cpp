@@ -13,6 +13,8 @@
 #include "core/topology.hpp"
 #include "core/work.hpp"
 #include "runtime/checkpoint/manifest.hpp"
+#include "runtime/data/bpe_tokenizer.hpp"
+#include "runtime/data/data_index.hpp"
 #include "runtime/weights/weight_index.hpp"
 
 namespace sextant::fuzz {
@@ -151,6 +153,36 @@ void set_path(std::string_view text) {
     return;
   SEXTANT_CHECK(changed.is_object() && changed.size() >= whole.size(), "a field was lost");
   SEXTANT_CHECK(changed.size() <= whole.size() + 1, "more than one field was added");
+}
+
+// A tokenizer that was accepted encodes anything, and gives it back.
+void check_tokenizer(const Tokenizer& tokenizer, std::string_view text) {
+  for (const std::string_view x :
+       {text.substr(0, 200), std::string_view("It's 12345\r\n\n \xff \xc3\xa9 x")}) {
+    const auto ids = tokenizer.encode(x);
+    for (const std::int32_t id : ids)
+      SEXTANT_CHECK(id >= 0 && id < tokenizer.vocab_size(), "an id beyond the vocabulary");
+    SEXTANT_CHECK(tokenizer.decode(ids) == x, "decode(encode(x)) is not x");
+  }
+}
+
+void tokenizer_json(std::string_view text) {
+  std::optional<Tokenizer> tokenizer;
+  if (accepts([&] { tokenizer.emplace(parse_tokenizer_json(text, "fuzz")); }))
+    check_tokenizer(*tokenizer, text);
+}
+
+void tiktoken_ranks(std::string_view text) {
+  std::optional<Tokenizer> tokenizer;
+  if (accepts([&] { tokenizer.emplace(parse_tiktoken_ranks(text, "fuzz")); }))
+    check_tokenizer(*tokenizer, text);
+}
+
+void data_index(std::string_view text) {
+  DataIndex index;
+  if (!accepts([&] { index = parse_json(text, "fuzz").get<DataIndex>(); })) return;
+  SEXTANT_CHECK(validate(index).empty(), "an unlawful index was accepted");
+  check_round_trip(index);
 }
 
 }  // namespace sextant::fuzz

@@ -16,7 +16,10 @@ void cluster_json(std::string_view text);
 void stack_json(std::string_view text);
 void plan_file(std::string_view text);
 void runs_csv(std::string_view text);
-void manifest(std::string_view text);      // of a checkpoint, behind its digest
+void manifest(std::string_view text);  // of a checkpoint, behind its digest
+void tokenizer_json(std::string_view text);
+void tiktoken_ranks(std::string_view text);
+void data_index(std::string_view text);
 void weight_index(std::string_view text);  // of a sharded checkpoint
 void set_path(std::string_view text);      // KEY=VALUE of --set, on a cluster
 
@@ -25,10 +28,20 @@ struct Target {
   void (*run)(std::string_view);
 };
 inline constexpr std::array kTargets = {
-    Target{"plan_key", plan_key},   Target{"work_key", work_key},         Target{"model_json", model_json},
-    Target{"plan_json", plan_json}, Target{"cluster_json", cluster_json}, Target{"stack_json", stack_json},
-    Target{"plan_file", plan_file}, Target{"runs_csv", runs_csv},         Target{"set_path", set_path},
-    Target{"manifest", manifest},   Target{"weight_index", weight_index},
+    Target{"plan_key", plan_key},
+    Target{"work_key", work_key},
+    Target{"model_json", model_json},
+    Target{"plan_json", plan_json},
+    Target{"cluster_json", cluster_json},
+    Target{"stack_json", stack_json},
+    Target{"plan_file", plan_file},
+    Target{"runs_csv", runs_csv},
+    Target{"set_path", set_path},
+    Target{"tokenizer_json", tokenizer_json},
+    Target{"tiktoken_ranks", tiktoken_ranks},
+    Target{"data_index", data_index},
+    Target{"manifest", manifest},
+    Target{"weight_index", weight_index},
 };
 
 }  // namespace sextant::fuzz

@@ -1,0 +1,181 @@
+#include "tools/run_data.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/options.hpp"
+
+namespace sextant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "DIR:0.3" is a folder and a weight, unless a folder has that very name.
+std::pair<std::string, double> folder_and_weight(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == text.npos || std::filesystem::exists(text)) return {text, 1.0};
+  double weight = 0;
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), weight);
+  if (error != std::errc{} || end != text.data() + text.size() || !(weight > 0) || !(weight <= 1e6))
+    throw ConfigError(Problem{"--data", "", text, "DIR, or DIR:WEIGHT with a weight above 0", ""});
+  return {text.substr(0, colon), weight};
+}
+
+void require_vocabulary(const DataSet& data, const DataSet& first, const ModelSpec& model) {
+  const DataTokenizer& t = data.index().tokenizer;
+  const std::string index = (data.folder() / kDataIndexFile).string();
+  if (t.vocab_size > model.vocab_size)
+    throw ConfigError(Problem{index, "tokenizer.vocab_size", std::to_string(t.vocab_size),
+                              fmt::format("at most the {} of {}", model.vocab_size, model.name),
+                              "the data was made with another model's tokenizer"});
+  if (t.digest != first.index().tokenizer.digest)
+    throw ConfigError(
+        Problem{index, "tokenizer.digest", fmt::format("{} ({})", t.digest, t.source),
+                fmt::format("{} as of {}", first.index().tokenizer.digest, first.folder().string()),
+                "the sets of a mixture need one tokenizer"});
+}
+
+}  // namespace
+
+void add_data_options(CLI::App& app, DataOptions& o) {
+  add_list(
+      app,
+      {.flag = "--data",
+       .metavar = "DIR[:WEIGHT]",
+       .text =
+           "train on a data set of 'sextant data'; several are mixed by weight (default: synthetic tokens)"},
+      o.data);
+  add_text(app,
+           {.flag = "--packing",
+            .metavar = "across|within",
+            .text = "across: documents share sequences, and attention crosses their ends; within: a sequence "
+                    "holds one document and is filled up, without a loss"},
+           o.packing);
+  add_number(app,
+             {.flag = "--eval-every",
+              .metavar = "N",
+              .text = "steps between two looks at the held-out text, also behind the last; 0 = never",
+              .min = 0,
+              .max = 1e9},
+             o.eval_every);
+  add_number(app,
+             {.flag = "--eval-batches",
+              .metavar = "N",
+              .text = "global batches of held-out text of each look and data set",
+              .min = 1,
+              .max = 1e9},
+             o.eval_batches);
+}
+
+void adopt_data(const CLI::App& app, const std::string& saved, DataOptions& o) {
+  const Json was = Json::parse(saved, nullptr, false);
+  if (!was.is_object() || !was.contains("sets")) return;
+  if (app.get_option("--data")->count() == 0)
+    for (const Json& set : was.at("sets"))
+      o.data.push_back(fmt::format("{}:{}", set.value("folder", ""), set.value("weight", 1.0)));
+  if (app.get_option("--packing")->count() == 0) o.packing = was.value("packing", o.packing);
+}
+
+RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
+    : eval_every_(o.eval_every), eval_batches_(o.eval_batches) {
+  options_ = {.seq_len = file.training.seq_len,
+              .global_batch = file.training.global_batch,
+              .seed = seed,
+              .packing = o.packing == "within" ? Packing::within : Packing::across};
+  if (o.data.empty()) {
+    if (o.eval_every > 0)
+      throw ConfigError(Problem{"--eval-every", "", std::to_string(o.eval_every), "--data with it",
+                                "synthetic tokens have no held-out text"});
+    return;
+  }
+  for (const std::string& text : o.data) {
+    const auto [folder, weight] = folder_and_weight(text);
+    sets_.push_back({std::make_shared<const DataSet>(folder), weight});
+    names_.push_back(folder);
+    require_vocabulary(*sets_.back().data, *sets_.front().data, file.model);
+    if (eval_every_ > 0) (void)validation_sequences(sets_.back().data, options_);  // says when there is none
+  }
+  (void)training_sequences(sets_, options_);
+}
+
+void RunData::attach(TrainingRun& run) const {
+  if (sets_.empty()) return;
+  run.sequences = training_sequences(sets_, options_);
+  run.evaluate_every = eval_every_;
+  if (eval_every_ == 0) return;
+  for (std::size_t i = 0; i < sets_.size(); ++i)
+    run.evaluations.push_back({names_[i], validation_sequences(sets_[i].data, options_),
+                               std::min(eval_batches_, validation_batches(*sets_[i].data, options_))});
+}
+
+std::string RunData::heading(std::int64_t steps) const {
+  std::string text;
+  double weights = 0;
+  for (const WeightedData& s : sets_) weights += s.weight;
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const DataSet& data = *sets_[i].data;
+    const double sequences = static_cast<double>(steps) * options_.global_batch * sets_[i].weight / weights;
+    const Windows windows(data.row(DataSplit::train), options_.seq_len, options_.packing, false);
+    const double epochs = sequences / static_cast<double>(windows.count());
+    text += fmt::format("{}{} tokens of {}", text.empty() ? "" : "; ", data.index().tokens(DataSplit::train),
+                        names_[i]);
+    if (sets_.size() > 1) text += fmt::format(" ({:.3g} %)", 100 * sets_[i].weight / weights);
+    text += fmt::format(", {:.3g} epochs in {} steps", epochs, steps);
+    if (options_.packing == Packing::within)
+      text += fmt::format(", {:.0f} % fill", 100 * (1 - windows.filled()));
+  }
+  return text;
+}
+
+Json RunData::identity() const {
+  if (sets_.empty()) return Json::object();
+  Json sets = Json::array();
+  for (std::size_t i = 0; i < sets_.size(); ++i)
+    sets.push_back(
+        {{"folder", names_[i]}, {"digest", sets_[i].data->index().digest()}, {"weight", sets_[i].weight}});
+  return {{"sets", sets},
+          {"seed", options_.seed},
+          {"seq_len", options_.seq_len},
+          {"global_batch", options_.global_batch},
+          {"packing", kPackingNames[static_cast<std::size_t>(options_.packing)]}};
+}
+
+bool RunData::same_as(const std::string& saved) const {
+  const auto without_folders = [](Json identity) {
+    if (identity.contains("sets"))
+      for (Json& set : identity["sets"]) set.erase("folder");
+    return identity;
+  };
+  return without_folders(Json::parse(saved, nullptr, false)) == without_folders(identity());
+}
+
+double RunData::mean(const std::vector<double>& losses) const {
+  double sum = 0, weights = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    sum += sets_[i].weight * losses[i], weights += sets_[i].weight;
+  return sum / weights;
+}
+
+Json RunData::evaluation_json(std::int64_t step, const std::vector<double>& losses, Seconds took) const {
+  Json by_set = Json::array();
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    by_set.push_back({{"data", names_[i]}, {"loss", losses[i]}});
+  return {{"step", step},
+          {"validation_loss", mean(losses)},
+          {"validation", by_set},
+          {"evaluation_time_s", took.v}};
+}
+
+std::string RunData::evaluation_text(const std::vector<double>& losses) const {
+  std::string text = fmt::format("validation loss {:.4f}", mean(losses));
+  if (losses.size() < 2) return text;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    text += fmt::format("{}{} {:.4f}", i == 0 ? ": " : ", ", names_[i], losses[i]);
+  return text;
+}
+
+}  // namespace sextant

@@ -1,0 +1,53 @@
+// `sextant run` on data sets: which tokens a run trains on, and which it is looked at with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/plan_file.hpp"
+#include "runtime/data/sequences.hpp"
+#include "runtime/training_run.hpp"
+
+namespace sextant {
+
+struct DataOptions {
+  std::vector<std::string> data;  // DIR, or DIR:WEIGHT
+  std::string packing = "across";
+  int eval_every = 0, eval_batches = 8;
+};
+void add_data_options(CLI::App&, DataOptions&);
+
+// What was not given is as it was in the run that goes on; `saved` is the identity() in its checkpoint.
+void adopt_data(const CLI::App&, const std::string& saved, DataOptions&);
+
+class RunData {
+ public:
+  // Without --data nothing is changed of a run. Throws ConfigError when a set does not suit the plan's model.
+  RunData(const DataOptions&, const PlanFile&, std::uint64_t seed);
+
+  // Gives the run its sequences and evaluations; on_evaluation is the caller's.
+  void attach(TrainingRun&) const;
+  bool given() const { return !sets_.empty(); }
+  std::string heading(std::int64_t steps) const;  // "12 345 tokens of DIR, 0.8 epochs"
+  // What must be the same for a run to go on with the same data; an empty object when the tokens are synthetic.
+  nlohmann::ordered_json identity() const;
+  bool same_as(const std::string& saved) const;  // folders may have moved
+  // The weighted mean and each set's own, as written to steps.jsonl.
+  nlohmann::ordered_json evaluation_json(std::int64_t step, const std::vector<double>& losses,
+                                         Seconds took) const;
+  std::string evaluation_text(const std::vector<double>& losses) const;
+
+ private:
+  double mean(const std::vector<double>& losses) const;
+
+  std::vector<WeightedData> sets_;
+  std::vector<std::string> names_;
+  SequenceOptions options_;
+  std::int64_t eval_every_ = 0, eval_batches_ = 0;
+};
+
+}  // namespace sextant
