@@ -59,7 +59,7 @@ void print_index(Session& session, const DataIndex& index) {
     table.add_row({std::string(kDataSplitNames[static_cast<std::size_t>(s)]),
                    fmt::format("{}", index.documents(s)), fmt::format("{}", index.tokens(s)),
                    fmt::format("{}", index.shards(s).size()),
-                   fmt::format("{:.1f}", static_cast<double>(index.tokens(s) * index.token_bytes) / 1e6)});
+                   fmt::format("{:.3g}", static_cast<double>(index.tokens(s) * index.token_bytes) / 1e6)});
   session.terminal.out << table.render(session.terminal, session.common.wide)
                        << fmt::format("\n{} tokenizer, vocabulary of {}, {} bytes a token; digest {}\n",
                                       index.tokenizer.kind, index.tokenizer.vocab_size, index.token_bytes,
@@ -93,7 +93,7 @@ void print_result(Session& session, const DataVerbOptions& o, const PrepareResul
   print_index(session, result.index);
   const auto tokens =
       static_cast<double>(result.index.tokens(DataSplit::train) + result.index.tokens(DataSplit::validation));
-  out << fmt::format("{:.1f} MB of text, {:.2f} bytes a token, {:.1f} s\n",
+  out << fmt::format("{:.3g} MB of text, {:.2f} bytes a token, {:.1f} s\n",
                      static_cast<double>(result.text_bytes) / 1e6,
                      static_cast<double>(result.text_bytes) / std::max(1.0, tokens), seconds);
   if (result.documents_left_out > 0)

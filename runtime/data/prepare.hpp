@@ -33,7 +33,7 @@ struct PrepareOptions {
   std::uint64_t seed = 1;
   double validation_fraction = 0.01;  // of the documents
   std::int64_t shard_tokens = 1LL << 28;
-  std::int64_t flush_bytes = 64LL << 20;  // of text between two points from which it can go on
+  std::int64_t flush_bytes = 16LL << 20;  // of text between two points from which it can go on
   const std::atomic<bool>* stop = nullptr;
   std::function<void(const PrepareProgress&)> progress = {};  // after each block
 };

@@ -1,0 +1,111 @@
+// `sextant data`, and `sextant run --data`: texts to tokens to a run that learns them; and inputs that do not go together.
+#include "tests/tools/bad_input.hpp"
+
+namespace sextant {
+namespace {
+
+using namespace bad_input;
+
+class DataVerb : public BadInput {
+ protected:
+  DataVerb() {
+    std::string text;
+    for (int i = 0; i < 400; ++i)
+      text += "the ship sails north by night, and we keep the log of day " + std::to_string(i % 50) + "\n";
+    write("text.txt", text);
+    call({"simulate", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant", "--seq-len",
+          "32", "--global-batch", "8", "--plan", "dp2.z1.mbs4", "-o", "plan.json"});
+  }
+  static Words data(const Words& more) {
+    return Words{"data", "text.txt", "--tokenizer", "bytes", "--document", "line"} + more;
+  }
+  static void make(const std::string& out) {
+    const auto made = call(data({"--validation", "0.2", "--out", out}));
+    ASSERT_EQ(made.code, ExitCode::ok) << made.err;
+  }
+};
+
+TEST_F(DataVerb, ARunLearnsTheText) {
+  make("tokens");
+  const auto ran = call({"run", "plan.json", "--data", "tokens", "--steps", "12", "--lr", "1e-2",
+                         "--eval-every", "4", "-o", "run", "--json"});
+  ASSERT_EQ(ran.code, ExitCode::ok) << ran.err;
+  const json answer = json::parse(ran.out);
+  EXPECT_LT(answer["steps"][11]["loss"], 0.8 * answer["steps"][0]["loss"].get<double>());
+  ASSERT_EQ(answer["evaluations"].size(), 3U);
+  EXPECT_EQ(answer["evaluations"][2]["step"], 11);
+  EXPECT_LT(answer["evaluations"][2]["validation_loss"],
+            0.9 * answer["evaluations"][0]["validation_loss"].get<double>());
+  EXPECT_EQ(answer["data"]["sets"][0]["folder"], "tokens");
+  // The same lines in the log, and the same training without looks.
+  std::istringstream lines(text_of("run/steps.jsonl"));
+  int steps = 0, looks = 0;
+  for (std::string line; std::getline(lines, line);)
+    (json::parse(line).contains("validation_loss") ? looks : steps) += 1;
+  EXPECT_EQ(steps, 12);
+  EXPECT_EQ(looks, 3);
+  const json plain = json::parse(
+      call({"run", "plan.json", "--data", "tokens", "--steps", "12", "--lr", "1e-2", "--json"}).out);
+  const json other = json::parse(
+      call({"run", "plan.json", "--data", "tokens", "--steps", "12", "--lr", "1e-2", "--seed", "2", "--json"})
+          .out);
+  EXPECT_EQ(plain["steps"][11]["loss"], answer["steps"][11]["loss"]);
+  EXPECT_NE(other["steps"][11]["loss"], answer["steps"][11]["loss"]) << "control: another order";
+}
+
+TEST_F(DataVerb, SetsAreMixedAndPacked) {
+  make("a"), make("b");
+  const auto ran = call({"run", "plan.json", "--data", "a:0.7", "--data", "b:0.3", "--packing", "within",
+                         "--steps", "2", "--eval-every", "2"});
+  ASSERT_EQ(ran.code, ExitCode::ok) << ran.err;
+  for (const char* words : {"tokens of a (70 %)", "tokens of b", "fill", "validation loss", "a ", "b "})
+    EXPECT_NE(ran.out.find(words), std::string::npos) << words << " in " << ran.out;
+}
+
+TEST_F(DataVerb, AnswersAndChecks) {
+  const auto made = call(data({"--out", "tokens/", "--json"}));
+  ASSERT_EQ(made.code, ExitCode::ok) << made.err;
+  const json answer = json::parse(made.out);
+  EXPECT_EQ(answer["schema"], "sextant.data/1");
+  EXPECT_EQ(answer["splits"]["train"]["documents"].get<int>() +
+                answer["splits"]["validation"]["documents"].get<int>(),
+            400);
+  EXPECT_EQ(json::parse(call({"data", "--check", "tokens", "--json"}).out)["whole"], true);
+  std::ofstream("tokens/train-00000.tokens", std::ios::in | std::ios::out) << "xx";
+  bad_file({"data", "--check", "tokens"}, {"tokens/train-00000.tokens", "digest"});
+  refused(data({"--out", "tokens"}), ExitCode::usage, {"--out", "not there yet", "nothing is overwritten"});
+}
+
+TEST_F(DataVerb, WhatDoesNotGoTogether) {
+  make("tokens");
+  usage({"data"}, {"TEXT is missing"});
+  usage({"data", "text.txt"}, {"--tokenizer is missing"});
+  usage({"data", "text.txt", "--tokenizer", "bytes"}, {"--out is missing"});
+  usage({"data", "text.txt", "--check", "tokens"}, {"--check"});
+  usage({"data", "text.txt", "--tokenizer", "bytes", "--out", "x", "--document", "page"},
+        {"--document", "file, paragraph, line"});
+  bad_file({"data", "absent.txt", "--tokenizer", "bytes", "--out", "x"}, {"absent.txt", "no such file"});
+  bad_file({"data", "text.txt", "--tokenizer", "plan.json", "--out", "x"}, {"plan.json", "pre_tokenizer"});
+  write("bad.txt", std::string("fine\nnot \xff fine\n"));
+  bad_file({"data", "bad.txt", "--tokenizer", "bytes", "--out", "x"}, {"bad.txt:2", "0xff", "UTF-8"});
+  bad_file({"run", "plan.json", "--data", "nowhere"}, {"nowhere", "no such folder"});
+  bad_file({"run", "plan.json", "--data", "folder"}, {"folder", "no index.json"});
+  usage({"run", "plan.json", "--data", "tokens:-1"}, {"--data", "tokens:-1", "WEIGHT"});
+  usage({"run", "plan.json", "--eval-every", "3"}, {"--eval-every", "--data"});
+  json index;
+  std::ifstream("tokens/index.json") >> index;
+  index["tokenizer"]["vocab_size"] = 5000;
+  write("tokens/index.json", index);
+  bad_file({"run", "plan.json", "--data", "tokens"},
+           {"tokens/index.json", "tokenizer.vocab_size", "5000", "512"});
+  EXPECT_EQ(call(data({"--validation", "0", "--out", "all"})).code, ExitCode::ok);
+  bad_file({"run", "plan.json", "--data", "all", "--eval-every", "1"},
+           {"all", "no held-out text", "--validation"});
+  write("short.txt", std::string("a few words"));
+  EXPECT_EQ(call({"data", "short.txt", "--tokenizer", "bytes", "--validation", "0", "--out", "short"}).code,
+            ExitCode::ok);
+  bad_file({"run", "plan.json", "--data", "short"}, {"short", "13 tokens", "32 tokens"});
+}
+
+}  // namespace
+}  // namespace sextant
