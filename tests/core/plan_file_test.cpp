@@ -27,7 +27,8 @@ PlanFile sample() {
                      .tokens_per_s_per_gpu = 1234.5,
                      .model_tflops_per_gpu = 150,
                      .mfu = 0.48,
-                     .breakdown_s = {{"compute", 0.3}, {"bubble", 1.0 / 30.0}}};
+                     .breakdown_s = {{"compute", 0.3}, {"bubble", 1.0 / 30.0}},
+                     .goodput = {}};
   file.provenance = {"sextant 0.1.0", "2026-01-02T03:04:05Z", {"sextant", "plan"}};
   return file;
 }
