@@ -98,7 +98,7 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
     throw ConfigError(Problem{"--stop-file", "", flags.stop_file, "a file that is not there yet",
                               "it would end the run at once: remove it"});
   std::error_code error;
-  fs::create_directories(folder_, error);
+  made_ = fs::create_directories(folder_, error);
   if (error || !fs::is_directory(folder_))
     throw ConfigError(Problem{"-o", "", folder, "a folder that can be made and written", error.message()});
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
@@ -114,6 +114,8 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
 
 RunFolder::~RunFolder() {
   if (steps_fd_ >= 0) ::close(steps_fd_);
+  std::error_code not_empty;
+  if (made_) fs::remove(folder_, not_empty);  // a run that was refused leaves nothing
 }
 
 std::string RunFolder::own_plan() const {

@@ -62,6 +62,7 @@ class RunFolder {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint_;
   std::optional<RunLock> lock_;
+  bool made_ = false;  // the folder was not there before
   CheckpointOptions save_;
   std::string reason_;
   int steps_fd_ = -1;

@@ -123,7 +123,7 @@ TEST_P(HuggingFace, TrainingStartsWithTheirLoss) {
     run.weights = weights;
     run.sequences = [&](std::int64_t, int sequence, std::span<std::int32_t> tokens) {
       std::copy_n(ids.begin() + sequence * shape[1], shape[1], tokens.begin());
-      tokens.back() = -100;  // nothing follows the last token
+      tokens.back() = ~0;  // nothing follows the last token: no target
     };
     double loss = 0;
     run.on_step = [&](const StepReport& r, const RankTrainer&) { loss = r.loss; };

@@ -63,7 +63,9 @@ TEST(Command, EveryVerbsJsonIsDocumented) {
   std::ostringstream docs;
   docs << std::ifstream(std::string(SEXTANT_SOURCE_DIR) + "/docs/json.md").rdbuf();
   for (const auto& verb : verbs())
-    EXPECT_NE(docs.str().find("## sextant." + verb.name + "/1"), std::string::npos) << verb.name;
+    EXPECT_TRUE(docs.str().find("## sextant." + verb.name + "/1") != std::string::npos ||
+                docs.str().find("## sextant." + verb.name + ".") != std::string::npos)  // of its subcommands
+        << verb.name;
   EXPECT_EQ(docs.str().find("sextant.no-such-verb/1"), std::string::npos);
 }
 
