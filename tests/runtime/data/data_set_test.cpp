@@ -230,7 +230,8 @@ TEST_F(DataSets, InterruptedAnywhereGivesTheSameBytes) {
 TEST_F(DataSets, AskedToStopItGoesOnLater) {
   const std::string file = write("a.txt", prose(4 << 20, 7));
   prepare({file}, "whole", all_train());
-  std::atomic<bool> stop = true;  // before the first block: how far the reader is ahead of the writer is chance
+  std::atomic<bool> stop =
+      true;  // before the first block: how far the reader is ahead of the writer is chance
   PrepareOptions o = all_train();
   o.stop = &stop;
   EXPECT_TRUE(prepare({file}, "later", o).stopped);
