@@ -25,7 +25,7 @@ code=$?
 for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
 cmp -s ran.numbers local.numbers || fail "MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
 
-"$sextant" compare two.json ran >out 2>&1 || fail "compare: exit $?"
+"$sextant" compare two.json ran --json >out 2>&1 || fail "compare: exit $?"
 grep -q 'grad_reduce' out || fail "compare: no measured operations of MPI ranks"
 
 "$mpiexec" -n 3 "$sextant" run two.json --comm mpi --steps 2 -o three >out 2>&1
