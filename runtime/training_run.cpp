@@ -131,11 +131,11 @@ void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<S
   bool first = true;
   for (int r = 0; r < world.rank(); ++r) first = first && grid.coord(r).pp != stage;
   std::vector<double> times(2 * spans.size(), 0.0);
-  for (OpId op = 0; op < spans.size() && first; ++op)
+  for (std::size_t op = 0; op < spans.size() && first; ++op)
     if (graph.ops[op].stage == stage) times[2 * op] = spans[op].start, times[2 * op + 1] = spans[op].end;
   world.all_reduce(times.data(), times.data(), static_cast<std::int64_t>(times.size()), Dtype::fp64,
                    Reduction::sum, {});
-  for (OpId op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};
+  for (std::size_t op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};
 }
 
 }  // namespace

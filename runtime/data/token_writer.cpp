@@ -158,7 +158,7 @@ class TokenWriter::Shards {
   std::optional<OutputFile> tokens_, documents_;
 };
 
-TokenWriter::TokenWriter(fs::path folder, int token_bytes, std::int64_t shard_tokens,
+TokenWriter::TokenWriter(const fs::path& folder, int token_bytes, std::int64_t shard_tokens,
                          const WriterProgress& from) {
   for (std::size_t s = 0; s < splits_.size(); ++s)
     splits_[s] = std::make_unique<Shards>(folder, kDataSplitNames[s], token_bytes, shard_tokens, from[s]);

@@ -33,7 +33,7 @@ class TokenWriter {
  public:
   // `shard_tokens`: a shard is closed at the end of the document that reaches it. Throws ConfigError when the files are
   // shorter than `from` says.
-  TokenWriter(std::filesystem::path folder, int token_bytes, std::int64_t shard_tokens,
+  TokenWriter(const std::filesystem::path& folder, int token_bytes, std::int64_t shard_tokens,
               const WriterProgress& from = {});
   ~TokenWriter();
 

@@ -105,7 +105,7 @@ void copy_if_there(const fs::path& from, const fs::path& to) {
 
 // Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
 Json config_for(const ModelSpec& model, const HuggingFaceExport& o) {
-  const Json fresh = hugging_face_config(model, o.type);
+  Json fresh = hugging_face_config(model, o.type);
   std::error_code none;
   const fs::path file = o.like / "config.json";
   if (o.like.empty() || !fs::is_regular_file(file, none)) return fresh;
