@@ -5,10 +5,31 @@
 #include <xxhash.h>
 
 namespace sextant {
+namespace {
+
+std::string text_of(const XXH128_hash_t& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace
+
+struct Digest::State {
+  XXH3_state_t xxh = {};
+};
+
+Digest::Digest() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+Digest::~Digest() = default;
+Digest::Digest(Digest&&) noexcept = default;
+Digest& Digest::operator=(Digest&&) noexcept = default;
+
+void Digest::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size());
+}
+
+std::string Digest::text() const { return text_of(XXH3_128bits_digest(&state_->xxh)); }
 
 std::string digest(std::span<const std::byte> bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  return text_of(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
 }  // namespace sextant

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,5 +12,21 @@ namespace sextant {
 
 std::string digest(std::span<const std::byte>);  // 32 hexadecimal digits
 inline std::string digest(std::string_view text) { return digest(std::as_bytes(std::span(text))); }
+
+// The same of bytes that come piece by piece.
+class Digest {
+ public:
+  Digest();
+  ~Digest();
+  Digest(Digest&&) noexcept;
+  Digest& operator=(Digest&&) noexcept;
+  void add(std::span<const std::byte>);
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  std::string text() const;  // of everything so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace sextant

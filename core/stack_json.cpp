@@ -52,6 +52,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("bucket_elements_per_replica", r.bucket_elements_per_replica, at_least(0));
   io.optional("prefetch_blocks", r.prefetch_blocks, between(0, 1000));
   io.optional("zero3_regather_in_backward", r.zero3_regather_in_backward);
+  io.optional("head_fused_with_loss", r.head_fused_with_loss);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);

@@ -49,7 +49,8 @@ struct StackRules {
   std::int64_t bucket_elements_per_replica = 1'000'000;
   int prefetch_blocks = 1;  // ZeRO-3: blocks gathered ahead
   bool zero3_regather_in_backward = true;
-  bool loss_gathers_logits = false;  // logits are gathered over tp before the loss
+  bool head_fused_with_loss = false;  // logits are never held whole; head backward happens in its forward
+  bool loss_gathers_logits = false;   // logits are gathered over tp before the loss
   int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
   bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
   bool clip_gradients = true;

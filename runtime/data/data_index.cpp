@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/digest.hpp"
 #include "core/json_io.hpp"
-#include "runtime/data/digest.hpp"
 
 namespace sextant {
 namespace {
@@ -57,7 +57,7 @@ std::int64_t DataIndex::tokens(DataSplit s) const { return sum(shards(s), &DataS
 std::int64_t DataIndex::documents(DataSplit s) const { return sum(shards(s), &DataShard::documents); }
 
 std::string DataIndex::digest() const {
-  DataDigest all;
+  Digest all;
   all.add(fmt::format("{} {}\n", tokenizer.digest, token_bytes));
   for (const auto* split : {&train, &validation})
     for (const DataShard& s : *split)

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/digest.hpp"
 #include "core/json_io.hpp"
-#include "runtime/data/digest.hpp"
 
 namespace sextant {
 namespace {
@@ -34,7 +34,7 @@ DataIndex read_index(const fs::path& folder) {
 
 void compare(const fs::path& path, const MappedFile& file, const std::string& expected,
              const std::function<void(std::int64_t)>& progress) {
-  DataDigest digest;
+  Digest digest;
   for (std::size_t at = 0; at < file.bytes().size(); at += kBlock) {
     const auto block = file.bytes().subspan(at, std::min(kBlock, file.bytes().size() - at));
     digest.add(block);
@@ -100,6 +100,34 @@ void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
   }
 }
 
+void TokenRow::refuse_document(const Shard& s, std::int64_t document, std::uint64_t before) const {
+  throw ConfigError(Problem{with_suffix(s.path, ".documents").string(), fmt::format("document {}", document),
+                            fmt::format("end {}", s.documents.as<std::uint64_t>()[document]),
+                            fmt::format("above {} and at most {}", before, s.about.tokens),
+                            "the file is damaged, or belongs to another index: sextant data --check DIR"});
+}
+
+void TokenRow::documents_begun_in(std::int64_t first, std::int64_t last,
+                                  const std::function<void(std::int64_t)>& use) const {
+  for (std::size_t shard = shard_of(first); shard < shards_.size() && begins_[shard] < last; ++shard) {
+    const Shard& s = shards_[shard];
+    const auto* ends = s.documents.as<std::uint64_t>();
+    if (first <= begins_[shard]) use(begins_[shard]);
+    const auto from = static_cast<std::uint64_t>(std::max<std::int64_t>(first - begins_[shard], 1));
+    // The last document's end begins none.
+    const auto* end = std::lower_bound(ends, ends + s.about.documents - 1, from);
+    std::uint64_t before = from - 1;
+    for (; end != ends + s.about.documents - 1; ++end) {
+      const std::int64_t begin = begins_[shard] + static_cast<std::int64_t>(*end);
+      if (*end <= before || *end > static_cast<std::uint64_t>(s.about.tokens))
+        refuse_document(s, end - ends, before);
+      if (begin >= last) break;
+      use(begin);
+      before = *end;
+    }
+  }
+}
+
 void TokenRow::for_each_document(const std::function<void(std::int64_t, std::int64_t)>& use) const {
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     const auto* ends = shards_[shard].documents.as<std::uint64_t>();
@@ -107,11 +135,7 @@ void TokenRow::for_each_document(const std::function<void(std::int64_t, std::int
     std::uint64_t begin = 0;
     for (std::int64_t d = 0; d < shards_[shard].about.documents; ++d) {
       const std::uint64_t end = ends[d];
-      if (end <= begin || end > tokens)
-        throw ConfigError(
-            Problem{with_suffix(shards_[shard].path, ".documents").string(), fmt::format("document {}", d),
-                    fmt::format("end {}", end), fmt::format("above {} and at most {}", begin, tokens),
-                    "the file is damaged, or belongs to another index: sextant data --check DIR"});
+      if (end <= begin || end > tokens) refuse_document(shards_[shard], d, begin);
       use(begins_[shard] + static_cast<std::int64_t>(begin), begins_[shard] + static_cast<std::int64_t>(end));
       begin = end;
     }

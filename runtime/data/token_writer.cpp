@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/digest.hpp"
 #include "core/json_io.hpp"
-#include "runtime/data/digest.hpp"
 
 namespace sextant {
 namespace {
@@ -85,7 +85,7 @@ class OutputFile {
   fs::path path_;
   int fd_ = -1;
   std::string buffer_;
-  DataDigest digest_;
+  Digest digest_;
 };
 
 }  // namespace

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
+#include "core/digest.hpp"
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
-#include "runtime/data/digest.hpp"
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 
 namespace sextant {
@@ -80,7 +80,7 @@ Tokenizer load_tokenizer(const std::string& file_or_name) {
   if (file_or_name == "bytes") return byte_tokenizer();
   const fs::path file = file_of(file_or_name);
   const std::string text = read_text_file(file);
-  const std::string digest = digest_of(text);
+  const std::string of_file = digest(text);
   Tokenizer found = [&] {
     try {
       return parse(file, text);
@@ -91,7 +91,7 @@ Tokenizer load_tokenizer(const std::string& file_or_name) {
     }
   }();
   if (!found.info().digest.empty()) return found;
-  return std::move(found).with_digest(digest);
+  return std::move(found).with_digest(of_file);
 }
 
 }  // namespace sextant
