@@ -14,6 +14,7 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
+constexpr std::size_t kPiece = 4096;
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, how pieces spell a space
 
 [[noreturn]] void failed(const std::string& file, const sentencepiece::util::Status& status) {
@@ -42,7 +43,34 @@ bool parts_at_words(const SentencePieceProcessor& model) {
   return encode(model, "a a") == twice;
 }
 
-bool word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+std::optional<TextCut> last_word(std::string_view text) {
+  const auto word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  for (std::size_t at = text.size(); at-- > 2;)
+    if (text[at - 1] == ' ' && word(text[at]) && word(text[at - 2])) return TextCut{at - 1, 1};
+  return {};
+}
+
+// The library takes more than linear time and memory for a long text, so that it is given pieces where words part.
+void encode_pieces(const SentencePieceProcessor& model, std::string_view text,
+                   std::vector<std::int32_t>& out) {
+  const auto add = [&](std::string_view piece) {
+    const auto ids = encode(model, piece);
+    out.insert(out.end(), ids.begin(), ids.end());
+  };
+  for (std::size_t piece = kPiece; text.size() > piece;) {
+    const auto cut = last_word(text.substr(0, piece));
+    if (!cut) {
+      piece *= 2;
+      continue;
+    }
+    add(text.substr(0, cut->end));
+    text.remove_prefix(cut->end + cut->skip);
+    piece = kPiece;
+  }
+  add(text);
+}
 
 }  // namespace
 
@@ -58,7 +86,8 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
   const bool words = parts_at_words(*model);
   const std::vector<int> word_before = words ? encode(*model, "a") : std::vector<int>();
   return {std::move(info),
-          [model](std::string_view text, std::vector<std::int32_t>& out) {
+          [model, words](std::string_view text, std::vector<std::int32_t>& out) {
+            if (words) return encode_pieces(*model, text, out);
             const auto ids = encode(*model, text);
             out.insert(out.end(), ids.begin(), ids.end());
           },
@@ -74,10 +103,7 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
             return text;
           },
           [words](std::string_view text) -> std::optional<TextCut> {
-            if (!words) return {};
-            for (std::size_t at = text.size(); at-- > 2;)
-              if (text[at - 1] == ' ' && word(text[at]) && word(text[at - 2])) return TextCut{at - 1, 1};
-            return {};
+            return words ? last_word(text) : std::nullopt;
           }};
 }
 
