@@ -98,9 +98,8 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
     throw ConfigError(Problem{"--stop-file", "", flags.stop_file, "a file that is not there yet",
                               "it would end the run at once: remove it"});
   std::error_code error;
-  made_ = fs::create_directories(folder_, error);
-  if (error || !fs::is_directory(folder_))
-    throw ConfigError(Problem{"-o", "", folder, "a folder that can be made and written", error.message()});
+  if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
+    throw ConfigError(Problem{"-o", "", folder, "a folder, or a name that is free", "a file has this name"});
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
     throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",
@@ -110,6 +109,15 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
     checkpoint_.emplace(Checkpoint::open(folder_, flags.resume_step));
   else
     checkpoint_ = Checkpoint::open_newest(folder_);
+}
+
+void RunFolder::make() {
+  if (folder_.empty()) return;
+  std::error_code error;
+  made_ = fs::create_directories(folder_, error);
+  if (error || !fs::is_directory(folder_))
+    throw ConfigError(
+        Problem{"-o", "", folder_.string(), "a folder that can be made and written", error.message()});
 }
 
 RunFolder::~RunFolder() {

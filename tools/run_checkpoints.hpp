@@ -26,13 +26,15 @@ void add_checkpoint_options(CLI::App&, CheckpointFlags&);
 
 class RunFolder {
  public:
-  // Makes the folder. Throws when it cannot be used as the flags ask: ConfigError or UsageError. Nothing else is
-  // written before the run begins. An empty name: a run that leaves nothing behind.
+  // Throws when the folder cannot be used as the flags ask: ConfigError or UsageError. Nothing is made or written yet. An
+  // empty name: a run that leaves nothing behind.
   RunFolder(const std::string& folder, const CheckpointFlags&);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
+  // Makes the folder, when everything else has been judged; nothing in it is written before the run begins.
+  void make();
   // What the run goes on from; null when it starts.
   const Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
   // Of the plan that the run had last; empty when there is none.

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 struct SampleOptions {
   std::string from, prompt, tokenizer, dtype = "fp32";
-  int max_tokens = 64, seed = 1, threads = 0;
+  int max_tokens = 64, seed = 1, threads = 0, step = -1;
   double temperature = 0.8, top_p = 0.95;
 };
 
@@ -66,6 +66,7 @@ Tokenizer tokenizer_for(const SampleOptions& o, const OpenedWeights& from) {
       if (!from.like.empty() && std::filesystem::exists(from.like / file, none))
         return load_tokenizer((from.like / file).string());
     }
+    if (!from.tokenizer.empty()) return load_tokenizer(from.tokenizer);
     throw UsageError(
         "there is no tokenizer beside the weights\n  for example: --tokenizer tokenizer.json, or --tokenizer "
         "bytes");
@@ -83,7 +84,7 @@ ExitCode run(Session& session, const SampleOptions& o) {
   if (o.from.empty())
     throw UsageError(
         "the weights are missing\n  for example: sextant sample HF_DIR --prompt 'Once upon a time'");
-  const OpenedWeights from = open_weights(o.from);
+  const OpenedWeights from = open_weights(o.from, o.step);
   const Tokenizer tokenizer = tokenizer_for(o, from);
   std::vector<std::int32_t> prompt;
   if (tokenizer.info().bos) prompt.push_back(*tokenizer.info().bos);
@@ -152,8 +153,16 @@ Verb sample_verb() {
         add_text(app,
                  {.flag = "--tokenizer",
                   .metavar = "FILE",
-                  .text = "tokenizer.json, tokenizer.model or `bytes`; otherwise the one beside the weights"},
+                  .text = "tokenizer.json, tokenizer.model or `bytes`; otherwise the one beside the "
+                          "weights, or of the run's data"},
                  o->tokenizer);
+        add_number(app,
+                   {.flag = "--step",
+                    .metavar = "N",
+                    .text = "of a run's checkpoints the one of this step; -1 = the newest",
+                    .min = -1,
+                    .max = 1e9},
+                   o->step);
         add_number(app, {.flag = "--max-tokens", .metavar = "N", .text = "to be added", .min = 1, .max = 1e6},
                    o->max_tokens);
         add_number(app,

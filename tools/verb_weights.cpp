@@ -20,6 +20,7 @@ struct WeightsOptions {
   std::vector<std::string> words;
   std::string out, dtype = "same";
   double max_shard_GB = 5;
+  int step = -1;
 };
 
 std::string type_text(const std::optional<StoredType>& type) {
@@ -61,7 +62,7 @@ StoredType type_for(const std::string& word, const std::optional<StoredType>& fo
 
 ExitCode export_weights(Session& session, const std::string& from, const WeightsOptions& o) {
   if (o.out.empty()) throw UsageError("--out names the folder to write");
-  const OpenedWeights source = open_weights(from);
+  const OpenedWeights source = open_weights(from, o.step);
   const StoredType type = type_for(o.dtype, source.type);
   Progress progress(session.terminal, "writing", 0, "GB");
   const ExportedWeights done =
@@ -116,12 +117,20 @@ Verb weights_verb() {
           "a folder. The same format gives the same bits.",
       .examples = {{"the newest checkpoint of a run, for transformers",
                     "sextant weights export tiny-run --out tiny-hf --dtype bf16"},
+                   {"an earlier one, that was kept", "sextant weights export saved-run --step 4 --out at-4"},
                    {"what a folder holds", "sextant weights show tiny-hf"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<WeightsOptions>();
         app.add_option("what", o->words, "show HF_DIR, or export FROM")->type_name("WHAT");
         add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to write; absent or empty"},
                  o->out);
+        add_number(app,
+                   {.flag = "--step",
+                    .metavar = "N",
+                    .text = "of a run's checkpoints the one of this step; -1 = the newest",
+                    .min = -1,
+                    .max = 1e9},
+                   o->step);
         add_text(app,
                  {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
                  o->dtype);

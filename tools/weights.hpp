@@ -25,8 +25,11 @@ struct OpenedWeights {
   std::filesystem::path
       like;          // a folder with the tokenizer and configuration that belong to them; may be empty
   std::string what;  // for people
+  std::string tokenizer =
+      {};  // of the data that the run has seen, as load_tokenizer takes it; empty when not known
 };
-// The newest complete checkpoint of a run's folder (its master weights), or a Hugging Face folder.
-OpenedWeights open_weights(const std::string& from);
+// The newest complete checkpoint of a run's folder (its master weights), or that of `step` unless it is below 0; or a
+// Hugging Face folder.
+OpenedWeights open_weights(const std::string& from, int step);
 
 }  // namespace sextant

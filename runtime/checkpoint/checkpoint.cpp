@@ -39,8 +39,9 @@ struct Place {
 }  // namespace
 
 struct Checkpoint::Impl {
-  fs::path path;
-  std::string otherwise;  // what to do when it is damaged
+  fs::path run, path;
+  std::int64_t step = 0;
+  bool candidate = false;  // asked only whether it is there
   Manifest manifest;
   std::vector<std::unique_ptr<OpenedFile>> files;
   std::map<std::string, std::vector<Place>, std::less<>> by_tensor;  // places by first row
@@ -49,31 +50,54 @@ struct Checkpoint::Impl {
   [[noreturn]] void damaged(const std::string& file, std::string key, std::string found,
                             std::string expected) const {
     throw ConfigError(
-        Problem{(path / file).string(), std::move(key), std::move(found), std::move(expected), otherwise});
+        Problem{(path / file).string(), std::move(key), std::move(found), std::move(expected), otherwise()});
   }
+  [[noreturn]] void damaged(const ConfigError&) const;  // the same, and what to do about it
+  std::string otherwise() const;                        // what to do when it is damaged
 
-  void load(const fs::path& run, std::int64_t step);
+  void load(const fs::path& of_run, std::int64_t of_step);
   void check_header(const StoredFile&) const;
   const SafetensorsFile& opened(std::size_t file) const;
   std::span<const std::byte> bytes(Place, StateField) const;
   void read(StateField, const ModelSlice&, ElementRange, std::span<std::byte> out) const;
 };
 
-void Checkpoint::Impl::load(const fs::path& run, std::int64_t step) {
+// Offers the newest one before it that has all its files; what is in them is read when it is used.
+std::string Checkpoint::Impl::otherwise() const {
+  if (candidate) return "";
+  auto all = committed_checkpoints(run);
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    if (at->step >= step) continue;
+    Impl before;
+    before.candidate = true;
+    try {
+      before.load(run, at->step);
+    } catch (const ConfigError&) {
+      continue;
+    }
+    return fmt::format(
+        "the checkpoint is damaged; go on from the one of step {0}, which is complete: sextant run -o {1} "
+        "--resume --resume-step {0}",
+        at->step, run.string());
+  }
+  return "the checkpoint is damaged, and there is no complete one before it";
+}
+
+void Checkpoint::Impl::damaged(const ConfigError& e) const {
+  auto problems = e.problems();
+  std::string& hint = problems.front().hint;
+  hint = hint.empty() || candidate ? otherwise() : fmt::format("{}; {}", hint, otherwise());
+  throw ConfigError(std::move(problems));
+}
+
+void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
+  run = of_run, step = of_step;
   path = checkpoint_path(run, step);
-  otherwise = "the checkpoint is damaged, and there is none before it";
-  for (const auto& [at, _] : committed_checkpoints(run))
-    if (at < step)
-      otherwise =
-          fmt::format("the checkpoint is damaged; the one before it is of step {0}: --resume-step {0}", at);
   const std::string file = (path / kManifestName).string();
   try {
     manifest = parse_manifest(read_text_file(file, kLargestManifest), file);
   } catch (const ConfigError& e) {
-    auto problems = e.problems();
-    problems.front().hint =
-        problems.front().hint.empty() ? otherwise : fmt::format("{}; {}", problems.front().hint, otherwise);
-    throw ConfigError(std::move(problems));
+    damaged(e);
   }
   if (manifest.clock.step != step)
     damaged(kManifestName, "step", std::to_string(manifest.clock.step),
@@ -119,10 +143,8 @@ std::span<const std::byte> Checkpoint::Impl::bytes(Place place, StateField field
   std::span<const std::byte> data;
   try {
     data = file.bytes(file.require(name, stored_type(manifest.dtype), shape));
-  } catch (const ConfigError& error) {
-    auto problems = error.problems();
-    problems.front().hint = otherwise;
-    throw ConfigError(std::move(problems));
+  } catch (const ConfigError& e) {
+    damaged(e);
   }
   const auto which = static_cast<std::size_t>(field);
   std::atomic<bool>& checked = files[place.file]->checked[place.extent][which];

@@ -114,6 +114,17 @@ TEST_F(Damage, AResumedRunNamesTensorAndExtent) {
   EXPECT_EQ(before.from(run(), 2).go(3).error, "") << "and the one before can be used";
 }
 
+TEST_F(Damage, OnlyACompleteOneIsOffered) {
+  const fs::path file = newest_ / "rank-00001.safetensors",
+                 other = checkpoint_path(run(), 2) / "rank-00000.safetensors";
+  flip(file, static_cast<std::int64_t>(fs::file_size(file)) - 3, 0x10);
+  EXPECT_TRUE(tells(fault(run()), "sextant run -o " + run().string() + " --resume --resume-step 2"))
+      << fault(run());
+  fs::resize_file(other, fs::file_size(other) - 1);
+  EXPECT_TRUE(tells(fault(run()), "there is no complete one before it")) << fault(run());
+  EXPECT_TRUE(tells(fault(run()), file.string())) << "of the one that was asked for: " << fault(run());
+}
+
 TEST_F(Damage, TruncatedMissingAndForeignFiles) {
   const fs::path file = newest_ / "rank-00002.safetensors", kept = newest_ / "kept";
   const auto size = fs::file_size(file);

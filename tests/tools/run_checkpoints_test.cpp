@@ -130,6 +130,40 @@ TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
   EXPECT_EQ(end_by("by-int", {}, [] { std::raise(SIGINT); }), ExitCode::interrupted) << "saved all the same";
 }
 
+TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
+  good({"two.json", "--steps", "9", "--save-every", "4", "--keep-last", "9", "-o", "run"});
+  const auto steps_saved = saved("run");
+  ASSERT_GE(steps_saved.size(), 2U);
+  const std::int64_t newest = steps_saved.back(), before = steps_saved[steps_saved.size() - 2];
+  const std::string file = (checkpoint_path("run", newest) / "rank-00000.safetensors").string();
+  std::string bytes = text_of(file);
+  bytes[bytes.size() / 2] ^= 1;
+  write(file, bytes);
+  const Outcome o = run({"-o", "run", "--resume", "--steps", "12"});
+  EXPECT_EQ(o.code, ExitCode::bad_input);
+  // The command as it is printed does what it promises.
+  const std::string start = "sextant run ";
+  const std::size_t at = o.err.find(start + "-o run --resume --resume-step " + std::to_string(before));
+  ASSERT_NE(at, std::string::npos) << o.err;
+  Words command;
+  std::istringstream words(o.err.substr(at + start.size(), o.err.find('\n', at) - at - start.size()));
+  for (std::string word; words >> word;) command.push_back(word);
+  good(command + Words{"--steps", "12"});
+  EXPECT_EQ(saved("run").back(), 12);
+  EXPECT_EQ(losses("run").size(), 12U);
+}
+
+TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
+  for (const Words& more : {Words{"--init", "nowhere"}, Words{"--data", "nowhere"}, Words{"--packing", "x"},
+                            Words{"--data", "folder", "--packing", "apart"}, Words{"--trace", "two.json"}}) {
+    EXPECT_NE(run(Words{"two.json", "--steps", "2", "-o", "made/deep/run"} + more).code, ExitCode::ok);
+    EXPECT_FALSE(fs::exists("made")) << more[0];
+  }
+  write("taken", std::string("a file"));
+  usage({"run", "two.json", "--steps", "1", "-o", "taken"}, {"-o", "taken", "a folder"});
+  good({"two.json", "--steps", "2", "-o", "made/deep/run"});
+}
+
 TEST_F(RunCheckpoints, WhatIsRefused) {
   good({"two.json", "--steps", "2", "-o", "run"});
   usage({"run", "two.json", "--resume"}, {"add -o DIR"});
@@ -151,7 +185,7 @@ TEST_F(RunCheckpoints, WhatIsRefused) {
   write(file, bytes);
   const std::string log = text_of("run/steps.jsonl"), plan = text_of("run/plan.json");
   bad_file({"run", "tp.json", "-o", "run", "--resume", "--steps", "3"},
-           {file, "model.", "expected digest", "there is none before it"});
+           {file, "model.", "expected digest", "there is no complete one before it"});
   EXPECT_EQ(text_of("run/steps.jsonl"), log);
   EXPECT_EQ(text_of("run/plan.json"), plan) << "nothing is overwritten";
 }
