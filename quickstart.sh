@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 machine to a plan and a run: installs packages, builds, plans LLaMA-2-13B on 64 A100-80GB, then
-# plans a small LLaMA on this machine's CPU, measures the machine, and trains it for 30 steps on several ranks.
+# plans a small LLaMA on this machine's CPU, measures the machine, runs 30 steps on several ranks and compares; then trains
+# one on real text, stops, goes on under another layout, and exports it.
 # Run it again whenever you like: it builds only what is left to do, and writes to build/quickstart alone.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/tools/dev/common.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  say "usage: ./quickstart.sh   (no options: packages, build, a plan for 64 GPUs, a small plan and its run here)"
+  say "usage: ./quickstart.sh   (no options: packages, build, a plan for 64 GPUs, a small plan and its run here, a small training on text)"
   exit 0
 fi
 [[ $# -eq 0 ]] || fail "unknown argument $1" "usage: ./quickstart.sh (no options)"
@@ -27,5 +28,7 @@ sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 256
   -o "$folder/plan.json"
 sextant profile --for "$folder/plan.json" -o "$folder/profile.json"
 sextant run "$folder/plan.json" --profile "$folder/profile.json" --steps 30 --lr 1e-2 --warmup 5 -o "$folder/run"
+rm -rf "$folder/text"
+tools/dev/train_on_text.sh build/release/bin/sextant "$folder/text"
 say
 say "The command is $PWD/build/release/bin/sextant (try it with --help). Next: $PWD/test.sh runs all tests."

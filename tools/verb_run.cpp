@@ -32,7 +32,7 @@ struct RunVerbOptions {
   RunningOptions running;
   DataOptions data;
   std::string profile, output, trace, init;
-  int steps = 10, warmup = 0, max_skipped = 5;
+  int steps = 10, warmup = 0, max_skipped = 5, print_every = 1;
   double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
   CheckpointFlags checkpoints;
 };
@@ -40,8 +40,8 @@ struct RunVerbOptions {
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
  public:
-  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int threads)
-      : session_(session), runnable_(runnable), folder_(folder), threads_(threads) {}
+  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int threads, int print_every)
+      : session_(session), runnable_(runnable), folder_(folder), threads_(threads), every_(print_every) {}
 
   void add(const StepReport& r, const RankTrainer& trainer) {
     const PlanFile& f = runnable_.file();
@@ -53,7 +53,7 @@ class StepLog {
         peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * threads_ * f.plan.world());
     const Bytes memory(trainer.executor().memory().peak(Space::device));
     const double predicted = runnable_.predicted().makespan().v;
-    if (!session_.common.json) {
+    if (!session_.common.json && (steps_.empty() || r.step % every_ == 0 || r.skipped)) {
       auto& out = session_.terminal.out;
       if (steps_.empty())
         out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
@@ -92,7 +92,7 @@ class StepLog {
   Session& session_;
   const Runnable& runnable_;
   RunFolder& folder_;
-  int threads_;
+  int threads_, every_;
   Json steps_ = Json::array(), evaluations_ = Json::array();
 };
 
@@ -142,7 +142,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   TrainingRun training = runnable.training();
   if (!o.init.empty()) training.weights = hugging_face_weights(o.init, runnable.file().model);
   if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
-  StepLog log(session, runnable, folder, training.threads);
+  StepLog log(session, runnable, folder, training.threads, o.print_every);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
   data.attach(training);
@@ -179,6 +179,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     if (folder.checkpoint() && !data.same_as(folder.checkpoint()->manifest().data))
       log.tell("the tokens are others than those of the run so far");
   };
+  folder.make();
   RunResult result = train(training);
   result.measured.device = inspect_machine().cpu;
   result.measured.build = version_text();
@@ -249,7 +250,8 @@ Verb run_verb() {
                     "sextant run tiny.json --steps 4 --save-every 2 -o saved-run"},
                    {"two steps more", "sextant run -o saved-run --resume --steps 6"},
                    {"on text, with a look at what is held out",
-                    "sextant run tiny.json --steps 4 --data tokens --eval-every 2"}},
+                    "sextant run tiny.json --steps 4 --data tokens --packing apart --eval-every 2 "
+                    "--print-every 2"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<RunVerbOptions>();
         add_running_options(app, o->running);
@@ -286,6 +288,13 @@ Verb run_verb() {
                     .min = 1,
                     .max = 1e9},
                    o->max_skipped);
+        add_number(app,
+                   {.flag = "--print-every",
+                    .metavar = "N",
+                    .text = "steps from line to line on the terminal; steps.jsonl has all",
+                    .min = 1,
+                    .max = 1e9},
+                   o->print_every);
         add_number(app,
                    {.flag = "--deadline",
                     .metavar = "S",
