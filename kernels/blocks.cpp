@@ -59,8 +59,9 @@ AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
           .head_dim = w.head_dim,
           .q_positions = c.positions,
           .k_positions = c.key_positions,
+          .q_documents = c.documents,
           .segments = c.cp,
-          .plain = c.cp == 1,
+          .plain = c.cp == 1 && c.documents.empty(),
           .scale = 1.0 / std::sqrt(static_cast<double>(w.head_dim))};
 }
 

@@ -41,9 +41,11 @@ struct BlockContext {
   TensorView rope_cos, rope_sin;                // A [positions, d/2]
   std::span<const std::int32_t> positions;      // of this rank's tokens of a sequence: seq_q
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
-  int cp = 1;                                   // segments of gathered keys
-  int threads = 1;                              // inside matrix products
-  NativeStream stream = {};                     // of every kernel of a unit
+  std::span<const std::int32_t> documents =
+      {};                    // where each token's begins, [batch][seq_q]; empty: one a sequence
+  int cp = 1;                // segments of gathered keys
+  int threads = 1;           // inside matrix products
+  NativeStream stream = {};  // of every kernel of a unit
 };
 
 // Local slices: q, k, v, gate, up, embedding and head by rows, o and down by columns. Used for gradients too.

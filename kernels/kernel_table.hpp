@@ -72,6 +72,9 @@ struct AttentionShape {
   int batch = 1, heads = 0, kv_heads = 0, head_dim = 0;
   std::span<const std::int32_t> q_positions;  // seq_q of them, the same for every sequence
   std::span<const std::int32_t> k_positions;  // seq_k of them, segment after segment
+  // Documents in a sequence that do not see each other: for each query, [batch][seq_q], the position at which its document
+  // begins; keys before it are hidden. Empty: one document. Only tables with `documents` take it.
+  std::span<const std::int32_t> q_documents = {};
   int segments = 1;
   bool plain = false;  // both count up from 0: a library that knows no positions may serve
   double scale = 1.0;  // of the scores, 1/sqrt(d)
@@ -205,6 +208,7 @@ struct ScaleArgs {
 struct KernelTable {
   const char* name = "";
   bool (*supports)(Dtype) = nullptr;
+  bool documents = false;  // attention keeps the documents of a sequence apart
   void (*gemm)(const GemmArgs&) = nullptr;
   void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
   void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;

@@ -13,7 +13,7 @@ double RankTrainer::evaluate(const SequenceSource& source, std::int64_t batches)
   std::array<double, 2> sums = {0, 0};  // loss, valid targets
   for (std::int64_t b = 0; b < batches; ++b) {
     between(Watchdog::Between::reading_tokens);
-    launcher_.batch = make_batch(source, b, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
+    launcher_.batch = batch(source, b);
     between(Watchdog::Between::nothing);
     launcher_.part = StepLauncher::Part::evaluate;
     launcher_.begin_step();

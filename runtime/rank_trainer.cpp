@@ -82,6 +82,7 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
       rank_(world.rank()),
       watchdog_(options.executor.watchdog),
       at_(RankGrid(graph.plan).coord(world.rank())),
+      apart_(options.documents_apart),
       report_(everyone(world)),
       groups_(graph, world),
       arena_(device, graph, plan_arena(graph, StageView(graph, at_.pp))),
@@ -94,9 +95,12 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
   launcher_.epsilon = optimizer.epsilon, launcher_.weight_decay = optimizer.weight_decay;
 }
 
+StepBatch RankTrainer::batch(const SequenceSource& source, std::int64_t step) const {
+  return make_batch(source, step, graph_.plan, graph_.training, at_, graph_.model.vocab_size, apart_);
+}
+
 void RankTrainer::rehearse() {
-  launcher_.batch =
-      make_batch(source_, clock_.step, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
+  launcher_.batch = batch(source_, clock_.step);
   launcher_.batch.loss_scale = 1;
   launcher_.scalars = {};
   launcher_.part = StepLauncher::Part::whole;
@@ -126,8 +130,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   report.step = clock_.step;
   const bool speaks = at_.tp == 0 && at_.pp == 0;
   between(Watchdog::Between::reading_tokens);
-  launcher_.batch =
-      make_batch(source_, clock_.step, graph_.plan, graph_.training, at_, graph_.model.vocab_size);
+  launcher_.batch = batch(source_, clock_.step);
   std::vector<double> agreed = {speaks ? static_cast<double>(launcher_.batch.valid_targets) : 0.0,
                                 stop ? 1.0 : 0.0};
   agreed.insert(agreed.end(), votes.begin(), votes.end());

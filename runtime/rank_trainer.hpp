@@ -44,6 +44,8 @@ struct StepReport {
 
 struct RankOptions {
   int threads = 1;  // inside matrix products
+  bool documents_apart =
+      false;  // attention does not reach from a document to the one before (step_batch.hpp)
   ExecutorOptions executor;
 };
 
@@ -86,6 +88,7 @@ class RankTrainer {
   const RankCoord& at() const { return at_; }
 
  private:
+  StepBatch batch(const SequenceSource&, std::int64_t step) const;
   void sum(std::span<double> values);  // over all ranks, outside of the graph
   void between(Watchdog::Between);     // tells the watchdog, when there is one
 
@@ -96,6 +99,7 @@ class RankTrainer {
   int rank_;
   Watchdog* watchdog_;
   RankCoord at_;
+  bool apart_;
   std::unique_ptr<Communicator> report_;
   RankGroups groups_;
   Arena arena_;

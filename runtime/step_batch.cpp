@@ -12,10 +12,10 @@
 namespace sextant {
 
 StepBatch make_batch(const SequenceSource& source, std::int64_t step, const ParallelPlan& plan,
-                     const TrainingSpec& training, const RankCoord& at, int vocab_size) {
+                     const TrainingSpec& training, const RankCoord& at, int vocab_size, bool apart) {
   StepBatch batch;
   const std::vector<std::int32_t> positions = context_positions(training.seq_len, plan.cp, at.cp);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.seq_len) + 1);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.seq_len) + 1), begins(tokens.size());
   batch.microbatches.resize(static_cast<std::size_t>(microbatches(plan, training)));
   for (std::size_t m = 0; m < batch.microbatches.size(); ++m) {
     MicrobatchTokens& out = batch.microbatches[m];
@@ -30,11 +30,14 @@ StepBatch make_batch(const SequenceSource& source, std::int64_t step, const Para
             fmt::format("token {}", id(*wrong)),
             fmt::format("a token below the vocabulary of {}", vocab_size),
             "was the data made with another tokenizer?"});
+      for (std::size_t p = 1; apart && p < tokens.size(); ++p)
+        begins[p] = tokens[p] < 0 ? static_cast<std::int32_t>(p) : begins[p - 1];
       for (const std::int32_t p : positions) {
         const auto at_p = static_cast<std::size_t>(p);
         const std::int32_t target = tokens[at_p + 1] < 0 ? kIgnoreTarget : tokens[at_p + 1];
         out.ids.push_back(id(tokens[at_p]));
         out.targets.push_back(target);
+        if (apart) out.documents.push_back(begins[at_p]);
         batch.valid_targets += target != kIgnoreTarget;
       }
     }

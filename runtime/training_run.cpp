@@ -66,6 +66,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
   RankOptions options;
   options.threads = run.threads;
+  options.documents_apart = run.documents_apart;
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
@@ -145,6 +146,10 @@ RunResult train(const TrainingRun& run) {
           runtime_refuses(run.graph.model, run.graph.training, run.graph.plan, run.stack, run.kernels);
       !problems.empty())
     throw ConfigError(problems);
+  if (run.documents_apart && !run.kernels.documents)
+    throw ConfigError(Problem{
+        "--packing", "", "apart", "across or within",
+        fmt::format("the {} kernels do not keep the documents of a sequence apart yet", run.kernels.name)});
   const int ranks = run.graph.plan.world();
   Shared shared;
   shared.result.measured.kind = TimelineKind::measured;

@@ -29,6 +29,8 @@ struct TrainingRun {
   const KernelTable& kernels;
   OptimizerSpec optimizer = {};
   SequenceSource sequences = {};
+  bool documents_apart =
+      false;  // attention does not reach from a document to the one before (step_batch.hpp)
   WeightSource weights = {};
   std::int64_t steps = 1;  // done at the end, with those before `resume`
   int threads = 1;         // of one rank's matrix products

@@ -25,6 +25,13 @@ std::pair<std::string, double> folder_and_weight(const std::string& text) {
   return {text.substr(0, colon), weight};
 }
 
+Packing packing_of(const std::string& text) {
+  const auto found = std::ranges::find(kPackingNames, text);
+  if (found == kPackingNames.end())
+    throw UsageError(fmt::format("--packing: found '{}', expected across, apart or within", text));
+  return static_cast<Packing>(found - kPackingNames.begin());
+}
+
 void require_vocabulary(const DataSet& data, const DataSet& first, const ModelSpec& model) {
   const DataTokenizer& t = data.index().tokenizer;
   const std::string index = (data.folder() / kDataIndexFile).string();
@@ -49,12 +56,14 @@ void add_data_options(CLI::App& app, DataOptions& o) {
        .text =
            "train on a data set of 'sextant data'; several are mixed by weight (default: synthetic tokens)"},
       o.data);
-  add_text(app,
-           {.flag = "--packing",
-            .metavar = "across|within",
-            .text = "across: documents share sequences, and attention crosses their ends; within: a sequence "
-                    "holds one document and is filled up, without a loss"},
-           o.packing);
+  add_text(
+      app,
+      {.flag = "--packing",
+       .metavar = "across|apart|within",
+       .text = "across: documents share sequences, and attention crosses their ends; apart: they share "
+               "sequences and do not see each other; within: a sequence holds one document and is filled "
+               "up, without a loss"},
+      o.packing);
   add_number(app,
              {.flag = "--eval-every",
               .metavar = "N",
@@ -85,7 +94,7 @@ RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
   options_ = {.seq_len = file.training.seq_len,
               .global_batch = file.training.global_batch,
               .seed = seed,
-              .packing = o.packing == "within" ? Packing::within : Packing::across};
+              .packing = packing_of(o.packing)};
   if (o.data.empty()) {
     if (o.eval_every > 0)
       throw ConfigError(Problem{"--eval-every", "", std::to_string(o.eval_every), "--data with it",
@@ -105,6 +114,7 @@ RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
 void RunData::attach(TrainingRun& run) const {
   if (sets_.empty()) return;
   run.sequences = training_sequences(sets_, options_);
+  run.documents_apart = options_.packing == Packing::apart;
   run.evaluate_every = eval_every_;
   if (eval_every_ == 0) return;
   for (std::size_t i = 0; i < sets_.size(); ++i)

@@ -2,7 +2,8 @@
 // seq x seq. Backward after Dao 2023: P is made again from the saved log-sum-exp;
 //   dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = dS K scale,  dK = dS^T Q scale.
 // Tiles are held in the accumulator's format; a tile without a visible key is skipped, a wholly visible one
-// is not masked. Tile sums run over keys in ascending tile order.
+// is not masked. Tile sums run over keys in ascending tile order. A query sees keys from the beginning of its document
+// to itself.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -26,13 +27,6 @@ struct KeyRows {
 };
 
 enum class Visible : std::uint8_t { none, some, all };
-
-Visible visibility(std::span<const std::int32_t> q, std::span<const std::int32_t> k) {
-  const auto [q_low, q_high] = std::minmax_element(q.begin(), q.end());
-  const auto [k_low, k_high] = std::minmax_element(k.begin(), k.end());
-  if (*k_low > *q_high) return Visible::none;
-  return *k_high <= *q_low ? Visible::all : Visible::some;
-}
 
 // Tile buffers of one call; sized once a call, freed with it.
 template <class A>
@@ -73,12 +67,12 @@ class AttentionCore {
           OnlineSoftmax softmax;
           for (std::int64_t k0 = 0; k0 < s_.seq_k(); k0 += kTile) {
             const std::int64_t nk = std::min(kTile, s_.seq_k() - k0);
-            const Visible visible = tile_visibility(q0, nq, k0, nk);
+            const Visible visible = tile_visibility(b, q0, nq, k0, nk);
             if (visible == Visible::none) continue;
             load_rows(g.k, key, kv_head, k0, nk, k);
             load_rows(g.v, key, kv_head, k0, nk, v);
             tile_product<A>(nk, kTile, d_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
-            if (visible == Visible::some) hide_later_keys(scores, q0, nq, k0, nk);
+            if (visible == Visible::some) hide_keys(scores, b, q0, nq, k0, nk);
             softmax.step(scores, nk);
             for (std::int64_t i = 0; i < nq; ++i)
               for (std::int64_t c = 0; c < padded_; ++c) o.row(i)[c] *= softmax.factor[i];
@@ -122,13 +116,13 @@ class AttentionCore {
             const int head = kv_head * group + member;
             for (std::int64_t q0 = 0; q0 < seq_q; q0 += kTile) {
               const std::int64_t nq = std::min(kTile, seq_q - q0);
-              const Visible visible = tile_visibility(q0, nq, k0, nk);
+              const Visible visible = tile_visibility(b, q0, nq, k0, nk);
               if (visible == Visible::none) continue;
               load_queries(g.q, b, head, q0, nq, q, scale_);
               load_queries(g.dout, b, head, q0, nq, dout, A{1});
               tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
               tile_product<A>(nq, kTile, d_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
-              mask(p, q0, nq, k0, nk, visible);
+              mask(p, b, q0, nq, k0, nk, visible);
               for (std::int64_t i = 0; i < nq; ++i) {
                 const A saved = g.lse.row<A>(b * seq_q + q0 + i)[head];
                 // A query that sees no key has -inf there; any finite number makes its row of P zero.
@@ -201,9 +195,23 @@ class AttentionCore {
     }
   };
 
-  Visible tile_visibility(std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk) const {
-    return visibility(s_.q_positions.subspan(static_cast<std::size_t>(q0), static_cast<std::size_t>(nq)),
-                      s_.k_positions.subspan(static_cast<std::size_t>(k0), static_cast<std::size_t>(nk)));
+  // Where the document of a query begins; the queries of a tile of sequence b.
+  std::span<const std::int32_t> documents(std::int64_t b, std::int64_t q0, std::int64_t nq) const {
+    if (s_.q_documents.empty()) return {};
+    return s_.q_documents.subspan(static_cast<std::size_t>(b * s_.seq_q() + q0),
+                                  static_cast<std::size_t>(nq));
+  }
+
+  Visible tile_visibility(std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
+                          std::int64_t nk) const {
+    const auto range = [](std::span<const std::int32_t> list, std::int64_t first, std::int64_t n) {
+      return std::ranges::minmax(list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    };
+    const auto q = range(s_.q_positions, q0, nq), k = range(s_.k_positions, k0, nk);
+    auto begin = std::ranges::minmax_result<std::int32_t>{0, 0};
+    if (const auto list = documents(b, q0, nq); !list.empty()) begin = std::ranges::minmax(list);
+    if (k.min > q.max || k.max < begin.min) return Visible::none;
+    return k.max <= q.min && k.min >= begin.max ? Visible::all : Visible::some;
   }
 
   void load_queries(const TensorView& x, std::int64_t b, int head, std::int64_t q0, std::int64_t nq,
@@ -241,24 +249,29 @@ class AttentionCore {
   }
 
   // Forward: keys [nk] by queries [kTile].
-  void hide_later_keys(Tile<A>& scores, std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk) {
+  void hide_keys(Tile<A>& scores, std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
+                 std::int64_t nk) {
     const std::int32_t* query = s_.q_positions.data() + q0;
+    const auto begin = documents(b, q0, nq);
     for (std::int64_t j = 0; j < nk; ++j) {
       const std::int32_t position = s_.k_positions[static_cast<std::size_t>(k0 + j)];
       A* row = scores.row(j);
       for (std::int64_t i = 0; i < nq; ++i) row[i] = position <= query[i] ? row[i] : kHidden;
+      for (std::size_t i = 0; i < begin.size(); ++i) row[i] = position >= begin[i] ? row[i] : kHidden;
     }
   }
 
   // Backward: queries by keys. Keys that a query may not see, and padding columns, become -inf.
-  void mask(Tile<A>& scores, std::int64_t q0, std::int64_t nq, std::int64_t k0, std::int64_t nk,
-            Visible visible) {
+  void mask(Tile<A>& scores, std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
+            std::int64_t nk, Visible visible) {
+    const auto begin = documents(b, q0, nq);
     for (std::int64_t i = 0; i < nq; ++i) {
       A* row = scores.row(i);
       if (visible == Visible::some) {
-        const std::int32_t position = s_.q_positions[static_cast<std::size_t>(q0 + i)];
+        const std::int32_t last = s_.q_positions[static_cast<std::size_t>(q0 + i)];
+        const std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
         const std::int32_t* key = s_.k_positions.data() + k0;
-        for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= position ? row[j] : kHidden;
+        for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= last && key[j] >= first ? row[j] : kHidden;
       }
       std::fill(row + nk, row + kTile, kHidden);
     }
@@ -282,6 +295,9 @@ void check(const AttentionShape& s, const TensorView& q, const TensorView& k, co
            const TensorView& out) {
   SEXTANT_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.segments > 0 && s.seq_k() % s.segments == 0,
                 "attention: heads or segments do not divide");
+  SEXTANT_CHECK(
+      s.q_documents.empty() || static_cast<std::int64_t>(s.q_documents.size()) == s.batch * s.seq_q(),
+      "attention: every query is of one document");
   const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
   const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;
   SEXTANT_CHECK(q.rows == s.batch * s.seq_q() && out.rows == q.rows && k.rows == s.batch * s.seq_k() &&

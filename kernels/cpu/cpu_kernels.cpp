@@ -10,6 +10,7 @@ bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32
 KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
   return {.name = name,
           .supports = supports,
+          .documents = true,
           .gemm = gemm,
           .rmsnorm_forward = cpu::rmsnorm_forward,
           .rmsnorm_apply = cpu::rmsnorm_apply,

@@ -357,6 +357,7 @@ Extents extents_of(const AttentionShape& s, const TensorView& q, const TensorVie
                    const TensorView& out) {
   SEXTANT_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.segments > 0 && s.seq_k() % s.segments == 0,
                 "attention: heads or segments do not divide");
+  SEXTANT_CHECK(s.q_documents.empty(), "attention: no mask of documents here");
   const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
   const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;
   SEXTANT_CHECK(q.rows == s.batch * s.seq_q() && out.rows == q.rows && k.rows == s.batch * s.seq_k() &&

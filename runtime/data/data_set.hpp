@@ -22,6 +22,9 @@ class TokenRow {
   std::int64_t tokens() const { return begins_.back(); }
   // Tokens [first, first + out.size()). Throws ConfigError on a token beyond the vocabulary.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
+  // Calls with the place of each document's first token in [first, last), in order. Throws as below.
+  void documents_begun_in(std::int64_t first, std::int64_t last,
+                          const std::function<void(std::int64_t begin)>&) const;
   // Calls with the place of every document's first token and the one behind its last, in order. Throws ConfigError when
   // the ends do not ascend.
   void for_each_document(const std::function<void(std::int64_t begin, std::int64_t end)>&) const;
@@ -35,6 +38,7 @@ class TokenRow {
     std::filesystem::path path;  // without the suffix
   };
   std::size_t shard_of(std::int64_t token) const;
+  [[noreturn]] void refuse_document(const Shard&, std::int64_t document, std::uint64_t before) const;
 
   std::vector<Shard> shards_;
   std::vector<std::int64_t> begins_ = {0};  // of the shards, and the end

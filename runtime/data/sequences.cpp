@@ -10,8 +10,8 @@
 namespace sextant {
 
 Windows::Windows(const TokenRow& row, int seq_len, Packing packing, bool last_one_too)
-    : row_(row), seq_len_(seq_len) {
-  if (packing == Packing::across) {
+    : row_(row), seq_len_(seq_len), packing_(packing) {
+  if (packing != Packing::within) {
     targets_ = std::max<std::int64_t>(0, row.tokens() - 1);
     count_ = (targets_ + (last_one_too ? seq_len_ - 1 : 0)) / seq_len_;
     if (!last_one_too) targets_ = count_ * seq_len_;
@@ -35,7 +35,7 @@ void Windows::read(std::int64_t window, std::span<std::int32_t> out) const {
   std::int64_t first = window * seq_len_, end = row_.tokens();
   if (window >= count_) {
     first = end;
-  } else if (!begins_.empty()) {
+  } else if (packing_ == Packing::within) {
     const auto document = static_cast<std::size_t>(
         std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1);
     first = begins_[document] + (window - first_window_[document]) * seq_len_;
@@ -44,6 +44,11 @@ void Windows::read(std::int64_t window, std::span<std::int32_t> out) const {
   const std::int64_t there = std::clamp<std::int64_t>(end - first, 0, static_cast<std::int64_t>(out.size()));
   if (there > 0) row_.read(first, out.first(static_cast<std::size_t>(there)));
   std::fill(out.begin() + there, out.end(), ~0);
+  if (packing_ == Packing::apart && there > 0)
+    row_.documents_begun_in(first, first + there, [&](std::int64_t begin) {
+      auto& token = out[static_cast<std::size_t>(begin - first)];
+      token = ~token;
+    });
 }
 
 TokenSource training_sequences(std::vector<WeightedData> sets, const SequenceOptions& o) {

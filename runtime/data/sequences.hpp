@@ -1,6 +1,7 @@
 // The sequences of training steps, out of data sets. A split is cut into windows of seq_len tokens and one more, the last
 // target; an epoch takes every window once, in an order of its own. Sample n of a run (n = step x global batch + sequence)
-// is the same in any layout. By the rules of runtime/step_batch.hpp, what fills up is ~0: token 0, without a loss.
+// is the same in any layout. By the rules of runtime/step_batch.hpp, what fills up is ~0: token 0, without a loss; with
+// Packing::apart a document's first token t is ~t, as no token before it may predict it.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,10 @@ namespace sextant {
 
 enum class Packing : std::uint8_t {
   across,  // the split is one row: documents share windows, and attention reaches over their ends (GPT-3, LLaMA)
+  apart,  // they share windows, and attention does not reach over their ends (Llama 3, Dubey et al. 2024, 3.2)
   within,  // a window holds one document or a part of it and is filled up: no attention across, at the price of the fill
 };
-inline constexpr std::array<std::string_view, 2> kPackingNames = {"across", "within"};
+inline constexpr std::array<std::string_view, 3> kPackingNames = {"across", "apart", "within"};
 
 struct WeightedData {
   std::shared_ptr<const DataSet> data;
@@ -45,6 +47,7 @@ class Windows {
  private:
   const TokenRow& row_;
   std::int64_t seq_len_, count_ = 0, targets_ = 0;
+  Packing packing_;
   std::vector<std::int64_t> begins_, ends_, first_window_;  // of documents, when windows do not cross them
 };
 

@@ -163,6 +163,7 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
   const TensorSet kept(saved_tensors(half), find(op, OperandUse::kept).data);
   const TensorSet scratch(workspace_tensors(half, 0), scratch_);
   const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const std::span<const std::int32_t> documents = exchange_.documents(op.microbatch);
   const Range gathered = find(op, OperandUse::keys);
   const TensorView own = kept["kv"];
   const TensorView keys =
@@ -178,7 +179,10 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
   if (!backward(w.pass)) {
     const AttentionForward u{weights,         kept["q"],   keys,
                              core("context"), core("lse"), full(find(op, OperandUse::out), w)};
-    return run(stream, [w, u](const BlockContext& c) { attention_forward(c, w, u); });
+    return run(stream, [w, u, documents](BlockContext c) {
+      c.documents = documents;
+      attention_forward(c, w, u);
+    });
   }
   const auto ranges = gradients(op);
   AttentionBackward u;
@@ -198,7 +202,8 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
     u.dkeys = dkeys ? TensorView(dkeys.data, w.dtype, keys.rows, keys.cols) : passed["dkv"];
   }
   const TensorView keep = w.pass == Pass::backward_input ? deferred["dout"] : TensorView();
-  run(stream, [this, w, u, ranges, keep](const BlockContext& c) {
+  run(stream, [this, w, u, ranges, keep, documents](BlockContext c) {
+    c.documents = documents;
     clear(c, ranges);
     if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
     attention_backward(c, w, u);

@@ -40,6 +40,7 @@ void StepExchange::send(const StepBatch& batch, const AdamwScalars& scalars) {
   for (const MicrobatchTokens& m : batch.microbatches)
     for (const auto* list : {&m.ids, &m.targets}) {
       SEXTANT_CHECK(list->size() == tokens_, "a micro-batch has the tokens of its plan");
+      SEXTANT_CHECK(m.documents.empty(), "documents are kept apart on devices that share the host's memory");
       to = std::ranges::copy(*list, to).out;
     }
   device_.transfer(memory_.data(), host_.data(), Bytes(bytes()));
@@ -61,6 +62,11 @@ std::span<const std::int32_t> StepExchange::tokens(std::size_t list) const {
   }
   const auto* first = reinterpret_cast<const std::int32_t*>(scalars_ + 1);
   return {first + list * tokens_, tokens_};
+}
+
+std::span<const std::int32_t> StepExchange::documents(std::size_t microbatch) const {
+  if (!device_.unified()) return {};
+  return batch_->microbatches[microbatch].documents;
 }
 
 }  // namespace sextant

@@ -29,6 +29,8 @@ class StepExchange {
   // For kernels, and for collectives in a step.
   std::span<const std::int32_t> ids(std::size_t microbatch) const { return tokens(2 * microbatch); }
   std::span<const std::int32_t> targets(std::size_t microbatch) const { return tokens(2 * microbatch + 1); }
+  // Where each token's document begins; empty when documents are not kept apart. Of memory that the host shares.
+  std::span<const std::int32_t> documents(std::size_t microbatch) const;
   const AdamwScalars* scalars() const { return scalars_; }
   double* loss() const { return results_; }
   double* squared_norm() const { return results_ + 1; }

@@ -94,6 +94,7 @@ BENCHMARK_CAPTURE(encode, tokenizer_json, kGolden + "tokenizer.json")->Unit(benc
 BENCHMARK_CAPTURE(encode, ranks, kGolden + "ranks.model")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode, sentencepiece, kGolden + "sentencepiece.model")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(read_step, across, Packing::across)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(read_step, apart, Packing::apart)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(read_step, within, Packing::within)->Unit(benchmark::kMicrosecond);
 
 }  // namespace

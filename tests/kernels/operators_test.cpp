@@ -211,6 +211,60 @@ TEST(Operators, AttentionOfAContextParallelRank) {
       });
 }
 
+// Documents that share a sequence: what comes out of each is what the document alone gives, in both sequences of a batch.
+TEST(Operators, AttentionKeepsDocumentsApart) {
+  constexpr int kSeq = 150, kHeads = 4, kKvHeads = 2, kDim = 8;  // three tiles
+  const std::vector<std::vector<std::int32_t>> begins = {{0, 1, 70, 128}, {0, 64, 149}};
+  std::vector<std::int32_t> documents;
+  for (const auto& list : begins)
+    for (std::int32_t p = 0; p < kSeq; ++p) documents.push_back(*(std::ranges::upper_bound(list, p) - 1));
+  for (const Variant& v : variants(1e-12, 5e-6, 2 * kBf16)) {
+    const auto wave = [&](int heads, double pitch) {
+      std::vector<double> values(static_cast<std::size_t>(2 * kSeq * heads * kDim));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = std::sin(pitch * static_cast<double>(i * i % 9973));
+      return Matrix(v.dtype, 2 * kSeq, heads * kDim, values);
+    };
+    const Matrix q = wave(kHeads, 0.7), dout = wave(kHeads, 1.3), key = wave(kKvHeads, 1.9),
+                 value = wave(kKvHeads, 2.3);
+    const std::vector<std::int32_t> positions = context_positions(kSeq, 1, 0);
+    AttentionShape s;
+    s.heads = kHeads, s.kv_heads = kKvHeads, s.head_dim = kDim, s.scale = 1 / std::sqrt(8.0);
+    s.batch = 2, s.q_positions = s.k_positions = positions;
+    const AttentionRun across(*v.table, s, q.view(), key.view(), value.view(), dout.view());
+    s.q_documents = documents;
+    const AttentionRun apart(*v.table, s, q.view(), key.view(), value.view(), dout.view());
+
+    const AttentionRun expected(*v.table, s, q.view(), key.view(), value.view(), dout.view());
+    s.batch = 1, s.q_documents = {};
+    for (std::size_t b = 0; b < begins.size(); ++b)
+      for (std::size_t d = 0; d < begins[b].size(); ++d) {
+        const std::int64_t begin = begins[b][d];
+        const std::int64_t rows = (d + 1 < begins[b].size() ? begins[b][d + 1] : kSeq) - begin;
+        s.q_positions = s.k_positions = std::span(positions).first(static_cast<std::size_t>(rows));
+        const auto of = [&](const Matrix& m) {
+          return m.view().row_range(static_cast<std::int64_t>(b) * kSeq + begin, rows);
+        };
+        const AttentionRun alone(*v.table, s, of(q), of(key), of(value), of(dout));
+        for (const auto& [from, to] : {std::pair{&alone.out, &expected.out},
+                                       {&alone.lse, &expected.lse},
+                                       {&alone.dq, &expected.dq},
+                                       {&alone.dk, &expected.dk},
+                                       {&alone.dv, &expected.dv}})
+          v.table->cast({.source = from->view(), .destination = of(*to)});
+      }
+    for (const auto& [got, mixed, want] : {std::tuple{&apart.out, &across.out, &expected.out},
+                                           {&apart.lse, &across.lse, &expected.lse},
+                                           {&apart.dq, &across.dq, &expected.dq},
+                                           {&apart.dk, &across.dk, &expected.dk},
+                                           {&apart.dv, &across.dv, &expected.dv}}) {
+      const std::vector<double> alone = to_doubles(want->view());
+      EXPECT_LT(relative_distance(to_doubles(got->view()), alone), v.bound) << v.table->name;
+      EXPECT_GT(relative_distance(to_doubles(mixed->view()), alone), 0.05) << "control: without the mask";
+    }
+  }
+}
+
 TEST(Operators, Swiglu) {
   for_each_case("swiglu", variants(1e-13, 2e-6, kBf16), [](const OperatorCase& c) {
     const Matrix gate = c.input("gate"), up = c.input("up"), dout = c.input("dout");

@@ -187,7 +187,8 @@ StackRules any_rules() {
        {&StackRules::reduce_every_microbatch, &StackRules::zero3_reduce_every_microbatch,
         &StackRules::pipelined_update, &StackRules::gather_beside_forward,
         &StackRules::p2p_beside_compute_1f1b, &StackRules::p2p_beside_compute_interleaved,
-        &StackRules::zero3_regather_in_backward, &StackRules::scatter_p2p, &StackRules::clip_gradients})
+        &StackRules::zero3_regather_in_backward, &StackRules::head_fused_with_loss, &StackRules::scatter_p2p,
+        &StackRules::clip_gradients})
     r.*rule = *rc::gen::arbitrary<bool>();
   r.prefetch_blocks = arbitrary::upto(0, 3);
   r.bucket_elements = *rc::gen::element<std::int64_t>(1, 20'000, 40'000'000);

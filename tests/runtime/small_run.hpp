@@ -24,6 +24,8 @@ struct SmallRun {
   int global_batch = 8, steps = 3;
   double clip_norm = 1e9;  // the norm's partial sums depend on the layout; a factor of one does not
   std::optional<std::uint64_t> order = {};  // adversarial
+  SequenceSource sequences = {};  // of tokens; none: synthetic ones
+  bool documents_apart = false;
   // Put around the world of each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
 };
@@ -74,9 +76,12 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
     RankOptions rank;
     rank.executor.adversarial_seed = how.order;
     rank.executor.time_ops = false;
+    rank.documents_apart = how.documents_apart;
     rank.executor.on_failure = [&](const std::string& what) { communicator.abort(what); };
     RankTrainer trainer(graph, small_stack(), *device, cpu_reference_kernels(), communicator, optimizer,
-                        synthetic_sequences(how.model.vocab_size, how.global_batch, 1), rank);
+                        how.sequences ? how.sequences
+                                      : synthetic_sequences(how.model.vocab_size, how.global_batch, 1),
+                        rank);
     trainer.initialise(random_weights(how.model, 1));
     for (int s = 0; s < how.steps; ++s) {
       const auto report = trainer.step();

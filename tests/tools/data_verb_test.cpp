@@ -62,6 +62,29 @@ TEST_F(DataVerb, SetsAreMixedAndPacked) {
     EXPECT_NE(ran.out.find(words), std::string::npos) << words << " in " << ran.out;
 }
 
+TEST_F(DataVerb, DocumentsAreKeptApart) {
+  make("tokens");
+  const auto losses = [](const Words& more) {
+    const auto ran = call(Words{"run", "plan.json", "--data", "tokens", "--steps", "4", "--json"} + more);
+    EXPECT_EQ(ran.code, ExitCode::ok) << ran.err;
+    const json answer = json::parse(ran.out);
+    std::vector<double> all;
+    for (const json& step : answer["steps"]) all.push_back(step["loss"]);
+    return all;
+  };
+  const auto apart = losses({"--packing", "apart", "-o", "run"});
+  EXPECT_NE(apart, losses({})) << "they share sequences, but not their context";
+  EXPECT_NE(apart, losses({"--packing", "within"}));
+  // Goes on in the same way, under another layout too.
+  call({"simulate", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant", "--seq-len", "32",
+        "--global-batch", "8", "--plan", "cp2.mbs4", "-o", "cp.json"});
+  const auto more = call({"run", "cp.json", "-o", "run", "--resume", "--steps", "6", "--json"});
+  ASSERT_EQ(more.code, ExitCode::ok) << more.err;
+  EXPECT_EQ(json::parse(more.out)["data"]["packing"], "apart");
+  usage({"run", "plan.json", "--data", "tokens", "--packing", "together"},
+        {"--packing", "together", "across, apart, within"});
+}
+
 TEST_F(DataVerb, AnswersAndChecks) {
   const auto made = call(data({"--out", "tokens/", "--json"}));
   ASSERT_EQ(made.code, ExitCode::ok) << made.err;

@@ -418,6 +418,31 @@ TEST_F(Sequences, WithinDocumentsNoWindowCrossesTheirEnds) {
             read(training_sequences({{data, 1}}, kOptions), 3, 1));
 }
 
+TEST_F(Sequences, ApartTheirFirstTokensAreMarked) {
+  const auto data = make("a", 30000, 2);
+  const TokenRow& row = data->row(DataSplit::train);
+  ASSERT_GT(data->index().train.size(), 2U) << "windows reach over shards";
+  std::set<std::int64_t> begins;
+  row.for_each_document([&](std::int64_t begin, std::int64_t) { begins.insert(begin); });
+  const Windows across(row, 32, Packing::across, true), apart(row, 32, Packing::apart, true);
+  ASSERT_EQ(apart.count(), across.count());
+  std::size_t marked = 0;
+  for (std::int64_t w = 0; w < apart.count(); ++w) {
+    Ids plain(33), tokens(33);
+    across.read(w, plain), apart.read(w, tokens);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::int64_t place = w * 32 + static_cast<std::int64_t>(i);
+      if (place < row.tokens() && begins.contains(place)) {
+        EXPECT_EQ(tokens[i], ~kBos) << place;
+        marked += i < 32;  // the last one is the next window's first
+      } else {
+        EXPECT_EQ(tokens[i], plain[i]) << place;
+      }
+    }
+  }
+  EXPECT_EQ(marked, begins.size()) << "every document";
+}
+
 TEST_F(Sequences, HeldOutTextIsSeenOnceAndInOrder) {
   const auto data = make("a", 30000, 3);
   const Ids all = all_tokens(data->row(DataSplit::validation));
