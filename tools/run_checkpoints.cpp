@@ -99,7 +99,8 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
                               "it would end the run at once: remove it"});
   std::error_code error;
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
-    throw ConfigError(Problem{"-o", "", folder, "a folder, or a name that is free", "a file has this name"});
+    throw ConfigError(
+        Problem{"-o", "", folder, "a folder that can be made and written", "a file has this name"});
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
     throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",
