@@ -171,6 +171,10 @@ void check_cover(const std::string& file, std::vector<StoredTensor>& tensors, st
                         {}});
 }
 
+std::uint64_t bytes_of(const StoredTensor& t) {
+  return static_cast<std::uint64_t>(t.elements() * size_bytes(t.type));
+}
+
 std::string system_error(std::string_view what, const std::filesystem::path& path) {
   return fmt::format("{} {}: {}", what, path.string(), std::strerror(errno));
 }
@@ -318,8 +322,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::span<const
   std::set<std::string_view> names;
   for (const StoredTensor& t : tensors) {
     SEXTANT_CHECK(names.insert(t.name).second, fmt::format("{}: stored twice", t.name));
-    std::uint64_t bytes = static_cast<std::uint64_t>(size_bytes(t.type));
-    for (const std::int64_t extent : t.shape) bytes *= static_cast<std::uint64_t>(extent);
+    const std::uint64_t bytes = bytes_of(t);
     const std::uint64_t at = impl_->data_bytes;
     header[t.name] = {{"dtype", name(t.type)}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
     impl_->data_bytes += bytes;
@@ -355,10 +358,9 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
                        const std::map<std::string, std::string>& metadata) {
   std::vector<StoredTensor> declared;
   for (const TensorToStore& t : tensors) {
-    std::uint64_t expected = static_cast<std::uint64_t>(size_bytes(t.type));
-    for (const std::int64_t extent : t.shape) expected *= static_cast<std::uint64_t>(extent);
-    SEXTANT_CHECK(expected == t.data.size(), fmt::format("{}: data does not fill the shape", t.name));
     declared.push_back({.name = t.name, .type = t.type, .shape = t.shape, .begin = 0, .end = 0});
+    SEXTANT_CHECK(bytes_of(declared.back()) == t.data.size(),
+                  fmt::format("{}: data does not fill the shape", t.name));
   }
   SafetensorsWriter writer(path, declared, metadata);
   for (const TensorToStore& t : tensors) writer.append(t.data);

@@ -4,15 +4,7 @@
 set -uo pipefail
 sextant=$1
 mpiexec=$2
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-fail() {
-  printf 'FAILED: %s\n' "$*"
-  tail -n 20 out 2>/dev/null
-  failures=$((failures + 1))
-}
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/mpi_common.sh"
 
 # The numbers of both are equal to the last digit.
 compared=0
@@ -23,10 +15,7 @@ while read -r ranks key; do
   "$mpiexec" -n "$ranks" "$sextant" run some.json --comm mpi --steps 2 -o ran >out 2>&1 </dev/null ||
     fail "$key: $ranks MPI ranks"
   "$sextant" run some.json --steps 2 -o local >out 2>&1 || fail "$key: $ranks threads"
-  for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
-  if [[ ! -s ran.numbers ]] || ! cmp -s ran.numbers local.numbers; then
-    fail "$key: MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
-  fi
+  same_steps "$key"
   compared=$((compared + 1))
 done <<'END'
 2 tp2.sp.mbs2
@@ -39,5 +28,4 @@ done <<'END'
 END
 [[ $compared -eq 7 ]] || fail "$compared of 7 layouts were compared"
 
-[[ $failures -eq 0 ]] && echo "all as expected"
-exit $((failures > 0))
+finish

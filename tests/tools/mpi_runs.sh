@@ -4,15 +4,7 @@
 set -uo pipefail
 sextant=$1
 mpiexec=$2
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-fail() {
-  printf 'FAILED: %s\n' "$*"
-  tail -n 20 out 2>/dev/null
-  failures=$((failures + 1))
-}
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/mpi_common.sh"
 
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
   --plan dp2.z1.mbs2 -o two.json >/dev/null || { echo "FAILED: no plan"; exit 1; }
@@ -22,8 +14,7 @@ code=$?
 [[ $code -eq 0 ]] || fail "2 ranks, 2 steps: exit $code"
 [[ $(wc -l <ran/steps.jsonl) -eq 2 ]] || fail "steps.jsonl: not 2 lines"
 "$sextant" run two.json --steps 2 -o local >out 2>&1 || fail "the same on threads"
-for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
-cmp -s ran.numbers local.numbers || fail "MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
+same_steps "dp2"
 
 "$sextant" compare two.json ran --json >out 2>&1 || fail "compare: exit $?"
 grep -q 'grad_reduce' out || fail "compare: no measured operations of MPI ranks"
@@ -69,5 +60,4 @@ lose_a_rank KILL
 lose_a_rank STOP
 grep -q 'is late' out || fail "STOP: no word of the late rank"
 
-[[ $failures -eq 0 ]] && echo "all as expected"
-exit $((failures > 0))
+finish
