@@ -191,7 +191,9 @@ StoredType stored_type(Dtype dtype) {
 }
 
 std::int64_t StoredTensor::elements() const {
-  return static_cast<std::int64_t>(end - begin) / size_bytes(type);
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) product *= extent;
+  return product;
 }
 
 struct SafetensorsFile::Impl {
