@@ -28,6 +28,7 @@ grep -q 'expected 3 ranks' out || fail "a plan for 2 ranks on 3: no word of it"
 # Starts a job that would run for hours, sends SIGNAL to one rank in the middle, and waits for the end of the job.
 lose_a_rank() {
   local signal=$1 job rank second
+  : >out # or the lines of the last job would do for this one's, until its shell has opened the file
   "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 100000000 --deadline 2 >out 2>&1 &
   job=$!
   for ((second = 0; second < 300; ++second)); do
