@@ -45,7 +45,7 @@ constexpr auto kProvenanceFields = [](auto& io, auto& p) {
   io.optional("command", p.command);
 };
 
-// `key` says the plan in short for people; the plan object is what counts.
+// `key` says the plan in short, for people; one that says another plan was edited by hand (from_json).
 constexpr auto kFileFields = [](auto& io, auto& f) {
   io.required("schema", f.schema);
   io.ignored("key");
@@ -121,6 +121,15 @@ void from_json(const nlohmann::json& j, PlanFile& file) {
                 .expected = fmt::format("\"{}\"", kPlanSchema),
                 .hint = "a plan file is written by: sextant plan ... -o plan.json"});
   read_object(j, file, kFileFields);
+  const std::string key = plan_key(file.plan);
+  if (const auto stated = j.find("key"); stated != j.end() && *stated != key)
+    throw ConfigError(
+        Problem{.file = "",
+                .key = "key",
+                .value = stated->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                .expected = fmt::format("\"{}\", which is what `plan` says", key),
+                .hint = "edited by hand? sextant simulate --plan KEY -o FILE writes another layout, with its "
+                        "predictions"});
 }
 
 PlanFile load_plan_file(const std::filesystem::path& path) { return load_json<PlanFile>(path); }

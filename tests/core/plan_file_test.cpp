@@ -73,6 +73,7 @@ TEST(PlanFile, RefusesPartsThatContradictEachOther) {
       {[](auto& j) { j["model"].erase("hidden"); }, "model.hidden"},
       {[](auto& j) { j["modle"] = 1; }, "did you mean model?"},
       {[](auto& j) { j["plan"]["zero_stage"] = 3; }, "plan"},
+      {[](auto& j) { j["key"] = "tp1"; }, "key: found \"tp1\", expected"},
   };
   for (const auto& [change, expected] : cases) {
     nlohmann::json j = sample();
