@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "core/digest.hpp"
 #include "core/error.hpp"
 
 namespace sextant {
@@ -51,6 +52,19 @@ void claim(const TrainingRun& run, Communicator& world) {
   throw ConfigError(Problem{"-o", "", "", "", "rank 0 refuses to begin, and says why"});
 }
 
+// Processes of one MPI job may have been given different plans; they would wait for each other until the deadline.
+void agree(const TrainingRun& run, Communicator& world) {
+  const std::string mine = digest(fmt::format("{} {}", graph_hash(run.graph), run.job));
+  std::string all(mine.size() * static_cast<std::size_t>(world.size()), '\0');
+  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(world.size()),
+                                        static_cast<std::int64_t>(mine.size()));
+  world.all_gather(mine.data(), all.data(), bytes, {});
+  for (int rank = 1; rank < world.size(); ++rank)
+    if (all.compare(static_cast<std::size_t>(rank) * mine.size(), mine.size(), all, 0, mine.size()) != 0)
+      throw ConfigError(Problem{"", "the job", fmt::format("rank {} with a plan or options of its own", rank),
+                                "what rank 0 has", "start every rank with the same command and files"});
+}
+
 void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64_t step) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<double> losses;
@@ -60,6 +74,7 @@ void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64
 }
 
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
+  agree(run, world);
   claim(run, world);
   CpuDeviceOptions device_options = run.device;
   device_options.on_error = [&](const std::string& what) { world.abort(what); };

@@ -36,6 +36,7 @@ struct TrainingRun {
   int threads = 1;         // of one rank's matrix products
   int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
   bool mpi = false;
+  std::string job = {};  // beside the graph, what all ranks must have the same of, or the run is refused
   std::optional<LinkShape> shape = {};  // emulated links
   CpuDeviceOptions device = {};
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share

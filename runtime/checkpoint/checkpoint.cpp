@@ -143,8 +143,8 @@ std::span<const std::byte> Checkpoint::Impl::bytes(Place place, StateField field
   std::span<const std::byte> data;
   try {
     data = file.bytes(file.require(name, stored_type(manifest.dtype), shape));
-  } catch (const ConfigError& e) {
-    damaged(e);
+  } catch (const ConfigError& error) {
+    damaged(error);
   }
   const auto which = static_cast<std::size_t>(field);
   std::atomic<bool>& checked = files[place.file]->checked[place.extent][which];

@@ -24,7 +24,7 @@ struct SmallRun {
   int global_batch = 8, steps = 3;
   double clip_norm = 1e9;  // the norm's partial sums depend on the layout; a factor of one does not
   std::optional<std::uint64_t> order = {};  // adversarial
-  SequenceSource sequences = {};  // of tokens; none: synthetic ones
+  SequenceSource sequences = {};            // of tokens; none: synthetic ones
   bool documents_apart = false;
   // Put around the world of each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
@@ -78,10 +78,9 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
     rank.executor.time_ops = false;
     rank.documents_apart = how.documents_apart;
     rank.executor.on_failure = [&](const std::string& what) { communicator.abort(what); };
-    RankTrainer trainer(graph, small_stack(), *device, cpu_reference_kernels(), communicator, optimizer,
-                        how.sequences ? how.sequences
-                                      : synthetic_sequences(how.model.vocab_size, how.global_batch, 1),
-                        rank);
+    RankTrainer trainer(
+        graph, small_stack(), *device, cpu_reference_kernels(), communicator, optimizer,
+        how.sequences ? how.sequences : synthetic_sequences(how.model.vocab_size, how.global_batch, 1), rank);
     trainer.initialise(random_weights(how.model, 1));
     for (int s = 0; s < how.steps; ++s) {
       const auto report = trainer.step();

@@ -25,6 +25,15 @@ code=$?
 grep -q 'expected 3 ranks' out || fail "a plan for 2 ranks on 3: no word of it"
 [[ ! -e three/steps.jsonl ]] || fail "a refused run leaves a file of steps"
 
+"$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
+  --plan tp2.mbs2 -o other.json >/dev/null || fail "no other plan"
+timeout 60 "$mpiexec" -n 1 "$sextant" run two.json --comm mpi --steps 2 -o mixed \
+  : -n 1 "$sextant" run other.json --comm mpi --steps 2 -o mixed >out 2>&1
+code=$?
+[[ $code -eq 3 ]] || fail "ranks of two plans: exit $code, expected 3"
+grep -q 'rank 1 with a plan' out || fail "ranks of two plans: no word of it"
+[[ ! -e mixed/steps.jsonl ]] || fail "ranks of two plans leave a file of steps"
+
 # Starts a job that would run for hours, sends SIGNAL to one rank in the middle, and waits for the end of the job.
 lose_a_rank() {
   local signal=$1 job rank second
