@@ -48,6 +48,11 @@ std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&);
 // communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
 std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
 
+// GPUs of several processes: NCCL under the collectives of lanes, over a host communicator that starts it and serves
+// calls without a stream. Each rank has GPU `ordinal` of its machine for itself. Throws BackendError with the reason.
+std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, int ordinal);
+std::string nccl_version(std::string& why_none);  // "NCCL 2.28.9"; empty with the reason
+
 // No arithmetic and no threads: a task runs at once, on the caller, and moves its stream's clock with
 // virtual_clock(). Copies take no time. Twin of the simulator.
 std::unique_ptr<Device> make_virtual_device();

@@ -180,13 +180,10 @@ RunResult train(const TrainingRun& run) {
                               fmt::format("{} ranks, as many as were started", world.front()->size()),
                               fmt::format("start it with: mpirun -n {} sextant run ...", ranks)});
   shared.result.first_rank = world.front()->rank() == 0;
-  if (run.cuda && run.mpi)
-    throw ConfigError(
-        Problem{"--comm", "", "mpi", "local",
-                "ranks of several processes on GPUs need NCCL, which this sextant does not drive yet"});
   if (run.cuda)
     for (auto& communicator : world)
-      communicator = share_cuda_device(std::move(communicator), run.cuda->ordinal);
+      communicator = run.mpi ? connect_nccl(std::move(communicator), run.cuda->ordinal)
+                             : share_cuda_device(std::move(communicator), run.cuda->ordinal);
   if (run.shape) {
     const auto fabric = make_fabric(*run.shape, ranks, run.mpi ? 1 : ranks);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);

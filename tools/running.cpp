@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -28,13 +30,23 @@ LinkShape shape_of(const ClusterSpec& c) {
   return shape;
 }
 
-// Ranks of an MPI job that share this machine, as its launcher says: Open MPI, MPICH and Intel MPI, Slurm. All of them
-// when none says so.
+// A number that the launcher of an MPI job gives in the environment under one of these names.
+std::optional<int> launched(std::initializer_list<const char*> names) {
+  for (const char* variable : names)
+    if (const char* value = std::getenv(variable); value && *value >= '0' && *value <= '9')
+      return std::atoi(value);
+  return std::nullopt;
+}
+
+// Ranks of an MPI job that share this machine, and which of them this is: Open MPI, MPICH and Intel MPI, Slurm. All of
+// them, and the first, when none says so.
 int ranks_beside(int world) {
-  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"})
-    if (const char* value = std::getenv(variable))
-      if (const int n = std::atoi(value); n > 0) return std::min(n, world);
-  return world;
+  const int n =
+      launched({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"}).value_or(world);
+  return n > 0 ? std::min(n, world) : world;
+}
+int rank_beside() {
+  return launched({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}).value_or(0);
 }
 
 // What a GPU run cannot do here, with the reason, before anything is read or lowered.
@@ -44,12 +56,16 @@ void require_gpu(const RunningOptions& options) {
         Problem{"--device", "", std::move(found), "cpu, or cuda with a usable GPU", std::move(hint)});
   };
   if (options.shaped) refuse("cuda with --shaped", "emulated links are for CPU ranks");
-  if (options.comm == "mpi")
-    refuse("cuda with --comm mpi", "ranks of several processes on GPUs are not supported yet");
   std::string why;
   const auto gpus = cuda_gpus(why);
   if (gpus.empty()) refuse("cuda", why);
-  if (!gpus.front().refused.empty()) refuse("cuda", gpus.front().refused);
+  const auto own = static_cast<std::size_t>(options.comm == "mpi" ? rank_beside() : 0);
+  if (own >= gpus.size())
+    refuse(fmt::format("cuda with {} ranks or more on this machine", own + 1),
+           fmt::format("it has {} GPU{}, and NCCL wants one for each rank; --comm local shares one",
+                       gpus.size(), gpus.size() == 1 ? "" : "s"));
+  if (!gpus[own].refused.empty()) refuse("cuda", gpus[own].refused);
+  if (options.comm == "mpi" && nccl_version(why).empty()) refuse("cuda with --comm mpi", why);
   if (const std::string missing = cuda_libraries().missing; !missing.empty()) refuse("cuda", missing);
 }
 
@@ -153,7 +169,7 @@ TrainingRun Runnable::training() const {
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
   if (on_gpu())
-    run.cuda = CudaDeviceOptions{};
+    run.cuda = CudaDeviceOptions{.ordinal = run.mpi ? rank_beside() : 0};
   else
     require_memory(graph_, here);
   // Threads of two ranks on one core wait for each other in every matrix product.

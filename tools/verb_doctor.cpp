@@ -45,10 +45,12 @@ Check gpu_backend(const HostMachine& machine) {
   const CudaLibraries libraries = cuda_libraries();
   if (!libraries.missing.empty())
     return {"GPU backend", Status::absent, "cuBLASLt was not found", libraries.missing};
+  const std::string nccl = nccl_version(why);
   return {"GPU backend", Status::ok,
           fmt::format(
-              "{}, {}", libraries.gemm,
-              libraries.attention.empty() ? "attention by own tiles, which are slow" : libraries.attention),
+              "{}, {}, {}", libraries.gemm,
+              libraries.attention.empty() ? "attention by own tiles, which are slow" : libraries.attention,
+              nccl.empty() ? "no NCCL (one GPU at a time)" : nccl),
           libraries.attention.empty() ? "install cuDNN for fast attention" : ""};
 }
 

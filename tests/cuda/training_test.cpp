@@ -2,8 +2,10 @@
 // of every step as on CPU ranks under the same layout, whose own expectation is an independent float64 reference
 // (tests/reference/layouts_test.cpp). Numbers: 1e-10 in fp64, 2e-4 in fp32; bf16 learns the same in the large.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -37,7 +39,7 @@ struct Trained {
 };
 
 struct How {
-  bool gpu = false, reference = true;
+  bool gpu = false, reference = true, nccl = false;  // nccl: of one rank, since there is one GPU
   Dtype dtype = Dtype::fp64;
   int steps = 4, hidden = 64;
 };
@@ -62,7 +64,7 @@ Trained train_small(const std::string& key, const How& how) {
   std::mutex mutex;
   auto world = make_local_world(plan.world());
   if (how.gpu)
-    for (auto& c : world) c = share_cuda_device(std::move(c), 0);
+    for (auto& c : world) c = how.nccl ? connect_nccl(std::move(c), 0) : share_cuda_device(std::move(c), 0);
   run_ranks(world, [&](Communicator& c) {
     CpuDeviceOptions cpu;
     cpu.on_error = [&](const std::string& what) { c.abort(what); };
@@ -124,6 +126,43 @@ TEST_F(CudaTraining, OneRankInEveryFormat) {
 TEST_F(CudaTraining, HeadsThatTheLibraryServes) {
   expect_alike(train_small("mbs4", {.gpu = true, .reference = false, .dtype = Dtype::bf16, .hidden = 256}),
                train_small("mbs4", {.dtype = Dtype::bf16, .hidden = 256}), 3e-2, "heads of 64");
+}
+
+TEST_F(CudaTraining, OneRankUnderNccl) {
+  std::string why;
+  if (nccl_version(why).empty()) GTEST_SKIP() << why;
+  expect_alike(train_small("mbs4", {.gpu = true, .nccl = true}), train_small("mbs4", {}), 1e-10, "NCCL");
+}
+
+TEST_F(CudaTraining, NcclGivesBackWhatOneRankHas) {
+  std::string why;
+  if (nccl_version(why).empty()) GTEST_SKIP() << why;
+  const auto world = connect_nccl(std::move(make_local_world(1).front()), 0);
+  const std::array<int, 1> members = {0};
+  const auto group = world->group(members);
+  const Twin in(Dtype::fp32, 1, 129);
+  const std::array<std::int64_t, 1> counts = {129}, bytes = {129 * 4};
+  const auto enqueue = [](const std::function<void(NativeStream)>& call) {
+    test_gpu()->launch(test_stream(), call);
+    synchronize_gpu();
+  };
+  const auto expect_same = [&](const char* what, auto call) {
+    const Twin out = Twin::poisoned(Dtype::fp32, 1, 129);
+    enqueue([&](NativeStream s) { call(in.on(true).data, out.on(true).data, s); });
+    EXPECT_EQ(to_doubles(out.downloaded().view()), to_doubles(in.downloaded().view())) << what;
+  };
+  expect_same("all_reduce", [&](const void* x, void* y, NativeStream s) {
+    group->all_reduce(x, y, 129, Dtype::fp32, Reduction::sum, s);
+  });
+  expect_same("reduce_scatter", [&](const void* x, void* y, NativeStream s) {
+    group->reduce_scatter(x, y, counts, Dtype::fp32, Reduction::sum, s);
+  });
+  expect_same("all_gather",
+              [&](const void* x, void* y, NativeStream s) { group->all_gather(x, y, bytes, s); });
+  enqueue([&](NativeStream s) {
+    group->abort("the test ends it");
+    EXPECT_THROW(group->barrier(s), Aborted);
+  });
 }
 
 TEST_F(CudaTraining, LayoutsOfEveryKind) {

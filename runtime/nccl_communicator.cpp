@@ -1,0 +1,381 @@
+// GPUs of several processes through NCCL. What is about the host's memory (a call without a stream) goes to the
+// host communicator underneath, which also carries every group's unique id: so NCCL starts however that one was
+// started (mpirun, srun --mpi=pmix).
+//
+// Every communicator is made non-blocking and settled by polling, so that a peer that never comes can be given
+// up. One launch order: a rank enqueues its collectives from one thread in graph order, which is the same on all
+// ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes NCCL (2.26 and later) keep it between communicators.
+//
+// A thread polls NCCL's asynchronous errors; abort() ends the host's side, then every communicator of the process.
+//
+// Sums are NCCL's: the same from run to run for one algorithm and size, but not in rank order.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include "core/error.hpp"
+#include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/library.hpp"
+#include "runtime/backends.hpp"
+#include "runtime/collective_args.hpp"
+
+namespace sextant {
+namespace {
+
+using cuda::check;
+
+constexpr std::chrono::milliseconds kPoll{100};
+constexpr int kOldest = 21400;  // 2.14: the first with non-blocking communicators
+
+struct Nccl {
+  cuda::Library library{"libnccl.so.2"};
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetErrorString) error_string = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) init = nullptr;
+  decltype(&ncclCommGetAsyncError) async_error = nullptr;
+  decltype(&ncclCommFinalize) finalize = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  int version = 0;
+
+  Nccl() {
+    if (!library.found()) return;
+    library.get(get_version, "ncclGetVersion");
+    if (get_version(&version) != ncclSuccess || version < kOldest) return;
+    library.get(error_string, "ncclGetErrorString");
+    library.get(get_unique_id, "ncclGetUniqueId");
+    library.get(init, "ncclCommInitRankConfig");
+    library.get(async_error, "ncclCommGetAsyncError");
+    library.get(finalize, "ncclCommFinalize");
+    library.get(destroy, "ncclCommDestroy");
+    library.get(abort, "ncclCommAbort");
+    library.get(group_start, "ncclGroupStart");
+    library.get(group_end, "ncclGroupEnd");
+    library.get(all_reduce, "ncclAllReduce");
+    library.get(reduce_scatter, "ncclReduceScatter");
+    library.get(reduce, "ncclReduce");
+    library.get(all_gather, "ncclAllGather");
+    library.get(broadcast, "ncclBroadcast");
+    library.get(send, "ncclSend");
+    library.get(recv, "ncclRecv");
+  }
+};
+
+const Nccl& nccl() {
+  static const Nccl functions;
+  return functions;
+}
+
+ncclDataType_t type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp16: return ncclFloat16;
+    case Dtype::bf16: return ncclBfloat16;
+    case Dtype::tf32:
+    case Dtype::fp32: return ncclFloat32;
+    case Dtype::fp64: return ncclFloat64;
+    case Dtype::fp8: break;
+  }
+  throw BackendError(fmt::format("NCCL does not sum {}", name(dtype)));
+}
+
+// The communicators of this process, whether the run was aborted, and the thread that looks for errors.
+class NcclJob {
+ public:
+  NcclJob() : watch_([this] { watch(); }) {}
+  ~NcclJob() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_.notify_all();
+    watch_.join();
+  }
+
+  void add(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    comms_.push_back(comm);
+  }
+  // Whether it is still there to be destroyed; abort() leaves none.
+  bool remove(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    return std::erase(comms_, comm) > 0;
+  }
+  void require_running() {
+    if (!aborted_) return;
+    const std::lock_guard lock(mutex_);
+    throw Aborted(reason_);
+  }
+  void abort(std::string_view reason) noexcept {
+    std::vector<ncclComm_t> comms;
+    {
+      const std::lock_guard lock(mutex_);
+      if (aborted_) return;
+      reason_ = reason;
+      aborted_ = true;
+      comms.swap(comms_);
+    }
+    for (ncclComm_t comm : comms) nccl().abort(comm);
+  }
+
+  // What is under way on a communicator of this process. Throws Aborted once it is gone.
+  ncclResult_t status(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw Aborted(reason_);
+    ncclResult_t status = ncclSuccess;
+    const ncclResult_t asked = nccl().async_error(comm, &status);
+    return asked == ncclSuccess ? status : asked;
+  }
+
+  // Who hears, once, of an error that NCCL found on its own; nobody, when empty.
+  void tell(std::function<void(const std::string& what)> listener) {
+    const std::lock_guard lock(telling_);
+    listener_ = std::move(listener);
+  }
+
+ private:
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!ending_ && !aborted_) {
+      wake_.wait_for(lock, kPoll);
+      for (ncclComm_t comm : comms_) {
+        ncclResult_t status = ncclSuccess;
+        if (const ncclResult_t asked = nccl().async_error(comm, &status); asked != ncclSuccess) status = asked;
+        if (status == ncclSuccess || status == ncclInProgress) continue;
+        lock.unlock();
+        const std::lock_guard telling(telling_);
+        if (listener_) listener_(fmt::format("NCCL: {}", nccl().error_string(status)));
+        return;
+      }
+    }
+  }
+
+  std::mutex mutex_, telling_;
+  std::function<void(const std::string&)> listener_;
+  std::condition_variable wake_;
+  std::vector<ncclComm_t> comms_;
+  std::atomic<bool> aborted_{false};
+  std::string reason_;
+  bool ending_ = false;
+  std::thread watch_;  // last: it uses the others
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::shared_ptr<NcclJob> job, std::unique_ptr<Communicator> host, int ordinal)
+      : job_(std::move(job)), host_(std::move(host)), ordinal_(ordinal) {
+    check(cudaSetDevice(ordinal_), "cudaSetDevice");
+    ncclUniqueId id{};
+    if (host_->rank() == 0) settle(nccl().get_unique_id(&id), "ncclGetUniqueId");
+    host_->broadcast(&id, sizeof id, 0, {});
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t begun = nccl().init(&comm_, host_->size(), id, host_->rank(), &config);
+    if (comm_) job_->add(comm_);
+    try {
+      settle(begun, "ncclCommInitRankConfig");
+    } catch (...) {
+      if (comm_ && job_->remove(comm_)) nccl().abort(comm_);
+      throw;
+    }
+  }
+  ~NcclCommunicator() override {
+    if (listens_) job_->tell({});
+    if (!comm_ || !job_->remove(comm_)) return;
+    try {
+      settle(nccl().finalize(comm_), "ncclCommFinalize");
+      nccl().destroy(comm_);
+    } catch (const BackendError&) {
+      nccl().abort(comm_);
+    }
+  }
+
+  // The run ends on all ranks when NCCL finds an error on its own.
+  void listen() {
+    listens_ = true;
+    job_->tell([this](const std::string& what) { abort(what); });
+  }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  void all_reduce(const void* in, void* out, std::int64_t count, Dtype dtype, Reduction reduction,
+                  NativeStream stream) override {
+    if (!stream.handle) return host_->all_reduce(in, out, count, dtype, reduction, stream);
+    check_all_reduce(in, out, count, dtype);
+    if (count > 0)
+      settle(nccl().all_reduce(in, out, static_cast<std::size_t>(count), type_of(dtype), op_of(reduction),
+                               live(), raw(stream)),
+             "ncclAllReduce");
+  }
+
+  // Shards of one size in one call; of several sizes as a reduction to every rank, launched together.
+  void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
+                      Reduction reduction, NativeStream stream) override {
+    if (!stream.handle) return host_->reduce_scatter(in, out, counts, dtype, reduction, stream);
+    check_reduce_scatter(in, out, counts, dtype, rank(), size());
+    if (const auto count = common(counts)) {
+      if (*count > 0)
+        settle(nccl().reduce_scatter(in, out, static_cast<std::size_t>(*count), type_of(dtype),
+                                     op_of(reduction), live(), raw(stream)),
+               "ncclReduceScatter");
+      return;
+    }
+    together([&] {
+      const auto* from = static_cast<const std::byte*>(in);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t n = counts[static_cast<std::size_t>(r)];
+        if (n > 0)
+          require(nccl().reduce(from, r == rank() ? out : nullptr, static_cast<std::size_t>(n), type_of(dtype),
+                                op_of(reduction), r, live(), raw(stream)),
+                  "ncclReduce");
+        from += n * size_bytes(dtype);
+      }
+    });
+  }
+
+  void all_gather(const void* in, void* out, std::span<const std::int64_t> bytes,
+                  NativeStream stream) override {
+    if (!stream.handle) return host_->all_gather(in, out, bytes, stream);
+    check_all_gather(in, out, bytes, rank(), size());
+    if (const auto n = common(bytes)) {
+      if (*n > 0)
+        settle(nccl().all_gather(in, out, static_cast<std::size_t>(*n), ncclUint8, live(), raw(stream)),
+               "ncclAllGather");
+      return;
+    }
+    together([&] {
+      auto* to = static_cast<std::byte*>(out);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t n = bytes[static_cast<std::size_t>(r)];
+        if (n > 0)
+          require(nccl().broadcast(r == rank() ? in : to, to, static_cast<std::size_t>(n), ncclUint8, r, live(), raw(stream)),
+                  "ncclBroadcast");
+        to += n;
+      }
+    });
+  }
+
+  void broadcast(void* data, std::int64_t bytes, int root, NativeStream stream) override {
+    if (!stream.handle) return host_->broadcast(data, bytes, root, stream);
+    SEXTANT_CHECK(root >= 0 && root < size(), "the root is a rank of the group");
+    if (bytes > 0)
+      settle(nccl().broadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, live(), raw(stream)),
+             "ncclBroadcast");
+  }
+
+  void send(const void* data, std::int64_t bytes, int peer, NativeStream stream) override {
+    if (!stream.handle) return host_->send(data, bytes, peer, stream);
+    check_peer(peer, rank(), size());
+    if (bytes > 0)
+      settle(nccl().send(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)), "ncclSend");
+  }
+  void recv(void* data, std::int64_t bytes, int peer, NativeStream stream) override {
+    if (!stream.handle) return host_->recv(data, bytes, peer, stream);
+    check_peer(peer, rank(), size());
+    if (bytes > 0)
+      settle(nccl().recv(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)), "ncclRecv");
+  }
+
+  void barrier(NativeStream stream) override {
+    if (!stream.handle) return host_->barrier(stream);
+    void* word = cuda::scratch(cuda::stream_of(stream), sizeof(float));
+    settle(nccl().all_reduce(word, word, 1, ncclFloat32, ncclSum, live(), raw(stream)), "ncclAllReduce");
+  }
+
+  std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
+    return std::make_unique<NcclCommunicator>(job_, host_->group(ranks), ordinal_);
+  }
+
+  void abort(std::string_view reason) noexcept override {
+    host_->abort(reason);
+    job_->abort(reason);
+  }
+
+ private:
+  ncclComm_t live() const {  // an aborted one is gone
+    job_->require_running();
+    return comm_;
+  }
+  static cudaStream_t raw(NativeStream stream) { return cuda::stream_of(stream).stream; }
+  static ncclRedOp_t op_of(Reduction reduction) { return reduction == Reduction::max ? ncclMax : ncclSum; }
+  static std::optional<std::int64_t> common(std::span<const std::int64_t> sizes) {
+    const bool one = std::ranges::all_of(sizes, [&](std::int64_t n) { return n == sizes.front(); });
+    return one ? std::optional(sizes.front()) : std::nullopt;
+  }
+
+  void require(ncclResult_t status, const char* call) const {
+    if (status == ncclSuccess || status == ncclInProgress) return;
+    job_->require_running();  // a consequence of an abort is told as such
+    throw BackendError(fmt::format("{}: {}", call, nccl().error_string(status)));
+  }
+
+  // Until NCCL has taken the call; the stream carries it out later.
+  void settle(ncclResult_t status, const char* call) const {
+    require(status, call);
+    while (status == ncclInProgress) {
+      std::this_thread::yield();
+      status = job_->status(comm_);
+      require(status, call);
+    }
+  }
+
+  template <class Calls>
+  void together(Calls calls) const {
+    require(nccl().group_start(), "ncclGroupStart");
+    calls();
+    settle(nccl().group_end(), "ncclGroupEnd");
+  }
+
+  std::shared_ptr<NcclJob> job_;
+  std::unique_ptr<Communicator> host_;
+  int ordinal_ = 0;
+  ncclComm_t comm_ = nullptr;
+  bool listens_ = false;
+};
+
+}  // namespace
+
+std::string nccl_version(std::string& why_none) {
+  const Nccl& library = nccl();
+  if (!library.library.found()) {
+    why_none = library.library.why_not();
+    return "";
+  }
+  const std::string version =
+      fmt::format("NCCL {}.{}.{}", library.version / 10000, library.version / 100 % 100, library.version % 100);
+  if (library.version >= kOldest) return version;
+  why_none = version + " is too old: 2.14 or later is needed";
+  return "";
+}
+
+std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, int ordinal) {
+  std::string why_none;
+  if (nccl_version(why_none).empty()) throw BackendError(why_none);
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  auto world = std::make_unique<NcclCommunicator>(std::make_shared<NcclJob>(), std::move(host), ordinal);
+  world->listen();
+  return world;
+}
+
+}  // namespace sextant

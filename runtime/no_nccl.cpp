@@ -1,0 +1,16 @@
+// Linked instead of the NCCL communicator when CUDA or nccl.h was not found.
+#include "core/error.hpp"
+#include "runtime/backends.hpp"
+
+namespace sextant {
+namespace {
+constexpr const char* kReason = "built without NCCL: install CUDA and nccl.h and configure again";
+}
+
+std::string nccl_version(std::string& why_none) {
+  why_none = kReason;
+  return "";
+}
+std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator>, int) { throw BackendError(kReason); }
+
+}  // namespace sextant
