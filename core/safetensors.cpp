@@ -10,11 +10,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/error.hpp"
+#include "core/mapped_range.hpp"
 
 namespace sextant {
 namespace {
@@ -42,7 +42,7 @@ constexpr std::array<TypeRow, 12> kTypes = {{{StoredType::f64, "F64", 8, Dtype::
 
 const TypeRow& row_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)]; }
 
-// A file descriptor or mapping that closes itself.
+// A file descriptor that closes itself.
 struct Descriptor {
   int fd = -1;
   explicit Descriptor(int opened) : fd(opened) {}
@@ -51,18 +51,6 @@ struct Descriptor {
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
-};
-
-struct Mapping {
-  void* address = nullptr;
-  std::size_t size = 0;
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (address) ::munmap(address, size);
-  }
-  const std::byte* bytes() const { return static_cast<const std::byte*>(address); }
 };
 
 // nlohmann keeps the last of equal keys; a file with two tensors of one name is refused instead.
@@ -198,7 +186,7 @@ std::int64_t StoredTensor::elements() const {
 
 struct SafetensorsFile::Impl {
   std::filesystem::path path;
-  Mapping mapping;
+  MappedRange mapping;
   std::uint64_t data_start = 0;
   std::vector<StoredTensor> tensors;
   std::map<std::string, const StoredTensor*, std::less<>> by_name;
@@ -217,14 +205,13 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_u
   if (size < 8)
     throw ConfigError(
         Problem{file, "size", fmt::format("{} bytes", size), "at least 8 bytes", "the file is truncated"});
-  impl_->mapping.size = size;
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, d.fd, 0);
-  if (address == MAP_FAILED) throw BackendError(system_error("cannot map", impl_->path));
-  impl_->mapping.address = address;
+  impl_->mapping = MappedRange(d.fd, size, impl_->path);
+  if (!impl_->mapping) throw BackendError(system_error("cannot map", impl_->path));
 
   std::uint64_t length = 0;  // little-endian by the format
   for (int i = 7; i >= 0; --i)
-    length = length << 8 | std::to_integer<std::uint64_t>(impl_->mapping.bytes()[i]);
+    length =
+        length << 8 | std::to_integer<std::uint64_t>(impl_->mapping.bytes()[static_cast<std::size_t>(i)]);
   if (length > kLongestHeader)
     throw ConfigError(Problem{file, "header length", fmt::format("{} bytes", length),
                               fmt::format("at most {} bytes", kLongestHeader),
@@ -236,7 +223,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_u
   impl_->data_start = 8 + length;
   const std::uint64_t data_bytes = size - impl_->data_start;
 
-  const auto* text = reinterpret_cast<const char*>(impl_->mapping.bytes()) + 8;
+  const auto* text = reinterpret_cast<const char*>(impl_->mapping.bytes().data()) + 8;
   const nlohmann::json header = parse_header({text, length}, file);
   std::vector<Problem> problems;
   for (const auto& [key, entry] : header.items()) {
@@ -293,7 +280,7 @@ const StoredTensor& SafetensorsFile::require(std::string_view tensor, std::optio
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& t) const {
-  return {impl_->mapping.bytes() + impl_->data_start + t.begin, t.end - t.begin};
+  return impl_->mapping.bytes().subspan(impl_->data_start + t.begin, t.end - t.begin);
 }
 
 struct SafetensorsWriter::Impl {

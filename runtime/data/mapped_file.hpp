@@ -5,25 +5,22 @@
 #include <filesystem>
 #include <span>
 
+#include "core/mapped_range.hpp"
+
 namespace sextant {
 
 class MappedFile {
  public:
   // Throws ConfigError when it cannot be read, or has not `expected_bytes`.
   MappedFile(const std::filesystem::path&, std::size_t expected_bytes);
-  ~MappedFile();
-  MappedFile(MappedFile&&) noexcept;
-  MappedFile& operator=(MappedFile&&) noexcept;
-
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::span<const std::byte> bytes() const { return range_.bytes(); }
   template <class T>
   const T* as() const {
-    return reinterpret_cast<const T*>(data_);
+    return reinterpret_cast<const T*>(range_.bytes().data());
   }  // a map begins at a page
 
  private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  MappedRange range_;
 };
 
 }  // namespace sextant

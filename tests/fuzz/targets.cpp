@@ -1,20 +1,32 @@
 #include "tests/fuzz/targets.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
 #include <nlohmann/json.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "core/cluster_spec.hpp"
 #include "core/csv.hpp"
+#include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
 #include "core/parallel_plan.hpp"
 #include "core/plan_file.hpp"
 #include "core/run_row.hpp"
+#include "core/safetensors.hpp"
 #include "core/stack_spec.hpp"
 #include "core/topology.hpp"
 #include "core/work.hpp"
 #include "runtime/checkpoint/manifest.hpp"
+#include "runtime/data/block_encoder.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
-#include "runtime/data/data_index.hpp"
+#include "runtime/data/data_set.hpp"
+#include "runtime/data/sentencepiece_tokenizer.hpp"
+#include "runtime/data/utf8.hpp"
 #include "runtime/weights/weight_index.hpp"
 
 namespace sextant::fuzz {
@@ -183,6 +195,121 @@ void data_index(std::string_view text) {
   if (!accepts([&] { index = parse_json(text, "fuzz").get<DataIndex>(); })) return;
   SEXTANT_CHECK(validate(index).empty(), "an unlawful index was accepted");
   check_round_trip(index);
+}
+
+namespace {
+
+// A file in memory, for parsers that read files.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    SEXTANT_CHECK(fd_ >= 0 && ::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()),
+                  "a file in memory");
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+void safetensors(std::string_view bytes) {
+  const MemoryFile file(bytes);
+  std::optional<SafetensorsFile> read;
+  if (!accepts([&] { read.emplace(file.path()); })) return;
+  std::size_t all = 0;
+  for (const StoredTensor& t : read->tensors()) {
+    const auto data = read->bytes(t);
+    SEXTANT_CHECK(static_cast<std::int64_t>(data.size()) == t.elements() * size_bytes(t.type), "its shape");
+    SEXTANT_CHECK(std::ranges::count_if(data, [](std::byte b) { return b == std::byte{}; }) >= 0, "readable");
+    SEXTANT_CHECK(read->find(t.name) == &t, "found by its name");
+    all += data.size();
+  }
+  SEXTANT_CHECK(all + 8 <= bytes.size(), "more data than file");
+  if (const auto extents = read->metadata().find("extents"); extents != read->metadata().end())
+    accepts([&] { (void)parse_extents(extents->second, "fuzz"); });
+}
+
+void sentencepiece(std::string_view bytes) {
+  if (!sentencepiece_available()) return;
+  std::optional<Tokenizer> tokenizer;
+  if (!accepts([&] { tokenizer.emplace(parse_sentencepiece(bytes, "fuzz")); })) return;
+  const std::string text = replace_invalid_utf8(bytes.substr(0, 200)) + " as words  and more";
+  std::vector<std::int32_t> ids = tokenizer->encode(text);
+  for (const std::int32_t id : ids)
+    SEXTANT_CHECK(id >= 0 && id < tokenizer->vocab_size(), "an id beyond the vocabulary");
+  (void)tokenizer->decode(ids);
+}
+
+void token_shard(std::string_view bytes) {
+  if (bytes.empty()) return;
+  static const std::filesystem::path folder = [] {
+    std::string pattern = (std::filesystem::temp_directory_path() / "sextant-fuzz-XXXXXX").string();
+    SEXTANT_CHECK(::mkdtemp(pattern.data()), "a folder");
+    return std::filesystem::path(pattern);
+  }();
+  const std::size_t documents = std::min<std::size_t>(1 + static_cast<unsigned char>(bytes[0]) % 8,
+                                                      (bytes.size() - 1) / sizeof(std::uint64_t));
+  if (documents == 0) return;
+  const std::string_view ends = bytes.substr(1, documents * sizeof(std::uint64_t)),
+                         words = bytes.substr(1 + ends.size())
+                                     .substr(0, (bytes.size() - 1 - ends.size()) / 2 * 2);
+  if (words.empty()) return;
+  const std::filesystem::path place = folder / std::to_string(::getpid());
+  write_file_atomic(place.string() + ".documents", ends);
+  write_file_atomic(place.string() + ".tokens", words);
+  const DataShard shard{place.filename().string(), static_cast<std::int64_t>(words.size() / 2),
+                        static_cast<std::int64_t>(documents), "", ""};
+  std::optional<TokenRow> row;
+  if (!accepts([&] { row.emplace(folder, std::vector{shard, shard}, 2, 300); })) return;
+  std::int64_t last = 0;
+  const bool sound = accepts([&] {
+    row->for_each_document([&](std::int64_t begin, std::int64_t end) {
+      SEXTANT_CHECK(begin == last && end > begin && end <= row->tokens(), "documents one behind the other");
+      last = end;
+    });
+  });
+  std::int64_t begun = 0;
+  for (std::int64_t first = 0; first < row->tokens(); first += 5)
+    accepts([&] {
+      const std::int64_t end = std::min(first + 5, row->tokens());
+      row->documents_begun_in(first, end, [&](std::int64_t begin) {
+        SEXTANT_CHECK(begin >= first && begin < end, "a document of another window");
+        ++begun;
+      });
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(end - first));
+      row->read(first, tokens);
+    });
+  SEXTANT_CHECK(!sound || begun == 2 * static_cast<std::int64_t>(documents), "every document begins once");
+}
+
+void text_documents(std::string_view bytes) {
+  if (bytes.empty()) return;
+  const auto how = static_cast<unsigned char>(bytes[0]);
+  const MemoryFile file(bytes.substr(1));
+  TextInput input{file.path(), static_cast<std::int64_t>(bytes.size() - 1), 0, how % 2 == 1};
+  PrepareOptions options;
+  options.unit = static_cast<DocumentUnit>(how / 2 % 3);
+  options.bad_text = static_cast<BadText>(how / 6 % 3);
+  const Tokenizer tokenizer = byte_tokenizer();
+  const std::vector<TextInput> inputs = {input};
+  accepts([&] {
+    TextReader reader(inputs, options.unit, tokenizer);
+    const BlockEncoder encoder(tokenizer, options);
+    while (const auto block = reader.next()) {
+      const EncodedBlock out = encoder.encode(*block);
+      const std::size_t tokens =
+          std::accumulate(out.parts.begin(), out.parts.end(), std::size_t{0},
+                          [](std::size_t sum, const EncodedPart& p) { return sum + p.tokens; });
+      SEXTANT_CHECK(tokens == out.ids.size(), "tokens of no document");
+      std::string text = tokenizer.decode(out.ids);
+      SEXTANT_CHECK(valid_utf8_prefix(text) == text.size(), "what is no text became tokens");
+    }
+  });
 }
 
 }  // namespace sextant::fuzz

@@ -20,8 +20,12 @@ void manifest(std::string_view text);  // of a checkpoint, behind its digest
 void tokenizer_json(std::string_view text);
 void tiktoken_ranks(std::string_view text);
 void data_index(std::string_view text);
-void weight_index(std::string_view text);  // of a sharded checkpoint
-void set_path(std::string_view text);      // KEY=VALUE of --set, on a cluster
+void safetensors(std::string_view bytes);     // a whole file
+void sentencepiece(std::string_view bytes);   // a tokenizer.model
+void token_shard(std::string_view bytes);     // a byte: how many documents; their ends; tokens
+void text_documents(std::string_view bytes);  // a byte: unit, JSONL, --bad-text; then a file of text
+void weight_index(std::string_view text);     // of a sharded checkpoint
+void set_path(std::string_view text);         // KEY=VALUE of --set, on a cluster
 
 struct Target {
   std::string_view name;
@@ -40,6 +44,10 @@ inline constexpr std::array kTargets = {
     Target{"tokenizer_json", tokenizer_json},
     Target{"tiktoken_ranks", tiktoken_ranks},
     Target{"data_index", data_index},
+    Target{"safetensors", safetensors},
+    Target{"sentencepiece", sentencepiece},
+    Target{"token_shard", token_shard},
+    Target{"text_documents", text_documents},
     Target{"manifest", manifest},
     Target{"weight_index", weight_index},
 };
