@@ -34,25 +34,25 @@ TEST(MappedRange, IsTheFile) {
   EXPECT_FALSE(MappedRange(-1, 5, "none"));
 }
 
+[[noreturn]] void touch_what_is_cut(const std::filesystem::path& path, const std::filesystem::path& kept) {
+  for (int i = 0; i < 3; ++i) (void)map(path);  // forgotten again
+  const MappedRange before = map(kept), range = map(path), behind = map(kept);
+  if (::truncate(path.c_str(), 0) != 0 || at(before, 3) != 't' || at(behind, 3) != 't') ::_exit(9);
+  ::_exit(at(range, 10000) == 'x' ? 8 : 7);
+}
+
+[[noreturn]] void fail_elsewhere(const std::filesystem::path& kept) {
+  const MappedRange range = map(kept);
+  ::raise(SIGBUS);
+  ::_exit(at(range, 0));
+}
+
 TEST(MappedRangeDeathTest, AFileThatIsCutIsNamed) {
   const TempDir folder;
   const auto path = folder.write("cut", std::string(20000, 'x')), kept = folder.write("kept", "kept");
-  EXPECT_EXIT(
-      {
-        for (int i = 0; i < 3; ++i) (void)map(path);  // forgotten again
-        const MappedRange before = map(kept), range = map(path), behind = map(kept);
-        if (::truncate(path.c_str(), 0) != 0 || at(before, 3) != 't' || at(behind, 3) != 't') ::_exit(9);
-        ::_exit(at(range, 10000) == 'x' ? 8 : 7);
-      },
-      ::testing::ExitedWithCode(3), "sextant: .*/cut: can no longer be read: the disk fails");
-  EXPECT_EXIT(
-      {
-        const MappedRange range = map(kept);
-        ::raise(SIGBUS);
-        ::_exit(at(range, 0));
-      },
-      ::testing::KilledBySignal(SIGBUS), "")
-      << "control: of no file";
+  EXPECT_EXIT(touch_what_is_cut(path, kept), ::testing::ExitedWithCode(3),
+              "sextant: .*/cut: can no longer be read: the disk fails");
+  EXPECT_EXIT(fail_elsewhere(kept), ::testing::KilledBySignal(SIGBUS), "") << "control: of no file";
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 
 #include "core/cluster_spec.hpp"
 #include "core/csv.hpp"
-#include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
 #include "core/parallel_plan.hpp"
@@ -28,6 +27,7 @@
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 #include "runtime/data/utf8.hpp"
 #include "runtime/weights/weight_index.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace sextant::fuzz {
 namespace {
@@ -247,11 +247,7 @@ void sentencepiece(std::string_view bytes) {
 
 void token_shard(std::string_view bytes) {
   if (bytes.empty()) return;
-  static const std::filesystem::path folder = [] {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sextant-fuzz-XXXXXX").string();
-    SEXTANT_CHECK(::mkdtemp(pattern.data()), "a folder");
-    return std::filesystem::path(pattern);
-  }();
+  static const TempDir folder;
   const std::size_t documents = std::min<std::size_t>(1 + static_cast<unsigned char>(bytes[0]) % 8,
                                                       (bytes.size() - 1) / sizeof(std::uint64_t));
   if (documents == 0) return;
@@ -259,13 +255,16 @@ void token_shard(std::string_view bytes) {
                          words = bytes.substr(1 + ends.size())
                                      .substr(0, (bytes.size() - 1 - ends.size()) / 2 * 2);
   if (words.empty()) return;
-  const std::filesystem::path place = folder / std::to_string(::getpid());
-  write_file_atomic(place.string() + ".documents", ends);
-  write_file_atomic(place.string() + ".tokens", words);
+  const auto place = folder.path() / std::to_string(::getpid());
+  const auto of_ends = folder.write(place.filename().string() + ".documents", ends),
+             of_words = folder.write(place.filename().string() + ".tokens", words);
   const DataShard shard{place.filename().string(), static_cast<std::int64_t>(words.size() / 2),
                         static_cast<std::int64_t>(documents), "", ""};
   std::optional<TokenRow> row;
-  if (!accepts([&] { row.emplace(folder, std::vector{shard, shard}, 2, 300); })) return;
+  const bool opened = accepts([&] { row.emplace(folder.path(), std::vector{shard, shard}, 2, 300); });
+  std::filesystem::remove(of_ends),
+      std::filesystem::remove(of_words);  // mapped; a file that is replaced waits for the disk
+  if (!opened) return;
   std::int64_t last = 0;
   const bool sound = accepts([&] {
     row->for_each_document([&](std::int64_t begin, std::int64_t end) {
