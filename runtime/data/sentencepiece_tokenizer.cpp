@@ -6,15 +6,16 @@
 
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
+#include <tbb/enumerable_thread_specific.h>
 
 #include "core/error.hpp"
+#include "runtime/data/byte_pairs.hpp"
 
 namespace sextant {
 namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-constexpr std::size_t kPiece = 4096;
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, how pieces spell a space
 
 [[noreturn]] void failed(const std::string& file, const sentencepiece::util::Status& status) {
@@ -43,34 +44,44 @@ bool parts_at_words(const SentencePieceProcessor& model) {
   return encode(model, "a a") == twice;
 }
 
-std::optional<TextCut> last_word(std::string_view text) {
-  const auto word = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  };
-  for (std::size_t at = text.size(); at-- > 2;)
-    if (text[at - 1] == ' ' && word(text[at]) && word(text[at - 2])) return TextCut{at - 1, 1};
-  return {};
+bool graph(char c) { return c > ' ' && c < 0x7f; }  // of ASCII, which normalisation leaves as it is
+
+// A space at which a text may be divided; `space` is its place.
+bool parts_words(std::string_view text, std::size_t space) {
+  return space > 0 && space + 1 < text.size() && text[space] == ' ' && graph(text[space - 1]) &&
+         graph(text[space + 1]);
 }
 
-// The library takes more than linear time and memory for a long text, so that it is given pieces where words part.
-void encode_pieces(const SentencePieceProcessor& model, std::string_view text,
-                   std::vector<std::int32_t>& out) {
-  const auto add = [&](std::string_view piece) {
-    const auto ids = encode(model, piece);
-    out.insert(out.end(), ids.begin(), ids.end());
-  };
-  for (std::size_t piece = kPiece; text.size() > piece;) {
-    const auto cut = last_word(text.substr(0, piece));
-    if (!cut) {
-      piece *= 2;
-      continue;
+// Where words part, a text is given to the library word by word: most of them it has seen before.
+class WordEncoder {
+ public:
+  explicit WordEncoder(std::shared_ptr<const SentencePieceProcessor> model) : model_(std::move(model)) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& out) const {
+    PieceCache& cache = caches_.local();
+    for (std::size_t from = 0; from <= text.size();) {
+      std::size_t end = text.find(' ', from + 1);
+      while (end < text.size() && !parts_words(text, end)) end = text.find(' ', end + 1);
+      end = std::min(end, text.size());
+      add(text.substr(from, end - from), cache, out);
+      from = end + 1;
     }
-    add(text.substr(0, cut->end));
-    text.remove_prefix(cut->end + cut->skip);
-    piece = kPiece;
   }
-  add(text);
-}
+
+ private:
+  void add(std::string_view piece, PieceCache& cache, std::vector<std::int32_t>& out) const {
+    const std::vector<std::int32_t>* known = cache.find(piece);
+    if (known) {
+      out.insert(out.end(), known->begin(), known->end());
+      return;
+    }
+    const auto ids = sextant::encode(*model_, piece);
+    out.insert(out.end(), ids.begin(), ids.end());
+    cache.keep(piece, ids);
+  }
+  std::shared_ptr<const SentencePieceProcessor> model_;
+  mutable tbb::enumerable_thread_specific<PieceCache> caches_;
+};
 
 }  // namespace
 
@@ -84,10 +95,11 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
   if (model->eos_id() >= 0) info.eos = model->eos_id();
   info.source = file;
   const bool words = parts_at_words(*model);
+  const auto by_words = words ? std::make_shared<const WordEncoder>(model) : nullptr;
   const std::vector<int> word_before = words ? encode(*model, "a") : std::vector<int>();
   return {std::move(info),
-          [model, words](std::string_view text, std::vector<std::int32_t>& out) {
-            if (words) return encode_pieces(*model, text, out);
+          [model, by_words](std::string_view text, std::vector<std::int32_t>& out) {
+            if (by_words) return by_words->encode(text, out);
             const auto ids = encode(*model, text);
             out.insert(out.end(), ids.begin(), ids.end());
           },
@@ -103,7 +115,9 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
             return text;
           },
           [words](std::string_view text) -> std::optional<TextCut> {
-            return words ? last_word(text) : std::nullopt;
+            for (std::size_t at = text.size(); words && at-- > 0;)
+              if (parts_words(text, at)) return TextCut{at, 1};
+            return {};
           }};
 }
 
