@@ -74,6 +74,13 @@ void forget(const std::byte* data) {
 
 }  // namespace
 
+void let_go(std::span<const std::byte> mapped) {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t begin = (at + page - 1) / page * page, end = (at + mapped.size()) / page * page;
+  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 MappedRange::MappedRange(int fd, std::size_t size, const std::filesystem::path& path) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (address == MAP_FAILED) return;

@@ -25,4 +25,8 @@ class MappedRange {
   std::size_t size_ = 0;
 };
 
+// What has been read of a mapped file need not stay in this process's memory: the whole pages within are let go, and come
+// back when they are touched.
+void let_go(std::span<const std::byte> mapped);
+
 }  // namespace sextant

@@ -19,6 +19,11 @@ double checkpoint_GB(const Job& job) {
   return static_cast<double>(checkpoint_size(job.model, job.training, job.stack).total().v) / 1e9;
 }
 
+// What each rank holds in host memory while it saves beside training, beyond the predicted memory.
+double staging_GiB(const Job& job, const ParallelPlan& plan) {
+  return gib(checkpoint_size(job.model, job.training, job.stack).total()) / plan.world();
+}
+
 }  // namespace
 
 void add_goodput_options(CLI::App& app, GoodputOptions& o) {
@@ -73,12 +78,16 @@ std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step,
   const std::string size = gb >= 1000 ? fmt::format("{:.2f} TB", gb / 1000) : fmt::format("{:.2f} GB", gb);
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
   return fmt::format(
-      "checkpoints: {} in {}, pausing {}; a failure every {}, restarts of {}: save every {} steps ({}); "
+      "checkpoints: {} in {}, pausing {}{}; a failure every {}, restarts of {}: save every {} steps ({}); "
       "goodput {:.2f} % "
       "({:.2f} % saving, {:.2f} % redone, {:.2f} % restarting), {:.0f} lasting tokens/s",
-      size, duration(g->save_s), duration(g->pause_s), duration(g->job_mtbf_s),
-      duration(failure_model(job, plan.world(), kind)->restart.v), g->interval_steps, duration(g->interval_s),
-      100 * g->goodput, 100 * split.saving, 100 * split.redone, 100 * split.restarting, g->tokens_per_s);
+      size, duration(g->save_s), duration(g->pause_s),
+      kind == SaveKind::blocking
+          ? ""
+          : fmt::format(" while each rank copies {:.2f} GiB to host memory", staging_GiB(job, plan)),
+      duration(g->job_mtbf_s), duration(failure_model(job, plan.world(), kind)->restart.v), g->interval_steps,
+      duration(g->interval_s), 100 * g->goodput, 100 * split.saving, 100 * split.redone,
+      100 * split.restarting, g->tokens_per_s);
 }
 
 void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& plan, Seconds step,
@@ -90,11 +99,17 @@ void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& 
     return;
   }
   const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
-  j["goodput"] = {{"share", g->goodput},          {"tokens_per_s", g->tokens_per_s},
-                  {"interval_s", g->interval_s},  {"interval_steps", g->interval_steps},
-                  {"save_s", g->save_s},          {"pause_s", g->pause_s},
-                  {"job_mtbf_s", g->job_mtbf_s},  {"saving_share", split.saving},
-                  {"redone_share", split.redone}, {"restarting_share", split.restarting}};
+  j["goodput"] = {{"share", g->goodput},
+                  {"tokens_per_s", g->tokens_per_s},
+                  {"interval_s", g->interval_s},
+                  {"interval_steps", g->interval_steps},
+                  {"save_s", g->save_s},
+                  {"pause_s", g->pause_s},
+                  {"job_mtbf_s", g->job_mtbf_s},
+                  {"saving_share", split.saving},
+                  {"redone_share", split.redone},
+                  {"restarting_share", split.restarting},
+                  {"staging_GiB", kind == SaveKind::blocking ? 0 : staging_GiB(job, plan)}};
 }
 
 }  // namespace sextant

@@ -133,6 +133,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     adopt_data(app, folder.checkpoint()->manifest().data, o.data);
   }
   if (o.running.plan.empty() && o.checkpoints.resume) o.running.plan = folder.own_plan();
+  if (o.running.plan.empty() && o.checkpoints.resume)
+    throw UsageError(
+        fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
   if (o.running.plan.empty())
     throw UsageError(
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "

@@ -14,6 +14,7 @@
 
 #include "core/digest.hpp"
 #include "core/file_io.hpp"
+#include "core/mapped_range.hpp"
 #include "core/safetensors.hpp"
 #include "runtime/checkpoint/file_header.hpp"
 #include "runtime/checkpoint/run_folder.hpp"
@@ -174,13 +175,15 @@ void Checkpoint::Impl::read(StateField field, const ModelSlice& slice, ElementRa
       if (there.row >= w.row + w.rows) break;
       const Extent both = intersection(w, there);
       if (both.elements() == 0) continue;
-      const std::byte* from = bytes(place, field).data();
+      const auto stored_bytes = bytes(place, field);
+      const std::byte* from = stored_bytes.data();
       for (std::int64_t r = both.row; r < both.row + both.rows; ++r) {
         const std::int64_t source = (r - there.row) * there.cols + both.col - there.col;
         const std::int64_t target = wanted.begin - range.begin + (r - w.row) * w.cols + both.col - w.col;
         std::memcpy(out.data() + target * element, from + source * element,
                     static_cast<std::size_t>(both.cols * element));
       }
+      let_go(stored_bytes);
     }
   }
 }
@@ -236,7 +239,7 @@ void Checkpoint::verify() const {
     impl_->opened(f);
     for (std::size_t e = 0; e < file.extents.size(); ++e)
       for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
-        impl_->bytes({f, e}, field);
+        let_go(impl_->bytes({f, e}, field));
   }
 }
 

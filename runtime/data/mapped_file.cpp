@@ -19,8 +19,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, std::size_t expected_b
   };
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    refuse("", errno == ENOENT ? "no such file" : fmt::format("cannot be read: {}", std::strerror(errno)),
-           "");
+    refuse(errno == ENOENT ? "no such file" : std::strerror(errno), "a file of tokens that can be read", "");
   struct stat status {};
   const bool known = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
   const auto size = static_cast<std::size_t>(known ? status.st_size : 0);
@@ -31,7 +30,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, std::size_t expected_b
   if (size != expected_bytes)
     refuse(fmt::format("{} bytes", size), fmt::format("{} bytes, as the index says", expected_bytes),
            size < expected_bytes ? "it was cut, or belongs to another index" : "it belongs to another index");
-  if (size > 0 && !range_) refuse("", fmt::format("cannot be mapped: {}", std::strerror(error)), "");
+  if (size > 0 && !range_) refuse(std::strerror(error), "a file that can be mapped", "");
 }
 
 }  // namespace sextant

@@ -33,12 +33,12 @@ bool named(const fs::path& path, std::initializer_list<const char*> extensions) 
 TextInput describe(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (!fs::exists(status)) refuse(path.string(), "", "no such file");
+  if (!fs::exists(status)) refuse(path.string(), "no such file", "a text file");
   if (!fs::is_regular_file(status)) refuse(path.string(), "no regular file", "a text file");
   TextInput input{.path = path, .jsonl = named(path, {".jsonl", ".ndjson"})};
   input.bytes = static_cast<std::int64_t>(fs::file_size(path, error));
   const auto modified = fs::last_write_time(path, error);
-  if (error) refuse(path.string(), "", fmt::format("cannot be read: {}", error.message()));
+  if (error) refuse(path.string(), error.message(), "a file that can be read");
   const auto since_epoch = std::chrono::file_clock::to_sys(modified).time_since_epoch();
   input.modified_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count();
   return input;
@@ -117,7 +117,7 @@ struct TextReader::File {
   gzFile gz;
   std::string name;
   explicit File(const fs::path& path) : gz(::gzopen(path.c_str(), "rbe")), name(path.string()) {
-    if (!gz) refuse(name, "", fmt::format("cannot be read: {}", std::strerror(errno)));
+    if (!gz) refuse(name, std::strerror(errno), "a file that can be read");
     ::gzbuffer(gz, 1U << 18);
   }
   ~File() { ::gzclose(gz); }
@@ -133,7 +133,7 @@ struct TextReader::File {
   [[noreturn]] void failed() {
     int code = 0;
     const std::string why = ::gzerror(gz, &code);
-    refuse(name, "", fmt::format("cannot be read: {}", code == Z_ERRNO ? std::strerror(errno) : why));
+    refuse(name, code == Z_ERRNO ? std::strerror(errno) : why, "a file that can be read to its end");
   }
 };
 

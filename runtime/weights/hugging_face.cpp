@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "core/json_io.hpp"
+#include "core/mapped_range.hpp"
 #include "core/model_files.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
@@ -152,6 +153,9 @@ struct HuggingFaceFolder::Impl {
                                                 s.first_col + static_cast<std::int64_t>(c)),
                                     "finite numbers", "the checkpoint is damaged, or its training diverged"});
     }
+    const auto stride = static_cast<std::size_t>(s.model_cols) * size;
+    let_go(bytes.subspan(static_cast<std::size_t>(s.first_row) * stride,
+                         static_cast<std::size_t>(s.real_rows()) * stride));
   }
 
   // A tensor that the model does not have.

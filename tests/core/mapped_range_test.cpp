@@ -23,6 +23,18 @@ MappedRange map(const std::filesystem::path& path) {
 
 char at(const MappedRange& range, std::size_t i) { return static_cast<char>(range.bytes()[i]); }
 
+TEST(MappedRange, ComesBackWhenItWasLetGo) {
+  const TempDir folder;
+  std::string text(100'000, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
+  const MappedRange range = map(folder.write("file", text));
+  for (const auto& [begin, size] :
+       {std::pair{0UL, 100'000UL}, {5UL, 3UL}, {5000UL, 60'000UL}, {100'000UL, 0UL}}) {
+    let_go(range.bytes().subspan(begin, size));
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(range.bytes().data()), text.size()), text);
+  }
+}
+
 TEST(MappedRange, IsTheFile) {
   const TempDir folder;
   MappedRange one = map(folder.write("one", "first")), other = map(folder.write("other", "second"));

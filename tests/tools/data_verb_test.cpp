@@ -107,7 +107,21 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
   usage({"data", "text.txt", "--check", "tokens"}, {"--check"});
   usage({"data", "text.txt", "--tokenizer", "bytes", "--out", "x", "--document", "page"},
         {"--document", "file, paragraph, line"});
-  bad_file({"data", "absent.txt", "--tokenizer", "bytes", "--out", "x"}, {"absent.txt", "no such file"});
+  bad_file({"data", "absent.txt", "--tokenizer", "bytes", "--out", "x"},
+           {"absent.txt", "found no such file"});
+  // Storage that fails while it is read: the kernel's own file of that kind, and an archive that was cut.
+  bad_file({"data", "/proc/self/mem", "--tokenizer", "bytes", "--out", "x"}, {"mem", "Input/output error"});
+  write("cut.txt.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3\xcb", 11));
+  bad_file({"data", "cut.txt.gz", "--tokenizer", "bytes", "--out", "x"},
+           {"cut.txt.gz", "unexpected end", "to its end"});
+  write("empty.txt", std::string());
+  bad_file({"data", "empty.txt", "--tokenizer", "bytes", "--out", "x"}, {"empty.txt", "no text"});
+  write("binary.txt", std::string("\x7f"
+                                  "ELF\0\1",
+                                  6));
+  bad_file({"data", "binary.txt", "--tokenizer", "bytes", "--out", "x"},
+           {"binary.txt:1", "a NUL byte", "binary file"});
+  EXPECT_FALSE(fs::exists("x") || fs::exists("x.partial")) << "nothing is left of what was refused";
   bad_file({"data", "text.txt", "--tokenizer", "plan.json", "--out", "x"}, {"plan.json", "pre_tokenizer"});
   write("bad.txt", std::string("fine\nnot \xff fine\n"));
   bad_file({"data", "bad.txt", "--tokenizer", "bytes", "--out", "x"}, {"bad.txt:2", "0xff", "UTF-8"});

@@ -167,6 +167,7 @@ TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
 TEST_F(RunCheckpoints, WhatIsRefused) {
   good({"two.json", "--steps", "2", "-o", "run"});
   usage({"run", "two.json", "--resume"}, {"add -o DIR"});
+  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "no run to go on with"});
   usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
   usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
   usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume goes on with it"});
