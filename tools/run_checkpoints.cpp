@@ -146,7 +146,8 @@ void RunFolder::begin() {
   save_plan_file(folder_ / "plan.json", save_.plan);
 }
 
-void RunFolder::add_step(const std::string& line) {
+void RunFolder::add_step(const std::string& line, Seconds step) {
+  if (step.v > 0) step_ = step;
   if (steps_fd_ < 0) return;
   const std::string whole = line + '\n';
   if (::write(steps_fd_, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size()))
@@ -180,13 +181,14 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.plan = plan;
   save_.seed = seed;
   save_.before_commit = [this] { sync(); };
-  save_.on_event = [tell = std::move(tell)](const SaveEvent& e) {
+  save_.on_event = [this, tell = std::move(tell)](const SaveEvent& e) {
     if (!e.error.empty())
       std::cerr << fmt::format("sextant run: checkpoint of step {}: {}\n", e.step, e.error);
     if (e.committed)
       tell(fmt::format(
-          "checkpoint of step {}: {:.1f} MiB in {:.2f} s beside training, which stood still for {:.4f} s",
-          e.step, static_cast<double>(e.bytes) / (1 << 20), e.writing.v, e.pause.v));
+          "checkpoint of step {}: {:.1f} MiB in {:.2f} s beside training, which stood still for {:.4f} s{}",
+          e.step, static_cast<double>(e.bytes) / (1 << 20), e.writing.v, e.pause.v,
+          step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
   };
   save_.on_problem = [](const std::string& what) {
     std::cerr << fmt::format("sextant run: {}; training goes on\n", what);

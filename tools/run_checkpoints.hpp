@@ -48,8 +48,8 @@ class RunFolder {
   // run that goes on finds it in checkpoint()->manifest().data.
   void keep_data(std::function<std::string(std::int64_t step)> data) { save_.data = std::move(data); }
 
-  // A line of steps.jsonl; of MPI ranks only the first has any.
-  void add_step(const std::string& line);
+  // A line of steps.jsonl, of a step that took so long; of MPI ranks only the first has any.
+  void add_step(const std::string& line, Seconds step = {});
   // Why the run was to end before its last step; empty when it was not these.
   std::string end_reason() const { return reason_; }
   bool saves() const { return !folder_.empty() && !flags_.no_save; }
@@ -67,6 +67,7 @@ class RunFolder {
   bool made_ = false;  // the folder was not there before
   CheckpointOptions save_;
   std::string reason_;
+  Seconds step_;  // how long the last one took
   int steps_fd_ = -1;
 };
 

@@ -75,7 +75,7 @@ class StepLog {
                  {"skipped", r.skipped}};
     if (r.save_pause.v > 0) line["save_pause_s"] = r.save_pause.v;
     steps_.push_back(line);
-    folder_.add_step(line.dump());
+    folder_.add_step(line.dump(), r.duration);
   }
   void add_evaluation(const Json& line, const std::string& text) {
     tell(text);

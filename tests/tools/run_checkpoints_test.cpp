@@ -52,7 +52,10 @@ class RunCheckpoints : public BadInput {
 
 TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   good({"two.json", "--steps", "6", "-o", "whole"});
-  good({"two.json", "--steps", "4", "-o", "halves"});
+  const Outcome half = run({"two.json", "--steps", "4", "-o", "halves"});
+  EXPECT_EQ(half.code, ExitCode::ok) << half.err;
+  EXPECT_NE(half.out.find("beside training, which stood still for"), std::string::npos) << half.out;
+  EXPECT_NE(half.out.find(" % of a step"), std::string::npos) << half.out;
   EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4}));
   good({"-o", "halves", "--resume", "--steps", "6"});
   EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4, 6}));

@@ -273,7 +273,7 @@ TEST_F(DataSets, BadTextsAreNamed) {
   says(refusal({write("late.txt", long_one + "\xff\n")}),
        {"late.txt:" + std::to_string(std::count(long_one.begin(), long_one.end(), '\n') + 1)});
   const std::string packed = write("cut.txt.gz", "\x1f\x8b\x08 this is no gzip");
-  says(refusal({packed}), {"cut.txt.gz", "unexpected end of file"});
+  says(refusal({packed}), {"cut.txt.gz", "unknown header flags", "to its end"});
   PrepareOptions all_held;
   all_held.validation_fraction = 0.999;
   says(refusal({write("one.txt", "one document")}, all_held), {"held out", "--document paragraph"});
