@@ -44,6 +44,9 @@ class Rules {
   }
   std::vector<Problem> take() { return std::move(problems_); }
   bool clean() const { return clean_; }
+  bool done() const {
+    return !clean_ && !texts_;
+  }  // the first broken rule is known, and is all that is asked for
   std::string_view first_key() const { return first_key_; }
 
  private:
@@ -77,10 +80,10 @@ void ranges(Rules& r, const ParallelPlan& p) {
   r.require(p.activation_offload >= 0, "activation_offload", p.activation_offload, "0 layers or more");
   r.require(p.offload_horizon >= 0, "offload_horizon", p.offload_horizon, "0 layers or more");
   r.require(p.bucket_elements >= 0, "bucket_elements", p.bucket_elements, "0 (the stack's rule) or more");
-  std::array<Axis, 4> axes = p.axis_order;
-  std::sort(axes.begin(), axes.end());
+  unsigned axes = 0;
+  for (const Axis axis : p.axis_order) axes |= 1u << static_cast<unsigned>(axis);
   r.require(
-      std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "axis_order",
+      axes == 0b1111, "axis_order",
       [&] {
         return fmt::format("{} {} {} {}", name(p.axis_order[0]), name(p.axis_order[1]), name(p.axis_order[2]),
                            name(p.axis_order[3]));
@@ -138,8 +141,8 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
               [&] { return fmt::format("all {} layers of the model covered", m.n_layers); });
   }
   if (!r.clean()) return;
-  int longest = 0;
-  for (const auto& chunk : layer_ranges(p, m.n_layers)) longest = std::max(longest, chunk.count);
+  int longest = p.chunks.empty() ? (m.n_layers + n_chunks - 1) / n_chunks : 0;
+  for (const LayerRange& chunk : p.chunks) longest = std::max(longest, chunk.count);
   r.require(p.recompute.layers <= longest, "recompute_layers", p.recompute.layers,
             [&] { return fmt::format("at most the {} layers of the longest chunk", longest); });
   r.require(p.activation_offload <= longest, "activation_offload", p.activation_offload,
@@ -179,9 +182,9 @@ void check(Rules& rules, const ParallelPlan& plan, const ModelSpec& model, const
   ranges(rules, plan);
   if (!rules.clean()) return;  // the products below would overflow or divide by zero
   own_contradictions(rules, plan);
-  if (inputs_valid()) {
+  if (!rules.done() && inputs_valid()) {
     model_and_batch(rules, plan, model, training);
-    layers(rules, plan, model);
+    if (!rules.done()) layers(rules, plan, model);
   }
 }
 

@@ -120,6 +120,9 @@ struct StackSpec {
 // The first thing the stack cannot do about this plan, or nothing.
 std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,
                                  const TrainingSpec&);
+// Its reason alone, without the text: what a search asks.
+std::optional<RejectReason> refusal(const StackSpec&, const ParallelPlan&, const ModelSpec&,
+                                    const TrainingSpec&);
 
 std::string_view name(AttentionKernel);
 
