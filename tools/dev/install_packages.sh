@@ -55,7 +55,14 @@ fi
 
 step "Installing ${#missing[@]} of ${#packages[@]} packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -q || say "(package lists could not be refreshed; trying with the ones at hand)"
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" ||
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends)
+# An installation that was ended half way, this script's own perhaps, would be refused until it is finished.
+if [[ -n $(dpkg --audit 2>/dev/null) || -n $(ls -A /var/lib/dpkg/updates 2>/dev/null) ]]; then
+  step "Finishing an installation of packages that was interrupted"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a || true
+  "${install[@]}" --fix-broken || true
+fi
+"${install[@]}" "${missing[@]}" ||
   fail "apt-get could not install the packages; its message is above" \
     "check the network and /etc/apt/sources.list, then run this script again: it goes on where it stopped"
 say "Packages installed."
