@@ -16,8 +16,13 @@ constexpr std::array<std::string_view, kDoubts> kNames = {"none", "exposed", "ne
 constexpr std::array<double, kDoubts> kStep = {0.10, 0.16, 0.20, 0.30, 1.95};
 constexpr std::array<double, kDoubts> kMemory = {0.12, 0.17, 0.17, 0.30, 0.63};
 
+constexpr std::array<std::string_view, kDoubts> kReasons = {
+    "", "communication lengthens its step by a fifth or more", "it fills more than nine tenths of the memory",
+    "it keeps state or activations on the host", "its tensor parallelism leaves the fast links of a node"};
+
 }  // namespace
 
+std::string_view reason(Doubt d) { return kReasons[static_cast<std::size_t>(d)]; }
 std::string_view name(Doubt d) { return kNames[static_cast<std::size_t>(d)]; }
 
 Doubt doubt_of(const ParallelPlan& p, const ClusterSpec& cluster, double filled, double exposed_share) {

@@ -21,6 +21,7 @@ enum class Doubt : std::uint8_t {
 };
 inline constexpr int kDoubts = 5;
 std::string_view name(Doubt);
+std::string_view reason(Doubt);  // "its tensor parallelism leaves the fast links of a node"; none: empty
 
 // filled: predicted peak over the device's memory. exposed_share: of the step, what communication lengthens it by.
 Doubt doubt_of(const ParallelPlan&, const ClusterSpec&, double filled, double exposed_share);

@@ -21,6 +21,7 @@ constexpr auto kShortlist = [](auto& io, auto& s) {
   io.required("plans", s.plans);
 };
 
+double half_width(const Prediction& p) { return p.step_upper / p.step - 1; }
 bool reaches(const Prediction& p, const Prediction& best) { return p.step_lower <= best.step; }
 
 }  // namespace
@@ -44,6 +45,16 @@ std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;
+}
+
+std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
+  std::optional<std::size_t> surest;
+  for (std::size_t i = 1; i < ranked.size(); ++i) {
+    const double mine = half_width(ranked[i].prediction);
+    if (!ranked[i].tie || 2 * mine > half_width(ranked.front().prediction)) continue;
+    if (!surest || mine < half_width(ranked[*surest].prediction)) surest = i;
+  }
+  return surest;
 }
 
 void to_json(nlohmann::json& j, const Tried& t) {

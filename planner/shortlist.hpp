@@ -24,6 +24,9 @@ int distance(const ParallelPlan&, const ParallelPlan&);
 // At most `count` of `ranked` (best first), the best among them. Indices, in their order.
 std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count);
 
+// The tie of the first that is known best, when that is at least twice as well: what to take when nothing can be tried.
+std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked);
+
 struct Tried {
   PlanFile plan;
   std::optional<double> measured_step_s;  // null until it was tried

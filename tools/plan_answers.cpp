@@ -70,6 +70,19 @@ void print_best(const Asking& a, const RankedPlan& best) {
     a.say(text);
 }
 
+void print_surer_tie(const Asking& a, const std::vector<RankedPlan>& ranked) {
+  const auto at = surer_tie(ranked);
+  if (!at) return;
+  const Prediction &best = ranked.front().prediction, &tie = ranked[*at].prediction;
+  const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
+  a.say(
+      fmt::format("uncertain to {:.0f} %, since {}. A tie, {:.1f} % slower, is known to {:.0f} %: #{}, {}. "
+                  "Without runs of both "
+                  "(--shortlist 3), take that.",
+                  percent(best), reason(best.doubt), 100 * ranked[*at].slower, percent(tie), *at + 1,
+                  plan_key(ranked[*at].plan)));
+}
+
 void print_search(const Asking& a, const SearchReport& report) {
   a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
   if (report.exact)
@@ -101,6 +114,7 @@ nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan
   j["objective"] = a.options.objective;
   j["ranked"] = Json::array();
   for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));
+  if (const auto tie = surer_tie(ranked)) j["surer_tie"] = plan_key(ranked[*tie].plan);
   j.update(report_json(report));
   return j;
 }
@@ -146,6 +160,7 @@ ExitCode answer_fastest(const Asking& a) {
   }
   print_ranking(a, report.ranked);
   print_best(a, best);
+  print_surer_tie(a, report.ranked);
   print_search(a, report);
   for (const RankedPlan& r : report.ranked)
     if (&r != &best && !r.tie) {

@@ -38,6 +38,8 @@ ExitCode answer_fewest(const Asking&);
 // Writes the best as the plan file that -o asks for, on a cluster of that many GPUs.
 void write_plan(const Asking&, int gpus, const RankedPlan& best);
 void print_best(const Asking&, const RankedPlan& best);
+// Says when the best is far less certain than a tie of it.
+void print_surer_tie(const Asking&, const std::vector<RankedPlan>& ranked);
 nlohmann::ordered_json ranked_json(const Asking&, const RankedPlan&);  // with goodput
 void print_search(const Asking&, const SearchReport&);
 // A table of the first to the last, and of what each loses.

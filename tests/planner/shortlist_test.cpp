@@ -28,6 +28,23 @@ TEST(Shortlist, TakesTheBestAndWhatDiffers) {
   EXPECT_TRUE(shortlist({}, 3).empty());
 }
 
+TEST(Shortlist, NamesATieThatIsKnownTwiceAsWell) {
+  std::vector<RankedPlan> plans = {ranked(16, 1, 1, 10.0), ranked(8, 2, 1, 10.05), ranked(4, 4, 1, 10.1),
+                                   ranked(2, 8, 1, 11.0)};
+  const auto known_to = [&](std::size_t i, double share) {
+    Prediction& p = plans[i].prediction;
+    p.step_upper = p.step * (1 + share), p.step_lower = p.step * (1 / (1 + share));
+  };
+  for (const std::size_t i : {1, 2}) plans[i].tie = true;
+  known_to(0, 1.95), known_to(1, 0.30), known_to(2, 0.10), known_to(3, 0.05);
+  EXPECT_EQ(surer_tie(plans), 2U);  // the surest of the ties; 3 is none
+  known_to(0, 0.25);
+  EXPECT_EQ(surer_tie(plans), 2U);
+  known_to(0, 0.19);  // less than twice
+  EXPECT_FALSE(surer_tie(plans));
+  EXPECT_FALSE(surer_tie({}));
+}
+
 TEST(Shortlist, EmptyPlaceForTheMeasuredStepIsReadBack) {
   const TempDir folder;
   const auto file = folder.write("s.json", R"({"schema": "sextant.shortlist/1", "plans": []})");
