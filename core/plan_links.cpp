@@ -6,22 +6,6 @@
 namespace sextant {
 namespace {
 
-// Replicas are the ranks along cp (innermost) and dp.
-std::vector<int> strided(const std::vector<int>& ranks, std::size_t first, std::size_t count,
-                         std::size_t stride) {
-  std::vector<int> out;
-  out.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) out.push_back(ranks[first + i * stride]);
-  return out;
-}
-
-// Groups of the kind that lie in the same node as this one and use its NICs at the same time.
-int concurrent_groups(const Topology& topology, const std::vector<int>& group, int node_gpus) {
-  int in_node = 0;
-  for (int rank : group) in_node += topology.node_of(rank) == topology.node_of(group.front()) ? 1 : 0;
-  return std::max(1, node_gpus / std::max(1, in_node));
-}
-
 // Those of the stage, as if nothing were sharded.
 StageLinks stage_links(const Topology& topology, const ParallelPlan& plan, const RankGrid& grid, int stage) {
   StageLinks links;
@@ -32,25 +16,11 @@ StageLinks stage_links(const Topology& topology, const ParallelPlan& plan, const
   return links;
 }
 
-// Shards are consecutive replicas; a replica group takes one rank from each.
-void shard(const Topology& topology, const ParallelPlan& plan, const RankGrid& grid, int stage,
-           StageLinks& links) {
-  RankCoord origin;
-  origin.pp = stage;
-  const std::vector<int> replicas = grid.group(origin, {Axis::cp, Axis::dp});
-  const auto n = static_cast<std::size_t>(plan.shards());
-  int node_gpus = 0;
-  while (node_gpus < topology.ranks() && topology.node_of(node_gpus) == topology.node_of(0)) ++node_gpus;
-  const auto shard_group = strided(replicas, 0, n, 1);
-  const auto replica_group = strided(replicas, 0, replicas.size() / n, n);
-  links.shard = topology.group_of(shard_group, concurrent_groups(topology, shard_group, node_gpus));
-  links.replica = topology.group_of(replica_group, concurrent_groups(topology, replica_group, node_gpus));
-}
-
-void fold_equal(std::vector<StageLinks>& stages) {
+void fold_equal(PlanLinks& links) {
+  auto& stages = links.stages;
   const bool equal =
       std::all_of(stages.begin(), stages.end(), [&](const StageLinks& s) { return s == stages.front(); });
-  if (equal) stages.resize(1);
+  if (equal) stages.resize(1), links.of_stage.clear();
 }
 
 }  // namespace
@@ -58,20 +28,26 @@ void fold_equal(std::vector<StageLinks>& stages) {
 PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan) {
   const RankGrid grid(plan);
   PlanLinks out;
-  const bool alike = topology.stages_alike(grid);
-  for (int stage = 0; stage < plan.pp; ++stage) {
-    if (!alike || stage == 0) {
-      out.stages.push_back(stage_links(topology, plan, grid, stage));
-      continue;
+  const int period = topology.stage_period(grid), last_stage = plan.pp - 1;
+  for (int stage = 0; stage < period; ++stage) out.stages.push_back(stage_links(topology, plan, grid, stage));
+  if (plan.pp > 1) {
+    for (int stage = 0; stage < plan.pp; ++stage)
+      out.of_stage.push_back(static_cast<std::uint16_t>(stage % period));
+    // The way from the last stage back to the first may be another than from stage to stage.
+    if (period <= last_stage) {
+      StageLinks last = out.of(last_stage);
+      last.next = topology.stage_link(grid, last_stage);
+      if (last != out.of(last_stage)) {
+        out.of_stage.back() = static_cast<std::uint16_t>(out.stages.size());
+        out.stages.push_back(last);
+      }
     }
-    out.stages.push_back(out.stages.front());
-    if (stage + 1 == plan.pp) out.stages.back().next = topology.stage_link(grid, stage);
   }
-  fold_equal(out.stages);
+  fold_equal(out);
   if (plan.world() > 1) out.world = topology.group(grid, {Axis::tp, Axis::cp, Axis::dp, Axis::pp});
   if (plan.pp > 1) {
     RankCoord last;
-    last.pp = plan.pp - 1;
+    last.pp = last_stage;
     const int ends[] = {grid.rank({}), grid.rank(last)};
     out.tied = topology.group_of(ends, 1);
   }
@@ -81,19 +57,22 @@ PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan) {
 PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan, PlanLinks unsharded) {
   if (plan.shards() == 1 || plan.shards() == plan.replicas()) return unsharded;
   const RankGrid grid(plan);
-  const bool alike = topology.stages_alike(grid);
-  std::vector<StageLinks> stages;
+  const int period = topology.stage_period(grid);
+  PlanLinks out;
+  out.world = unsharded.world, out.tied = unsharded.tied;
+  std::vector<Topology::ShardGroups> groups;
+  for (int stage = 0; stage < period; ++stage)
+    groups.push_back(topology.shard_groups(grid, stage, plan.shards()));
   for (int stage = 0; stage < plan.pp; ++stage) {
-    stages.push_back(unsharded.of(stage));
-    StageLinks& links = stages.back();
-    if (stage == 0 || !alike)
-      shard(topology, plan, grid, stage, links);
-    else
-      links.shard = stages.front().shard, links.replica = stages.front().replica;
+    StageLinks links = unsharded.of(stage);
+    const auto& mine = groups[static_cast<std::size_t>(stage % period)];
+    links.shard = mine.shard, links.replica = mine.replica;
+    const auto same = std::find(out.stages.begin(), out.stages.end(), links);
+    if (plan.pp > 1) out.of_stage.push_back(static_cast<std::uint16_t>(same - out.stages.begin()));
+    if (same == out.stages.end()) out.stages.push_back(links);
   }
-  fold_equal(stages);
-  unsharded.stages = std::move(stages);
-  return unsharded;
+  fold_equal(out);
+  return out;
 }
 
 }  // namespace sextant

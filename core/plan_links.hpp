@@ -2,6 +2,8 @@
 // that lowering and bounding many layouts of the same placement ask no graph.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/group_shape.hpp"
@@ -19,12 +21,14 @@ struct StageLinks {
 };
 
 struct PlanLinks {
-  std::vector<StageLinks> stages;  // one entry when all stages are equal
+  std::vector<StageLinks> stages;       // that differ; at least one
+  std::vector<std::uint16_t> of_stage;  // which of them; empty when all stages are equal
   GroupShape world;
   GroupShape tied;  // first and last stage
-  const StageLinks& of(int stage) const {
-    return stages[stages.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
+  std::size_t index(int stage) const {
+    return of_stage.empty() ? 0 : of_stage[static_cast<std::size_t>(stage)];
   }
+  const StageLinks& of(int stage) const { return stages[index(stage)]; }
 };
 
 PlanLinks plan_links(const Topology&, const ParallelPlan&);

@@ -1,8 +1,12 @@
 #include "core/topology.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <mutex>
+#include <shared_mutex>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "core/cluster_graph.hpp"
@@ -21,10 +25,97 @@ struct Sharing {
   std::vector<int> uplink_users;  // by bundle: groups that leave their PCIe switch inside the island
   std::vector<int> memory_users;  // by island: ranks that talk inside the island
 };
+
+// Groups asked for before, by all that they depend on: the layouts of a search share most of theirs.
+class GroupMemo {
+ public:
+  using Key = std::array<int, 10>;
+  using Groups = std::array<GroupShape, 2>;
+  template <class Make>
+  Groups of(const Key& key, const Make& make) {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = known_.find(key); found != known_.end()) return found->second;
+    }
+    const Groups made = make();
+    const std::unique_lock lock(mutex_);
+    return known_.emplace(key, made).first->second;
+  }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      std::uint64_t h = 0x9E3779B97F4A7C15ull;
+      for (const int x : key) h = (h ^ static_cast<std::uint32_t>(x)) * 0xD6E8FEB86659FD93ull, h ^= h >> 32;
+      return h;
+    }
+  };
+  std::shared_mutex mutex_;
+  std::unordered_map<Key, Groups, Hash> known_;
+};
+enum Asked : int { kGroup = 1, kNext, kShards };  // first entry of a key
+
+constexpr std::array kAxes{Axis::tp, Axis::cp, Axis::dp, Axis::pp};
+
+// Whether blocks of `period` ranks map groups onto groups: every digit of a rank begins and ends within it or at whole
+// numbers of it. See core/rank_pattern.hpp.
+bool repeats_with(const RankGrid& grid, int period) {
+  int world = 1;
+  for (const Axis axis : kAxes) {
+    const int stride = grid.stride(axis), end = stride * grid.extent(axis);
+    world *= grid.extent(axis);
+    if (period % end != 0 && stride % period != 0 && (period % stride != 0 || end % period != 0))
+      return false;
+  }
+  return period < world && world % period == 0;
+}
+
+// What the slowest group along `axes` depends on: the digits of a rank from the innermost on, by what they are to the
+// groups; neighbours that are the same to them are one digit. When the cluster repeats itself with `period` ranks, and
+// the groups with it, what lies beyond tells no more than their size. `stage` is -1 where all have the same groups.
+GroupMemo::Key group_key(const RankGrid& grid, std::initializer_list<Axis> axes, int stage, int period) {
+  enum Part : int { apart, member, of_stage };  // what a digit tells: groups, members of a group, stages
+  struct Digit {
+    int stride, extent, part;
+  };
+  std::array<Digit, 4> digits{};
+  std::size_t n = 0;
+  int world = 1, size = 1;
+  for (const Axis axis : kAxes) {
+    const int extent = grid.extent(axis);
+    if (extent == 1) continue;
+    const bool mine = std::find(axes.begin(), axes.end(), axis) != axes.end();
+    const Digit digit{grid.stride(axis), extent,
+                      mine                             ? member
+                      : axis == Axis::pp && stage >= 0 ? of_stage
+                                                       : apart};
+    world *= extent, size *= mine ? extent : 1;
+    std::size_t at = n++;
+    for (; at > 0 && digits[at - 1].stride > digit.stride; --at) digits[at] = digits[at - 1];
+    digits[at] = digit;
+  }
+  const bool repeats = repeats_with(grid, period);
+  GroupMemo::Key key{kGroup, -1, size, repeats ? -1 : world};
+  std::size_t at = 3;
+  int last = -1;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Digit& d = digits[i];
+    const int extent = !repeats ? d.extent : d.stride >= period ? 1 : std::min(d.extent, period / d.stride);
+    if (d.part == of_stage) key[1] = stage % extent;
+    if (extent == 1) continue;
+    if (d.part == last && last != of_stage)
+      key[at] += 4 * (key[at] / 4) * (extent - 1);
+    else
+      key[++at] = 4 * extent + d.part;
+    last = d.part;
+  }
+  return key;
+}
 }  // namespace
 
 struct Topology::Impl : Seating {
   using Seating::Seating;
+  mutable GroupMemo memo;
   Sharing sharing(const RankPattern&) const;
   double inside(std::span<const int> members, const Sharing*) const;
   double outside(std::span<const int> members, const Sharing*) const;
@@ -168,6 +259,12 @@ double Topology::compute_factor(int rank) const {
 }
 
 GroupShape Topology::group(const RankGrid& grid, std::initializer_list<Axis> axes, int stage) const {
+  if (!impl_->uniform) return slowest_group(grid, axes, stage);
+  return impl_->memo.of(group_key(grid, axes, stage_period(grid) == 1 ? -1 : stage, impl_->period),
+                        [&] { return GroupMemo::Groups{slowest_group(grid, axes, stage)}; })[0];
+}
+
+GroupShape Topology::slowest_group(const RankGrid& grid, std::initializer_list<Axis> axes, int stage) const {
   // Without defects the groups repeat block by block: those of the first block stand for all.
   const RankPattern pattern(grid, axes, stage, impl_->uniform ? impl_->period : 0);
   SEXTANT_CHECK(pattern.world() <= ranks(), "the plan has more ranks than the cluster");
@@ -251,11 +348,54 @@ double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int w
   return rate;
 }
 
+Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, int shards) const {
+  RankCoord origin;
+  origin.pp = stage % stage_period(grid);
+  const int first = grid.rank(origin);
+  const GroupMemo::Key key{kShards,
+                           grid.stride(Axis::cp),
+                           grid.extent(Axis::cp),
+                           grid.stride(Axis::dp),
+                           grid.extent(Axis::dp),
+                           shards,
+                           first};
+  const GroupMemo::Groups groups = impl_->memo.of(key, [&] {
+    const std::vector<int> replicas = grid.group(origin, {Axis::cp, Axis::dp});
+    const auto n = static_cast<std::size_t>(shards);
+    int node_gpus = 0;
+    while (node_gpus < ranks() && node_of(node_gpus) == node_of(0)) ++node_gpus;
+    std::vector<int> members;
+    const auto strided = [&](std::size_t count, std::size_t stride) {
+      members.clear();
+      for (std::size_t i = 0; i < count; ++i) members.push_back(replicas[i * stride]);
+      // Groups of the kind that lie in the same node as this one and use its NICs at the same time.
+      int in_node = 0;
+      for (const int rank : members) in_node += node_of(rank) == node_of(members.front()) ? 1 : 0;
+      return group_of(members, std::max(1, node_gpus / in_node));
+    };
+    return GroupMemo::Groups{strided(n, 1), strided(replicas.size() / n, n)};
+  });
+  return {groups[0], groups[1]};
+}
+
 GroupShape Topology::stage_link(const RankGrid& grid, int stage) const {
+  const int stages = grid.extent(Axis::pp);
+  if (stages == 1) return {};
+  SEXTANT_CHECK(stage >= 0 && stage < stages, "no such stage");
+  if (!impl_->uniform) return slowest_stage_link(grid, stage);
+  const bool wrap = stage == stages - 1;
+  const int world = grid.extent(Axis::tp) * grid.extent(Axis::cp) * grid.extent(Axis::dp) * stages;
+  const int period = stage_period(grid), here = wrap ? -1 : stage % period;
+  // From node to node all pairs are alike, where leaves do not matter.
+  const GroupMemo::Key key = period == 1 && !impl_->leaves_matter()
+                                 ? GroupMemo::Key{kNext, -1, -1, -1, here}
+                                 : GroupMemo::Key{kNext, world, stages, grid.stride(Axis::pp), here};
+  return impl_->memo.of(key, [&] { return GroupMemo::Groups{slowest_stage_link(grid, stage)}; })[0];
+}
+
+GroupShape Topology::slowest_stage_link(const RankGrid& grid, int stage) const {
   const int stages = grid.extent(Axis::pp), stride = grid.stride(Axis::pp);
   GroupShape worst;
-  if (stages == 1) return worst;
-  SEXTANT_CHECK(stage >= 0 && stage < stages, "no such stage");
   const bool wrap = stage == stages - 1;
   const int step = wrap ? -stride * (stages - 1) : stride;
   const RankPattern pattern(grid, {}, stage, impl_->uniform ? impl_->period : 0);
@@ -283,8 +423,11 @@ GroupShape Topology::stage_link(const RankGrid& grid, int stage) const {
   return worst;
 }
 
-bool Topology::stages_alike(const RankGrid& grid) const {
-  return impl_->uniform && grid.stride(Axis::pp) % impl_->period == 0;
+int Topology::stage_period(const RankGrid& grid) const {
+  const int stages = grid.extent(Axis::pp), stride = grid.stride(Axis::pp);
+  if (!impl_->uniform) return stages;
+  if (stride % impl_->period == 0) return 1;
+  return repeats_with(grid, impl_->period) ? std::min(stages, impl_->period / stride) : stages;
 }
 
 BytesPerSecond Topology::bisection() const {

@@ -34,9 +34,16 @@ class Topology {
   // that transfer at once.
   GroupShape stage_link(const RankGrid&, int stage) const;
 
-  // Whether the groups of one stage are those of any other, shifted by whole repetitions of the cluster. The link from
-  // the last stage to the first is another.
-  bool stages_alike(const RankGrid&) const;
+  // The replicas of a stage are its ranks along cp (fastest) and dp. `shards` consecutive ones share a state: their
+  // group, and that of the ranks which hold the same slice.
+  struct ShardGroups {
+    GroupShape shard, replica;
+  };
+  ShardGroups shard_groups(const RankGrid&, int stage, int shards) const;
+
+  // Stages after which groups repeat, shifted by whole repetitions of the cluster: stage s has those of stage
+  // s % stage_period(). So do links to the next stage, but for the last stage's to the first.
+  int stage_period(const RankGrid&) const;
 
   // The group of exactly these ranks, with `concurrent_per_node` groups of its kind sharing each node's NICs.
   GroupShape group_of(std::span<const int> ranks, int concurrent_per_node = 1) const;
@@ -45,6 +52,10 @@ class Topology {
   std::string dot() const;  // Graphviz, for pictures
 
  private:
+  // Asked of the graph, not of what is remembered.
+  GroupShape slowest_group(const RankGrid&, std::initializer_list<Axis> axes, int stage) const;
+  GroupShape slowest_stage_link(const RankGrid&, int stage) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/predict.hpp"
+
 namespace sextant {
 namespace {
 
@@ -232,13 +234,19 @@ double slot_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, 
 
 Seconds step_lower_bound(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
   const BlockTimes blocks = block_times(job, plan);
-  std::vector<LayerTimes> layers;
-  for (const StageLinks& stage : links.stages) layers.push_back(layer_times(job, plan, blocks, &stage));
+  StageLayerTimes layers;
+  const std::vector<double> factors = stage_compute_factors(job, plan);
+  for (int stage = 0; stage < plan.pp; ++stage) {
+    const double factor = factors.empty() ? 1.0 : factors[static_cast<std::size_t>(stage)];
+    layers.index.push_back(static_cast<std::uint16_t>(stage));
+    layers.distinct.push_back(layer_times(plan, blocks.slower(factor), link_times(job, plan, links.of(stage)),
+                                          job.stack.kernels.comm_slows_compute));
+  }
   const int m = microbatches(plan, job.training);
   PipelineTimes pipeline;
   pipeline_times(plan, layer_ranges(plan, job.model.n_layers), job.stack, m, layers,
                  is_steady(plan, job.stack.rules), pipeline);
-  const std::vector<StateTimes> state = state_times(job, plan, links);
+  const std::vector<StateTimes> state = state_times(job, plan, links, stage_buckets(job, plan));
   const double closing = closing_time(job, links);
   SlotScratch scratch;
   return Seconds(std::max(

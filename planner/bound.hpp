@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
+#include "core/parameter_layout.hpp"
 #include "core/pipeline_order.hpp"
 #include "core/plan_links.hpp"
 #include "planner/job.hpp"
@@ -39,10 +41,29 @@ struct BlockTimes {
   double of(BlockKind kind, Pass pass) const {
     return by_kind[static_cast<std::size_t>(kind)][static_cast<std::size_t>(pass)];
   }
+  BlockTimes slower(double factor) const;  // all of them that many times as long
 };
 BlockTimes block_times(const Job&, const ParallelPlan&);
-// Without links: no communication.
-LayerTimes layer_times(const Job&, const ParallelPlan&, const BlockTimes&, const StageLinks*);
+// Prices of what a layer says over its links, and copies to the host.
+struct LinkTimes {
+  double tp_gather = 0, tp_leave = 0, loss_gather = 0;  // leave: reduce-scatter under SP, else all-reduce
+  double cp_gather = 0, cp_scatter = 0;
+  double send = 0;
+  double copy_out = 0, copy_in = 0;
+};
+LinkTimes link_times(const Job&, const ParallelPlan&, const StageLinks&);
+// Of the two; arithmetic alone. Without links: no communication.
+LayerTimes layer_times(const ParallelPlan&, const BlockTimes&, const LinkTimes&, double comm_slows_compute);
+
+// Those of all stages: most stages have equal links.
+struct StageLayerTimes {
+  std::vector<LayerTimes> distinct;
+  std::vector<std::uint16_t> index;  // by stage; empty when all are equal
+  bool uneven = false;               // some compute faster than others
+  const LayerTimes& of(int stage) const {
+    return distinct[index.empty() ? 0 : index[static_cast<std::size_t>(stage)]];
+  }
+};
 
 // The compute lane's time of each slot of the model's chunks.
 struct PipelineTimes {
@@ -69,8 +90,7 @@ struct PipelineTimes {
 // `chunks` are the layers of each model chunk. `steady`: nothing but the pipeline holds up a slot (see is_steady), so
 // that gathers beside it are known to slow it. `out` is reused.
 void pipeline_times(const ParallelPlan&, const std::vector<LayerRange>& chunks, const StackSpec&,
-                    int microbatches, const std::vector<LayerTimes>& by_stage, bool steady,
-                    PipelineTimes& out);
+                    int microbatches, const StageLayerTimes& by_stage, bool steady, PipelineTimes& out);
 bool is_steady(const ParallelPlan&, const StackRules&);
 
 // What parameters, gradients and optimizer state add to one stage.
@@ -97,7 +117,25 @@ struct StateTimes {
   // What remains of it whatever the buckets and overlaps are. Of one bucket, reductions on the compute lane.
   StateTimes relaxed(int microbatches) const;
 };
-std::vector<StateTimes> state_times(const Job&, const ParallelPlan&, const PlanLinks&);
+// What of a stage's buckets its times depend on, in order of completion in the backward pass. Equal for stages that
+// hold as many layers and neither end of the model.
+struct BucketView {
+  std::int64_t elements = 0, slice = 0;
+  std::int64_t norms = 0;  // elements whose gradients are summed over the TP ranks under SP
+  ParameterKind first = ParameterKind::embedding;
+  std::uint16_t first_chunk = 0, last_chunk = 0;  // of the stage, of the first and the last parameter
+  std::uint16_t before = 0;  // backward layers of the last one's chunk that come before it is done
+  bool operator==(const BucketView&) const = default;
+};
+struct StageBuckets {
+  std::vector<BucketView> buckets;
+  int shards = 1;
+  std::int64_t padded = 0;
+  bool operator==(const StageBuckets&) const = default;
+};
+std::vector<StageBuckets> stage_buckets(const Job&, const ParallelPlan&);  // by stage
+std::vector<StateTimes> state_times(const Job&, const ParallelPlan&, const PlanLinks&,
+                                    const std::vector<StageBuckets>&);
 
 // Time of the all-reduce that ends the step, 0 when the stack does not clip.
 double closing_time(const Job&, const PlanLinks&);

@@ -23,8 +23,39 @@ StateTimes StateTimes::relaxed(int microbatches) const {
   return t;
 }
 
+std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
+  const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
+  std::vector<StageBuckets> out;
+  for (int stage = 0; stage < plan.pp; ++stage) {
+    const ParameterLayout layout = parameter_layout(job.model, plan, job.stack.rules, stage);
+    StageBuckets& mine = out.emplace_back();
+    mine.shards = layout.shards, mine.padded = layout.padded;
+    for (const Bucket& bucket : layout.buckets) {
+      const Parameter& first = layout.parameters[bucket.first];
+      const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
+      BucketView& view = mine.buckets.emplace_back();
+      view.elements = bucket.elements, view.slice = bucket.slice(layout.shards);
+      for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
+        if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
+          view.norms += layout.parameters[k].elements;
+      view.first = first.kind;
+      view.first_chunk = static_cast<std::uint16_t>(first.chunk / plan.pp);
+      view.last_chunk = static_cast<std::uint16_t>(last.chunk / plan.pp);
+      const LayerRange range = ranges[last.chunk];
+      int before = 0;
+      if (last.kind == ParameterKind::embedding)
+        before = range.count;
+      else if (last.kind != ParameterKind::head && last.kind != ParameterKind::norm_final)
+        before = std::max(0, range.first + range.count - 1 - static_cast<int>(last.layer));
+      view.before = static_cast<std::uint16_t>(before);
+    }
+  }
+  return out;
+}
+
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
-std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links) {
+std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
+                                    const std::vector<StageBuckets>& by_stage) {
   const Context c = lowering::make_context(job.model, job.training, plan_links, plan, job.stack);
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
   const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
@@ -34,7 +65,12 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
   const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
   std::vector<StateTimes> out;
   for (int stage = 0; stage < plan.pp; ++stage) {
-    const ParameterLayout layout = parameter_layout(job.model, plan, rules, stage);
+    const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
+    if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
+        layout == by_stage[static_cast<std::size_t>(stage - 1)]) {
+      out.push_back(StateTimes(out.back()));
+      continue;
+    }
     const StageLinks& links = plan_links.of(stage);
     const int n = static_cast<int>(layout.buckets.size());
     const bool gather = layout.shards > 1 && !c.ring_parameters();
@@ -44,24 +80,23 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
 
     std::vector<double> gathers(layout.buckets.size(), 0.0), gathered(layout.buckets.size(), 0.0);
     std::int64_t device_all = 0, host_all = 0;
-    const auto device_of = [&](const Bucket& b, std::int64_t& host) {
-      const std::int64_t slice = b.slice(layout.shards);
-      host = host_share(plan, slice);
-      return slice - host;
-    };
-    double update = 0, lane = 0;
+    double update = 0, lane = 0, update_of_one = 0;
     for (int b = n - 1; b >= 0; --b) {
       const auto i = static_cast<std::size_t>(b);
-      const Bucket& bucket = layout.buckets[i];
-      std::int64_t host = 0;
-      const std::int64_t device = device_of(bucket, host);
+      const BucketView& bucket = layout.buckets[i];
+      const std::int64_t host = host_share(plan, bucket.slice), device = bucket.slice - host;
       device_all += device, host_all += host;
+      // Most buckets are as large as the one before.
+      const bool same = b + 1 < n && bucket.elements == layout.buckets[i + 1].elements;
       if (layout.shards > 1)
-        gathers[i] = seconds(CollectiveWork{CollectiveKind::all_gather,
-                                            Bytes(bucket.elements * size_bytes(job.training.parameter)),
-                                            links.shard, false});
+        gathers[i] = same
+                         ? gathers[i + 1]
+                         : seconds(CollectiveWork{CollectiveKind::all_gather,
+                                                  Bytes(bucket.elements * size_bytes(job.training.parameter)),
+                                                  links.shard, false});
       if (pipelined) {
-        if (device > 0) update += state_work(StateKind::update, device);
+        if (!same) update_of_one = device > 0 ? state_work(StateKind::update, device) : 0.0;
+        update += update_of_one;
         lane = std::max(lane, update) + gathers[i];
         gathered[i] = lane;
       }
@@ -95,34 +130,31 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
     if (gather && plan.overlap_param_gather)
-      for (const Parameter& p : layout.parameters) {
-        double& ready = t.ready[static_cast<std::size_t>(p.chunk / plan.pp)];
-        ready = std::max(ready, gathered[p.bucket]);
-      }
+      for (std::size_t i = 0; i < layout.buckets.size(); ++i)
+        for (std::size_t v = layout.buckets[i].last_chunk; v <= layout.buckets[i].first_chunk; ++v)
+          t.ready[v] = std::max(t.ready[v], gathered[i]);
 
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0;  // the latter of one layer
     if (c.ring_parameters()) {
       double forward = 0, backward = 0, copies = 0;
       for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-        const Parameter& p = layout.parameters[layout.buckets[i].first];
-        const bool again =
-            p.kind != ParameterKind::embedding;  // the embedding is not read in the backward pass
+        // The embedding is not read in the backward pass.
+        const bool again = layout.buckets[i].first != ParameterKind::embedding;
         forward += gathers[i];
         if (again) backward += gathers[i];
         if (plan.parameter_offload)
-          copies += (again ? 2 : 1) * seconds(CopyWork{Bytes(layout.buckets[i].slice(layout.shards) *
-                                                             size_bytes(job.training.parameter)),
-                                                       CopyDirection::host_to_device});
+          copies += (again ? 2 : 1) *
+                    seconds(CopyWork{Bytes(layout.buckets[i].slice * size_bytes(job.training.parameter)),
+                                     CopyDirection::host_to_device});
       }
       fetched = forward + backward;
       // The first unit is fetched once everything is updated.
       t.earliest = t.start =
           std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
       if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
-        for (const Bucket& bucket : layout.buckets)
-          if (layout.parameters[bucket.first].kind == ParameterKind::down)
-            unit_gather = gathers[static_cast<std::size_t>(&bucket - layout.buckets.data())];
+        for (std::size_t i = 0; i < layout.buckets.size(); ++i)
+          if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
       // Units fetched ahead may be gathered in an earlier slot than the one that reads them.
       if (c.unit_ring_count() > 1)
         t.lane_total = std::max(t.lane_total, c.microbatches * fetched);
@@ -133,55 +165,43 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
 
     // Reductions of the last micro-batch, or of each.
     double every = 0, unit_reduce = 0, largest_reduce = 0;
-    const auto ranges = c.ranges;
+    double each = 0, once = 0;  // of one bucket
     for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-      const Bucket& bucket = layout.buckets[i];
-      const std::int64_t slice = bucket.slice(layout.shards);
-      double each = 0;
-      if (c.sp()) {
-        std::int64_t norms = 0;
-        for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
-          if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
-            norms += layout.parameters[k].elements;
-        if (norms > 0)
+      const BucketView& bucket = layout.buckets[i];
+      if (i == 0 || bucket.elements != layout.buckets[i - 1].elements ||
+          bucket.norms != layout.buckets[i - 1].norms) {
+        each = 0;
+        if (c.sp() && bucket.norms > 0)
           each += seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                         Bytes(norms * size_bytes(job.training.gradient)), links.tp, false});
+                                         Bytes(bucket.norms * size_bytes(job.training.gradient)), links.tp,
+                                         false});
+        if (plan.replicas() > 1)
+          each += seconds(CollectiveWork{
+              layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+              Bytes(bucket.elements * size_bytes(job.training.reduction)), links.shard, false});
+        if (links.replica.size > 1 && layout.shards > 1)
+          each += seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                         Bytes(bucket.slice * size_bytes(job.training.reduction)),
+                                         links.replica, false});
+        if (c.ring_gradients()) each += state_work(StateKind::accumulate, bucket.slice);
+        once = rules.clip_gradients ? state_work(StateKind::norm, bucket.slice) : 0.0;
       }
-      if (plan.replicas() > 1)
-        each += seconds(
-            CollectiveWork{layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-                           Bytes(bucket.elements * size_bytes(job.training.reduction)), links.shard, false});
-      if (links.replica.size > 1 && layout.shards > 1)
-        each +=
-            seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                   Bytes(slice * size_bytes(job.training.reduction)), links.replica, false});
-      if (c.ring_gradients()) each += state_work(StateKind::accumulate, slice);
-      const double once = rules.clip_gradients ? state_work(StateKind::norm, slice) : 0.0;
       every += each;
       largest_reduce = std::max(largest_reduce, each);
-      if (layout.parameters[bucket.first].kind == ParameterKind::down) unit_reduce = each;
-      const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
+      if (bucket.first == ParameterKind::down) unit_reduce = each;
       if (!beside) {
         t.on_compute += once;
-        if (last.chunk < plan.pp) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
+        if (bucket.last_chunk == 0) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
         // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
-        const ParameterKind first = layout.parameters[bucket.first].kind;
         const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
-                          (first == ParameterKind::embedding || first == ParameterKind::head);
+                          (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
         if (c.ring_gradients())
           t.per_backward += tied ? 0.0 : each;
         else
           t.on_compute += each;
         continue;
       }
-      const auto range = ranges[last.chunk];
-      int before = 0;  // layers whose backward comes first
-      if (last.kind == ParameterKind::embedding)
-        before = range.count;
-      else if (last.kind != ParameterKind::head && last.kind != ParameterKind::norm_final)
-        before = std::max(0, range.first + range.count - 1 - static_cast<int>(last.layer));
-      t.beside.push_back({static_cast<std::uint16_t>(last.chunk / plan.pp),
-                          static_cast<std::uint16_t>(before), each + once});
+      t.beside.push_back({bucket.last_chunk, bucket.before, each + once});
       t.beside_total += each + once;
     }
     if (!t.beside.empty()) t.last_beside = t.beside.back().seconds;

@@ -45,25 +45,41 @@ BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
   return t;
 }
 
-LayerTimes layer_times(const Job& job, const ParallelPlan& plan, const BlockTimes& blocks,
-                       const StageLinks* stage_links) {
+BlockTimes BlockTimes::slower(double factor) const {
+  BlockTimes t = *this;
+  for (auto& passes : t.by_kind)
+    for (double& time : passes) time *= factor;
+  return t;
+}
+
+LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks& stage_links) {
   PlanLinks links;
-  links.stages = {stage_links ? *stage_links : StageLinks{}};
+  links.stages = {stage_links};
   const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
   Priced priced(job.cost);
   StageWorks w;
-  if (stage_links)
-    lowering::add_link_works(
-        c, *stage_links, [&](const Work& work) { return priced.number(work); }, w);
-  const bool linked = stage_links != nullptr, split = c.split_backward();
-  const bool tp = linked && plan.tp > 1, sp = linked && c.sp(), cp = linked && plan.cp > 1;
-  const double enter = sp ? priced.of(w.tp_gather) : 0.0;
-  const double leave = !tp ? 0.0 : priced.of(sp ? w.tp_scatter : w.tp_reduce);
-  const double cp_gather = cp ? priced.of(w.cp_gather) : 0.0, cp_scatter = cp ? priced.of(w.cp_scatter) : 0.0;
+  lowering::add_link_works(
+      c, stage_links, [&](const Work& work) { return priced.number(work); }, w);
+  LinkTimes t;
+  if (plan.tp > 1) {
+    t.tp_gather = priced.of(w.tp_gather), t.loss_gather = priced.of(w.loss_gather);
+    t.tp_leave = priced.of(c.sp() ? w.tp_scatter : w.tp_reduce);
+  }
+  if (plan.cp > 1) t.cp_gather = priced.of(w.cp_gather), t.cp_scatter = priced.of(w.cp_scatter);
+  if (plan.pp > 1) t.send = priced.of(w.send);
+  if (plan.activation_offload > 0) t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
+  return t;
+}
+
+LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const LinkTimes& links,
+                       double comm_slows_compute) {
+  const bool split = plan.schedule == PipelineSchedule::zero_bubble,
+             sp = plan.sequence_parallel && plan.tp > 1;
+  const double enter = sp ? links.tp_gather : 0.0, leave = links.tp_leave;
   const auto pass = [&](Pass p) {
     return 2 * blocks.of(BlockKind::norm, p) + blocks.of(BlockKind::qkv, p) +
            blocks.of(BlockKind::attention, p) + blocks.of(BlockKind::mlp, p) + 2 * enter + 2 * leave +
-           cp_gather;
+           links.cp_gather;
   };
   // Mirrors planner/lowering/passes.cpp.
   LayerTimes t;
@@ -72,14 +88,14 @@ LayerTimes layer_times(const Job& job, const ParallelPlan& plan, const BlockTime
   const Pass back = split ? Pass::backward_input : Pass::backward;
   const double norm = blocks.of(BlockKind::norm, Pass::backward);
   const double mlp_half = enter + blocks.of(BlockKind::mlp, back) + leave + norm;
-  const double attention_half = enter + cp_gather + blocks.of(BlockKind::attention, back) + cp_scatter +
-                                blocks.of(BlockKind::qkv, back) + leave + norm;
+  const double attention_half = enter + links.cp_gather + blocks.of(BlockKind::attention, back) +
+                                links.cp_scatter + blocks.of(BlockKind::qkv, back) + leave + norm;
   t.backward = t.backward_again = mlp_half + attention_half;
   t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
   t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
   t.residual = blocks.of(BlockKind::residual, Pass::forward);
   t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter +
-                   blocks.of(BlockKind::head, Pass::forward) + (tp ? priced.of(w.loss_gather) : 0.0);
+                   blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
   t.head_backward = enter + blocks.of(BlockKind::head, back) + leave + norm;
   if (split) {
     t.weight = 2 * enter + blocks.of(BlockKind::mlp, Pass::backward_weight) +
@@ -87,19 +103,17 @@ LayerTimes layer_times(const Job& job, const ParallelPlan& plan, const BlockTime
                blocks.of(BlockKind::qkv, Pass::backward_weight);
     t.head_weight = enter + blocks.of(BlockKind::head, Pass::backward_weight);
   }
-  if (linked && plan.pp > 1) t.send = priced.of(w.send);
+  t.send = links.send, t.copy_out = links.copy_out, t.copy_in = links.copy_in;
 
   // Inputs gathered again under SP run beside compute from the reader before the last one on. Where the compute between
   // two readers is longer than the gather, and nothing else can hold it up, all of the gather is beside compute.
-  if (sp && !split) t.regather = 2 * priced.of(w.tp_gather);
-  if (linked && plan.activation_offload > 0)
-    t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
   if (sp && !split) {
-    const double between_mlp_and_qkv = leave + norm + attention_half - leave - norm;  // to the end of qkv
+    const double gather = links.tp_gather;
+    t.regather = 2 * gather;
+    const double between_mlp_and_qkv = attention_half;  // to the end of qkv
     const double between_qkv_and_mlp = leave + norm + enter + blocks.of(BlockKind::mlp, back);
-    const double gather = priced.of(w.tp_gather);
     if (gather > 0 && gather <= std::min(between_mlp_and_qkv, between_qkv_and_mlp))
-      t.slowed = 2 * gather * job.stack.kernels.comm_slows_compute;
+      t.slowed = 2 * gather * comm_slows_compute;
   }
   return t;
 }
@@ -130,8 +144,7 @@ double fetched_backward(double before, int offloaded, double layer, double copy,
 }  // namespace
 
 void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chunks, const StackSpec& stack,
-                    int microbatches, const std::vector<LayerTimes>& by_stage, bool steady,
-                    PipelineTimes& p) {
+                    int microbatches, const StageLayerTimes& by_stage, bool steady, PipelineTimes& p) {
   p.pp = plan.pp, p.vp = plan.vp, p.microbatches = microbatches, p.schedule = plan.schedule;
   p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
                                                             : stack.rules.p2p_beside_compute_1f1b;
@@ -144,7 +157,7 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
   p.offloaded.assign(plan.activation_offload > 0 ? static_cast<std::size_t>(n) : 0, {});
   for (int chunk = 0; chunk < n; ++chunk) {
     const auto i = static_cast<std::size_t>(chunk), stage = static_cast<std::size_t>(chunk % plan.pp);
-    const LayerTimes& t = by_stage[by_stage.size() == 1 ? 0 : stage];
+    const LayerTimes& t = by_stage.of(chunk % plan.pp);
     const int count = chunks[i].count;
     const int again = plan.recompute.kind != RecomputeKind::full
                           ? 0

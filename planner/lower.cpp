@@ -67,7 +67,7 @@ class Pipeline {
     op.stage = static_cast<std::uint16_t>(stage.stage());
     op.chunk = static_cast<std::uint16_t>(chunk);
     op.microbatch = static_cast<std::uint16_t>(slot.microbatch);
-    op.work = works_[works_.size() == 1 ? 0 : static_cast<std::size_t>(link_stage)].send;
+    op.work = works_[c_.links.index(link_stage)].send;
     op.lanes[0] = Emitter::lane(
         stage.stage(), beside ? (forward ? LaneKind::send_next : LaneKind::send_prev) : LaneKind::compute);
     op.lanes[1] = Emitter::lane(to, forward ? LaneKind::recv_prev : LaneKind::recv_next);
@@ -131,7 +131,7 @@ void lower_to(ExecutionGraph& graph, std::vector<WorkRun>* runs, const ModelSpec
   std::vector<StageLowering> stages;
   stages.reserve(static_cast<std::size_t>(plan.pp));
   for (int s = 0; s < plan.pp; ++s)
-    stages.emplace_back(e, c, works[works.size() == 1 ? 0 : static_cast<std::size_t>(s)], s,
+    stages.emplace_back(e, c, works[c.links.index(s)], s,
                         pipeline_order(plan.schedule, plan.pp, plan.vp, c.microbatches, s),
                         shares ? &alike : nullptr);
   for (StageLowering& stage : stages) stage.begin_step();

@@ -48,19 +48,24 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
           std::string(name(static_cast<BufferKind>(largest)))};
 }
 
+std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {
+  const auto& defects = job.cluster.defects;
+  if (std::none_of(defects.begin(), defects.end(), [](const Defect& d) { return d.compute_factor < 1; }))
+    return {};
+  const RankGrid grid(plan);
+  std::vector<double> factors(static_cast<std::size_t>(plan.pp), 1.0);
+  for (int rank = 0; rank < plan.world(); ++rank) {
+    double& factor = factors[static_cast<std::size_t>(grid.coord(rank).pp)];
+    factor = std::max(factor, 1.0 / job.topology.compute_factor(rank));
+  }
+  return factors;
+}
+
 SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {
   SimulateOptions options;
   options.comm_slows_compute = job.stack.kernels.comm_slows_compute;
   options.compute_slows_comm = job.stack.kernels.compute_slows_comm;
-  const bool uneven = std::any_of(job.cluster.defects.begin(), job.cluster.defects.end(),
-                                  [](const Defect& d) { return d.compute_factor < 1; });
-  if (!uneven) return options;
-  const RankGrid grid(plan);
-  options.stage_compute_factor.assign(static_cast<std::size_t>(plan.pp), 1.0);
-  for (int rank = 0; rank < plan.world(); ++rank) {
-    double& factor = options.stage_compute_factor[static_cast<std::size_t>(grid.coord(rank).pp)];
-    factor = std::max(factor, 1.0 / job.topology.compute_factor(rank));
-  }
+  options.stage_compute_factor = stage_compute_factors(job, plan);
   return options;
 }
 
@@ -73,8 +78,7 @@ Seconds measured_step(const Job& job, const ParallelPlan& plan, Seconds simulate
 std::optional<RejectReason> unlawful_reason(const Job& job, const ParallelPlan& plan) {
   if (const std::string_view key = broken_rule(plan, job.model, job.training); !key.empty())
     return reason_of(plan, key);
-  if (const auto refusal = refuses(job.stack, plan, job.model, job.training)) return refusal->reason;
-  return std::nullopt;
+  return refusal(job.stack, plan, job.model, job.training);
 }
 
 std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/parallel_plan.hpp"
 #include "core/plan_links.hpp"
@@ -49,6 +50,8 @@ Seconds measured_step(const Job&, const ParallelPlan&, Seconds simulated);
 
 // How the simulator is run for this job's stack and the plan's ranks (slow devices).
 SimulateOptions simulate_options(const Job&, const ParallelPlan&);
+// By stage, how many times as long compute takes as on a whole GPU: that of its slowest. Empty when none is slower.
+std::vector<double> stage_compute_factors(const Job&, const ParallelPlan&);
 
 // Why the layout is not possible for model, batch (both valid) or stack; memory is not looked at.
 std::optional<Rejection> unlawful(const Job&, const ParallelPlan&);

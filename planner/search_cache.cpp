@@ -1,10 +1,12 @@
 #include "planner/search_cache.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 
 #include "core/parameter_layout.hpp"
+#include "planner/predict.hpp"
 
 namespace sextant {
 namespace {
@@ -25,15 +27,6 @@ std::vector<Axis> placed_axes(const ParallelPlan& p) {
   return out;
 }
 
-bool same_core(const PlanLinks& a, const PlanLinks& b) {
-  if (a.stages.size() != b.stages.size() || a.world != b.world || a.tied != b.tied) return false;
-  for (std::size_t s = 0; s < a.stages.size(); ++s)
-    if (a.stages[s].tp != b.stages[s].tp || a.stages[s].cp != b.stages[s].cp ||
-        a.stages[s].next != b.stages[s].next)
-      return false;
-  return true;
-}
-
 }  // namespace
 
 std::shared_ptr<SearchCache::Shared> SearchCache::make_shared() { return std::make_shared<Shared>(); }
@@ -42,7 +35,9 @@ SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_p
     : job_(job), space_(space), shared_(std::move(shared)) {}
 
 const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
-  return of(shared_->links, Key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), shards}, [&] {
+  const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), shards};
+  if (last_linked_ && key == last_key_) return *last_linked_;
+  const Linked& found = of(shared_->links, key, [&] {
     Linked made;
     if (shards > 1) {
       made = linked(p, 1);
@@ -52,35 +47,68 @@ const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards
     ParallelPlan placed = p;
     placed.zero_stage = placed.shard_degree = 0;
     made.links = plan_links(job_.topology, placed);
-    made.core = core_id(made.links);
+    number(made, p);
     made.closing = closing_time(job_, made.links);
     return made;
   });
+  last_key_ = key, last_linked_ = &found;
+  return found;
 }
 
 const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {
   const bool split = p.schedule == PipelineSchedule::zero_bubble;
   const Key key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split};
-  return of(shared_->blocks, key, [&] { return block_times(job_, p); });
+  return of(recent_blocks_, shared_->blocks, key, [&] { return block_times(job_, p); });
 }
 
-const std::vector<LayerTimes>& SearchCache::layers(const ParallelPlan& p) {
+// Made of parts, each of which many layouts share.
+const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
   const Linked& l = linked(p, 1);
-  const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  const Key key{
-      p.tp,  p.cp,   p.micro_batch, p.sequence_parallel,     p.overlap_tp, static_cast<int>(p.recompute.kind),
-      split, l.core, p.pp > 1,      p.activation_offload > 0};
-  return of(shared_->layers, key, [&] {
-    std::vector<LayerTimes> made;
-    for (const StageLinks& stage : l.links.stages) made.push_back(layer_times(job_, p, blocks(p), &stage));
-    return made;
-  });
+  const BlockTimes& b = blocks(p);
+  layers_.distinct.clear(), layers_.uneven = false;
+  for (std::size_t i = 0; i < l.distinct.size(); ++i) {
+    const auto stage = std::find(l.index.begin(), l.index.end(), i) - l.index.begin();
+    const StageLinks& links = l.links.of(l.index.empty() ? 0 : static_cast<int>(stage));
+    const StageKind& kind = l.distinct[i];
+    const LinkTimes over = times_over(kind.links, p, links);
+    const double slows = job_.stack.kernels.comm_slows_compute;
+    layers_.uneven = layers_.uneven || kind.factor != l.distinct.front().factor;
+    layers_.distinct.push_back(kind.factor == 1 ? layer_times(p, b, over, slows)
+                                                : layer_times(p, b.slower(kind.factor), over, slows));
+  }
+  layers_.index = l.index;
+  return layers_;
 }
 
-const LayerTimes& SearchCache::layer_without_links(const ParallelPlan& p) {
-  const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  const Key key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split};
-  return of(shared_->unlinked, key, [&] { return layer_times(job_, p, blocks(p), nullptr); });
+const StageLayerTimes& SearchCache::layers_without_links(const ParallelPlan& p) {
+  layers_.distinct.clear(), layers_.index.clear(), layers_.uneven = false;
+  layers_.distinct.push_back(layer_times(p, blocks(p), {}, job_.stack.kernels.comm_slows_compute));
+  return layers_;
+}
+
+const LinkTimes& SearchCache::part(const Key& key, const ParallelPlan& p, const StageLinks& links) {
+  return of(recent_links_, shared_->link_times, key, [&] { return link_times(job_, p, links); });
+}
+
+LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, const StageLinks& links) {
+  enum Part : int { tp = 1, cp, next, copies };
+  const int sp = p.sequence_parallel;
+  LinkTimes t;
+  if (p.tp > 1) {
+    const LinkTimes& x = part({tp, ids[0], p.tp, p.cp, p.micro_batch, sp, p.overlap_tp}, p, links);
+    t.tp_gather = x.tp_gather, t.tp_leave = x.tp_leave, t.loss_gather = x.loss_gather;
+  }
+  if (p.cp > 1) {
+    const LinkTimes& x = part({cp, ids[1], p.tp, p.cp, p.micro_batch}, p, links);
+    t.cp_gather = x.cp_gather, t.cp_scatter = x.cp_scatter;
+  }
+  if (p.pp > 1) t.send = part({next, ids[2], p.tp, p.cp, p.micro_batch, sp}, p, links).send;
+  if (p.activation_offload > 0) {
+    const LinkTimes& x =
+        part({copies, p.tp, p.cp, p.micro_batch, sp, static_cast<int>(p.recompute.kind)}, p, links);
+    t.copy_out = x.copy_out, t.copy_in = x.copy_in;
+  }
+  return t;
 }
 
 const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
@@ -93,17 +121,38 @@ const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p, int chu
                 axes_code(p.axis_order),
                 p.shards(),
                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
-                    (p.overlap_grad_reduce ? 16 : 0) | (p.overlap_param_gather ? 32 : 0),
+                    (p.overlap_grad_reduce ? 16 : 0) | (p.overlap_param_gather ? 32 : 0) |
+                    (p.schedule == PipelineSchedule::zero_bubble ? 64 : 0),
                 static_cast<int>(1e6 * p.optimizer_offload),
                 static_cast<int>(p.bucket_elements >> 31),
                 static_cast<int>(p.bucket_elements & 0x7fffffff),
                 p.last_bucket_split,
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan};
-  return of(shared_->state, key, [&] { return state_times(job_, p, links(p)); });
+  return of(shared_->state, key, [&] {
+    const bool units = p.zero_stage >= 3 || p.parameter_offload;
+    const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
+    const Key of_buckets{p.tp,
+                         p.pp,
+                         p.vp,
+                         p.shards(),
+                         p.replicas(),
+                         p.zero_stage,
+                         units,
+                         p.overlap_grad_reduce,
+                         static_cast<int>(bucket >> 31),
+                         static_cast<int>(bucket & 0x7fffffff),
+                         p.last_bucket_split,
+                         p.schedule == PipelineSchedule::zero_bubble,
+                         chunks_of_plan};
+    return state_times(job_, p, links(p),
+                       of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }));
+  });
 }
 
 const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const ParallelPlan& p) {
+  static const EveryMicrobatch kNone;
+  if (p.zero_stage < 2 || p.shards() == 1) return kNone;
   const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), p.shards(), p.zero_stage};
   return of(shared_->every, key, [&] { return every_of(p); });
 }
@@ -168,16 +217,16 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
   ParallelPlan p = plan;
   p.zero_stage = p.shard_degree = 0;
   std::set<std::vector<Axis>> seen;
-  std::vector<const PlanLinks*> first;
+  std::vector<const Linked*> first;
   for (std::size_t i = 0; i < space_.axis_order.size(); ++i) {
     p.axis_order = space_.axis_order[i];
     if (!seen.insert(placed_axes(p)).second) {
       ++classes.repeated;
       continue;
     }
-    const PlanLinks& mine = links(p);
+    const Linked& mine = linked(p, 1);
     const auto same =
-        std::find_if(first.begin(), first.end(), [&](const PlanLinks* l) { return same_core(*l, mine); });
+        std::find_if(first.begin(), first.end(), [&](const Linked* l) { return l->same_core(mine); });
     const auto at = static_cast<std::size_t>(same - first.begin());
     if (same == first.end()) first.push_back(&mine), classes.members.emplace_back();
     classes.members[at].push_back(static_cast<std::uint8_t>(i));
@@ -185,15 +234,38 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
   return classes;
 }
 
-int SearchCache::core_id(const PlanLinks& l) {
-  std::vector<StageLinks> stages = l.stages;
-  for (StageLinks& s : stages) s.shard = s.replica = GroupShape{};
-  const std::lock_guard lock(shared_->numbering);
-  auto& cores = shared_->cores;
-  const auto found = std::find(cores.begin(), cores.end(), stages);
-  if (found != cores.end()) return static_cast<int>(found - cores.begin());
-  cores.push_back(std::move(stages));
-  return static_cast<int>(cores.size() - 1);
+std::size_t SearchCache::ShapeHash::operator()(const GroupShape& g) const {
+  std::uint64_t h = 0x9E3779B97F4A7C15ull;
+  const auto mix = [&](std::uint64_t x) { h = (h ^ x) * 0xD6E8FEB86659FD93ull, h ^= h >> 32; };
+  mix(static_cast<std::uint64_t>(g.size) << 32 | static_cast<std::uint32_t>(g.nodes));
+  mix(static_cast<std::uint32_t>(g.ranks_per_node));
+  for (const double x : {g.node_bandwidth.v, g.network_bandwidth.v}) mix(std::bit_cast<std::uint64_t>(x));
+  return h;
+}
+
+// Equal links of different layouts and stages get one number, by which times are remembered.
+void SearchCache::number(Linked& l, const ParallelPlan& p) {
+  std::vector<LinkIds> ids;  // by entry of the links
+  {
+    const std::lock_guard lock(shared_->numbering);
+    auto& shapes = shared_->shapes;
+    const auto id = [&](const GroupShape& g) {
+      return shapes.emplace(g, static_cast<int>(shapes.size())).first->second;
+    };
+    for (const StageLinks& s : l.links.stages) ids.push_back({id(s.tp), id(s.cp), id(s.next)});
+  }
+  const std::vector<double> factors = stage_compute_factors(job_, p);
+  if (ids.size() == 1 && factors.empty()) {
+    l.distinct.push_back({ids.front()});
+    return;
+  }
+  for (int s = 0; s < p.pp; ++s) {
+    const StageKind kind{ids[l.links.index(s)], factors.empty() ? 1.0 : factors[static_cast<std::size_t>(s)]};
+    const auto found = std::find(l.distinct.begin(), l.distinct.end(), kind);
+    l.index.push_back(static_cast<std::uint16_t>(found - l.distinct.begin()));
+    if (found == l.distinct.end()) l.distinct.push_back(kind);
+  }
+  if (l.distinct.size() == 1) l.index.clear();
 }
 
 int SearchCache::chunks_id(const std::vector<LayerRange>& list) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,19 +20,38 @@ namespace sextant {
 
 class SearchCache {
   using Key = std::array<int, 16>;
+  // Sums of products of two halves each (NH): the products do not wait for one another.
   struct KeyHash {
     std::size_t operator()(const Key& key) const {
-      std::uint64_t h = 0x9E3779B97F4A7C15ull;
-      for (const int x : key) h = (h ^ static_cast<std::uint32_t>(x)) * 0xD6E8FEB86659FD93ull, h ^= h >> 32;
-      return h;
+      std::array<std::uint64_t, 8> w;
+      static_assert(sizeof w == sizeof key);
+      std::memcpy(w.data(), key.data(), sizeof w);
+      std::uint64_t h = 0;
+      for (std::size_t i = 0; i < 8; i += 2)
+        h += (w[i] + 0x9E3779B97F4A7C15ull * (i + 1)) * (w[i + 1] + 0xD6E8FEB86659FD93ull * (i + 3));
+      return (h ^ h >> 32) * 0x9FB21C651E98DF25ull >> 7;
     }
   };
   template <class T>
   using Map = tbb::concurrent_unordered_map<Key, std::unique_ptr<const T>, KeyHash>;
+  using LinkIds = std::array<int, 3>;  // of a stage's links of tp, cp and to the next stage
+  struct StageKind {
+    LinkIds links;
+    double factor = 1;  // its compute takes that many times as long
+    bool operator==(const StageKind&) const = default;
+  };
   struct Linked {
     PlanLinks links;
-    int core = 0;  // number of these links of tp, cp and next stages
+    std::vector<StageKind> distinct;
+    std::vector<std::uint16_t> index;  // by stage, into `distinct`; empty when all are equal
     double closing = 0;
+    bool same_core(const Linked& other) const {
+      return distinct == other.distinct && index == other.index && links.world == other.links.world &&
+             links.tied == other.links.tied;
+    }
+  };
+  struct ShapeHash {
+    std::size_t operator()(const GroupShape&) const;
   };
 
  public:
@@ -49,15 +69,15 @@ class SearchCache {
   // What all threads of a search share.
   struct Shared {
     Map<Linked> links;
-    Map<std::vector<LayerTimes>> layers;
-    Map<LayerTimes> unlinked;
     Map<BlockTimes> blocks;
+    Map<LinkTimes> link_times;
     Map<std::vector<StateTimes>> state;
+    Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
     Map<Classes> classes;
     Map<std::int64_t> elements;
     std::mutex numbering;
-    std::vector<std::vector<StageLinks>> cores;
+    std::unordered_map<GroupShape, int, ShapeHash> shapes;
     std::map<std::vector<int>, int> chunk_ids;
   };
   SearchCache(const Job&, const SearchSpace&, std::shared_ptr<Shared> = make_shared());
@@ -66,9 +86,9 @@ class SearchCache {
   const PlanLinks& links(const ParallelPlan& p) { return linked(p, p.shards()).links; }
   double closing(const ParallelPlan& p) { return linked(p, 1).closing; }
 
-  // Times of a layer by stage (one entry when stages are equal).
-  const std::vector<LayerTimes>& layers(const ParallelPlan&);
-  const LayerTimes& layer_without_links(const ParallelPlan&);
+  // Times of a layer by stage; without links, of any stage. Good until the next call.
+  const StageLayerTimes& layers(const ParallelPlan&);
+  const StageLayerTimes& layers_without_links(const ParallelPlan&);
   // `chunks` is chunks_id() of the plan's.
   const std::vector<StateTimes>& state(const ParallelPlan&, int chunks);
   int chunks_id(const std::vector<LayerRange>&);
@@ -85,8 +105,29 @@ class SearchCache {
   SlotScratch slots;
   std::vector<StateTimes> relaxed;
   std::vector<LayerRange> chunks, even;
+  struct Sketch {
+    double compute = 0;  // of one micro-batch, the mean over stages
+    double ramp = 0;     // of the pipeline, once
+    double shared = 0;   // of one micro-batch on the busiest stage, where stages are of unequal speed
+    bool split = false;  // backward in halves: gradients are reduced once
+  };
+  std::vector<Sketch> sketches;
 
  private:
+  // What was asked for last, by the lower bits of the hash.
+  template <class T>
+  struct Front {
+    static constexpr std::size_t kPlaces = 128;
+    std::array<Key, kPlaces> keys{};
+    std::array<const T*, kPlaces> values{};
+  };
+  template <class T, class Make>
+  static const T& of(Front<T>& front, Map<T>& map, const Key& key, const Make& make) {
+    const std::size_t at = KeyHash()(key) % Front<T>::kPlaces;
+    if (!front.values[at] || front.keys[at] != key)
+      front.keys[at] = key, front.values[at] = &of(map, key, make);
+    return *front.values[at];
+  }
   // The value of a key, made when nobody has.
   template <class T, class Make>
   static const T& of(Map<T>& map, const Key& key, const Make& make) {
@@ -96,13 +137,20 @@ class SearchCache {
 
   const Linked& linked(const ParallelPlan&, int shards);  // 1: links of tp, cp and stages alone
   const BlockTimes& blocks(const ParallelPlan&);
+  LinkTimes times_over(const LinkIds&, const ParallelPlan&, const StageLinks&);
+  const LinkTimes& part(const Key&, const ParallelPlan&, const StageLinks&);
   EveryMicrobatch every_of(const ParallelPlan&);
   Classes classes_of(const ParallelPlan&);
-  int core_id(const PlanLinks&);
+  void number(Linked&, const ParallelPlan&);
 
   const Job& job_;
   const SearchSpace& space_;
   std::shared_ptr<Shared> shared_;
+  StageLayerTimes layers_;
+  Front<BlockTimes> recent_blocks_;
+  Front<LinkTimes> recent_links_;
+  Key last_key_{};
+  const Linked* last_linked_ = nullptr;  // of last_key_
   std::unordered_map<Key, std::unique_ptr<std::vector<StageSlot>>, KeyHash> orders_;
   std::size_t slots_kept_ = 0;
 };

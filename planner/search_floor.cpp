@@ -89,9 +89,7 @@ bool SearchTree::micro_batch_fits(const ParallelPlan& plan, double state_of_one,
       mean, plan, members, [] { return "state and one micro-batch of a mean stage"; }, out);
 }
 
-// The first stage's layers and the micro-batches that it has in flight when its first backward begins.
-bool SearchTree::flight_fits(const ParallelPlan& plan, const std::vector<LayerRange>& chunks,
-                             double state_of_one, std::uint64_t members, Expansion& out) const {
+SearchTree::Flight SearchTree::flight(const ParallelPlan& plan, const std::vector<LayerRange>& chunks) const {
   const ActivationBytes kept = activation_bytes(job_.model, job_.training, plan, job_.stack);
   const double whole = static_cast<double>(kept.saved_attention + kept.saved_mlp),
                input = std::min(whole, static_cast<double>(kept.saved_input));
@@ -115,9 +113,14 @@ bool SearchTree::flight_fits(const ParallelPlan& plan, const std::vector<LayerRa
     least_unit = std::min(least_unit, again * input + (count - again - offloaded) * whole);
   }
   const double layer_elements = static_cast<double>(parameter_counts(job_.model).layer()) / plan.tp;
-  const double bytes = state_of_one * layers * layer_elements + static_cast<double>(units) * least_unit;
+  return {layers * layer_elements, static_cast<double>(units) * least_unit};
+}
+
+bool SearchTree::flight_fits(const Flight& flight, const ParallelPlan& plan, double state_of_one,
+                             std::uint64_t members, Expansion& out) const {
   return !above_memory(
-      bytes, plan, members, [] { return "state of the first stage and its micro-batches in flight"; }, out);
+      state_of_one * flight.elements + flight.activations, plan, members,
+      [] { return "state of the first stage and its micro-batches in flight"; }, out);
 }
 
 // The heaviest stage's own account. Buckets and overlap are open: one bucket, nothing fetched ahead; communication
@@ -151,7 +154,8 @@ bool SearchTree::still_fits(const Node& node, const ParallelPlan& plan, const st
                             Expansion& out) const {
   const bool open = node.level < Level::offload;  // what is offloaded
   if (open && may_offload_activations_) return true;
-  if (!flight_fits(plan, chunks, open ? leanest_offload(plan) : state_of_element(plan), node.members, out))
+  if (!flight_fits(flight(plan, chunks), plan, open ? leanest_offload(plan) : state_of_element(plan),
+                   node.members, out))
     return false;
   return open || estimate_fits(plan, node.members, out);
 }

@@ -1,7 +1,6 @@
 // The lower levels of the tree: stages, offload, buckets; and what tightens a node's bound.
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -80,6 +79,14 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   }
 }
 
+// The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
+void SearchTree::relax(ParallelPlan p, int chunks_id, int microbatches, SearchCache& cache,
+                       std::vector<StateTimes>& out) {
+  p.overlap_param_gather = true;
+  out.clear();
+  for (const StateTimes& t : cache.state(p, chunks_id)) out.push_back(t.relaxed(microbatches));
+}
+
 void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::offload), oo_n = space_.optimizer_offload.size(),
                       po_n = space_.parameter_offload.size();
@@ -91,6 +98,15 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   Node child = node;
   child.level = Level::offload;
   child.members = members;
+  // What is offloaded of the state, whatever activations are.
+  std::vector<double> state_of_one;
+  for (std::size_t oo = 0; oo < oo_n; ++oo)
+    for (std::size_t po = 0; po < po_n; ++po) {
+      p.optimizer_offload = space_.optimizer_offload[oo];
+      p.parameter_offload = space_.parameter_offload[po] != 0;
+      state_of_one.push_back(state_of_element(p));
+    }
+  std::vector<std::vector<StateTimes>> relaxed(oo_n * po_n);  // made when asked for
   bool seen_none = false;
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     p.activation_offload = space_.activation_offload[ao].layers;
@@ -103,7 +119,8 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       continue;
     }
     if (p.activation_offload == 0) seen_none = true;
-    if (!flight_fits(p, chunks, leanest, here, out)) continue;
+    const Flight in_flight = flight(p, chunks);
+    if (!flight_fits(in_flight, p, leanest, here, out)) continue;
     child.choice.activation_offload = small(ao);
     pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
     const double copied = closed_bound(cache.times, {}, closing);
@@ -115,15 +132,12 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       for (std::size_t po = 0; po < po_n; ++po) {
         p.optimizer_offload = space_.optimizer_offload[oo];
         p.parameter_offload = space_.parameter_offload[po] != 0;
-        if (!lawful(p, members, out) || !flight_fits(p, chunks, state_of_element(p), members, out)) continue;
-        // The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
-        ParallelPlan relaxed = p;
-        relaxed.overlap_param_gather = true;
-        cache.relaxed = cache.state(relaxed, chunks_id);
-        for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
+        const std::size_t at = oo * po_n + po;
+        if (!lawful(p, members, out) || !flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
+        if (relaxed[at].empty()) relax(p, chunks_id, m, cache, relaxed[at]);
         ++out.bounds;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
-        child.bound = std::max({node.bound, copied, closed_bound(cache.times, cache.relaxed, closing)});
+        child.bound = std::max({node.bound, copied, closed_bound(cache.times, relaxed[at], closing)});
         out.add(child);
       }
   }
@@ -140,7 +154,7 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
   const bool units = p.zero_stage >= 3 || p.parameter_offload;
   const bool gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
   const StackRules& rules = job_.stack.rules;
-  std::set<std::tuple<std::int64_t, int, bool, bool>> seen;
+  std::vector<std::tuple<std::int64_t, int, bool, bool>> seen;
   Node child = node;
   child.level = Level::full;
   child.members = 1;
@@ -160,12 +174,13 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
                   ? p.bucket_elements
                   : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
           const bool reduces = !units || p.replicas() > 1;
-          if (!seen.insert({limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
-                            gathers && p.overlap_param_gather})
-                   .second) {
+          const std::tuple graph{limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+                                 gathers && p.overlap_param_gather};
+          if (std::find(seen.begin(), seen.end(), graph) != seen.end()) {
             ++out.fates[Fate::repeated];
             continue;
           }
+          seen.push_back(graph);
           ++out.bounds;
           child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
           child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);
@@ -188,12 +203,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   cache.relaxed.clear();
-  if (node.level == Level::offload) {
-    ParallelPlan relaxed = p;
-    relaxed.overlap_param_gather = true;
-    cache.relaxed = cache.state(relaxed, chunks_id);
-    for (StateTimes& t : cache.relaxed) t = t.relaxed(m);
-  }
+  if (node.level == Level::offload) relax(p, chunks_id, m, cache, cache.relaxed);
   ++out.bounds;
   node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks_id) : cache.relaxed,
                                                cache.closing(p), cache.order(p, m), cache.slots, out.limit));
@@ -237,7 +247,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     node.bound = closed_bound(cache.times, {}, cache.closing(p));
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     Expansion ignored;
-    if (!flight_fits(p, chunks, state_of_element(p), 1, ignored)) return;
+    if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return;
     node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m), cache.slots,
                             best ? std::min(limit, best->bound) : limit);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;

@@ -119,7 +119,7 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
     // Balanced by the first stage's prices of what the layers always do.
     ParallelPlan priced = p;
     priced.activation_offload = 0;
-    const LayerTimes& t = cache.layers(priced).front();
+    const LayerTimes& t = cache.layers(priced).of(0);
     const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
     const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
                          t.head_forward + t.head_backward + t.head_weight};
@@ -180,30 +180,45 @@ void SearchTree::expand(const Node& node, SearchCache& cache, Expansion& out) co
   }
 }
 
-// Least step over all schedules and stage splits: the mean over stages of [what comes before their first slot, their
-// own work, and what comes after their last one]. Every inner chunk holds a layer at least. What is fetched and reduced
-// for every micro-batch takes the compute lane, or lanes of its own, one of both together.
-double SearchTree::unscheduled(const ParallelPlan& plan, SearchCache& cache, int recomputed,
-                               bool linked) const {
-  const int pp = plan.pp, n = job_.model.n_layers, m = microbatches(plan, job_.training);
+// What every schedule and stage split takes: the mean over stages of [what comes before their first slot, their own
+// work, and what comes after their last one]. Every inner chunk holds a layer at least.
+void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomputed, bool linked) const {
+  const int pp = plan.pp, n = job_.model.n_layers;
   const bool split = plan.schedule == PipelineSchedule::zero_bubble;
-  const SearchCache::EveryMicrobatch every =
-      linked ? cache.every_microbatch(plan) : SearchCache::EveryMicrobatch{};
-  const auto of = [&](const LayerTimes& t) {
+  const StageLayerTimes& stages = linked ? cache.layers(plan) : cache.layers_without_links(plan);
+  // Stages of unequal speed, however the layers are split between them: as if each had as many as it can do in the time.
+  double shared = 0;
+  if (stages.uneven) {
+    double per_second = 0;
+    for (int s = 0; s < pp; ++s) {
+      const LayerTimes& t = stages.of(s);
+      const double again = t.layer_total(true), once = t.layer_total(false);
+      per_second += 1 / (recomputed == 0 ? once : recomputed == n ? again : std::min(once, again));
+    }
+    shared = n / per_second;
+  }
+  for (const LayerTimes& t : stages.distinct) {
     const double model = recomputed * t.layer_total(true) + (n - recomputed) * t.layer_total(false) +
                          t.embedding_forward + t.embedding_backward + t.head_forward + t.head_backward +
                          t.head_weight;
-    const double compute = model / pp, f = every.fetched, r = every.reduced;
-    const double slots =
-        std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)});
     const double layer = t.forward + (split ? 0.0 : std::min(t.backward, t.recompute + t.backward_again));
     const double ramp =
         pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * (layer + (split ? 1 : 2) * t.send) : 0.0;
-    return m * slots + ramp;
-  };
-  if (!linked) return of(cache.layer_without_links(plan));
+    cache.sketches.push_back({model / pp, ramp, shared, split});
+  }
+}
+
+// What is fetched and reduced for every micro-batch takes the compute lane, or lanes of its own, one of both together.
+double SearchTree::unscheduled(const SearchCache& cache, int microbatches,
+                               const SearchCache::EveryMicrobatch& every) {
+  const double f = every.fetched;
   double least = INFINITY;
-  for (const LayerTimes& t : cache.layers(plan)) least = std::min(least, of(t));
+  for (const auto& [compute, ramp, shared, split] : cache.sketches) {
+    const double r = split ? 0.0 : every.reduced;
+    const double slots =
+        std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)});
+    least = std::min(least, std::max(microbatches * slots + ramp, microbatches * shared));
+  }
   return least;
 }
 
@@ -237,8 +252,11 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
         double least = INFINITY;
         for (const int mbs : space_.micro_batch) {
           p.micro_batch = mbs;
-          if (microbatches(p, job_.training) == 0) continue;
-          each_kernel_choice(p, false, [&] { least = std::min(least, unscheduled(p, cache, 0, false)); });
+          const int m = microbatches(p, job_.training);
+          if (m == 0) continue;
+          cache.sketches.clear();
+          each_kernel_choice(p, false, [&] { sketch(p, cache, 0, false); });
+          least = std::min(least, unscheduled(cache, m, {}));
           ++out.bounds;
         }
         child.bound = std::isfinite(least) ? least : 0;
@@ -258,13 +276,15 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
     p.micro_batch = space_.micro_batch[i];
     p.axis_order = ParallelPlan{}.axis_order;
     if (!lawful(p, orders * members, out)) continue;
+    const int m = microbatches(p, job_.training);
     child.choice.micro_batch = small(i);
     for (const auto& group : classes.members) {
       child.choice.axis_order = group.front();
       child.members = group.size() * members;
       p.axis_order = space_.axis_order[group.front()];
-      double least = INFINITY;
-      each_kernel_choice(p, true, [&] { least = std::min(least, unscheduled(p, cache, 0, true)); });
+      cache.sketches.clear();
+      each_kernel_choice(p, true, [&] { sketch(p, cache, 0, true); });
+      const double least = unscheduled(cache, m, {});
       ++out.bounds;
       child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
       out.add(child);
@@ -283,6 +303,12 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
   child.level = Level::sharding;
   child.members = members;
   bool seen_unsharded = false;  // a member that shards nothing
+  const int m = microbatches(p, job_.training);
+  cache.sketches.clear();  // the same for all orders of the class
+  {
+    ParallelPlan q = p;
+    each_kernel_choice(q, true, [&] { sketch(q, cache, 0, true); });
+  }
   for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
     bool seen_all = false, seen_one = false;
     for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
@@ -309,20 +335,17 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
       child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
       for (std::size_t i = 0; i < group.size(); ++i) {
         p.axis_order = space_.axis_order[group[i]];
-        const PlanLinks& mine = cache.links(p);
         bool repeated = false;
         for (std::size_t j = 0; j < i && !repeated; ++j) {
           ParallelPlan earlier = p;
           earlier.axis_order = space_.axis_order[group[j]];
-          repeated = same_links(cache.links(earlier), mine);
+          repeated = same_links(cache.links(earlier), cache.links(p));
         }
         if (repeated) {
           out.fates[Fate::repeated] += members;
           continue;
         }
-        double least = INFINITY;
-        ParallelPlan q = p;
-        each_kernel_choice(q, true, [&] { least = std::min(least, unscheduled(q, cache, 0, true)); });
+        const double least = unscheduled(cache, m, cache.every_microbatch(p));
         ++out.bounds;
         child.choice.axis_order = group[i];
         child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
@@ -339,6 +362,8 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
   child.level = Level::kernels;
   child.members = members;
   const double leanest = leanest_offload(p);
+  const int m = microbatches(p, job_.training);
+  const SearchCache::EveryMicrobatch every = cache.every_microbatch(p);
   for (std::size_t sp = 0; sp < space_.sequence_parallel.size(); ++sp)
     for (std::size_t tiled = 0; tiled < space_.overlap_tp.size(); ++tiled)
       for (std::size_t r = 0; r < space_.recompute.size(); ++r) {
@@ -354,11 +379,13 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
         child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
         child.choice.recompute = small(r);
         const int again = recomputed_layers(p.recompute, job_.model.n_layers);
-        double least = unscheduled(p, cache, again, true);
+        cache.sketches.clear();
+        sketch(p, cache, again, true);
         if (may_split_backward_ && p.pp > 1) {
           p.schedule = PipelineSchedule::zero_bubble;
-          least = std::min(least, unscheduled(p, cache, again, true));
+          sketch(p, cache, again, true);
         }
+        const double least = unscheduled(cache, m, every);
         ++out.bounds;
         child.bound = std::max(node.bound, least);
         out.add(child);

@@ -83,7 +83,12 @@ class SearchTree {
   }
   template <class F>
   void each_kernel_choice(ParallelPlan&, bool linked, F visit) const;
-  double unscheduled(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
+  // Adds to the cache's sketches: of any schedule and stage split, one for each kind of stage.
+  void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
+  // The least step of any sketch.
+  static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
+  static void relax(ParallelPlan, int chunks_id, int microbatches, SearchCache&,
+                    std::vector<StateTimes>& out);
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   // Counts them; `text` is asked while an example of the fate is wanted.
   template <class Text>
@@ -105,8 +110,14 @@ class SearchTree {
                   Expansion&) const;
   bool micro_batch_fits(const ParallelPlan&, double state_of_one, std::uint64_t members, SearchCache&,
                         Expansion&) const;
-  bool flight_fits(const ParallelPlan&, const std::vector<LayerRange>& chunks, double state_of_one,
-                   std::uint64_t members, Expansion&) const;
+  // What the first stage holds when its first backward begins.
+  struct Flight {
+    double elements = 0;     // parameters of its layers
+    double activations = 0;  // bytes of the micro-batches in flight
+  };
+  Flight flight(const ParallelPlan&, const std::vector<LayerRange>& chunks) const;
+  bool flight_fits(const Flight&, const ParallelPlan&, double state_of_one, std::uint64_t members,
+                   Expansion&) const;
   bool estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 

@@ -58,7 +58,7 @@ struct StageWorks {
   const Block& operator[](BlockKind kind) const { return block[static_cast<std::size_t>(kind)]; }
 };
 bool has_pass(const Context&, Pass);                            // whether the layout's blocks run it
-std::vector<StageWorks> stage_works(Emitter&, const Context&);  // one entry when all stages are equal
+std::vector<StageWorks> stage_works(Emitter&, const Context&);  // by PlanLinks::index()
 // What depends on links: communication and copies. `number` gives a work its id.
 void add_link_works(const Context&, const StageLinks&, const std::function<WorkId(const Work&)>& number,
                     StageWorks&);

@@ -369,36 +369,45 @@ rc::Gen<ClusterSpec> any_cluster(bool defects) {
     return c;
   });
 }
-// plan_links() asks once for stages that the topology calls alike: each equals what the topology says when asked.
+// plan_links() asks once for stages that the topology calls alike: each equals what the topology of an irregular cluster
+// says, which takes nothing for granted.
 RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
   ClusterSpec c = small_cluster(16);
   if (*rc::gen::arbitrary<bool>()) c.fabric.leaf_nodes = 4, c.fabric.oversubscription = 2;
   if (*rc::gen::arbitrary<bool>()) c.node.nics = 4;
-  int left = c.gpus();
-  const auto take = [&] {
-    int d = 1;
-    while (left > 1 && *rc::gen::inRange(0, 3) > 0) d *= 2, left /= 2;
-    return d;
-  };
-  ParallelPlan p;
-  p.tp = take(), p.pp = take(), p.cp = take(), p.dp = left;
-  p.zero_stage = *rc::gen::inRange(0, 2);
-  if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 3);
-  RC_PRE(p.replicas() % std::max(1, p.shards()) == 0);
-  for (std::size_t i = 3; i > 0; --i)
-    std::swap(p.axis_order[i], p.axis_order[*rc::gen::inRange<std::size_t>(0, i + 1)]);
   const bool slow = *rc::gen::inRange(0, 4) == 0;
   if (slow) c.defects.push_back({.node = 9, .network_factor = 0.5});
-  const Topology topology(c);
-  const RankGrid grid(p);
-  const PlanLinks links = plan_links(topology, p);
-  RC_ASSERT(!slow || !topology.stages_alike(grid));
-  for (int s = 0; s < p.pp; ++s) {
-    if (p.tp > 1) RC_ASSERT(links.of(s).tp == topology.group(grid, {Axis::tp}, s));
-    if (p.cp > 1) RC_ASSERT(links.of(s).cp == topology.group(grid, {Axis::cp}, s));
-    if (p.pp > 1) RC_ASSERT(links.of(s).next == topology.stage_link(grid, s));
-    if (p.shards() == 1 && p.replicas() > 1)
-      RC_ASSERT(links.of(s).shard == topology.group(grid, {Axis::cp, Axis::dp}, s));
+  ClusterSpec irregular = c;  // by next to nothing
+  irregular.defects.push_back({.node = 3, .compute_factor = 1 - 1e-12});
+  const Topology topology(c), asked(irregular);
+  for (int plans = *rc::gen::inRange(1, 6); plans > 0; --plans) {
+    int left = c.gpus();
+    const auto take = [&] {
+      int d = 1;
+      while (left > 1 && *rc::gen::inRange(0, 3) > 0) d *= 2, left /= 2;
+      return d;
+    };
+    ParallelPlan p;
+    p.tp = take(), p.pp = take(), p.cp = take(), p.dp = left;
+    p.zero_stage = *rc::gen::inRange(0, 2);
+    if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 3);
+    if (p.replicas() % std::max(1, p.shards()) != 0) continue;
+    for (std::size_t i = 3; i > 0; --i)
+      std::swap(p.axis_order[i], p.axis_order[*rc::gen::inRange<std::size_t>(0, i + 1)]);
+    const RankGrid grid(p);
+    const PlanLinks links = plan_links(topology, p);
+    RC_ASSERT(!slow || topology.stage_period(grid) == p.pp);
+    for (int s = 0; s < p.pp; ++s) {
+      if (p.tp > 1) RC_ASSERT(links.of(s).tp == asked.group(grid, {Axis::tp}, s));
+      if (p.cp > 1) RC_ASSERT(links.of(s).cp == asked.group(grid, {Axis::cp}, s));
+      if (p.pp > 1) RC_ASSERT(links.of(s).next == asked.stage_link(grid, s));
+      if (p.shards() == 1 && p.replicas() > 1)
+        RC_ASSERT(links.of(s).shard == asked.group(grid, {Axis::cp, Axis::dp}, s));
+      if (p.shards() > 1 && p.shards() < p.replicas()) {
+        RC_ASSERT(links.of(s).shard == asked.shard_groups(grid, s, p.shards()).shard);
+        RC_ASSERT(links.of(s).replica == asked.shard_groups(grid, s, p.shards()).replica);
+      }
+    }
   }
 }
 
@@ -407,13 +416,16 @@ RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
 RC_GTEST_PROP(TopologyProperty, EqualsBruteForceOverAllGroups, (bool defects)) {
   const ClusterSpec c = *any_cluster(defects);
   RC_PRE(c.gpus() > 0);
-  const ParallelPlan p = *any_plan(c.gpus());
   const Topology t(c);
-  const RankGrid grid(p);
-  for_each_axes([&](auto axes) {
-    for (int stage = -1; stage < std::min(p.pp, 3); ++stage)
-      expect_same(t.group(grid, axes, stage), brute_force(c, grid, axes, stage), plan_key(p));
-  });
+  // Several plans of one topology: what it remembers of one must not be given to another that differs.
+  for (int plans = *rc::gen::inRange(1, 5); plans > 0; --plans) {
+    const ParallelPlan p = *any_plan(c.gpus());
+    const RankGrid grid(p);
+    for_each_axes([&](auto axes) {
+      for (int stage = -1; stage < std::min(p.pp, 3); ++stage)
+        expect_same(t.group(grid, axes, stage), brute_force(c, grid, axes, stage), plan_key(p));
+    });
+  }
 }
 
 // Negative control: brute force that knows another cluster must be told apart, field by field.
@@ -472,11 +484,13 @@ RC_GTEST_PROP(TopologyProperty, StageLinkByBlocksEqualsAllPairs, ()) {
   const ClusterSpec c = *any_cluster(false);
   ClusterSpec all_pairs = c;
   all_pairs.defects.push_back({.node = *rc::gen::inRange(0, c.nodes), .compute_factor = 1 - 1e-12});
-  const ParallelPlan p = *any_plan(c.gpus());
-  const RankGrid grid(p);
   const Topology a(c), b(all_pairs);
-  for (int stage = 0; stage < p.pp; ++stage)
-    expect_same(a.stage_link(grid, stage), b.stage_link(grid, stage), plan_key(p));
+  for (int plans = *rc::gen::inRange(1, 5); plans > 0; --plans) {
+    const ParallelPlan p = *any_plan(c.gpus());
+    const RankGrid grid(p);
+    for (int stage = 0; stage < p.pp; ++stage)
+      expect_same(a.stage_link(grid, stage), b.stage_link(grid, stage), plan_key(p));
+  }
 }
 
 RC_GTEST_PROP(TopologyProperty, OrderOfDefectsAndOfEqualNodesChangesNothing, ()) {

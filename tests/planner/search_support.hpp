@@ -77,6 +77,11 @@ class RandomJob {
     s.rules.zero3_regather_in_backward = coin(), s.rules.clip_gradients = coin(),
     s.rules.scatter_p2p = coin();
     s.rules.bucket_elements = std::int64_t{1} << upto(16, 26), s.rules.bucket_elements_per_replica = 0;
+    for (int defects = upto(0, 3) - 1; defects > 0; --defects)
+      owned_.cluster.defects.push_back({.node = upto(0, owned_.cluster.nodes - 1),
+                                        .gpu = upto(-1, owned_.cluster.node.gpus - 1),
+                                        .compute_factor = *rc::gen::element(0.5, 0.8, 1.0),
+                                        .network_factor = *rc::gen::element(0.25, 1.0)});
     s.rules.prefetch_blocks = upto(0, 3);
     s.kernels.comm_slows_compute = coin() ? 0.0 : 0.3, s.kernels.compute_slows_comm = coin() ? 0.0 : 0.2;
     s.kernels.tp_hidden_share = arbitrary::share();

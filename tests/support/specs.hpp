@@ -42,7 +42,7 @@ inline PlanLinks flat_links(const ParallelPlan& plan) {
   };
   const int shards = plan.shards() > 1 ? plan.shards() : plan.replicas();
   StageLinks stage{group(plan.tp), group(plan.cp), group(shards), group(plan.replicas() / shards), group(2)};
-  return {{stage}, group(plan.world()), group(2)};
+  return {{stage}, {}, group(plan.world()), group(2)};
 }
 
 // A decoder block costs `forward` when forward and `backward` when backward; everything else costs nothing. Priced on
