@@ -51,7 +51,8 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
   std::optional<std::size_t> surest;
   for (std::size_t i = 1; i < ranked.size(); ++i) {
     const double mine = half_width(ranked[i].prediction);
-    if (!ranked[i].tie || 2 * mine > half_width(ranked.front().prediction)) continue;
+    constexpr double kRounding = 1e-9;
+    if (!ranked[i].tie || 2 * mine > (1 + kRounding) * half_width(ranked.front().prediction)) continue;
     if (!surest || mine < half_width(ranked[*surest].prediction)) surest = i;
   }
   return surest;
