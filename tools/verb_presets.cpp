@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/preset_path.hpp"
+#include "tools/planning.hpp"
 #include "tools/preset_files.hpp"
 #include "tools/table.hpp"
 #include "tools/verbs.hpp"
@@ -42,8 +43,17 @@ Json read_preset(const fs::path& path) {
 
 // One line of a file: a value by its path, with what the file says about its origin.
 struct Leaf {
-  std::string key, value, source;
+  std::string key, value, origin, source;
 };
+
+// What the letters of "origin" say.
+std::string meaning(const std::string& origin) {
+  constexpr std::pair<std::string_view, std::string_view> kMeanings[] = {
+      {"T", "measured"}, {"F", "fitted"}, {"S", "specified"}, {"D", "documented"}, {"G", "judgement"}};
+  for (const auto& [letter, word] : kMeanings)
+    if (origin == letter) return std::string(word);
+  return origin;
+}
 
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>()
@@ -53,7 +63,7 @@ std::string text_of(const Json& value) {
 // A leaf is a plain value, a list, or an object {"value": ..., "unit": ..., "source": ..., "date": ...}.
 void collect(const Json& node, const std::string& key, std::vector<Leaf>& leaves) {
   if (!node.is_object()) {
-    leaves.push_back({key, text_of(node), ""});
+    leaves.push_back({key, text_of(node), "", ""});
   } else if (node.contains("value")) {
     const auto part = [&](const char* name) { return node.contains(name) ? text_of(node.at(name)) : ""; };
     std::string value = part("value"), source = part("source");
@@ -61,7 +71,7 @@ void collect(const Json& node, const std::string& key, std::vector<Leaf>& leaves
     if (node.contains("low") && node.contains("high"))
       value += fmt::format(" ({} to {})", part("low"), part("high"));
     if (node.contains("date")) source += (source.empty() ? "" : ", ") + part("date");
-    leaves.push_back({key, value, source});
+    leaves.push_back({key, value, meaning(part("origin")), source});
   } else {
     for (const auto& [name, part] : node.items())
       collect(part, key.empty() ? name : key + "." + name, leaves);
@@ -124,10 +134,23 @@ ExitCode show(Session& session, const fs::path& presets, const std::string& want
   for (const auto& [kind, name, path] : found) {
     std::vector<Leaf> leaves;
     collect(read_preset(path), "", leaves);
-    Table table({{"key", Align::left}, {"value", Align::left}, {"source", Align::left}});
-    for (const auto& leaf : leaves) table.add_row({leaf.key, leaf.value, leaf.source});
-    session.terminal.out << fmt::format("{} of {}: {}\n\n", name, kind, path.string())
-                         << table.render(session.terminal, session.common.wide) << '\n';
+    Table table({{"key", Align::left}, {"value", Align::left}, {"is", Align::left}, {"source"}});
+    std::vector<std::string> sources;  // many values share one
+    for (const auto& leaf : leaves) {
+      std::string number;
+      if (!leaf.source.empty()) {
+        const auto known = std::find(sources.begin(), sources.end(), leaf.source);
+        number = fmt::format("{}", known - sources.begin() + 1);
+        if (known == sources.end()) sources.push_back(leaf.source);
+      }
+      table.add_row({leaf.key, leaf.value, leaf.origin, number});
+    }
+    print_wrapped(session.terminal.out, session.terminal,
+                  fmt::format("{} of {}: {}", name, kind, path.string()));
+    session.terminal.out << '\n' << table.render(session.terminal, session.common.wide) << '\n';
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      print_wrapped(session.terminal.out, session.terminal, fmt::format("{}. {}", i + 1, sources[i]), 2);
+    if (!sources.empty()) session.terminal.out << '\n';
   }
   session.terminal.out << "next: override any value with --set KEY=VALUE, or copy the file and edit it\n";
   return ExitCode::ok;
