@@ -66,11 +66,17 @@ const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
   const Linked& l = linked(p, 1);
   const BlockTimes& b = blocks(p);
   layers_.distinct.clear(), layers_.uneven = false;
+  // A split backward has the same links: the next to ask after its twin.
+  const std::tuple asked{
+      &l, p.micro_batch, p.sequence_parallel, p.overlap_tp, p.activation_offload > 0, p.recompute.kind};
+  const bool known = asked == over_asked_;
+  if (!known) over_asked_ = asked, over_.clear();
   for (std::size_t i = 0; i < l.distinct.size(); ++i) {
     const auto stage = std::find(l.index.begin(), l.index.end(), i) - l.index.begin();
     const StageLinks& links = l.links.of(l.index.empty() ? 0 : static_cast<int>(stage));
     const StageKind& kind = l.distinct[i];
-    const LinkTimes over = times_over(kind.links, p, links);
+    if (!known) over_.push_back(times_over(kind.links, p, links));
+    const LinkTimes& over = over_[i];
     const double slows = job_.stack.kernels.comm_slows_compute;
     layers_.uneven = layers_.uneven || kind.factor != l.distinct.front().factor;
     layers_.distinct.push_back(kind.factor == 1 ? layer_times(p, b, over, slows)
@@ -171,16 +177,22 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   const double pieces = units ? layers : 1.0;
   const auto elements = units ? layer : static_cast<std::int64_t>(layers * static_cast<double>(layer));
   double gather = INFINITY, reduce = INFINITY;
-  for (const StageLinks& stage : links(p).stages) {
+  std::vector<Topology::ShardGroups> groups;  // of the stages that differ
+  if (p.shards() == p.replicas()) {
+    for (const StageLinks& stage : linked(p, 1).links.stages) groups.push_back({stage.shard, {}});
+  } else {
+    const RankGrid grid(p);
+    for (int stage = 0; stage < job_.topology.stage_period(grid); ++stage)
+      groups.push_back(job_.topology.shard_groups(grid, stage, p.shards()));
+  }
+  for (const auto& [shard, replica] : groups) {
     const auto price = [&](CollectiveKind kind, std::int64_t n, Dtype dtype, const GroupShape& group) {
       return job_.cost.price(CollectiveWork{kind, Bytes(n * size_bytes(dtype)), group, false}).duration.v;
     };
-    gather =
-        std::min(gather, price(CollectiveKind::all_gather, elements, job_.training.parameter, stage.shard));
-    double both = price(CollectiveKind::reduce_scatter, elements, job_.training.reduction, stage.shard);
-    if (stage.replica.size > 1)
-      both +=
-          price(CollectiveKind::all_reduce, elements / p.shards(), job_.training.reduction, stage.replica);
+    gather = std::min(gather, price(CollectiveKind::all_gather, elements, job_.training.parameter, shard));
+    double both = price(CollectiveKind::reduce_scatter, elements, job_.training.reduction, shard);
+    if (replica.size > 1)
+      both += price(CollectiveKind::all_reduce, elements / p.shards(), job_.training.reduction, replica);
     reduce = std::min(reduce, both);
   }
   if (parameters) every.fetched = 2 * pieces * gather;  // forward and backward

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -147,6 +148,8 @@ class SearchCache {
   const SearchSpace& space_;
   std::shared_ptr<Shared> shared_;
   StageLayerTimes layers_;
+  std::vector<LinkTimes> over_;  // by kind of stage, of what was asked last
+  std::tuple<const Linked*, int, bool, bool, bool, RecomputeKind> over_asked_{};
   Front<BlockTimes> recent_blocks_;
   Front<LinkTimes> recent_links_;
   Key last_key_{};
