@@ -107,6 +107,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       state_of_one.push_back(state_of_element(p));
     }
   std::vector<std::vector<StateTimes>> relaxed(oo_n * po_n);  // made when asked for
+  std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
   bool seen_none = false;
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     p.activation_offload = space_.activation_offload[ao].layers;
@@ -133,7 +134,9 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         p.optimizer_offload = space_.optimizer_offload[oo];
         p.parameter_offload = space_.parameter_offload[po] != 0;
         const std::size_t at = oo * po_n + po;
-        if (!lawful(p, members, out) || !flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
+        if (!is_lawful[at] && !lawful(p, members, out)) continue;
+        is_lawful[at] = true;
+        if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
         if (relaxed[at].empty()) relax(p, chunks_id, m, cache, relaxed[at]);
         ++out.bounds;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);

@@ -272,19 +272,21 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   const std::uint64_t orders = space_.axis_order.size() - classes.repeated;
   Node child = node;
   child.level = Level::placement;
+  std::vector<std::size_t> lawful_sizes;
   for (std::size_t i = 0; i < space_.micro_batch.size(); ++i) {
     p.micro_batch = space_.micro_batch[i];
-    p.axis_order = ParallelPlan{}.axis_order;
-    if (!lawful(p, orders * members, out)) continue;
-    const int m = microbatches(p, job_.training);
-    child.choice.micro_batch = small(i);
-    for (const auto& group : classes.members) {
-      child.choice.axis_order = group.front();
-      child.members = group.size() * members;
-      p.axis_order = space_.axis_order[group.front()];
+    if (lawful(p, orders * members, out)) lawful_sizes.push_back(i);
+  }
+  for (const auto& group : classes.members) {
+    child.choice.axis_order = group.front();
+    child.members = group.size() * members;
+    p.axis_order = space_.axis_order[group.front()];
+    for (const std::size_t i : lawful_sizes) {
+      p.micro_batch = space_.micro_batch[i];
+      child.choice.micro_batch = small(i);
       cache.sketches.clear();
       each_kernel_choice(p, true, [&] { sketch(p, cache, 0, true); });
-      const double least = unscheduled(cache, m, {});
+      const double least = unscheduled(cache, microbatches(p, job_.training), {});
       ++out.bounds;
       child.bound = std::isfinite(least) ? std::max(node.bound, least) : node.bound;
       out.add(child);
