@@ -1,15 +1,12 @@
 #include "core/topology.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "core/cluster_graph.hpp"
+#include "core/group_memo.hpp"
 #include "core/rank_pattern.hpp"
 #include "core/seating.hpp"
 
@@ -25,92 +22,6 @@ struct Sharing {
   std::vector<int> uplink_users;  // by bundle: groups that leave their PCIe switch inside the island
   std::vector<int> memory_users;  // by island: ranks that talk inside the island
 };
-
-// Groups asked for before, by all that they depend on: the layouts of a search share most of theirs.
-class GroupMemo {
- public:
-  using Key = std::array<int, 10>;
-  using Groups = std::array<GroupShape, 2>;
-  template <class Make>
-  Groups of(const Key& key, const Make& make) {
-    {
-      const std::shared_lock lock(mutex_);
-      if (const auto found = known_.find(key); found != known_.end()) return found->second;
-    }
-    const Groups made = make();
-    const std::unique_lock lock(mutex_);
-    return known_.emplace(key, made).first->second;
-  }
-
- private:
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      std::uint64_t h = 0x9E3779B97F4A7C15ull;
-      for (const int x : key) h = (h ^ static_cast<std::uint32_t>(x)) * 0xD6E8FEB86659FD93ull, h ^= h >> 32;
-      return h;
-    }
-  };
-  std::shared_mutex mutex_;
-  std::unordered_map<Key, Groups, Hash> known_;
-};
-enum Asked : int { kGroup = 1, kNext, kShards };  // first entry of a key
-
-constexpr std::array kAxes{Axis::tp, Axis::cp, Axis::dp, Axis::pp};
-
-// Whether blocks of `period` ranks map groups onto groups: every digit of a rank begins and ends within it or at whole
-// numbers of it. See core/rank_pattern.hpp.
-bool repeats_with(const RankGrid& grid, int period) {
-  int world = 1;
-  for (const Axis axis : kAxes) {
-    const int stride = grid.stride(axis), end = stride * grid.extent(axis);
-    world *= grid.extent(axis);
-    if (period % end != 0 && stride % period != 0 && (period % stride != 0 || end % period != 0))
-      return false;
-  }
-  return period < world && world % period == 0;
-}
-
-// What the slowest group along `axes` depends on: the digits of a rank from the innermost on, by what they are to the
-// groups; neighbours that are the same to them are one digit. When the cluster repeats itself with `period` ranks, and
-// the groups with it, what lies beyond tells no more than their size. `stage` is -1 where all have the same groups.
-GroupMemo::Key group_key(const RankGrid& grid, std::initializer_list<Axis> axes, int stage, int period) {
-  enum Part : int { apart, member, of_stage };  // what a digit tells: groups, members of a group, stages
-  struct Digit {
-    int stride, extent, part;
-  };
-  std::array<Digit, 4> digits{};
-  std::size_t n = 0;
-  int world = 1, size = 1;
-  for (const Axis axis : kAxes) {
-    const int extent = grid.extent(axis);
-    if (extent == 1) continue;
-    const bool mine = std::find(axes.begin(), axes.end(), axis) != axes.end();
-    const Digit digit{grid.stride(axis), extent,
-                      mine                             ? member
-                      : axis == Axis::pp && stage >= 0 ? of_stage
-                                                       : apart};
-    world *= extent, size *= mine ? extent : 1;
-    std::size_t at = n++;
-    for (; at > 0 && digits[at - 1].stride > digit.stride; --at) digits[at] = digits[at - 1];
-    digits[at] = digit;
-  }
-  const bool repeats = repeats_with(grid, period);
-  GroupMemo::Key key{kGroup, -1, size, repeats ? -1 : world};
-  std::size_t at = 3;
-  int last = -1;
-  for (std::size_t i = 0; i < n; ++i) {
-    const Digit& d = digits[i];
-    const int extent = !repeats ? d.extent : d.stride >= period ? 1 : std::min(d.extent, period / d.stride);
-    if (d.part == of_stage) key[1] = stage % extent;
-    if (extent == 1) continue;
-    if (d.part == last && last != of_stage)
-      key[at] += 4 * (key[at] / 4) * (extent - 1);
-    else
-      key[++at] = 4 * extent + d.part;
-    last = d.part;
-  }
-  return key;
-}
 }  // namespace
 
 struct Topology::Impl : Seating {
@@ -352,7 +263,7 @@ Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, in
   RankCoord origin;
   origin.pp = stage % stage_period(grid);
   const int first = grid.rank(origin);
-  const GroupMemo::Key key{kShards,
+  const GroupMemo::Key key{GroupMemo::kShards,
                            grid.stride(Axis::cp),
                            grid.extent(Axis::cp),
                            grid.stride(Axis::dp),
@@ -387,9 +298,10 @@ GroupShape Topology::stage_link(const RankGrid& grid, int stage) const {
   const int world = grid.extent(Axis::tp) * grid.extent(Axis::cp) * grid.extent(Axis::dp) * stages;
   const int period = stage_period(grid), here = wrap ? -1 : stage % period;
   // From node to node all pairs are alike, where leaves do not matter.
-  const GroupMemo::Key key = period == 1 && !impl_->leaves_matter()
-                                 ? GroupMemo::Key{kNext, -1, -1, -1, here}
-                                 : GroupMemo::Key{kNext, world, stages, grid.stride(Axis::pp), here};
+  const GroupMemo::Key key =
+      period == 1 && !impl_->leaves_matter()
+          ? GroupMemo::Key{GroupMemo::kNext, -1, -1, -1, here}
+          : GroupMemo::Key{GroupMemo::kNext, world, stages, grid.stride(Axis::pp), here};
   return impl_->memo.of(key, [&] { return GroupMemo::Groups{slowest_stage_link(grid, stage)}; })[0];
 }
 
