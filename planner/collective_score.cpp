@@ -1,0 +1,150 @@
+#include "planner/collective_score.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "core/cluster_files.hpp"
+#include "core/csv.hpp"
+#include "core/decimal.hpp"
+#include "core/error.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr double kSpread = 1.15;
+
+std::optional<CollectiveKind> kind_of(const std::string& text) {
+  if (text == "all_reduce") return CollectiveKind::all_reduce;
+  if (text == "all_gather") return CollectiveKind::all_gather;
+  if (text == "reduce_scatter") return CollectiveKind::reduce_scatter;
+  return std::nullopt;
+}
+
+// Links inside the node, of the device's usual node.
+void add_node(NcclCase& c, int gpus_per_node, const std::filesystem::path& presets) {
+  const ClusterSpec cluster =
+      load_cluster(fmt::format("1x{}x{}", std::max(1, gpus_per_node), c.device), presets);
+  c.link = cluster.node.link_bandwidth.v;
+  c.domain_ranks = std::max(1, gpus_per_node) * cluster.node.domain_nodes;
+}
+
+}  // namespace
+
+std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
+                                               const std::filesystem::path& preset_dir) {
+  const CsvTable table = read_csv(csv);
+  const NcclModel model = load_nccl_model(preset_dir);
+  std::vector<Problem> problems;
+  for (const char* column : {"source", "collective", "gpu", "ranks", "nodes", "gpus_per_node", "fabric",
+                             "size_bytes", "time_us", "bus_bandwidth_GBps"})
+    if (table.column(column) < 0)
+      problems.push_back({table.file, column, "", "this column", "see the header of a collectives.csv"});
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+
+  std::vector<CollectiveRow> rows;
+  for (const CsvRow& line : table.rows) {
+    const auto number = [&](const char* column) -> std::optional<double> {
+      const std::string& text = table.cell(line, column);
+      if (text.empty()) return std::nullopt;
+      const auto x = parse_decimal(text);
+      if (!x || *x < 0)
+        problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
+                            "a number of at least 0, or nothing", ""});
+      return x;
+    };
+    CollectiveRow row;
+    row.line = line.line;
+    row.source = table.cell(line, "source");
+    row.gpu = row.what.device = table.cell(line, "gpu");
+    row.fabric = row.what.fabric = table.cell(line, "fabric");
+    const auto kind = kind_of(table.cell(line, "collective"));
+    if (!kind)
+      problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
+                          table.cell(line, "collective"), "all_reduce, all_gather or reduce_scatter", ""});
+    const auto size = number("size_bytes"), ranks = number("ranks"), nodes = number("nodes"),
+               gpus = number("gpus_per_node"), time = number("time_us"), bus = number("bus_bandwidth_GBps"),
+               low = number("low_bus_bandwidth_GBps"), high = number("high_bus_bandwidth_GBps");
+    const auto network = number("internode_GBps_per_node");
+    if (!kind || !size || !ranks || !nodes || !gpus || row.fabric.empty() || *ranks < 2 || (!time && !bus)) {
+      row.use = CollectiveRowUse::unstated;
+      rows.push_back(std::move(row));
+      continue;
+    }
+    row.what.kind = *kind;
+    row.what.bytes = *size;
+    row.what.ranks = static_cast<int>(*ranks), row.what.nodes = static_cast<int>(*nodes);
+    row.what.node_network = network.value_or(0) * 1e9;
+    row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.what.ranks) / (*bus * 1e9);
+    if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
+    try {
+      add_node(row.what, static_cast<int>(*gpus), preset_dir);
+      row.predicted_s = nccl_time(row.what, model).v;
+    } catch (const ConfigError&) {  // hardware that no table knows
+      row.use = CollectiveRowUse::unstated;
+    }
+    rows.push_back(std::move(row));
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+
+  using Same = std::tuple<CollectiveKind, std::string, std::string, int, int, double>;
+  std::map<Same, std::pair<double, double>> range;
+  const auto same = [](const CollectiveRow& r) {
+    return Same{r.what.kind, r.gpu, r.fabric, r.what.ranks, r.what.nodes, r.what.bytes};
+  };
+  for (const CollectiveRow& r : rows) {
+    if (r.use == CollectiveRowUse::unstated) continue;
+    auto [at, is_new] = range.try_emplace(same(r), r.time_s, r.time_s);
+    at->second = {std::min(at->second.first, r.time_s), std::max(at->second.second, r.time_s)};
+  }
+  for (CollectiveRow& r : rows)
+    if (r.use == CollectiveRowUse::scored)
+      if (const auto& [low, high] = range.at(same(r)); high > low * kSpread)
+        r.use = CollectiveRowUse::contradicted;
+  return rows;
+}
+
+std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow> rows) {
+  constexpr std::array<double, 2> kBar = {5, 15};
+  std::vector<CollectiveScore> scores;
+  CollectiveScore all;
+  all.source = "all rows";
+  const auto add = [&](CollectiveScore& s, const CollectiveRow& r) {
+    if (r.use != CollectiveRowUse::scored) {
+      ++s.set_aside;
+      return;
+    }
+    const int size = r.what.bytes >= kLargeMessage ? 0 : 1;
+    const double error = 100 * (r.predicted_s / r.time_s - 1);
+    s.mape[size] += std::abs(error);
+    if (std::abs(error) > std::abs(s.worst[size])) s.worst[size] = error;
+    s.inside[size] += std::abs(error) <= kBar[static_cast<std::size_t>(size)];
+    ++s.rows[size];
+    s.ranks_low = s.ranks_low == 0 ? r.what.ranks : std::min(s.ranks_low, r.what.ranks);
+    s.ranks_high = std::max(s.ranks_high, r.what.ranks);
+  };
+  for (const CollectiveRow& r : rows) {
+    auto at = std::find_if(scores.begin(), scores.end(),
+                           [&](const auto& s) { return s.source == r.source && s.gpu == r.gpu; });
+    if (at == scores.end()) {
+      scores.emplace_back();
+      at = scores.end() - 1;
+      at->source = r.source, at->gpu = r.gpu;
+    }
+    add(*at, r);
+    add(all, r);
+  }
+  scores.push_back(all);
+  for (CollectiveScore& s : scores)
+    for (int size : {0, 1}) s.mape[size] /= std::max(1, s.rows[size]);
+  return scores;
+}
+
+}  // namespace sextant

@@ -1,0 +1,48 @@
+// How good are predicted collectives on published tables? Every row of a collectives.csv whose hardware is stated is
+// predicted (cost_models/nccl.hpp); errors are reported per source and device for large messages (64 MiB and more) and
+// for the rest. Nothing is fitted here.
+//
+// Set aside, and counted: rows whose own 5th and 95th percentile lie further apart than 0.87 to 1.15 of their middle, and
+// rows that another row of the same hardware and message contradicts by more than 15 %: no model can be near them.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cost_models/nccl.hpp"
+
+namespace sextant {
+
+enum class CollectiveRowUse : std::uint8_t { scored, unstated, spread, contradicted };
+
+struct CollectiveRow {
+  int line = 0;
+  std::string source, gpu, fabric;
+  NcclCase what;
+  double time_s = 0;       // measured
+  double predicted_s = 0;  // 0 when not predicted
+  CollectiveRowUse use = CollectiveRowUse::scored;
+};
+
+// Reads, judges and predicts. Throws ConfigError naming file, line and column of what cannot be read.
+std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
+                                               const std::filesystem::path& preset_dir);
+
+inline constexpr double kLargeMessage = 64.0 * (1 << 20);
+
+struct CollectiveScore {
+  std::string source, gpu;
+  int ranks_low = 0, ranks_high = 0;
+  // [0]: messages of 64 MiB and more; [1]: smaller ones
+  int rows[2] = {0, 0};
+  double mape[2] = {0, 0};   // percent
+  double worst[2] = {0, 0};  // signed, percent
+  int inside[2] = {0, 0};    // within 5 and 15 %
+  int set_aside = 0;
+};
+// By source and device, and the sum of all as the last element.
+std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow>);
+
+}  // namespace sextant
