@@ -27,6 +27,7 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.required("stack", r.stack);
   io.optional("split", r.split, kSplitNames);
   io.optional("zero_stage", r.zero_stage, between(-1, 3));
+  io.optional("memory_kind", r.memory_kind);
   io.ignored("note");
 };
 
@@ -186,6 +187,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (rule->zero_stage >= 0) r.plan.zero_stage = rule->zero_stage;
   if (r.plan.zero_stage == 0) r.plan.shard_degree = 0;  // nothing is sharded
   apply_facts(row, r.stack, r.training, r.plan);
+  r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
   r.cluster = cluster_of(row, map, preset_dir);
   if (r.by_class)

@@ -32,7 +32,8 @@ struct StackRule {
   std::string attention;  // class rules: kernel that the row states
   std::string stack;      // preset
   LayerSplit split = LayerSplit::even;
-  int zero_stage = -1;  // the stage this stack calls what the row calls otherwise; -1 = as stated
+  int zero_stage = -1;      // the stage this stack calls what the row calls otherwise; -1 = as stated
+  std::string memory_kind;  // what the framework's printed peak counts, where the row does not know
 };
 
 struct ClusterRule {
@@ -59,7 +60,8 @@ struct ResolvedRun {
   StackSpec stack;
   bool by_class = false;  // nobody named this framework
   double interval = 1.0;
-  std::string note;
+  std::string note = {};
+  std::string memory_kind = {};  // what its measured peak counts
 };
 
 // Throws ConfigError when the row's device or the rule's preset does not exist.

@@ -85,6 +85,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("saved_rope", m.saved_rope, at_least(0));
   io.optional("saved_tp", m.saved_tp, at_least(0));
   io.optional("saved_tp_shard", m.saved_tp_shard, at_least(0));
+  io.optional("async_tp_ranks", m.async_tp_ranks, at_least(0));
   io.optional("attention_scores", m.attention_scores, at_least(0));
   io.optional("attention_scores_eager", m.attention_scores_eager, at_least(0));
   io.optional("full_recompute_hidden", m.full_recompute_hidden, at_least(0));

@@ -87,11 +87,14 @@ struct StackMemory {
   bool exact_tensors =
       false;  // what is kept is core/block_tensors.hpp to the byte; of the coefficients below only
               // fragmentation and outside count
-  double saved_hidden = 1.7;      // c1: copies of the residual stream kept per layer, times 2h bytes
-  double saved_ffn = 4.0;         // c2: copies of the FFN width kept, times 2f bytes
-  double saved_rope = 4.4;        // cr: extra bytes per channel of q and k
-  double saved_tp = 2.0;          // cu: extra bytes per hidden channel when tp > 1
-  double saved_tp_shard = 0.0;    // ... and of the slice that sequence parallelism leaves
+  double saved_hidden = 1.7;    // c1: copies of the residual stream kept per layer, times 2h bytes
+  double saved_ffn = 4.0;       // c2: copies of the FFN width kept, times 2f bytes
+  double saved_rope = 4.4;      // cr: extra bytes per channel of q and k
+  double saved_tp = 2.0;        // cu: extra bytes per hidden channel when tp > 1
+  double saved_tp_shard = 0.0;  // ... and of the slice that sequence parallelism leaves
+  int async_tp_ranks =
+      0;  // > 0: saved_tp are gathered inputs of asynchronous products, which pipelines, and data
+          // parallelism beside more tp ranks than this (a node), make synchronous: none then
   double attention_scores = 4.3;  // bytes per score kept by a fused scale-mask-softmax kernel
   double attention_scores_eager =
       9.3;                             // ... by separate mask, softmax and dropout; online softmax keeps none

@@ -76,7 +76,10 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   const double scale = element / 2.0;  // the coefficients count bytes of 16-bit training
 
   const double norm = k.saved_hidden * h / split + (stack.kernels.norm_fused ? 0.0 : 7.0 * h / split);
-  const double tp_copy = plan.tp > 1 ? (k.saved_tp + k.saved_tp_shard / split) * h / 2.0 : 0.0;
+  const bool tp_async =
+      k.async_tp_ranks == 0 || (plan.pp == 1 && (plan.dp == 1 || plan.tp <= k.async_tp_ranks));
+  const double tp_copy =
+      plan.tp > 1 ? ((tp_async ? k.saved_tp : 0.0) + k.saved_tp_shard / split) * h / 2.0 : 0.0;
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
   const double scores = plan.recompute.kind == RecomputeKind::selective
                             ? 0.0

@@ -73,7 +73,7 @@ double cost_of(const Sample& s, const MemoryPlan& plan, std::span<const double> 
   for (std::size_t i = 0; i < x.size(); ++i) set_memory_constant(stack.memory, plan.constants[i].key, x[i]);
   const MemoryEstimate e = estimate_memory(s.run.model, s.run.training, s.run.plan, stack);
   if (s.row->peak_memory_GiB) {
-    const double predicted = as_measured(e.stages[static_cast<std::size_t>(e.heaviest)], s.row->memory_kind);
+    const double predicted = as_measured(e, s.run.plan, s.run.cluster.node.gpus, s.run.memory_kind);
     return huber((predicted / *s.row->peak_memory_GiB - 1) / kPeakScale);
   }
   const double overflow = chance_of_overflow(e.reserved(), s.run.cluster.device.memory);

@@ -156,10 +156,19 @@ Bytes StageMemory::allocated() const {
   return Bytes(total);
 }
 
-double as_measured(const StageMemory& m, const std::string& kind) {
-  if (kind == "torch_reserved") return gib(m.allocated() + m.fragmented);
-  if (kind.starts_with("torch")) return gib(m.allocated());
-  return gib(m.reserved());
+double as_measured(const MemoryEstimate& e, const ParallelPlan& plan, int gpus, const std::string& kind) {
+  const StageMemory* m = &e.stages[static_cast<std::size_t>(e.heaviest)];
+  if (kind == "nvidia_smi") {
+    const RankGrid grid(plan);
+    m = &e.stages.front();
+    for (int rank = 0; rank < std::min(gpus, plan.world()); ++rank) {
+      const StageMemory& stage = e.stages[static_cast<std::size_t>(grid.coord(rank).pp)];
+      if (stage.reserved() > m->reserved()) m = &stage;
+    }
+  }
+  if (kind == "torch_reserved") return gib(m->allocated() + m->fragmented);
+  if (kind.starts_with("torch")) return gib(m->allocated());
+  return gib(m->reserved());
 }
 
 double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {

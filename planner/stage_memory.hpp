@@ -35,8 +35,9 @@ struct MemoryEstimate {
 };
 
 // What a measured peak of this kind counts, in GiB: torch's allocator ("torch_peak", "torch_allocated"), what that
-// reserved ("torch_reserved"), or the whole device ("nvidia_smi", "device").
-double as_measured(const StageMemory&, const std::string& memory_kind);
+// reserved ("torch_reserved"), or the whole device ("nvidia_smi", "device"). A person reads nvidia-smi on one node, the
+// first: there it is the fullest stage among the first `gpus` ranks, elsewhere the fullest of all.
+double as_measured(const MemoryEstimate&, const ParallelPlan&, int gpus, const std::string& memory_kind);
 
 // Chance that what is predicted to be reserved does not fit: the prediction's relative error is taken as logistic.
 inline constexpr double kOverflowScale = 0.03;

@@ -36,8 +36,7 @@ CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, st
               }};
 }
 
-RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options,
-                               const std::string& memory_kind) {
+RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   RunPrediction out;
   out.stack = run.stack.name;
   out.note = run.note;
@@ -56,7 +55,7 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options,
   out.chance_of_overflow = p.chance_of_overflow;
   out.doubt = p.doubt;
   const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
-  const double peak = as_measured(memory.stages[static_cast<std::size_t>(memory.heaviest)], memory_kind);
+  const double peak = as_measured(memory, run.plan, run.cluster.node.gpus, run.memory_kind);
   const double m = memory_half_width(p.doubt) * run.interval;
   out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
   return out;
@@ -78,7 +77,7 @@ std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& optio
 RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const PredictOptions& options) {
   RunPrediction out;
   try {
-    out = predict_resolved(resolve(row, map, options.preset_dir), options, row.memory_kind);
+    out = predict_resolved(resolve(row, map, options.preset_dir), options);
   } catch (const std::exception& e) {  // one bad row does not end the others
     out.note = e.what();
   }

@@ -51,8 +51,8 @@ class CalibratedPresets {
   PredictOptions options_;
 };
 
-// A run that is decided; run_id stays empty. `memory_kind`: what a peak was measured as, see RunRow.
-RunPrediction predict_resolved(ResolvedRun, const PredictOptions&, const std::string& memory_kind = {});
+// A run that is decided; run_id stays empty.
+RunPrediction predict_resolved(ResolvedRun, const PredictOptions&);
 // Its step alone: a third of the work. Nothing where the layout is unlawful.
 std::optional<Seconds> predict_step(ResolvedRun, const PredictOptions&);
 RunPrediction predict_run(const RunRow&, const FrameworkMap&, const PredictOptions&);
