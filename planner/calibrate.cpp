@@ -67,7 +67,7 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
 std::vector<Setting> settings_of(const Calibration& calibration) {
   std::vector<Setting> out;
   for (const KnobFit& c : calibration.constants)
-    out.push_back({c.knob.of, c.knob.owner, c.knob.key, c.value});
+    for (Setting& s : settings_of(c.knob, c.value)) out.push_back(std::move(s));
   return out;
 }
 

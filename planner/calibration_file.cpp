@@ -69,10 +69,19 @@ std::vector<Setting> CalibrationFile::settings() const {
 
 CalibrationFile calibration_file_of(const Calibration& calibration) {
   CalibrationFile f;
-  for (const KnobFit& c : calibration.constants)
-    f.constants.push_back(
-        {c.knob.of, c.knob.owner, c.knob.key, c.knob.prior, c.value, c.sigma, c.knob.sigma});
-  f.covariance = calibration.covariance;
+  // A constant of a class is written once for each of its owners: they move together.
+  std::vector<std::size_t> index;
+  const std::size_t n = calibration.constants.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    const KnobFit& c = calibration.constants[i];
+    for (const Setting& s : settings_of(c.knob, c.value)) {
+      f.constants.push_back({s.of, s.owner, s.key, c.knob.prior, s.value, c.sigma, c.knob.sigma});
+      index.push_back(i);
+    }
+  }
+  if (calibration.covariance.size() == n * n)
+    for (const std::size_t row : index)
+      for (const std::size_t column : index) f.covariance.push_back(calibration.covariance[row * n + column]);
   f.error_before_percent = calibration.mape_before;
   f.error_after_percent = calibration.mape_after;
   f.error_left_out_percent = calibration.mape_left_out;

@@ -11,8 +11,8 @@ namespace sextant {
 std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
   std::vector<Setting> out;
   for (std::size_t i = 0; i < knobs.size(); ++i)
-    out.push_back({knobs[i].of, knobs[i].owner, knobs[i].key,
-                   knobs[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])});
+    for (Setting& s : settings_of(knobs[i], knobs[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])))
+      out.push_back(std::move(s));
   return out;
 }
 

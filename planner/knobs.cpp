@@ -18,6 +18,7 @@ constexpr auto kRule = [](auto& io, auto& r) {
   io.optional("per_generation", r.per_generation);
   io.optional("own_only", r.own_only);
   io.optional("presets_of", r.presets_of);
+  io.optional("classes", r.classes);
   io.optional("cold_of", r.cold_of);
   io.optional("cold", r.cold, at_least(0));
   io.required("sigma", r.sigma, above(0));
@@ -93,6 +94,17 @@ std::vector<Knob> knobs_of(std::span<const MeasuredRun> runs, const std::filesys
     if (cold && rule.of != KnobOf::device && rule.cold > 0) prior = rule.cold;
     if (const auto it = rule.cold_of.find(owner); cold && it != rule.cold_of.end()) prior = it->second;
     if (!(prior > 0)) return;  // a constant that is zero is a fact: the cost does not exist here
+    if (cold)
+      for (const auto& group : rule.classes) {
+        if (std::find(group.begin(), group.end(), owner) == group.end()) continue;
+        const auto first = std::find_if(out.begin(), out.end(), [&](const Knob& k) {
+          return k.of == rule.of && k.key == rule.key &&
+                 std::find(group.begin(), group.end(), k.owner) != group.end();
+        });
+        if (first == out.end()) break;
+        first->also.push_back(owner);
+        return;
+      }
     out.push_back({rule.of, owner, rule.key, prior, rule.sigma, low > 0 ? low : prior * rule.low_factor,
                    high > 0 ? high : prior * rule.high_factor});
   };
@@ -120,14 +132,23 @@ std::vector<Knob> knobs_of(std::span<const MeasuredRun> runs, const std::filesys
   return out;
 }
 
+std::vector<Setting> settings_of(const Knob& k, double value) {
+  std::vector<Setting> out = {{k.of, k.owner, k.key, value}};
+  for (const std::string& owner : k.also) out.push_back({k.of, owner, k.key, value});
+  return out;
+}
+
 bool concerns(const Knob& k, const ResolvedRun& run) {
+  const auto owns = [&](const std::string& name) {
+    return k.owner == name || std::find(k.also.begin(), k.also.end(), name) != k.also.end();
+  };
   switch (k.of) {
     case KnobOf::device:
       return k.owner.empty() || k.owner == run.cluster.device.generation;
     case KnobOf::stack:
-      return k.owner == run.stack.name;
+      return owns(run.stack.name);
     case KnobOf::fabric:
-      return k.owner == run.cluster.fabric.name;
+      return owns(run.cluster.fabric.name);
   }
   return false;
 }

@@ -26,16 +26,20 @@ struct Knob {
   std::string key;    // of CostConstants, StackKernels or FabricSpec, as in the presets' JSON
   double prior = 0, sigma = 0.1;
   double low = 0, high = 0;
+  std::vector<std::string> also = {};  // owners that have the same value: one class, one constant
 };
+// What the knob at a value sets: one constant of each of its owners.
+std::vector<Setting> settings_of(const Knob&, double value);
 
 // Which keys may move and how far: tools/presets/calibration/step_time.json. `cold` priors ignore what whole runs have
 // taught: middle of the kernel tables' bounds, and for a stack the values of its class.
 struct KnobRule {
   KnobOf of = KnobOf::device;
   std::string key;
-  bool per_generation = false;          // of a device constant: one value each, else one for all
-  bool own_only = false;                // moves for one user's machines, never in the presets
-  std::vector<std::string> presets_of;  // whose preset a refit moves; empty = every owner's
+  bool per_generation = false;                    // of a device constant: one value each, else one for all
+  bool own_only = false;                          // moves for one user's machines, never in the presets
+  std::vector<std::string> presets_of;            // whose preset a refit moves; empty = every owner's
+  std::vector<std::vector<std::string>> classes;  // owners that a refit gives one value
   // Cold prior: by owner, or for all (0 = the stack's class value, the middle of a device constant's bounds, or what
   // the preset says).
   std::map<std::string, double> cold_of;

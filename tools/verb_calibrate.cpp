@@ -13,6 +13,7 @@
 
 #include "core/cluster_files.hpp"
 #include "core/file_io.hpp"
+#include "planner/calibrate_memory.hpp"
 #include "planner/calibrate_network.hpp"
 #include "planner/calibration_file.hpp"
 #include "planner/leave_out.hpp"
@@ -171,7 +172,7 @@ Calibration fit(const Material& m, const std::filesystem::path& presets, const C
 
 std::string owner_text(const Knob& k) {
   if (k.of == KnobOf::device) return k.owner.empty() ? "all devices" : k.owner;
-  return k.owner;
+  return k.also.empty() ? k.owner : fmt::format("{} and {} more of its class", k.owner, k.also.size());
 }
 
 void print_constants(Session& session, const Calibration& c) {
@@ -318,6 +319,14 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     out << fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after\n", n.samples,
                        n.mape_before, n.mape_after);
   print_constants(session, c);
+  if (options.refit) {
+    std::size_t memory = 0;
+    for (const MemoryPlan& plan : load_memory_plans(presets)) memory += plan.constants.size();
+    out << fmt::format(
+        "{} constants of the presets are fitted: {} of step time, here, and {} of memory "
+        "(calibration_test)\n",
+        c.constants.size() + memory, c.constants.size(), memory);
+  }
   if (!m.runs.empty()) print_residuals(session, m, c);
   if (!left_out.empty()) print_left_out(session, left_out);
   if (options.output.empty())

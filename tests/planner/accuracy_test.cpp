@@ -37,11 +37,11 @@ TEST_P(Accuracy, StepTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sources, Accuracy,
-                         testing::Values(Bound{"aleph_alpha", 4.8}, Bound{"bigscience_bloom_a100", 4.4},
-                                         Bound{"bigscience_v100", 6.5}, Bound{"deepspeed", 7.6},
-                                         Bound{"flagperf", 3.7}, Bound{"llm_foundry", 5.4},
-                                         Bound{"megatron_llama", 4.3}, Bound{"megatron_lm", 4.3},
-                                         Bound{"modalities", 6.0}, Bound{"nanotron", 6.2},
+                         testing::Values(Bound{"aleph_alpha", 4.8}, Bound{"bigscience_bloom_a100", 4.2},
+                                         Bound{"bigscience_v100", 6.5}, Bound{"deepspeed", 7.0},
+                                         Bound{"flagperf", 3.4}, Bound{"llm_foundry", 4.5},
+                                         Bound{"megatron_llama", 4.3}, Bound{"megatron_lm", 4.4},
+                                         Bound{"modalities", 6.2}, Bound{"nanotron", 5.7},
                                          Bound{"nvidia_dgxc", 3.8}),
                          [](const auto& bound) { return std::string(bound.param.source); });
 
@@ -63,18 +63,24 @@ TEST(AllSources, ReachTheGoals) {
   const auto scores = score_runs(
       rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
   double error = 0, tau = 0, regret = 0, regret_3 = 0;
-  int sources = 0, groups = 0, right = 0, wrong = 0, missed = 0;
+  double peaks_error = 0;
+  int peaks_of = 0, sources = 0, groups = 0, right = 0, wrong = 0, missed = 0;
   for (const SourceScore& s : scores) {
     EXPECT_EQ(s.unpredicted, 0) << s.source;
     right += s.oom_true, wrong += s.oom_false, missed += s.oom_missed;
     groups += s.groups, tau += s.groups * s.kendall_tau;
     regret += s.groups * s.regret_1, regret_3 += s.groups * s.regret_3;
     if (s.rows > 0) ++sources, error += s.mape;
+    if (s.memory_rows > 0) ++peaks_of, peaks_error += s.memory_mape;
   }
   fmt::print(
-      "mean error {:.2f} % of {} sources, tau {:.2f}, regret {:.2f} %, of three {:.2f} %, OOM {} {} {}\n",
-      error / sources, sources, tau / groups, regret / groups, regret_3 / groups, right, wrong, missed);
-  EXPECT_LE(error / sources, 5.3);  // of which 0.5 are one run of Alpa
+      "mean error {:.2f} % of {} sources, peak memory {:.2f} %, tau {:.2f}, regret {:.2f} %, of three {:.2f} "
+      "%, OOM {} "
+      "{} {}\n",
+      error / sources, sources, peaks_error / peaks_of, tau / groups, regret / groups, regret_3 / groups,
+      right, wrong, missed);
+  EXPECT_LE(error / sources, 4.8);
+  EXPECT_LE(peaks_error / peaks_of, 6.0);
   EXPECT_GE(tau / groups, 0.75);
   EXPECT_LE(regret / groups, 2.8);  // one erratic run of nanotron is 1.9 of it
   EXPECT_LE(regret_3 / groups, 0.1);
@@ -99,11 +105,12 @@ TEST_P(MemoryAccuracy, PeaksAndOutcomes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sources, MemoryAccuracy,
-                         testing::Values(MemoryBound{"aleph_alpha", 0, 0.97, 0.97},
-                                         MemoryBound{"bigscience_bloom_a100", 5, 0.7, 0.8},
-                                         MemoryBound{"bigscience_v100", 10, 1, 0.25},
-                                         MemoryBound{"flagperf", 7, 1, 1},
-                                         MemoryBound{"nanotron", 8.5, 0, 1}),
+                         testing::Values(MemoryBound{"aleph_alpha", 0, 0.98, 0.97},
+                                         MemoryBound{"bigscience_bloom_a100", 4.3, 0.6, 0.8},
+                                         MemoryBound{"bigscience_v100", 6, 0.6, 1},
+                                         MemoryBound{"flagperf", 6.9, 1, 1},
+                                         MemoryBound{"nanotron", 7.5, 0, 1},
+                                         MemoryBound{"papers_misc", 6, 0, 1}),
                          [](const auto& bound) { return std::string(bound.param.source); });
 
 // Nine of ten measured runs lie in their interval, whatever makes them doubtful; a narrower one would not hold them.

@@ -43,8 +43,8 @@ TEST(Calibration, LeaveOneSourceOut) {
   }
   ASSERT_GE(sources, 8);
   fmt::print("{:24} {:5} {:9.2f} {:8} {:11.2f}\n", "mean", "", left_out / sources, "", few / sources);
-  EXPECT_LE(left_out / sources, 8.0);
-  EXPECT_LE(few / sources, 6.3);
+  EXPECT_LE(left_out / sources, 6.8);
+  EXPECT_LE(few / sources, 5.9);
 }
 
 // The presets of step time hold what this fit from cold gives, rounded: `sextant calibrate --refit` on the same rows.
@@ -56,10 +56,13 @@ TEST(Calibration, StepTimePresetsAreTheirFit) {
   const auto runs = balanced(measured_runs(rows, load_framework_map(presets), presets));
   const CalibrationRules rules = load_calibration_rules(presets);
   const auto knobs = knobs_of(runs, presets, rules, FitOf::presets);
-  EXPECT_LE(knobs.size(), 40U);
+  std::size_t memory = 0;
+  for (const MemoryPlan& plan : load_memory_plans(presets)) memory += plan.constants.size();
+  fmt::print("{} constants of step time and {} of memory are fitted\n", knobs.size(), memory);
+  EXPECT_LE(knobs.size() + memory, 54U);  // asked: 60 in all
   const Calibration fit = calibrate(runs, presets, rules, knobs);
-  EXPECT_LE(fit.mape_after, 5.0);
-  EXPECT_LE(fit.mape_left_out, 5.5);
+  EXPECT_LE(fit.mape_after, 4.7);
+  EXPECT_LE(fit.mape_left_out, 5.0);
   for (const KnobFit& k : fit.constants) {
     double preset = 0;
     if (k.knob.of == KnobOf::device) {
