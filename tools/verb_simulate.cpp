@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <ostream>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "core/breakdown.hpp"
 #include "core/plan_links.hpp"
 #include "core/trace.hpp"
+#include "planner/calibration_doubt.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
@@ -34,7 +36,8 @@ struct Simulated {
   Prediction prediction;
   Breakdown split;
   MemoryEstimate memory;
-  double beyond_graph_s = 0;  // stragglers and fixed host time of the step
+  double beyond_graph_s = 0;                  // stragglers and fixed host time of the step
+  std::optional<CalibratedDoubt> calibrated;  // under --calibration
   std::size_t ops = 0;
 };
 
@@ -125,11 +128,13 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
     memory["reserved"] = gib(m.reserved());
     stages.push_back({{"stage", i}, {"time_s", time_split_json(s.split.stages[i])}, {"memory_GiB", memory}});
   }
-  return {{"prediction", prediction_json(plan, s.prediction)},
-          {"breakdown_s", time_split_json(s.split.mean)},
-          {"stragglers_and_host_s", s.beyond_graph_s},
-          {"operations", s.ops},
-          {"stages", stages}};
+  Json out = {{"prediction", prediction_json(plan, s.prediction)},
+              {"breakdown_s", time_split_json(s.split.mean)},
+              {"stragglers_and_host_s", s.beyond_graph_s},
+              {"operations", s.ops},
+              {"stages", stages}};
+  if (s.calibrated) out["known_from_calibration"] = s.calibrated->known;
+  return out;
 }
 
 ExitCode run(Session& session, SimulateVerbOptions options) {
@@ -154,7 +159,15 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     return refuse(fmt::format("needs {} GPUs, the cluster has {}", plan.world(), q.cluster.gpus()));
   if (const auto rejection = unlawful(job, plan)) return refuse(rejection->text);
 
-  const Simulated s = simulate_plan(job, plan, options.trace);
+  Simulated s = simulate_plan(job, plan, options.trace);
+  if (!options.question.calibration.empty()) {
+    Prediction& p = s.prediction;
+    s.calibrated = calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack},
+                                    load_calibration(options.question.calibration), session.presets(),
+                                    step_half_width(p.doubt));
+    p.step_lower = p.step * (1 / (1 + s.calibrated->half_width)),
+    p.step_upper = p.step * (1 + s.calibrated->half_width);
+  }
   if (!options.output.empty()) {
     std::map<std::string, double> parts;
     for (int c = 0; c < kTimeCategories; ++c)
@@ -183,6 +196,11 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
         100 * p.mfu_causal));
+    if (s.calibrated)
+      paragraph(fmt::format(
+          "the calibration removed {:.0f} % of the doubt about the constants that decide this step{}",
+          100 * s.calibrated->known,
+          s.calibrated->far() ? ": it is far from the runs that were measured" : ""));
     out << '\n';
     print_time(session, s);
     print_memory(session, s);

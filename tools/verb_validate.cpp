@@ -12,7 +12,7 @@
 
 #include "core/csv.hpp"
 #include "core/file_io.hpp"
-#include "planner/calibration_file.hpp"
+#include "planner/calibration_doubt.hpp"
 #include "planner/collective_score.hpp"
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
@@ -305,6 +305,20 @@ ExitCode run_collectives(Session& session, const ValidateOptions& options) {
   return ExitCode::outside_tolerance;
 }
 
+// Intervals from what the calibration still leaves open; a run that it says little about is told so.
+void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>& predictions,
+                    const CalibrationFile& file, const std::filesystem::path& presets) {
+  const FrameworkMap map = load_framework_map(presets);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    RunPrediction& p = predictions[i];
+    if (!p.step_s || !p.doubt) continue;
+    const ResolvedRun run = resolve(rows[i], map, presets);
+    const CalibratedDoubt d = calibrated_doubt(run, file, presets, step_half_width(*p.doubt) * run.interval);
+    p.step_lower_s = *p.step_s / (1 + d.half_width), p.step_upper_s = *p.step_s * (1 + d.half_width);
+    if (d.far()) p.note += std::string(p.note.empty() ? "" : "; ") + "far from the runs of the calibration";
+  }
+}
+
 ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.example) {
     session.terminal.out << example_csv();
@@ -328,7 +342,9 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   std::vector<Setting> settings;
   if (!options.calibration.empty()) settings = load_calibration(options.calibration).settings();
   const CalibratedPresets calibrated(presets, std::move(settings));
-  const auto predictions = predict_runs(rows, load_framework_map(presets), calibrated.options());
+  auto predictions = predict_runs(rows, load_framework_map(presets), calibrated.options());
+  if (!options.calibration.empty())
+    use_covariance(rows, predictions, load_calibration(options.calibration), presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/calibrate_memory.hpp"
-#include "planner/calibration_file.hpp"
+#include "planner/calibration_doubt.hpp"
 #include "planner/validate.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -96,6 +96,32 @@ TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
     const double real = *predict_run(next, map_, truth.options()).step_s;
     EXPECT_NEAR(*predict_run(next, map_, fitted.options()).step_s / real, 1, 0.05);
   }
+}
+
+// Near the runs of the calibration the interval is theirs; another device's is that of published runs.
+TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
+  const CalibrationFile file = calibration_file_of(calibrated("gemm_efficiency", 0.92));
+  constexpr double kPublished = 0.3;
+  const auto doubt = [&](const RunRow& row) {
+    return calibrated_doubt(resolve(row, map_, presets_), file, presets_, kPublished);
+  };
+  const CalibratedDoubt near = doubt(run_of(4096, 2, 2));
+  RunRow other = run_of(4096, 2, 2);
+  other.gpu = "A100-SXM4-80GB";
+  other.framework = "PaddleNLP";
+  const CalibratedDoubt far = doubt(other);
+  EXPECT_GT(near.known, 0.5);
+  EXPECT_FALSE(near.far());
+  EXPECT_LT(near.half_width, kPublished);
+  EXPECT_GT(near.half_width, 0.02);
+  EXPECT_LT(far.known, near.known);
+  EXPECT_GT(far.half_width, near.half_width);
+
+  CalibrationFile without = file;
+  without.covariance.clear();
+  EXPECT_EQ(
+      calibrated_doubt(resolve(run_of(4096, 2, 2), map_, presets_), without, presets_, kPublished).half_width,
+      kPublished);
 }
 
 TEST_F(Calibrate, LeavesWhatTheRowsCannotTell) {

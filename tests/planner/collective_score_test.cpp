@@ -23,8 +23,8 @@ TEST(Collectives, PublishedTablesAreMet) {
   const auto rows = predict_collectives(test::measured_dir() / "collectives.csv", test::preset_dir());
   const auto scores = score_collectives(rows);
   for (const CollectiveScore& s : scores)
-    fmt::print("{:26} {:18} {:3} large {:5.1f} %  {:3} small {:5.1f} %  set aside {}\n", s.source, s.gpu, s.rows[0],
-               s.mape[0], s.rows[1], s.mape[1], s.set_aside);
+    fmt::print("{:26} {:18} {:3} large {:5.1f} %  {:3} small {:5.1f} %  set aside {}\n", s.source, s.gpu,
+               s.rows[0], s.mape[0], s.rows[1], s.mape[1], s.set_aside);
   const CollectiveScore& all = scores.back();
   EXPECT_GE(all.rows[0], 160);
   EXPECT_GE(all.rows[1], 190);
@@ -49,13 +49,14 @@ constexpr const char* kHeader =
 
 TEST(Collectives, RowsAreSetAsideByRuleAlone) {
   const TempDir dir;
-  write_file_atomic(dir.path() / "c.csv", std::string(kHeader) +
-                                              "a,all_reduce,A100-SXM4-80GB,8,1,8,,NVSwitch,1073741824,8193,,,\n"
-                                              "b,all_reduce,A100-SXM4-80GB,8,1,8,,,1073741824,8193,,,\n"
-                                              "c,all_reduce,A100-SXM4-80GB,4,1,8,,NVSwitch,1000000,,50,10,90\n"
-                                              "d,all_reduce,A100-SXM4-80GB,2,1,8,,NVSwitch,1000000,50,,,\n"
-                                              "e,all_reduce,A100-SXM4-80GB,2,1,8,,NVSwitch,1000000,90,,,\n"
-                                              "f,all_reduce,T4,8,1,8,,PCIe,1000000,90,,,\n");
+  write_file_atomic(dir.path() / "c.csv",
+                    std::string(kHeader) +
+                        "a,all_reduce,A100-SXM4-80GB,8,1,8,,NVSwitch,1073741824,8193,,,\n"
+                        "b,all_reduce,A100-SXM4-80GB,8,1,8,,,1073741824,8193,,,\n"
+                        "c,all_reduce,A100-SXM4-80GB,4,1,8,,NVSwitch,1000000,,50,10,90\n"
+                        "d,all_reduce,A100-SXM4-80GB,2,1,8,,NVSwitch,1000000,50,,,\n"
+                        "e,all_reduce,A100-SXM4-80GB,2,1,8,,NVSwitch,1000000,90,,,\n"
+                        "f,all_reduce,T4,8,1,8,,PCIe,1000000,90,,,\n");
   const auto rows = predict_collectives(dir.path() / "c.csv", test::preset_dir());
   ASSERT_EQ(rows.size(), 6u);
   using enum CollectiveRowUse;
@@ -134,8 +135,10 @@ TEST(Collectives, RingsOfTheMeshAreThoseOfItsLinks) {
 
 NcclCase any_case() {
   NcclCase c;
-  c.kind = *rc::gen::element(CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter);
-  c.device = *rc::gen::element<std::string>("V100-SXM2-32GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "GB200-NVL72-186GB");
+  c.kind = *rc::gen::element(CollectiveKind::all_reduce, CollectiveKind::all_gather,
+                             CollectiveKind::reduce_scatter);
+  c.device = *rc::gen::element<std::string>("V100-SXM2-32GB", "A100-SXM4-80GB", "H100-SXM5-80GB",
+                                            "GB200-NVL72-186GB");
   c.fabric = *rc::gen::element<std::string>("EFA 4x100 Gb/s", "EFA 3200 Gb/s", "X800", "NDR 8x400", "RoCE");
   c.domain_ranks = c.device.starts_with("GB200") ? 72 : 8;
   c.ranks = *rc::gen::inRange(2, 8 * c.domain_ranks);

@@ -81,7 +81,8 @@ RC_GTEST_PROP(PlanProperties, MoreMemoryNeverMakesAPlanInfeasible, ()) {
   const double needs = static_cast<double>(plan_memory(job, plan).peak.v);
   less.device.memory = Bytes(std::llround(needs * (0.9 + 0.2 * arbitrary::share())));
   ClusterSpec more = less;
-  more.device.memory = Bytes(less.device.memory.v + *rc::gen::inRange<std::int64_t>(0, std::int64_t{1} << 34));
+  more.device.memory =
+      Bytes(less.device.memory.v + *rc::gen::inRange<std::int64_t>(0, std::int64_t{1} << 34));
   const OwnedJob a = with_cluster(job, less), b = with_cluster(job, more);
   const Prediction small = predict(a.job(), plan), large = predict(b.job(), plan);
   RC_ASSERT(!small.fits || large.fits);
@@ -142,8 +143,9 @@ double held(const Job& job, const ParallelPlan& plan) {
   const MemoryEstimate e = estimate_memory(job.model, job.training, plan, job.stack);
   double most = 0;
   for (const StageMemory& s : e.stages)
-    most = std::max(most, static_cast<double>(s.allocated().v -
-                                              s.at_peak[static_cast<std::size_t>(BufferKind::communication)]));
+    most =
+        std::max(most, static_cast<double>(s.allocated().v -
+                                           s.at_peak[static_cast<std::size_t>(BufferKind::communication)]));
   return most;
 }
 
@@ -198,8 +200,9 @@ RC_GTEST_PROP(PlanProperties, MemoryNeverGrowsWithTensorParallelism, ()) {
     const MemoryEstimate e = estimate_memory(job.model, job.training, plan, stack);
     double most = 0;
     for (const StageMemory& s : e.stages)
-      most = std::max(most, static_cast<double>(s.allocated().v -
-                                                s.at_peak[static_cast<std::size_t>(BufferKind::communication)]));
+      most =
+          std::max(most, static_cast<double>(s.allocated().v -
+                                             s.at_peak[static_cast<std::size_t>(BufferKind::communication)]));
     return most;
   };
   const double one = needs(1);
