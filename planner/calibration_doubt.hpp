@@ -12,12 +12,12 @@ namespace sextant {
 
 struct CalibratedDoubt {
   double half_width = 0;  // relative, of a 90 % interval [value / (1 + u), value (1 + u)]
-  double known = 0;       // share of the doubt about this run's constants that the calibration removed, [0, 1]
+  double known = 0;  // share of the doubt about this run's constants that the calibration removed, [0, 1]
   bool far() const { return known < 0.5; }
 };
 
 // `published`: half width without a calibration. A file without covariance knows nothing.
-CalibratedDoubt calibrated_doubt(const ResolvedRun&, const CalibrationFile&, const std::filesystem::path& preset_dir,
-                                 double published);
+CalibratedDoubt calibrated_doubt(const ResolvedRun&, const CalibrationFile&,
+                                 const std::filesystem::path& preset_dir, double published);
 
 }  // namespace sextant

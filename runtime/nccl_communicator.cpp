@@ -89,12 +89,17 @@ const Nccl& nccl() {
 
 ncclDataType_t type_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::fp16: return ncclFloat16;
-    case Dtype::bf16: return ncclBfloat16;
+    case Dtype::fp16:
+      return ncclFloat16;
+    case Dtype::bf16:
+      return ncclBfloat16;
     case Dtype::tf32:
-    case Dtype::fp32: return ncclFloat32;
-    case Dtype::fp64: return ncclFloat64;
-    case Dtype::fp8: break;
+    case Dtype::fp32:
+      return ncclFloat32;
+    case Dtype::fp64:
+      return ncclFloat64;
+    case Dtype::fp8:
+      break;
   }
   throw BackendError(fmt::format("NCCL does not sum {}", name(dtype)));
 }
@@ -160,7 +165,8 @@ class NcclJob {
       wake_.wait_for(lock, kPoll);
       for (ncclComm_t comm : comms_) {
         ncclResult_t status = ncclSuccess;
-        if (const ncclResult_t asked = nccl().async_error(comm, &status); asked != ncclSuccess) status = asked;
+        if (const ncclResult_t asked = nccl().async_error(comm, &status); asked != ncclSuccess)
+          status = asked;
         if (status == ncclSuccess || status == ncclInProgress) continue;
         lock.unlock();
         const std::lock_guard telling(telling_);
@@ -246,8 +252,8 @@ class NcclCommunicator final : public Communicator {
       for (int r = 0; r < size(); ++r) {
         const std::int64_t n = counts[static_cast<std::size_t>(r)];
         if (n > 0)
-          require(nccl().reduce(from, r == rank() ? out : nullptr, static_cast<std::size_t>(n), type_of(dtype),
-                                op_of(reduction), r, live(), raw(stream)),
+          require(nccl().reduce(from, r == rank() ? out : nullptr, static_cast<std::size_t>(n),
+                                type_of(dtype), op_of(reduction), r, live(), raw(stream)),
                   "ncclReduce");
         from += n * size_bytes(dtype);
       }
@@ -269,7 +275,8 @@ class NcclCommunicator final : public Communicator {
       for (int r = 0; r < size(); ++r) {
         const std::int64_t n = bytes[static_cast<std::size_t>(r)];
         if (n > 0)
-          require(nccl().broadcast(r == rank() ? in : to, to, static_cast<std::size_t>(n), ncclUint8, r, live(), raw(stream)),
+          require(nccl().broadcast(r == rank() ? in : to, to, static_cast<std::size_t>(n), ncclUint8, r,
+                                   live(), raw(stream)),
                   "ncclBroadcast");
         to += n;
       }
@@ -280,21 +287,24 @@ class NcclCommunicator final : public Communicator {
     if (!stream.handle) return host_->broadcast(data, bytes, root, stream);
     SEXTANT_CHECK(root >= 0 && root < size(), "the root is a rank of the group");
     if (bytes > 0)
-      settle(nccl().broadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, live(), raw(stream)),
-             "ncclBroadcast");
+      settle(
+          nccl().broadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, live(), raw(stream)),
+          "ncclBroadcast");
   }
 
   void send(const void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (!stream.handle) return host_->send(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
     if (bytes > 0)
-      settle(nccl().send(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)), "ncclSend");
+      settle(nccl().send(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)),
+             "ncclSend");
   }
   void recv(void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (!stream.handle) return host_->recv(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
     if (bytes > 0)
-      settle(nccl().recv(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)), "ncclRecv");
+      settle(nccl().recv(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)),
+             "ncclRecv");
   }
 
   void barrier(NativeStream stream) override {
@@ -362,8 +372,8 @@ std::string nccl_version(std::string& why_none) {
     why_none = library.library.why_not();
     return "";
   }
-  const std::string version =
-      fmt::format("NCCL {}.{}.{}", library.version / 10000, library.version / 100 % 100, library.version % 100);
+  const std::string version = fmt::format("NCCL {}.{}.{}", library.version / 10000,
+                                          library.version / 100 % 100, library.version % 100);
   if (library.version >= kOldest) return version;
   why_none = version + " is too old: 2.14 or later is needed";
   return "";

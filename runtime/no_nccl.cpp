@@ -11,6 +11,8 @@ std::string nccl_version(std::string& why_none) {
   why_none = kReason;
   return "";
 }
-std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator>, int) { throw BackendError(kReason); }
+std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator>, int) {
+  throw BackendError(kReason);
+}
 
 }  // namespace sextant
