@@ -16,6 +16,7 @@
 #include <tbb/task_arena.h>
 
 #include "planner/lower.hpp"
+#include "planner/predict.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -303,8 +304,7 @@ class Search {
     if (front_) {
       front_->seen.push_back(result);
       consider(result);
-      if (options_.progress && front_->best)
-        options_.progress(report_.fates[Fate::simulated], Seconds(front_->best->step));
+      if (front_->best) tell(*front_->best);
       return;
     }
     const Family family = family_of(plan_of(space_, result.choice));
@@ -319,7 +319,14 @@ class Search {
       const auto last = std::prev(ranking_.end());
       ranking_.erase(last);
     }
-    if (options_.progress) options_.progress(report_.fates[Fate::simulated], Seconds(ranking_.begin()->step));
+    tell(*ranking_.begin());
+  }
+
+  // The step as the answer will state it.
+  void tell(const Simulated& best) const {
+    if (options_.progress)
+      options_.progress(report_.fates[Fate::simulated],
+                        measured_step(job_, plan_of(space_, best.choice), Seconds(best.step)));
   }
 
   void push(const Node& node) {
