@@ -78,13 +78,12 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
 ModelSpec read_llama(const json& j) {
   JsonReader io(j);
   ModelSpec m;
-  m.vocab_size = 32000, m.hidden = 4096, m.ffn_hidden = 11008, m.n_layers = 32, m.n_heads = 32;
   m.max_positions = 2048, m.norm_eps = 1e-6;
-  io.optional("vocab_size", m.vocab_size);
-  io.optional("hidden_size", m.hidden);
-  io.optional("intermediate_size", m.ffn_hidden);
-  io.optional("num_hidden_layers", m.n_layers);
-  io.optional("num_attention_heads", m.n_heads);
+  io.required("vocab_size", m.vocab_size);
+  io.required("hidden_size", m.hidden);
+  io.required("intermediate_size", m.ffn_hidden);
+  io.required("num_hidden_layers", m.n_layers);
+  io.required("num_attention_heads", m.n_heads);
   m.n_kv_heads = m.n_heads;
   io.optional("num_key_value_heads", m.n_kv_heads);
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;

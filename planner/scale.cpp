@@ -94,12 +94,9 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
     lower = n;
   }
   if (budget.over()) out.exact = false;
-  if (upper == 0) {
-    out.next_smaller = lower;
-    ScalePoint all = at_size(job, most, limits, budget.next());
-    if (!all.report.ranked.empty()) out.most = std::move(all);
-    return out;
-  }
+  // The largest size may divide badly where a smaller one does not: those behind the last power of two are tried too.
+  const bool most_fails = upper == 0;
+  if (most_fails) upper = most, lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : 0;
   const int nodes_between = (upper - lower) / per_node;
   const int stride = per_node * std::max(1, (nodes_between + kSizesBetween - 1) / kSizesBetween);
   out.next_smaller = lower;
@@ -112,6 +109,12 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
       upper = n;
     else
       out.next_smaller = n;
+  }
+  if (most_fails && upper == most) {
+    out.next_smaller = most;
+    ScalePoint all = at_size(job, most, limits, budget.next());
+    if (!all.report.ranked.empty()) out.most = std::move(all);
+    return out;
   }
   out.found = at_size(job, upper, limits, budget.next(options.top));
   return out;

@@ -159,6 +159,13 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
   return p;
 }
 
+// Where the ZeRO stage is not decided, the stack is asked about the lowest that it offers: some have no stage 0.
+ParallelPlan SearchTree::with_some_stage(ParallelPlan p) const {
+  const std::vector<int>& stages = job_.stack.can.zero_stages;
+  if (!stages.empty()) p.zero_stage = *std::min_element(stages.begin(), stages.end());
+  return p;
+}
+
 void SearchTree::expand(const Node& node, SearchCache& cache, Expansion& out) const {
   switch (node.level) {
     case Level::root:
@@ -247,7 +254,7 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
           out.fates[Fate::outside_limits] += members;
           continue;
         }
-        if (!lawful(p, members, out)) continue;
+        if (!lawful(with_some_stage(p), members, out)) continue;
         if (!state_fits(p, leanest_state(p), members, cache, out)) continue;
         double least = INFINITY;
         for (const int mbs : space_.micro_batch) {
@@ -275,7 +282,7 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   std::vector<std::size_t> lawful_sizes;
   for (std::size_t i = 0; i < space_.micro_batch.size(); ++i) {
     p.micro_batch = space_.micro_batch[i];
-    if (lawful(p, orders * members, out)) lawful_sizes.push_back(i);
+    if (lawful(with_some_stage(p), orders * members, out)) lawful_sizes.push_back(i);
   }
   for (const auto& group : classes.members) {
     child.choice.axis_order = group.front();

@@ -76,6 +76,7 @@ class SearchTree {
   std::uint64_t below(Level) const;  // members below one child of that level, classes of orders apart
   // The plan with every field that is decided below the level at its neutral value.
   ParallelPlan decided(const Choice&, Level, SearchCache&) const;
+  ParallelPlan with_some_stage(ParallelPlan) const;
   void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
   // is_steady() of every member below a plan whose sharding is decided.
   bool steady(const ParallelPlan& p) const {

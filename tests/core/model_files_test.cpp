@@ -68,10 +68,19 @@ TEST(HuggingFace, BothGenerationsOfKeysGiveThePreset) {
 }
 
 TEST(HuggingFace, AbsentAndNullFieldsHaveLlamaConfigsDefaults) {
-  const json j = json::parse(R"({"model_type": "llama", "num_key_value_heads": null, "head_dim": null,
-                                 "rope_scaling": null, "torch_dtype": null})");
+  const json j = json::parse(R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+                                 "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+                                 "num_key_value_heads": null, "head_dim": null, "rope_scaling": null,
+                                 "torch_dtype": null})");
   ModelSpec expected = named(preset("llama-7b"), "m");
   EXPECT_EQ(model_from_json(j, "m"), expected);
+  // The sizes that make the model are not guessed.
+  for (const char* size :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    json without = j;
+    without.erase(size);
+    EXPECT_THROW(model_from_json(without, "m"), ConfigError) << size;
+  }
 }
 
 TEST(HuggingFace, HeadDimIsAFieldOfItsOwn) {

@@ -1,6 +1,7 @@
 // `sextant plan` and `sextant simulate` over a small space: what is printed agrees with itself, and with the
 // plan file that one writes and the other reads.
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -25,6 +26,30 @@ std::vector<std::string> small(const std::string& verb, std::vector<std::string>
     all.insert(all.end(), {"--fix", "tp=2,cp=1,oo=0,po=off,ao=0,tpo=off", "--limit", "mbs<=2,pp<=4"});
   all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+// Some offer one ZeRO stage alone, which must not rule out their layouts before the stage is decided.
+TEST(Plan, EveryStackHasALayout) {
+  int stacks = 0;
+  for (const auto& file : std::filesystem::directory_iterator(SEXTANT_SOURCE_DIR "/tools/presets/stacks")) {
+    const std::string stack = file.path().stem().string();
+    const auto answer = call({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch",
+                              "256", "--stack", stack, "--limit", "tp<=2,pp<=2,cp=1,mbs<=2", "--json"});
+    EXPECT_EQ(answer.code, ExitCode::ok) << stack << ": " << answer.err;
+    ++stacks;
+  }
+  EXPECT_GE(stacks, 20);
+}
+
+// 13 nodes divide a batch of 256 badly; 12 do not, and hold a deadline that 13 miss.
+TEST(Plan, FewerGpusThanAllMayHoldADeadlineThatAllMiss) {
+  const auto ask = [](const char* deadline) {
+    return call({"plan", "--model", "llama-2-7b", "--cluster", "13x8xa100-80gb", "--global-batch", "256",
+                 "--limit", "tp<=2,pp<=13,cp=1,mbs<=2,oo=0,ao=0,po=off", "--objective", "fewest-gpus",
+                 "--tokens", "100B", "--deadline", deadline});
+  };
+  EXPECT_NE(ask("80h").out.find("fewest: 96 of 104 GPUs"), std::string::npos) << ask("80h").out;
+  EXPECT_EQ(ask("40h").out.find("fewest:"), std::string::npos);
 }
 
 // The fastest fills the memory to the brim: known to 20 %. A tie needs less, and is known to 10 %.
