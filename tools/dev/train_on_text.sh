@@ -9,7 +9,7 @@ command=$(readlink -f "$1") seconds=${3:-20} length=${4:-128} batch=${5:-8}
 texts=("/usr/share/common-licenses/*-[1-9]*")
 compgen -G "${texts[0]}" >/dev/null || texts=("$PWD/README.md" "$PWD/docs")
 mkdir -p "$2"
-cd "$2"
+cd "$2" || exit
 
 sextant() {
   say
