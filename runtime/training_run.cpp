@@ -74,6 +74,10 @@ void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64
 }
 
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
+  const auto starting = [&](Watchdog::Between what) {
+    if (shared.watchdog) shared.watchdog->between(world.rank(), what);
+  };
+  starting(Watchdog::Between::starting);
   agree(run, world);
   claim(run, world);
   CpuDeviceOptions device_options = run.device;
@@ -99,7 +103,9 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
                   run.resume ? std::optional(trainer.clock().step) : std::nullopt);
   if (run.on_start) run.on_start(trainer, world.rank());
-  trainer.barrier();  // starting up takes as long as it takes; from here on nobody may be late
+  starting(Watchdog::Between::starting);  // anew: what was done so far was in time
+  trainer.barrier();
+  starting(Watchdog::Between::nothing);
   if (run.begin && world.rank() == 0) run.begin();
   Spans spans(run.graph.ops.size());
   for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {

@@ -17,6 +17,8 @@ std::string_view doing(Watchdog::Between what) {
       return "reading the tokens of the step";
     case Watchdog::Between::meeting:
       return "meeting the other ranks between steps";
+    case Watchdog::Between::starting:
+      return "starting, until all ranks have their state";
     case Watchdog::Between::nothing:
       break;
   }
@@ -95,6 +97,10 @@ Seconds Watchdog::in_between(const Rank& rank) {
   return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - rank.since).count());
 }
 
+Seconds Watchdog::deadline_between(const Rank& rank) const {
+  return (step_ * options_.factor + options_.floor) * (rank.between == Between::starting ? kStarting : 1.0);
+}
+
 Seconds Watchdog::deadline(OpId op) const {
   return expected_[graph_.ops[op].work] * options_.factor + options_.floor;
 }
@@ -115,7 +121,7 @@ void Watchdog::loop(const std::stop_token& stop) {
           const Seconds elapsed = rank.device->now() - *began;
           if (elapsed > deadline(lane.front().op)) report = verdict(lane.front().op, rank.rank, elapsed);
         }
-        if (report.empty() && rank.between != Between::nothing && in_between(rank) > deadline_between())
+        if (report.empty() && rank.between != Between::nothing && in_between(rank) > deadline_between(rank))
           report = verdict_between(rank);
       }
       if (!report.empty())
@@ -182,7 +188,7 @@ std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
 // Whoever waits for the others is not to blame, unless nobody of this process is.
 std::string Watchdog::verdict_between(const Rank& late) const {
   std::string out = fmt::format("rank {}: {} is late: {:.3g} s, deadline {:.3g} s", late.rank,
-                                doing(late.between), in_between(late).v, deadline_between().v);
+                                doing(late.between), in_between(late).v, deadline_between(late).v);
   if (late.between == Between::meeting)
     for (const Rank& rank : ranks_)
       if (rank.between != Between::meeting)

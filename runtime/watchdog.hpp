@@ -43,8 +43,9 @@ class Watchdog {
   void enter(int rank, const Device& device, const StageView& view);
   void leave(int rank);
   // Between steps: what the rank's host begins to do now, until the next call of any of these. Nothing is not
-  // watched.
-  enum class Between : std::uint8_t { nothing, reading_tokens, meeting };
+  // watched. Starting, with weights to read, may take kStarting times as long as the rest.
+  enum class Between : std::uint8_t { nothing, reading_tokens, meeting, starting };
+  static constexpr double kStarting = 10;
   void between(int rank, Between);
   // The rank enqueued an op between these two events.
   void issued(int rank, OpId, Event begin, Event end);
@@ -83,7 +84,7 @@ class Watchdog {
   std::string verdict(OpId late, int late_rank, Seconds elapsed) const;
   std::string verdict_between(const Rank& late) const;
   static Seconds in_between(const Rank&);
-  Seconds deadline_between() const { return step_ * options_.factor + options_.floor; }
+  Seconds deadline_between(const Rank&) const;
   std::string describe(const Rank&) const;
   Seconds deadline(OpId) const;
   Rank& find(int rank);

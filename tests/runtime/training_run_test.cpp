@@ -257,6 +257,28 @@ TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckBetweenSteps) {
   EXPECT_LT(t.seconds, 10);
 }
 
+// Rank 1 never gets its state, and the others wait for it before the first step.
+TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckAtTheStart) {
+  Trial t("dp2.z1.mbs1");
+  std::atomic<bool> ended{false};
+  std::string report;
+  t.run.expected.assign(t.graph.works.size(), Seconds(1e-6));
+  t.run.deadline_floor = Seconds(0.05);
+  t.run.on_late = [&](const std::string& text) {
+    report = text;
+    ended = true;
+  };
+  const auto began = Clock::now();
+  t.run.on_start = [&](RankTrainer&, int rank) {
+    while (rank == 1 && !ended && Clock::now() - began < std::chrono::seconds(20))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  t.go(4);
+  EXPECT_TRUE(tells(report, "starting, until all ranks")) << report;
+  EXPECT_TRUE(t.steps.empty());
+  EXPECT_LT(t.seconds, 10);
+}
+
 TEST(TrainingRun, WatchdogIsSilentOverAGoodRun) {
   Trial t("pp2.mbs1.dp2.z1");
   bool late = false;

@@ -64,6 +64,7 @@ lose_a_rank() {
   wait $job
   code=$?
   [[ $code -ne 0 ]] || fail "$signal: the job ended with exit 0"
+  [[ $signal != STOP || $code -eq 7 ]] || fail "STOP: exit $code, expected 7"
   printf '%s: exit %s after %s s\n' "$signal" "$code" "$SECONDS"
 }
 lose_a_rank KILL
