@@ -78,7 +78,10 @@ void let_go(std::span<const std::byte> mapped) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto at = reinterpret_cast<std::uintptr_t>(mapped.data());
   const std::uintptr_t begin = (at + page - 1) / page * page, end = (at + mapped.size()) / page * page;
-  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (begin >= end) return;
+  // madvise() writes nothing here; its argument is not const for other kinds of advice.
+  auto* const first = const_cast<std::byte*>(mapped.data() + (begin - at));
+  (void)::madvise(first, end - begin, MADV_DONTNEED);
 }
 
 MappedRange::MappedRange(int fd, std::size_t size, const std::filesystem::path& path) {

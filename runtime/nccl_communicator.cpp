@@ -372,8 +372,8 @@ std::string nccl_version(std::string& why_none) {
     why_none = library.library.why_not();
     return "";
   }
-  const std::string version = fmt::format("NCCL {}.{}.{}", library.version / 10000,
-                                          library.version / 100 % 100, library.version % 100);
+  std::string version = fmt::format("NCCL {}.{}.{}", library.version / 10000, library.version / 100 % 100,
+                                    library.version % 100);
   if (library.version >= kOldest) return version;
   why_none = version + " is too old: 2.14 or later is needed";
   return "";
