@@ -11,10 +11,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/error.hpp"
+
 namespace sextant {
 namespace {
-
-constexpr int kBadInput = 3;
 
 // What is mapped, for a signal handler: it may take no lock, so that nodes are never freed, and one without a size is free.
 struct Node {
@@ -36,7 +36,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
     say("sextant: ");
     say(n->path.c_str());
     say(": can no longer be read: the disk fails, or the file was cut while it was in use\n");
-    ::_exit(kBadInput);
+    ::_exit(static_cast<int>(ExitCode::bad_input));
   }
   // Not ours: what happens without us.
   (void)std::signal(SIGBUS, SIG_DFL);

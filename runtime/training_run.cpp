@@ -53,8 +53,8 @@ void claim(const TrainingRun& run, Communicator& world) {
 }
 
 // Processes of one MPI job may have been given different plans; they would wait for each other until the deadline.
-void agree(const TrainingRun& run, Communicator& world) {
-  const std::string mine = digest(fmt::format("{} {}", graph_hash(run.graph), run.job));
+void agree(const std::string& job, Communicator& world) {
+  const std::string mine = digest(job);
   std::string all(mine.size() * static_cast<std::size_t>(world.size()), '\0');
   const std::vector<std::int64_t> bytes(static_cast<std::size_t>(world.size()),
                                         static_cast<std::int64_t>(mine.size()));
@@ -74,12 +74,16 @@ void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64
 }
 
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
-  const auto starting = [&](Watchdog::Between what) {
-    if (shared.watchdog) shared.watchdog->between(world.rank(), what);
+  // Starting up takes as long as it takes; what is watched is how long a rank waits for the others meanwhile.
+  const auto wait = [&](const auto& meet) {
+    if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::starting);
+    meet();
+    if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::nothing);
   };
-  starting(Watchdog::Between::starting);
-  agree(run, world);
-  claim(run, world);
+  wait([&] {
+    if (run.mpi) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world);
+    claim(run, world);
+  });
   CpuDeviceOptions device_options = run.device;
   device_options.on_error = [&](const std::string& what) { world.abort(what); };
   const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
@@ -103,9 +107,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
                   run.resume ? std::optional(trainer.clock().step) : std::nullopt);
   if (run.on_start) run.on_start(trainer, world.rank());
-  starting(Watchdog::Between::starting);  // anew: what was done so far was in time
-  trainer.barrier();
-  starting(Watchdog::Between::nothing);
+  wait([&] { trainer.barrier(); });
   if (run.begin && world.rank() == 0) run.begin();
   Spans spans(run.graph.ops.size());
   for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {

@@ -18,7 +18,7 @@ std::string_view doing(Watchdog::Between what) {
     case Watchdog::Between::meeting:
       return "meeting the other ranks between steps";
     case Watchdog::Between::starting:
-      return "starting, until all ranks have their state";
+      return "waiting at the start until all ranks have their state";
     case Watchdog::Between::nothing:
       break;
   }

@@ -43,7 +43,7 @@ class Watchdog {
   void enter(int rank, const Device& device, const StageView& view);
   void leave(int rank);
   // Between steps: what the rank's host begins to do now, until the next call of any of these. Nothing is not
-  // watched. Starting, with weights to read, may take kStarting times as long as the rest.
+  // watched. Starting, while others may still read their weights, has kStarting times the deadline.
   enum class Between : std::uint8_t { nothing, reading_tokens, meeting, starting };
   static constexpr double kStarting = 10;
   void between(int rank, Between);

@@ -156,13 +156,7 @@ Verb sample_verb() {
                   .text = "tokenizer.json, tokenizer.model or `bytes`; otherwise the one beside the "
                           "weights, or of the run's data"},
                  o->tokenizer);
-        add_number(app,
-                   {.flag = "--step",
-                    .metavar = "N",
-                    .text = "of a run's checkpoints the one of this step; -1 = the newest",
-                    .min = -1,
-                    .max = 1e9},
-                   o->step);
+        add_step_option(app, o->step);
         add_number(app, {.flag = "--max-tokens", .metavar = "N", .text = "to be added", .min = 1, .max = 1e6},
                    o->max_tokens);
         add_number(app,

@@ -307,8 +307,8 @@ ExitCode run_collectives(Session& session, const ValidateOptions& options) {
 
 // Intervals from what the calibration still leaves open; a run that it says little about is told so.
 void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>& predictions,
-                    const CalibrationFile& file, const std::filesystem::path& presets) {
-  const FrameworkMap map = load_framework_map(presets);
+                    const CalibrationFile& file, const FrameworkMap& map,
+                    const std::filesystem::path& presets) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RunPrediction& p = predictions[i];
     if (!p.step_s || !p.doubt) continue;
@@ -339,12 +339,12 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
   check_unique(rows);
-  std::vector<Setting> settings;
-  if (!options.calibration.empty()) settings = load_calibration(options.calibration).settings();
-  const CalibratedPresets calibrated(presets, std::move(settings));
-  auto predictions = predict_runs(rows, load_framework_map(presets), calibrated.options());
-  if (!options.calibration.empty())
-    use_covariance(rows, predictions, load_calibration(options.calibration), presets);
+  std::optional<CalibrationFile> calibration;
+  if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
+  const FrameworkMap map = load_framework_map(presets);
+  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>());
+  auto predictions = predict_runs(rows, map, calibrated.options());
+  if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
 

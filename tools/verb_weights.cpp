@@ -124,13 +124,7 @@ Verb weights_verb() {
         app.add_option("what", o->words, "show HF_DIR, or export FROM")->type_name("WHAT");
         add_text(app, {.flag = "--out", .metavar = "DIR", .text = "folder to write; absent or empty"},
                  o->out);
-        add_number(app,
-                   {.flag = "--step",
-                    .metavar = "N",
-                    .text = "of a run's checkpoints the one of this step; -1 = the newest",
-                    .min = -1,
-                    .max = 1e9},
-                   o->step);
+        add_step_option(app, o->step);
         add_text(app,
                  {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
                  o->dtype);

@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/weights/hugging_face.hpp"
+#include "tools/options.hpp"
 
 namespace sextant {
 
@@ -40,6 +41,16 @@ std::string tokenizer_of(const std::string& data) {
 }  // namespace
 
 fs::path kept_hugging_face_files(const fs::path& run) { return run / "hugging_face"; }
+
+void add_step_option(CLI::App& app, int& step) {
+  add_number(app,
+             {.flag = "--step",
+              .metavar = "N",
+              .text = "of a run's checkpoints the one of this step; -1 = the newest",
+              .min = -1,
+              .max = 1e9},
+             step);
+}
 
 OpenedWeights open_weights(const std::string& from, int step) {
   if (auto found = step < 0 ? Checkpoint::open_newest(from) : Checkpoint::open(from, step)) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include <CLI/CLI.hpp>
+
 #include "core/safetensors.hpp"
 #include "runtime/model_slice.hpp"
 
@@ -28,6 +30,8 @@ struct OpenedWeights {
   std::string tokenizer =
       {};  // of the data that the run has seen, as load_tokenizer takes it; empty when not known
 };
+// --step: which checkpoint of a run.
+void add_step_option(CLI::App&, int& step);
 // The newest complete checkpoint of a run's folder (its master weights), or that of `step` unless it is below 0; or a
 // Hugging Face folder.
 OpenedWeights open_weights(const std::string& from, int step);

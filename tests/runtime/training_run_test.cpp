@@ -274,7 +274,7 @@ TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckAtTheStart) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   t.go(4);
-  EXPECT_TRUE(tells(report, "starting, until all ranks")) << report;
+  EXPECT_TRUE(tells(report, "at the start until all ranks")) << report;
   EXPECT_TRUE(t.steps.empty());
   EXPECT_LT(t.seconds, 10);
 }
