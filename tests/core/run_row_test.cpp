@@ -1,13 +1,11 @@
 // Runs in CSV form: every stated field arrives, and every kind of damage is named with file, line and column.
 #include "core/run_row.hpp"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "core/csv.hpp"
 #include "core/error.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace sextant {
 namespace {
@@ -34,10 +32,8 @@ std::string row(const std::string& from = "", const std::string& to = "") {
 }
 
 std::vector<RunRow> read(const std::string& text) {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("sextant_runs_" + std::to_string(::getpid()) + ".csv");
-  std::ofstream(path) << text;
-  return read_runs(path);
+  const TempDir dir;
+  return read_runs(dir.write("runs.csv", text));
 }
 
 std::string error_of(const std::string& text) {

@@ -7,21 +7,15 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "core/error.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace sextant {
 namespace {
 
 class Safetensors : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = std::filesystem::temp_directory_path() /
-            ("sextant_safetensors_" + std::to_string(::getpid()) + ".safetensors");
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-
   void write(const std::string& header, std::size_t data_bytes, std::uint64_t length) const {
     std::ofstream out(path_, std::ios::binary);
     for (int i = 0; i < 8; ++i) out.put(static_cast<char>(length >> (8 * i) & 0xff));
@@ -46,7 +40,8 @@ class Safetensors : public ::testing::Test {
     EXPECT_NE(text.find(words), std::string::npos) << "header " << header << "\ngave: " << text;
   }
 
-  std::filesystem::path path_;
+  TempDir dir_;
+  std::filesystem::path path_ = dir_.path() / "model.safetensors";
 };
 
 TEST_F(Safetensors, RoundTrip) {

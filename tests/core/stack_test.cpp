@@ -1,11 +1,11 @@
 // Every stack preset loads, survives a round trip, and refuses by name what its framework cannot do.
-#include <fstream>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "core/stack_spec.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace sextant {
 namespace {
@@ -36,9 +36,8 @@ std::string refusal(const std::string& stack, const ParallelPlan& p, const Train
 }
 
 std::string written(const std::string& name, const std::string& text) {
-  const auto path = std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + name);
-  std::ofstream(path) << text;
-  return path.string();
+  static const TempDir dir;
+  return dir.write(name, text).string();
 }
 
 std::string error_of(const std::string& path) {

@@ -4,17 +4,17 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "core/error.hpp"
 #include "machines.hpp"
+#include "tests/support/temp_dir.hpp"
 
 namespace sextant {
 namespace {
 
 std::filesystem::path temporary(const std::string& name) {
-  const auto dir =
-      std::filesystem::temp_directory_path() / ("sextant_constants_" + name + std::to_string(::getpid()));
+  static const TempDir all;
+  const auto dir = all.path() / name;
   std::filesystem::create_directories(dir);
   std::filesystem::copy(
       test::preset_dir() / "cost", dir,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 
 namespace sextant {
@@ -13,10 +14,8 @@ namespace {
 
 // A folder of presets of our own, so that these tests do not depend on the built-in ones.
 struct PresetFolder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() /
-      ("sextant_presets_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) + "_" +
-       std::to_string(getpid()));
+  TempDir dir;
+  std::filesystem::path path = dir.path();
   PresetFolder() {
     std::filesystem::create_directories(path / "models");
     std::filesystem::create_directories(path / "devices");
@@ -25,7 +24,6 @@ struct PresetFolder {
         << R"({"title": "a fast one", "aliases": ["quick"], "memory_GiB": {"value": 79.25, "source": "driver", "date": "2024-05"}, "peak": {"bf16_TFLOPS": 312}})";
     std::ofstream(path / "devices/torn.json") << R"({"memory_GiB": {"va)";
   }
-  ~PresetFolder() { std::filesystem::remove_all(path); }
 };
 
 TEST(Command, VersionAndHelp) {
@@ -186,10 +184,8 @@ TEST(Doctor, AnswersAsTextAndAsJson) {
 }
 
 TEST(Doctor, MissingPresetsAreAProblem) {
-  const auto empty = std::filesystem::temp_directory_path() / ("sextant_empty_" + std::to_string(getpid()));
-  std::filesystem::create_directories(empty);
-  const auto outcome = call({"doctor", "--presets", empty.string()});
-  std::filesystem::remove_all(empty);
+  const TempDir empty;
+  const auto outcome = call({"doctor", "--presets", empty.path().string()});
   EXPECT_EQ(outcome.code, ExitCode::bad_input);
   EXPECT_NE(outcome.out.find("presets         problem"), std::string::npos) << outcome.out;
 }

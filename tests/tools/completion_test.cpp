@@ -3,20 +3,18 @@
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 
 #include <gtest/gtest.h>
 
+#include "tests/support/temp_dir.hpp"
 #include "tools/machine.hpp"
 
 namespace sextant {
 namespace {
 
 std::string temporary(const std::string& text) {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("sextant_completion_" + std::to_string(getpid()));
-  std::ofstream(path) << text;
-  return path.string();
+  static const TempDir dir;
+  return dir.write("script", text).string();
 }
 
 std::string output_of(const std::string& command) {

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/temp_dir.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
@@ -38,8 +39,8 @@ Ran run_in(const fs::path& folder, const std::string& command) {
 }
 
 TEST(HelpExamples, AllRun) {
-  const fs::path folder = fs::temp_directory_path() / ("sextant_examples_" + std::to_string(getpid()));
-  fs::create_directories(folder);
+  const TempDir dir;
+  const fs::path& folder = dir.path();
   int examples = 0;
   for (const auto& verb : verbs())
     for (const auto& example : verb.examples) {
@@ -49,7 +50,6 @@ TEST(HelpExamples, AllRun) {
     }
   EXPECT_GE(examples, static_cast<int>(verbs().size()));
   EXPECT_NE(run_in(folder, "sextant doctor --no-such-option").status, 0);  // negative control
-  fs::remove_all(folder);
 }
 
 }  // namespace
