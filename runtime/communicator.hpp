@@ -1,7 +1,8 @@
 // How ranks of a group exchange data. Narrow on purpose: what every backend can honour, nothing else.
 //
-// Sums are taken in rank order, element by element, in fp32 (fp64 for fp64 data) and rounded once. So results
-// depend neither on timing nor on the backend. Shards may be uneven or empty.
+// Sums are taken element by element in pairs of neighbouring ranks (runtime/ordered_sum.hpp), in fp32 (fp64 for fp64
+// data) and rounded once. So results depend neither on timing nor on the backend, nor on whether aligned groups of 2^k
+// ranks are summed first. Shards may be uneven or empty.
 //
 // In place: `out` may be exactly `in` (all_reduce), rank's own slice of `out` may be `in` (all_gather),
 // rank's own slice of `in` may be `out` (reduce_scatter). Any other overlap is an error. `in` is never

@@ -211,7 +211,7 @@ class MpiCommunicator final : public Communicator {
     all_gather(mine, out, slices, stream);
   }
 
-  // All-to-all, then the sum of what came, in rank order.
+  // All-to-all, then the sum of what came, in the order of the ranks.
   void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
                       Reduction reduction, NativeStream) override {
     check_reduce_scatter(in, out, counts, dtype, rank_, size_);

@@ -31,21 +31,39 @@ Bf16 narrow<Bf16, float>(float x) {
   return {static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
 
-// Blocked so that the accumulator stays in cache and the inner loops run over contiguous memory.
+constexpr std::int64_t kBlock =
+    1024;  // elements: accumulators stay in cache, inner loops run over contiguous memory
+
+template <class T>
+using Wide = decltype(widen(T{}));
+
+// sum[i] = the reduction of the parts' elements [begin, begin + n).
+template <class T, class Combine>
+void reduce_block(std::span<const void* const> parts, std::int64_t begin, std::int64_t n, Wide<T>* sum,
+                  Combine combine) {
+  const auto part = [&](std::size_t p) { return static_cast<const T*>(parts[p]) + begin; };
+  if (parts.size() <= 2) {
+    const T *first = part(0), *last = part(parts.size() - 1);
+    if (parts.size() == 1)
+      for (std::int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
+    else
+      for (std::int64_t i = 0; i < n; ++i) sum[i] = combine(widen(first[i]), widen(last[i]));
+    return;
+  }
+  const std::size_t half = std::bit_floor(parts.size() - 1);
+  std::array<Wide<T>, kBlock> rest;
+  reduce_block<T>(parts.first(half), begin, n, sum, combine);
+  reduce_block<T>(parts.subspan(half), begin, n, rest.data(), combine);
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = combine(sum[i], rest[static_cast<std::size_t>(i)]);
+}
+
 template <class T, class Combine>
 void reduce(std::span<const void* const> parts, T* out, std::int64_t count, Combine combine) {
-  using Wide = decltype(widen(T{}));
-  constexpr std::int64_t kBlock = 1024;
-  std::array<Wide, kBlock> sum;
+  std::array<Wide<T>, kBlock> sum;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, count - begin);
-    const T* first = static_cast<const T*>(parts.front()) + begin;
-    for (std::int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
-    for (const void* part : parts.subspan(1)) {
-      const T* x = static_cast<const T*>(part) + begin;
-      for (std::int64_t i = 0; i < n; ++i) sum[i] = combine(sum[i], widen(x[i]));
-    }
-    for (std::int64_t i = 0; i < n; ++i) out[begin + i] = narrow<T>(sum[i]);
+    reduce_block<T>(parts, begin, n, sum.data(), combine);
+    for (std::int64_t i = 0; i < n; ++i) out[begin + i] = narrow<T>(sum[static_cast<std::size_t>(i)]);
   }
 }
 

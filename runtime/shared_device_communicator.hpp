@@ -1,5 +1,5 @@
 // Ranks that are threads of one process and share a device: they meet on a host communicator, tell each other
-// their addresses and marks, and then each enqueues its own part on its own stream. Sums are in rank order, as
+// their addresses and marks, and then each enqueues its own part on its own stream. Sums are in one order, as
 // everywhere. The host waits for its peers' hosts, never for the device; so all ranks must enqueue their calls in
 // one order, which issue in graph order is.
 //

@@ -154,6 +154,8 @@ __global__ void total_kernel(const double* x, std::int64_t n, double* sum) {
 struct Parts {
   const void* part[kMaxParts];
 };
+constexpr int kPartLevels = 7;
+static_assert(kMaxParts < 1 << kPartLevels);
 
 template <class T, bool kMaximum>
 struct Reduce {
@@ -161,21 +163,41 @@ struct Reduce {
   Parts parts;
   int n;
   T* out;
+  static __device__ Accumulator<T> combine(Accumulator<T> a, Accumulator<T> b) {
+    if constexpr (kMaximum)
+      return a < b || b != b ? b : a;  // a NaN wins
+    else
+      return a + b;
+  }
   template <int W>
   __device__ void element(std::int64_t, std::int64_t c) const {
     using A = Accumulator<T>;
-    A sum[W];
+    // held[k]: the reduction of the last 2^k parts, while bit k of the number of parts so far is set.
+    A held[kPartLevels][W];
     for (int p = 0; p < n; ++p) {
       const auto x = read<W>(static_cast<const T*>(parts.part[p]) + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        const A value = widen(x.v[i]);
-        if (p == 0)
-          sum[i] = value;
-        else if constexpr (kMaximum)
-          sum[i] = sum[i] < value || value != value ? value : sum[i];  // a NaN wins
-        else
-          sum[i] += value;
+        A value = widen(x.v[i]);
+        bool carry = true;
+#pragma unroll
+        for (int k = 0; k < kPartLevels; ++k) {
+          const bool full = ((p >> k) & 1) != 0;
+          if (carry && full) value = combine(held[k][i], value);
+          if (carry && !full) held[k][i] = value;
+          carry = carry && full;
+        }
+      }
+    }
+    A sum[W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      bool some = false;
+#pragma unroll
+      for (int k = 0; k < kPartLevels; ++k) {
+        if (((n >> k) & 1) == 0) continue;
+        sum[i] = some ? combine(held[k][i], sum[i]) : held[k][i];
+        some = true;
       }
     }
     Pack<T, W> y;

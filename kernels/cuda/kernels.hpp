@@ -34,7 +34,7 @@ void cast(const CastArgs&);
 void zero(const ZeroArgs&);
 void scale(const ScaleArgs&);
 
-// out[i] = reduction over parts of part[i], in the order given, in fp32 (fp64 for fp64), rounded once
+// out[i] = reduction over parts of part[i], in pairs by place, in fp32 (fp64 for fp64), rounded once
 // (runtime/ordered_sum.hpp). At most kMaxParts; `out` may be one of the parts.
 inline constexpr int kMaxParts = 64;
 void reduce_in_order(std::span<const void* const> parts, void* out, std::int64_t count, Dtype, bool maximum,
