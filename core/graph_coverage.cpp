@@ -1,4 +1,5 @@
 // The step is a whole training step: walks each stage's ops and hands what they do to the checks of core/checks.
+#include <algorithm>
 #include <map>
 #include <span>
 #include <tuple>
@@ -79,13 +80,13 @@ class StageWalk {
     const auto site = f_.by_site.find({op.chunk, op.layer, kind});
     if (!problems_.require(site != f_.by_site.end(), i, "a place that holds parameters of its stage", "none"))
       return;
-    std::vector<Access> reads, writes;
+    std::vector<Access> reads, writes, added;
     for (const Operand& o : f_.graph.operands_of(op)) {
       const BufferKind at = f_.graph.buffers[o.buffer].kind;
       if (!o.write && (at == BufferKind::parameter || f_.units.contains(o.buffer)))
         reads.push_back({o.buffer, false, {o.begin, o.end}});
-      if (o.write && (at == BufferKind::gradient || f_.gradient_ring.contains(o.buffer)))
-        writes.push_back({o.buffer, true, {o.begin, o.end}});
+      if (at == BufferKind::gradient || f_.gradient_ring.contains(o.buffer))
+        (o.write ? writes : added).push_back({o.buffer, true, {o.begin, o.end}});
     }
     for (const std::size_t p : site->second)
       if (!(kind == BlockKind::norm && op.layer != kNone16)) parameters_.count_use(p, op.pass);
@@ -104,7 +105,10 @@ class StageWalk {
                       writes.size());
     for (std::size_t k = 0; k < mine.size(); ++k) {
       if (uses && k < reads.size()) parameters_.use(i, f_.layout.parameters[mine[k]], reads[k]);
-      if (fills && k < writes.size()) gradients_.fill(i, mine[k], writes[k]);
+      if (fills && k < writes.size()) {
+        const bool adds = std::ranges::find(added, writes[k]) != added.end();
+        gradients_.fill(i, mine[k], writes[k], adds);
+      }
     }
   }
 

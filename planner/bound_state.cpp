@@ -164,8 +164,10 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
     }
 
     // Reductions of the last micro-batch, or of each.
-    double every = 0, unit_reduce = 0, largest_reduce = 0;
-    double each = 0, once = 0;  // of one bucket
+    double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0;
+    const bool shared =
+        job.model.tied_embeddings && c.n_chunks() == 1;  // an embedding has a place of its own
+    double each = 0, once = 0;                           // of one bucket
     for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
       const BucketView& bucket = layout.buckets[i];
       if (i == 0 || bucket.elements != layout.buckets[i - 1].elements ||
@@ -187,7 +189,8 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
         once = rules.clip_gradients ? state_work(StateKind::norm, bucket.slice) : 0.0;
       }
       every += each;
-      largest_reduce = std::max(largest_reduce, each);
+      if (!shared || bucket.first != ParameterKind::embedding)
+        in_ring += each, largest_reduce = std::max(largest_reduce, each);
       if (bucket.first == ParameterKind::down) unit_reduce = each;
       if (!beside) {
         t.on_compute += once;
@@ -214,7 +217,7 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
       t.forward_floor = n_layers * unit_gather;
       t.backward_floor = n_layers * (unit_gather + (together ? unit_reduce : 0.0));
       if (beside && c.ring_gradients())
-        t.backward_floor = std::max(t.backward_floor, every - 2 * largest_reduce);
+        t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
     }
     // Overlapped fetches run on the reductions' lane when those are overlapped as well.
     const bool fetched_beside = c.ring_parameters() && plan.overlap_param_gather && layout.shards > 1;

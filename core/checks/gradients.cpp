@@ -40,9 +40,7 @@ void GradientCheck::expect_events(std::size_t b) {
   const auto when = [&](bool holds, Event event) {
     if (holds) events.push_back(event);
   };
-  // With a ring, head and embedding that share their weights have a round each.
-  const bool shared = f_.shared_embedding && f_.layout.parameters[*f_.shared_embedding].bucket == b;
-  const int rounds = f_.ring_gradients ? microbatches_ * (shared ? 2 : 1) : 1;
+  const int rounds = f_.ring_gradients ? microbatches_ : 1;
   for (int r = 0; r < rounds; ++r) {
     when(!f_.ring_gradients || !gaps(b).empty(), Event::clear);
     events.push_back(Event::fill);
@@ -62,7 +60,7 @@ void GradientCheck::begin_fill(std::size_t b) {
   const int times = f_.ring_gradients ? 1 : microbatches_;
   buckets_[b].missing.clear();
   for (std::size_t i = f_.bucket(b).first; i < f_.bucket(b).first + f_.bucket(b).count; ++i)
-    buckets_[b].missing.push_back(f_.shared_embedding == i && !f_.ring_gradients ? 2 * times : times);
+    buckets_[b].missing.push_back(f_.shared_embedding == i ? 2 * times : times);
 }
 
 // Padding between and behind the parameters, which nothing fills.
@@ -138,7 +136,7 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
   return out;
 }
 
-void GradientCheck::fill(OpId i, std::size_t index, const Access& write) {
+void GradientCheck::fill(OpId i, std::size_t index, const Access& write, bool adds) {
   const Parameter& p = f_.layout.parameters[index];
   const std::size_t b = p.bucket;
   State& s = buckets_[b];
@@ -158,6 +156,10 @@ void GradientCheck::fill(OpId i, std::size_t index, const Access& write) {
   problems_.require(write == expected, i, checks::text({expected}), [&] { return checks::text({write}); });
   int& missing = s.missing[index - f_.bucket(b).first];
   problems_.require(missing > 0, i, "one gradient per parameter and micro-batch", "one more");
+  // In a ring the first replaces what another bucket left; an embedding adds to what its head wrote.
+  const bool second = f_.ring_gradients && f_.shared_embedding == index && missing == 1;
+  problems_.require(adds == second, i, second ? "the head's gradient read, to add to it" : "no gradient read",
+                    adds ? "it read" : "none");
   --missing;
   if (std::ranges::all_of(s.missing, [](int n) { return n <= 0; })) ++s.next;
 }

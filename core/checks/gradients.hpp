@@ -12,8 +12,8 @@ enum class Event : std::uint8_t { clear, fill, tied, sp, reduce, replica, accumu
 class GradientCheck {
  public:
   GradientCheck(const StageFacts&, ProblemList&);
-  void fill(OpId, std::size_t parameter, const Access& write);  // a block writes its gradient
-  void happens(OpId, std::size_t bucket, Event);                // anything else
+  void fill(OpId, std::size_t parameter, const Access& write, bool adds);  // a block writes its gradient
+  void happens(OpId, std::size_t bucket, Event);                           // anything else
   void norm_reduce(OpId);
   void finish();
 

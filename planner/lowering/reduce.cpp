@@ -7,7 +7,8 @@ namespace sextant::lowering {
 
 using Use = OperandUse;
 
-// Before the first gradient of a bucket is written: its place in the ring must have been reduced and added up.
+// Before the first gradient of a bucket is written: its place must have been reduced and added up. Buckets take the two
+// places of the ring by turns; an embedding that is the head as well has one of its own from the head's backward to its own.
 void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
   if (!c_.ring_gradients()) return;
   const auto [first, last] = parameters_of(at, kind);
@@ -15,7 +16,7 @@ void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     int& slot = ring_slot_[static_cast<std::size_t>(b)];
     if (slot >= 0) continue;
-    slot = static_cast<int>(next_ring_slot_++ % gradient_ring_.size());
+    slot = b == shared_bucket_ ? kSharedSlot : static_cast<int>(next_ring_slot_++ % kSharedSlot);
     e_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
     clear_padding(b, at);
   }
@@ -47,28 +48,31 @@ void StageLowering::clear_padding(int b, const Site& at) {
 
 void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
   const auto [first, last] = parameters_of(at, kind);
-  // The embedding's own backward completes it; with a ring, which has no room to wait for it, each is reduced by itself.
-  const bool tied_head = kind == BlockKind::head && head_ < 0;
+  const bool tied_head = kind == BlockKind::head && head_ < 0;  // the embedding's own backward completes it
   const bool ring = c_.ring_gradients();
   if (e_.operands())
     for (int i = first; i < last; ++i) {
       const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
       const BufferId to =
           ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
-      e_.write(to, Use::gradient, std::llround(c_.state.gradient * static_cast<double>(p.offset)),
-               std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements)));
+      const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
+                 end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
+      // With a ring the first to write a gradient replaces what is there, and who adds to it reads it.
+      if (ring && p.bucket == shared_bucket_ && remaining_[p.bucket] == 1)
+        e_.read(to, Use::gradient, begin, end);
+      e_.write(to, Use::gradient, begin, end);
     }
   const bool final_pass = static_cast<int>(at.microbatch) == c_.microbatches - 1;
   if (!ring && (tied_head || !final_pass)) return;
   for (int i = first; i < last; ++i) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
-    remaining_[static_cast<std::size_t>(b)] = static_cast<int>(bucket(b).count);
+    remaining_[static_cast<std::size_t>(b)] = contributions(b);
     e_.hold(op);  // the next stage need not wait for what follows
     if (b == tied_bucket_ && !ring)
       tied_ready_ = reduces_beside() ? op : kNoOp;
     else
-      reduce_bucket(b, op, at.microbatch, final_pass && !tied_head);
+      reduce_bucket(b, op, at.microbatch, final_pass);
   }
 }
 

@@ -2,6 +2,13 @@
 
 namespace sextant::lowering {
 
+int Context::shared_bucket(const ParameterLayout& layout) const {
+  if (!ring_gradients() || !model.tied_embeddings || n_chunks() > 1) return -1;
+  for (const Parameter& p : layout.parameters)
+    if (p.kind == ParameterKind::embedding) return p.bucket;
+  return -1;
+}
+
 Context make_context(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                      const ParallelPlan& plan, const StackSpec& stack) {
   return Context{model,

@@ -37,6 +37,9 @@ struct Context {
                ? static_cast<std::size_t>(std::max(1, stack.rules.prefetch_blocks)) + 1
                : 1;
   }
+  // The bucket of an embedding that is its stage's head as well: with a ring, its gradients stay in a buffer of their own
+  // until both are in. -1: none.
+  int shared_bucket(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
 };

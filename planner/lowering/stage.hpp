@@ -181,6 +181,7 @@ class StageLowering {
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
   std::int64_t on_host(std::int64_t elements) const;
   const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
+  int contributions(int b) const { return static_cast<int>(bucket(b).count) + (b == shared_bucket_ ? 1 : 0); }
 
   Emitter& e_;
   const Context& c_;
@@ -202,16 +203,17 @@ class StageLowering {
       shard_;
   std::vector<WorkId> gather_work_, reduce_work_, copy_work_;
   std::vector<OpId> gathered_;  // by bucket: gather that its first reader has yet to wait for
-  std::vector<int> remaining_;  // by bucket: parameters whose gradient is not final yet
+  std::vector<int> remaining_;  // by bucket: gradients that are still to come before it is reduced
 
   // Parameters fetched unit by unit: every visit of the step in order, through a ring of unit buffers.
   std::vector<int> visit_bucket_;
   std::vector<Fetch> visits_;
   std::size_t next_fetch_ = 0, next_visit_ = 0;
   std::vector<BufferId> unit_ring_, staging_;
-  // Gradients reduced after every micro-batch go through a ring of two buffers.
-  std::array<BufferId, 2> gradient_ring_{kNoBuffer, kNoBuffer};
-  std::array<OpId, 2> ring_reduced_{kNoOp, kNoOp};
+  // Gradients reduced after every micro-batch go through a ring of two buffers, those of `shared_bucket_` through a third.
+  static constexpr int kSharedSlot = 2;
+  std::array<BufferId, 3> gradient_ring_{kNoBuffer, kNoBuffer, kNoBuffer};
+  std::array<OpId, 3> ring_reduced_{kNoOp, kNoOp, kNoOp};
   std::vector<int> ring_slot_;     // by bucket: -1 while it holds none
   std::vector<bool> accumulated_;  // by bucket: its accumulator has been written in this step
   std::size_t next_ring_slot_ = 0;
@@ -231,7 +233,8 @@ class StageLowering {
   bool norm_beside_ = false;                     // the partials run beside compute
   OpId norm_partial_ = kNoOp, tied_ready_ = kNoOp;
   BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer;
-  int tied_bucket_ = -1;
+  int tied_bucket_ = -1;    // the stage's copy of a tied embedding that another stage has as well
+  int shared_bucket_ = -1;  // with a ring: an embedding that is this stage's head, too
 };
 
 }  // namespace sextant::lowering

@@ -41,8 +41,9 @@ void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t firs
     visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
   if (kind == SlotKind::forward) return;
   for (std::size_t turn = 0; c_.sp() && turn < 2; ++turn) visit(regather_reader_[(at.regather + turn) % 2]);
-  for (std::size_t turn = 0; c_.ring_gradients() && turn < 2; ++turn)
-    visit(ring_reduced_[(at.gradient + turn) % 2]);
+  for (std::size_t turn = 0; c_.ring_gradients() && turn < kSharedSlot; ++turn)
+    visit(ring_reduced_[(at.gradient + turn) % kSharedSlot]);
+  if (shared_bucket_ >= 0) visit(ring_reduced_[kSharedSlot]);
   for (std::size_t turn = 0; turn < copied_in_.size(); ++turn)
     visit(copied_in_[(at.copy + turn) % copied_in_.size()].reader);
 }

@@ -36,10 +36,11 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
     if (stage == 0) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(embedding_)].bucket;
     if (stage == c.plan.pp - 1) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;
   }
+  if (c.ring_gradients()) shared_bucket_ = c.shared_bucket(layout_);
   const StageLinks& links = c.links.of(stage);
   const Dtype wire = c.training.reduction;
   for (const Bucket& b : layout_.buckets) {
-    remaining_.push_back(static_cast<int>(b.count));
+    remaining_.push_back(contributions(static_cast<int>(remaining_.size())));
     const bool scatter = layout_.shards > 1;
     reduce_work_.push_back(
         c.plan.replicas() == 1
@@ -71,7 +72,7 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
 std::int64_t StageLowering::on_host(std::int64_t elements) const { return host_share(c_.plan, elements); }
 
 void StageLowering::make_buffers() {
-  std::int64_t largest = 0;
+  std::int64_t largest = 0, largest_in_ring = 0;
   const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
   const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
   const bool ring = c_.ring_parameters(), ring_gradient = c_.ring_gradients();
@@ -79,6 +80,7 @@ void StageLowering::make_buffers() {
   for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
     const Bucket& b = layout_.buckets[i];
     largest = std::max(largest, b.elements);
+    if (static_cast<int>(i) != shared_bucket_) largest_in_ring = std::max(largest_in_ring, b.elements);
     const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
     const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
       return e_.state(kind, stage_, size, use, i);
@@ -108,9 +110,11 @@ void StageLowering::make_buffers() {
     }
   }
   if (c_.ring_gradients())
-    for (BufferId& slot : gradient_ring_)
-      slot = e_.buffer(BufferKind::communication, stage_,
-                       bytes(c_.state.gradient * static_cast<double>(largest)), true);
+    for (int slot = 0; slot < (shared_bucket_ < 0 ? kSharedSlot : kSharedSlot + 1); ++slot) {
+      const std::int64_t elements = slot == kSharedSlot ? bucket(shared_bucket_).elements : largest_in_ring;
+      gradient_ring_[static_cast<std::size_t>(slot)] = e_.buffer(
+          BufferKind::communication, stage_, bytes(c_.state.gradient * static_cast<double>(elements)), true);
+    }
   if (c_.sp())
     for (BufferId& slot : regathered_)
       slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);

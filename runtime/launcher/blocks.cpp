@@ -40,8 +40,9 @@ std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
   return all(op, OperandUse::gradient, true);
 }
 
-void StepLauncher::clear(const BlockContext& c, const std::vector<Range>& list) const {
-  if (reduces_every_microbatch(graph_.plan, rules_)) set_zero(c, list);
+std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
+  const bool adds = !reduces_every_microbatch(graph_.plan, rules_) || find(op, OperandUse::gradient, false);
+  return adds ? std::vector<Range>{} : gradients(op);
 }
 
 // The layout holds v, k, q in this order.
@@ -95,11 +96,11 @@ void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) 
     u.rows = full(find(op, OperandUse::out), w);
     return run(stream, [u](const BlockContext& c) { embedding_forward(c, u); });
   }
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   u.table = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
   u.rows = full(find(op, OperandUse::dout), w);
-  run(stream, [this, u, ranges](const BlockContext& c) {
-    clear(c, ranges);
+  run(stream, [this, u, stale](const BlockContext& c) {
+    set_zero(c, stale);
     embedding_backward(c, u);
   });
 }
@@ -131,10 +132,10 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
   u.dnormed = local(find(op, OperandUse::dx), w);
   u.bypass = local(find(op, OperandUse::stream, false), w);  // none behind the final norm
   u.dstream = local(find(op, OperandUse::stream, true), w);
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   u.dweight = weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden);
-  run(stream, [this, u, ranges](const BlockContext& c) {
-    clear(c, ranges);
+  run(stream, [this, u, stale](const BlockContext& c) {
+    set_zero(c, stale);
     norm_backward(c, u);
   });
 }
@@ -148,12 +149,12 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
     return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   const QkvBackward u{weights,       attention_weights(w, ranges, accumulator_of(w.dtype)),
                       normed,        passed["dq"],
                       passed["dkv"], full(find(op, OperandUse::dx), w)};
-  run(stream, [this, w, u, ranges](const BlockContext& c) {
-    clear(c, ranges);
+  run(stream, [this, w, u, stale](const BlockContext& c) {
+    set_zero(c, stale);
     qkv_backward(c, w, u);
   });
 }
@@ -184,7 +185,7 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
       attention_forward(c, w, u);
     });
   }
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   AttentionBackward u;
   u.weights = weights;
   u.gradients = attention_weights(w, ranges, accumulator_of(w.dtype));
@@ -202,9 +203,9 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
     u.dkeys = dkeys ? TensorView(dkeys.data, w.dtype, keys.rows, keys.cols) : passed["dkv"];
   }
   const TensorView keep = w.pass == Pass::backward_input ? deferred["dout"] : TensorView();
-  run(stream, [this, w, u, ranges, keep, documents](BlockContext c) {
+  run(stream, [this, w, u, stale, keep, documents](BlockContext c) {
     c.documents = documents;
-    clear(c, ranges);
+    set_zero(c, stale);
     if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
     attention_backward(c, w, u);
   });
@@ -220,7 +221,7 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
                        kept["up"], activation, full(find(op, OperandUse::out), w)};
     return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
   }
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   MlpBackward u;
   u.weights = weights;
   u.gradients = mlp_weights(w, ranges, accumulator_of(w.dtype));
@@ -235,8 +236,8 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
     else
       u.dbranch = set["dout"];
   }
-  run(stream, [this, w, u, ranges, keep](const BlockContext& c) {
-    clear(c, ranges);
+  run(stream, [this, w, u, stale, keep](const BlockContext& c) {
+    set_zero(c, stale);
     if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
     mlp_backward(c, w, u);
   });
@@ -285,10 +286,10 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
       }
     });
   }
-  const auto ranges = gradients(op);
+  const auto ranges = gradients(op), stale = replaced(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, u, stats, softmax, dnormed, dweight, ranges](const BlockContext& c) {
-    clear(c, ranges);
+  run(stream, [this, u, stats, softmax, dnormed, dweight, stale](const BlockContext& c) {
+    set_zero(c, stale);
     head_loss(c, u.targets, stats, softmax, exchange_.loss());
     head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
   });

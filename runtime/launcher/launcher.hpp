@@ -79,8 +79,8 @@ class StepLauncher {
   MlpWeights mlp_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   TensorView weight(Range, Dtype, std::int64_t rows, std::int64_t cols) const;
   std::vector<Range> gradients(const Op&) const;
-  // A ring's buffer holds what another bucket has left.
-  void clear(const BlockContext&, const std::vector<Range>& gradients) const;
+  // Of them, what the op overwrites: a ring's buffer holds what another bucket has left.
+  std::vector<Range> replaced(const Op&) const;
   void set_zero(const BlockContext&, const std::vector<Range>& gradients) const;
 
   // collectives.cpp
