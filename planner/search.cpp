@@ -189,13 +189,16 @@ class Search {
       return first ? std::min(useful, front_->slowest * first->step) : useful;
     }
     if (ranking_.size() < static_cast<std::size_t>(std::max(1, options_.top))) return useful;
-    return std::min(useful, edge(ranking_.rbegin()->step));
+    return std::min(useful, std::max(edge(ranking_.begin()->step), nearly(ranking_.rbegin()->step)));
   }
   // What has a bound up to here may turn out to be as fast, and simpler.
   static double edge(double step) { return step * (1 + 2 * kSame); }
+  // Behind the first, what can be only a little faster is not looked for.
+  double nearly(double step) const { return edge(step) * (1 - options_.others_share); }
   double family_best(const Choice& choice) const {
     const auto found = best_of_family_.find(family_of(plan_of(space_, choice)));
-    return found == best_of_family_.end() ? INFINITY : edge(found->second.step);
+    if (found == best_of_family_.end()) return INFINITY;
+    return std::max(edge(ranking_.begin()->step), nearly(found->second.step));
   }
   bool useless(const Node& node) const {
     if (node.bound > threshold()) return true;

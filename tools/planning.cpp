@@ -129,6 +129,7 @@ SearchOptions Searching::options(int top, std::string about) {
   SearchOptions how;
   how.top = top;
   how.tie_share = kTieShare;
+  how.others_share = kTieShare / 2;
   if (budget_s_ > 0) how.budget_s = std::max(1e-6, budget_s_ - spent_s());
   how.cancel = &interrupt_.stopped();
   how.progress = [this](std::uint64_t simulated, Seconds best) {

@@ -210,6 +210,23 @@ TEST(Search, RanksTheBestOfEachFamily) {
   }
 }
 
+TEST(Search, LooksLessForWhatComesBehindTheFirst) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  SearchOptions options;
+  options.top = 8;
+  const SearchReport exact = search(owned.job(), space, options);
+  options.others_share = 0.05;
+  const SearchReport near = search(owned.job(), space, options);
+  ASSERT_EQ(near.ranked.size(), exact.ranked.size());
+  EXPECT_EQ(near.ranked.front().plan, exact.ranked.front().plan);
+  for (std::size_t i = 0; i < near.ranked.size(); ++i) {
+    EXPECT_LE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v / (1 - options.others_share));
+    EXPECT_GE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v);
+  }
+  EXPECT_LT(near.fates[Fate::simulated], exact.fates[Fate::simulated]);
+}
+
 TEST(Search, StopsWhenToldAndSaysSo) {
   const OwnedJob owned = testing::small_job(2, 4, 8);
   const Job job = owned.job();
