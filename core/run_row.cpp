@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -236,7 +237,7 @@ RunRow read_row(Cells& c) {
 
 }  // namespace
 
-std::vector<RunRow> runs_of(const CsvTable& table) {
+std::vector<RunRow> runs_of(const CsvTable& table, BadRows bad) {
   std::vector<Problem> problems;
   for (const std::string_view name : kRequired)
     if (table.column(name) < 0)
@@ -250,16 +251,24 @@ std::vector<RunRow> runs_of(const CsvTable& table) {
   if (!problems.empty()) throw ConfigError(std::move(problems));
   std::vector<RunRow> rows;
   constexpr std::size_t kEnoughProblems = 20;
+  bool sound = false, refused = bad == BadRows::refuse;
   for (const CsvRow& row : table.rows) {
-    Cells cells(table, row, problems);
-    rows.push_back(read_row(cells));
-    rows.back().file = table.file, rows.back().line = row.line;
-    if (problems.size() >= kEnoughProblems) break;
+    std::vector<Problem> here;
+    Cells cells(table, row, here);
+    RunRow& run = rows.emplace_back(read_row(cells));
+    run.file = table.file, run.line = row.line;
+    for (const Problem& p : here) run.unreadable += (run.unreadable.empty() ? "" : "; ") + to_string(p);
+    sound = sound || here.empty();
+    refused = refused || run.run_id.empty();
+    if (problems.size() < kEnoughProblems) std::move(here.begin(), here.end(), std::back_inserter(problems));
+    if (refused && problems.size() >= kEnoughProblems) break;
   }
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+  if (!problems.empty() && (refused || !sound)) throw ConfigError(std::move(problems));
   return rows;
 }
 
-std::vector<RunRow> read_runs(const std::filesystem::path& path) { return runs_of(read_csv(path)); }
+std::vector<RunRow> read_runs(const std::filesystem::path& path, BadRows bad) {
+  return runs_of(read_csv(path), bad);
+}
 
 }  // namespace sextant

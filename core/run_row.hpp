@@ -3,6 +3,7 @@
 // trusted but recomputed. Which software stack it ran on is decided by core/framework_map.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -42,10 +43,16 @@ struct RunRow {
   std::optional<double> peak_memory_GiB;
   std::string memory_kind;
   bool out_of_memory = false;
+  std::string
+      unreadable;  // what is wrong with its cells, when bad rows are kept: then only the names above count
 };
 
-// Throws ConfigError naming file, line, column, what was found and what is expected: for all rows at once.
-std::vector<RunRow> runs_of(const CsvTable&);
-std::vector<RunRow> read_runs(const std::filesystem::path&);
+// Bad rows are kept, so that one does not hide the others, or end the reading.
+enum class BadRows : std::uint8_t { refuse, keep };
+
+// Throws ConfigError naming file, line, column, what was found and what is expected: for all rows at once. Columns that
+// are missing, rows without a name, and files without a sound row are refused in any case.
+std::vector<RunRow> runs_of(const CsvTable&, BadRows = BadRows::refuse);
+std::vector<RunRow> read_runs(const std::filesystem::path&, BadRows = BadRows::refuse);
 
 }  // namespace sextant

@@ -65,7 +65,7 @@ struct SearchOptions {
   std::optional<Bytes> memory_limit;  // instead of the device's
   std::optional<Seconds> at_most;     // layouts whose simulated step is longer need not be found
   double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
-  double others_share = 0;            // the first is the best; families behind it may be so much faster than shown
+  double others_share = 0;  // the first is the best; families behind it may be so much faster than shown
   std::function<void(std::uint64_t simulated, Seconds best)> progress;
 };
 

@@ -76,6 +76,10 @@ std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& optio
 
 RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const PredictOptions& options) {
   RunPrediction out;
+  if (!row.unreadable.empty()) {
+    out.run_id = row.run_id, out.note = row.unreadable;
+    return out;
+  }
   try {
     out = predict_resolved(resolve(row, map, options.preset_dir), options);
   } catch (const std::exception& e) {  // one bad row does not end the others

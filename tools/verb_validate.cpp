@@ -217,6 +217,18 @@ void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
                                         unmeasured - kShown);
 }
 
+// One bad row does not hide the others: it has no prediction, and is told.
+void tell_unreadable(Session& session, const std::vector<RunRow>& rows) {
+  constexpr int kShown = 5;
+  int unreadable = 0;
+  for (const RunRow& row : rows)
+    if (!row.unreadable.empty() && ++unreadable <= kShown)
+      session.terminal.err << fmt::format("not predicted: {}\n", row.unreadable);
+  if (unreadable > kShown)
+    session.terminal.err << fmt::format(
+        "... and {} more rows: --predictions OUT.csv tells what is wrong with each\n", unreadable - kShown);
+}
+
 void check_unique(const std::vector<RunRow>& rows) {
   std::vector<std::pair<std::string, const RunRow*>> ids;
   for (const auto& row : rows) ids.emplace_back(row.run_id, &row);
@@ -335,10 +347,11 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   const auto presets = session.presets();
   std::vector<RunRow> rows;
   for (const auto& file : options.files) {
-    auto more = read_runs(file);
+    auto more = read_runs(file, BadRows::keep);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
   check_unique(rows);
+  tell_unreadable(session, rows);
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);

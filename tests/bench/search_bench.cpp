@@ -13,6 +13,7 @@
 #include "core/model_files.hpp"
 #include "core/parameter_layout.hpp"
 #include "cost_models/analytic.hpp"
+#include "planner/explain.hpp"
 #include "planner/lower.hpp"
 #include "planner/search.hpp"
 #include "planner/search_tree.hpp"
@@ -124,7 +125,9 @@ void plan(benchmark::State& state, const char* model, const char* cluster, int g
   for (auto _ : state) {
     const double before = cpu_s();
     const Question q(model, cluster, global_batch, seq_len);
-    report = search(q.job(), q.space());
+    SearchOptions options;
+    options.others_share = kTieShare / 2;
+    report = search(q.job(), q.space(), options);
     if (!report.exact || report.ranked.empty()) state.SkipWithError("no proved plan");
     cpu += cpu_s() - before, ++rounds;
   }

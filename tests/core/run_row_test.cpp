@@ -92,6 +92,21 @@ TEST(RunRow, DamageIsNamed) {
   EXPECT_TRUE(names(error_of(kHeader + row(",ok,", ",fine,")), "outcome"));
 }
 
+TEST(RunRow, OneBadRowIsKeptWithWhatIsWrong) {
+  const std::string good = row(), bad = row(",40,5120,", ",forty,5120,");
+  const TempDir dir;
+  const auto rows = read_runs(dir.write("runs.csv", kHeader + bad + good), BadRows::keep);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_NE(rows[0].unreadable.find("layers"), std::string::npos) << rows[0].unreadable;
+  EXPECT_NE(rows[0].unreadable.find("runs.csv:2"), std::string::npos) << rows[0].unreadable;
+  EXPECT_EQ(rows[1].unreadable, "");
+  EXPECT_EQ(rows[1].model.n_layers, 40);
+  // Without a sound row, or a name to write under, there is nothing to answer.
+  EXPECT_THROW(read_runs(dir.write("bad.csv", kHeader + bad), BadRows::keep), ConfigError);
+  const std::string nameless = good.substr(good.find(','));
+  EXPECT_THROW(read_runs(dir.write("nameless.csv", kHeader + nameless + good), BadRows::keep), ConfigError);
+}
+
 TEST(RunRow, MissingColumnIsNamedWithItsLikelyMisspelling) {
   std::string header = kHeader;
   header.replace(header.find("micro_batch"), 11, "mico_batch_");

@@ -60,6 +60,22 @@ TEST(Validate, ARowThatCannotBeSimulatedHasEmptyCellsAndAReason) {
   EXPECT_NE(table.cell(table.rows[0], "note").find("Z9000"), std::string::npos);
 }
 
+TEST(Validate, OneBadRowDoesNotHideTheOthers) {
+  const TempDir folder;
+  const std::string good = example_with("", ""), bad = example_with("layers", "forty", "example-2");
+  const std::string runs = folder.write("runs.csv", good + bad.substr(bad.find('\n') + 1)).string();
+  const std::string out = (folder.path() / "out.csv").string();
+  const auto outcome = call({"validate", runs, "--predictions", out});
+  EXPECT_EQ(outcome.code, ExitCode::ok);
+  EXPECT_NE(outcome.err.find("not predicted: " + runs + ":3: layers"), std::string::npos) << outcome.err;
+  const CsvTable table = read_csv(out);
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_NE(table.cell(table.rows[0], "step_time_s"), "");
+  EXPECT_EQ(table.cell(table.rows[1], "run_id"), "example-2");
+  EXPECT_EQ(table.cell(table.rows[1], "step_time_s"), "");
+  EXPECT_NE(table.cell(table.rows[1], "note").find("forty"), std::string::npos);
+}
+
 TEST(Validate, TheToleranceDecidesTheExitCode) {
   const TempDir folder;
   const std::string slow = folder.write("slow.csv", example_with("step_time_s", "280")).string();
