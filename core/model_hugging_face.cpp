@@ -1,6 +1,9 @@
 // Key names and defaults: transformers' configuration_llama.py, configuration_gpt2.py and
 // configuration_bloom.py (v4 and v5).
 #include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -37,10 +40,21 @@ void require_activation(JsonReader& io, std::string_view key, std::string found,
              fmt::format("one of {}", fmt::join(known.begin(), known.end(), ", ")), ""});
 }
 
+// Layers of experts would be read as dense ones.
+void require_dense(JsonReader& io) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    int experts = 0;
+    io.optional(key, experts);
+    if (experts > 1)
+      io.fail({"", key, fmt::format("{}", experts), "nothing, or 1", "mixtures of experts are not known"});
+  }
+}
+
 // rope_scaling of v4 ({"rope_type" or "type": ..., "factor": ...}) or rope_parameters of v5, which holds
 // rope_theta as well. "default" means no scaling.
 void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
   io.optional("rope_theta", m.rope_theta);
+  const double stated = m.rope_theta;
   io.ignored("rope_scaling");
   io.ignored("rope_parameters");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -51,6 +65,9 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       s.type = "default";
       s.original_max_positions = m.max_positions;
       rope.optional("rope_theta", m.rope_theta);
+      if (io.has("rope_theta") && m.rope_theta != stated)
+        rope.fail({"", "rope_theta", fmt::format("{}", m.rope_theta),
+                   fmt::format("the rope_theta of {} that stands beside it", stated), "state it once"});
       rope.optional("type", s.type);
       rope.optional("rope_type", s.type);
       const bool scaled = s.type != "default";
@@ -100,6 +117,7 @@ ModelSpec read_llama(const json& j) {
   io.optional("mlp_bias", m.mlp_bias);
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   read_rope(io, j, m);
+  require_dense(io);
   io.others_allowed();
   io.finish();
   return m;
@@ -184,6 +202,14 @@ const Architecture& architecture_of(const json& j) {
                             fmt::format("one of {}", known), "no other architecture is known"});
 }
 
+// What a ModelSpec's fields are called in a config.json.
+using Renamed = std::pair<std::string_view, std::string_view>;
+constexpr std::array kKeys = {
+    Renamed{"n_layers", "num_hidden_layers"},   Renamed{"hidden", "hidden_size"},
+    Renamed{"n_heads", "num_attention_heads"},  Renamed{"n_kv_heads", "num_key_value_heads"},
+    Renamed{"ffn_hidden", "intermediate_size"}, Renamed{"max_positions", "max_position_embeddings"},
+    Renamed{"norm_eps", "rms_norm_eps"}};
+
 }  // namespace
 
 ModelSpec model_from_hugging_face(const json& j, const std::string& name) {
@@ -191,7 +217,11 @@ ModelSpec model_from_hugging_face(const json& j, const std::string& name) {
   const auto at = j.find("_name_or_path");
   const bool named = at != j.end() && at->is_string() && !at->get_ref<const std::string&>().empty();
   m.name = named && name.empty() ? at->get<std::string>() : name;
-  if (auto problems = validate(m); !problems.empty()) throw ConfigError(std::move(problems));
+  auto problems = validate(m);
+  for (Problem& p : problems)
+    for (const auto& [ours, theirs] : kKeys)
+      if (p.key == ours) p.key = theirs;
+  if (!problems.empty()) throw ConfigError(std::move(problems));
   return m;
 }
 

@@ -109,7 +109,7 @@ std::vector<Problem> validate(const ModelSpec& m) {
     require(value >= 1 && value <= most, key, value, fmt::format("from 1 to {}", most));
   if (m.n_heads > 0 && m.n_kv_heads > 0)
     require(m.n_heads % m.n_kv_heads == 0, "n_kv_heads", m.n_kv_heads,
-            fmt::format("a divisor of n_heads {}", m.n_heads));
+            fmt::format("a divisor of the {} heads", m.n_heads));
   if (m.position == PositionKind::rope) {
     require(m.head_dim % 2 == 0, "head_dim", m.head_dim, "an even number (rotary embedding turns pairs)");
     require(std::isfinite(m.rope_theta) && m.rope_theta > 0, "rope_theta", m.rope_theta, "above 0");

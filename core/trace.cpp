@@ -56,16 +56,40 @@ void span(Text& b, const ExecutionGraph& g, OpId id, LaneId lane, Span at, int f
                  work_key(g.works[op.work]));
 }
 
-// An arrow from the sender's lane to the receiver's.
-void flow(Text& b, const Op& op, OpId id, Span at, int first_process) {
-  fmt::format_to(out(b),
-                 R"({{"ph":"s","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"send","cat":"send"}},)"
-                 "\n",
-                 id, first_process + op.lanes[0] / kLaneKinds, op.lanes[0] % kLaneKinds, us(at.start));
-  fmt::format_to(out(b),
-                 R"({{"ph":"f","bp":"e","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"send","cat":"send"}},)"
-                 "\n",
-                 id, first_process + op.lanes[1] / kLaneKinds, op.lanes[1] % kLaneKinds, us(at.start));
+struct FlowEnd {
+  LaneId lane = kNoLane;
+  double at = 0;  // inside a span of the lane
+};
+
+void flow(Text& b, const char* what, std::size_t id, FlowEnd from, FlowEnd to, int first_process) {
+  const auto end = [&](const char* phase, FlowEnd e) {
+    fmt::format_to(out(b),
+                   R"({{"ph":{},"id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"{}","cat":"{}"}},)"
+                   "\n",
+                   phase, id, first_process + e.lane / kLaneKinds, e.lane % kLaneKinds, us(e.at), what, what);
+  };
+  end(R"("s")", from);
+  end(R"("f","bp":"e")", to);
+}
+
+// Collectives of TP and CP stand between any two operations of a layer: arrows to them would hide the others.
+bool is_inside_layers(LaneKind kind) {
+  return kind == LaneKind::compute || kind == LaneKind::tp || kind == LaneKind::cp;
+}
+
+// From the operation of another lane that an operation waited for last: what lets a reduction, a gather or a copy begin.
+void wait(Text& b, const ExecutionGraph& g, const Timeline& t, OpId id, int first_process) {
+  const Op& op = g.ops[id];
+  OpId last = id;
+  for (const OpId dep : g.deps_of(op))
+    if (last == id || t.spans[dep].end > t.spans[last].end) last = dep;
+  if (last == id) return;
+  const LaneId from = g.ops[last].lanes[0], to = op.lanes[0];
+  if (from == to || g.ops[last].lanes[1] != kNoLane || op.lanes[1] != kNoLane) return;
+  if (is_inside_layers(g.lanes[from].kind) && is_inside_layers(g.lanes[to].kind)) return;
+  const Span& before = t.spans[last];
+  flow(b, "wait", g.ops.size() + id, {from, (before.start + before.end) / 2}, {to, t.spans[id].start},
+       first_process);
 }
 
 struct Change {
@@ -129,9 +153,10 @@ std::string trace_events(const ExecutionGraph& g, const Timeline& t, const Trace
   for (OpId id = 0; id < g.ops.size(); ++id) {
     const Op& op = g.ops[id];
     span(b, g, id, op.lanes[0], t.spans[id], o.first_process);
+    wait(b, g, t, id, o.first_process);
     if (op.lanes[1] == kNoLane) continue;
     span(b, g, id, op.lanes[1], t.spans[id], o.first_process);
-    flow(b, op, id, t.spans[id], o.first_process);
+    flow(b, "send", id, {op.lanes[0], t.spans[id].start}, {op.lanes[1], t.spans[id].start}, o.first_process);
   }
   if (o.memory && !g.operands.empty()) memory(b, g, t, o);
   std::string events = fmt::to_string(b);

@@ -200,6 +200,26 @@ void check_output(const std::string& flag, const std::string& path, const std::v
   check_writable(path);
 }
 
+namespace {
+
+// 16-bit training is bf16, where the device has it.
+void default_precision(const DeviceSpec& device, TrainingSpec& training) {
+  if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
+  training.compute = training.parameter = Dtype::fp16;
+}
+
+void check_precision(const DeviceSpec& device, Dtype compute) {
+  const bool narrow = compute == Dtype::bf16 || compute == Dtype::fp16 || compute == Dtype::fp8;
+  if (!narrow || device.generation == "cpu" || device.peak.contains(compute)) return;
+  std::vector<std::string_view> has;
+  for (const auto& [dtype, peak] : device.peak) has.push_back(name(dtype));
+  check({Problem{"", "training.compute", std::string(name(compute)),
+                 fmt::format("what {} computes in: {}", device.name, fmt::join(has, ", ")), ""}},
+        "--set");
+}
+
+}  // namespace
+
 Question read_question(const QuestionOptions& options, const std::filesystem::path& presets) {
   Question q;
   q.limits = read_limits(options);  // cheapest first: a slip of the keyboard shows at once
@@ -222,6 +242,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
 
   if (!q.file) q.training.seq_len = std::min(kDefaultSeqLen, q.model.max_positions);
   if (!q.file) q.training.global_batch = kDefaultGlobalBatch;
+  if (!q.file) default_precision(q.cluster.device, q.training);
   if (options.seq_len > 0) q.training.seq_len = options.seq_len;
   if (options.global_batch > 0) q.training.global_batch = options.global_batch;
   if (!options.stack.empty() || !q.file) {
@@ -235,6 +256,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
           "--set");
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
+  check_precision(q.cluster.device, q.training.compute);
   if (!options.calibration.empty()) {
     q.calibrated = load_calibration(options.calibration).settings();
     use_settings(q.calibrated, q.stack);

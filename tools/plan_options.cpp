@@ -37,7 +37,7 @@ std::vector<int> parse_sizes(const std::string& text) {
   std::vector<int> sizes;
   bool gap = false;
   for (const auto& item : items_of(text)) {
-    if (item == "...") {
+    if (item == "..." || item == "\u2026") {
       if (sizes.size() < 2 || gap) bad();
       gap = true;
       continue;

@@ -24,10 +24,13 @@ CostConstants Planning::constants_of(const Question& q, const std::filesystem::p
 }
 
 std::string question_text(const Question& q) {
-  return fmt::format("{} on {} x {} ({} node{}, {}), {}; {} sequences of {} tokens", q.model.name,
-                     q.cluster.gpus(), q.cluster.device.name, q.cluster.nodes,
-                     q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name, q.stack.name,
-                     q.training.global_batch, q.training.seq_len);
+  const std::string precision =
+      q.training.compute == Dtype::bf16 ? "" : fmt::format(" in {}", name(q.training.compute));
+  return fmt::format(
+      "{} ({} parameters) on {} x {} ({} node{}, {}), {}{}; {} sequences of {} tokens", q.model.name,
+      with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)), q.cluster.gpus(),
+      q.cluster.device.name, q.cluster.nodes, q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name,
+      q.stack.name, precision, q.training.global_batch, q.training.seq_len);
 }
 
 std::string question_arguments(const QuestionOptions& o) {
@@ -103,9 +106,13 @@ nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Predictio
 }
 
 nlohmann::ordered_json question_json(const Question& q) {
-  return {{"model", q.model.name},         {"cluster", q.cluster.name},
-          {"gpus", q.cluster.gpus()},      {"stack", q.stack.name},
-          {"seq_len", q.training.seq_len}, {"global_batch", q.training.global_batch}};
+  return {{"model", q.model.name},
+          {"parameters", parameter_counts(q.model).total},
+          {"cluster", q.cluster.name},
+          {"gpus", q.cluster.gpus()},
+          {"stack", q.stack.name},
+          {"seq_len", q.training.seq_len},
+          {"global_batch", q.training.global_batch}};
 }
 
 nlohmann::ordered_json report_json(const SearchReport& report) {
@@ -157,6 +164,13 @@ void print_wrapped(std::ostream& out, const Terminal& terminal, const std::strin
   }
 }
 
+std::string with_thousands(std::uint64_t n) {
+  std::string text = fmt::format("{}", n);
+  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3)
+    text.insert(static_cast<std::size_t>(i), ",");
+  return text;
+}
+
 std::string count_text(std::uint64_t n) {
   if (n >= 1'000'000'000) {
     int exponent = 0;
@@ -164,10 +178,7 @@ std::string count_text(std::uint64_t n) {
     for (; x >= 1000; x /= 1000) exponent += 3;
     return fmt::format("{:.1f}e{}", x, exponent);
   }
-  std::string text = fmt::format("{}", n);
-  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3)
-    text.insert(static_cast<std::size_t>(i), ",");
-  return text;
+  return with_thousands(n);
 }
 
 std::string fates_text(const FateCounts& fates) {

@@ -45,7 +45,7 @@ class Planning {
   AnalyticCostModel cost_;
 };
 
-// "llama-2-13b on 64 x A100-SXM4-80GB (8 nodes, hdr-8x200), megatron-core; 1024 sequences of 4096 tokens".
+// "llama-2-13b (13,015,864,320 parameters) on 64 x A100-SXM4-80GB (8 nodes, hdr-8x200), megatron-core; 1024 sequences of 4096 tokens".
 std::string question_text(const Question&);
 
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
@@ -58,7 +58,7 @@ PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, cons
 nlohmann::ordered_json time_split_json(const TimeSplit&);
 nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 
-// "model", "cluster", "gpus", "stack", "seq_len", "global_batch": what was asked.
+// "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch": what was asked.
 nlohmann::ordered_json question_json(const Question&);
 // "space", "fates", "examples", "exact", "stopped", "best_bound_s", "search_time_s": what became of the layouts.
 nlohmann::ordered_json report_json(const SearchReport&);
@@ -92,6 +92,7 @@ SearchReport search_possible(const Job&, const SearchSpace&, const SearchOptions
 // Lines of the terminal's width, at most 110; `indent` blanks before the first, two more before the others.
 void print_wrapped(std::ostream&, const Terminal&, const std::string& text, int indent = 0);
 
+std::string with_thousands(std::uint64_t);  // "13,015,864,320"
 // "30.2e12", "1,234".
 std::string count_text(std::uint64_t);
 // "12.7e12 not divisible, 164 simulated".

@@ -154,6 +154,24 @@ TEST(HuggingFace, EveryProblemIsReported) {
     EXPECT_TRUE(has(all, part)) << part << "\nin\n" << all;
 }
 
+TEST(HuggingFace, WhatContradictsOrIsNotDenseIsRefused) {
+  json j = v5();
+  j["rope_theta"] = 10000.0;
+  EXPECT_TRUE(has(error_of(j), "rope_parameters.rope_theta: found 500000, expected the rope_theta of 10000"))
+      << error_of(j);
+  j["rope_theta"] = 500000.0;  // said twice
+  EXPECT_EQ(error_of(j), "accepted");
+  j = v4();
+  j["num_local_experts"] = 8;
+  EXPECT_TRUE(has(error_of(j), "num_local_experts: found 8")) << error_of(j);
+  j["num_local_experts"] = 1;
+  EXPECT_EQ(error_of(j), "accepted");
+  j = v4();
+  j["num_key_value_heads"] = 5;  // under the name that the file has
+  EXPECT_TRUE(has(error_of(j), "num_key_value_heads: found 5, expected a divisor of the 32 heads"))
+      << error_of(j);
+}
+
 TEST(HuggingFace, Gpt2IsCountedExactly) {
   const json j = json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
     "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,

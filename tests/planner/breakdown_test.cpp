@@ -77,5 +77,19 @@ TEST(Trace, IsJsonWithOneSpanPerLaneAndMatchedFlows) {
   EXPECT_GT(counters, 10u);
 }
 
+TEST(Trace, ArrowsShowWhatReductionsAndGathersWaitFor) {
+  // Without a pipeline there are no transfers; with one replica nothing is waited for either.
+  const auto waits = [](const char* key) {
+    const auto g = lower_tiny(key);
+    int n = 0;
+    for (const auto& event :
+         nlohmann::json::parse("[" + trace_events(g, simulate(g, price(g, HashedCost{}))) + "]"))
+      n += event.at("ph") == "s" && event.at("name") == "wait";
+    return n;
+  };
+  EXPECT_GT(waits("dp4.z1.mbs1"), 0);
+  EXPECT_EQ(waits("dp1.mbs1"), 0);
+}
+
 }  // namespace
 }  // namespace sextant
