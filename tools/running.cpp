@@ -56,6 +56,7 @@ void require_gpu(const RunningOptions& options) {
         Problem{"--device", "", std::move(found), "cpu, or cuda with a usable GPU", std::move(hint)});
   };
   if (options.shaped) refuse("cuda with --shaped", "emulated links are for CPU ranks");
+  if (options.products == "exact") refuse("cuda with --products exact", "these are for CPU ranks");
   std::string why;
   const auto gpus = cuda_gpus(why);
   if (gpus.empty()) refuse("cuda", why);
@@ -116,6 +117,13 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
             .text = "ranks as threads of this process, or one per MPI process"},
            o.comm);
   add_rank_options(app, o);
+  add_text(app,
+           {.flag = "--products",
+            .metavar = "fast|exact",
+            .text = "matrix products of CPU ranks: of a library, or summed in fp64, which gives the same "
+                    "bits on every "
+                    "machine with any number of threads and takes three times as long"},
+           o.products);
   add_number(app,
              {.flag = "--seed",
               .metavar = "N",
@@ -157,7 +165,10 @@ Runnable::Runnable(const RunningOptions& options, const std::string& profile,
   predicted_.graph_hash = graph_hash(graph_);
 }
 
-const KernelTable& Runnable::kernels() const { return on_gpu() ? *cuda_kernels() : cpu_kernels(); }
+const KernelTable& Runnable::kernels() const {
+  if (on_gpu()) return *cuda_kernels();
+  return options_.products == "exact" ? cpu_reference_kernels() : cpu_kernels();
+}
 
 TrainingRun Runnable::training() const {
   TrainingRun run{.graph = graph_,

@@ -21,6 +21,7 @@ struct RunningOptions {
   std::string plan;
   std::string comm = "local";
   std::string device = "cpu";
+  std::string products = "fast";
   bool shaped = false;
   int threads = 0;  // 0: the cores of this machine shared among its ranks
   int seed = 1;

@@ -1,6 +1,7 @@
 // System: the whole runtime, every rank a thread, under layouts of every kind. Expectation: loss, gradient norm and rate of
 // every step, and the final weights, as computed elsewhere in float64 on one device. Numbers: 1e-10 in fp64. Each layout is
-// run in issue order and in an adversarial order; a control leaves out one reduction and must be seen.
+// run in issue order and in an adversarial order. The other architectures, and fp32, run on fewer layouts; what keeps
+// fp32 with the fast products from 1e-5 on one of them is shown at the end.
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -61,7 +62,8 @@ struct Result {
 };
 
 Result train(const Case& c, const std::string& key, Dtype dtype, int steps,
-             std::optional<std::uint64_t> adversarial = {}, bool unified = true) {
+             std::optional<std::uint64_t> adversarial = {}, bool unified = true,
+             const KernelTable& kernels = cpu_reference_kernels()) {
   const ParallelPlan plan = parse_plan_key(key);
   TrainingSpec training;
   training.seq_len = c.seq, training.global_batch = c.batch;
@@ -70,7 +72,7 @@ Result train(const Case& c, const std::string& key, Dtype dtype, int steps,
   training.stack = "sextant";
   const StackSpec stack = load_stack("sextant", kPresets);
   for (const Problem& p : validate(plan, c.model, training)) ADD_FAILURE() << key << ": " << to_string(p);
-  const auto refused = runtime_refuses(c.model, training, plan, stack, cpu_reference_kernels());
+  const auto refused = runtime_refuses(c.model, training, plan, stack, kernels);
   for (const Problem& p : refused) ADD_FAILURE() << key << ": " << to_string(p);
   const ExecutionGraph graph = lower(c.model, training, flat_links(plan), plan, stack);
 
@@ -87,8 +89,7 @@ Result train(const Case& c, const std::string& key, Dtype dtype, int steps,
     RankOptions rank;
     rank.executor.adversarial_seed = adversarial;
     rank.executor.on_failure = [&](const std::string& what) { world.abort(what); };
-    RankTrainer trainer(graph, stack, *device, cpu_reference_kernels(), world, optimizer, c.sequences(),
-                        rank);
+    RankTrainer trainer(graph, stack, *device, kernels, world, optimizer, c.sequences(), rank);
     trainer.initialise(c.weights());
     for (int s = 0; s < steps; ++s) {
       const auto report = trainer.step();
@@ -225,6 +226,89 @@ TEST_P(Layouts, TrainAsTheReference) {
   compare(c, train(c, key, Dtype::fp64, whole ? kAll : kFew), 1e-10, key);
   // Tokens, scalars, tables and weights through copies, as to a GPU, whose memory the host does not see.
   compare(c, train(c, key, Dtype::fp64, 2, 7, false), 1e-10, key + ", adversarial order, separate memory");
+}
+
+// Every architecture in both precisions and with both tables of kernels, on what layouts its extents allow.
+struct Trained {
+  const char* fixture;
+  std::vector<const char*> layouts;
+  double fast_bound = 1e-5;  // of fp32 with the fast products
+};
+void PrintTo(const Trained& t, std::ostream* out) { *out << t.fixture; }
+
+class Architectures : public ::testing::TestWithParam<Trained> {};
+
+TEST_P(Architectures, TrainAsTheReference) {
+  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
+  const Case c(GetParam().fixture);
+  for (const std::string key : GetParam().layouts) {
+    compare(c, train(c, key, Dtype::fp64, kAll), 1e-10, key + " fp64");
+    compare(c, train(c, key, Dtype::fp32, kAll), 1e-5, key + " fp32");
+    compare(c, train(c, key, Dtype::fp32, kAll, {}, true, cpu_kernels()), GetParam().fast_bound,
+            key + " fp32, fast products");
+  }
+  Case wrong = c;
+  wrong.model.norm_eps *= 1.1;
+  const Result got = train(wrong, GetParam().layouts.front(), Dtype::fp64, 1);
+  EXPECT_GT(std::abs(got.steps[0].gradient_norm / c.norm[0] - 1), 1e-7) << "control";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Reference, Architectures,
+    ::testing::Values(
+        Trained{"gqa-odd",
+                {"mbs1", "dp4.z2.mbs1", "dp2.z3.mbs1.full.po", "pp2.mbs2.zb.dp2.z1", "mbs2.ao1.oo50"}},
+        Trained{"llama3-rope",
+                {"mbs1", "dp2.z1.mbs1.b4K", "dp2.z3.mbs1", "pp2.mbs1.dp2.z2.sel", "mbs2.ao1.oo50"}},
+        Trained{"mha-tied",
+                {"mbs1", "dp2.z1.mbs2", "dp2.z3.mbs1.full.po", "tp2.sp.mbs1.dp2.z2", "pp2.mbs1.zb",
+                 "tp2.nosp.pp2.mbs1", "cp2.mbs1.z1"}},
+        Trained{"deep", {"tp2.sp.pp2.mbs1.dp2.z2"}, 5e-5}),
+    [](const auto& param) {
+      std::string text = param.param.fixture;
+      std::ranges::replace(text, '-', '_');
+      return text;
+    });
+
+// ---- Why `deep` in fp32 with the fast products is up to 2e-5 off after twenty steps.
+
+double final_distance(const Case& c, const Result& got) {
+  double worst = 0;
+  for (const auto& [name, values] : c.final_weights)
+    worst = std::max(worst, relative_distance(got.weights.at(name), values));
+  return worst;
+}
+
+// Activations and their gradients summed in fp32 do it, a half each; attention, softmax, norms, loss and gradients of weights,
+// all in fp32 still, do not.
+TEST(Fp32, DigitsAreLostInProductsOfActivationsOnly) {
+  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
+  const Case c("deep");
+  KernelTable mixed = cpu_kernels();
+  mixed.gemm = [](const GemmArgs& g) {
+    (g.transpose_a ? cpu_kernels() : cpu_reference_kernels()).gemm(g);  // a^T b: gradients of weights
+  };
+  const double without = final_distance(c, train(c, "mbs1", Dtype::fp32, kAll, {}, true, mixed));
+  EXPECT_LT(without, 1e-5);
+  mixed.gemm = [](const GemmArgs& g) { (g.transpose_a ? cpu_reference_kernels() : cpu_kernels()).gemm(g); };
+  EXPECT_GT(final_distance(c, train(c, "mbs1", Dtype::fp32, kAll, {}, true, mixed)), 2 * without)
+      << "control";
+}
+
+// The task itself multiplies a rounding by a hundred: all in fp64, but with the starting weights disturbed once by half a
+// unit of fp32's last place. So no sum that rounds to fp32 in every product of every step is sure to stay within 1e-5.
+TEST(Fp32, OneRoundingOfTheStartIsNearlyAsMuch) {
+  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
+  Case c("deep");
+  std::uint64_t state = 1;
+  for (auto& [name, values] : c.start)
+    for (double& x : values) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      x *= 1 + ((state >> 62 & 1) != 0 ? 0x1p-24 : -0x1p-24);
+    }
+  const double off = final_distance(c, train(c, "mbs1", Dtype::fp64, kAll));
+  EXPECT_GT(off, 4e-6);
+  EXPECT_LT(off, 5e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Deep, Layouts, ::testing::ValuesIn(kLayouts), [](const auto& param) {
