@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/digest.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -45,10 +46,12 @@ constexpr auto kProvenanceFields = [](auto& io, auto& p) {
   io.optional("command", p.command);
 };
 
-// `key` says the plan in short, for people; one that says another plan was edited by hand (from_json).
+// `key` says the plan in short, for people; one that says another plan was edited by hand (from_json). `digest` is of all
+// that was planned for and predicted: a model or a memory changed by hand leaves predictions of another job.
 constexpr auto kFileFields = [](auto& io, auto& f) {
   io.required("schema", f.schema);
   io.ignored("key");
+  io.ignored("digest");
   io.required("plan", f.plan);
   io.required("model", f.model);
   io.required("training", f.training);
@@ -57,6 +60,12 @@ constexpr auto kFileFields = [](auto& io, auto& f) {
   io.required("prediction", f.prediction);
   io.optional("provenance", f.provenance);
 };
+
+// Of the values, not of the text: indentation and order of fields are no matter.
+std::string content_digest(nlohmann::json j) {
+  for (const char* aside : {"digest", "key", "provenance"}) j.erase(aside);
+  return digest(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 void check_estimate(std::vector<Problem>& problems, const std::string& key, const Estimate& e) {
   if (!(e.lower <= e.value && e.value <= e.upper))
@@ -108,6 +117,7 @@ std::vector<Problem> validate(const PlanFile& file) {
 void to_json(nlohmann::json& j, const PlanFile& file) {
   write_object(j, file, kFileFields);
   j["key"] = plan_key(file.plan);
+  j["digest"] = content_digest(j);
 }
 
 void from_json(const nlohmann::json& j, PlanFile& file) {
@@ -130,6 +140,17 @@ void from_json(const nlohmann::json& j, PlanFile& file) {
                 .expected = fmt::format("\"{}\", which is what `plan` says", key),
                 .hint = "edited by hand? sextant simulate --plan KEY -o FILE writes another layout, with its "
                         "predictions"});
+  const auto stated = j.find("digest");
+  if (stated == j.end() || *stated != content_digest(j))
+    throw ConfigError(Problem{
+        .file = "",
+        .key = "digest",
+        .value = stated == j.end() ? "none" : "that of other contents",
+        .expected = "that of this file's plan, model, training, cluster, stack and prediction",
+        .hint = fmt::format(
+            "edited by hand? its predictions are of another job; sextant simulate --plan {} --stack {} "
+            "--model M --cluster C --seq-len N --global-batch N -o FILE writes a new one",
+            key, file.stack.name)});
 }
 
 PlanFile load_plan_file(const std::filesystem::path& path) { return load_json<PlanFile>(path); }

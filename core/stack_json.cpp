@@ -17,6 +17,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("zero_stages", c.zero_stages, between(0, 3));
   io.optional("max_zero_with_pp", c.max_zero_with_pp, between(0, 3));
   io.optional("tensor_parallel", c.tensor_parallel);
+  io.optional("copies_kv_heads", c.copies_kv_heads);
   io.optional("pipeline_parallel", c.pipeline_parallel);
   io.optional("sequence_parallel", c.sequence_parallel);
   io.optional("context_parallel", c.context_parallel);

@@ -31,11 +31,19 @@ std::optional<Rejection> cannot(const Asked& s, const What& what, const Instead&
 std::string join(const std::vector<int>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
 
 // What the degrees of the layout ask for.
-std::optional<Rejection> refuses_axes(const Asked& s, const ParallelPlan& p) {
+std::optional<Rejection> refuses_axes(const Asked& s, const ParallelPlan& p, const ModelSpec& m) {
   const StackCapabilities& can = s.can;
   if (p.tp > 1 && !can.tensor_parallel)
     return cannot(
         s, [&] { return fmt::format("has no tensor parallelism (tp={})", p.tp); }, "use tp=1");
+  if (p.tp > m.n_kv_heads && !can.copies_kv_heads)
+    return cannot(
+        s,
+        [&] {
+          return fmt::format("does not copy key/value heads to several ranks (tp={}, {} heads)", p.tp,
+                             m.n_kv_heads);
+        },
+        [&] { return fmt::format("use tp={} or less", m.n_kv_heads); });
   if (p.tp > 1 && p.sequence_parallel && !can.sequence_parallel)
     return cannot(s, "has no sequence parallelism", "use nosp");
   if (p.cp > 1 && !can.context_parallel)
@@ -137,7 +145,7 @@ std::optional<Rejection> refuses_overlap(const Asked& s, const ParallelPlan& p) 
 
 std::optional<Rejection> refuses(const Asked& s, const ParallelPlan& p, const ModelSpec& m,
                                  const TrainingSpec& t) {
-  if (auto r = refuses_axes(s, p)) return r;
+  if (auto r = refuses_axes(s, p, m)) return r;
   if (auto r = refuses_state(s, p, m)) return r;
   if (auto r = refuses_memory_saving(s, p)) return r;
   if (auto r = refuses_overlap(s, p)) return r;

@@ -27,6 +27,7 @@ struct StackCapabilities {
   bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
   bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas
+  bool copies_kv_heads = true;          // tp beyond the key/value heads: several ranks hold a copy of one
   bool recompute_selective = true, recompute_full = true, recompute_layers = true;
   bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
   bool activation_offload_needs_recompute = false;

@@ -337,8 +337,8 @@ void run_ranks(std::span<const std::unique_ptr<Communicator>> world, const RankB
   std::exception_ptr first, aborted;
   {
     std::vector<std::jthread> threads;
-    for (auto& communicator : world)
-      threads.emplace_back([&, c = communicator.get()] {
+    const auto start = [&](Communicator* c) {
+      threads.emplace_back([&, c] {
         try {
           body(*c);
         } catch (const std::exception& error) {
@@ -350,6 +350,16 @@ void run_ranks(std::span<const std::unique_ptr<Communicator>> world, const RankB
           c->abort(fmt::format("rank {}: {}", c->rank(), error.what()));
         }
       });
+    };
+    try {
+      for (auto& communicator : world) start(communicator.get());
+    } catch (const std::exception& error) {  // those that run wait for one that never comes
+      const std::string why = fmt::format("only {} of {} ranks can be started: {} (ulimit -u, -v)",
+                                          threads.size(), world.size(), error.what());
+      const std::lock_guard lock(mutex);
+      first = std::make_exception_ptr(BackendError(why));
+      world.front()->abort(why);
+    }
   }
   if (first) std::rethrow_exception(first);
   if (aborted) std::rethrow_exception(aborted);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <ostream>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -76,6 +77,12 @@ bool is_about_flags(const ConfigError& error) {
                      [](const Problem& p) { return p.file.starts_with("-"); });
 }
 
+bool lacks_resources(const std::exception& error) {
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  return of_system && (of_system->code() == std::errc::resource_unavailable_try_again ||
+                       of_system->code() == std::errc::not_enough_memory);
+}
+
 // A full disk or a closed pipe shows only when the buffer is written.
 ExitCode flushed(Terminal& terminal, ExitCode code) {
   terminal.out.flush();
@@ -133,9 +140,17 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
     print_error(terminal, where, error.what());
     return ExitCode::run_failed;
   } catch (const std::bad_alloc&) {
-    print_error(terminal, where, "out of memory on this machine");
+    print_error(terminal, where,
+                "out of memory: this machine has no more, or ulimit -v lets a process have no more");
     return ExitCode::run_failed;
   } catch (const std::exception& error) {
+    if (lacks_resources(error)) {
+      print_error(
+          terminal, where,
+          fmt::format("the system gives this process no more threads or memory ({}): see ulimit -u and -v",
+                      error.what()));
+      return ExitCode::run_failed;
+    }
     print_error(terminal, where, fmt::format("internal error: {}", error.what()));
     terminal.err << "  this is a mistake in sextant; please report it with the command line and "
                  << version_text() << '\n';

@@ -12,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace sextant {
@@ -101,6 +102,8 @@ HostMachine inspect_machine() {
   machine.cpu_threads = usable_threads();
   machine.isa = known_isa(proc_value("/proc/cpuinfo", "flags"));
   machine.memory = usable_memory();
+  if (rlimit limit{}; getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    machine.process_memory = Bytes(static_cast<std::int64_t>(limit.rlim_cur));
   machine.gpu_driver = proc_value("/proc/driver/nvidia/version", "NVRM version");
   machine.gpus = cuda_devices();
   for (const char* launcher : {"srun", "mpirun", "mpiexec"})

@@ -70,20 +70,36 @@ void require_gpu(const RunningOptions& options) {
   if (const std::string missing = cuda_libraries().missing; !missing.empty()) refuse("cuda", missing);
 }
 
-// All ranks of this process allocate what their stage needs; better to say now that it will not fit.
-void require_memory(const ExecutionGraph& graph, int ranks_here) {
+// Ranks allocate to the byte what their stage needs. Better to say now that a stage is beyond the device it was planned for,
+// or all of a process beyond what is here.
+void require_memory(const std::string& path, const PlanFile& file, const ExecutionGraph& graph,
+                    int ranks_here, bool on_gpu) {
+  const char* smaller = "plan for a smaller model, micro-batch or --seq-len, or for more ranks";
   std::int64_t all = 0;
   for (int stage = 0; stage < graph.plan.pp; ++stage) {
     const ArenaPlan arena = plan_arena(graph, StageView(graph, stage));
-    all += (arena.extent[0] + arena.extent[1]) * (graph.plan.world() / graph.plan.pp);
+    const auto [device, host] = arena.extent;
+    if (device > file.cluster.device.memory.v)
+      throw ConfigError(Problem{path, "plan",
+                                fmt::format("{:.3f} GiB for a rank of stage {}", gib(Bytes(device)), stage),
+                                fmt::format("at most the {:.3f} GiB of the {} it was planned for",
+                                            gib(file.cluster.device.memory), file.cluster.device.name),
+                                smaller});
+    all += (device + host) * (graph.plan.world() / graph.plan.pp);
   }
+  if (on_gpu) return;
   all = all / graph.plan.world() * ranks_here;
-  const Bytes machine = inspect_machine().memory;
-  if (machine.v > 0 && all > machine.v)
+  const HostMachine machine = inspect_machine();
+  const bool limited = machine.process_memory.v > 0 && machine.process_memory < machine.memory;
+  const Bytes most = limited ? machine.process_memory : machine.memory;
+  // Beside what is allocated, threads reserve addresses for stacks and heaps and a library its code, which crashes without.
+  if (limited) all += (640 + std::int64_t{64} * ranks_here) << 20;
+  if (most.v > 0 && all > most.v)
     throw ConfigError(Problem{
-        "", "plan", fmt::format("{:.1f} GiB for the {} ranks of this process", gib(Bytes(all)), ranks_here),
-        fmt::format("at most the {:.1f} GiB of this machine", gib(machine)),
-        "plan for a smaller model, micro-batch or --seq-len, or run on more machines"});
+        path, "plan", fmt::format("{:.1f} GiB for the {} ranks of this process", gib(Bytes(all)), ranks_here),
+        fmt::format("at most the {:.1f} GiB {}", gib(most),
+                    limited ? "that ulimit -v leaves a process" : "of this machine"),
+        smaller});
 }
 
 }  // namespace
@@ -179,10 +195,8 @@ TrainingRun Runnable::training() const {
                   .weights = random_weights(file_.model, static_cast<std::uint64_t>(options_.seed))};
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
-  if (on_gpu())
-    run.cuda = CudaDeviceOptions{.ordinal = run.mpi ? rank_beside() : 0};
-  else
-    require_memory(graph_, here);
+  require_memory(options_.plan, file_, graph_, here, on_gpu());
+  if (on_gpu()) run.cuda = CudaDeviceOptions{.ordinal = run.mpi ? rank_beside() : 0};
   // Threads of two ranks on one core wait for each other in every matrix product.
   const int beside = run.mpi ? ranks_beside(file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);

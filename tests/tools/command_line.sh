@@ -40,6 +40,17 @@ for columns in 80 120; do
   done
 done
 
+# Too little address space is said before anything is allocated, or ends the run; it is no mistake of the program.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+(cd "$work" && "$sextant" simulate --model stories-15m --cluster laptop --stack sextant --seq-len 64 --global-batch 8 \
+  --plan dp2.z1.mbs1 -o plan.json >/dev/null 2>&1) || { echo "FAILED: no plan to run"; failures=$((failures + 1)); }
+for limit in 300000 900000; do  # KiB
+  expect 3 'for the 2 ranks of this process, expected at most the .* GiB that ulimit -v leaves' \
+    sh_ "ulimit -v $limit; '$sextant' run $work/plan.json --steps 1"
+done
+expect 0 '.' sh_ "ulimit -v 4000000; '$sextant' run $work/plan.json --steps 1"
+
 # Negative control of this script's own check.
 before=$failures
 expect 0 'no such text' "$sextant" --version >/dev/null

@@ -52,6 +52,71 @@ TEST_F(RunVerbs, PlanFilesThatCannotBeRun) {
   }
 }
 
+TEST_F(RunVerbs, PlanFilesEditedByHand) {
+  const json whole = json::parse(text_of("two.json"));
+  const std::vector<std::pair<const char*, json>> edits = {
+      {"/model/norm_eps", 0.25}, {"/model/n_layers", 3},
+      {"/training/seq_len", 64}, {"/cluster/device/memory_GiB", 1000},
+      {"/prediction/mfu", 0.99}, {"/digest", std::string(32, '0')}};
+  for (const auto& [pointer, value] : edits) {
+    json edited = whole;
+    edited[json::json_pointer(pointer)] = value;
+    write("edited.json", edited);
+    for (const auto& verb : {Words{"run"}, Words{"profile", "--for"}})
+      bad_file(verb + Words{"edited.json"},
+               {"edited.json", "digest", "edited by hand?", "sextant simulate --plan"});
+  }
+  json none = whole;
+  none.erase("digest");
+  write("edited.json", none);
+  bad_file({"run", "edited.json"}, {"digest: found none"});
+  write("same.json", whole.dump(7));  // another look is no other plan
+  EXPECT_EQ(call({"run", "same.json", "--steps", "1"}).code, ExitCode::ok);
+}
+
+TEST_F(RunVerbs, PlansThatDoNotFitTheDeviceTheyWerePlannedFor) {
+  const Words with_memory = {"simulate", "--model", "stories-260k", "--cluster", "laptop",
+                             "--stack",  "sextant", "--seq-len",    "32",        "--global-batch",
+                             "4",        "--plan",  "dp2.z1.mbs2",  "-o",        "small.json",
+                             "--set"};
+  call(with_memory + Words{"device.memory_GiB=0.002"});
+  bad_file({"run", "small.json"}, {"small.json", "0.004 GiB for a rank of stage 0",
+                                   "at most the 0.002 GiB of the cpu", "smaller model"});
+  call(with_memory + Words{"device.memory_GiB=0.006"});
+  EXPECT_EQ(call({"run", "small.json", "--steps", "1"}).code, ExitCode::ok)
+      << "what ranks allocate counts, no reserve";
+}
+
+// Planning says so already, and a search offers nothing else.
+TEST_F(RunVerbs, MoreTensorParallelRanksThanKeyValueHeads) {
+  const Words job = {"--model", "llama-3.2-1b", "--cluster", "laptop",
+                     "--set",   "node.gpus=16", "--stack",   "sextant"};
+  const Outcome o = call(Words{"simulate", "--plan", "tp16.sp.mbs1", "-o", "wide.json"} + job);
+  EXPECT_NE(o.code, ExitCode::ok);
+  EXPECT_NE((o.out + o.err).find("does not copy key/value heads to several ranks (tp=16, 8 heads)"),
+            std::string::npos)
+      << o.out << o.err;
+  EXPECT_FALSE(fs::exists("wide.json"));
+  const Outcome narrow = call(Words{"simulate", "--plan", "tp8.sp.dp2.mbs1"} + job);
+  EXPECT_NE(narrow.out.find("does not fit"), std::string::npos) << "control: lawful, but too large for it";
+}
+
+// As many as are needed: sums in fp64 are the same whatever the threads.
+TEST_F(RunVerbs, ExactProductsDoNotDependOnThreads) {
+  const auto losses = [](const Words& how) {
+    const Outcome o = call(Words{"run", "two.json", "--steps", "2", "--json"} + how);
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    std::vector<double> all;
+    const json answer = json::parse(o.out);
+    for (const auto& step : answer.at("steps")) all.push_back(step.at("loss"));
+    return all;
+  };
+  const auto exact = losses({"--products", "exact", "--threads", "1"});
+  EXPECT_EQ(exact, losses({"--products", "exact", "--threads", "3"}));
+  EXPECT_NE(exact, losses({"--threads", "1"})) << "control";
+  usage({"run", "two.json", "--products", "exakt"}, {"one of fast, exact"});
+}
+
 TEST_F(RunVerbs, FoldersThatCannotBeWritten) {
   run_it();
   const std::string before = text_of("done/steps.jsonl");
