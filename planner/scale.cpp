@@ -1,6 +1,8 @@
 #include "planner/scale.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "planner/search_budget.hpp"
 
@@ -61,6 +63,22 @@ std::vector<ScalePoint> scaling_curve(const Job& job, const std::vector<int>& gp
     if (!point.report.ranked.empty())
       point.efficiency = point.report.ranked.front().prediction.tokens_per_s_gpu / reference;
   return out;
+}
+
+std::optional<ScalePoint> faster_on_fewer(const Job& job, Seconds step, const PlanLimits& limits,
+                                          const SearchOptions& options) {
+  const int gpus = job.cluster.gpus(), per_node = std::max(1, job.cluster.node.gpus);
+  if (gpus == job.cluster.nodes * per_node) return std::nullopt;
+  std::set<int> sizes;
+  for (const int multiple : {2, 4, per_node})
+    if (const int n = gpus / multiple * multiple; n > 0 && n < gpus) sizes.insert(n);
+  std::optional<ScalePoint> best;
+  for (ScalePoint& point : scaling_curve(job, {sizes.begin(), sizes.end()}, limits, options)) {
+    if (point.report.ranked.empty() || point.report.ranked.front().prediction.step >= step) continue;
+    step = point.report.ranked.front().prediction.step;
+    best = std::move(point);
+  }
+  return best;
 }
 
 FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most, const PlanLimits& limits,

@@ -23,6 +23,11 @@ ClusterSpec resized(const ClusterSpec&, int gpus);
 std::vector<ScalePoint> scaling_curve(const Job&, const std::vector<int>& gpus, const PlanLimits&,
                                       const SearchOptions& = {});
 
+// A number of GPUs that divides badly, since some are missing, may lose to a smaller one: the best of the next multiples
+// of two, of four and of whole nodes below, when it is faster than `step`. Nothing where no GPU is missing.
+std::optional<ScalePoint> faster_on_fewer(const Job&, Seconds step, const PlanLimits&,
+                                          const SearchOptions& = {});
+
 // The smallest size, in whole nodes (or powers of two below one node), whose best plan takes at most `deadline` a step;
 // without a deadline, on which anything fits. Between two sizes more than 32 steps apart, every (gap / 32) is tried.
 struct FewestGpus {

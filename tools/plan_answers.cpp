@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <ostream>
 
 #include <fmt/format.h>
@@ -37,6 +38,22 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
         {plan_file_of(a.session, a.question(), report.ranked[i].plan, report.ranked[i].prediction),
          std::nullopt});
   save_shortlist(a.options.output, list);
+}
+
+// Whoever has lost a GPU asks about what is left, and may be better off with less.
+std::optional<ScalePoint> fewer_gpus(const Asking& a, const RankedPlan& best) {
+  return faster_on_fewer(a.planning.job(), best.prediction.step, a.question().limits,
+                         a.searching.options(1, "fewer GPUs"));
+}
+
+void print_fewer_gpus(const Asking& a, const ScalePoint& fewer, const RankedPlan& best) {
+  const int gpus = a.question().cluster.gpus();
+  const RankedPlan& faster = fewer.report.ranked.front();
+  a.say(
+      fmt::format("{} of the {} GPUs are {:.0f} % faster, {:.3f} s with {}, since they divide better; "
+                  "--scale {},{} compares them.",
+                  fewer.gpus, gpus, 100 * (best.prediction.step / faster.prediction.step - 1),
+                  faster.prediction.step.v, plan_key(faster.plan), fewer.gpus, gpus));
 }
 
 }  // namespace
@@ -148,6 +165,7 @@ ExitCode answer_fastest(const Asking& a) {
   const int wanted = std::max(a.options.top, 6 * a.options.shortlist);
   SearchReport report = search_possible(a.planning.job(), a.space, a.searching.options(wanted));
   if (report.ranked.empty()) return nothing(a, report);
+  const auto fewer = fewer_gpus(a, report.ranked.front());
   a.searching.finish();
   if (a.options.shortlist > 0) write_shortlist(a, report);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
@@ -155,12 +173,18 @@ ExitCode answer_fastest(const Asking& a) {
   const RankedPlan& best = report.ranked.front();
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {
-    print_json(a.session, "plan", answer_json(a, report.ranked, report));
+    Json j = answer_json(a, report.ranked, report);
+    if (fewer) {
+      j["fewer_gpus"] = ranked_json(a, fewer->report.ranked.front());
+      j["fewer_gpus"]["gpus"] = fewer->gpus;
+    }
+    print_json(a.session, "plan", j);
     return finished(a, true);
   }
   print_ranking(a, report.ranked);
   print_best(a, best);
   print_surer_tie(a, report.ranked);
+  if (fewer) print_fewer_gpus(a, *fewer, best);
   print_search(a, report);
   for (const RankedPlan& r : report.ranked)
     if (&r != &best && !r.tie) {

@@ -53,6 +53,19 @@ TEST(Plan, FewerGpusThanAllMayHoldADeadlineThatAllMiss) {
 }
 
 // The fastest fills the memory to the brim: known to 20 %. A tie needs less, and is known to 10 %.
+TEST(Plan, WithAGpuMissingFewerMayBeFaster) {
+  const std::vector<std::string> question = {"plan",     "--model", "llama-2-7b", "--cluster",
+                                             "2x8xh100", "--top",   "1",          "--json"};
+  EXPECT_FALSE(nlohmann::json::parse(call(question).out).contains("fewer_gpus"));
+  auto broken = question;
+  for (const char* defect : {"defects[0].node=1", "defects[0].gpu=2", "defects[0].missing=true"})
+    broken.insert(broken.end(), {"--set", defect});
+  const auto answer = nlohmann::json::parse(call(broken).out);
+  EXPECT_EQ(answer.at("gpus"), 15);
+  EXPECT_LT(answer.at("fewer_gpus").at("gpus"), 15);
+  EXPECT_LT(answer.at("fewer_gpus").at("step_time_s"), answer.at("ranked")[0].at("step_time_s"));
+}
+
 TEST(Plan, NamesATieThatIsBetterKnown) {
   const std::vector<std::string> ask = {"plan",          "--model", "llama-2-13b",      "--cluster",
                                         "8x8xa100-80gb", "--limit", "oo=0,po=off,ao=0", "--global-batch",
