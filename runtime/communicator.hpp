@@ -59,6 +59,10 @@ class Communicator {
   // ranks gives two independent communicators.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
 
+  // Ranks of the world from which calls under way here still wait for a message, to say what holds a run up. Callable from
+  // any thread; empty where the backend does not know.
+  virtual std::vector<int> awaited() const { return {}; }
+
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.
   virtual void abort(std::string_view reason) noexcept = 0;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -39,6 +40,8 @@ void require(int code, const char* call) {
   throw BackendError(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
 }
 
+class Exchange;
+
 // MPI of this process, its mutex, and whether the run was aborted.
 class MpiProcess {
  public:
@@ -57,6 +60,9 @@ class MpiProcess {
   }
 
   std::mutex mutex;
+  std::set<const Exchange*> under_way;  // mutex held
+
+  std::vector<int> awaited();
 
   // Mutex held. Throws when any process has aborted.
   void check_abort() {
@@ -101,10 +107,15 @@ class MpiProcess {
 // Messages under way; finish() polls until all are through.
 class Exchange {
  public:
-  Exchange(MpiProcess& process, MPI_Comm comm) : process_(process), comm_(comm) {}
-  ~Exchange() {  // only after an error: the run is over, and so is the use of the buffers
+  Exchange(MpiProcess& process, MPI_Comm comm) : process_(process), comm_(comm) {
     const std::lock_guard lock(process_.mutex);
-    for (auto& request : requests_) {
+    process_.under_way.insert(this);
+  }
+  ~Exchange() {
+    const std::lock_guard lock(process_.mutex);
+    process_.under_way.erase(this);
+    for (auto& request :
+         requests_) {  // only after an error: the run is over, and so is the use of the buffers
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
       MPI_Request_free(&request);
@@ -120,7 +131,7 @@ class Exchange {
       require(MPI_Isend(static_cast<const std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
                         &requests_.back()),
               "MPI_Isend");
-      expected_.push_back(-1);
+      expected_.push_back(-1), peers_.push_back(peer);
     });
   }
   void recv(void* data, std::int64_t bytes, int peer) {
@@ -130,8 +141,23 @@ class Exchange {
       require(MPI_Irecv(static_cast<std::byte*>(data) + offset, n, MPI_BYTE, peer, kDataTag, comm_,
                         &requests_.back()),
               "MPI_Irecv");
-      expected_.push_back(n);
+      expected_.push_back(n), peers_.push_back(peer);
     });
+  }
+
+  // Mutex held. Adds the ranks of `world` with which a message is not through.
+  void add_awaited(MPI_Comm world, std::set<int>& ranks) const {
+    MPI_Group own = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+    require(MPI_Comm_group(comm_, &own), "MPI_Comm_group");
+    require(MPI_Comm_group(world, &all), "MPI_Comm_group");
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      int through = 0, rank = MPI_UNDEFINED;
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      MPI_Request_get_status(requests_[i], &through, MPI_STATUS_IGNORE);
+      MPI_Group_translate_ranks(own, 1, &peers_[i], all, &rank);
+      if (!through) ranks.insert(rank);
+    }
+    MPI_Group_free(&own), MPI_Group_free(&all);
   }
 
   void finish() {
@@ -181,7 +207,15 @@ class Exchange {
   MPI_Comm comm_;
   std::vector<MPI_Request> requests_;
   std::vector<int> expected_;  // bytes, -1 for a send
+  std::vector<int> peers_;     // of comm_
 };
+
+std::vector<int> MpiProcess::awaited() {
+  const std::lock_guard lock(mutex);
+  std::set<int> ranks;
+  for (const Exchange* exchange : under_way) exchange->add_awaited(control_, ranks);
+  return {ranks.begin(), ranks.end()};
+}
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -298,6 +332,7 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(process_, made);
   }
 
+  std::vector<int> awaited() const override { return process_->awaited(); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:

@@ -105,6 +105,8 @@ class ShapedCommunicator final : public Communicator {
     return std::make_unique<ShapedCommunicator>(inner_->group(ranks), fabric_, std::move(world_ranks));
   }
 
+  std::vector<int> awaited() const override { return inner_->awaited(); }
+
   void abort(std::string_view reason) noexcept override {
     fabric_->aborted = true;
     inner_->abort(reason);

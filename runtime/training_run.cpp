@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <stop_token>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -162,6 +165,29 @@ void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<S
   for (std::size_t op = 0; op < spans.size(); ++op) spans[op] = {times[2 * op], times[2 * op + 1]};
 }
 
+// Until MPI has come up, nobody can be told anything: a rank that is stopped, or never started, would be waited for for ever.
+std::unique_ptr<Communicator> start_mpi(const TrainingRun& run) {
+  const Seconds limit = run.deadline_floor * Watchdog::kStarting;
+  const std::jthread timer([&](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any over;
+    std::unique_lock lock(mutex);
+    over.wait_for(lock, stop, std::chrono::duration<double>(limit.v), [] { return false; });
+    if (!stop.stop_requested() && run.on_late)
+      run.on_late(fmt::format(
+          "MPI has not come up within {:.3g} s: a rank of the job is stopped, or has not started\n",
+          limit.v));
+  });
+  return make_mpi_world();
+}
+
+// Processes see their own ranks only. Who is waited for tells more than who waits.
+std::string blame(const std::vector<int>& ranks) {
+  return ranks.empty() ? ""
+                       : fmt::format("rank {} hold{} up the run: no message from there; ",
+                                     fmt::join(ranks, ", "), ranks.size() == 1 ? "s" : "");
+}
+
 }  // namespace
 
 RunResult train(const TrainingRun& run) {
@@ -180,7 +206,7 @@ RunResult train(const TrainingRun& run) {
 
   std::vector<std::unique_ptr<Communicator>> world;
   if (run.mpi)
-    world.push_back(make_mpi_world());
+    world.push_back(start_mpi(run));
   else
     world = make_local_world(ranks);
   if (world.front()->size() != ranks)
@@ -199,7 +225,8 @@ RunResult train(const TrainingRun& run) {
   if (!run.expected.empty()) {
     WatchdogOptions options;
     options.floor = run.deadline_floor;
-    options.on_late = [&](const std::string& report) {
+    options.on_late = [&](const std::string& seen) {
+      const std::string report = blame(world.front()->awaited()) + seen;
       for (const auto& communicator : world) communicator->abort(report);
       if (run.on_late) run.on_late(report);
     };

@@ -22,7 +22,7 @@ std::string_view doing(Watchdog::Between what) {
     case Watchdog::Between::nothing:
       break;
   }
-  return "which has not come to the next step";
+  return "not there yet";
 }
 
 }  // namespace
@@ -164,8 +164,9 @@ Watchdog::Position Watchdog::position(const Rank& rank) const {
 // Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the
 // rest; when it is a collective, whoever has not even started it.
 std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
-  std::string out = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s", late_rank,
-                                op_name(graph_, late), late, elapsed.v, deadline(late).v);
+  const std::string noticed =
+      fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", late_rank,
+                  op_name(graph_, late), late, elapsed.v, deadline(late).v);
   OpId first = late;
   for (const Rank& rank : ranks_)
     if (const auto p = position(rank); rank.device && !p.finished) first = std::min(first, p.op);
@@ -177,24 +178,24 @@ std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", rank.rank);
   }
   if (!absent.empty())
-    out += fmt::format("; held up by rank {}, which has not started {} (op {})", absent,
-                       op_name(graph_, first), first);
-  else if (first != late)
-    out += fmt::format("; held up by rank {}, which is still in {} (op {})", present, op_name(graph_, first),
-                       first);
-  return out + "\n";
+    return fmt::format("rank {} holds up the run: {} (op {}) is not started there; {}", absent,
+                       op_name(graph_, first), first, noticed);
+  if (first != late)
+    return fmt::format("rank {} holds up the run, still in {} (op {}); {}", present, op_name(graph_, first),
+                       first, noticed);
+  return noticed;
 }
 
 // Whoever waits for the others is not to blame, unless nobody of this process is.
 std::string Watchdog::verdict_between(const Rank& late) const {
-  std::string out = fmt::format("rank {}: {} is late: {:.3g} s, deadline {:.3g} s", late.rank,
-                                doing(late.between), in_between(late).v, deadline_between(late).v);
-  if (late.between == Between::meeting)
+  std::string out;
+  if (late.between == Between::meeting || late.between == Between::starting)
     for (const Rank& rank : ranks_)
-      if (rank.between != Between::meeting)
-        out += fmt::format("; held up by rank {}, {}", rank.rank,
-                           rank.device ? "which is in the step" : doing(rank.between));
-  return out + "\n";
+      if (rank.between != late.between)
+        out += fmt::format("rank {} holds up the run ({}); ", rank.rank,
+                           rank.device ? "in the step" : doing(rank.between));
+  return out + fmt::format("rank {}: {} is late: {:.3g} s, deadline {:.3g} s\n", late.rank,
+                           doing(late.between), in_between(late).v, deadline_between(late).v);
 }
 
 std::string Watchdog::describe(const Rank& rank) const {

@@ -1,7 +1,7 @@
 // Nothing hangs: every op has a deadline, its predicted time * factor + floor, counted from when it starts on
-// its lane; what a rank's host does between steps has that of a whole step. When one passes, the report names
-// the op that holds everything up and the rank that has not done it, lists the last ops of each rank, and the
-// given handler ends the run (abort the communicators). Host side only; sees ranks of this process. Deadlines
+// its lane; what a rank's host does between steps has that of a whole step. When one passes, the report begins with
+// the rank that holds everything up and the op that it has not done, then whoever noticed; it lists the last ops of each
+// rank, and the given handler ends the run (abort the communicators). Host side only; sees ranks of this process. Deadlines
 // of collectives run while they wait for peers, so the floor bounds honest skew.
 #pragma once
 

@@ -140,7 +140,7 @@ TEST(Grid, EveryLayoutTrainsTheSameModel) {
   const SmallRun how{.dtype = Dtype::fp64, .steps = 2, .clip_norm = 0.5};
   const SmallResult one = small_run(parse_plan_key("mbs1"), how);
   ASSERT_GT(one.norm[0], how.clip_norm) << "clipping acts";
-  // SEXTANT_GRID=all runs every one of up to 16 ranks, by hand: minutes.
+  // SEXTANT_GRID=all runs every one of up to 16 ranks, minutes: ctest --preset release -C Exhaustive -R exhaustive.
   const char* asked = std::getenv("SEXTANT_GRID");
   const int every = asked && std::string(asked) == "all" ? 1 : 23, most = every == 1 ? 16 : 8;
   int number = 0, run = 0, refused = 0;

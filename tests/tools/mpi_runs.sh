@@ -9,6 +9,10 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/mpi_common.sh"
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
   --plan dp2.z1.mbs2 -o two.json >/dev/null || { echo "FAILED: no plan"; exit 1; }
 
+# A rank that never comes to MPI_Init; the other waits ten times the deadline for it, beside what follows.
+timeout 100 "$mpiexec" -n 1 "$sextant" run two.json --comm mpi --steps 2 --deadline 1 : -n 1 sleep 90 >never 2>&1 &
+never=$!
+
 "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 2 -o ran >out 2>&1
 code=$?
 [[ $code -eq 0 ]] || fail "2 ranks, 2 steps: exit $code"
@@ -36,7 +40,7 @@ grep -q 'rank 1 with a plan' out || fail "ranks of two plans: no word of it"
 
 # Starts a job that would run for hours, sends SIGNAL to one rank in the middle, and waits for the end of the job.
 lose_a_rank() {
-  local signal=$1 job rank second
+  local signal=$1 job rank second number
   : >out # or the lines of the last job would do for this one's, until its shell has opened the file
   "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 100000000 --deadline 2 >out 2>&1 &
   job=$!
@@ -50,6 +54,7 @@ lose_a_rank() {
     fail "$signal: the job did not come to step 3"
     return
   fi
+  number=$(tr '\0' '\n' <"/proc/$rank/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)
   kill -s "$signal" "$rank"
   SECONDS=0
   for ((second = 0; second < 300; ++second)); do
@@ -65,10 +70,17 @@ lose_a_rank() {
   code=$?
   [[ $code -ne 0 ]] || fail "$signal: the job ended with exit 0"
   [[ $signal != STOP || $code -eq 7 ]] || fail "STOP: exit $code, expected 7"
+  [[ $signal != STOP || -z $number ]] || grep -q "sextant run: rank $number holds up the run" out ||
+    fail "STOP: the report does not begin with rank $number"
   printf '%s: exit %s after %s s\n' "$signal" "$code" "$SECONDS"
 }
 lose_a_rank KILL
 lose_a_rank STOP
 grep -q 'is late' out || fail "STOP: no word of the late rank"
+
+wait $never
+code=$?
+[[ $code -eq 7 ]] || { cat never; fail "a rank that never comes to MPI: exit $code, expected 7"; }
+grep -q 'MPI has not come up within 10 s' never || fail "a rank that never comes to MPI: no word of it"
 
 finish
