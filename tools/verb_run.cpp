@@ -157,8 +157,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                         .total_steps = o.steps,
                         .weight_decay = o.weight_decay,
                         .clip_norm = o.clip};
-  training.job = fmt::format("{} {} {} {} {} {} {} {} {}", o.steps, o.rate, o.final_ratio, o.warmup,
-                             o.weight_decay, o.clip, o.running.seed, o.init, data.identity().dump());
+  training.job =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate, o.final_ratio,
+                  o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.identity().dump());
   training.max_skipped = o.max_skipped;
   training.record = true;
   training.deadline_floor = Seconds(o.deadline_s);

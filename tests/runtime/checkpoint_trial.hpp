@@ -13,7 +13,7 @@
 #include "core/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "runtime/training_run.hpp"
-#include "tests/support/specs.hpp"
+#include "tests/support/runnable.hpp"
 
 namespace sextant::testing {
 
@@ -44,10 +44,7 @@ class CheckpointTrial {
   template <class Change>
   CheckpointTrial(const std::string& key, std::filesystem::path folder, Change change)
       : run{.graph = graph, .stack = stack, .kernels = cpu_reference_kernels()} {
-    training = tiny_training(kBatch);
-    training.compute = training.parameter = training.gradient = training.reduction =
-        training.optimizer_state = Dtype::fp32;
-    training.stack = "sextant";
+    training = runnable_training(kBatch);
     change(*this);
     const ParallelPlan plan = parse_plan_key(key);
     graph = lower(model, training, flat_links(plan), plan, stack);

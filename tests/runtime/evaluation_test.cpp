@@ -1,8 +1,6 @@
 // Held-out loss: it is what a training step at the same weights would report, on every kind of layout; and a run that is
 // looked at goes on to the same bits as one that is not.
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include <gtest/gtest.h>
 
@@ -10,53 +8,25 @@
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
 #include "runtime/training_run.hpp"
-#include "tests/support/specs.hpp"
+#include "tests/runtime/trial.hpp"
 
 namespace sextant::testing {
 namespace {
 
-constexpr int kBatch = 8;
-
-// A run of a tiny model, and what came of it.
-struct Watched {
-  ModelSpec model = tiny_model(4);
-  TrainingSpec training = tiny_training(kBatch);
-  StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
-  ExecutionGraph graph;
-  TrainingRun run{.graph = graph, .stack = stack, .kernels = cpu_reference_kernels()};
+// Looks at what is held out every so many steps.
+struct Watched : Trial {
+  std::int64_t n;
   std::vector<double> losses, gradient_norms, held_out;
   std::vector<std::int64_t> evaluated;
-  std::map<std::pair<int, StateField>, std::vector<double>> state;
 
-  Watched(const std::string& key, std::int64_t steps, std::int64_t every) {
-    training.compute = training.parameter = training.gradient = Dtype::fp32;
-    training.reduction = training.optimizer_state = Dtype::fp32;
-    training.stack = "sextant";
-    const ParallelPlan plan = parse_plan_key(key);
-    graph = lower(model, training, flat_links(plan), plan, stack);
-    run.steps = steps;
-    run.optimizer.rate = 1e-2;
-    run.sequences = synthetic_sequences(model.vocab_size, kBatch, 1);
-    run.weights = random_weights(model, 1);
+  Watched(const std::string& key, std::int64_t steps_asked, std::int64_t every) : Trial(key), n(steps_asked) {
     run.evaluate_every = every;
-    run.on_step = [this](const StepReport& r, const RankTrainer&) {
-      losses.push_back(r.loss), gradient_norms.push_back(r.gradient_norm);
-    };
     run.on_evaluation = [this](std::int64_t step, const std::vector<double>& l, Seconds took) {
       EXPECT_GT(took.v, 0);
       evaluated.push_back(step);
       held_out.insert(held_out.end(), l.begin(), l.end());
     };
-    run.on_end = [this](RankTrainer& trainer, int rank) {
-      const std::lock_guard lock(mutex_);
-      for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
-        trainer.state().read_owned(field, [&](const OwnedPiece&, std::span<const double> values) {
-          auto& all = state[{rank, field}];
-          all.insert(all.end(), values.begin(), values.end());
-        });
-    };
   }
-  Watched(const Watched&) = delete;
 
   // Evaluates over the batches of training from step `first` on.
   Watched& look_at(std::int64_t first, std::int64_t batches) {
@@ -68,12 +38,11 @@ struct Watched {
     return *this;
   }
   Watched& go() {
-    train(run);
+    Trial::go(n);
+    EXPECT_EQ(error, "");
+    for (const StepReport& r : steps) losses.push_back(r.loss), gradient_norms.push_back(r.gradient_norm);
     return *this;
   }
-
- private:
-  std::mutex mutex_;
 };
 
 class Evaluations : public ::testing::TestWithParam<const char*> {};
@@ -120,7 +89,7 @@ TEST(Evaluation, WithoutATargetIsRefused) {
   Watched w("dp2.mbs1", 1, 1);
   w.run.evaluations = {
       {"empty", [](std::int64_t, int, std::span<std::int32_t> t) { std::ranges::fill(t, ~0); }, 1}};
-  EXPECT_THROW(w.go(), ConfigError);
+  EXPECT_TRUE(w.Trial::go(1).config_error);
 }
 
 }  // namespace

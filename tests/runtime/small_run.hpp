@@ -14,7 +14,7 @@
 #include "planner/lower.hpp"
 #include "runtime/backends.hpp"
 #include "runtime/rank_trainer.hpp"
-#include "tests/support/specs.hpp"
+#include "tests/support/runnable.hpp"
 
 namespace sextant::testing {
 
@@ -36,11 +36,7 @@ struct SmallResult {
 };
 
 inline TrainingSpec small_training(const SmallRun& how) {
-  TrainingSpec t = tiny_training(how.global_batch);
-  t.compute = t.parameter = how.dtype;
-  t.gradient = t.reduction = t.optimizer_state = accumulator_of(how.dtype);
-  t.stack = "sextant";
-  return t;
+  return runnable_training(how.global_batch, how.dtype);
 }
 
 inline const StackSpec& small_stack() {

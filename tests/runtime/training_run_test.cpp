@@ -17,73 +17,22 @@
 #include "core/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/stage_memory.hpp"
-#include "tests/support/specs.hpp"
+#include "tests/runtime/trial.hpp"
 
 namespace sextant::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int kBatch = 8;
 
-TrainingSpec runnable_training() {
-  TrainingSpec t = tiny_training(kBatch);
-  t.compute = t.parameter = t.gradient = t.reduction = t.optimizer_state = Dtype::fp32;
-  t.stack = "sextant";
-  return t;
-}
-
-// What a run needs, kept alive; and what came of it.
-struct Trial {
-  ModelSpec model = tiny_model(4);
-  TrainingSpec training = runnable_training();
-  StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
-  ExecutionGraph graph;
-  TrainingRun run;
-  std::vector<StepReport> steps;
-  std::map<std::pair<int, StateField>, std::vector<double>> state;  // by rank, at the end
-  std::string error;                                                // of run(), empty when it ended well
-  bool config_error = false;
-  double seconds = 0;
-
-  explicit Trial(const std::string& key) : Trial(key, [](Trial&) {}) {}
-  template <typename Change>
-  Trial(const std::string& key, Change change)
-      : run{.graph = graph, .stack = stack, .kernels = cpu_reference_kernels()} {
-    const ParallelPlan plan = parse_plan_key(key);
-    change(*this);
-    graph = lower(model, training, flat_links(plan), plan, stack);
-    run.optimizer.rate = 1e-2;
-    // The same batch in every step: it can be learnt by heart in a few.
-    run.sequences = [source = synthetic_sequences(model.vocab_size, kBatch, 1)](
-                        std::int64_t, int sequence, std::span<std::int32_t> tokens) {
+// The same batch in every step, which can be learnt by heart in a few; and gradients that can be spoilt.
+struct Repeated : Trial {
+  explicit Repeated(const std::string& key) : Repeated(key, [](Trial&) {}) {}
+  template <class Change>
+  Repeated(const std::string& key, Change change) : Trial(key, change) {
+    run.sequences = [source = run.sequences](std::int64_t, int sequence, std::span<std::int32_t> tokens) {
       source(0, sequence, tokens);
     };
-    run.weights = random_weights(model, 1);
-    run.on_step = [this](const StepReport& r, const RankTrainer&) { steps.push_back(r); };
-    run.on_end = [this](RankTrainer& trainer, int rank) {
-      const std::lock_guard lock(mutex_);
-      for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
-        trainer.state().read_owned(field, [&](const OwnedPiece&, std::span<const double> values) {
-          auto& all = state[{rank, field}];
-          all.insert(all.end(), values.begin(), values.end());
-        });
-    };
-  }
-  Trial(const Trial&) = delete;
-
-  Trial& go(std::int64_t n) {
-    run.steps = n;
-    const auto began = Clock::now();
-    try {
-      train(run);
-    } catch (const ConfigError& e) {
-      error = e.what(), config_error = true;
-    } catch (const BackendError& e) {
-      error = e.what();
-    }
-    seconds = std::chrono::duration<double>(Clock::now() - began).count();
-    return *this;
   }
 
   // The factor of the gradients by step. The source is called on the rank's own thread, before the step.
@@ -97,17 +46,16 @@ struct Trial {
   }
 
  private:
-  std::mutex mutex_;
   static thread_local RankTrainer* current_;
 };
-thread_local RankTrainer* Trial::current_ = nullptr;
+thread_local RankTrainer* Repeated::current_ = nullptr;
 
 bool tells(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
 TEST(TrainingRun, LossFallsAndRunsRepeatToTheBit) {
-  Trial first("tp2.sp.pp2.mbs1.dp2.z1.b4K"), second("tp2.sp.pp2.mbs1.dp2.z1.b4K"),
+  Repeated first("tp2.sp.pp2.mbs1.dp2.z1.b4K"), second("tp2.sp.pp2.mbs1.dp2.z1.b4K"),
       other("tp2.sp.pp2.mbs1.dp2.z1.b4K");
   other.run.weights = random_weights(other.model, 2);
   for (Trial* t : {&first, &second, &other}) ASSERT_EQ(t->go(20).error, "");
@@ -127,7 +75,7 @@ TEST(TrainingRun, GradientThatIsNotFiniteIsSkippedAndReported) {
   for (const char* key : {"dp2.z1.mbs1.b4K", "pp2.mbs1.zb", "dp2.z3.mbs1.po.oo60", "tp2.sp.mbs2"}) {
     const auto none = [](std::int64_t) { return 1.0; };
     const auto second = [](std::int64_t step) { return step == 1 ? kNaN : 1.0; };
-    Trial one(key), skipped(key), two(key);
+    Repeated one(key), skipped(key), two(key);
     one.inject(none), skipped.inject(second), two.inject(none);
     ASSERT_EQ(one.go(1).error, "");
     ASSERT_EQ(skipped.go(2).error, "");
@@ -143,7 +91,7 @@ TEST(TrainingRun, GradientThatIsNotFiniteIsSkippedAndReported) {
 }
 
 TEST(TrainingRun, TrainingGoesOnAfterASkippedStep) {
-  Trial t("dp2.z1.mbs1.b4K");
+  Repeated t("dp2.z1.mbs1.b4K");
   t.run.max_skipped = 3;  // two in a row are tolerated, more than once
   t.inject([](std::int64_t step) { return step % 3 == 0 ? 1.0 : kNaN; });
   ASSERT_EQ(t.go(20).error, "");
@@ -152,7 +100,7 @@ TEST(TrainingRun, TrainingGoesOnAfterASkippedStep) {
 }
 
 TEST(TrainingRun, ManySkippedStepsInARowEndTheRun) {
-  Trial t("tp2.sp.mbs1.dp2.z1.b4K");
+  Repeated t("tp2.sp.mbs1.dp2.z1.b4K");
   t.run.max_skipped = 3;
   t.inject([](std::int64_t step) { return step < 2 ? 1.0 : kNaN; });
   t.go(20);
@@ -164,7 +112,7 @@ TEST(TrainingRun, ManySkippedStepsInARowEndTheRun) {
 
 TEST(TrainingRun, TokenBeyondTheVocabularyIsNamed) {
   for (const std::int32_t token : {511, 512, 70000}) {
-    Trial t("pp2.mbs1.dp2.z1");
+    Repeated t("pp2.mbs1.dp2.z1");
     t.run.sequences = [&, source = t.run.sequences](std::int64_t step, int sequence,
                                                     std::span<std::int32_t> tokens) {
       source(step, sequence, tokens);
@@ -185,7 +133,7 @@ TEST(TrainingRun, TokenBeyondTheVocabularyIsNamed) {
 
 TEST(TrainingRun, TooLittleMemoryOnOneStageEndsAllInTime) {
   const char* key = "pp2.mbs1.L1-3.dp2.z1";
-  Trial roomy(key);
+  Repeated roomy(key);
   const auto estimate = estimate_memory(roomy.model, roomy.training, roomy.graph.plan, roomy.stack);
   // Between what the two stages need: the light one alone has enough, and would wait for the other.
   const std::int64_t light = estimate.stages[0].allocated().v, heavy = estimate.stages[1].allocated().v;
@@ -193,7 +141,7 @@ TEST(TrainingRun, TooLittleMemoryOnOneStageEndsAllInTime) {
   roomy.run.device.device_memory = Bytes(heavy + heavy / 5);
   EXPECT_EQ(roomy.go(1).error, "");
 
-  Trial tight(key);
+  Repeated tight(key);
   tight.run.device.device_memory = Bytes((light + heavy) / 2);
   tight.go(1);
   EXPECT_TRUE(tells(tight.error, "device memory: ")) << tight.error;
@@ -222,7 +170,7 @@ TEST(TrainingRun, RefusesWhatItCannotRunWithKeyAndExpectation) {
       {"plan.tp", "at most 4", [](Trial&) {}, "tp8.sp.mbs1"},
   };
   for (const Refusal& r : refusals) {
-    Trial t(r.plan, r.change);
+    Repeated t(r.plan, r.change);
     t.go(1);
     EXPECT_TRUE(t.config_error) << r.key << ": " << t.error;
     EXPECT_TRUE(tells(t.error, r.key)) << t.error;
@@ -233,7 +181,7 @@ TEST(TrainingRun, RefusesWhatItCannotRunWithKeyAndExpectation) {
 
 // Rank 1 never comes back from reading its data, and the others wait for it outside of any operation.
 TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckBetweenSteps) {
-  Trial t("dp2.z1.mbs1");
+  Repeated t("dp2.z1.mbs1");
   std::atomic<bool> ended{false};
   std::string report;
   t.run.expected.assign(t.graph.works.size(), Seconds(1e-3));
@@ -259,7 +207,7 @@ TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckBetweenSteps) {
 
 // Rank 1 never gets its state, and the others wait for it before the first step.
 TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckAtTheStart) {
-  Trial t("dp2.z1.mbs1");
+  Repeated t("dp2.z1.mbs1");
   std::atomic<bool> ended{false};
   std::string report;
   t.run.expected.assign(t.graph.works.size(), Seconds(1e-6));
@@ -281,7 +229,7 @@ TEST(TrainingRun, WatchdogEndsARunWhoseRankIsStuckAtTheStart) {
 }
 
 TEST(TrainingRun, WatchdogIsSilentOverAGoodRun) {
-  Trial t("pp2.mbs1.dp2.z1");
+  Repeated t("pp2.mbs1.dp2.z1");
   bool late = false;
   t.run.expected.assign(t.graph.works.size(), Seconds(1e-3));
   t.run.deadline_floor = Seconds(30);
@@ -295,7 +243,7 @@ TEST(TrainingRun, MemoryPeakEqualsThePredictedOneToTheByte) {
   for (const char* key : {"mbs8", "mbs1.full3", "dp2.z2.mbs1.b4K", "dp4.z3.mbs1", "tp2.sp.cp2.mbs1.dp2.z1",
                           "pp4.mbs2", "pp2.mbs1.zb.dp2.z2.b4K", "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1",
                           "dp2.z3.mbs1.po.oo60", "mbs1.ao2.hz3.full2"}) {
-    Trial t(key);
+    Repeated t(key);
     const auto expected = estimate_memory(t.model, t.training, t.graph.plan, t.stack);
     std::mutex mutex;
     int ranks = 0;

@@ -1,0 +1,17 @@
+// A training that the runtime can carry out: in one format, sums and state in its accumulator's.
+#pragma once
+
+#include "kernels/tensor_view.hpp"
+#include "tests/support/specs.hpp"
+
+namespace sextant::testing {
+
+inline TrainingSpec runnable_training(int global_batch, Dtype dtype = Dtype::fp32) {
+  TrainingSpec t = tiny_training(global_batch);
+  t.compute = t.parameter = dtype;
+  t.gradient = t.reduction = t.optimizer_state = accumulator_of(dtype);
+  t.stack = "sextant";
+  return t;
+}
+
+}  // namespace sextant::testing
