@@ -1,6 +1,11 @@
 // The suite on threads of this process, plain and behind emulated links; then what only local ranks can show:
 // disagreement, abort, exceptions.
 #include <chrono>
+#include <fstream>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "runtime/ordered_sum.hpp"
 #include "runtime/shared_device_communicator.hpp"
@@ -112,6 +117,32 @@ TEST(LocalCommunicator, DtypesWithoutSumAreRefused) {
 
 // One rank throws while the others wait, each in a different way: nobody hangs, the cause is what is
 // reported.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // which reserves far more addresses than any limit leaves
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// In a process of its own, with addresses for the stacks of a few threads more; those that started wait in the barrier.
+TEST(LocalCommunicator, RanksThatCannotBeStartedEndTheOthers) {
+  if (kSanitized) GTEST_SKIP() << "needs a limit of address space, which sanitizers do not bear";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (64 << 20));
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(3);
+    const std::string why = error_of(64, [](Communicator& c) { c.barrier(kNoStream); });
+    _exit(why.find("of 64 ranks can be started") != std::string::npos ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(LocalCommunicator, AnExceptionOnOneRankFreesTheOthers) {
   for (int round = 0; round < 20; ++round) {
     const auto error = error_of(4, [&](Communicator& c) {
