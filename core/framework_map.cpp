@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -46,12 +47,34 @@ constexpr auto kMap = [](auto& io, auto& m) {
   io.optional("class_interval", m.class_interval, at_least(1));
 };
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+// Lower case; dashes, underscores and spaces are one thing ("Megatron_LM" is "megatron-lm").
+std::string folded(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '-' || c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
 }
 
+bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// Does `part` stand in the text, from the beginning of a word on, and to the end of one where asked for? "Alpa" is not in
+// "Alpaca-Trainer"; a fabric is named by how its word begins: "EFA" is in "EFAv2".
+enum class Ends : std::uint8_t { anywhere, with_word };
+bool names(const std::string& text, const std::string& part, Ends ends) {
+  const std::string in = folded(text), what = folded(part);
+  for (std::size_t at = in.find(what); at != std::string::npos; at = in.find(what, at + 1)) {
+    const std::size_t end = at + what.size();
+    const bool begins = at == 0 || !in_word(in[at - 1]) || !in_word(what.front());
+    if (begins && (ends == Ends::anywhere || end == in.size() || !in_word(in[end]) || !in_word(what.back())))
+      return true;
+  }
+  return false;
+}
+
+void add_note(ResolvedRun& r, const std::string& text) { r.note += (r.note.empty() ? "" : "; ") + text; }
+
 bool fits(const StackRule& rule, const RunRow& row) {
-  if (!rule.framework.empty() && !contains(row.framework, rule.framework)) return false;
+  if (!rule.framework.empty() && !names(row.framework, rule.framework, Ends::with_word)) return false;
   if (!rule.from.empty() && row.date < rule.from) return false;
   if (!rule.precision.empty() && rule.precision != name(row.training.compute)) return false;
   if (!rule.overlap.empty() &&
@@ -66,11 +89,12 @@ const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& ro
   return it == rules.end() ? nullptr : &*it;
 }
 
-ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets) {
+ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets,
+                       std::string& note) {
   std::string what = fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, row.gpu);
   bool known = false;
   for (const auto& rule : map.clusters) {
-    if (!contains(row.fabric, rule.fabric)) continue;
+    if (!names(row.fabric, rule.fabric, Ends::anywhere)) continue;
     known = true;
     if (rule.cluster.empty()) {
       what += "@" + rule.preset;
@@ -90,6 +114,11 @@ ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::fi
     c.fabric.bandwidth = *row.node_network;
     c.node.nic_bandwidth = BytesPerSecond(row.node_network->v / std::max(1, c.node.nics));
   }
+  if (!known && row.nodes > 1)
+    note = fmt::format(
+        "{}; taken as {}{}",
+        row.fabric.empty() ? "fabric is not stated" : fmt::format("fabric '{}' is not known", row.fabric),
+        c.fabric.name, row.node_network ? " at the stated rate" : ", usual beside this device");
   return c;
 }
 
@@ -184,14 +213,24 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.plan = row.plan;
   r.stack = load_stack(rule->stack, preset_dir);
   r.training.stack = r.stack.name;
-  if (rule->zero_stage >= 0) r.plan.zero_stage = rule->zero_stage;
+  if (r.by_class)
+    r.note = fmt::format("framework '{}' is not known; taken as {}", row.framework, r.stack.name);
+  if (rule->zero_stage >= 0 && rule->zero_stage != row.plan.zero_stage) {
+    r.plan.zero_stage = rule->zero_stage;
+    add_note(r, fmt::format("ZeRO {} instead of the stated {}: how {} works", rule->zero_stage,
+                            row.plan.zero_stage, r.stack.name));
+  }
   if (r.plan.zero_stage == 0) r.plan.shard_degree = 0;  // nothing is sharded
   apply_facts(row, r.stack, r.training, r.plan);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
-  r.cluster = cluster_of(row, map, preset_dir);
-  if (r.by_class)
-    r.note = fmt::format("framework '{}' is not known; taken as {}", row.framework, r.stack.name);
+  if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())
+    add_note(r, fmt::format("its peak is taken as {}", rule->memory_kind));
+  std::string fabric;
+  r.cluster = cluster_of(row, map, preset_dir, fabric);
+  if (!fabric.empty()) add_note(r, fabric);
+  if (!row.precision.empty() && row.precision != name(row.training.compute))
+    add_note(r, fmt::format("{} is taken as {}", row.precision, name(row.training.compute)));
   return r;
 }
 

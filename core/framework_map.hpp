@@ -1,6 +1,7 @@
 // Which software stack and which cluster did a published run use? Its framework text and date select a stack
 // preset; a framework nobody named gets the nearest class by what the row states, and a wider interval. What
-// the row states about kernels and overlap then replaces what the preset says. Rules are data:
+// the row states about kernels and overlap then replaces what the preset says; where a rule knows better than the
+// row, or takes something unknown for its nearest kin, the note says so. Rules are data:
 // tools/presets/framework_map.json.
 #pragma once
 
@@ -22,7 +23,7 @@ enum class LayerSplit : std::uint8_t {
 };
 
 struct StackRule {
-  std::string framework;  // text that the row's framework contains; empty = any
+  std::string framework;  // words that the row's framework contains, in any case; empty = any
   std::string from;       // first date, inclusive ("2023-10"); empty = any
   std::string precision;  // of the products; empty = any
   std::string overlap;    // "yes" or "no": the row states gradient overlap or none; empty = any
@@ -37,7 +38,7 @@ struct StackRule {
 };
 
 struct ClusterRule {
-  std::string fabric;   // text that the row's fabric contains
+  std::string fabric;   // text that words of the row's fabric begin with, in any case
   std::string cluster;  // cluster preset whose nodes these are; or
   std::string preset;   // fabric preset
 };

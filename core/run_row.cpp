@@ -213,7 +213,7 @@ RunRow read_row(Cells& c) {
   read_layout(c, r.plan, r.model.n_layers);
   read_facts(c, r);
   if (r.gradient) r.training.gradient = r.training.reduction = *r.gradient;
-  r.gpu = c.text("gpu"), r.fabric = c.text("fabric");
+  r.gpu = c.text("gpu"), r.fabric = c.text("fabric"), r.precision = c.text("precision");
   if (r.gpu.empty()) c.wrong("gpu", "a device preset");
   r.nodes = c.count("nodes", 1), r.gpus_per_node = c.count("gpus_per_node", 1);
   if (const auto rate = c.positive("internode_GBps_per_node")) r.node_network = BytesPerSecond(*rate * 1e9);

@@ -29,6 +29,7 @@ struct RunRow {
   ParallelPlan plan;      // overlap flags hold only where `overlap_stated`
 
   std::string gpu, fabric;  // device preset; links in words
+  std::string precision;    // as stated: training.compute is its number format
   int nodes = 1, gpus_per_node = 1;
   std::optional<BytesPerSecond> node_network;  // nominal, one node, one direction
 

@@ -128,6 +128,48 @@ TEST(FrameworkMap, SelectsStackByFactsAndFallsBackToAClass) {
   EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.name, "fsdp1-eager");
 }
 
+// Names are whole words in any case: another framework whose name holds one is another framework.
+TEST(FrameworkMap, NamesAreWholeWordsInAnyCase) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow r = llama_row();
+  r.plan.zero_stage = 0;
+  const auto taken = [&](const char* framework) {
+    r.framework = framework, r.date = "2024-01";
+    const ResolvedRun run = resolve(r, map, test::preset_dir());
+    return run.by_class ? "by class" : run.stack.name;
+  };
+  EXPECT_EQ(taken("Alpaca-Trainer"), "by class");
+  EXPECT_EQ(taken("Nemotron"), "by class");
+  EXPECT_EQ(taken("alpa 0.2"), "alpa");
+  EXPECT_EQ(taken("megatron_lm"), "megatron-lm-2024");
+  EXPECT_EQ(taken("MEGATRON-LM 2021"), "megatron-lm-2021");
+  EXPECT_EQ(taken("Torchtitan (main)"), "torchtitan");
+  EXPECT_EQ(taken("PyTorch FSDP2"), "torchtitan");
+  EXPECT_EQ(taken("PyTorch FSDP1"), "fsdp1-eager");
+  r.fabric = "nvlink3; roce-v2";
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).cluster.fabric.name, "roce-8x200");
+  r.fabric = "nvlink3 nvswitch; ndr 8x400 Gb/s";
+  EXPECT_EQ(resolve(r, map, test::preset_dir()).cluster.fabric.name, "ndr-8x400");
+}
+
+// What a rule or the nearest kin decides instead of the row stands in the note; a row that states all has none.
+TEST(FrameworkMap, SaysWhatItDecidedItself) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow r = llama_row();
+  const auto note = [&] { return resolve(r, map, test::preset_dir()).note; };
+  EXPECT_NE(note().find("ZeRO 2 instead of the stated 1"), std::string::npos) << note();
+  r.plan.zero_stage = 2, r.precision = "bf16";
+  EXPECT_EQ(note(), "");
+  r.framework = "Alpa", r.memory_kind = "unknown", r.peak_memory_GiB = 30;
+  EXPECT_NE(note().find("ZeRO 1 instead of the stated 2"), std::string::npos) << note();
+  EXPECT_NE(note().find("its peak is taken as torch_allocated"), std::string::npos) << note();
+  r = llama_row(), r.plan.zero_stage = 2;
+  r.precision = "mxfp8", r.training.compute = Dtype::fp8;
+  EXPECT_NE(note().find("mxfp8 is taken as fp8"), std::string::npos) << note();
+  r.precision = "fp8", r.fabric = "NVLink3; Slingshot 11", r.node_network = BytesPerSecond(25e9);
+  EXPECT_NE(note().find("fabric 'NVLink3; Slingshot 11' is not known"), std::string::npos) << note();
+}
+
 // A network that no rule names runs at the rate that the row states.
 TEST(FrameworkMap, StatedNetworkRateOfAnUnknownFabricCounts) {
   const FrameworkMap map = load_framework_map(test::preset_dir());
