@@ -218,15 +218,22 @@ void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
 }
 
 // One bad row does not hide the others: it has no prediction, and is told.
-void tell_unreadable(Session& session, const std::vector<RunRow>& rows) {
+void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
+                      const std::vector<RunPrediction>& predictions) {
   constexpr int kShown = 5;
-  int unreadable = 0;
-  for (const RunRow& row : rows)
-    if (!row.unreadable.empty() && ++unreadable <= kShown)
+  int unpredicted = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (predictions[i].step_s || ++unpredicted > kShown) continue;
+    const RunRow& row = rows[i];
+    if (row.unreadable.empty())
+      session.terminal.err << fmt::format("not predicted: {}:{}: {}: {}\n", row.file, row.line, row.run_id,
+                                          predictions[i].note);
+    else
       session.terminal.err << fmt::format("not predicted: {}\n", row.unreadable);
-  if (unreadable > kShown)
-    session.terminal.err << fmt::format(
-        "... and {} more rows: --predictions OUT.csv tells what is wrong with each\n", unreadable - kShown);
+  }
+  if (unpredicted > kShown)
+    session.terminal.err << fmt::format("... and {} more rows: --predictions OUT.csv tells why of each\n",
+                                        unpredicted - kShown);
 }
 
 void check_unique(const std::vector<RunRow>& rows) {
@@ -351,12 +358,12 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
   check_unique(rows);
-  tell_unreadable(session, rows);
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);
   const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>());
   auto predictions = predict_runs(rows, map, calibrated.options());
+  tell_unpredicted(session, rows, predictions);
   if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});

@@ -53,7 +53,10 @@ TEST(Validate, ARowThatCannotBeSimulatedHasEmptyCellsAndAReason) {
   const TempDir folder;
   const std::string runs = folder.write("runs.csv", example_with("gpu", "Z9000")).string();
   const std::string out = (folder.path() / "out.csv").string();
-  EXPECT_EQ(call({"validate", runs, "--predictions", out}).code, ExitCode::ok);
+  const auto outcome = call({"validate", runs, "--predictions", out});
+  EXPECT_EQ(outcome.code, ExitCode::ok);
+  EXPECT_NE(outcome.err.find("not predicted: " + runs + ":2: example-1: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("Z9000"), std::string::npos) << outcome.err;
   const CsvTable table = read_csv(out);
   EXPECT_EQ(table.cell(table.rows[0], "step_time_s"), "");
   EXPECT_EQ(table.cell(table.rows[0], "fits"), "");
