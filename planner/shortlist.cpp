@@ -7,6 +7,8 @@
 #include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "planner/search.hpp"
+#include "planner/search_budget.hpp"
+#include "planner/search_space.hpp"
 
 namespace sextant {
 
@@ -21,27 +23,75 @@ constexpr auto kShortlist = [](auto& io, auto& s) {
   io.required("plans", s.plans);
 };
 
+// Another way to split model and state.
+bool other_kind(const ParallelPlan& a, const ParallelPlan& b) {
+  return a.tp != b.tp || a.pp != b.pp || a.zero_stage != b.zero_stage;
+}
+
 double half_width(const Prediction& p) { return p.step_upper / p.step - 1; }
 bool reaches(const Prediction& p, const Prediction& best) { return p.step_lower <= best.step; }
 
 }  // namespace
 
 int distance(const ParallelPlan& a, const ParallelPlan& b) {
-  return (a.tp != b.tp) + (a.cp != b.cp) + (a.pp != b.pp) + (a.vp != b.vp) + (a.zero_stage != b.zero_stage) +
-         (a.micro_batch != b.micro_batch) + (a.schedule != b.schedule) +
+  return 2 * ((a.tp != b.tp) + (a.pp != b.pp) + (a.zero_stage != b.zero_stage)) + (a.cp != b.cp) +
+         (a.vp != b.vp) + (a.micro_batch != b.micro_batch) + (a.schedule != b.schedule) +
          (a.recompute.kind != b.recompute.kind) +
          (a.optimizer_offload != b.optimizer_offload || a.activation_offload != b.activation_offload);
 }
 
+bool roomier(const RankedPlan& a, const RankedPlan& than) {
+  constexpr double kPeak = 0.9, kNoticed = 0.05;
+  const Prediction &mine = a.prediction, &other = than.prediction;
+  return gib(mine.memory.peak) <= kPeak * gib(other.memory.peak) ||
+         (other.chance_of_overflow >= kNoticed && mine.chance_of_overflow <= 0.5 * other.chance_of_overflow);
+}
+
+std::vector<RankedPlan> other_kinds(const Job& job, const PlanLimits& limits, const RankedPlan& best,
+                                    const SearchOptions& options) {
+  const SearchBudget budget(options);
+  std::vector<RankedPlan> out;
+  const auto ask = [&](const PlanLimits& within, std::optional<Bytes> memory) {
+    if (budget.over()) return;
+    const SearchSpace space = default_space(job.model, job.training, best.plan.world(), within);
+    if (space.size() == 0) return;  // pinned
+    SearchOptions how = budget.next();
+    how.top = 1, how.memory_limit = memory;
+    how.at_most = best.simulated * (best.prediction.step_upper / best.prediction.step);
+    const SearchReport report = search(job, space, how);
+    for (const RankedPlan& r : report.ranked)
+      if (reaches(r.prediction, best.prediction)) out.push_back(r);
+  };
+  for (const PlanField field : {PlanField::tp, PlanField::pp, PlanField::zero_stage}) {
+    PlanLimits other = limits;
+    other.limits.push_back({field, Relation::not_equal, field_value(best.plan, field)});
+    ask(other, options.memory_limit);
+  }
+  ask(limits, Bytes(best.prediction.memory.peak.v / 10 * 9));
+  return out;
+}
+
 std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count) {
+  constexpr int kFar = 3;
   std::vector<std::size_t> chosen;
-  for (const int apart : {2, 1}) {  // near copies only where nothing else is left
-    for (std::size_t i = 0; i < ranked.size() && static_cast<int>(chosen.size()) < count; ++i) {
-      if (!reaches(ranked[i].prediction, ranked.front().prediction)) continue;
-      if (std::all_of(chosen.begin(), chosen.end(),
-                      [&](std::size_t c) { return distance(ranked[c].plan, ranked[i].plan) >= apart; }))
-        chosen.push_back(i);
-    }
+  const auto apart = [&](std::size_t i, int least) {
+    return std::all_of(chosen.begin(), chosen.end(), [&](std::size_t c) {
+      const ParallelPlan &a = ranked[c].plan, &b = ranked[i].plan;
+      return distance(a, b) >= least && (least < kFar || other_kind(a, b));
+    });
+  };
+  for (const int least : {kFar, 2, 1})  // near copies only where nothing else is left
+    for (std::size_t i = 0; i < ranked.size() && static_cast<int>(chosen.size()) < count; ++i)
+      if (reaches(ranked[i].prediction, ranked.front().prediction) && apart(i, least)) chosen.push_back(i);
+  const auto roomy = [&](std::size_t i) { return roomier(ranked[i], ranked.front()); };
+  if (chosen.size() > 1 && std::none_of(chosen.begin(), chosen.end(), roomy)) {
+    const std::size_t last = chosen.back();
+    chosen.pop_back();
+    std::size_t i = 0;
+    while (i < ranked.size() &&
+           !(roomy(i) && reaches(ranked[i].prediction, ranked.front().prediction) && apart(i, 1)))
+      ++i;
+    chosen.push_back(i < ranked.size() ? i : last);
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;
@@ -60,13 +110,29 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
 
 void to_json(nlohmann::json& j, const Tried& t) {
   write_object(j, t, kTried);
-  if (!t.measured_step_s) j["measured_step_s"] = nullptr;  // the place where it belongs
+  // The places where they belong.
+  if (!t.measured_step_s) j["measured_step_s"] = nullptr;
+  j["outcome"] = t.out_of_memory ? nlohmann::json("oom") : nlohmann::json();
 }
 void from_json(const nlohmann::json& j, Tried& t) {
   nlohmann::json stated = j;
-  if (stated.is_object() && stated.contains("measured_step_s") && stated["measured_step_s"].is_null())
-    stated.erase("measured_step_s");
+  std::string outcome;
+  if (stated.is_object()) {
+    if (stated.contains("measured_step_s") && stated["measured_step_s"].is_null())
+      stated.erase("measured_step_s");
+    if (const auto it = stated.find("outcome"); it != stated.end()) {
+      if (!it->is_null() && *it != "ok" && *it != "oom")
+        throw ConfigError(
+            Problem{"", "outcome", it->dump(), "\"ok\", \"oom\" (it ran out of memory), or null", ""});
+      if (it->is_string()) outcome = it->get<std::string>();
+      stated.erase(it);
+    }
+  }
   read_object(stated, t, kTried);
+  t.out_of_memory = outcome == "oom";
+  if (t.out_of_memory && t.measured_step_s)
+    throw ConfigError(Problem{"", "outcome", "oom", "no measured_step_s beside it",
+                              "a layout that runs out of memory has no steady step"});
 }
 void to_json(nlohmann::json& j, const Shortlist& s) { write_object(j, s, kShortlist); }
 void from_json(const nlohmann::json& j, Shortlist& s) {

@@ -1,7 +1,8 @@
 // Which few layouts are worth trying on the cluster? The best of three predictions, tried, is almost always the best
 // layout of all (regret 0.3 % on published runs, against 1-4 % for the first alone). Layouts whose interval reaches the
-// best step and that differ from each other in more than one respect: near copies would teach nothing. What was measured
-// goes into the same file, and `sextant calibrate --tried` takes it.
+// best step and that differ in kind: near copies would teach nothing, so other degrees and ZeRO stages are searched for,
+// and one layout with room in memory, in case the first has less than the model thinks. What was measured, or that it ran
+// out of memory, goes into the same file, and `sextant calibrate --tried` takes it.
 #pragma once
 
 #include <filesystem>
@@ -13,15 +14,28 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "core/plan_file.hpp"
+#include "core/plan_limits.hpp"
+#include "planner/job.hpp"
 
 namespace sextant {
 
 struct RankedPlan;  // planner/search.hpp
+struct SearchOptions;
 
-// In how many respects two layouts differ: degrees, virtual stages, ZeRO, micro-batch, recompute, schedule, offload.
+// How much two layouts differ: tp, pp and ZeRO stage count two each, one each of cp, virtual stages, micro-batch,
+// recompute, schedule and offload.
 int distance(const ParallelPlan&, const ParallelPlan&);
 
-// At most `count` of `ranked` (best first), the best among them. Indices, in their order.
+// Clearly more room than the other: a tenth less at the peak, or at most half its chance of running out.
+bool roomier(const RankedPlan&, const RankedPlan& than);
+
+// The best layouts of other kinds than `best`: another tp, pp or ZeRO stage, or a tenth less memory; those that reach its
+// step within its interval.
+std::vector<RankedPlan> other_kinds(const Job&, const PlanLimits&, const RankedPlan& best,
+                                    const SearchOptions&);
+
+// At most `count` of `ranked` (best first), the best among them, and where there is one that reaches it, one roomier than
+// the best. Indices, in their order.
 std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count);
 
 // The tie of the first that is known best, when that is at least twice as well: what to take when nothing can be tried.
@@ -29,7 +43,8 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked);
 
 struct Tried {
   PlanFile plan;
-  std::optional<double> measured_step_s;  // null until it was tried
+  std::optional<double> measured_step_s = {};  // null until it was tried
+  bool out_of_memory = false;                  // "outcome": "oom", instead of a time
 };
 struct Shortlist {
   std::string schema = "sextant.shortlist/1";

@@ -32,11 +32,21 @@ namespace {
 
 // The layouts worth trying, as plan files with a place for what will be measured.
 void write_shortlist(const Asking& a, const SearchReport& report) {
+  std::vector<RankedPlan> pool = report.ranked;
+  const auto known = [&](const RankedPlan& r) {
+    return std::any_of(pool.begin(), pool.end(), [&](const RankedPlan& p) { return p.plan == r.plan; });
+  };
+  if (a.options.shortlist > 1)
+    for (RankedPlan& r : other_kinds(a.planning.job(), a.question().limits, report.ranked.front(),
+                                     a.searching.options(1, "other kinds")))
+      if (!known(r)) pool.push_back(std::move(r));
+  std::stable_sort(pool.begin() + 1, pool.end(), [](const RankedPlan& x, const RankedPlan& y) {
+    return x.prediction.step < y.prediction.step;
+  });
   Shortlist list;
-  for (const std::size_t i : shortlist(report.ranked, a.options.shortlist))
+  for (const std::size_t i : shortlist(pool, a.options.shortlist))
     list.plans.push_back(
-        {plan_file_of(a.session, a.question(), report.ranked[i].plan, report.ranked[i].prediction),
-         std::nullopt});
+        {plan_file_of(a.session, a.question(), pool[i].plan, pool[i].prediction), std::nullopt});
   save_shortlist(a.options.output, list);
 }
 
@@ -166,8 +176,8 @@ ExitCode answer_fastest(const Asking& a) {
   SearchReport report = search_possible(a.planning.job(), a.space, a.searching.options(wanted));
   if (report.ranked.empty()) return nothing(a, report);
   const auto fewer = fewer_gpus(a, report.ranked.front());
-  a.searching.finish();
   if (a.options.shortlist > 0) write_shortlist(a, report);
+  a.searching.finish();
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
   const RankedPlan& best = report.ranked.front();

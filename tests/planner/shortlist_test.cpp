@@ -28,6 +28,39 @@ TEST(Shortlist, TakesTheBestAndWhatDiffers) {
   EXPECT_TRUE(shortlist({}, 3).empty());
 }
 
+// As for LLaMA-2-70B on 128 H100: the fastest differ in context parallelism, micro-batch and recompute alone.
+TEST(Shortlist, PassesOverNearCopiesForAnotherKind) {
+  std::vector<RankedPlan> plans = {ranked(1, 1, 2, 10.0), ranked(1, 1, 2, 10.1), ranked(1, 1, 4, 10.2),
+                                   ranked(1, 1, 8, 10.3), ranked(2, 1, 4, 10.6), ranked(2, 4, 1, 10.9)};
+  plans[1].plan.recompute.kind = RecomputeKind::full;
+  plans[2].plan.cp = 2;
+  plans[3].plan.cp = 4, plans[3].plan.recompute.kind = RecomputeKind::full;
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 4, 5}));
+  plans[4].prediction.step_lower = plans[5].prediction.step_lower =
+      Seconds(10.1);  // surely slower than the first
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 2, 3}));
+}
+
+TEST(Shortlist, HoldsOneWithRoomInMemory) {
+  std::vector<RankedPlan> plans = {ranked(1, 1, 1, 10.0), ranked(2, 1, 2, 10.1), ranked(4, 1, 4, 10.2),
+                                   ranked(8, 1, 4, 10.3)};
+  const auto use = [&](std::size_t i, std::int64_t gibibytes, double chance) {
+    plans[i].prediction.memory.peak = Bytes(gibibytes << 30);
+    plans[i].prediction.chance_of_overflow = chance;
+  };
+  for (std::size_t i = 0; i < plans.size(); ++i) use(i, 76, 0.3);
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 1, 2}));
+  use(3, 60, 0.3);
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 1, 3}));
+  use(3, 74, 0.1);
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 1, 3}));
+  use(3, 74, 0.2);
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 1, 2}));
+  use(3, 60, 0.1);
+  plans[3].prediction.step_lower = Seconds(10.1);  // room, but surely slower
+  EXPECT_EQ(shortlist(plans, 3), (std::vector<std::size_t>{0, 1, 2}));
+}
+
 TEST(Shortlist, NamesATieThatIsKnownTwiceAsWell) {
   std::vector<RankedPlan> plans = {ranked(16, 1, 1, 10.0), ranked(8, 2, 1, 10.05), ranked(4, 4, 1, 10.1),
                                    ranked(2, 8, 1, 11.0)};
