@@ -9,7 +9,7 @@
 
 #include "core/cluster_spec.hpp"
 #include "planner/calibrate.hpp"
-#include "planner/run_log.hpp"
+#include "planner/nccl_table.hpp"
 
 namespace sextant {
 

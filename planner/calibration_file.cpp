@@ -25,6 +25,7 @@ constexpr auto kFile = [](auto& io, auto& f) {
   io.required("constants", f.constants);
   io.optional("covariance", f.covariance);
   io.optional("runs", f.runs);
+  io.optional("profiles", f.profiles);
   io.optional("error_before_percent", f.error_before_percent, at_least(0));
   io.optional("error_after_percent", f.error_after_percent, at_least(0));
   io.optional("error_left_out_percent", f.error_left_out_percent, at_least(0));

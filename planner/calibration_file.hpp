@@ -24,8 +24,9 @@ struct CalibratedConstant {
 struct CalibrationFile {
   std::string schema = "sextant.calibration/1";
   std::vector<CalibratedConstant> constants;
-  std::vector<double> covariance;  // of the logarithms of the constants, row by row
-  std::vector<std::string> runs;   // what was read: ids
+  std::vector<double> covariance;     // of the logarithms of the constants, row by row
+  std::vector<std::string> runs;      // what was read: ids
+  std::vector<std::string> profiles;  // machine and date of each
   double error_before_percent = 0, error_after_percent = 0, error_left_out_percent = 0;
   std::string sextant, created;  // which version wrote it, when
   std::vector<std::string> command;

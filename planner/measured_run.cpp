@@ -12,7 +12,7 @@ std::vector<MeasuredRun> measured_runs(std::span<const RunRow> rows, const Frame
     if (!row.step_time) continue;
     ResolvedRun run = resolve(row, map, preset_dir);
     if (!validate(run.plan, run.model, run.training).empty()) continue;
-    out.push_back({row.run_id, row.source, std::move(run), *row.step_time});
+    out.push_back({row.run_id, row.source, std::move(run), *row.step_time, row.peak_memory_GiB});
   }
   return out;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ struct MeasuredRun {
   std::string id, source;
   ResolvedRun run;
   Seconds step;
+  std::optional<double> peak_memory_GiB = {};  // what run.memory_kind counts
 };
 
 // The rows with a measured time whose layout is lawful.

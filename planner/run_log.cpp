@@ -1,50 +1,29 @@
 #include "planner/run_log.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
-#include <functional>
 
 #include <fmt/format.h>
 
 #include "core/error.hpp"
 #include "core/file_io.hpp"
+#include "planner/log_text.hpp"
 
 namespace sextant {
 
 namespace {
 
-// The number that stands right after `label`; suffixes K, M, G, T multiply ("11.5K"), commas are skipped ("6,094").
-std::optional<double> number_after(std::string_view line, std::string_view label) {
-  const std::size_t at = line.find(label);
-  if (at == std::string_view::npos) return std::nullopt;
-  std::size_t i = at + label.size();
-  while (i < line.size() && line[i] == ' ') ++i;
-  std::string digits;
-  for (; i < line.size() &&
-         (std::isdigit(static_cast<unsigned char>(line[i])) != 0 || line[i] == '.' || line[i] == ',' ||
-          line[i] == 'e' || line[i] == 'E' || line[i] == '+' || (line[i] == '-' && !digits.empty()));
-       ++i)
-    if (line[i] != ',') digits += line[i];
-  double x = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
-  if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(x)) return std::nullopt;
-  // "11.5K" is thousands, "47.66GiB" is not a suffix but a unit.
-  constexpr std::string_view kSuffixes = "KMGT";
-  const bool ends = i + 1 >= line.size() || std::isalpha(static_cast<unsigned char>(line[i + 1])) == 0;
-  if (const std::size_t power = i < line.size() ? kSuffixes.find(line[i]) : std::string_view::npos;
-      ends && power != std::string_view::npos)
-    x *= std::pow(1000.0, static_cast<double>(power + 1));
-  return x;
-}
+// Where a line stands, for complaints about it.
+struct Place {
+  const std::string& file;
+  int line;
+};
 
-void each_line(std::string_view text, const std::function<void(std::string_view)>& visit) {
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    visit(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+double positive(double x, std::string_view label, std::string_view expected, const Place& at) {
+  if (x > 0) return x;
+  throw ConfigError(Problem{fmt::format("{}:{}", at.file, at.line), std::string(label), fmt::format("{}", x),
+                            std::string(expected), "a step of no time is no measurement: remove its line"});
 }
 
 void keep_largest(std::optional<double>& largest, double x) { largest = std::max(largest.value_or(0), x); }
@@ -72,6 +51,9 @@ constexpr std::array kArguments = {
     Argument{"num_layers_per_virtual_pipeline_stage", "layers_per_chunk"},
     Argument{"virtual_pipeline_model_parallel_size", "virtual_stages"},
     Argument{"padded_vocab_size", "vocab"},
+    Argument{"overlap_grad_reduce", "overlap_grad_reduce"},
+    Argument{"overlap_param_gather", "overlap_param_gather"},
+    Argument{"tp_comm_overlap", "overlap_tp"},
 };
 
 void read_argument(std::string_view line, RunLog& log) {
@@ -79,27 +61,37 @@ void read_argument(std::string_view line, RunLog& log) {
   if (dots == std::string_view::npos) return;
   std::string_view key = line.substr(0, dots);
   key.remove_prefix(std::min(key.find_last_of(" \t") + 1, key.size()));
-  std::string_view value = line.substr(line.find_last_of('.') + 1);
+  std::string_view value = line.substr(std::min(line.find_first_not_of('.', dots + 1), line.size()));
   value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
   value = value.substr(0, value.find_last_not_of(" \r") + 1);
+  const bool yes = value == "True";
   const auto known =
       std::find_if(kArguments.begin(), kArguments.end(), [&](const Argument& a) { return a.key == key; });
   if (known != kArguments.end()) {
-    std::int64_t x = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), x);
-    if (error == std::errc() && end == value.data() + value.size())
-      log.says[known->column] = x;
-    else if (value == "True" || value == "False")
-      log.says[known->column] = value == "True" ? 1 : 0;
+    if (const auto x = whole_number(value))
+      log.says[known->column] = *x;
+    else if (yes || value == "False")
+      log.says[known->column] = yes ? 1 : 0;
   }
-  // Recompute is two arguments; 0 none, 1 selective, 2 full.
   if (key == "recompute_granularity")
     log.says["recompute"] = value == "full" ? 2 : value == "selective" ? 1 : 0;
+  // "block": the first N layers of each chunk; "uniform": all of them, N at a time.
+  if (key == "recompute_method") log.says["recompute_block"] = value == "block" ? 1 : 0;
+  if (key == "recompute_num_layers")
+    if (const auto n = whole_number(value)) log.says["recompute_layers"] = *n;
+  // In the order that they are printed, by name: bf16, fp16, fp8.
+  if (key == "bf16" && yes) log.compute = Dtype::bf16;
+  if (key == "fp16" && yes) log.compute = Dtype::fp16;
+  if (key == "fp8" && (value == "hybrid" || value == "e4m3")) log.compute = Dtype::fp8;
+  if (key == "accumulate_allreduce_grads_in_fp32" && yes) log.gradient = log.reduction = Dtype::fp32;
+  if (key == "grad_reduce_in_bf16" && yes) log.reduction = Dtype::bf16;
+  if (key == "optimizer_cpu_offload") log.says["optimizer_offload"] = yes ? 1 : 0;
 }
 
-void read_megatron(std::string_view line, RunLog& log) {
-  if (const auto ms = number_after(line, "elapsed time per iteration (ms):")) {
-    log.step_s.push_back(*ms * 1e-3);
+void read_megatron(std::string_view line, const Place& at, RunLog& log) {
+  constexpr std::string_view kElapsed = "elapsed time per iteration (ms):";
+  if (const auto ms = number_after(line, kElapsed)) {
+    log.step_s.push_back(positive(*ms, kElapsed, "milliseconds above 0", at) * 1e-3);
     if (const auto batch = number_after(line, "global batch size:"))
       log.says["global_batch"] = std::llround(*batch);
   }
@@ -146,25 +138,55 @@ void read_mesh(std::string_view line, RunLog& log) {
   if (log.says["tp"] > 1) log.says["sequence_parallel"] = 1;
 }
 
-void read_torchtitan(std::string_view line, RunLog& log) {
+// "Applied full activation checkpointing to the model"; which layers or operations "selective" keeps is in the printed
+// configuration, if that is printed.
+void read_torchtitan_recompute(std::string_view line, RunLog& log) {
+  const auto has = [&](std::string_view text) { return line.find(text) != std::string_view::npos; };
+  if (has("activation checkpointing to the model")) {
+    if (has("Applied full")) log.says["recompute"] = 2;
+    if (has("Applied selective")) log.says["recompute"] = 1;
+  }
+  if (const std::size_t option = line.find("selective_ac_option"); option != std::string_view::npos) {
+    std::string_view value = line.substr(option + std::string_view("selective_ac_option").size());
+    value.remove_prefix(std::min(value.find_first_not_of("\"': ="), value.size()));
+    value = value.substr(0, value.find_first_of("\"', }\r"));
+    if (const auto every = whole_number(value); every && *every > 0)
+      log.says["recompute_every"] = *every;
+    else if (value == "op")
+      log.says["recompute_every"] = 0;
+  }
+}
+
+void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
   if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log);
+  read_torchtitan_recompute(line, log);
+  if (line.find("Float8") != std::string_view::npos && line.find("training active") != std::string_view::npos)
+    log.compute = Dtype::fp8;
+  if (line.find("Tensor Parallelism to the model") != std::string_view::npos)
+    log.says["overlap_tp"] = line.find("Async") != std::string_view::npos ? 1 : 0;
+  if (const auto n = number_after(line, "gradient accumulation steps")) log.accumulation = std::llround(*n);
   for (const auto& [label, column] : {std::pair{"local batch size", "micro_batch"},
                                       {"global batch size", "global_batch"},
                                       {"sequence length", "seq_len"}})
     if (const auto n = number_after(line, label)) log.says[column] = std::llround(*n);
   if (line.find("step:") == std::string_view::npos) return;
-  if (const auto rate = number_after(line, "tps:"); rate && *rate > 0) log.tokens_per_s_gpu.push_back(*rate);
+  if (const auto rate = number_after(line, "tps:"))
+    log.tokens_per_s_gpu.push_back(positive(*rate, "tps:", "tokens per second above 0", at));
   if (const auto gib = number_after(line, "memory:"); gib && line.find("GiB") != std::string_view::npos) {
     keep_largest(log.peak_memory_GiB, *gib);
     log.memory_kind = "torch_reserved";
   }
 }
 
-void read_nanotron(std::string_view line, RunLog& log) {
-  if (const auto ms = number_after(line, "elapsed_time_per_iteration_ms:")) {
-    log.step_s.push_back(*ms * 1e-3);
-    if (const auto batch = number_after(line, "global_batch_size:"))
+void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
+  constexpr std::string_view kElapsed = "elapsed_time_per_iteration_ms:";
+  if (const auto ms = number_after(line, kElapsed)) {
+    log.step_s.push_back(positive(*ms, kElapsed, "milliseconds above 0", at) * 1e-3);
+    // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
+    if (const auto batch = number_after(line, "global_batch_size:")) {
       log.says["global_batch"] = std::llround(*batch);
+      log.rounded_batch = *batch >= 1000;
+    }
   }
   if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
     keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
@@ -182,6 +204,18 @@ void read_nanotron(std::string_view line, RunLog& log) {
     for (const char* sign : {":", "="})
       if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
         log.says[column] = std::llround(*n);
+  for (const char* sign : {":", "="}) {
+    if (const auto n = number_after(line, fmt::format("batch_accumulation_per_replica{}", sign)))
+      log.accumulation = std::llround(*n);
+    const auto says = [&](std::string_view key, std::string_view value) {
+      const std::size_t key_at = line.find(fmt::format("{}{}", key, sign));
+      return key_at != std::string_view::npos && line.find(value, key_at) < line.find(',', key_at);
+    };
+    for (const auto& [word, kind] : {std::pair{"True", 2}, {"true", 2}, {"False", 0}, {"false", 0}})
+      if (says("recompute_layer", word)) log.says["recompute"] = kind;
+    if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
+    if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
+  }
   if (line.find("ParallelismArgs(") == std::string_view::npos && line.find(':') == std::string_view::npos &&
       line.find('=') == std::string_view::npos)
     return;
@@ -202,19 +236,32 @@ LogFormat format_of(std::string_view text, const std::string& file) {
                             "steps must be logged, not only losses"});
 }
 
-struct Checker {
-  const RunLog& log;
-  std::vector<Problem> problems{};
-
-  void set(const char* column, int& target, bool known, const char* where) {
-    const auto it = log.says.find(column);
-    if (it == log.says.end()) return;
-    if (known && it->second != target)
-      problems.push_back({log.file, column, fmt::format("{}", it->second),
-                          fmt::format("{}, as {} says", target, where), "one of the two is another run's"});
-    else
-      target = static_cast<int>(it->second);
+// What is stated before the first step holds for all: a value that another step was run with is another run's.
+class OneRun {
+ public:
+  void check(const RunLog& log, const Place& at) {
+    const std::size_t steps = log.step_s.size() + log.tokens_per_s_gpu.size();
+    if (log.says != last_) {
+      for (const auto& [column, value] : log.says)
+        if (const auto it = last_.find(column); it == last_.end() || it->second != value)
+          line_[column] = at.line;
+      last_ = log.says;
+    }
+    if (steps == steps_) return;
+    steps_ = steps;
+    if (first_.empty()) first_ = log.says;
+    for (const auto& [column, value] : first_)
+      if (log.says.at(column) != value)
+        throw ConfigError(Problem{fmt::format("{}:{}", at.file, line_.at(column)), column,
+                                  fmt::format("{}", log.says.at(column)),
+                                  fmt::format("{}, as the steps before were run with", value),
+                                  "two runs in one file, or a growing batch: one file for each"});
   }
+
+ private:
+  std::size_t steps_ = 0;
+  std::map<std::string, std::int64_t> first_, last_;
+  std::map<std::string, int> line_;
 };
 
 }  // namespace
@@ -223,10 +270,13 @@ RunLog parse_run_log(std::string_view text, const std::string& file) {
   RunLog log;
   log.file = file;
   log.format = format_of(text, file);
-  each_line(text, [&](std::string_view line) {
-    if (log.format == LogFormat::megatron_lm) read_megatron(line, log);
-    if (log.format == LogFormat::torchtitan) read_torchtitan(line, log);
-    if (log.format == LogFormat::nanotron) read_nanotron(line, log);
+  OneRun one_run;
+  each_line(text, [&](std::string_view line, int number) {
+    const Place at{file, number};
+    if (log.format == LogFormat::megatron_lm) read_megatron(line, at, log);
+    if (log.format == LogFormat::torchtitan) read_torchtitan(line, at, log);
+    if (log.format == LogFormat::nanotron) read_nanotron(line, at, log);
+    one_run.check(log, at);
   });
   if (log.step_s.empty() && log.tokens_per_s_gpu.empty())
     throw ConfigError(Problem{file, "", "no step time that can be read", "at least one logged step", ""});
@@ -235,109 +285,6 @@ RunLog parse_run_log(std::string_view text, const std::string& file) {
 
 RunLog read_run_log(const std::filesystem::path& path) {
   return parse_run_log(read_text_file(path), path.string());
-}
-
-void apply_log(const RunLog& log, ModelSpec& model, TrainingSpec& training, ParallelPlan& plan,
-               bool plan_known, bool batch_known) {
-  Checker c{log};
-  c.set("layers", model.n_layers, true, "--model");
-  c.set("hidden", model.hidden, true, "--model");
-  c.set("heads", model.n_heads, true, "--model");
-  c.set("ffn_hidden", model.ffn_hidden, true, "--model");
-  c.set("seq_len", training.seq_len, batch_known, "--seq-len");
-  c.set("global_batch", training.global_batch, batch_known, "--global-batch");
-  c.set("tp", plan.tp, plan_known, "--plan");
-  c.set("pp", plan.pp, plan_known, "--plan");
-  c.set("cp", plan.cp, plan_known, "--plan");
-  c.set("dp", plan.dp, plan_known, "--plan");
-  c.set("micro_batch", plan.micro_batch, plan_known, "--plan");
-  if (!c.problems.empty()) throw ConfigError(std::move(c.problems));
-  if (plan_known) return;
-  c.set("zero_stage", plan.zero_stage, false, "");
-  c.set("virtual_stages", plan.vp, false, "");
-  const auto says = [&](const char* column) {
-    const auto it = log.says.find(column);
-    return it == log.says.end() ? std::int64_t{-1} : it->second;
-  };
-  if (const auto per_chunk = says("layers_per_chunk"); per_chunk > 0 && plan.pp > 0)
-    plan.vp = std::max<int>(1, model.n_layers / (plan.pp * static_cast<int>(per_chunk)));
-  plan.schedule = plan.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
-  plan.sequence_parallel = plan.tp > 1 && says("sequence_parallel") == 1;
-  if (const auto shard = says("shard_degree"); shard > 1 && shard < plan.dp)
-    plan.shard_degree = static_cast<int>(shard);
-  if (says("recompute") == 1) plan.recompute.kind = RecomputeKind::selective;
-  if (says("recompute") == 2) plan.recompute.kind = RecomputeKind::full;
-}
-
-Seconds steady_step(const RunLog& log, const TrainingSpec& training, const ParallelPlan& plan) {
-  std::vector<double> steps = log.step_s;
-  if (steps.empty()) {
-    const double tokens = static_cast<double>(training.global_batch) * training.seq_len / plan.world();
-    for (const double rate : log.tokens_per_s_gpu) steps.push_back(tokens / rate);
-  }
-  const std::size_t skipped = steps.size() > 4 ? std::max<std::size_t>(2, steps.size() / 10) : 0;
-  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(skipped));
-  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-  std::nth_element(steps.begin(), middle, steps.end());
-  return Seconds(*middle);
-}
-
-bool is_nccl_table(std::string_view text) {
-  return text.find("busbw") != std::string_view::npos && text.find("algbw") != std::string_view::npos;
-}
-
-NcclTable parse_nccl_table(std::string_view text, const std::string& file) {
-  NcclTable table;
-  table.file = file;
-  std::map<std::string, int> hosts;
-  bool reduces = true;
-  double bus_over_algorithm = 0;
-  each_line(text, [&](std::string_view line) {
-    if (const std::size_t at = line.find("Rank "); at != std::string_view::npos) {
-      if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
-        std::string_view host = line.substr(on + 4);
-        host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
-        ++hosts[std::string(host.substr(0, host.find(' ')))];
-        ++table.ranks;
-      }
-      return;
-    }
-    // size count type redop [root] time algbw busbw ...
-    std::vector<std::string_view> cells;
-    for (std::string_view rest = line; !rest.empty();) {
-      rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r"), rest.size()));
-      const std::size_t end = std::min(rest.find_first_of(" \t\r"), rest.size());
-      if (end > 0) cells.push_back(rest.substr(0, end));
-      rest.remove_prefix(end);
-    }
-    if (cells.size() < 7) return;
-    const auto integer = [](std::string_view s) {
-      std::int64_t x = -1;
-      const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), x);
-      return error == std::errc() && end == s.data() + s.size() ? x : -1;
-    };
-    const auto real = [](std::string_view s) { return number_after(s, "").value_or(-1); };
-    const std::int64_t bytes = integer(cells[0]), count = integer(cells[1]);
-    if (bytes <= 0 || count <= 0 || integer(cells[2]) >= 0) return;
-    reduces = cells[3] != "none";
-    // The root is a whole number, a time is not always; older versions print no root.
-    const std::size_t time = cells[4] == "-1" || cells.size() >= 13 ? 5 : 4;
-    if (time + 2 >= cells.size()) return;
-    const double us = real(cells[time]), algorithm = real(cells[time + 1]), bus = real(cells[time + 2]);
-    if (us <= 0) return;
-    table.samples.push_back({bytes, us * 1e-6});
-    if (algorithm > 1) bus_over_algorithm = bus / algorithm;
-  });
-  table.nodes = static_cast<int>(hosts.size());
-  // nccl-tests does not print its own name in every version; its factors do: 2(n-1)/n for all_reduce, (n-1)/n else.
-  table.kind = !reduces                    ? CollectiveKind::all_gather
-               : bus_over_algorithm >= 1.0 ? CollectiveKind::all_reduce
-                                           : CollectiveKind::reduce_scatter;
-  if (table.samples.empty() || table.ranks < 2)
-    throw ConfigError(Problem{file, "",
-                              fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),
-                              "output of nccl-tests with its list of ranks and at least one size", ""});
-  return table;
 }
 
 }  // namespace sextant

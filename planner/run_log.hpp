@@ -1,7 +1,8 @@
-// What do the logs of training frameworks and of nccl-tests say? Step times, peak memory and whatever the log states
-// about model, batch and layout, by the columns of the schema of runs (core/run_row.hpp). Formats as their programs
-// print them: Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging),
-// nccl-tests (common.cu). Ignores everything else in the file; prefixes of launchers ("[rank0]:") do not matter.
+// What do the logs of training frameworks say? Step times, peak memory and whatever the log states about model, batch
+// and layout, by the columns of the schema of runs (core/run_row.hpp). Formats as their programs print them:
+// Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging). Ignores everything
+// else in the file; prefixes of launchers ("[rank0]:") do not matter. One file is one run: a layout or batch that
+// changes between steps is refused.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@
 #include "core/model_spec.hpp"
 #include "core/parallel_plan.hpp"
 #include "core/training_spec.hpp"
-#include "core/work.hpp"
+#include "core/units.hpp"
 
 namespace sextant {
 
@@ -30,33 +31,29 @@ struct RunLog {
   std::vector<double> tokens_per_s_gpu;   // where the log has no step times (torchtitan)
   std::optional<double> peak_memory_GiB;  // largest seen
   std::string memory_kind;                // as RunRow
-  std::map<std::string, std::int64_t>
-      says;  // column of a run -> value: hidden, tp, micro_batch, global_batch ...
+  // Column of a run -> value: hidden, tp, micro_batch, global_batch, recompute (0 none, 1 selective, 2 full) ...
+  std::map<std::string, std::int64_t> says;
+  bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
+  std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
+  std::optional<Dtype> compute, gradient, reduction;
 };
 
 // Throws ConfigError when no known line is found, naming the formats.
 RunLog read_run_log(const std::filesystem::path&);
 RunLog parse_run_log(std::string_view text, const std::string& file);
 
-// Fills what the log states and checks it against what is known already: `model_known`, `plan_known` say whether the
-// caller has stated them. Throws ConfigError where they contradict.
-void apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&, bool plan_known, bool batch_known);
+// What the caller has stated.
+struct LogContext {
+  bool plan = false, seq_len = false, global_batch = false;
+  int gpus = 0;  // of the cluster: a data-parallel degree that the log does not say fills it
+};
+
+// Fills what the log states and checks it against what is known already; says what it had to take for granted. Throws
+// ConfigError where they contradict.
+std::vector<std::string> apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&,
+                                   const LogContext&);
 
 // The steady step: median after the first steps (a tenth of them, at least two where there are more than four).
 Seconds steady_step(const RunLog&, const TrainingSpec&, const ParallelPlan&);
-
-// One table of nccl-tests.
-struct NcclSample {
-  std::int64_t bytes = 0;  // as printed: of the whole vector
-  double time_s = 0;       // out of place
-};
-struct NcclTable {
-  std::string file;
-  CollectiveKind kind = CollectiveKind::all_reduce;
-  int ranks = 0, nodes = 0;
-  std::vector<NcclSample> samples;
-};
-bool is_nccl_table(std::string_view text);
-NcclTable parse_nccl_table(std::string_view text, const std::string& file);
 
 }  // namespace sextant

@@ -11,13 +11,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_files.hpp"
-#include "core/file_io.hpp"
 #include "planner/calibrate_memory.hpp"
-#include "planner/calibrate_network.hpp"
 #include "planner/calibration_file.hpp"
 #include "planner/leave_out.hpp"
-#include "planner/shortlist.hpp"
+#include "tools/calibrate_material.hpp"
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
@@ -29,8 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct CalibrateOptions {
-  QuestionOptions question;
-  std::vector<std::string> runs, logs, nccl, tried;
+  MaterialOptions material;
   std::string output;
   bool refit = false, leave_out = false, example = false;
 };
@@ -60,114 +56,35 @@ constexpr const char* kExampleLog =
     "31190.2 | "
     "global batch size:  1024 | lm loss: 9.6E+00 |\n";
 
-// FILE or FILE=PLAN.
-MeasuredRun run_of_log(const std::string& text, const CalibrateOptions& options,
-                       const std::filesystem::path& presets) {
-  const std::size_t equals = text.rfind('=');
-  const bool own_plan = equals != std::string::npos && !std::filesystem::exists(text);
-  const std::string file = own_plan ? text.substr(0, equals) : text;
-  QuestionOptions asked = options.question;
-  if (own_plan) asked.plan = text.substr(equals + 1);
-  const RunLog log = read_run_log(file);
-  if (asked.stack.empty())
-    asked.stack = log.format == LogFormat::megatron_lm  ? "megatron-core"
-                  : log.format == LogFormat::torchtitan ? "torchtitan"
-                                                        : "nanotron";
-  const bool plan_known = !asked.plan.empty();
-  Question q = read_question(asked, presets);
-  ParallelPlan plan = q.plan.value_or(ParallelPlan{});
-  if (!plan_known) {
-    const auto says = [&](const char* column) { return log.says.contains(column); };
-    if (!says("tp") && !says("dp"))
-      throw UsageError(fmt::format(
-          "{} does not say which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file, file));
-    plan.overlap_grad_reduce = q.stack.can.overlap_grad_reduce;
-    plan.overlap_param_gather = q.stack.can.overlap_param_gather;
-  }
-  const bool batch_known = asked.seq_len > 0 || asked.global_batch > 0;
-  apply_log(log, q.model, q.training, plan, plan_known, batch_known);
-  if (!plan_known && !log.says.contains("dp"))
-    plan.dp = std::max(1, q.cluster.gpus() / (plan.tp * plan.pp * plan.cp));
-  if (auto problems = validate(plan, q.model, q.training); !problems.empty()) {
-    for (Problem& p : problems) p.file = file;
-    throw ConfigError(std::move(problems));
-  }
-  if (plan.world() > q.cluster.gpus())
-    throw ConfigError(Problem{file, "layout", plan_key(plan),
-                              fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
-  MeasuredRun m;
-  m.id = file, m.source = "log";
-  m.step = steady_step(log, q.training, plan);
-  m.run = {q.model, q.training, plan, q.cluster, q.stack, false, 1.0, ""};
-  return m;
-}
-
-struct Material {
-  std::vector<MeasuredRun> runs;
-  std::vector<NetworkFit> networks;
-  std::vector<std::string> files;
-};
-
-Material read_material(const CalibrateOptions& options, const std::filesystem::path& presets,
-                       const CalibrationRules& rules) {
-  Material m;
-  const FrameworkMap map = load_framework_map(presets);
-  for (const auto& file : options.runs) {
-    std::vector<RunRow> rows = read_runs(file);
-    std::erase_if(rows, [](const RunRow& r) { return r.quality == 'c'; });
-    auto more = measured_runs(rows, map, presets);
-    std::move(more.begin(), more.end(), std::back_inserter(m.runs));
-    m.files.push_back(file);
-  }
-  for (const auto& log : options.logs) {
-    m.runs.push_back(run_of_log(log, options, presets));
-    m.files.push_back(log);
-  }
-  for (const auto& file : options.tried) {
-    for (const Tried& t : load_shortlist(file).plans)
-      if (t.measured_step_s)
-        m.runs.push_back(
-            {plan_key(t.plan.plan),
-             file,
-             {t.plan.model, t.plan.training, t.plan.plan, t.plan.cluster, t.plan.stack, false, 1.0, ""},
-             Seconds(*t.measured_step_s)});
-    m.files.push_back(file);
-  }
-  for (const auto& file : options.nccl) {
-    if (options.question.cluster.empty())
-      throw UsageError("--nccl needs --cluster\n  for example: --cluster 8x8xa100-80gb");
-    const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
-    const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
-    m.networks.push_back(
-        calibrate_network(parse_nccl_table(read_text_file(file), file), cluster, constants, rules));
-    m.files.push_back(file);
-  }
-  return m;
-}
-
-// What links measured by themselves say is where the fit to whole steps starts from.
+// What links and kernels measured by themselves say is where the fit to whole steps starts from.
 Calibration fit(const Material& m, const std::filesystem::path& presets, const CalibrationRules& rules,
                 FitOf fit_of) {
   std::vector<Knob> knobs = knobs_of(m.runs, presets, rules, fit_of);
-  std::vector<KnobFit> links;
-  for (const NetworkFit& network : m.networks)
-    links.insert(links.end(), network.constants.begin(), network.constants.end());
+  const std::vector<KnobFit> alone = m.measured_alone();
   const auto same = [](const Knob& a, const Knob& b) {
     return a.of == b.of && a.owner == b.owner && a.key == b.key;
   };
-  for (const KnobFit& link : links) {
-    std::erase_if(knobs, [&](const Knob& k) { return same(k, link.knob); });
-    Knob known = link.knob;
-    known.prior = link.value, known.sigma = std::max(link.sigma, 0.03);
+  for (const KnobFit& one : alone) {
+    std::erase_if(knobs, [&](const Knob& k) { return same(k, one.knob); });
+    Knob known = one.knob;
+    known.prior = one.value, known.sigma = std::max(one.sigma, 0.03);
     knobs.push_back(known);
   }
   Calibration c = calibrate(m.runs, presets, rules, knobs);
   if (m.runs.empty())
-    for (const KnobFit& link : links) c.constants.push_back(link);
+    for (const KnobFit& one : alone) c.constants.push_back(one);
   for (KnobFit& k : c.constants)  // reported against the presets
-    for (const KnobFit& link : links)
-      if (same(k.knob, link.knob)) k.knob = link.knob;
+    for (const KnobFit& one : alone)
+      if (same(k.knob, one.knob)) k.knob = one.knob;
   return c;
+}
+
+// Peaks as the runs count them; nothing where none was measured.
+std::vector<std::optional<double>> predicted_peaks(const Material& m, const std::filesystem::path& presets) {
+  std::vector<std::optional<double>> out(m.runs.size());
+  for (std::size_t i = 0; i < m.runs.size(); ++i)
+    if (m.runs[i].peak_memory_GiB) out[i] = predict_resolved(m.runs[i].run, {presets}).memory_GiB;
+  return out;
 }
 
 std::string owner_text(const Knob& k) {
@@ -175,8 +92,9 @@ std::string owner_text(const Knob& k) {
   return k.also.empty() ? k.owner : fmt::format("{} and {} more of its class", k.owner, k.also.size());
 }
 
-void print_constants(Session& session, const Calibration& c) {
+void print_constants(Session& session, const Material& m, const Calibration& c) {
   constexpr double kNoticed = 0.005;
+  const std::vector<KnobFit> alone = m.measured_alone();
   Table table({{"constant", Align::left},
                {"of", Align::left},
                {"preset", Align::right},
@@ -187,13 +105,19 @@ void print_constants(Session& session, const Calibration& c) {
   std::size_t silent = 0;
   for (const KnobFit& k : c.constants) {
     const double moved = k.value / k.knob.prior - 1;
-    if (!k.identified() && std::abs(moved) < kNoticed) {
+    const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const KnobFit& a) {
+      return a.knob.of == k.knob.of && a.knob.owner == k.knob.owner && a.knob.key == k.knob.key;
+    });
+    if (!by_itself && !k.identified() && std::abs(moved) < kNoticed) {
       ++silent;
       continue;
     }
     table.add_row({k.knob.key, owner_text(k.knob), fmt::format("{:.4g}", k.knob.prior),
                    fmt::format("{:.4g}", k.value), fmt::format("{:+.1f}", 100 * moved),
-                   fmt::format("{:.1f}", 100 * k.sigma), k.identified() ? "from the data" : "mostly prior"});
+                   fmt::format("{:.1f}", 100 * k.sigma),
+                   by_itself        ? "measured alone"
+                   : k.identified() ? "from the data"
+                                    : "mostly prior"});
   }
   auto& out = session.terminal.out;
   if (!table.empty()) out << '\n' << table.render(session.terminal, session.common.wide);
@@ -202,21 +126,64 @@ void print_constants(Session& session, const Calibration& c) {
                        silent == 1 ? "s" : "", silent == 1 ? "it" : "them");
 }
 
-void print_residuals(Session& session, const Material& m, const Calibration& c) {
+void print_residuals(Session& session, const Material& m, const Calibration& c,
+                     const std::vector<std::optional<double>>& peaks) {
   constexpr std::size_t kShown = 20;
-  Table table({{"run", Align::left},
-               {"measured s", Align::right},
-               {"before %", Align::right},
-               {"after %", Align::right}});
+  std::vector<Column> columns = {{"run", Align::left},
+                                 {"measured s", Align::right},
+                                 {"before %", Align::right},
+                                 {"after %", Align::right}};
+  const bool memory = std::any_of(peaks.begin(), peaks.end(), [](const auto& p) { return p.has_value(); });
+  if (memory)
+    for (const Column& more : {Column{"peak GiB", Align::right}, Column{"off %", Align::right},
+                               Column{"counted as", Align::left, 1}})
+      columns.push_back(more);
+  Table table(columns);
   for (std::size_t i = 0; i < m.runs.size() && i < kShown; ++i) {
     const double measured = m.runs[i].step.v;
-    table.add_row({m.runs[i].id, fmt::format("{:.4g}", measured),
-                   fmt::format("{:+.1f}", 100 * (c.before[i] / measured - 1)),
-                   fmt::format("{:+.1f}", 100 * (c.after[i] / measured - 1))});
+    std::vector<std::string> cells = {m.runs[i].id, fmt::format("{:.4g}", measured),
+                                      fmt::format("{:+.1f}", 100 * (c.before[i] / measured - 1)),
+                                      fmt::format("{:+.1f}", 100 * (c.after[i] / measured - 1))};
+    if (memory && peaks[i]) {
+      const double peak = *m.runs[i].peak_memory_GiB;
+      cells.insert(cells.end(),
+                   {fmt::format("{:.1f}", peak), fmt::format("{:+.1f}", 100 * (*peaks[i] / peak - 1)),
+                    m.runs[i].run.memory_kind});
+    } else if (memory) {
+      cells.insert(cells.end(), {"", "", ""});
+    }
+    table.add_row(std::move(cells));
   }
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
   if (m.runs.size() > kShown)
     session.terminal.out << fmt::format("... and {} more; --json has all\n", m.runs.size() - kShown);
+  if (memory) session.terminal.out << "peaks are compared, not fitted: memory has no constants of your own\n";
+}
+
+// What was measured by itself, before any whole step.
+void print_measured_alone(Session& session, const Material& m) {
+  auto& out = session.terminal.out;
+  for (const NetworkFit& n : m.networks)
+    out << fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after\n", n.samples,
+                       n.mape_before, n.mape_after);
+  for (const ProfileFit& p : m.profiles) {
+    out << fmt::format("{} works of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n", p.works,
+                       p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before, p.mape_after);
+    if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
+    for (const KnobFit& k : p.constants)
+      out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.knob.key,
+                         owner_text(k.knob), k.knob.prior, k.value, 100 * (k.value / k.knob.prior - 1),
+                         100 * k.sigma);
+  }
+}
+
+void print_in_vain(Session& session, const Material& m) {
+  for (const TriedInVain& t : m.in_vain)
+    session.terminal.out << fmt::format(
+        "{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its time is not "
+        "fitted\n",
+        t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB, t.available_GiB,
+        100 * t.chance);
 }
 
 void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
@@ -240,13 +207,46 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
 }
 
-Json to_json(const Material& m, const Calibration& c, const std::vector<LeftOut>& left_out) {
+Json to_json(const Material& m, const Calibration& c, const std::vector<std::optional<double>>& peaks,
+             const std::vector<LeftOut>& left_out) {
   Json runs = Json::array(), networks = Json::array(), sources = Json::array();
-  for (std::size_t i = 0; i < m.runs.size(); ++i)
-    runs.push_back({{"run_id", m.runs[i].id},
-                    {"measured_s", m.runs[i].step.v},
-                    {"before_s", c.before[i]},
-                    {"after_s", c.after[i]}});
+  Json profiles = Json::array(), in_vain = Json::array();
+  for (std::size_t i = 0; i < m.runs.size(); ++i) {
+    Json run = {{"run_id", m.runs[i].id},
+                {"plan", plan_key(m.runs[i].run.plan)},
+                {"measured_s", m.runs[i].step.v},
+                {"before_s", c.before[i]},
+                {"after_s", c.after[i]}};
+    if (peaks[i]) {
+      run["measured_peak_GiB"] = *m.runs[i].peak_memory_GiB;
+      run["predicted_peak_GiB"] = *peaks[i];
+      run["memory_kind"] = m.runs[i].run.memory_kind;
+    }
+    runs.push_back(std::move(run));
+  }
+  for (const ProfileFit& p : m.profiles) {
+    Json constants = Json::array();
+    for (const KnobFit& k : p.constants)
+      constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(k.knob.of)]},
+                           {"owner", k.knob.owner},
+                           {"key", k.knob.key},
+                           {"preset", k.knob.prior},
+                           {"value", k.value},
+                           {"sigma", k.sigma}});
+    profiles.push_back({{"file", p.file},
+                        {"machine", p.machine},
+                        {"date", p.date},
+                        {"works", p.works},
+                        {"error_before_percent", p.mape_before},
+                        {"error_after_percent", p.mape_after},
+                        {"constants", constants}});
+  }
+  for (const TriedInVain& t : m.in_vain)
+    in_vain.push_back({{"key", t.key},
+                       {"foreseen", t.foreseen()},
+                       {"predicted_peak_GiB", t.peak_GiB},
+                       {"available_memory_GiB", t.available_GiB},
+                       {"chance_of_overflow", t.chance}});
   for (const NetworkFit& n : m.networks)
     networks.push_back({{"sizes", n.samples},
                         {"error_before_percent", n.mape_before},
@@ -258,18 +258,38 @@ Json to_json(const Material& m, const Calibration& c, const std::vector<LeftOut>
                        {"error_after_five_rows_percent", s.mape_few}});
   Json out = {
       {"calibration", nlohmann::json(calibration_file_of(c))}, {"runs", runs}, {"networks", networks}};
+  if (!profiles.empty()) out["profiles"] = profiles;
+  if (!in_vain.empty()) out["out_of_memory"] = in_vain;
+  if (!m.notes.empty()) out["notes"] = m.notes;
   if (!sources.empty()) out["left_out"] = sources;
   return out;
 }
 
 void check(const CalibrateOptions& options) {
-  if (options.runs.empty() && options.logs.empty() && options.nccl.empty() && options.tried.empty())
+  const MaterialOptions& m = options.material;
+  if (m.none())
     throw UsageError(
         "nothing to calibrate from\n  for example: --runs my_runs.csv, --log train.log --model llama-2-13b "
         "--cluster 8x8xa100-80gb, or --nccl all_reduce.txt --cluster 8x8xa100-80gb");
-  if (options.refit && !(options.logs.empty() && options.nccl.empty() && options.tried.empty()))
+  if (options.refit && !(m.logs.empty() && m.nccl.empty() && m.tried.empty() && m.profiles.empty()))
     throw UsageError("--refit reads --runs only");
   if (options.leave_out && !options.refit) throw UsageError("--leave-out needs --refit");
+}
+
+const std::string& first_file(const MaterialOptions& m) {
+  return !m.runs.empty() ? m.runs.front() : !m.logs.empty() ? m.logs.front() : m.tried.front();
+}
+
+void save(const Session& session, const std::string& path, const Material& m, const Calibration& c) {
+  CalibrationFile file = calibration_file_of(c);
+  for (const auto& r : m.runs) file.runs.push_back(r.id);
+  for (const auto& p : m.profiles) file.profiles.push_back(fmt::format("{}; {}", p.machine, p.date));
+  file.sextant = version_text();
+  file.created =
+      fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                  fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  file.command = session.arguments;
+  save_calibration(path, file);
 }
 
 ExitCode run(Session& session, const CalibrateOptions& options) {
@@ -278,34 +298,28 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     return ExitCode::ok;
   }
   check(options);
-  std::vector<std::string> read = files_read(options.question);
-  for (const auto* files : {&options.runs, &options.logs, &options.nccl, &options.tried})
-    read.insert(read.end(), files->begin(), files->end());
-  check_output("--output", options.output, read);
+  const std::vector<std::string> files = options.material.files();
+  check_output("--output", options.output, files);
   const auto presets = session.presets();
   const CalibrationRules rules = load_calibration_rules(presets);
-  Material m = read_material(options, presets, rules);
+  Material m = read_material(options.material, presets, rules);
+  for (const std::string& note : m.notes) session.terminal.err << fmt::format("note: {}\n", note);
   const std::vector<MeasuredRun> all = m.runs;
   if (options.refit) m.runs = balanced(all);
-  if (m.runs.empty() && m.networks.empty())
-    throw ConfigError(
-        Problem{m.files.front(), "step_time_s", "", "at least one run with a measured time", ""});
+  if (m.runs.empty() && m.networks.empty() && m.profiles.empty()) {
+    if (!session.common.json) print_in_vain(session, m);
+    throw ConfigError(Problem{first_file(options.material), "step_time_s", "",
+                              "at least one run with a measured time", ""});
+  }
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
   std::vector<LeftOut> left_out;
   if (options.leave_out) left_out = leave_one_source_out(all, presets, rules);
 
-  if (!options.output.empty()) {
-    CalibrationFile file = calibration_file_of(c);
-    for (const auto& r : m.runs) file.runs.push_back(r.id);
-    file.sextant = version_text();
-    file.created =
-        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                    fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
-    file.command = session.arguments;
-    save_calibration(options.output, file);
-  }
+  if (!options.output.empty()) save(session, options.output, m, c);
+  const auto peaks =
+      options.refit ? std::vector<std::optional<double>>(m.runs.size()) : predicted_peaks(m, presets);
   if (session.common.json) {
-    print_json(session, "calibrate", to_json(m, c, left_out));
+    print_json(session, "calibrate", to_json(m, c, peaks, left_out));
     return ExitCode::ok;
   }
   auto& out = session.terminal.out;
@@ -315,10 +329,9 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     if (m.runs.size() > 1) out << fmt::format("; {:.1f} % for a run that was left out", c.mape_left_out);
     out << '\n';
   }
-  for (const NetworkFit& n : m.networks)
-    out << fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after\n", n.samples,
-                       n.mape_before, n.mape_after);
-  print_constants(session, c);
+  print_in_vain(session, m);
+  print_measured_alone(session, m);
+  print_constants(session, m, c);
   if (options.refit) {
     std::size_t memory = 0;
     for (const MemoryPlan& plan : load_memory_plans(presets)) memory += plan.constants.size();
@@ -327,7 +340,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
         "(calibration_test)\n",
         c.constants.size() + memory, c.constants.size(), memory);
   }
-  if (!m.runs.empty()) print_residuals(session, m, c);
+  if (!m.runs.empty()) print_residuals(session, m, c, peaks);
   if (!left_out.empty()) print_left_out(session, left_out);
   if (options.output.empty())
     out << "\nnext: -o calibration.json keeps it for plan, simulate and validate --calibration\n";
@@ -350,7 +363,8 @@ Verb calibrate_verb() {
           "and how "
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
           "torchtitan "
-          "and nanotron, and output of nccl-tests. Five runs of different layouts are enough to help.",
+          "and nanotron, output of nccl-tests, and profiles of the same device. Five runs of different "
+          "layouts are enough to help.",
       .examples =
           {{"a log to start from", "sextant calibrate --example > train.log"},
            {"from a log",
@@ -361,22 +375,32 @@ Verb calibrate_verb() {
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<CalibrateOptions>();
         add_list(app, {.flag = "--runs", .metavar = "FILE", .text = "CSV file of measured runs; repeatable"},
-                 options->runs);
+                 options->material.runs);
         add_list(app,
                  {.flag = "--log",
                   .metavar = "FILE[=PLAN]",
                   .text = "training log, with the layout's key where the log does not state it; repeatable"},
-                 options->logs);
+                 options->material.logs);
         add_list(app,
-                 {.flag = "--nccl", .metavar = "FILE", .text = "output of an nccl-tests program; repeatable"},
-                 options->nccl);
+                 {.flag = "--nccl",
+                  .metavar = "FILE[=KIND]",
+                  .text = "output of an nccl-tests program; KIND where it does not say: all_reduce, "
+                          "all_gather or reduce_scatter; repeatable"},
+                 options->material.nccl);
         add_list(
             app,
             {.flag = "--tried",
              .metavar = "FILE",
-             .text = "shortlist of 'sextant plan --shortlist' with measured steps filled in; repeatable"},
-            options->tried);
-        add_question_options(app, options->question, {.plan = true, .limits = false});
+             .text = "shortlist of 'sextant plan --shortlist' with measured steps, or \"outcome\": \"oom\", "
+                     "filled in; repeatable"},
+            options->material.tried);
+        add_list(
+            app,
+            {.flag = "--profile",
+             .metavar = "FILE",
+             .text = "what 'sextant profile' measured on this device: where the fit starts from; repeatable"},
+            options->material.profiles);
+        add_question_options(app, options->material.question, {.plan = true, .limits = false});
         add_text(app,
                  {.flag = "-o,--output",
                   .metavar = "FILE",

@@ -9,6 +9,7 @@
 #include "core/cluster_files.hpp"
 #include "core/error.hpp"
 #include "planner/calibrate_network.hpp"
+#include "planner/nccl_table.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {
@@ -58,7 +59,7 @@ TEST(RunLog, MegatronStatesItsLayoutAndItsSteps) {
   ModelSpec model = llama_13b();
   TrainingSpec training;
   ParallelPlan plan;
-  apply_log(log, model, training, plan, false, false);
+  apply_log(log, model, training, plan, {});
   EXPECT_EQ(training.seq_len, 4096);
   EXPECT_EQ(training.global_batch, 1024);
   EXPECT_EQ(plan_key(plan), "tp2.pp2.vp2.cp1.dp16.z1.mbs1.sel");
@@ -74,7 +75,7 @@ TEST(RunLog, ContradictionsAreNamed) {
   TrainingSpec training;
   ParallelPlan plan;
   try {
-    apply_log(log, model, training, plan, false, false);
+    apply_log(log, model, training, plan, {});
     FAIL() << "accepted";
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("hidden"), std::string::npos) << e.what();
@@ -82,7 +83,7 @@ TEST(RunLog, ContradictionsAreNamed) {
   }
   model = llama_13b();
   plan.tp = 4;  // stated by the user, and the log says 2
-  EXPECT_THROW(apply_log(log, model, training, plan, true, false), ConfigError);
+  EXPECT_THROW(apply_log(log, model, training, plan, {.plan = true}), ConfigError);
 }
 
 TEST(RunLog, TorchtitanGivesTokensPerSecond) {
@@ -104,7 +105,7 @@ TEST(RunLog, TorchtitanGivesTokensPerSecond) {
   ModelSpec model;
   TrainingSpec training;
   ParallelPlan plan;
-  apply_log(log, model, training, plan, false, false);
+  apply_log(log, model, training, plan, {});
   EXPECT_EQ(plan.dp, 4);
   EXPECT_EQ(plan.tp, 2);
   EXPECT_EQ(plan.zero_stage, 3);
@@ -140,6 +141,123 @@ TEST(RunLog, NanotronShortensItsNumbers) {
   EXPECT_EQ(log.says.at("global_batch"), 256);
   EXPECT_EQ(log.says.at("dp"), 4);
   EXPECT_EQ(log.says.at("tp"), 2);
+}
+
+// What nanotron 2024-12 prints of itself; batch and accumulation as in a run of 1,024 sequences.
+std::string nanotron(const char* accumulation, const char* printed_batch, const char* more = "") {
+  return fmt::format(
+      "[INFO|DP=0|PP=0|TP=0]: Config(general=GeneralArgs(project='bench'),\n"
+      "       parallelism=ParallelismArgs(dp=64, pp=1, tp=2, "
+      "tp_mode=<TensorParallelLinearMode.REDUCE_SCATTER: "
+      "2>, {}\n"
+      "       tokens=TokensArgs(sequence_length=4096, train_steps=20, micro_batch_size=2, {}))\n"
+      "[INFO|DP=0|PP=0|TP=0]: iteration: 5 / 20 | consumed_tokens: 20.9M | elapsed_time_per_iteration_ms: "
+      "11.5K "
+      "| global_batch_size: {} | cuda_max_memory_reserved: 53.7G\n",
+      more, accumulation, printed_batch);
+}
+
+struct Filled {
+  ModelSpec model = llama_13b();
+  TrainingSpec training;
+  ParallelPlan plan;
+  std::vector<std::string> notes;
+  Filled(const std::string& text, const LogContext& context, int batch = 0) {
+    if (batch > 0) training.global_batch = batch;
+    notes = apply_log(parse_run_log(text, "x.log"), model, training, plan, context);
+  }
+};
+
+TEST(RunLog, NanotronBatchIsTakenExactly) {
+  const auto batch = [](const std::string& text, const LogContext& context, int stated = 0) {
+    return Filled(text, context, stated).training.global_batch;
+  };
+  const std::string counted = nanotron("batch_accumulation_per_replica=8", "1.02K");
+  EXPECT_EQ(batch(counted, {}), 1024);
+  EXPECT_EQ(batch(counted, {.global_batch = true}, 1024), 1024);
+  EXPECT_THROW(batch(counted, {.global_batch = true}, 1020), ConfigError);
+  EXPECT_THROW(batch(nanotron("batch_accumulation_per_replica=9", "1.02K"), {}), ConfigError);
+  // Without the configuration: what the ranks can make and is printed so; only where that is one number.
+  const std::string rounded = nanotron("", "1.02K");
+  EXPECT_EQ(batch(rounded, {}), 1024);  // 128 at once: 896, 1024, 1152
+  EXPECT_EQ(batch(rounded, {.global_batch = true}, 1024), 1024);
+  EXPECT_THROW(batch(rounded, {.global_batch = true}, 1152), ConfigError);
+  EXPECT_THROW(batch(nanotron("", "102K"), {}), ConfigError);  // 101,500 to 102,500 holds eight multiples
+  EXPECT_EQ(batch(nanotron("", "256"), {}), 256);              // below a thousand nothing is rounded
+}
+
+TEST(RunLog, RecomputeIsReadFromEveryFormat) {
+  const auto recompute = [](const std::string& text) {
+    const Filled f(text, {});
+    return plan_key(f.plan).substr(plan_key(f.plan).find("mbs"));
+  };
+  EXPECT_EQ(recompute(nanotron("", "256", "recompute_layer=True,")), "mbs2.full");
+  EXPECT_EQ(recompute(nanotron("", "256", "recompute_layer=False,")), "mbs2");
+  const std::string
+      mesh = "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1\n",
+      step = "step: 1 loss: 1 memory: 1.00GiB(1%) tps: 10\n";
+  EXPECT_EQ(recompute(mesh + step), "mbs1");
+  EXPECT_EQ(recompute(mesh + "Applied full activation checkpointing to the model\n" + step), "mbs1.full");
+  const std::string selective = "Applied selective activation checkpointing to the model\n";
+  EXPECT_EQ(recompute(mesh + selective + step), "mbs1");  // cheap operations only, and says so
+  EXPECT_EQ(Filled(mesh + selective + step, {}).notes.size(), 1U);
+  EXPECT_EQ(recompute("\"selective_ac_option\": \"2\"\n" + mesh + selective + step), "mbs1.full20");
+  std::string megatron = kMegatron;
+  megatron.replace(megatron.find("selective"), 9, "full");
+  EXPECT_EQ(recompute(megatron), "mbs1.full");
+  const std::string block =
+      "  recompute_method ................................ block\n"
+      "  recompute_num_layers ............................ 4\n";
+  EXPECT_EQ(recompute(block + megatron), "mbs1.full4");
+  EXPECT_EQ(recompute(block + kMegatron), "mbs1.sel");  // the method is of full recompute
+}
+
+TEST(RunLog, MegatronStatesOverlapAndNumberFormats) {
+  const Filled usual(kMegatron, {});
+  EXPECT_TRUE(usual.plan.overlap_grad_reduce && usual.plan.overlap_param_gather);
+  const Filled f(
+      "  accumulate_allreduce_grads_in_fp32 .............. True\n"
+      "  bf16 ............................................ True\n"
+      "  fp8 ............................................. hybrid\n"
+      "  grad_reduce_in_bf16 ............................. True\n"
+      "  overlap_grad_reduce ............................. False\n"
+      "  overlap_param_gather ............................ False\n"
+      "  tp_comm_overlap ................................. True\n" +
+          std::string(kMegatron),
+      {});
+  EXPECT_FALSE(f.plan.overlap_grad_reduce || f.plan.overlap_param_gather);
+  EXPECT_TRUE(f.plan.overlap_tp);
+  EXPECT_EQ(f.training.compute, Dtype::fp8);
+  EXPECT_EQ(f.training.gradient, Dtype::fp32);
+  EXPECT_EQ(f.training.reduction, Dtype::bf16);
+  EXPECT_EQ(usual.training.compute, Dtype::bf16);
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_run_log(text, "x.log");
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunLog, StepsOfNoTimeAndSecondRunsAreRefusedByLine) {
+  std::string zero = kMegatron;
+  zero.replace(zero.find("30000.0"), 7, "0.0");
+  EXPECT_NE(refusal(zero).find("x.log:23"), std::string::npos) << refusal(zero);
+  EXPECT_NE(refusal("step: 1 loss: 1 tps: 0\n").find("x.log:1"), std::string::npos);
+  // Another layout behind the first run's steps; the same one again is a run that went on.
+  std::string other = kMegatron;
+  const std::string tp = "tensor_model_parallel_size ...................... ";
+  other.replace(other.find(tp), tp.size() + 1, tp + "4");
+  const std::string mixed = refusal(kMegatron + other);
+  EXPECT_NE(mixed.find("x.log:42"), std::string::npos) << mixed;
+  EXPECT_NE(mixed.find("tp"), std::string::npos) << mixed;
+  EXPECT_EQ(refusal(std::string(kMegatron) + kMegatron), "");
+  std::string growing = kMegatron;
+  growing.replace(growing.rfind("global batch size:  1024"), 24, "global batch size:  2048");
+  EXPECT_NE(refusal(growing).find("global_batch"), std::string::npos) << refusal(growing);
 }
 
 TEST(RunLog, OtherTextIsRefused) {
@@ -184,7 +302,14 @@ TEST(NcclTable, IsReadWithItsKindFromTheFactors) {
   EXPECT_EQ(reduce.samples.front().bytes, 1 << 25);
   EXPECT_EQ(parse_nccl_table(nccl_text(2, 150, 100, "sum", 1), "rs.txt").kind,
             CollectiveKind::reduce_scatter);
-  EXPECT_EQ(parse_nccl_table(nccl_text(2, 150, 100, "none", 1), "ag.txt").kind, CollectiveKind::all_gather);
+  // Tables of all_gather and alltoall look the same: the program, the file or the caller has to say.
+  const std::string none = nccl_text(2, 150, 100, "none", 1);
+  EXPECT_THROW(parse_nccl_table(none, "table.txt"), ConfigError);
+  EXPECT_EQ(parse_nccl_table(none, "all_gather.txt").kind, CollectiveKind::all_gather);
+  EXPECT_EQ(parse_nccl_table("# Collective test starting: all_gather_perf\n" + none, "t.txt").kind,
+            CollectiveKind::all_gather);
+  EXPECT_EQ(parse_nccl_table(none, "t.txt", CollectiveKind::all_gather).kind, CollectiveKind::all_gather);
+  EXPECT_THROW(parse_nccl_table("# Collective test starting: alltoall_perf\n" + none, "t.txt"), ConfigError);
   EXPECT_THROW(parse_nccl_table("algbw busbw\n", "empty.txt"), ConfigError);
 }
 

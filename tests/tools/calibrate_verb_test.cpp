@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.hpp"
+#include "core/parallel_plan.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 
@@ -50,6 +51,13 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   Json tried = Json::parse(read_text_file(list));
   ASSERT_GE(tried.at("plans").size(), 2U);
   ASSERT_LE(tried.at("plans").size(), 3U);
+  const auto plan_of = [&](std::size_t i) {
+    return parse_plan_key(tried.at("plans").at(i).at("plan_file").at("key").get<std::string>());
+  };
+  for (std::size_t i = 1; i < tried.at("plans").size(); ++i) {
+    const ParallelPlan a = plan_of(0), b = plan_of(i);
+    EXPECT_TRUE(a.tp != b.tp || a.pp != b.pp || a.zero_stage != b.zero_stage) << plan_key(b);
+  }
   EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);  // nothing measured yet
   for (auto& t : tried["plans"]) {
     EXPECT_TRUE(t.at("measured_step_s").is_null());
@@ -62,6 +70,103 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   const Json calibration = Json::parse(outcome.out).at("calibration");
   EXPECT_NEAR(calibration.at("error_before_percent"), 100 * (1 - 1 / 1.1), 1.0);
   EXPECT_LT(calibration.at("error_after_percent"), 4.0);
+}
+
+TEST(CalibrateVerb, ComparesPeaksOfLogs) {
+  const TempDir folder;
+  const std::string text =
+      call({"calibrate", "--example"}).out +
+      "[Rank 0] memory (MB) | allocated: 1.0 | max allocated: 40960.0 | reserved: 50000.0\n";
+  const std::string log = folder.write("train.log", text).string();
+  const auto outcome = call(with_question({"calibrate", "--log", log, "--json"}));
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const Json run = Json::parse(outcome.out).at("runs").at(0);
+  EXPECT_DOUBLE_EQ(run.at("measured_peak_GiB"), 40);
+  EXPECT_EQ(run.at("memory_kind"), "torch_allocated");
+  EXPECT_GT(run.at("predicted_peak_GiB"), 10.0);
+  EXPECT_NE(call(with_question({"calibrate", "--log", log})).out.find("peak GiB"), std::string::npos);
+}
+
+// A layout that ran out of memory has no time: it is told apart, and whether that was foreseen.
+TEST(CalibrateVerb, TakesTriesThatRanOutOfMemory) {
+  const TempDir folder;
+  const std::string list = (folder.path() / "shortlist.json").string();
+  ASSERT_EQ(call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--fix",
+                  "cp=1,oo=0,po=0,ao=0", "--shortlist", "2", "-o", list})
+                .code,
+            ExitCode::ok);
+  Json tried = Json::parse(read_text_file(list));
+  ASSERT_EQ(tried.at("plans").size(), 2U);
+  tried["plans"][0]["outcome"] = "oom";
+  folder.write("shortlist.json", tried.dump());
+  const auto alone = call({"calibrate", "--tried", list});
+  EXPECT_EQ(alone.code, ExitCode::bad_input);
+  EXPECT_NE(alone.out.find("ran out of memory, which was not foreseen"), std::string::npos) << alone.out;
+  tried["plans"][1]["measured_step_s"] = 10;
+  tried["plans"][1]["outcome"] = "ok";
+  folder.write("shortlist.json", tried.dump());
+  const auto outcome = call({"calibrate", "--tried", list, "--json"});
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const Json answer = Json::parse(outcome.out);
+  EXPECT_EQ(answer.at("runs").size(), 1U);
+  EXPECT_EQ(answer.at("out_of_memory").at(0).at("foreseen"), false);
+  // Both at once, or another word, cannot be.
+  tried["plans"][1]["outcome"] = "oom";
+  folder.write("shortlist.json", tried.dump());
+  EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);
+  tried["plans"][1]["outcome"] = "slow";
+  folder.write("shortlist.json", tried.dump());
+  EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);
+}
+
+// What a profile measured is where the fit starts from, and stays in the file; another device's is refused.
+TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
+  const TempDir folder;
+  const std::string profile =
+      folder
+          .write(
+              "profile.json",
+              R"({"schema": "sextant.profile/1", "machine": "NVIDIA A100-SXM4-80GB, cuBLASLt", "date": "2026-11-20",
+                     "works": {"state update n1000000000 bf16 fp32": {"mean_us": 25000, "median_us": 25000},
+                               "state norm n1000000000 bf16 fp32": {"mean_us": 8000, "median_us": 8000}}})")
+          .string();
+  const std::string file = (folder.path() / "c.json").string();
+  const auto outcome = call(with_question({"calibrate", "--profile", profile, "-o", file}));
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const Json kept = Json::parse(read_text_file(file));
+  EXPECT_EQ(kept.at("profiles").at(0), "NVIDIA A100-SXM4-80GB, cuBLASLt; 2026-11-20");
+  double value = 0, preset = 0;
+  for (const auto& c : kept.at("constants"))
+    if (c.at("key") == "memory_efficiency") value = c.at("value"), preset = c.at("preset");
+  // 25 bytes an element in 25 us a million is 1000 of 2039 GB/s: half of what the preset thinks can be reached.
+  EXPECT_LT(value, 0.75 * preset);
+  EXPECT_GT(value, 0.4);
+  EXPECT_GT(simulated(file), simulated(""));
+  // Runs beside it start from there.
+  const std::string log = folder.write("train.log", call({"calibrate", "--example"}).out).string();
+  const auto both = call(with_question({"calibrate", "--profile", profile, "--log", log, "--json"}));
+  ASSERT_EQ(both.code, ExitCode::ok) << both.err;
+  EXPECT_EQ(Json::parse(both.out).at("profiles").at(0).at("works"), 2);
+  const auto other = call({"calibrate", "--profile", profile, "--cluster", "8x8xh100"});
+  EXPECT_EQ(other.code, ExitCode::bad_input);
+  EXPECT_NE(other.err.find("A100-SXM4-80GB"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("H100"), std::string::npos) << other.err;
+}
+
+TEST(CalibrateVerb, SmallSizesInsideANodeAreNotEnough) {
+  const TempDir folder;
+  const std::string table = folder
+                                .write("all_reduce.txt",
+                                       "#  Rank  0 Group  0 Pid 1 on node0 device 0\n"
+                                       "#  Rank  1 Group  0 Pid 2 on node0 device 1\n"
+                                       "# size count type redop root time algbw busbw #wrong\n"
+                                       "1048576 262144 float sum -1 30.0 34.95 34.95 0 30.0 34.95 34.95 0\n")
+                                .string();
+  const auto outcome = call({"calibrate", "--nccl", table, "--cluster", "1x8xa100-80gb"});
+  EXPECT_EQ(outcome.code, ExitCode::bad_input);
+  EXPECT_NE(outcome.err.find("16 MiB"), std::string::npos) << outcome.err;
+  EXPECT_EQ(call({"calibrate", "--nccl", table + "=alltoall", "--cluster", "1x8xa100-80gb"}).code,
+            ExitCode::usage);
 }
 
 TEST(CalibrateVerb, SaysWhatIsMissing) {

@@ -1,0 +1,33 @@
+// What does a table of nccl-tests say? Sizes and times of one collective (common.cu of NVIDIA/nccl-tests), with the
+// ranks and nodes of its list. The collective is the one that its program, or the file, is named after; where neither
+// says, sums are told apart by their bus factors. Tables of all_gather and alltoall look the same: they have to say.
+// Ignores in-place times and the check's errors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/work.hpp"
+
+namespace sextant {
+
+struct NcclSample {
+  std::int64_t bytes = 0;  // as printed: of the whole vector
+  double time_s = 0;       // out of place
+};
+struct NcclTable {
+  std::string file;
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  int ranks = 0, nodes = 0;
+  std::vector<NcclSample> samples;
+};
+
+// `stated`: the collective, where the caller knows it. Throws ConfigError on text without sizes or ranks, on a
+// collective that no layout uses, and where the table does not say which it is.
+NcclTable parse_nccl_table(std::string_view text, const std::string& file,
+                           std::optional<CollectiveKind> stated = std::nullopt);
+
+}  // namespace sextant

@@ -1,0 +1,230 @@
+#include "planner/profile_priors.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "core/stack_spec.hpp"
+#include "core/topology.hpp"
+#include "cost_models/analytic.hpp"
+#include "planner/fit_problem.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr const char* kProfiledStack = "sextant";  // profiles are taken by our own runtime
+constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+// One kind of work against the model of its kind: what is nobody's fault is wider than for a whole step.
+constexpr double kWorkNoise = 0.1;
+// The preset speaks for a class of devices, the profile for this one: it may pull three times as far.
+constexpr double kWiden = 3;
+
+struct Sample {
+  Work work;
+  double seconds = 0;
+};
+
+// The first ranks of so many nodes, as many of each.
+std::optional<std::vector<int>> ranks_of(const GroupShape& g, const ClusterSpec& cluster) {
+  if (g.nodes < 1 || g.size % g.nodes != 0 || g.nodes > cluster.nodes) return std::nullopt;
+  const int each = g.size / g.nodes;
+  if (each > cluster.node.gpus) return std::nullopt;
+  std::vector<int> ranks;
+  for (int node = 0; node < g.nodes; ++node)
+    for (int r = 0; r < each; ++r) ranks.push_back(node * cluster.node.gpus + r);
+  return ranks;
+}
+
+bool tells(const Work& work, const ClusterSpec& cluster) {
+  if (const auto* w = std::get_if<BlockWork>(&work))
+    return w->kind != BlockKind::attention && w->kind != BlockKind::embedding;
+  if (const auto* w = std::get_if<CollectiveWork>(&work))
+    return w->bytes.v >= kLarge && w->group.size > 1 && ranks_of(w->group, cluster).has_value();
+  return !std::holds_alternative<TransferWork>(work);
+}
+
+struct Trial {
+  const std::vector<Sample>& samples;
+  const ClusterSpec& cluster;
+  const StackSpec& stack;
+  const CostConstants& constants;
+  const std::vector<Knob>& knobs;
+
+  // Logarithms of predicted times with the knobs at prior * exp(theta).
+  Eigen::VectorXd at(const Eigen::VectorXd& theta) const {
+    std::vector<Setting> settings;
+    for (std::size_t k = 0; k < knobs.size(); ++k)
+      settings.push_back({knobs[k].of, knobs[k].owner, knobs[k].key,
+                          knobs[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
+    ClusterSpec c = cluster;
+    StackSpec s = stack;
+    CostConstants moved = constants;
+    use_settings(settings, c.fabric);
+    use_settings(settings, s);
+    use_settings(settings, c.device.generation, moved);
+    const Topology topology(c);
+    const AnalyticCostModel model(c, s, moved);
+    Eigen::VectorXd out(static_cast<Eigen::Index>(samples.size()));
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      Work work = samples[i].work;
+      if (auto* w = std::get_if<CollectiveWork>(&work)) w->group = topology.group_of(*ranks_of(w->group, c));
+      out[static_cast<Eigen::Index>(i)] = std::log(std::max(model.price(work).duration.v, 1e-12));
+    }
+    return out;
+  }
+};
+
+std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
+                            const StackSpec& stack, CostConstants constants, const CalibrationRules& rules) {
+  const std::string& generation = cluster.device.generation;
+  // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
+  const double most = generation == "cpu" ? 20 : 1;
+  std::vector<Knob> out;
+  const auto add = [&](const char* key, double sigma) {
+    const auto same = [&](const Knob& k) { return k.key == key; };
+    if (std::none_of(out.begin(), out.end(), same))
+      out.push_back({KnobOf::device, generation, key, constant(constants, key), sigma, 0.02, most});
+  };
+  const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
+  constexpr double kRate = 0.15;  // of constants that whole runs do not move
+  bool across = false, blocks = false;
+  for (const Sample& s : samples) {
+    if (std::holds_alternative<BlockWork>(s.work)) blocks = true;
+    if (std::holds_alternative<CopyWork>(s.work)) add("host_copy_efficiency", kRate);
+    if (const auto* w = std::get_if<StateWork>(&s.work))
+      rule(w->host ? "host_update_efficiency" : "memory_efficiency");
+    if (const auto* w = std::get_if<CollectiveWork>(&s.work)) {
+      if (w->group.nodes > 1)
+        across = true;
+      else if (cluster.node.link != NodeLinkKind::nvswitch)
+        add("link_efficiency_mesh", kRate);
+      else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls)
+        add("link_efficiency_in_switch", kRate);
+      else
+        add("link_efficiency", kRate);
+    }
+  }
+  if (blocks) {
+    rule("gemm_efficiency"), rule("memory_efficiency");
+    const double host = setting_value(stack, "host_forward_per_layer_us");
+    out.push_back({KnobOf::stack, stack.name, "host_forward_per_layer_us", host,
+                   rules.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});
+  }
+  if (across) {
+    const FabricSpec& f = cluster.fabric;
+    const double hop = f.latency.v * 1e6;
+    out.push_back(
+        {KnobOf::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
+    out.push_back(
+        {KnobOf::fabric, f.name, "latency_us", hop, rules.rule("latency_us").sigma, hop / 10, hop * 10});
+  }
+  return out;
+}
+
+std::set<std::string> words(std::string_view text) {
+  std::set<std::string> out;
+  std::string word;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (!word.empty()) out.insert(word);
+    word.clear();
+  }
+  if (!word.empty()) out.insert(word);
+  return out;
+}
+
+// "80GB" among the words of a name.
+std::string memory_word(const std::set<std::string>& names) {
+  for (const std::string& w : names)
+    if (w.size() > 2 && w.ends_with("GB") && std::isdigit(static_cast<unsigned char>(w.front())) != 0)
+      return w;
+  return "";
+}
+
+}  // namespace
+
+bool taken_on(const WorkProfile& profile, const DeviceSpec& device) {
+  // Only the device's own name counts, not the libraries behind it.
+  const std::string own = profile.machine.substr(0, profile.machine.find(','));
+  const auto machine = words(own), preset = words(device.name);
+  const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");
+  if (device.generation == "cpu") return !own.empty() && !gpu;
+  const std::string model = device.name.substr(0, device.name.find('-'));
+  if (!machine.contains(*words(model).begin())) return false;
+  for (const char* form : {"PCIE", "NVL"})
+    if (machine.contains(form) != preset.contains(form)) return false;
+  const std::string has = memory_word(machine), needs = memory_word(preset);
+  return has.empty() || needs.empty() || has == needs;
+}
+
+ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, const ClusterSpec& cluster,
+                          const std::filesystem::path& preset_dir, const CalibrationRules& rules) {
+  const StackSpec stack = load_stack(kProfiledStack, preset_dir);
+  const CostConstants constants = load_cost_preset(cluster.device.generation, preset_dir / "cost").constants;
+  std::vector<Sample> samples;
+  for (const auto& [key, measured] : profile.works) {
+    const Work work = parse_work_key(key);
+    const double us = std::holds_alternative<CollectiveWork>(work) && measured.alone_us > 0
+                          ? measured.alone_us
+                          : measured.mean_us;
+    if (us > 0 && tells(work, cluster)) samples.push_back({work, us * 1e-6});
+  }
+  if (samples.empty())
+    throw ConfigError(Problem{file, "works", fmt::format("{} works", profile.works.size()),
+                              "at least one product, pass over memory, copy or exchange of 1 MiB that this "
+                              "cluster can run",
+                              "sextant profile --for plan.json -o profile.json"});
+  const std::vector<Knob> knobs = knobs_for(samples, cluster, stack, constants, rules);
+  const Trial trial{samples, cluster, stack, constants, knobs};
+  const auto n = static_cast<Eigen::Index>(knobs.size());
+  Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    measured[static_cast<Eigen::Index>(i)] = std::log(samples[i].seconds);
+
+  Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
+  for (Eigen::Index k = 0; k < n; ++k) {
+    const double sigma = kWiden * knobs[static_cast<std::size_t>(k)].sigma;
+    prior.covariance(k, k) = sigma * sigma;
+  }
+  ProfileFit out{.file = file,
+                 .machine = profile.machine,
+                 .date = profile.date,
+                 .works = static_cast<int>(samples.size())};
+  Eigen::VectorXd x = prior.mean, now = trial.at(x);
+  out.mape_before = mape(measured - now);
+  Posterior fit = prior;
+  constexpr int kIterations = 8;
+  constexpr double kStep = 0.02;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    Eigen::MatrixXd j(now.size(), n);
+    for (Eigen::Index k = 0; k < n; ++k) {
+      Eigen::VectorXd moved = x;
+      moved[k] += kStep;
+      j.col(k) = (trial.at(moved) - now) / kStep;
+    }
+    fit = update(prior, j, measured - now, x, Eigen::VectorXd::Ones(now.size()), kWorkNoise);
+    for (Eigen::Index k = 0; k < n; ++k) {
+      const Knob& knob = knobs[static_cast<std::size_t>(k)];
+      x[k] = std::clamp(fit.mean[k], std::log(knob.low / knob.prior), std::log(knob.high / knob.prior));
+    }
+    now = trial.at(x);
+  }
+  out.mape_after = mape(measured - now);
+  for (Eigen::Index k = 0; k < n; ++k) {
+    const Knob& knob = knobs[static_cast<std::size_t>(k)];
+    const KnobFit known{knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))};
+    if (known.sigma < 0.7 * kWiden * knob.sigma) out.constants.push_back(known);
+  }
+  return out;
+}
+
+}  // namespace sextant

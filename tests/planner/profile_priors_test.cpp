@@ -1,0 +1,101 @@
+// A profile made with moved constants must move them back, and only them; and only on its own device.
+#include "planner/profile_priors.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/cluster_files.hpp"
+#include "core/error.hpp"
+#include "core/topology.hpp"
+#include "core/work.hpp"
+#include "cost_models/analytic.hpp"
+#include "tests/support/measured.hpp"
+
+namespace sextant {
+namespace {
+
+class ProfilePriors : public testing::Test {
+ protected:
+  const std::filesystem::path presets_ = test::preset_dir();
+  const CalibrationRules rules_ = load_calibration_rules(presets_);
+  const ClusterSpec cluster_ = load_cluster("1x8xh100", presets_);
+  const CostConstants constants_ = load_cost_preset("hopper", presets_ / "cost").constants;
+
+  // Works of two models, priced as a machine with these constants would take.
+  WorkProfile profile(const CostConstants& truth) const {
+    const AnalyticCostModel model(cluster_, load_stack("sextant", presets_), truth);
+    WorkProfile out;
+    out.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0", out.date = "2026-11-20";
+    const auto add = [&](const Work& work) {
+      const double us = model.price(work).duration.v * 1e6;
+      out.works[work_key(work)] = {.mean_us = us, .median_us = us, .samples = 12};
+    };
+    for (const int hidden : {4096, 8192})
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        BlockWork w;
+        w.pass = pass, w.seq_q = w.seq_k = 4096, w.hidden = hidden, w.heads = w.kv_heads = hidden / 128;
+        w.head_dim = 128, w.ffn = 3 * hidden;
+        for (const BlockKind kind : {BlockKind::norm, BlockKind::qkv, BlockKind::attention, BlockKind::mlp}) {
+          w.kind = kind;
+          add(w);
+        }
+      }
+    add(StateWork{StateKind::update, 1'000'000'000, Dtype::bf16, Dtype::fp32, false});
+    add(StateWork{StateKind::norm, 1'000'000'000, Dtype::bf16, Dtype::fp32, false});
+    for (const int mib : {64, 256, 1024}) {
+      add(CopyWork{Bytes(std::int64_t{mib} << 20), CopyDirection::host_to_device});
+      add(CollectiveWork{CollectiveKind::all_gather, Bytes(std::int64_t{mib} << 20),
+                         Topology(cluster_).group_of(std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}), false});
+    }
+    return out;
+  }
+  double found(const ProfileFit& fit, const std::string& key) const {
+    for (const KnobFit& k : fit.constants)
+      if (k.knob.key == key) return k.value / k.knob.prior;
+    return 0;
+  }
+};
+
+TEST_F(ProfilePriors, FindTheConstantsThatMadeTheTimes) {
+  CostConstants truth = constants_;
+  truth.gemm_efficiency *= 0.85, truth.memory_efficiency *= 0.8, truth.link_efficiency *= 0.7;
+  truth.host_copy_efficiency *= 0.6;
+  const ProfileFit fit = profile_priors(profile(truth), "p.json", cluster_, presets_, rules_);
+  EXPECT_NEAR(found(fit, "gemm_efficiency"), 0.85, 0.03);
+  EXPECT_NEAR(found(fit, "memory_efficiency"), 0.8, 0.04);
+  EXPECT_NEAR(found(fit, "link_efficiency"), 0.7, 0.06);
+  EXPECT_NEAR(found(fit, "host_copy_efficiency"), 0.6, 0.07);
+  EXPECT_EQ(fit.works, 20);  // of 24: not the attention cores
+  EXPECT_LT(fit.mape_after, 4);
+  EXPECT_GT(fit.mape_before, 15);
+  for (const KnobFit& k : fit.constants) EXPECT_LT(k.sigma, 2.1 * k.knob.sigma) << k.knob.key;
+}
+
+TEST_F(ProfilePriors, LeaveAMachineAsItsPresetWhereItIs) {
+  const ProfileFit fit = profile_priors(profile(constants_), "p.json", cluster_, presets_, rules_);
+  EXPECT_LT(fit.mape_before, 0.01);
+  for (const KnobFit& k : fit.constants) EXPECT_NEAR(k.value / k.knob.prior, 1, 1e-3) << k.knob.key;
+}
+
+TEST_F(ProfilePriors, BelongToTheirDevice) {
+  const auto taken = [&](const char* machine, const char* device) {
+    WorkProfile p;
+    p.machine = machine;
+    return taken_on(p, load_device(device, presets_));
+  };
+  EXPECT_TRUE(taken("NVIDIA H100 80GB HBM3, cuBLASLt 13.0", "H100-SXM5-80GB"));
+  EXPECT_FALSE(taken("NVIDIA H100 80GB HBM3, cuBLASLt 13.0", "A100-SXM4-80GB"));
+  EXPECT_FALSE(taken("NVIDIA H100 PCIe, cuBLASLt 13.0", "H100-SXM5-80GB"));
+  EXPECT_TRUE(taken("NVIDIA H100 PCIe, cuBLASLt 13.0", "H100-PCIe-80GB"));
+  EXPECT_FALSE(taken("NVIDIA A100-SXM4-40GB, cuBLASLt 13.0", "A100-SXM4-80GB"));
+  EXPECT_TRUE(taken("NVIDIA H200, cuBLASLt 13.0", "H200-SXM5-141GB"));
+  EXPECT_FALSE(taken("NVIDIA H200, cuBLASLt 13.0", "H100-SXM5-80GB"));
+  EXPECT_FALSE(taken("NVIDIA GB200, cuBLASLt 13.0", "B200-SXM6-180GB"));
+  EXPECT_TRUE(taken("AMD EPYC 7742, 128 threads", "cpu"));
+  EXPECT_FALSE(taken("NVIDIA H200, cuBLASLt 13.0", "cpu"));
+  EXPECT_FALSE(taken("AMD EPYC 7742, 128 threads", "H100-SXM5-80GB"));
+  EXPECT_FALSE(taken("", "cpu"));
+  EXPECT_THROW(profile_priors(WorkProfile{}, "p.json", cluster_, presets_, rules_), ConfigError);
+}
+
+}  // namespace
+}  // namespace sextant
