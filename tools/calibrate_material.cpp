@@ -49,9 +49,9 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   }
   for (const std::string& note : apply_log(log, q.model, q.training, plan,
                                            {.plan = plan_known,
-                                            .seq_len = asked.seq_len > 0,
-                                            .global_batch = asked.global_batch > 0,
-                                            .gpus = q.cluster.gpus()}))
+                                           .seq_len = asked.seq_len > 0,
+                                           .global_batch = asked.global_batch > 0,
+                                           .gpus = q.cluster.gpus()}))
     notes.push_back(fmt::format("{}: {}", file, note));
   if (auto problems = validate(plan, q.model, q.training); !problems.empty()) {
     for (Problem& p : problems) p.file = file;
@@ -80,8 +80,8 @@ void read_tried(const std::string& file, const std::filesystem::path& presets, M
       continue;
     }
     const RunPrediction p = predict_resolved(std::move(run), {presets});
-    m.in_vain.push_back({key, p.memory_GiB.value_or(0), gib(f.cluster.device.memory),
-                         p.chance_of_overflow.value_or(0)});
+    m.in_vain.push_back(
+        {key, p.memory_GiB.value_or(0), gib(f.cluster.device.memory), p.chance_of_overflow.value_or(0)});
   }
 }
 
@@ -118,19 +118,20 @@ ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
                         const CalibrationRules& rules) {
   const WorkProfile profile = load_profile(file);
   std::vector<ClusterSpec> clusters;
-  if (!options.question.cluster.empty())
-    clusters.push_back(load_cluster(options.question.cluster, presets));
+  if (!options.question.cluster.empty()) clusters.push_back(load_cluster(options.question.cluster, presets));
   for (const MeasuredRun& m : runs) clusters.push_back(m.run.cluster);
   if (clusters.empty())
-    throw UsageError("--profile needs --cluster, or runs on its device\n  for example: --cluster 8x8xa100-80gb");
+    throw UsageError(
+        "--profile needs --cluster, or runs on its device\n  for example: --cluster 8x8xa100-80gb");
   std::set<std::string> devices;
   for (const ClusterSpec& cluster : clusters) {
     if (taken_on(profile, cluster.device)) return profile_priors(profile, file, cluster, presets, rules);
     devices.insert(cluster.device.name);
   }
-  throw ConfigError(Problem{file, "machine", profile.machine.empty() ? "(not stated)" : profile.machine,
-                            fmt::format("a profile of {}", fmt::join(devices, " or ")),
-                            "what one device reaches says nothing about another: profile the one of the runs"});
+  throw ConfigError(
+      Problem{file, "machine", profile.machine.empty() ? "(not stated)" : profile.machine,
+              fmt::format("a profile of {}", fmt::join(devices, " or ")),
+              "what one device reaches says nothing about another: profile the one of the runs"});
 }
 
 }  // namespace

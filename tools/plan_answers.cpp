@@ -92,6 +92,7 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   "of it {} of stage {}",
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
+  if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
   if (const auto text = goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind());
       !text.empty())
     a.say(text);

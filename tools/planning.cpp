@@ -81,6 +81,15 @@ nlohmann::ordered_json time_split_json(const TimeSplit& split) {
   return j;
 }
 
+std::string overflow_text(double chance) {
+  constexpr double kNoticed = 0.05, kTenth = 0.095;
+  if (chance < kNoticed) return "";
+  const auto odds = chance < kTenth ? fmt::format("1 in {:.0f}", 1 / chance)
+                    : chance > 0.95 ? std::string("more than 9 in 10")
+                                    : fmt::format("{:.0f} in 10", 10 * chance);
+  return "chance of running out of memory: " + odds;
+}
+
 nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Prediction& p) {
   return {{"key", plan_key(plan)},
           {"plan", nlohmann::json(plan)},

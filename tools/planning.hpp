@@ -58,6 +58,9 @@ PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, cons
 nlohmann::ordered_json time_split_json(const TimeSplit&);
 nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 
+// "chance of running out of memory: 3 in 10"; empty where it is below 1 in 20.
+std::string overflow_text(double chance);
+
 // "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch": what was asked.
 nlohmann::ordered_json question_json(const Question&);
 // "space", "fates", "examples", "exact", "stopped", "best_bound_s", "search_time_s": what became of the layouts.

@@ -208,6 +208,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    if (const auto text = overflow_text(p.chance_of_overflow); !rejection && !text.empty()) paragraph(text);
     if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())
       paragraph(text);
     if (!options.output.empty()) out << "written: " << options.output << '\n';

@@ -369,5 +369,18 @@ TEST(Simulate, WritesATraceAndSaysWhatDoesNotFit) {
   EXPECT_EQ(call(small("simulate")).code, ExitCode::usage);
 }
 
+// The best of a nearly full device says how likely it runs out; one with room says nothing of it.
+TEST(Plan, AChanceOfRunningOutIsPrinted) {
+  const std::vector<std::string> full = {"--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
+  const auto said = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), full.begin(), full.end());
+    return call(arguments).out.find("chance of running out of memory: ") != std::string::npos;
+  };
+  EXPECT_TRUE(said({"simulate", "--plan", "tp1.pp1.dp64.z2.mbs2.b400M"}));
+  EXPECT_FALSE(said({"simulate", "--plan", "tp1.pp1.dp64.z2.mbs1.b400M"}));
+  EXPECT_TRUE(said({"plan"}));
+  EXPECT_FALSE(said({"plan", "--fix", "mbs=1,oo=0,ao=0"}));
+}
+
 }  // namespace
 }  // namespace sextant
