@@ -105,7 +105,8 @@ class Filling {
                                    printed, at_once));
       return fit.front();
     }
-    problems_.push_back({log_.file, "global_batch", fmt::format("about {} (printed with three digits)", printed),
+    problems_.push_back({log_.file, "global_batch",
+                         fmt::format("about {} (printed with three digits)", printed),
                          fmt::format("a batch that is a multiple of micro_batch * dp = {}", at_once),
                          "state it: --global-batch"});
     return std::nullopt;

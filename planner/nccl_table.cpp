@@ -15,10 +15,9 @@ namespace sextant {
 namespace {
 
 // Programs of nccl-tests; the first three are what training layouts use. Longer names first where one holds another.
-constexpr std::array<std::string_view, 10> kPrograms = {"all_reduce", "all_gather", "reduce_scatter",
-                                                        "alltoall",   "sendrecv",   "broadcast",
-                                                        "hypercube",  "gather",     "scatter",
-                                                        "reduce"};
+constexpr std::array<std::string_view, 10> kPrograms = {
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv",
+    "broadcast",  "hypercube",  "gather",         "scatter",  "reduce"};
 constexpr std::size_t kUsed = 3;
 
 // "# Collective test starting: all_gather_perf" or a command line; then the file's own name.
