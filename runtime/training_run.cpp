@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -34,38 +35,41 @@ struct Shared {
   std::mutex mutex;
   RunResult result;
   std::unique_ptr<Watchdog> watchdog;
+  std::atomic<bool> all_throw{false};  // what ends this rank ends the others too, without being told
 };
 
-// Only rank 0 knows whether the run may begin, and all must end if not.
-void claim(const TrainingRun& run, Communicator& world) {
-  if (!run.claim) return;
-  double refused = 0;
+// What one rank cannot do, none goes on without: it throws its own reason, and the others that it has one.
+template <class Act>
+void together(const TrainingRun& run, Communicator& world, Shared& shared, const Act& act) {
   std::exception_ptr why;
-  if (world.rank() == 0) {
-    try {
-      run.claim();
-    } catch (...) {
-      why = std::current_exception(), refused = 1;
-    }
+  try {
+    act();
+  } catch (...) {
+    why = std::current_exception();
   }
-  world.all_reduce(&refused, &refused, 1, Dtype::fp64, Reduction::sum, {});
+  double unable = why ? world.rank() : -1;
+  world.all_reduce(&unable, &unable, 1, Dtype::fp64, Reduction::max, {});
+  if (unable < 0) return;
+  shared.all_throw = true;
   if (why) std::rethrow_exception(why);
-  if (refused == 0) return;
-  if (!run.mpi) throw Aborted("rank 0 refuses to begin");
-  throw ConfigError(Problem{"-o", "", "", "", "rank 0 refuses to begin, and says why"});
+  if (!run.mpi) throw Aborted(fmt::format("rank {:g} cannot begin", unable));
+  throw ConfigError(
+      Problem{"", fmt::format("rank {:g}", unable), "a reason not to begin", "none", "it says which"});
 }
 
 // Processes of one MPI job may have been given different plans; they would wait for each other until the deadline.
-void agree(const std::string& job, Communicator& world) {
+void agree(const std::string& job, Communicator& world, Shared& shared) {
   const std::string mine = digest(job);
   std::string all(mine.size() * static_cast<std::size_t>(world.size()), '\0');
   const std::vector<std::int64_t> bytes(static_cast<std::size_t>(world.size()),
                                         static_cast<std::int64_t>(mine.size()));
   world.all_gather(mine.data(), all.data(), bytes, {});
   for (int rank = 1; rank < world.size(); ++rank)
-    if (all.compare(static_cast<std::size_t>(rank) * mine.size(), mine.size(), all, 0, mine.size()) != 0)
+    if (all.compare(static_cast<std::size_t>(rank) * mine.size(), mine.size(), all, 0, mine.size()) != 0) {
+      shared.all_throw = true;
       throw ConfigError(Problem{"", "the job", fmt::format("rank {} with a plan or options of its own", rank),
                                 "what rank 0 has", "start every rank with the same command and files"});
+    }
 }
 
 void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64_t step) {
@@ -84,8 +88,11 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::nothing);
   };
   wait([&] {
-    if (run.mpi) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world);
-    claim(run, world);
+    if (run.mpi) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world, shared);
+    // Only rank 0 knows whether the run may begin.
+    together(run, world, shared, [&] {
+      if (run.claim && world.rank() == 0) run.claim();
+    });
   });
   CpuDeviceOptions device_options = run.device;
   device_options.on_error = [&](const std::string& what) { world.abort(what); };
@@ -100,18 +107,29 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
                       std::move(options));
   std::optional<CheckpointSaver> saver;
   if (run.cuda) trainer.rehearse();
-  if (run.resume) {
-    restore(trainer.state(), *device, *run.resume);
-    trainer.resume(run.resume->manifest().clock);
-  } else {
-    trainer.initialise(run.weights);
+  std::exception_ptr unable;
+  try {
+    if (run.resume) {
+      restore(trainer.state(), *device, *run.resume);
+      trainer.resume(run.resume->manifest().clock);
+    } else {
+      trainer.initialise(run.weights);
+    }
+    if (run.save)
+      saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
+                    run.resume ? std::optional(trainer.clock().step) : std::nullopt);
+    if (run.on_start) run.on_start(trainer, world.rank());
+  } catch (...) {  // damage that only this rank has met
+    unable = std::current_exception();
   }
-  if (run.save)
-    saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
-                  run.resume ? std::optional(trainer.clock().step) : std::nullopt);
-  if (run.on_start) run.on_start(trainer, world.rank());
-  wait([&] { trainer.barrier(); });
-  if (run.begin && world.rank() == 0) run.begin();
+  wait([&] {
+    together(run, world, shared, [&] {
+      if (unable) std::rethrow_exception(unable);
+    });
+    together(run, world, shared, [&] {
+      if (run.begin && world.rank() == 0) run.begin();
+    });
+  });
   Spans spans(run.graph.ops.size());
   for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {
     std::array<double, CheckpointSaver::kVotes> votes{};
@@ -133,12 +151,14 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
       ++shared.result.steps;
       if (run.on_step) run.on_step(*report, trainer);
     }
-    if (skipped >= run.max_skipped)
+    if (skipped >= run.max_skipped) {
+      shared.all_throw = true;
       throw BackendError(
           fmt::format("step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
                       "are as they were "
                       "before the first of them; try a lower --lr, a longer --warmup, or other data",
                       report->step, report->loss, report->gradient_norm, skipped));
+    }
     if (run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps))
       evaluate(run, trainer, world.rank(), s);
   }
@@ -179,6 +199,23 @@ std::unique_ptr<Communicator> start_mpi(const TrainingRun& run) {
           limit.v));
   });
   return make_mpi_world();
+}
+
+// What one process meets in the middle of a run would be waited for by the others, and its reason die with MPI: it is told
+// to them and to the user before anything is taken down.
+void train_process(const TrainingRun& run, Communicator& world, Shared& shared) {
+  try {
+    train_rank(run, world, shared);
+  } catch (const Aborted&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (!shared.all_throw) {
+      const std::string why = fmt::format("rank {}: {}", world.rank(), error.what());
+      world.abort(why);
+      if (run.on_late) run.on_late(why);
+    }
+    throw;
+  }
 }
 
 // Processes see their own ranks only. Who is waited for tells more than who waits.
@@ -233,7 +270,7 @@ RunResult train(const TrainingRun& run) {
     shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);
   }
   if (run.mpi)
-    train_rank(run, *world.front(), shared);
+    train_process(run, *world.front(), shared);
   else
     run_ranks(world, [&](Communicator& communicator) { train_rank(run, communicator, shared); });
 

@@ -47,7 +47,9 @@ struct TrainingRun {
   // Predicted durations by WorkId: deadlines of the watchdog. Empty: no watchdog.
   std::vector<Seconds> expected = {};
   Seconds deadline_floor{60};
-  std::function<void(const std::string& report)> on_late = {};  // after everything has been told to end
+  // What ends the run in the middle of things, after everything has been told to end: a late rank; under MPI also what only
+  // this process has met.
+  std::function<void(const std::string& report)> on_late = {};
 
   const std::atomic<bool>* stop = nullptr;  // ends the run after a step, on all ranks together
   std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each step

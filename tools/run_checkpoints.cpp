@@ -149,13 +149,28 @@ void RunFolder::begin() {
 void RunFolder::add_step(const std::string& line, Seconds step) {
   if (step.v > 0) step_ = step;
   if (steps_fd_ < 0) return;
-  const std::string whole = line + '\n';
-  if (::write(steps_fd_, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size()))
-    throw BackendError("steps.jsonl: writing failed (disk full?)");
+  const std::lock_guard lock(steps_mutex_);
+  const bool waited = !unwritten_.empty();
+  unwritten_ += line + '\n';
+  if (!write_steps() && !waited)
+    std::cerr << fmt::format("sextant run: steps.jsonl: {}; its lines are kept, and training goes on\n",
+                             std::strerror(errno));
 }
 
-void RunFolder::sync() const {
-  if (steps_fd_ >= 0 && ::fsync(steps_fd_) != 0)
+bool RunFolder::write_steps() {
+  while (!unwritten_.empty()) {  // a disk that fills up takes a part first
+    const ssize_t written = ::write(steps_fd_, unwritten_.data(), unwritten_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    unwritten_.erase(0, static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+void RunFolder::sync() {
+  if (steps_fd_ < 0) return;
+  const std::lock_guard lock(steps_mutex_);
+  if (!write_steps() || ::fsync(steps_fd_) != 0)
     throw BackendError(fmt::format("steps.jsonl: {}", std::strerror(errno)));
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -48,8 +49,10 @@ class RunFolder {
   // run that goes on finds it in checkpoint()->manifest().data.
   void keep_data(std::function<std::string(std::int64_t step)> data) { save_.data = std::move(data); }
 
-  // A line of steps.jsonl, of a step that took so long; of MPI ranks only the first has any.
+  // A line of steps.jsonl, of a step that took so long; of MPI ranks only the first has any. What a full disk refuses is
+  // kept for later; sync() throws when it cannot be written still.
   void add_step(const std::string& line, Seconds step = {});
+  void sync();
   // Why the run was to end before its last step; empty when it was not these.
   std::string end_reason() const { return reason_; }
   bool saves() const { return !folder_.empty() && !flags_.no_save; }
@@ -57,7 +60,7 @@ class RunFolder {
  private:
   void begin();
   bool time_to_stop();
-  void sync() const;
+  bool write_steps();  // whether all lines are written; steps_mutex_ is held
 
   std::filesystem::path folder_;
   CheckpointFlags flags_;
@@ -69,6 +72,8 @@ class RunFolder {
   std::string reason_;
   Seconds step_;  // how long the last one took
   int steps_fd_ = -1;
+  std::mutex steps_mutex_;  // saves write lines too, before they commit
+  std::string unwritten_;   // lines of steps.jsonl
 };
 
 // Options that were not given are those of the run that goes on.

@@ -194,6 +194,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
       result.stopped && folder.end_reason().empty() && (interrupt.signal() == SIGINT || !folder.saves());
   const ExitCode code = interrupted ? ExitCode::interrupted : ExitCode::ok;
   if (!result.first_rank) return code;
+  folder.sync();
   if (result.steps == 0) {
     if (session.common.json)
       print_json(

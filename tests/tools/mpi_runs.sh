@@ -29,6 +29,17 @@ code=$?
 grep -q 'expected 3 ranks' out || fail "a plan for 2 ranks on 3: no word of it"
 [[ ! -e three/steps.jsonl ]] || fail "a refused run leaves a file of steps"
 
+# Damage that one rank alone meets: its word, and the end of all.
+cp -r ran damaged
+extents=$(echo damaged/checkpoints/*/rank-00001.safetensors)
+at=$(($(stat -c %s "$extents") - 100))
+byte=$(od -An -tu1 -j $at -N 1 "$extents")
+printf "\\x$(printf %02x $(((byte + 1) % 256)))" | dd of="$extents" bs=1 seek=$at conv=notrunc status=none
+timeout 60 "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 4 -o damaged --resume >out 2>&1
+code=$?
+[[ $code -eq 3 ]] || fail "an extent of rank 1 damaged: exit $code, expected 3"
+grep -q 'rank-00001.safetensors' out || fail "an extent of rank 1 damaged: no word of the file"
+
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
   --plan tp2.mbs2 -o other.json >/dev/null || fail "no other plan"
 timeout 60 "$mpiexec" -n 1 "$sextant" run two.json --comm mpi --steps 2 -o mixed \
