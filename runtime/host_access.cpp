@@ -2,10 +2,8 @@
 
 #include <vector>
 
-#include <oneapi/tbb/blocked_range.h>
-#include <oneapi/tbb/parallel_for.h>
-
 #include "kernels/cpu/cpu_kernels.hpp"
+#include "kernels/parallel.hpp"
 
 namespace sextant {
 namespace {
@@ -28,10 +26,9 @@ TensorView flat(const TensorView& x) { return {x.data, x.dtype, 1, x.elements()}
 
 // Both flat; a model's weights are converted by all cores.
 void convert(const TensorView& from, const TensorView& to) {
-  tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, to.cols, 1 << 18), [&](const auto& part) {
-    const std::int64_t n = part.end() - part.begin();
-    cpu_kernels().cast(
-        {.source = from.column_range(part.begin(), n), .destination = to.column_range(part.begin(), n)});
+  parallel_for(to.cols, 1 << 18, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t n = end - begin;
+    cpu_kernels().cast({.source = from.column_range(begin, n), .destination = to.column_range(begin, n)});
   });
 }
 

@@ -5,8 +5,7 @@
 #include <numbers>
 #include <string_view>
 
-#include <oneapi/tbb/blocked_range.h>
-#include <oneapi/tbb/parallel_for.h>
+#include "kernels/parallel.hpp"
 
 namespace sextant {
 namespace {
@@ -106,8 +105,8 @@ WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
     const bool copy = tied && s.name == parameter_name(ParameterKind::head, 0);
     const std::uint64_t key = hash_of(copy ? parameter_name(ParameterKind::embedding, 0) : s.name, seed);
     // An element depends on nothing but its place, so any number of threads gives the same.
-    tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, s.real_rows(), 256), [&](const auto& rows) {
-      for (std::int64_t r = rows.begin(); r != rows.end(); ++r)
+    parallel_for(s.real_rows(), 256, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r != end; ++r)
         for (std::int64_t c = 0; c < s.cols; ++c)
           values[static_cast<std::size_t>(r * s.cols + c)] =
               deviation *

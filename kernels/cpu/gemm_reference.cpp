@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-#include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
 #include "kernels/cpu/tile_product.hpp"
+#include "kernels/parallel.hpp"
 
 namespace sextant::cpu {
 namespace {
@@ -92,7 +92,11 @@ void run(const GemmArgs& g) {
   if (g.threads <= 1) {
     for (std::int64_t b = 0; b < blocks; ++b) row_block(b);
   } else {
-    tbb::task_arena(g.threads).execute([&] { tbb::parallel_for(std::int64_t{0}, blocks, row_block); });
+    tbb::task_arena(g.threads).execute([&] {
+      parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t b = begin; b < end; ++b) row_block(b);
+      });
+    });
   }
 }
 
