@@ -164,9 +164,8 @@ Watchdog::Position Watchdog::position(const Rank& rank) const {
 // Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the
 // rest; when it is a collective, whoever has not even started it.
 std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
-  std::string noticed =
-      fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", late_rank,
-                  op_name(graph_, late), late, elapsed.v, deadline(late).v);
+  std::string noticed = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", late_rank,
+                                    op_name(graph_, late), late, elapsed.v, deadline(late).v);
   OpId first = late;
   for (const Rank& rank : ranks_)
     if (const auto p = position(rank); rank.device && !p.finished) first = std::min(first, p.op);

@@ -13,10 +13,10 @@
 #include "core/csv.hpp"
 #include "core/file_io.hpp"
 #include "planner/calibration_doubt.hpp"
-#include "planner/collective_score.hpp"
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
 #include "tools/table.hpp"
+#include "tools/validate_collectives.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
@@ -252,78 +252,6 @@ void check_unique(const std::vector<RunRow>& rows) {
   if (!problems.empty()) throw ConfigError(std::move(problems));
 }
 
-Json to_json(const std::vector<CollectiveScore>& scores) {
-  Json out = Json::array();
-  for (const CollectiveScore& s : scores) {
-    const auto part = [&](int size) {
-      return Json{{"rows", s.rows[size]},
-                  {"mean_absolute_error_percent", s.mape[size]},
-                  {"worst_error_percent", s.worst[size]},
-                  {"inside_bar", s.inside[size]}};
-    };
-    out.push_back({{"source", s.source},
-                   {"gpu", s.gpu},
-                   {"large", part(0)},
-                   {"small", part(1)},
-                   {"set_aside", s.set_aside}});
-  }
-  return {{"collectives", out}};
-}
-
-// A table of collectives instead of runs.
-ExitCode run_collectives(Session& session, const ValidateOptions& options) {
-  const auto rows = predict_collectives(options.collectives, session.presets());
-  const auto scores = score_collectives(rows);
-  const CollectiveScore& all = scores.back();
-  if (session.common.json) {
-    print_json(session, "validate", to_json(scores));
-  } else {
-    int aside[3] = {0, 0, 0};
-    for (const CollectiveRow& r : rows)
-      if (r.use != CollectiveRowUse::scored) ++aside[static_cast<int>(r.use) - 1];
-    session.terminal.out << fmt::format(
-        "{} rows; set aside: {} of hardware not stated, {} whose own runs spread by more than 15 % either "
-        "way, {} that "
-        "another row contradicts\n\n",
-        rows.size(), aside[0], aside[1], aside[2]);
-    Table table({{"source", Align::left},
-                 {"device", Align::left},
-                 {"ranks", Align::right, 3},
-                 {">= 64 MiB", Align::right},
-                 {"error %", Align::right},
-                 {"worst %", Align::right, 1},
-                 {"within 5 %", Align::right, 2},
-                 {"smaller", Align::right},
-                 {"error %", Align::right},
-                 {"worst %", Align::right, 1},
-                 {"within 15 %", Align::right, 2},
-                 {"set aside", Align::right, 3}});
-    for (const CollectiveScore& s : scores) {
-      std::vector<std::string> cells = {s.source, s.gpu,
-                                        s.ranks_low == 0 ? ""
-                                        : s.ranks_low < s.ranks_high
-                                            ? fmt::format("{} to {}", s.ranks_low, s.ranks_high)
-                                            : fmt::format("{}", s.ranks_low)};
-      for (int size : {0, 1}) {
-        const bool any = s.rows[size] > 0;
-        cells.push_back(any ? fmt::format("{}", s.rows[size]) : "");
-        cells.push_back(shown(any, s.mape[size], "{:.1f}"));
-        cells.push_back(shown(any, s.worst[size], "{:+.1f}"));
-        cells.push_back(any ? fmt::format("{} of {}", s.inside[size], s.rows[size]) : "");
-      }
-      cells.push_back(fmt::format("{}", s.set_aside));
-      table.add_row(std::move(cells));
-    }
-    table.emphasize_last_row();
-    session.terminal.out << table.render(session.terminal, session.common.wide);
-  }
-  const double worst = std::max(all.mape[0], all.mape[1]);
-  if (options.max_error <= 0 || worst <= options.max_error) return ExitCode::ok;
-  session.terminal.err << fmt::format("collectives: mean error {:.1f} %, tolerated {:g} %\n", worst,
-                                      options.max_error);
-  return ExitCode::outside_tolerance;
-}
-
 // Intervals from what the calibration still leaves open; a run that it says little about is told so.
 void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>& predictions,
                     const CalibrationFile& file, const FrameworkMap& map,
@@ -346,7 +274,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   if (!options.collectives.empty()) {
     if (!options.files.empty())
       throw UsageError("--collectives takes its own table: give runs in a second command");
-    return run_collectives(session, options);
+    return validate_collectives(session, options.collectives, options.max_error);
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
