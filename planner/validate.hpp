@@ -64,9 +64,10 @@ struct SourceScore {
   std::string source;
   int rows = 0, unpredicted = 0;  // with a measured time; of those, not predicted
   double mape = 0, median = 0, bias = 0, p90 = 0;
-  int groups = 0;                                   // of at least four measured layouts
-  double kendall_tau = 0;                           // mean over groups
-  double regret_1 = 0, regret_2 = 0, regret_3 = 0;  // best measured of the k best predicted, mean, percent
+  int groups = 0;          // of at least four measured layouts
+  double kendall_tau = 0;  // mean over groups
+  double regret_1 = 0, regret_2 = 0,
+         regret_3 = 0;  // best measured of the k best predicted to fit, mean, percent
   int oom_true = 0, oom_false = 0, oom_missed = 0;  // predicted and real, predicted only, real only
   int memory_rows = 0;
   double memory_mape = 0;

@@ -25,15 +25,21 @@ double quantile(std::vector<double> v, double q) {
 // Seconds per sequence: groups may mix batches.
 struct Layout {
   double predicted = 0, measured = 0;
+  bool offered = true;  // predicted to fit: the planner names no other
 };
 
-// How much slower than the best is the best measured of the k layouts predicted to be fastest? Percent.
+// How much slower than the best of the group is the best measured of the k layouts that the planner would offer first?
+// Percent. A group of which none is predicted to fit is ranked as a whole.
 double regret(std::vector<Layout> group, std::size_t k) {
-  std::stable_sort(group.begin(), group.end(),
+  const auto offered = [](const Layout& l) { return l.offered; };
+  const bool any = std::any_of(group.begin(), group.end(), offered);
+  const auto last = any ? std::stable_partition(group.begin(), group.end(), offered) : group.end();
+  const auto candidates = static_cast<std::size_t>(last - group.begin());
+  std::stable_sort(group.begin(), last,
                    [](const Layout& a, const Layout& b) { return a.predicted < b.predicted; });
   const auto faster = [](const Layout& a, const Layout& b) { return a.measured < b.measured; };
   const double best = std::min_element(group.begin(), group.end(), faster)->measured;
-  const auto end = group.begin() + static_cast<std::ptrdiff_t>(std::min(k, group.size()));
+  const auto end = group.begin() + static_cast<std::ptrdiff_t>(std::min(k, candidates));
   return 100 * (std::min_element(group.begin(), end, faster)->measured / best - 1);
 }
 
@@ -76,7 +82,7 @@ void add(const RunRow& row, const RunPrediction& p, SourceScore& s, Samples& sam
   s.covered += p.step_lower_s && p.step_upper_s && *p.step_lower_s <= measured && measured <= *p.step_upper_s;
   if (!row.group_id.empty())
     samples.groups[row.group_id].push_back(
-        {*p.step_s / row.training.global_batch, measured / row.training.global_batch});
+        {*p.step_s / row.training.global_batch, measured / row.training.global_batch, p.fits.value_or(true)});
 }
 
 }  // namespace

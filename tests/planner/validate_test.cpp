@@ -50,6 +50,24 @@ TEST(Score, ErrorsAndRegret) {
   EXPECT_EQ(s.covered, 2);
 }
 
+// The planner offers only what it predicts to fit: a false alarm about the measured best costs what it costs. Where no
+// layout is predicted to fit, the group is ranked as it stands.
+TEST(Score, RegretIsOfLayoutsThatTheModelSaysFit) {
+  const std::vector<RunRow> rows = {measured("g", 10), measured("g", 11), measured("g", 12),
+                                    measured("g", 13)};
+  const auto regret = [&](bool first_fits, bool others_fit) {
+    const std::vector<RunPrediction> p = {predicted(10, first_fits), predicted(13, others_fit),
+                                          predicted(11, others_fit), predicted(12, others_fit)};
+    const SourceScore s = score_runs(rows, p).at(0);
+    return std::pair(s.regret_1, s.regret_3);
+  };
+  EXPECT_EQ(regret(true, true), std::pair(0.0, 0.0));
+  EXPECT_EQ(regret(false, false), std::pair(0.0, 0.0));
+  const auto [first, third] = regret(false, true);
+  EXPECT_NEAR(first, 20, 1e-9);
+  EXPECT_NEAR(third, 10, 1e-9);
+}
+
 TEST(Score, OutOfMemory) {
   const std::vector<RunRow> rows = {measured("", 1), measured("", 1), measured("", 0, true),
                                     measured("", 0, true)};
