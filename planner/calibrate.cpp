@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "planner/fit_problem.hpp"
 
@@ -30,9 +31,11 @@ Eigen::VectorXd left_out(const Eigen::VectorXd& residual, const Eigen::MatrixXd&
 }  // namespace
 
 Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::path& preset_dir,
-                      const CalibrationRules& rules, std::span<const Knob> knobs) {
+                      const CalibrationRules& rules, std::span<const Knob> knobs, FitOf fit_of,
+                      std::vector<Setting> base) {
   constexpr int kIterations = 2;
-  const FitProblem p{runs, knobs, preset_dir};
+  const double noise = fit_of == FitOf::presets ? rules.noise : rules.own_noise;
+  const FitProblem p{runs, knobs, preset_dir, std::move(base)};
   Calibration out;
   out.rows = static_cast<int>(runs.size());
   if (runs.empty() || knobs.empty()) return out;
@@ -48,13 +51,13 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   Eigen::MatrixXd j;
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     j = p.jacobian(x, now);
-    fit = update(prior, j, measured - now, x, even, rules.noise);
+    fit = update(prior, j, measured - now, x, even, noise);
     x = p.clamped(fit.mean);
     now = p.log_time(x);
   }
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
-  out.mape_left_out = mape(left_out(measured - now, j, fit, rules.noise));
+  out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
   for (Eigen::Index k = 0; k < n; ++k) {
     const Knob& knob = knobs[static_cast<std::size_t>(k)];
     out.constants.push_back({knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))});

@@ -31,8 +31,10 @@ struct Calibration {
 };
 
 // One run is enough to move the machine's time factor; five move a stack's and a fabric's constants too.
+// `base` stands in the place of the presets, where they are not what the knobs' priors were read from.
 Calibration calibrate(std::span<const MeasuredRun>, const std::filesystem::path& preset_dir,
-                      const CalibrationRules&, std::span<const Knob>);
+                      const CalibrationRules&, std::span<const Knob>, FitOf = FitOf::own_runs,
+                      std::vector<Setting> base = {});
 
 std::vector<Setting> settings_of(const Calibration&);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "planner/validate.hpp"
 
@@ -11,12 +12,14 @@ namespace {
 
 // Derivatives of the logarithm of the step to those of the constants; zero for constants of other owners.
 std::vector<double> sensitivity(const ResolvedRun& run, const CalibrationFile& file,
-                                const std::filesystem::path& presets) {
+                                const std::filesystem::path& presets, std::span<const Setting> base) {
   constexpr double kStep = 0.05;
   std::vector<double> out(file.constants.size(), 0.0);
   std::vector<Setting> settings = file.settings();
   const auto log_step = [&](const std::vector<Setting>& at) {
-    const CalibratedPresets trial(presets, at);
+    std::vector<Setting> all(base.begin(), base.end());
+    all.insert(all.end(), at.begin(), at.end());
+    const CalibratedPresets trial(presets, std::move(all));
     const auto step = predict_step(run, trial.options());
     return step ? std::log(step->v) : 0.0;
   };
@@ -38,11 +41,12 @@ std::vector<double> sensitivity(const ResolvedRun& run, const CalibrationFile& f
 // Source: propagation of the covariance to first order; 1.645 standard deviations hold 90 % of a normal error, whose mean
 // absolute value is 0.798 of one.
 CalibratedDoubt calibrated_doubt(const ResolvedRun& run, const CalibrationFile& file,
-                                 const std::filesystem::path& preset_dir, double published) {
+                                 const std::filesystem::path& preset_dir, double published,
+                                 std::span<const Setting> base) {
   const std::size_t n = file.constants.size();
   CalibratedDoubt out{published, 0};
   if (n == 0 || file.covariance.size() != n * n) return out;
-  const std::vector<double> g = sensitivity(run, file, preset_dir);
+  const std::vector<double> g = sensitivity(run, file, preset_dir, base);
   double after = 0, before = 0;
   for (std::size_t r = 0; r < n; ++r) {
     before += g[r] * g[r] * file.constants[r].preset_sigma * file.constants[r].preset_sigma;
@@ -51,9 +55,14 @@ CalibratedDoubt calibrated_doubt(const ResolvedRun& run, const CalibrationFile& 
   if (!(before > 0)) return out;
   after = std::max(after, 0.0);
   out.known = std::clamp(1 - after / before, 0.0, 1.0);
-  constexpr double kLeast = 0.02;  // repeats of one run differ by as much
-  const double noise = std::max(kLeast, 0.01 * file.error_left_out_percent / 0.798);
-  const double fitted = std::expm1(1.645 * std::sqrt(noise * noise + after));
+  // What the model is off by beside its constants: the published scatter counts as many runs as a few of one's own,
+  // which alone would often agree by chance (conjugate estimate of a variance).
+  constexpr double kPublishedRuns = 5;
+  const double own = 0.01 * file.error_left_out_percent / 0.798, of_published = std::log1p(published) / 1.645;
+  const auto runs = static_cast<double>(file.runs.size());
+  const double variance =
+      (runs * own * own + kPublishedRuns * of_published * of_published) / (runs + kPublishedRuns);
+  const double fitted = std::expm1(1.645 * std::sqrt(variance + after));
   out.half_width = out.known * fitted + (1 - out.known) * std::max(published, fitted);
   return out;
 }

@@ -16,8 +16,9 @@ struct CalibratedDoubt {
   bool far() const { return known < 0.5; }
 };
 
-// `published`: half width without a calibration. A file without covariance knows nothing.
+// `published`: half width without a calibration. A file without covariance knows nothing. `base` as in calibrate().
 CalibratedDoubt calibrated_doubt(const ResolvedRun&, const CalibrationFile&,
-                                 const std::filesystem::path& preset_dir, double published);
+                                 const std::filesystem::path& preset_dir, double published,
+                                 std::span<const Setting> base = {});
 
 }  // namespace sextant

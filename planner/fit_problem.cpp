@@ -9,7 +9,7 @@
 namespace sextant {
 
 std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
-  std::vector<Setting> out;
+  std::vector<Setting> out = base;
   for (std::size_t i = 0; i < knobs.size(); ++i)
     for (Setting& s : settings_of(knobs[i], knobs[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])))
       out.push_back(std::move(s));

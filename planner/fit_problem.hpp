@@ -16,6 +16,7 @@ struct FitProblem {
   std::span<const MeasuredRun> runs;
   std::span<const Knob> knobs;
   const std::filesystem::path& presets;
+  std::vector<Setting> base = {};  // in the place of the presets, below the knobs
 
   std::vector<Setting> settings(const Eigen::VectorXd& theta) const;
   // Logarithm of the predicted step at the priors times exp(theta).

@@ -58,6 +58,8 @@ CalibrationRules load_calibration_rules(const std::filesystem::path& preset_dir)
   const nlohmann::json j = read_json_file(path);
   with_file(path.string(), [&] {
     rules.noise = j.at("noise").get<double>();
+    rules.own_noise = j.at("own_noise").get<double>();
+    rules.own_width = j.at("own_width").get<double>();
     rules.knobs = j.at("knobs").get<std::vector<KnobRule>>();
     for (const auto& [name, c] : j.at("classes").items()) {
       StackClass one{name, c.at("stacks").get<std::vector<std::string>>(), {}};
@@ -105,8 +107,10 @@ std::vector<Knob> knobs_of(std::span<const MeasuredRun> runs, const std::filesys
         first->also.push_back(owner);
         return;
       }
-    out.push_back({rule.of, owner, rule.key, prior, rule.sigma, low > 0 ? low : prior * rule.low_factor,
-                   high > 0 ? high : prior * rule.high_factor});
+    // The factor of the whole machine is what users' rows tell best, and what no preset knows.
+    const double width = cold || rule.key == "time_factor" ? 1 : rules.own_width;
+    out.push_back({rule.of, owner, rule.key, prior, rule.sigma * width,
+                   low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
   };
   for (const KnobRule& rule : rules.knobs) {
     if (rule.own_only && fit_of != FitOf::own_runs) continue;
@@ -136,6 +140,16 @@ std::vector<Setting> settings_of(const Knob& k, double value) {
   std::vector<Setting> out = {{k.of, k.owner, k.key, value}};
   for (const std::string& owner : k.also) out.push_back({k.of, owner, k.key, value});
   return out;
+}
+
+std::vector<Knob> rebased(std::vector<Knob> knobs, std::span<const Setting> settings) {
+  for (Knob& k : knobs)
+    for (const Setting& s : settings) {
+      if (s.of != k.of || s.key != k.key || (!s.owner.empty() && s.owner != k.owner)) continue;
+      k.low *= s.value / k.prior, k.high *= s.value / k.prior;
+      k.prior = s.value;
+    }
+  return knobs;
 }
 
 bool concerns(const Knob& k, const ResolvedRun& run) {

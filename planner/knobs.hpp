@@ -30,6 +30,8 @@ struct Knob {
 };
 // What the knob at a value sets: one constant of each of its owners.
 std::vector<Setting> settings_of(const Knob&, double value);
+// The knobs with their priors at these settings, where one sets them.
+std::vector<Knob> rebased(std::vector<Knob>, std::span<const Setting>);
 
 // Which keys may move and how far: tools/presets/calibration/step_time.json. `cold` priors ignore what whole runs have
 // taught: middle of the kernel tables' bounds, and for a stack the values of its class.
@@ -54,6 +56,9 @@ struct StackClass {
 };
 struct CalibrationRules {
   double noise = 0.05;  // relative error of one row that is nobody's fault
+  // The same for a user's few rows: what the model itself is off by, from row to row, beside its constants. Prior widths
+  // are multiplied by own_width: they were stated for fits of hundreds of rows from cold, the presets are known better.
+  double own_noise = 0.05, own_width = 1;
   std::vector<KnobRule> knobs;
   std::vector<StackClass> classes;
   const KnobRule& rule(const std::string& key) const;  // throws ConfigError

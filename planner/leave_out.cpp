@@ -1,10 +1,12 @@
 #include "planner/leave_out.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 
+#include "planner/calibrate.hpp"
+#include "planner/calibration_doubt.hpp"
 #include "planner/fit_problem.hpp"
 
 namespace sextant {
@@ -24,40 +26,45 @@ std::vector<bool> drawn(const FitProblem& p, int most, std::mt19937_64& random) 
 }
 
 struct Few {
-  double mape = 0, median = 0;
+  double mape = 0, median = 0, coverage = 0;
 };
 
-// Fits the posterior of the other sources once more, to `few` rows of this one, and scores the rest.
-Few after_few(const Posterior& known, const Eigen::MatrixXd& j, const Eigen::VectorXd& residual,
-              const CalibrationRules& rules, const LeaveOutOptions& options, std::mt19937_64& random) {
-  const Eigen::Index n = known.mean.size(), rows = residual.size();
-  // The machine's own time factor is one more unknown, with a column of ones.
-  const double sigma = rules.rule("time_factor").sigma;
-  Posterior prior{Eigen::VectorXd::Zero(n + 1), Eigen::MatrixXd::Zero(n + 1, n + 1)};
-  prior.covariance.topLeftCorner(n, n) = known.covariance;
-  prior.covariance(n, n) = sigma * sigma;
-  std::vector<Eigen::Index> order(static_cast<std::size_t>(rows));
-  std::iota(order.begin(), order.end(), 0);
+// What `sextant calibrate --runs few.csv` does with `few` rows of this source, where `base` are the presets; the score of
+// its other rows.
+Few after_few(std::span<const MeasuredRun> own, const std::vector<Setting>& base,
+              const std::filesystem::path& preset_dir, const CalibrationRules& rules,
+              const LeaveOutOptions& options, std::mt19937_64& random) {
+  constexpr std::size_t kScored = 60, kCovered = 10;  // rows of a draw: predicted, asked for their interval
+  std::vector<MeasuredRun> shuffled(own.begin(), own.end());
   Few sum;
+  std::size_t covered = 0, asked = 0;
   for (int draw = 0; draw < options.draws; ++draw) {
-    std::shuffle(order.begin(), order.end(), random);
-    const Eigen::Index few = std::min<Eigen::Index>(options.few, rows - 1);
-    Eigen::MatrixXd part(few, n + 1), rest(rows - few, n + 1);
-    Eigen::VectorXd seen(few), unseen(rows - few);
-    for (Eigen::Index i = 0; i < rows; ++i) {
-      const Eigen::Index r = order[static_cast<std::size_t>(i)];
-      if (i < few) {
-        part.row(i) << j.row(r), 1.0;
-        seen[i] = residual[r];
-      } else {
-        rest.row(i - few) << j.row(r), 1.0;
-        unseen[i - few] = residual[r];
-      }
-    }
-    const Posterior fit = update(prior, part, seen, prior.mean, Eigen::VectorXd::Ones(few), rules.noise);
-    const Eigen::VectorXd left = unseen - rest * fit.mean;
+    std::shuffle(shuffled.begin(), shuffled.end(), random);
+    const std::size_t few = std::min(static_cast<std::size_t>(options.few), shuffled.size() - 1);
+    const std::span<const MeasuredRun> seen(shuffled.data(), few);
+    const std::span<const MeasuredRun> unseen =
+        std::span<const MeasuredRun>(shuffled).subspan(few, std::min(kScored, shuffled.size() - few));
+    const std::vector<Knob> knobs = rebased(knobs_of(seen, preset_dir, rules), base);
+    const Calibration fit = calibrate(seen, preset_dir, rules, knobs, FitOf::own_runs, base);
+    const FitProblem rest{unseen, knobs, preset_dir, base};
+    Eigen::VectorXd x(static_cast<Eigen::Index>(knobs.size()));
+    for (std::size_t k = 0; k < knobs.size(); ++k)
+      x[static_cast<Eigen::Index>(k)] = std::log(fit.constants[k].value / knobs[k].prior);
+    const Eigen::VectorXd predicted = rest.log_time(x), left = rest.measured() - predicted;
     sum.mape += mape(left) / options.draws, sum.median += median_error(left) / options.draws;
+
+    CalibrationFile file = calibration_file_of(fit);
+    for (const MeasuredRun& r : seen) file.runs.push_back(r.id);
+    const CalibratedPresets now(preset_dir, rest.settings(x));
+    for (std::size_t r = 0; r < std::min(kCovered, unseen.size()); ++r) {
+      const RunPrediction p = predict_resolved(unseen[r].run, now.options());
+      if (!p.doubt) continue;
+      const double published = step_half_width(*p.doubt) * unseen[r].run.interval;
+      const double half = calibrated_doubt(unseen[r].run, file, preset_dir, published, base).half_width;
+      ++asked, covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
+    }
   }
+  sum.coverage = asked == 0 ? 1 : static_cast<double>(covered) / static_cast<double>(asked);
   return sum;
 }
 
@@ -96,18 +103,18 @@ std::vector<LeftOut> leave_one_source_out(std::span<const MeasuredRun> runs,
     x = p.clamped(fit.mean);
     now = p.log_time(x);
 
-    LeftOut one{source, size, 0, 0, 0, 0};
+    LeftOut one{.source = source, .rows = size};
     Eigen::VectorXd residual(size);
-    Eigen::MatrixXd own(size, n);
-    Eigen::Index next = 0;
+    std::vector<MeasuredRun> own;
     for (Eigen::Index r = 0; r < all; ++r) {
-      if (p.runs[static_cast<std::size_t>(r)].source != source) continue;
-      residual[next] = measured[r] - now[r];
-      own.row(next++) = j.row(r);
+      const MeasuredRun& run = p.runs[static_cast<std::size_t>(r)];
+      if (run.source != source) continue;
+      residual[static_cast<Eigen::Index>(own.size())] = measured[r] - now[r];
+      own.push_back(run);
     }
     one.mape = mape(residual), one.median = median_error(residual);
-    const Few few = after_few(fit, own, residual, rules, options, random);
-    one.mape_few = few.mape, one.median_few = few.median;
+    const Few few = after_few(own, p.settings(x), preset_dir, rules, options, random);
+    one.mape_few = few.mape, one.median_few = few.median, one.coverage_few = few.coverage;
     out.push_back(one);
   }
   return out;

@@ -13,17 +13,18 @@
 
 namespace sextant {
 
-// Errors in percent over all its rows (after the few rows: over the others, mean of `draws` draws, predictions moved
-// linearly).
+// Errors in percent over all its rows. After the few: over up to 60 others, mean of `draws` draws, each calibrated and predicted
+// as `sextant calibrate --runs` and `--calibration` do.
 struct LeftOut {
   std::string source;
   int rows = 0;
   double mape = 0, median = 0;
   double mape_few = 0, median_few = 0;
+  double coverage_few = 0;  // share of the others inside their 90 % interval
 };
 struct LeaveOutOptions {
   int min_rows = 7;
-  int few = 5, draws = 20;
+  int few = 5, draws = 4;
   std::uint64_t seed = 1;
   int fit_rows_per_source = 50;  // at most so many of each other source enter the fit
 };

@@ -70,7 +70,7 @@ Calibration fit(const Material& m, const std::filesystem::path& presets, const C
     known.prior = one.value, known.sigma = std::max(one.sigma, 0.03);
     knobs.push_back(known);
   }
-  Calibration c = calibrate(m.runs, presets, rules, knobs);
+  Calibration c = calibrate(m.runs, presets, rules, knobs, fit_of);
   if (m.runs.empty())
     for (const KnobFit& one : alone) c.constants.push_back(one);
   for (KnobFit& k : c.constants)  // reported against the presets

@@ -100,7 +100,8 @@ TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
 
 // Near the runs of the calibration the interval is theirs; another device's is that of published runs.
 TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
-  const CalibrationFile file = calibration_file_of(calibrated("gemm_efficiency", 0.92));
+  CalibrationFile file = calibration_file_of(calibrated("gemm_efficiency", 0.92));
+  for (const RunRow& row : runs()) file.runs.push_back(row.run_id);
   constexpr double kPublished = 0.3;
   const auto doubt = [&](const RunRow& row) {
     return calibrated_doubt(resolve(row, map_, presets_), file, presets_, kPublished);
@@ -114,6 +115,12 @@ TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
   EXPECT_FALSE(near.far());
   EXPECT_LT(near.half_width, kPublished);
   EXPECT_GT(near.half_width, 0.02);
+  // Two runs that agree by chance prove less than seven.
+  CalibrationFile two = file;
+  two.runs.resize(2);
+  EXPECT_GT(
+      calibrated_doubt(resolve(run_of(4096, 2, 2), map_, presets_), two, presets_, kPublished).half_width,
+      near.half_width);
   EXPECT_LT(far.known, near.known);
   EXPECT_GT(far.half_width, near.half_width);
 
