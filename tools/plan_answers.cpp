@@ -177,6 +177,7 @@ ExitCode answer_fastest(const Asking& a) {
   SearchReport report = search_possible(a.planning.job(), a.space, a.searching.options(wanted));
   if (report.ranked.empty()) return nothing(a, report);
   const auto fewer = fewer_gpus(a, report.ranked.front());
+  use_covariance(a.session, a.options.question, a.question(), report.ranked);
   if (a.options.shortlist > 0) write_shortlist(a, report);
   a.searching.finish();
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))

@@ -50,6 +50,8 @@ ExitCode answer_steadiest(const Asking& a) {
     report = std::move(more);
     sample();
   }
+  for (RobustPlan& r : ranked)
+    use_covariance(a.session, a.options.question, a.question(), r.plan.plan, r.plan.prediction);
   const bool all = static_cast<int>(report.ranked.size()) < n;
   const bool enough =
       report.exact && (all || report.ranked.back().prediction.step >= measure(ranked.front()));
@@ -108,9 +110,10 @@ ExitCode answer_steadiest(const Asking& a) {
 ExitCode answer_leanest(const Asking& a) {
   const Job job = a.planning.job();
   if (never_possible(job, a.space)) return nothing(a, search_possible(job, a.space, {}));
-  const LeanestPlans lean = leanest_plans(job, a.space, a.searching.options(a.options.top));
+  LeanestPlans lean = leanest_plans(job, a.space, a.searching.options(a.options.top));
   if (lean.report.ranked.empty()) return nothing(a, lean.report);
   a.searching.finish();
+  use_covariance(a.session, a.options.question, a.question(), lean.report.ranked);
   const RankedPlan& best = lean.report.ranked.front();
   write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {

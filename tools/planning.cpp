@@ -74,6 +74,21 @@ PlanFile plan_file_of(const Session& session, const Question& q, const ParallelP
   return file;
 }
 
+std::optional<CalibratedDoubt> use_covariance(const Session& session, const QuestionOptions& options,
+                                              const Question& q, const ParallelPlan& plan, Prediction& p) {
+  if (options.calibration.empty()) return std::nullopt;
+  const CalibratedDoubt doubt =
+      calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
+                       session.presets(), step_half_width(p.doubt));
+  p.step_lower = p.step * (1 / (1 + doubt.half_width)), p.step_upper = p.step * (1 + doubt.half_width);
+  return doubt;
+}
+
+void use_covariance(const Session& session, const QuestionOptions& options, const Question& q,
+                    std::vector<RankedPlan>& ranked) {
+  for (RankedPlan& r : ranked) use_covariance(session, options, q, r.plan, r.prediction);
+}
+
 nlohmann::ordered_json time_split_json(const TimeSplit& split) {
   nlohmann::ordered_json j;
   for (int c = 0; c < kTimeCategories; ++c)

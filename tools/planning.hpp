@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <iosfwd>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -12,6 +14,7 @@
 #include "core/plan_file.hpp"
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
+#include "planner/calibration_doubt.hpp"
 #include "planner/explain.hpp"
 #include "planner/job.hpp"
 #include "planner/predict.hpp"
@@ -53,6 +56,11 @@ std::string question_arguments(const QuestionOptions&);
 
 PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, const Prediction&,
                       std::map<std::string, double> breakdown_s = {});
+
+// Under --calibration: the interval of what its runs leave open. Nothing without one.
+std::optional<CalibratedDoubt> use_covariance(const Session&, const QuestionOptions&, const Question&,
+                                              const ParallelPlan&, Prediction&);
+void use_covariance(const Session&, const QuestionOptions&, const Question&, std::vector<RankedPlan>&);
 
 // Seconds by category.
 nlohmann::ordered_json time_split_json(const TimeSplit&);

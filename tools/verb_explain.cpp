@@ -36,7 +36,8 @@ struct Asked {
 struct Explained {
   ParallelPlan chosen;
   Prediction prediction;
-  WhyNot own;  // of the chosen layout against the best of the space
+  bool calibrated = false;  // its interval is a calibration's
+  WhyNot own;               // of the chosen layout against the best of the space
   SearchReport report;
   TimeSplit time{};
   double step_simulated = 0;
@@ -162,6 +163,10 @@ void print_choice(Session& session, const Explained& e) {
   paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
                         gib(p.memory.peak), gib(p.memory_available), words(p.memory.largest), p.memory.stage),
             2);
+  if (e.calibrated)
+    paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
+                          p.step_lower.v, p.step_upper.v),
+              2);
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < e.time.size(); ++i)
     if (e.time[i] >= 0.001 * e.step_simulated)
@@ -305,7 +310,10 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_json(session, "explain", j);
     return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
   }
-  const Explained e = explain(planning, options, std::move(report), searching);
+  Explained e = explain(planning, options, std::move(report), searching);
+  if (!e.own.rejection)
+    e.calibrated =
+        use_covariance(session, options.question, planning.question(), e.chosen, e.prediction).has_value();
   searching.finish();
   if (session.common.json) {
     print_json(session, "explain", to_json(q, e));

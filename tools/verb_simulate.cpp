@@ -160,14 +160,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (const auto rejection = unlawful(job, plan)) return refuse(rejection->text);
 
   Simulated s = simulate_plan(job, plan, options.trace);
-  if (!options.question.calibration.empty()) {
-    Prediction& p = s.prediction;
-    s.calibrated = calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack},
-                                    load_calibration(options.question.calibration), session.presets(),
-                                    step_half_width(p.doubt));
-    p.step_lower = p.step * (1 / (1 + s.calibrated->half_width)),
-    p.step_upper = p.step * (1 + s.calibrated->half_width);
-  }
+  s.calibrated = use_covariance(session, options.question, q, plan, s.prediction);
   if (!options.output.empty()) {
     std::map<std::string, double> parts;
     for (int c = 0; c < kTimeCategories; ++c)

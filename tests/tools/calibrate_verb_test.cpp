@@ -42,6 +42,32 @@ TEST(CalibrateVerb, FromALogToABetterPrediction) {
   EXPECT_LT(std::abs(simulated(file) / measured - 1), std::abs(simulated("") / measured - 1));
 }
 
+// One file, one layout, one interval: what plan ranks says what simulate says, and so does explain.
+TEST(CalibrateVerb, PlanAndExplainStateSimulatesInterval) {
+  const TempDir folder;
+  const std::string log = folder.write("train.log", call({"calibrate", "--example"}).out).string();
+  const std::string file = (folder.path() / "c.json").string();
+  ASSERT_EQ(call(with_question({"calibrate", "--log", log, "-o", file})).code, ExitCode::ok);
+  const auto asked = [&](std::vector<std::string> arguments, bool calibrated = true) {
+    if (calibrated) arguments.insert(arguments.end(), {"--calibration", file});
+    arguments.push_back("--json");
+    return Json::parse(call(with_question(std::move(arguments))).out);
+  };
+  const auto upper = [](const Json& j) {
+    return j.at("step_time_s_upper").get<double>() / j.at("step_time_s").get<double>();
+  };
+  const std::vector<std::string> plan = {"plan", "--fix", "cp=1,oo=0,po=0,ao=0,pp=2,tp=2,mbs=1", "--top",
+                                         "2"};
+  const Json ranked = asked(plan).at("ranked");
+  for (const Json& r : ranked) {
+    const std::string key = r.at("key");
+    EXPECT_NEAR(upper(r), upper(asked({"simulate", "--plan", key}).at("prediction")), 1e-9) << key;
+  }
+  const std::string first = ranked.at(0).at("key");
+  EXPECT_NEAR(upper(ranked.at(0)), upper(asked({"explain", "--quick", "--plan", first}).at("chosen")), 1e-9);
+  EXPECT_GT(std::abs(upper(ranked.at(0)) - upper(asked(plan, false).at("ranked").at(0))), 1e-4);
+}
+
 TEST(CalibrateVerb, TakesATriedShortlist) {
   const TempDir folder;
   const std::string list = (folder.path() / "shortlist.json").string();
