@@ -29,7 +29,14 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
   const auto add = [&](BufferKind kind, std::int64_t bytes) {
     (kind == BufferKind::host ? host : base[static_cast<std::size_t>(kind)]) += bytes;
   };
+  std::int64_t largest = 0, largest_in_ring = 0, shared = 0;
+  const int shared_bucket = c.shared_bucket(layout);
   for (const Bucket& bucket : layout.buckets) {
+    largest = std::max(largest, bucket.elements);
+    if (&bucket - layout.buckets.data() == shared_bucket)
+      shared = bucket.elements;
+    else
+      largest_in_ring = std::max(largest_in_ring, bucket.elements);
     const std::int64_t slice = bucket.slice(layout.shards);
     const std::int64_t on_host = rounded(c.plan.optimizer_offload * static_cast<double>(slice));
     if (c.ring_parameters())
@@ -42,17 +49,15 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
     add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host)) +
                               on_host * size_bytes(c.training.gradient));
   }
-  const auto held =
-      c.ring_parameters() || c.ring_gradients() ? c.ring_elements(layout) : lowering::RingElements{};
   if (c.ring_parameters()) {
     const auto ring = static_cast<std::int64_t>(c.unit_ring_count());
-    add(BufferKind::communication, ring * held.fetched * parameter);
+    add(BufferKind::communication, ring * largest * parameter);
     if (c.plan.parameter_offload && layout.shards > 1)
-      add(BufferKind::communication, ring * (held.fetched / layout.shards * parameter));
+      add(BufferKind::communication, ring * (largest / layout.shards * parameter));
   }
   if (c.ring_gradients())
-    add(BufferKind::communication, 2 * rounded(c.state.gradient * static_cast<double>(held.reduced)) +
-                                       rounded(c.state.gradient * static_cast<double>(held.shared)));
+    add(BufferKind::communication, 2 * rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
+                                       rounded(c.state.gradient * static_cast<double>(shared)));
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
   add(BufferKind::workspace, c.activation.transient);
   if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);

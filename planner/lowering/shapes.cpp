@@ -1,7 +1,5 @@
 #include "planner/lowering/shapes.hpp"
 
-#include <algorithm>
-
 namespace sextant::lowering {
 
 int Context::shared_bucket(const ParameterLayout& layout) const {
@@ -9,29 +7,6 @@ int Context::shared_bucket(const ParameterLayout& layout) const {
   for (const Parameter& p : layout.parameters)
     if (p.kind == ParameterKind::embedding) return p.bucket;
   return -1;
-}
-
-RingElements Context::ring_elements(const ParameterLayout& layout) const {
-  RingElements out;
-  const StackRules& rules = stack.rules;
-  // A stack that fetches nothing ahead works module by module.
-  const bool parts = rules.prefetch_blocks == 0 && plan.zero_stage >= 3;
-  const int shared = shared_bucket(layout);
-  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
-    const Bucket& bucket = layout.buckets[b];
-    std::int64_t tensor = 0;  // the largest, padded as the bucket is
-    for (std::uint32_t i = bucket.first; i < bucket.first + bucket.count; ++i)
-      tensor = std::max(tensor, layout.parameters[i].elements);
-    tensor = (tensor + layout.shards - 1) / layout.shards * layout.shards;
-    const std::int64_t at_once =
-        parts ? std::min(bucket.elements, std::max(rules.bucket_elements, tensor)) : bucket.elements;
-    out.fetched = std::max(out.fetched, at_once);
-    if (static_cast<int>(b) == shared)
-      out.shared = bucket.elements;
-    else
-      out.reduced = std::max(out.reduced, at_once);
-  }
-  return out;
 }
 
 Context make_context(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,

@@ -14,14 +14,6 @@
 
 namespace sextant::lowering {
 
-// Elements of one slot of the rings that hold what is fetched and what is reduced, and of the shared bucket (or 0). A unit
-// as a whole; under ZeRO-3 with prefetch_blocks 0 its modules one by one, as DeepSpeed does: a bucket, or the largest
-// tensor. Source: DeepSpeed runtime/zero/partitioned_param_coordinator.py (fetches a module's parameters), stage3.py (a
-// gradient beyond the reduce bucket is reduced by itself).
-struct RingElements {
-  std::int64_t fetched = 0, reduced = 0, shared = 0;
-};
-
 // What lower() was given, and what follows from it at once.
 struct Context {
   const ModelSpec& model;
@@ -48,7 +40,6 @@ struct Context {
   // The bucket of an embedding that is its stage's head as well: with a ring, its gradients stay in a buffer of their own
   // until both are in. -1: none.
   int shared_bucket(const ParameterLayout&) const;
-  RingElements ring_elements(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
 };

@@ -72,14 +72,15 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
 std::int64_t StageLowering::on_host(std::int64_t elements) const { return host_share(c_.plan, elements); }
 
 void StageLowering::make_buffers() {
-  const RingElements in_ring =
-      c_.ring_parameters() || c_.ring_gradients() ? c_.ring_elements(layout_) : RingElements{};
+  std::int64_t largest = 0, largest_in_ring = 0;
   const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
   const auto bytes = [](double x) { return static_cast<std::int64_t>(std::llround(x)); };
   const bool ring = c_.ring_parameters(), ring_gradient = c_.ring_gradients();
   const BufferKind rest = c_.plan.parameter_offload ? BufferKind::host : BufferKind::parameter;
   for (std::size_t i = 0; i < layout_.buckets.size(); ++i) {
     const Bucket& b = layout_.buckets[i];
+    largest = std::max(largest, b.elements);
+    if (static_cast<int>(i) != shared_bucket_) largest_in_ring = std::max(largest_in_ring, b.elements);
     const std::int64_t slice = b.slice(layout_.shards), host = on_host(slice);
     const auto state = [&](BufferKind kind, Use use, std::int64_t size) {
       return e_.state(kind, stage_, size, use, i);
@@ -102,15 +103,15 @@ void StageLowering::make_buffers() {
   }
   if (c_.ring_parameters()) {
     for (std::size_t i = 0; i < c_.unit_ring_count(); ++i) {
-      unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, in_ring.fetched * parameter, true));
+      unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
       if (c_.plan.parameter_offload && layout_.shards > 1)
         staging_.push_back(
-            e_.buffer(BufferKind::communication, stage_, in_ring.fetched / layout_.shards * parameter, true));
+            e_.buffer(BufferKind::communication, stage_, largest / layout_.shards * parameter, true));
     }
   }
   if (c_.ring_gradients())
     for (int slot = 0; slot < (shared_bucket_ < 0 ? kSharedSlot : kSharedSlot + 1); ++slot) {
-      const std::int64_t elements = slot == kSharedSlot ? in_ring.shared : in_ring.reduced;
+      const std::int64_t elements = slot == kSharedSlot ? bucket(shared_bucket_).elements : largest_in_ring;
       gradient_ring_[static_cast<std::size_t>(slot)] = e_.buffer(
           BufferKind::communication, stage_, bytes(c_.state.gradient * static_cast<double>(elements)), true);
     }

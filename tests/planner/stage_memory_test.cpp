@@ -28,18 +28,10 @@ StackSpec with_copies() {
   return stack;
 }
 
-// Fetches and reduces modules, not whole units: fewer elements than a layer of the tiny model has, more than none.
-StackSpec module_by_module() {
-  StackSpec stack;
-  stack.rules.prefetch_blocks = 0, stack.rules.bucket_elements = 200;
-  stack.rules.bucket_elements_per_replica = 0;
-  return stack;
-}
-
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
-  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module()})
+  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
@@ -83,22 +75,6 @@ TEST(StageMemory, NeverGrowsWithZeroStageTensorParallelOrRecompute) {
   EXPECT_GT(without_communication("mbs1"), without_communication("tp2.mbs1"));
   EXPECT_GT(without_communication("tp2.mbs1"), without_communication("tp4.mbs1"));
   EXPECT_GT(needs("mbs1").allocated(), needs("mbs1.full").allocated());
-}
-
-// DeepSpeed's ZeRO-3 never holds a layer of 7.9e9 parameters whole: its largest matrix, twice as a gradient.
-TEST(StageMemory, ModulesOfAUnitAreFetchedOneByOne) {
-  ModelSpec model = tiny_model();
-  model.gated_mlp = false;
-  StackSpec whole, parts = module_by_module();
-  parts.rules.bucket_elements = 1;
-  const ParallelPlan plan = parse_plan_key("dp4.z3.mbs1.nopg");
-  const auto ring = [&](const StackSpec& stack) {
-    const auto m = estimate_memory(model, tiny_training(), plan, stack);
-    return m.stages[0].at_peak[static_cast<std::size_t>(BufferKind::communication)];
-  };
-  const std::int64_t matrix = std::int64_t{model.hidden} * std::max(model.ffn_hidden, model.vocab_size);
-  EXPECT_LT(ring(parts), ring(whole));
-  EXPECT_GE(ring(parts), 2 * matrix);  // bf16 alone; gradients come on top
 }
 
 // Negative control: one byte less in every activation buffer of a stage must show.
