@@ -105,7 +105,8 @@ std::optional<StoredTensor> read_entry(const std::string& file, const std::strin
   const auto row =
       std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeRow& r) { return entry["dtype"] == r.name; });
   if (row == kTypes.end())
-    return refuse("dtype", entry["dtype"].dump(), "F64, F32, F16, BF16, F8_*, I*, U8 or BOOL");
+    return refuse("dtype", entry["dtype"].dump(),
+                  "F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U8 or BOOL");
   t.type = row->type;
 
   if (!entry["shape"].is_array()) return refuse("shape", entry["shape"].dump(), "a list of extents");

@@ -60,10 +60,10 @@ void print_index(Session& session, const DataIndex& index) {
                    fmt::format("{}", index.documents(s)), fmt::format("{}", index.tokens(s)),
                    fmt::format("{}", index.shards(s).size()),
                    fmt::format("{:.3g}", static_cast<double>(index.tokens(s) * index.token_bytes) / 1e6)});
-  session.terminal.out << table.render(session.terminal, session.common.wide)
-                       << fmt::format("\n{} tokenizer, vocabulary of {}, {} bytes a token; digest {}\n",
-                                      index.tokenizer.kind, index.tokenizer.vocab_size, index.token_bytes,
-                                      index.digest());
+  session.terminal.out
+      << table.render(session.terminal, session.common.wide)
+      << fmt::format("\n{} tokenizer, vocabulary of {}, {} bytes a token\ndigest of the data set: {}\n",
+                     index.tokenizer.kind, index.tokenizer.vocab_size, index.token_bytes, index.digest());
 }
 
 ExitCode check(Session& session, const DataVerbOptions& o) {

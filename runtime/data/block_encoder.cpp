@@ -47,6 +47,8 @@ EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
     out.text_bytes += static_cast<std::int64_t>(text.size());
     if (out.ids.size() > before || slice.continues || slice.open)
       out.parts.push_back({out.ids.size() - before, slice.continues, slice.open});
+    else if (out.left_out++ == 0)
+      out.first_left_out = fmt::format("{}:{}: an empty document", block.input->path.string(), slice.line);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include <fmt/format.h>
@@ -30,9 +31,18 @@ std::vector<int> encode(const SentencePieceProcessor& model, std::string_view te
   return ids;
 }
 
+// Scores of a model of byte pairs are the ranks of its merges. Those of a unigram model are logarithms: sums of them that are
+// nearly the same come out in another order when a text is divided.
+bool scores_are_ranks(const SentencePieceProcessor& model) {
+  for (int id = 0; id < model.GetPieceSize(); ++id)
+    if (const float score = model.GetScore(id); score != std::floor(score)) return false;
+  return true;
+}
+
 // Whether a text may be divided at a space between words: no piece reaches over the beginning of a word, and a text is
 // given the space that the division takes away.
 bool parts_at_words(const SentencePieceProcessor& model) {
+  if (!scores_are_ranks(model)) return false;
   for (int id = 0; id < model.GetPieceSize(); ++id) {
     const std::string& piece = model.IdToPiece(id);
     std::size_t at = 0;

@@ -289,6 +289,11 @@ TEST_F(DataSets, BadTextsAreLeftOutOrMended) {
   says(skipped.first_left_out, {"mixed.jsonl:2"});
   EXPECT_EQ(documents(DataSet(path("skipped")), DataSplit::train),
             (std::vector<std::string>{"good", "fine"}));
+  const auto empty =
+      prepare({write("empty.jsonl", "{\"text\": \"good\"}\n{\"text\": \"\"}\n\n{\"text\": \"\"}\n")}, "empty",
+              all_train());
+  EXPECT_EQ(empty.documents_left_out, 2) << "an empty line is no document";
+  says(empty.first_left_out, {"empty.jsonl:2", "empty document"});
   o.bad_text = BadText::replace;
   EXPECT_EQ(prepare({file}, "mended", o).documents_left_out, 1);
   EXPECT_EQ(documents(DataSet(path("mended")), DataSplit::train),
