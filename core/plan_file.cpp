@@ -7,6 +7,7 @@
 
 #include "core/digest.hpp"
 #include "core/json_io.hpp"
+#include "core/plan_digest.hpp"
 
 namespace sextant {
 
@@ -151,6 +152,10 @@ void from_json(const nlohmann::json& j, PlanFile& file) {
             "edited by hand? its predictions are of another job; sextant simulate --plan {} --stack {} "
             "--model M --cluster C --seq-len N --global-batch N -o FILE writes a new one",
             key, file.stack.name)});
+}
+
+void add_missing_digest(nlohmann::json& plan) {
+  if (plan.is_object() && !plan.contains("digest")) plan["digest"] = content_digest(plan);
 }
 
 PlanFile load_plan_file(const std::filesystem::path& path) { return load_json<PlanFile>(path); }

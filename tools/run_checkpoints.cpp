@@ -11,6 +11,7 @@
 
 #include "core/file_io.hpp"
 #include "tools/options.hpp"
+#include "tools/run_options.hpp"
 
 namespace sextant {
 namespace {
@@ -127,9 +128,20 @@ RunFolder::~RunFolder() {
   if (made_) fs::remove(folder_, not_empty);  // a run that was refused leaves nothing
 }
 
-std::string RunFolder::own_plan() const {
-  const fs::path plan = folder_ / "plan.json";
-  return !folder_.empty() && fs::exists(plan) ? plan.string() : "";
+std::optional<RunFolder::OwnPlan> RunFolder::own_plan() const {
+  if (folder_.empty()) return {};
+  const std::string file = (folder_ / "plan.json").string();
+  std::string why = file + ": no such file";
+  try {
+    if (fs::exists(file)) return OwnPlan{file, load_plan_file(file), ""};
+  } catch (const ConfigError& e) {
+    if (!checkpoint_) throw;
+    why = e.what();
+  }
+  if (!checkpoint_) return {};
+  return OwnPlan{
+      file, checkpoint_->manifest().plan,
+      fmt::format("{}: its plan is that of {}", why, (checkpoint_->path() / kManifestName).string())};
 }
 
 // Nothing of an older run is touched before the new one has its state.
@@ -144,6 +156,7 @@ void RunFolder::begin() {
     throw ConfigError(
         Problem{steps.string(), "", "cannot be written", "a folder one may write to", std::strerror(errno)});
   save_plan_file(folder_ / "plan.json", save_.plan);
+  write_file_atomic(folder_ / kRunOptionsFile, options_);
 }
 
 void RunFolder::add_step(const std::string& line, Seconds step) {
@@ -192,7 +205,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   run.resume = checkpoint();
   save_.run = folder_;
   save_.every = flags_.save_every;
-  save_.keep = {.last = flags_.keep_last, .every = flags_.keep_every};
+  save_.keep = {.last = flags_.keep_last, .every = flags_.keep_all ? 1 : flags_.keep_every};
   save_.plan = plan;
   save_.seed = seed;
   save_.before_commit = [this] { sync(); };

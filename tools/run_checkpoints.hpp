@@ -20,6 +20,7 @@ struct CheckpointFlags {
   bool resume = false, no_save = false;
   int resume_step = -1;  // -1: the newest
   int save_every = 0, keep_last = 2, keep_every = 0;
+  bool keep_all = false;  // checkpoints of a run that has not said how many it wants
   double time_limit_s = 0;
   std::string stop_file;
 };
@@ -38,8 +39,17 @@ class RunFolder {
   void make();
   // What the run goes on from; null when it starts.
   const Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
-  // Of the plan that the run had last; empty when there is none.
-  std::string own_plan() const;
+  // Once it is known what the run was: these flags in place of those that were given, and the text of options.json.
+  void adopt(const CheckpointFlags& flags, std::string options) {
+    flags_ = flags, options_ = std::move(options);
+  }
+  // The plan that the run had last: of plan.json or, when that is of no use, of the checkpoint.
+  struct OwnPlan {
+    std::string name;
+    PlanFile plan;
+    std::string note;  // why it is not plan.json's
+  };
+  std::optional<OwnPlan> own_plan() const;  // nothing when there is none; throws ConfigError
 
   // Fills the run's hooks for saving, resuming and ending. Reports go to `tell` (one line each, on the first rank) and, when
   // something is wrong, to stderr.
@@ -64,6 +74,7 @@ class RunFolder {
 
   std::filesystem::path folder_;
   CheckpointFlags flags_;
+  std::string options_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint_;
   std::optional<RunLock> lock_;
@@ -75,11 +86,5 @@ class RunFolder {
   std::mutex steps_mutex_;  // saves write lines too, before they commit
   std::string unwritten_;   // lines of steps.jsonl
 };
-
-// Options that were not given are those of the run that goes on.
-template <class T, class U>
-void adopt(const CLI::App& app, const char* flag, T& option, const U& saved) {
-  if (app.get_option(flag)->count() == 0) option = static_cast<T>(saved);
-}
 
 }  // namespace sextant

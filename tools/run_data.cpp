@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/json_io.hpp"
 #include "tools/options.hpp"
 
 namespace sextant {
@@ -32,6 +33,25 @@ Packing packing_of(const std::string& text) {
   return static_cast<Packing>(found - kPackingNames.begin());
 }
 
+std::string absolute(const std::string& folder) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(folder, error);
+  return error ? folder : path.lexically_normal().string();
+}
+
+constexpr auto kFolderFields = [](auto& io, auto& f) {
+  io.required("folder", f.folder);
+  io.optional("path", f.path);
+  io.required("weight", f.weight, above(0));
+};
+
+nlohmann::json without_folders(const std::string& text) {
+  auto identity = nlohmann::json::parse(text, nullptr, false);  // the order of its keys says nothing
+  if (identity.is_object() && identity.contains("sets"))
+    for (auto& set : identity["sets"]) set.erase("folder"), set.erase("path");
+  return identity;
+}
+
 void require_vocabulary(const DataSet& data, const DataSet& first, const ModelSpec& model) {
   const DataTokenizer& t = data.index().tokenizer;
   const std::string index = (data.folder() / kDataIndexFile).string();
@@ -47,6 +67,9 @@ void require_vocabulary(const DataSet& data, const DataSet& first, const ModelSp
 }
 
 }  // namespace
+
+void to_json(nlohmann::json& j, const DataFolder& f) { write_object(j, f, kFolderFields); }
+void from_json(const nlohmann::json& j, DataFolder& f) { read_object(j, f, kFolderFields); }
 
 void add_data_options(CLI::App& app, DataOptions& o) {
   add_list(
@@ -80,13 +103,26 @@ void add_data_options(CLI::App& app, DataOptions& o) {
              o.eval_batches);
 }
 
-void adopt_data(const CLI::App& app, const std::string& saved, DataOptions& o) {
-  const Json was = Json::parse(saved, nullptr, false);
-  if (!was.is_object() || !was.contains("sets")) return;
-  if (app.get_option("--data")->count() == 0)
-    for (const Json& set : was.at("sets"))
-      o.data.push_back(fmt::format("{}:{}", set.value("folder", ""), set.value("weight", 1.0)));
-  if (app.get_option("--packing")->count() == 0) o.packing = was.value("packing", o.packing);
+std::vector<DataFolder> data_folders(const std::vector<std::string>& data) {
+  std::vector<DataFolder> folders;
+  for (const std::string& text : data) {
+    const auto [folder, weight] = folder_and_weight(text);
+    folders.push_back({folder, absolute(folder), weight});
+  }
+  return folders;
+}
+
+std::vector<std::string> found_again(const std::vector<DataFolder>& folders) {
+  std::vector<std::string> data;
+  for (const DataFolder& f : folders) {
+    std::error_code none;
+    const bool here = !f.folder.empty() && std::filesystem::is_directory(f.folder, none);
+    const bool there = !f.path.empty() && std::filesystem::is_directory(f.path, none);
+    const bool same = here && there && std::filesystem::equivalent(f.folder, f.path, none);
+    const bool by_path = !f.path.empty() && (there ? !same : !here);
+    data.push_back(fmt::format("{}:{}", by_path ? f.path : f.folder, f.weight));
+  }
+  return data;
 }
 
 RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
@@ -103,8 +139,14 @@ RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
   }
   for (const std::string& text : o.data) {
     const auto [folder, weight] = folder_and_weight(text);
+    if (!std::filesystem::is_directory(folder))
+      throw ConfigError(Problem{folder, "", std::filesystem::exists(folder) ? "a file" : "no such folder",
+                                "a data set: a folder made by 'sextant data'",
+                                o.of_the_run ? "the run has read it there so far: --data says where it is now"
+                                             : "--data names it"});
     sets_.push_back({std::make_shared<const DataSet>(folder), weight});
     names_.push_back(folder);
+    paths_.push_back(absolute(folder));
     require_vocabulary(*sets_.back().data, *sets_.front().data, file.model);
     if (eval_every_ > 0) (void)validation_sequences(sets_.back().data, options_);  // says when there is none
   }
@@ -145,8 +187,10 @@ Json RunData::identity() const {
   if (sets_.empty()) return Json::object();
   Json sets = Json::array();
   for (std::size_t i = 0; i < sets_.size(); ++i)
-    sets.push_back(
-        {{"folder", names_[i]}, {"digest", sets_[i].data->index().digest()}, {"weight", sets_[i].weight}});
+    sets.push_back({{"folder", names_[i]},
+                    {"path", paths_[i]},
+                    {"digest", sets_[i].data->index().digest()},
+                    {"weight", sets_[i].weight}});
   return {{"sets", sets},
           {"seed", options_.seed},
           {"seq_len", options_.seq_len},
@@ -154,15 +198,9 @@ Json RunData::identity() const {
           {"packing", kPackingNames[static_cast<std::size_t>(options_.packing)]}};
 }
 
-bool RunData::same_as(const std::string& saved) const {
-  const auto without_folders = [](const std::string& text) {
-    auto identity = nlohmann::json::parse(text, nullptr, false);  // the order of its keys says nothing
-    if (identity.is_object() && identity.contains("sets"))
-      for (auto& set : identity["sets"]) set.erase("folder");
-    return identity;
-  };
-  return without_folders(saved) == without_folders(identity().dump());
-}
+std::string RunData::tokens() const { return without_folders(identity().dump()).dump(); }
+
+bool RunData::same_as(const std::string& saved) const { return without_folders(saved).dump() == tokens(); }
 
 double RunData::mean(const std::vector<double>& losses) const {
   double sum = 0, weights = 0;

@@ -18,11 +18,20 @@ struct DataOptions {
   std::vector<std::string> data;  // DIR, or DIR:WEIGHT
   std::string packing = "across";
   int eval_every = 0, eval_batches = 8;
+  bool of_the_run = false;  // --data was not given: the run that goes on has read it there
 };
 void add_data_options(CLI::App&, DataOptions&);
 
-// What was not given is as it was in the run that goes on; `saved` is the identity() in its checkpoint.
-void adopt_data(const CLI::App&, const std::string& saved, DataOptions&);
+// A data set as a run remembers it: its folder as it was called there, where that is in any other folder, and its weight.
+struct DataFolder {
+  std::string folder, path;
+  double weight = 1;
+};
+void to_json(nlohmann::json&, const DataFolder&);
+void from_json(const nlohmann::json&, DataFolder&);
+std::vector<DataFolder> data_folders(const std::vector<std::string>& data);  // of DataOptions::data
+// And back: by the name that it had, where that is still the same folder, or the only one there is.
+std::vector<std::string> found_again(const std::vector<DataFolder>&);
 
 class RunData {
  public:
@@ -35,7 +44,8 @@ class RunData {
   std::string heading(std::int64_t steps) const;  // "12 345 tokens of DIR, 0.8 epochs"
   // What must be the same for a run to go on with the same data; an empty object when the tokens are synthetic.
   nlohmann::ordered_json identity() const;
-  bool same_as(const std::string& saved) const;  // folders may have moved
+  std::string tokens() const;  // the same without names of folders, which may have moved
+  bool same_as(const std::string& saved) const;
   // The weighted mean and each set's own, as written to steps.jsonl.
   nlohmann::ordered_json evaluation_json(std::int64_t step, const std::vector<double>& losses,
                                          Seconds took) const;
@@ -46,6 +56,7 @@ class RunData {
 
   std::vector<WeightedData> sets_;
   std::vector<std::string> names_;
+  std::vector<std::string> paths_;
   SequenceOptions options_;
   std::int64_t eval_every_ = 0, eval_batches_ = 0;
 };

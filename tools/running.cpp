@@ -151,7 +151,11 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
 
 Runnable::Runnable(const RunningOptions& options, const std::string& profile,
                    const std::filesystem::path& presets)
-    : options_(options), file_(load_plan_file(options.plan)), topology_(file_.cluster) {
+    : Runnable(options, load_plan_file(options.plan), profile, presets) {}
+
+Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::string& profile,
+                   const std::filesystem::path& presets)
+    : options_(options), file_(std::move(file)), topology_(file_.cluster) {
   if (on_gpu()) require_gpu(options_);
   if (const auto problems = runtime_refuses(file_.model, file_.training, file_.plan, file_.stack, kernels());
       !problems.empty()) {

@@ -34,6 +34,8 @@ class Runnable {
  public:
   // Throws ConfigError when the file cannot be read or the plan cannot be run here.
   Runnable(const RunningOptions&, const std::string& profile, const std::filesystem::path& presets);
+  // The same of a plan that is at hand; messages call it options.plan.
+  Runnable(const RunningOptions&, PlanFile, const std::string& profile, const std::filesystem::path& presets);
   Runnable(const Runnable&) = delete;
   Runnable& operator=(const Runnable&) = delete;
 

@@ -20,6 +20,7 @@
 #include "tools/planning.hpp"
 #include "tools/run_checkpoints.hpp"
 #include "tools/run_data.hpp"
+#include "tools/run_options.hpp"
 #include "tools/running.hpp"
 #include "tools/weights.hpp"
 
@@ -27,15 +28,6 @@ namespace sextant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct RunVerbOptions {
-  RunningOptions running;
-  DataOptions data;
-  std::string profile, output, trace, init;
-  int steps = 10, warmup = 0, max_skipped = 5, print_every = 1;
-  double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
-  CheckpointFlags checkpoints;
-};
 
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
@@ -96,17 +88,6 @@ class StepLog {
   Json steps_ = Json::array(), evaluations_ = Json::array();
 };
 
-// A run that goes on has the options it had, but those that are given.
-void adopt_options(const CLI::App& app, const Manifest& m, RunVerbOptions& o) {
-  adopt(app, "--steps", o.steps, m.optimizer.total_steps);
-  adopt(app, "--lr", o.rate, m.optimizer.rate);
-  adopt(app, "--lr-final-ratio", o.final_ratio, m.optimizer.final_ratio);
-  adopt(app, "--warmup", o.warmup, m.optimizer.warmup_steps);
-  adopt(app, "--weight-decay", o.weight_decay, m.optimizer.weight_decay);
-  adopt(app, "--clip", o.clip, m.optimizer.clip_norm);
-  adopt(app, "--seed", o.running.seed, m.seed);
-}
-
 // A rank that never comes back cannot be joined: after the report, the process ends all the same.
 void end_soon(const std::string& report) {
   std::cerr << "sextant run: " << report << std::endl;
@@ -128,23 +109,35 @@ std::string heading(const Runnable& runnable, const std::string& profile) {
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   RunFolder folder(o.output, o.checkpoints);
-  if (folder.checkpoint()) {
-    adopt_options(app, folder.checkpoint()->manifest(), o);
-    adopt_data(app, folder.checkpoint()->manifest().data, o.data);
+  const bool resume = o.checkpoints.resume;
+  const Checkpoint* const from = folder.checkpoint();
+  const bool new_init = !o.init.empty();
+  AdoptedOptions adopted;
+  if (resume) adopted = adopt_options(app, from ? &from->manifest() : nullptr, o);
+  std::optional<RunFolder::OwnPlan> own;
+  if (o.running.plan.empty() && resume) {
+    own = folder.own_plan();
+    if (!own)
+      throw UsageError(
+          fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
+    o.running.plan = own->name;
   }
-  if (o.running.plan.empty() && o.checkpoints.resume) o.running.plan = folder.own_plan();
-  if (o.running.plan.empty() && o.checkpoints.resume)
-    throw UsageError(
-        fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
   if (o.running.plan.empty())
     throw UsageError(
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "
         "--stack sextant -o plan.json");
   check_output("--trace", o.trace, {o.running.plan, o.profile});
-  const Runnable runnable(o.running, o.profile, session.presets());
+  const Runnable runnable = own ? Runnable(o.running, own->plan, o.profile, session.presets())
+                                : Runnable(o.running, o.profile, session.presets());
   TrainingRun training = runnable.training();
-  if (!o.init.empty()) training.weights = hugging_face_weights(o.init, runnable.file().model);
-  if (folder.checkpoint()) folder.checkpoint()->require_model(runnable.file().model, o.running.plan);
+  const bool initialised = !o.init.empty() && !from;
+  if (initialised) {
+    InitialWeights initial = hugging_face_weights(o.init, runnable.file().model);
+    training.weights = std::move(initial.values);
+    adopted.init_dtype = initial.type ? std::string(name(*initial.type)) : "";
+  }
+  if (from) from->require_model(runnable.file().model, o.running.plan);
+  folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype));
   StepLog log(session, runnable, folder, training.threads, o.print_every);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
@@ -157,9 +150,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                         .total_steps = o.steps,
                         .weight_decay = o.weight_decay,
                         .clip_norm = o.clip};
-  training.job =
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate, o.final_ratio,
-                  o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.identity().dump());
+  training.job = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
+                             o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init,
+                             data.tokens(), o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
   training.max_skipped = o.max_skipped;
   training.record = true;
   training.deadline_floor = Seconds(o.deadline_s);
@@ -174,15 +167,23 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   auto& out = session.terminal.out;
   training.begin = [&, begin = training.begin] {
     if (begin) begin();
-    if (!o.init.empty() && !o.output.empty())
-      keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
+    if (initialised && !o.output.empty()) keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
     if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
-    if (o.checkpoints.resume)
-      log.tell(folder.checkpoint() ? fmt::format("going on from {}", folder.checkpoint()->path().string())
-                                   : "no checkpoint is there yet: starting with step 0");
-    if (folder.checkpoint() && !data.same_as(folder.checkpoint()->manifest().data))
+    if (resume)
+      log.tell(from ? fmt::format("going on from {}", from->path().string())
+                    : "no checkpoint is there yet: starting with step 0");
+    if (own && !own->note.empty()) log.tell(own->note);
+    if (!adopted.problem.empty()) log.tell(adopted.problem);
+    if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);
+    if (!adopted.changed.empty()) log.tell("other than in the run so far: " + adopted.changed);
+    if (!adopted.not_kept.empty())
+      log.tell("not kept in the folder of this run, and now: " + adopted.not_kept);
+    if (o.checkpoints.keep_all)
+      log.tell("no checkpoint is dropped, as it is not known which the run wants: --keep-every says so");
+    if (from && new_init) log.tell("--init is not read: the weights are those of the checkpoint");
+    if (from && !data.same_as(from->manifest().data))
       log.tell("the tokens are others than those of the run so far");
   };
   folder.make();

@@ -87,6 +87,8 @@ ExitCode export_weights(Session& session, const std::string& from, const Weights
   session.terminal.out << fmt::format("written: {}: {} tensors, {:.3f} GB in {}, {} files\n", o.out,
                                       done.tensors, static_cast<double>(done.bytes) / 1e9, name(type),
                                       done.files.size());
+  if (o.dtype == "same" && !source.why_type.empty())
+    session.terminal.out << fmt::format("{}: {}\n", name(type), source.why_type);
   session.terminal.out << fmt::format(
       "next: in Python, transformers.AutoModelForCausalLM.from_pretrained(\"{}\")\n", o.out);
   return ExitCode::ok;
@@ -126,7 +128,9 @@ Verb weights_verb() {
                  o->out);
         add_step_option(app, o->step);
         add_text(app,
-                 {.flag = "--dtype", .metavar = "same|bf16|fp16|fp32|fp64", .text = "number format to write"},
+                 {.flag = "--dtype",
+                  .metavar = "same|bf16|fp16|fp32|fp64",
+                  .text = "number format to write; same: of the folder, or of what the run started from"},
                  o->dtype);
         add_number(app,
                    {.flag = "--max-shard-size",

@@ -1,5 +1,6 @@
 #include "tools/weights.hpp"
 
+#include <array>
 #include <memory>
 
 #include <fmt/format.h>
@@ -10,25 +11,55 @@
 #include "runtime/data/data_set.hpp"
 #include "runtime/weights/hugging_face.hpp"
 #include "tools/options.hpp"
+#include "tools/run_data.hpp"
+#include "tools/run_options.hpp"
 
 namespace sextant {
 
 namespace fs = std::filesystem;
 
-WeightSource hugging_face_weights(const std::string& folder, const ModelSpec& planned) {
+InitialWeights hugging_face_weights(const std::string& folder, const ModelSpec& planned) {
   const HuggingFaceFolder from(folder);
   require_same_model(from, planned);
-  from.check();
-  return from.weights();
+  const WeightInventory found = from.check();
+  return {from.weights(), found.type};
 }
 
 namespace {
+
+using nlohmann::json;
+
+// In which format a run's weights go out: in that of the weights it started from, which is the way back without rounding.
+// Runs from before this was kept have config.json beside them, which says what its tensors were.
+std::pair<StoredType, std::string> type_of_run(const fs::path& run, const Manifest& m) {
+  std::string type = kept_init_dtype(run);
+  const fs::path config = kept_hugging_face_files(run) / "config.json";
+  std::error_code none;
+  if (type.empty() && fs::is_regular_file(config, none)) {
+    const json kept = read_json_file(config);
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (const auto found = kept.find(key); found != kept.end() && found->is_string()) type = *found;
+  }
+  constexpr std::array<std::pair<std::string_view, Dtype>, 8> kNames = {{{"F32", Dtype::fp32},
+                                                                         {"F16", Dtype::fp16},
+                                                                         {"BF16", Dtype::bf16},
+                                                                         {"F64", Dtype::fp64},
+                                                                         {"float32", Dtype::fp32},
+                                                                         {"float16", Dtype::fp16},
+                                                                         {"bfloat16", Dtype::bf16},
+                                                                         {"float64", Dtype::fp64}}};
+  for (const auto& [known, dtype] : kNames)
+    if (type == known) return {stored_type(dtype), "as the weights that the run started from"};
+  return {stored_type(m.plan.training.parameter), "as the run's parameters; --dtype fp32 rounds nothing"};
+}
 
 // The source of tokens names its data sets; the first one's index names the tokenizer. They may be gone by now.
 std::string tokenizer_of(const std::string& data) {
   const auto source = nlohmann::json::parse(data, nullptr, false);
   if (!source.is_object() || !source.contains("sets") || source["sets"].empty()) return "";
-  const fs::path index = fs::path(source["sets"][0].value("folder", "")) / kDataIndexFile;
+  const json& first = source["sets"][0];
+  const std::string folder = found_again({{first.value("folder", ""), first.value("path", "")}}).front();
+  const fs::path index = fs::path(folder.substr(0, folder.rfind(':'))) / kDataIndexFile;
   std::error_code none;
   if (!fs::is_regular_file(index, none)) return "";
   try {
@@ -58,12 +89,14 @@ OpenedWeights open_weights(const std::string& from, int step) {
     const Manifest& m = checkpoint->manifest();
     const fs::path kept = kept_hugging_face_files(from);
     std::error_code none;
+    const auto [type, why] = type_of_run(from, m);
     return {.model = m.plan.model,
             .weights = [checkpoint, read = checkpoint->weights()](
                            const ModelSlice& s, std::span<double> values) { read(s, values); },
-            .type = stored_type(m.plan.training.parameter),
+            .type = type,
             .like = fs::is_directory(kept, none) ? kept : fs::path(),
             .what = checkpoint->path().string(),
+            .why_type = why,
             .tokenizer = tokenizer_of(m.data)};
   }
   const HuggingFaceFolder folder(from);

@@ -8,6 +8,7 @@
 
 #include "core/digest.hpp"
 #include "core/json_io.hpp"
+#include "core/plan_digest.hpp"
 
 namespace sextant {
 namespace {
@@ -213,7 +214,8 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
   if (found != expected) damaged(file, "digest", found, expected);
   Manifest m;
   with_file(file, [&] {
-    const json j = parse_json(text, file);
+    json j = parse_json(text, file);
+    if (j.is_object() && j.contains("plan")) add_missing_digest(j["plan"]);
     Document d;
     JsonReader reader(j);
     kDocumentFields(reader, d);

@@ -79,6 +79,68 @@ TEST_F(RunCheckpoints, GoesOnUnderAnotherPlanAndKeepsItsOptions) {
   good({"-o", "run", "--resume", "--steps", "6"});
 }
 
+TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
+  std::string text;
+  for (char c = 'a'; c <= 'p'; ++c) text += std::string(400, c) + "\n\n";
+  write("text.txt", text);
+  ASSERT_EQ(call({"data", "text.txt", "--tokenizer", "bytes", "--document", "paragraph", "--validation",
+                  "0.5", "--seed", "2", "--out", "tokens"})
+                .code,
+            ExitCode::ok);
+  const Words options = {"--save-every", "4",      "--keep-last",  "3", "--keep-every",   "4",
+                         "--data",       "tokens", "--eval-every", "4", "--eval-batches", "1",
+                         "--products",   "exact"};
+  good(Words{"two.json", "--steps", "24", "-o", "whole"} + options);
+  good(Words{"two.json", "--steps", "12", "-o", "run"} + options);
+  const auto before = saved("run");
+  ASSERT_GE(before.size(), 2U);
+  const fs::path here = fs::current_path(), run_folder = fs::absolute("run");
+  fs::create_directory("elsewhere");
+  fs::current_path("elsewhere");
+  const Outcome o = run({"-o", run_folder.string(), "--resume", "--steps", "24"});
+  fs::current_path(here);
+  EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+  EXPECT_NE(o.out.find("--keep-every 4"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("--steps 24 (was 12)"), std::string::npos) << o.out;
+  for (const std::int64_t milestone : before) EXPECT_TRUE(fs::exists(checkpoint_path("run", milestone)));
+  EXPECT_GT(saved("run").size(), before.size() + 1) << "and it is saved between";
+  const auto values = [](const std::string& folder) {  // losses of both kinds
+    std::vector<double> all;
+    for (const json& step : steps(folder))
+      all.push_back(step.contains("loss") ? step.at("loss") : step.at("validation_loss"));
+    return all;
+  };
+  EXPECT_EQ(values("run"), values("whole")) << "bit by bit, with the looks at the held-out text";
+
+  // A run from before options were kept: what was saved stays.
+  fs::remove("run/options.json");
+  fs::remove("run/plan.json");
+  const auto all = saved("run");
+  const Outcome old = run({"-o", "run", "--resume", "--steps", "28", "--save-every", "1"});
+  EXPECT_EQ(old.code, ExitCode::ok) << old.err;
+  EXPECT_NE(old.out.find("plan.json: no such file: its plan is that of"), std::string::npos) << old.out;
+  EXPECT_NE(old.out.find("not kept in the folder of this run"), std::string::npos) << old.out;
+  for (const std::int64_t step : all) EXPECT_TRUE(fs::exists(checkpoint_path("run", step)));
+  fs::rename("tokens", "moved");
+  bad_file({"run", "-o", "run", "--resume", "--steps", "30"}, {"tokens", "no such folder", "--data"});
+  good({"-o", "run", "--resume", "--steps", "30", "--data", "moved"});
+}
+
+TEST_F(RunCheckpoints, ACheckpointFromBeforePlansHadADigest) {
+  good({"two.json", "--steps", "2", "-o", "run"});
+  const std::string file = "run/checkpoints/step-00000002/manifest.json";
+  json manifest = json::parse(text_of(file));
+  manifest.erase("digest");
+  manifest.at("plan").erase("digest");
+  write(file, with_digest(manifest.dump().substr(1) + "\n"));
+  write("run/plan.json", manifest.at("plan").dump());
+  const Outcome o = run({"-o", "run", "--resume", "--steps", "3"});
+  EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+  EXPECT_NE(o.out.find("its plan is that of " + file), std::string::npos) << o.out;
+  write("run/plan.json", std::string());
+  good({"-o", "run", "--resume", "--steps", "4"});
+}
+
 TEST_F(RunCheckpoints, StepsThatAKilledRunWroteBeyondItsCheckpointAreDoneAgain) {
   good({"two.json", "--steps", "6", "-o", "whole"});
   good({"two.json", "--steps", "4", "-o", "killed"});
@@ -93,7 +155,7 @@ TEST_F(RunCheckpoints, AnEarlierCheckpointSetsLaterOnesAside) {
   const auto before = saved("run");
   ASSERT_GE(before.size(), 2U);
   const std::vector<double> whole = losses("run");
-  good({"-o", "run", "--resume", "--resume-step", std::to_string(before[0]), "--steps", "12"});
+  good({"-o", "run", "--resume", "--resume-step", std::to_string(before[0]), "--save-every", "0"});
   EXPECT_EQ(saved("run"), (std::vector<std::int64_t>{before[0], 12}));
   EXPECT_TRUE(fs::exists("run/checkpoints/aside-step-00000012"));
   EXPECT_EQ(losses("run"), whole);

@@ -99,6 +99,22 @@ TEST_F(WeightsVerbs, ARunStartsFromThem) {
             random.at("steps")[0].at("loss"));
 }
 
+TEST_F(WeightsVerbs, ARunIsExportedInTheFormatItStartedFrom) {
+  ASSERT_EQ(answer({"weights", "export", "tiny", "--out", "half", "--dtype", "fp16"}).at("dtype"), "F16");
+  for (const auto& [from, type] : {std::pair{"tiny", "F32"}, {"half", "F16"}}) {
+    const std::string run = std::string("run-") + from, out = std::string("out-") + from;
+    answer({"run", "tiny.json", "--steps", "1", "--lr", "0", "--init", from, "-o", run});
+    EXPECT_EQ(answer({"weights", "export", run, "--out", out}).at("dtype"), type);
+    EXPECT_EQ(text_of(out + "/model.safetensors"), [&] {
+      answer({"weights", "export", from, "--out", std::string("one-") + from});
+      return text_of(std::string("one-") + from + "/model.safetensors");
+    }()) << "the way back rounds nothing";
+  }
+  answer({"run", "tiny.json", "--steps", "1", "-o", "random"});
+  const Outcome said = call({"weights", "export", "random", "--out", "out-random"});
+  EXPECT_NE(said.out.find("as the run's parameters"), std::string::npos) << said.out;
+}
+
 TEST_F(WeightsVerbs, SamplesAreRepeatable) {
   const Words ask = {"sample", "tiny", "--tokenizer", "bytes", "--prompt", "abc", "--max-tokens", "8"};
   const json once = answer(ask + Words{"--seed", "3"}), twice = answer(ask + Words{"--seed", "3"});
