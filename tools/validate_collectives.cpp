@@ -19,9 +19,9 @@ nlohmann::ordered_json to_json(const std::vector<CollectiveScore>& scores) {
   for (const CollectiveScore& s : scores) {
     const auto part = [&](int size) {
       return nlohmann::ordered_json{{"rows", s.rows[size]},
-                  {"mean_absolute_error_percent", s.mape[size]},
-                  {"worst_error_percent", s.worst[size]},
-                  {"inside_bar", s.inside[size]}};
+                                    {"mean_absolute_error_percent", s.mape[size]},
+                                    {"worst_error_percent", s.worst[size]},
+                                    {"inside_bar", s.inside[size]}};
     };
     out.push_back({{"source", s.source},
                    {"gpu", s.gpu},
