@@ -59,7 +59,7 @@ class Better {
 };
 
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
-constexpr std::size_t kRound = 32;
+constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
 constexpr int kExamples = 4;  // of each fate
 
@@ -200,10 +200,12 @@ class Search {
     if (found == best_of_family_.end()) return INFINITY;
     return std::max(edge(ranking_.begin()->step), nearly(found->second.step));
   }
-  bool useless(const Node& node) const {
-    if (node.bound > threshold()) return true;
-    return node.level == Level::full && !front_ && node.bound > family_best(node.choice);
+  // No member of the node is of use whose bound is above: from the pipeline's form on, all are of one family.
+  double limit_of(const Node& node) const {
+    return node.level < Level::pipeline || front_ ? threshold()
+                                                  : std::min(threshold(), family_best(node.choice));
   }
+  bool useless(const Node& node) const { return node.bound > threshold() || node.bound > limit_of(node); }
 
   bool found() const { return !ranking_.empty() || (front_ && !front_->seen.empty()); }
   bool stop_asked() const {
@@ -258,7 +260,7 @@ class Search {
 
   void work(const Node& node, Outcome& outcome) {
     PerThread& mine = threads_.local();
-    outcome.expansion.limit = threshold();
+    outcome.expansion.limit = limit_of(node);
     outcome.expansion.exemplified = exemplified_;
     if (node.level >= Level::pipeline && !node.refined) {
       Node refined = node;
@@ -268,10 +270,8 @@ class Search {
       Node expanded = node;
       expanded.refined = false;  // children start anew
       tree_.expand(expanded, mine.cache, outcome.expansion);
-    } else if (front_ && node.peak > limit_.v) {
-      outcome.expansion.fates[Fate::out_of_memory] += node.members;
-    } else {
-      outcome.simulated = simulated(node);
+    } else if (Node whole = node; tree_.fits(whole, mine.cache, outcome.expansion)) {
+      outcome.simulated = simulated(whole);
     }
   }
 

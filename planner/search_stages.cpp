@@ -210,10 +210,13 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   ++out.bounds;
   node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks_id) : cache.relaxed,
                                                cache.closing(p), cache.order(p, m), cache.slots, out.limit));
-  if (!full || node.bound > out.limit) return;
+}
+
+bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
+  const ParallelPlan p = decided(node.choice, Level::full, cache);
   const PlanMemory memory = plan_memory(job_, p);
   node.peak = memory.peak.v;
-  if (memory.peak <= memory_limit_) return;
+  if (memory.peak <= memory_limit_) return true;
   reject(
       Fate::out_of_memory, node.members, p,
       [&] {
@@ -221,7 +224,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
                            gib(memory_limit_), memory.largest, memory.stage);
       },
       out);
-  node.members = 0;
+  return false;
 }
 
 std::optional<Node> SearchTree::guess(const Node& division, bool lean, double limit,

@@ -29,8 +29,8 @@ struct Node {
   std::uint64_t members = 1;
   Choice choice;
   Level level = Level::root;
-  bool refined = false;   // its slots have been walked; a full node's memory is known to fit
-  std::int64_t peak = 0;  // then: its memory, bytes
+  bool refined = false;   // its slots have been walked
+  std::int64_t peak = 0;  // of a full node, once asked for: its memory, bytes
 };
 
 struct Expansion {
@@ -57,8 +57,10 @@ class SearchTree {
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
-  // A tighter bound of a node whose stages are decided. A full node that does not fit has no members left.
+  // A tighter bound of a node whose stages are decided. One that does not fit a lowered limit has no members left.
   void refine(Node&, SearchCache&, Expansion&) const;
+  // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.
+  bool fits(Node&, SearchCache&, Expansion&) const;
   ParallelPlan plan(const Choice&, SearchCache&) const;
   // A member of a division of the ranks that is worth simulating first: what a practitioner would try, or with as much
   // of everything that saves memory. None when what was tried does not fit or is bounded by `limit`.

@@ -203,18 +203,19 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     // By chunk: what one micro-batch keeps, before its backward and, with a split one, behind it.
     const auto chunks = static_cast<std::size_t>(plan.vp);
     std::vector<RunningBytes::ByKind> saved(chunks), saved_weight(chunks);
+    std::vector<std::int64_t> all_saved(chunks), all_saved_weight(chunks);
     for (std::size_t v = 0; v < chunks; ++v) {
       walk.add_saved(saved[v], static_cast<int>(v) * plan.pp + stage);
       if (c.split_backward()) walk.add_saved_weight(saved_weight[v], static_cast<int>(v) * plan.pp + stage);
+      all_saved[v] = total(saved[v]), all_saved_weight[v] = total(saved_weight[v]);
     }
     // What is there when the slot begins. Its own micro-batch is saved by the forward as it goes, and is still whole when
     // a backward or weight begins.
     const auto begins_with = [&](const Occupancy& o, const auto& add) {
       for (std::size_t v = 0; v < chunks; ++v) {
         const bool mine = v == o.chunk;
-        add(saved[v], o.saved[v] - (mine && o.kind == SlotKind::forward ? 1 : 0));
-        if (c.split_backward())
-          add(saved_weight[v], o.saved_weight[v] - (mine && o.kind == SlotKind::backward ? 1 : 0));
+        add(v, o.saved[v] - (mine && o.kind == SlotKind::forward ? 1 : 0),
+            c.split_backward() ? o.saved_weight[v] - (mine && o.kind == SlotKind::backward ? 1 : 0) : 0);
       }
     };
     const Occupancy* fullest = nullptr;
@@ -222,8 +223,9 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     for (const Occupancy& o : (*states)[static_cast<std::size_t>(stage)]) {
       std::int64_t bytes =
           o.arrived * c.activation.stream + peaks.of(o.kind, o.chunk * plan.pp + stage).peak();
-      begins_with(
-          o, [&](const RunningBytes::ByKind& kept, std::int64_t times) { bytes += times * total(kept); });
+      begins_with(o, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
+        bytes += whole * all_saved[v] + weight * all_saved_weight[v];
+      });
       if (bytes > peak) peak = bytes, fullest = &o;
       host_peak = std::max(host_peak, host_activations(c, o, stage));
     }
@@ -234,7 +236,9 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     };
     memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
         fullest->arrived * c.activation.stream;
-    begins_with(*fullest, add);
+    begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
+      add(saved[v], whole), add(saved_weight[v], weight);
+    });
     add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
     memory.host += host_peak;
     memory.at_peak[static_cast<std::size_t>(BufferKind::host)] = memory.host;
