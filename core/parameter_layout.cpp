@@ -53,6 +53,11 @@ constexpr ParameterKind kLayerKinds[] = {
     ParameterKind::k,        ParameterKind::q,  ParameterKind::norm_attention,
 };
 
+// The first parameter that a module uses: the norm before its products, or the attention's output matrix.
+bool ends_module(ParameterKind kind) {
+  return kind == ParameterKind::norm_mlp || kind == ParameterKind::o || kind == ParameterKind::norm_attention;
+}
+
 // One op of the backward pass writes the gradients of both.
 bool same_op(const Parameter& a, const Parameter& b) {
   return a.chunk == b.chunk && a.layer == b.layer && gradient_writer(a.kind) == gradient_writer(b.kind);
@@ -175,7 +180,10 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
       if (units) b.close();
     }
     for (int layer = range.first + range.count - 1; layer >= range.first; --layer) {
-      for (ParameterKind kind : kLayerKinds) b.add(kind, chunk, layer);
+      for (ParameterKind kind : kLayerKinds) {
+        b.add(kind, chunk, layer);
+        if (units && rules.fetch_modules && ends_module(kind)) b.close();
+      }
       if (units) b.close();
     }
     if (chunk == 0) {

@@ -68,8 +68,8 @@ struct ParameterLayout {
   std::int64_t owned() const { return padded / shards; }
 };
 
-// The stage's parameters. ZeRO-3 and parameter offload: one bucket per unit (decoder layer; embedding; final norm with
-// head). Otherwise whole parameters are collected until the bucket size is reached; a tied embedding and its copy beside
+// The stage's parameters. ZeRO-3 and parameter offload: one bucket per unit (decoder layer, or module where the stack
+// fetches modules; embedding; final norm with head). Otherwise whole parameters are collected until the bucket size is reached; a tied embedding and its copy beside
 // the head have buckets of their own.
 ParameterLayout parameter_layout(const ModelSpec&, const ParallelPlan&, const StackRules&, int stage);
 

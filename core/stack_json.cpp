@@ -52,6 +52,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("bucket_elements", r.bucket_elements, at_least(1));
   io.optional("bucket_elements_per_replica", r.bucket_elements_per_replica, at_least(0));
   io.optional("prefetch_blocks", r.prefetch_blocks, between(0, 1000));
+  io.optional("fetch_modules", r.fetch_modules);
   io.optional("zero3_regather_in_backward", r.zero3_regather_in_backward);
   io.optional("head_fused_with_loss", r.head_fused_with_loss);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);

@@ -48,7 +48,10 @@ struct StackRules {
   bool p2p_beside_compute_interleaved = true;
   std::int64_t bucket_elements = 40'000'000;  // default bucket: max(bucket_elements, per_rank * replicas)
   std::int64_t bucket_elements_per_replica = 1'000'000;
-  int prefetch_blocks = 1;  // ZeRO-3: blocks gathered ahead
+  int prefetch_blocks = 1;  // ZeRO-3: units gathered ahead
+  // What ZeRO-3 and parameter offload fetch, release and reduce as one unit: a decoder layer, or each module of it that
+  // holds matrices (QKV with its norm, attention output, MLP with its norm).
+  bool fetch_modules = false;
   bool zero3_regather_in_backward = true;
   bool head_fused_with_loss = false;  // logits are never held whole; head backward happens in its forward
   bool loss_gathers_logits = false;   // logits are gathered over tp before the loss

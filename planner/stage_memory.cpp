@@ -56,7 +56,8 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
       add(BufferKind::communication, ring * (largest / layout.shards * parameter));
   }
   if (c.ring_gradients())
-    add(BufferKind::communication, 2 * rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
+    add(BufferKind::communication, static_cast<std::int64_t>(c.gradient_ring_count()) *
+                                           rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
                                        rounded(c.state.gradient * static_cast<double>(shared)));
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
   add(BufferKind::workspace, c.activation.transient);

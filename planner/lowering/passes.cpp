@@ -32,10 +32,18 @@ Op StageLowering::op_at(const Site& at, OpRole role, Pass pass, WorkId work, Lan
 }
 
 OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
+  const bool reads = pass != Pass::backward_weight;
+  if (reads) visit_module(at, kind);
   wait_parameters(at, kind);
   const OpId op = e_.emit(op_at(at, OpRole::block, pass, w_[kind][pass], lane(LaneKind::compute)));
   last_ = op;
-  if (pass != Pass::backward_weight) read_parameters(at, kind);
+  if (reads) read_parameters(at, kind);
+  if (reads && at.layer != kNone16 && fetches_modules()) {
+    // A module's norm comes first forward and last backward.
+    const bool norm = kind == BlockKind::norm, product = kind == BlockKind::qkv || kind == BlockKind::mlp;
+    const bool forward = pass == Pass::forward || pass == Pass::recompute;
+    if (forward ? !norm : !product) leave(op);
+  }
   return op;
 }
 
@@ -116,6 +124,7 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     return e_.buffer(BufferKind::activation, stage_, bytes);
   };
   BufferId branch = kNoBuffer;
+  module_ = -1;
   e_.after(stage_, arrival);
 
   if (at.chunk == 0) {
@@ -266,6 +275,7 @@ OpId StageLowering::backward_slot(const Slot& slot, OpId arrival, BufferId& stre
   const LayerRange layers = range(at.chunk);
   SavedChunk& keep = saved(slot);
   const bool split = c_.split_backward();
+  module_ = -1;
   e_.after(stage_, arrival);
 
   if (last_chunk(at.chunk)) {

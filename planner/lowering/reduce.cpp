@@ -7,7 +7,7 @@ namespace sextant::lowering {
 
 using Use = OperandUse;
 
-// Before the first gradient of a bucket is written: its place must have been reduced and added up. Buckets take the two
+// Before the first gradient of a bucket is written: its place must have been reduced and added up. Buckets take the
 // places of the ring by turns; an embedding that is the head as well has one of its own from the head's backward to its own.
 void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
   if (!c_.ring_gradients()) return;
@@ -16,7 +16,7 @@ void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
     const int b = layout_.parameters[static_cast<std::size_t>(i)].bucket;
     int& slot = ring_slot_[static_cast<std::size_t>(b)];
     if (slot >= 0) continue;
-    slot = b == shared_bucket_ ? kSharedSlot : static_cast<int>(next_ring_slot_++ % kSharedSlot);
+    slot = b == shared_bucket_ ? kSharedSlot : static_cast<int>(next_ring_slot_++ % c_.gradient_ring_count());
     e_.after(stage_, ring_reduced_[static_cast<std::size_t>(slot)]);
     clear_padding(b, at);
   }

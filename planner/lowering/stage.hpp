@@ -167,8 +167,10 @@ class StageLowering {
   int head_bucket() const {  // a tied head on the embedding's stage is the embedding
     return layout_.parameters[static_cast<std::size_t>(head_ >= 0 ? head_ : embedding_)].bucket;
   }
+  bool fetches_modules() const { return c_.ring_parameters() && c_.stack.rules.fetch_modules; }
   void visit(int bucket);
   void visit_layer(int layer);
+  void visit_module(const Site&, BlockKind);  // of the layer, before a block that reads it
   void leave(OpId last_reader) {
     if (!visits_.empty()) visits_[next_visit_ - 1].last_reader = e_.hold(last_reader);
   }
@@ -209,8 +211,10 @@ class StageLowering {
   std::vector<int> visit_bucket_;
   std::vector<Fetch> visits_;
   std::size_t next_fetch_ = 0, next_visit_ = 0;
+  int module_ = -1;  // bucket of the module visited last in this slot
   std::vector<BufferId> unit_ring_, staging_;
-  // Gradients reduced after every micro-batch go through a ring of two buffers, those of `shared_bucket_` through a third.
+  // Gradients reduced after every micro-batch go through a ring of at most two buffers, those of `shared_bucket_` through a
+  // third.
   static constexpr int kSharedSlot = 2;
   std::array<BufferId, 3> gradient_ring_{kNoBuffer, kNoBuffer, kNoBuffer};
   std::array<OpId, 3> ring_reduced_{kNoOp, kNoOp, kNoOp};

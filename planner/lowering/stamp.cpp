@@ -41,8 +41,8 @@ void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t firs
     visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
   if (kind == SlotKind::forward) return;
   for (std::size_t turn = 0; c_.sp() && turn < 2; ++turn) visit(regather_reader_[(at.regather + turn) % 2]);
-  for (std::size_t turn = 0; c_.ring_gradients() && turn < kSharedSlot; ++turn)
-    visit(ring_reduced_[(at.gradient + turn) % kSharedSlot]);
+  const std::size_t places = c_.ring_gradients() ? c_.gradient_ring_count() : 0;
+  for (std::size_t turn = 0; turn < places; ++turn) visit(ring_reduced_[(at.gradient + turn) % places]);
   if (shared_bucket_ >= 0) visit(ring_reduced_[kSharedSlot]);
   for (std::size_t turn = 0; turn < copied_in_.size(); ++turn)
     visit(copied_in_[(at.copy + turn) % copied_in_.size()].reader);

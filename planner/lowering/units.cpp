@@ -2,6 +2,11 @@
 
 namespace sextant::lowering {
 
+namespace {
+constexpr int kModulesOfLayer =
+    3;  // parameter_layout: QKV, attention output and MLP, with the norms before them
+}  // namespace
+
 std::pair<int, int> StageLowering::parameters_of(const Site& at, BlockKind kind) const {
   const int gate_up_down = c_.model.gated_mlp ? 3 : 2;
   const auto one = [](int index) { return index < 0 ? std::pair{0, 0} : std::pair{index, index + 1}; };
@@ -53,9 +58,18 @@ void StageLowering::read_parameters(const Site& at, BlockKind kind) {
 // Lists the units that the step's slots visit, so that they can be fetched ahead across slots.
 void StageLowering::plan_visits() {
   if (!c_.ring_parameters()) return;
-  const auto layer_bucket = [&](int layer) {
+  const int units = fetches_modules() ? kModulesOfLayer : 1;
+  const auto last_used = [&](int layer) {  // buckets stand in reverse order of use
     return layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])]
         .bucket;
+  };
+  const auto push_forward = [&](int layer) {
+    for (int u = units - 1; u >= 0; --u) visit_bucket_.push_back(last_used(layer) + u);
+  };
+  const auto push_backward = [&](int layer, bool again) {
+    if (again) push_forward(layer);
+    // What the repeated forward used last is still there.
+    for (int u = again ? 1 : 0; u < units; ++u) visit_bucket_.push_back(last_used(layer) + u);
   };
   for (const Slot& slot : order_) {
     const int chunk = model_chunk(slot);
@@ -66,20 +80,30 @@ void StageLowering::plan_visits() {
     if (slot.kind == SlotKind::forward) {
       if (chunk == 0)
         visit_bucket_.push_back(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);
-      for (int i = 0; i < layers.count; ++i) visit_bucket_.push_back(layer_bucket(layers.first + i));
+      for (int i = 0; i < layers.count; ++i) push_forward(layers.first + i);
       visit_bucket_.insert(visit_bucket_.end(), head.begin(), head.end());
     } else if (slot.kind == SlotKind::backward) {
       visit_bucket_.insert(visit_bucket_.end(), head.rbegin(), head.rend());
-      for (int i = layers.count - 1; i >= 0; --i) visit_bucket_.push_back(layer_bucket(layers.first + i));
+      for (int i = layers.count - 1; i >= 0; --i) push_backward(layers.first + i, recomputed(i));
     }
   }
   visits_.resize(visit_bucket_.size());
 }
 
 void StageLowering::visit_layer(int layer) {
-  if (!c_.ring_parameters()) return;
+  if (!c_.ring_parameters() || fetches_modules()) return;
   visit(
       layout_.parameters[static_cast<std::size_t>(place_of_layer_[static_cast<std::size_t>(layer)])].bucket);
+}
+
+void StageLowering::visit_module(const Site& at, BlockKind kind) {
+  if (!fetches_modules() || at.layer == kNone16) return;
+  const auto [first, last] = parameters_of(at, kind);
+  if (first == last) return;
+  const int bucket = layout_.parameters[static_cast<std::size_t>(first)].bucket;
+  if (bucket == module_) return;
+  module_ = bucket;
+  visit(bucket);
 }
 
 // Enters the next unit: everything up to `prefetch` units ahead is fetched, the unit itself is waited for.

@@ -109,12 +109,15 @@ void StageLowering::make_buffers() {
             e_.buffer(BufferKind::communication, stage_, largest / layout_.shards * parameter, true));
     }
   }
-  if (c_.ring_gradients())
-    for (int slot = 0; slot < (shared_bucket_ < 0 ? kSharedSlot : kSharedSlot + 1); ++slot) {
-      const std::int64_t elements = slot == kSharedSlot ? bucket(shared_bucket_).elements : largest_in_ring;
-      gradient_ring_[static_cast<std::size_t>(slot)] = e_.buffer(
-          BufferKind::communication, stage_, bytes(c_.state.gradient * static_cast<double>(elements)), true);
-    }
+  if (c_.ring_gradients()) {
+    const auto place = [&](std::int64_t elements) {
+      return e_.buffer(BufferKind::communication, stage_,
+                       bytes(c_.state.gradient * static_cast<double>(elements)), true);
+    };
+    for (std::size_t slot = 0; slot < c_.gradient_ring_count(); ++slot)
+      gradient_ring_[slot] = place(largest_in_ring);
+    if (shared_bucket_ >= 0) gradient_ring_[kSharedSlot] = place(bucket(shared_bucket_).elements);
+  }
   if (c_.sp())
     for (BufferId& slot : regathered_)
       slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);

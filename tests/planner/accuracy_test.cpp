@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Sources, Accuracy,
                          testing::Values(Bound{"aleph_alpha", 4.8}, Bound{"bigscience_bloom_a100", 4.2},
                                          Bound{"bigscience_v100", 6.5}, Bound{"deepspeed", 7.0},
                                          Bound{"flagperf", 3.4}, Bound{"llm_foundry", 4.5},
-                                         Bound{"megatron_llama", 4.3}, Bound{"megatron_lm", 4.4},
+                                         Bound{"megatron_llama", 4.3}, Bound{"megatron_lm", 4.0},
                                          Bound{"modalities", 6.2}, Bound{"nanotron", 5.7},
                                          Bound{"nvidia_dgxc", 3.8}),
                          [](const auto& bound) { return std::string(bound.param.source); });
@@ -82,11 +82,10 @@ TEST(AllSources, ReachTheGoals) {
   EXPECT_LE(error / sources, 4.8);
   EXPECT_LE(peaks_error / peaks_of, 6.0);
   EXPECT_GE(tau / groups, 0.75);
-  // The musts are 2.5 and 0.3. Of the 3.6, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
-  // is 1.8. False alarms of memory cost 0.9 and 0.9 (1 T parameters under DeepSpeed's ZeRO-3, whole layers where it holds
-  // modules) and 0.2 and 0.2 (Aleph Alpha's 13 B, said to need 81.2 GiB).
-  EXPECT_LE(regret / groups, 3.65);
-  EXPECT_LE(regret_3 / groups, 1.2);
+  // The musts are 2.5 and 0.3. Of the 2.7, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
+  // is 1.8. A false alarm of memory (Aleph Alpha's 13 B, said to need 81.2 GiB) costs 0.2 and 0.2.
+  EXPECT_LE(regret / groups, 2.75);
+  EXPECT_LE(regret_3 / groups, 0.3);
   EXPECT_GE(right, 0.95 * (right + missed));
   EXPECT_GE(right, 0.95 * (right + wrong));
 }

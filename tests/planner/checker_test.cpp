@@ -156,7 +156,7 @@ TEST_P(Checker, CatchesEachShiftedRange) {
 TEST_P(Checker, CatchesSendsSwappedAtOneEnd) {
   const auto order = lane_orders(graph);
   int swapped = 0;
-  for (LaneId lane = 0; lane < order.size(); ++lane) {
+  for (std::size_t lane = 0; lane < order.size(); ++lane) {
     std::vector<std::size_t> sends;
     for (std::size_t k = 0; k < order[lane].size(); ++k)
       if (graph.ops[order[lane][k]].role == OpRole::send) sends.push_back(k);
@@ -188,7 +188,7 @@ StackRules any_rules() {
         &StackRules::pipelined_update, &StackRules::gather_beside_forward,
         &StackRules::p2p_beside_compute_1f1b, &StackRules::p2p_beside_compute_interleaved,
         &StackRules::zero3_regather_in_backward, &StackRules::head_fused_with_loss, &StackRules::scatter_p2p,
-        &StackRules::clip_gradients})
+        &StackRules::clip_gradients, &StackRules::fetch_modules})
     r.*rule = *rc::gen::arbitrary<bool>();
   r.prefetch_blocks = arbitrary::upto(0, 3);
   r.bucket_elements = *rc::gen::element<std::int64_t>(1, 20'000, 40'000'000);

@@ -28,10 +28,16 @@ StackSpec with_copies() {
   return stack;
 }
 
+StackSpec module_by_module() {
+  StackSpec stack = reducing_every_microbatch();
+  stack.rules.fetch_modules = true;
+  return stack;
+}
+
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
-  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies()})
+  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
@@ -75,6 +81,24 @@ TEST(StageMemory, NeverGrowsWithZeroStageTensorParallelOrRecompute) {
   EXPECT_GT(without_communication("mbs1"), without_communication("tp2.mbs1"));
   EXPECT_GT(without_communication("tp2.mbs1"), without_communication("tp4.mbs1"));
   EXPECT_GT(needs("mbs1").allocated(), needs("mbs1.full").allocated());
+}
+
+// A ring of modules holds a layer's largest one, the MLP, and never a layer: 16-bit parameters once, fp32 gradients once,
+// and twice where reductions run beside the backward pass.
+TEST(StageMemory, ModulesOfALayerAreFetchedOneByOne) {
+  ModelSpec model = tiny_model();
+  model.vocab_size = 128;  // the head is smaller than an MLP
+  const auto ring = [&](const StackSpec& stack, const char* key) {
+    const auto m = estimate_memory(model, tiny_training(), parse_plan_key(key), stack);
+    return m.stages[0].at_peak[static_cast<std::size_t>(BufferKind::communication)];
+  };
+  constexpr std::int64_t padding = 256;  // 64 elements for each of four shards
+  const std::int64_t mlp = 3 * std::int64_t{model.hidden} * model.ffn_hidden + model.hidden;
+  for (const auto& [key, gradients] : {std::pair{"dp4.z3.mbs1.nopg", 2}, {"dp4.z3.mbs1.nogr.nopg", 1}}) {
+    EXPECT_GE(ring(module_by_module(), key), (2 + gradients * 4) * mlp);
+    EXPECT_LE(ring(module_by_module(), key), (2 + gradients * 4) * (mlp + padding));
+    EXPECT_GT(ring(reducing_every_microbatch(), key), ring(module_by_module(), key));
+  }
 }
 
 // Negative control: one byte less in every activation buffer of a stage must show.
