@@ -23,22 +23,22 @@ constexpr std::uint64_t kLongestHeader = 100'000'000;  // bytes; the reference i
 
 struct TypeRow {
   StoredType type;
-  std::string_view name;
+  std::string_view name, torch;
   int bytes;
   std::optional<Dtype> dtype;
 };
-constexpr std::array<TypeRow, 12> kTypes = {{{StoredType::f64, "F64", 8, Dtype::fp64},
-                                             {StoredType::f32, "F32", 4, Dtype::fp32},
-                                             {StoredType::f16, "F16", 2, Dtype::fp16},
-                                             {StoredType::bf16, "BF16", 2, Dtype::bf16},
-                                             {StoredType::i64, "I64", 8, {}},
-                                             {StoredType::i32, "I32", 4, {}},
-                                             {StoredType::i16, "I16", 2, {}},
-                                             {StoredType::i8, "I8", 1, {}},
-                                             {StoredType::u8, "U8", 1, {}},
-                                             {StoredType::boolean, "BOOL", 1, {}},
-                                             {StoredType::f8_e4m3, "F8_E4M3", 1, Dtype::fp8},
-                                             {StoredType::f8_e5m2, "F8_E5M2", 1, {}}}};
+constexpr std::array<TypeRow, 12> kTypes = {{{StoredType::f64, "F64", "float64", 8, Dtype::fp64},
+                                             {StoredType::f32, "F32", "float32", 4, Dtype::fp32},
+                                             {StoredType::f16, "F16", "float16", 2, Dtype::fp16},
+                                             {StoredType::bf16, "BF16", "bfloat16", 2, Dtype::bf16},
+                                             {StoredType::i64, "I64", "int64", 8, {}},
+                                             {StoredType::i32, "I32", "int32", 4, {}},
+                                             {StoredType::i16, "I16", "int16", 2, {}},
+                                             {StoredType::i8, "I8", "int8", 1, {}},
+                                             {StoredType::u8, "U8", "uint8", 1, {}},
+                                             {StoredType::boolean, "BOOL", "bool", 1, {}},
+                                             {StoredType::f8_e4m3, "F8_E4M3", "float8_e4m3fn", 1, Dtype::fp8},
+                                             {StoredType::f8_e5m2, "F8_E5M2", "float8_e5m2", 1, {}}}};
 
 const TypeRow& row_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)]; }
 
@@ -84,16 +84,25 @@ std::optional<std::uint64_t> as_count(const nlohmann::json& j) {
   return value <= static_cast<std::uint64_t>(INT64_MAX) ? std::optional(value) : std::nullopt;
 }
 
+// Which formats the bytes would fit, when dtype says another.
+std::string fits_better(std::uint64_t bytes, std::uint64_t elements) {
+  std::string names;
+  for (const TypeRow& row : kTypes)
+    if (elements > 0 && bytes / elements == static_cast<std::uint64_t>(row.bytes) && bytes % elements == 0)
+      names += fmt::format("{}{}", names.empty() ? "" : " or ", row.name);
+  return names.empty()
+             ? ""
+             : fmt::format("they are the bytes of {}: dtype, shape or data_offsets is wrong", names);
+}
+
 // One header entry; problems go to the list, and the tensor is returned only when it has none.
 std::optional<StoredTensor> read_entry(const std::string& file, const std::string& tensor,
                                        const nlohmann::json& entry, std::uint64_t data_bytes,
                                        std::vector<Problem>& problems) {
-  const auto refuse = [&](std::string_view key, std::string value, std::string expected) {
-    problems.push_back({file,
-                        key.empty() ? tensor : fmt::format("{}.{}", tensor, key),
-                        std::move(value),
-                        std::move(expected),
-                        {}});
+  const auto refuse = [&](std::string_view key, std::string value, std::string expected,
+                          std::string hint = "") {
+    problems.push_back({file, key.empty() ? tensor : fmt::format("{}.{}", tensor, key), std::move(value),
+                        std::move(expected), std::move(hint)});
     return std::nullopt;
   };
   if (!entry.is_object()) return refuse("", entry.dump(), "an object with dtype, shape and data_offsets");
@@ -106,7 +115,8 @@ std::optional<StoredTensor> read_entry(const std::string& file, const std::strin
       std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeRow& r) { return entry["dtype"] == r.name; });
   if (row == kTypes.end())
     return refuse("dtype", entry["dtype"].dump(),
-                  "F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U8 or BOOL");
+                  "F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U8 or BOOL",
+                  "save it in one of them: in Python, tensor.to(torch.bfloat16)");
   t.type = row->type;
 
   if (!entry["shape"].is_array()) return refuse("shape", entry["shape"].dump(), "a list of extents");
@@ -129,7 +139,8 @@ std::optional<StoredTensor> read_entry(const std::string& file, const std::strin
     return refuse("data_offsets", offsets.dump(), fmt::format("at most {}, where the file ends", data_bytes));
   if (*end - *begin != size)
     return refuse("data_offsets", offsets.dump(),
-                  fmt::format("{} bytes for {} {}", size, row->name, entry["shape"].dump()));
+                  fmt::format("{} bytes for {} {}", size, row->name, entry["shape"].dump()),
+                  fits_better(*end - *begin, elements));
   t.begin = *begin, t.end = *end;
   return t;
 }
@@ -171,6 +182,12 @@ std::string system_error(std::string_view what, const std::filesystem::path& pat
 }  // namespace
 
 std::string_view name(StoredType type) { return row_of(type).name; }
+std::string_view torch_name(StoredType type) { return row_of(type).torch; }
+std::optional<StoredType> stored_type_from_name(std::string_view text) {
+  for (const TypeRow& row : kTypes)
+    if (text == row.name || text == row.torch) return row.type;
+  return std::nullopt;
+}
 int size_bytes(StoredType type) { return row_of(type).bytes; }
 std::optional<Dtype> dtype_of(StoredType type) { return row_of(type).dtype; }
 

@@ -33,7 +33,9 @@ enum class StoredType : std::uint8_t {
   f8_e4m3,
   f8_e5m2
 };
-std::string_view name(StoredType);  // as in files: "F64", "BF16", "I64", ...
+std::string_view name(StoredType);        // as in files: "F64", "BF16", "I64", ...
+std::string_view torch_name(StoredType);  // as in config.json: "float64", "bfloat16", "int64", ...
+std::optional<StoredType> stored_type_from_name(std::string_view);  // either of them
 int size_bytes(StoredType);
 std::optional<Dtype> dtype_of(StoredType);  // of floating-point formats
 StoredType stored_type(Dtype);              // tf32 is stored as F32

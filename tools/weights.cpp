@@ -1,6 +1,5 @@
 #include "tools/weights.hpp"
 
-#include <array>
 #include <memory>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/weights/hugging_face.hpp"
+#include "runtime/weights/number_formats.hpp"
 #include "tools/options.hpp"
 #include "tools/run_data.hpp"
 #include "tools/run_options.hpp"
@@ -40,16 +40,8 @@ std::pair<StoredType, std::string> type_of_run(const fs::path& run, const Manife
     for (const char* key : {"dtype", "torch_dtype"})
       if (const auto found = kept.find(key); found != kept.end() && found->is_string()) type = *found;
   }
-  constexpr std::array<std::pair<std::string_view, Dtype>, 8> kNames = {{{"F32", Dtype::fp32},
-                                                                         {"F16", Dtype::fp16},
-                                                                         {"BF16", Dtype::bf16},
-                                                                         {"F64", Dtype::fp64},
-                                                                         {"float32", Dtype::fp32},
-                                                                         {"float16", Dtype::fp16},
-                                                                         {"bfloat16", Dtype::bf16},
-                                                                         {"float64", Dtype::fp64}}};
-  for (const auto& [known, dtype] : kNames)
-    if (type == known) return {stored_type(dtype), "as the weights that the run started from"};
+  if (const auto known = stored_type_from_name(type); known && is_floating(*known))
+    return {*known, "as the weights that the run started from"};
   return {stored_type(m.plan.training.parameter), "as the run's parameters; --dtype fp32 rounds nothing"};
 }
 

@@ -44,6 +44,19 @@ std::string how_to_convert(const fs::path& folder) {
   return "";
 }
 
+constexpr const char* kReadable = "F64, F32, F16 or BF16";
+constexpr const char* kHowToWiden =
+    "quantized weights and their scales are not read: in Python, load the model with its weights dequantized "
+    "(transformers: from_pretrained(DIR, dtype=torch.bfloat16) and model.dequantize(), as far as the format "
+    "has it), "
+    "and save it with save_pretrained(OUT)";
+
+std::string quantization_of(const nlohmann::json& config) {
+  const auto method = config.is_object() ? config.find("quant_method") : config.end();
+  return config.is_object() && method != config.end() && method->is_string() ? method->get<std::string>()
+                                                                             : config.dump();
+}
+
 ModelSpec read_config(const fs::path& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))
@@ -62,8 +75,8 @@ ModelSpec read_config(const fs::path& folder) {
       throw ConfigError(Problem{"", "model_type", config.value("model_type", ""), "llama",
                                 "weights of other architectures are not read"});
     if (config.contains("quantization_config") && !config["quantization_config"].is_null())
-      throw ConfigError(Problem{"", "quantization_config", "quantized weights", "F64, F32, F16 or BF16",
-                                "dequantize them first"});
+      throw ConfigError(Problem{"", "quantization_config", quantization_of(config["quantization_config"]),
+                                fmt::format("none: weights in {}", kReadable), kHowToWiden});
     if (model.any_bias())
       throw ConfigError(
           Problem{"", "attention_bias, mlp_bias", "true", "false", "the runtime has no biases"});
@@ -130,10 +143,11 @@ struct HuggingFaceFolder::Impl {
     const std::string tensor = stored_name(s), file = file_of(tensor);
     const SafetensorsFile& from = shard(file);
     const std::vector<std::int64_t> shape = stored_shape(s);
-    const StoredTensor& t = from.require(tensor, {}, shape);
-    if (!is_floating(t.type))
+    const StoredTensor& t = from.require(tensor);
+    if (!is_floating(t.type))  // before its shape: packed integers have another
       throw ConfigError(Problem{(folder / file).string(), tensor + ".dtype", std::string(name(t.type)),
-                                "F64, F32, F16 or BF16", ""});
+                                kReadable, kHowToWiden});
+    from.require(tensor, {}, shape);
     return {&from, &t};
   }
 
@@ -195,9 +209,11 @@ WeightInventory HuggingFaceFolder::check() const {
     try {
       ask();
     } catch (const ConfigError& e) {
-      for (const Problem& p : e.problems())
-        if (seen.insert(to_string(p)).second && seen.insert(p.file + "\n" + p.value).second)
-          problems.push_back(p);
+      for (const Problem& p : e.problems()) {
+        if (!seen.insert(to_string(p)).second || !seen.insert(p.file + "\n" + p.value).second) continue;
+        problems.push_back(p);
+        if (!seen.insert(p.hint).second) problems.back().hint.clear();  // what to do, once
+      }
     }
   };
   std::set<std::string> files, wanted;

@@ -33,19 +33,6 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "chat_template.json"};
 constexpr std::int64_t kBlock = 1 << 22;  // numbers in memory at a time
 
-std::string_view torch_name(StoredType type) {
-  switch (type) {
-    case StoredType::f64:
-      return "float64";
-    case StoredType::f16:
-      return "float16";
-    case StoredType::bf16:
-      return "bfloat16";
-    default:
-      return "float32";
-  }
-}
-
 // From here on a number rounds to infinity: the largest one and half of its last place.
 double too_large(StoredType type) {
   switch (type) {

@@ -93,6 +93,17 @@ TEST_F(Safetensors, AskingForTheWrongTensorNamesIt) {
   EXPECT_EQ(error([&] { file.require(t.name, StoredType::f32, t.shape); }), "");
 }
 
+TEST(StoredTypes, NamesOfFilesAndOfTorch) {
+  for (int i = 0; i <= static_cast<int>(StoredType::f8_e5m2); ++i) {
+    const auto type = static_cast<StoredType>(i);
+    EXPECT_EQ(stored_type_from_name(name(type)), type);
+    EXPECT_EQ(stored_type_from_name(torch_name(type)), type);
+  }
+  EXPECT_EQ(torch_name(StoredType::bf16), "bfloat16");
+  EXPECT_EQ(torch_name(StoredType::f8_e4m3), "float8_e4m3fn");
+  EXPECT_EQ(stored_type_from_name("float"), std::nullopt);
+}
+
 TEST_F(Safetensors, SoundFilesAreAccepted) {
   EXPECT_EQ(refusal("{}", 0), "");
   EXPECT_EQ(refusal(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}      )", 8), "");
@@ -114,7 +125,10 @@ TEST_F(Safetensors, DamageIsNamed) {
   expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})"), 9, "where the last tensor ends");
   expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), 7, "where the file ends");
   expect_refused(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"), 8, "12 bytes for F32 [3]");
+  expect_refused(one(R"({"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,8]})"), 8,
+                 "the bytes of F32 or I32: dtype, shape or data_offsets is wrong");
   expect_refused(one(R"({"dtype":"F33","shape":[2],"data_offsets":[0,8]})"), 8, "a.dtype");
+  expect_refused(one(R"({"dtype":"F8_E8M0","shape":[8],"data_offsets":[0,8]})"), 8, "F8_E8M0");
   expect_refused(one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"), 8, "a.shape");
   expect_refused(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"), 0,
                  "63 bits");

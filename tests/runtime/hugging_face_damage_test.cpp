@@ -115,6 +115,25 @@ TEST_F(DamagedFolder, WrongType) {
   expect({kSecond, tensor.c_str(), "I32", "F64, F32, F16 or BF16"});
 }
 
+// As quantized checkpoints have them: one byte a number, scales beside, or packed into another shape.
+TEST_F(DamagedFolder, EightBitsANumber) {
+  std::string tensor;
+  std::vector<std::byte> bytes;
+  for (const StoredType type : {StoredType::f8_e4m3, StoredType::f8_e5m2, StoredType::i8, StoredType::u8}) {
+    rewrite(kSecond, [&](auto& tensors) {
+      TensorToStore& t = *std::ranges::find_if(tensors, [](const auto& x) { return x.shape.size() == 2; });
+      tensor = t.name, t.type = type;
+      if (type == StoredType::u8) t.shape[1] /= 2;
+      bytes.assign(static_cast<std::size_t>(t.shape[0] * t.shape[1]), std::byte{0x38});
+      t.data = bytes;
+    });
+    expect({kSecond, tensor.c_str(), ".dtype", name(type).data(), "F64, F32, F16 or BF16", "dequantize"});
+    fs::copy_file(golden("untied-shards") / kSecond, folder_ / kSecond, fs::copy_options::overwrite_existing);
+  }
+  edit_json(folder_ / "config.json", [](auto& j) { j["quantization_config"] = {{"quant_method", "fp8"}}; });
+  expect({"config.json", "quantization_config", "fp8", "F64, F32, F16 or BF16", "dequantize"});
+}
+
 TEST_F(DamagedFolder, TensorThatIsNotWhereTheIndexSays) {
   std::string tensor;
   rewrite(kSecond, [&](auto& tensors) { tensor = tensors[0].name, tensors.erase(tensors.begin()); });
