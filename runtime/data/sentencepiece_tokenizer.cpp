@@ -54,6 +54,15 @@ bool parts_at_words(const SentencePieceProcessor& model) {
   return encode(model, "a a") == twice;
 }
 
+// A word to decode behind, where the model gives every text a space to begin with, which decoding takes away again.
+std::vector<int> word_before(const SentencePieceProcessor& model) {
+  std::vector<int> ids = encode(model, "a");
+  std::string text;
+  const bool spaced = !ids.empty() && model.IdToPiece(ids.front()).starts_with(kSpace);
+  if (!spaced || !model.Decode(ids, &text).ok() || text != "a") return {};
+  return ids;
+}
+
 bool graph(char c) { return c > ' ' && c < 0x7f; }  // of ASCII, which normalisation leaves as it is
 
 // A space at which a text may be divided; `space` is its place.
@@ -106,22 +115,21 @@ Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& f
   info.source = file;
   const bool words = parts_at_words(*model);
   const auto by_words = words ? std::make_shared<const WordEncoder>(model) : nullptr;
-  const std::vector<int> word_before = words ? encode(*model, "a") : std::vector<int>();
   return {std::move(info),
           [model, by_words](std::string_view text, std::vector<std::int32_t>& out) {
             if (by_words) return by_words->encode(text, out);
             const auto ids = encode(*model, text);
             out.insert(out.end(), ids.begin(), ids.end());
           },
-          [model, word_before](std::span<const std::int32_t> ids) {
+          [model, before = word_before(*model)](std::span<const std::int32_t> ids) {
             // Behind a word of our own: at the beginning, some versions of the library drop all spaces, not one.
-            std::vector<int> known = word_before;
+            std::vector<int> known = before;
             std::ranges::copy_if(ids, std::back_inserter(known),
                                  [&](std::int32_t id) { return id >= 0 && id < model->GetPieceSize(); });
             std::string text;
             if (const auto status = model->Decode(known, &text); !status.ok())
               throw BackendError("sentencepiece: " + status.ToString());
-            if (!word_before.empty()) text.erase(0, text.compare(0, 2, "a ") == 0 ? 2 : 1);
+            if (!before.empty()) text.erase(0, text.compare(0, 2, "a ") == 0 ? 2 : 1);
             return text;
           },
           [words](std::string_view text) -> std::optional<TextCut> {

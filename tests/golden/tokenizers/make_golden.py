@@ -2,22 +2,21 @@
 """Makes the tokenizer golden files of this folder with the libraries that define them.
 
     python3 -m venv venv && venv/bin/pip install tokenizers tiktoken sentencepiece
-    venv/bin/python tests/golden/tokenizers/make_golden.py
+    venv/bin/python tests/golden/tokenizers/make_golden.py            # everything anew
+    venv/bin/python tests/golden/tokenizers/make_golden.py unigram    # that model alone, and its ids
 
 Written with tokenizers 0.23.3, tiktoken 0.14.0 and sentencepiece 0.2.3. Tiny tokenizers in the form of the real ones are
 trained on this repository's own documents: byte-level BPE with Llama 3's split pattern (tokenizer.json, and the same
-ranks as Meta's tokenizer.model) and a sentencepiece BPE model with LLaMA 2's options. golden.json has the ids that each
-library gives for awkward texts.
+ranks as Meta's tokenizer.model), a sentencepiece BPE model with LLaMA 2's options, and a unigram model with the same.
+golden.json has the ids that each library gives for awkward texts.
 """
 import base64
 import io
 import json
 import pathlib
+import sys
 
 import sentencepiece
-import tiktoken
-import tokenizers
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -50,6 +49,7 @@ TEXTS = [
 
 
 def train_bpe(pattern):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     t = Tokenizer(models.BPE(ignore_merges=True))
     t.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, True, False)])
@@ -70,7 +70,33 @@ def unicode_to_byte():
     return table
 
 
+def train_sentencepiece(name, vocab_size, model_type):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter("\n".join(CORPUS).split("\n")), model_writer=model, vocab_size=vocab_size,
+        model_type=model_type, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        split_digits=True, allow_whitespace_only_pieces=True, num_threads=1, minloglevel=2)
+    (HERE / name).write_bytes(model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def add_unigram(golden):
+    sp = train_sentencepiece("unigram.model", 500, "unigram")
+    golden["bos_eos"]["unigram"] = [sp.bos_id(), sp.eos_id()]
+    for row in golden["texts"]:
+        row["unigram"] = sp.encode(row["text"])
+
+
+def write(golden):
+    lines = ",\n".join(json.dumps(row) for row in golden.pop("texts"))
+    head = json.dumps(golden, indent=1)[:-2]
+    (HERE / "golden.json").write_text(head + ',\n "texts": [\n' + lines + "\n]}\n")
+
+
 def main():
+    import tiktoken
+    import tokenizers
+    from tokenizers import Tokenizer
     golden = {"source": f"tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}, "
                         f"sentencepiece {sentencepiece.__version__}: make_golden.py"}
     bpe = train_bpe(LLAMA3)
@@ -94,23 +120,21 @@ def main():
         "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
     tik = tiktoken.Encoding("tiny", pat_str=LLAMA3, mergeable_ranks=ranks, special_tokens={})
 
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter("\n".join(CORPUS).split("\n")), model_writer=model, vocab_size=700, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        split_digits=True, allow_whitespace_only_pieces=True, num_threads=1, minloglevel=2)
-    (HERE / "sentencepiece.model").write_bytes(model.getvalue())
-    sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    sp = train_sentencepiece("sentencepiece.model", 700, "bpe")
 
     golden["bos_eos"] = {"json": [bpe.token_to_id("<|begin_of_text|>"), bpe.token_to_id("<|end_of_text|>")],
                          "ranks": [len(ranks), len(ranks) + 1], "sentencepiece": [sp.bos_id(), sp.eos_id()]}
     golden["texts"] = [{"text": text, "json": bpe.encode(text, add_special_tokens=False).ids,
                         "gpt2": gpt2_tokenizer.encode(text, add_special_tokens=False).ids,
                         "ranks": tik.encode_ordinary(text), "sentencepiece": sp.encode(text)} for text in TEXTS]
-    lines = ",\n".join(json.dumps(row) for row in golden.pop("texts"))
-    head = json.dumps(golden, indent=1)[:-2]
-    (HERE / "golden.json").write_text(head + ',\n "texts": [\n' + lines + "\n]}\n")
+    add_unigram(golden)
+    write(golden)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["unigram"]:
+        known = json.loads((HERE / "golden.json").read_text())
+        add_unigram(known)
+        write(known)
+    else:
+        main()

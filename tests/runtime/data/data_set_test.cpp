@@ -133,7 +133,7 @@ TEST_F(DataSets, JsonLinesAndPackedFilesAndFolders) {
 TEST_F(DataSets, TextOfAnySizeIsEncodedAsAWhole) {
   const std::string text = prose(5 << 18, 2);  // two blocks
   const std::string file = write("long.txt", text);
-  for (const char* name : {"tokenizer.json", "sentencepiece.model"}) {
+  for (const char* name : {"tokenizer.json", "sentencepiece.model", "unigram.model"}) {
     std::optional<Tokenizer> t;
     try {
       t.emplace(load_tokenizer(golden(name)));

@@ -31,7 +31,8 @@ struct Case {
 constexpr Case kCases[] = {{"json", "tokenizer.json", TokenizerKind::bpe_json},
                            {"gpt2", "gpt2.json", TokenizerKind::bpe_json},
                            {"ranks", "ranks.model", TokenizerKind::tiktoken},
-                           {"sentencepiece", "sentencepiece.model", TokenizerKind::sentencepiece}};
+                           {"sentencepiece", "sentencepiece.model", TokenizerKind::sentencepiece},
+                           {"unigram", "unigram.model", TokenizerKind::sentencepiece}};
 
 json golden() {
   json j;
@@ -107,6 +108,8 @@ TEST_P(TokenizerOf, AnyBytes) {
 
 TEST_P(TokenizerOf, DividesWhereItSays) {
   std::mt19937 random(3);
+  // The likeliest row of pieces of a whole is not always those of its parts: a unigram model is given whole texts.
+  const bool whole = GetParam().key == std::string_view("unigram");
   int divided = 0;
   for (int round = 0; round < 300; ++round) {
     const std::string text = random_text(random, 200);
@@ -118,7 +121,7 @@ TEST_P(TokenizerOf, DividesWhereItSays) {
     tokenizer_->encode(std::string_view(text).substr(cut->end + cut->skip), ids);
     ASSERT_EQ(ids, tokenizer_->encode(text)) << text;
   }
-  EXPECT_GT(divided, 30);
+  EXPECT_TRUE(whole ? divided == 0 : divided > 30) << divided;
 }
 
 TEST_P(TokenizerOf, DigestsTellFilesApart) {
