@@ -1,6 +1,9 @@
 #include "runtime/data/prepare.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -22,6 +25,12 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::size_t kInFlight = 32;  // blocks between reader and writer
+
+// A block between reader and writer.
+struct InFlight {
+  std::optional<TextBlock> text;
+  EncodedBlock encoded;
+};
 
 // Where a preparation can go on.
 struct Journal {
@@ -191,28 +200,34 @@ PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer
                      .in_document = from.in_document});
   Writer writer(work.path(), tokenizer, o, from);
   const BlockEncoder encoder(tokenizer, o);
+  // Blocks leave in the order in which they came, so one place of the ring is free for the next. It owns them: the pipeline
+  // frees nothing of what is under way when an exception ends it.
+  std::vector<InFlight> ring(kInFlight);
+  std::size_t begun = 0;
   tbb::parallel_pipeline(
-      kInFlight, tbb::make_filter<void, std::shared_ptr<TextBlock>>(
-                     tbb::filter_mode::serial_in_order,
-                     [&](tbb::flow_control& flow) -> std::shared_ptr<TextBlock> {
-                       auto block = o.stop && o.stop->load() ? std::nullopt : reader.next();
-                       if (block) return std::make_shared<TextBlock>(std::move(*block));
-                       flow.stop();
-                       return nullptr;
-                     }) &
-                     tbb::make_filter<std::shared_ptr<TextBlock>, std::shared_ptr<EncodedBlock>>(
-                         tbb::filter_mode::parallel,
-                         [&](const std::shared_ptr<TextBlock>& block) {
-                           return std::make_shared<EncodedBlock>(encoder.encode(*block));
-                         }) &
-                     tbb::make_filter<std::shared_ptr<EncodedBlock>, void>(
-                         tbb::filter_mode::serial_in_order, [&](const std::shared_ptr<EncodedBlock>& block) {
-                           writer.add(*block);
-                           progress.done_bytes = block->done_bytes;
-                           progress.tokens = writer.written(),
-                           progress.documents = writer.journal().documents - from.documents;
-                           if (o.progress) o.progress(progress);
-                         }));
+      kInFlight, tbb::make_filter<void, InFlight*>(tbb::filter_mode::serial_in_order,
+                                                   [&](tbb::flow_control& flow) -> InFlight* {
+                                                     InFlight& at = ring[begun % kInFlight];
+                                                     at.text = o.stop && o.stop->load() ? std::nullopt
+                                                                                        : reader.next();
+                                                     if (at.text) return ++begun, &at;
+                                                     flow.stop();
+                                                     return nullptr;
+                                                   }) &
+                     tbb::make_filter<InFlight*, InFlight*>(tbb::filter_mode::parallel,
+                                                            [&](InFlight* at) {
+                                                              at->encoded = encoder.encode(*at->text);
+                                                              at->text.reset();
+                                                              return at;
+                                                            }) &
+                     tbb::make_filter<InFlight*, void>(tbb::filter_mode::serial_in_order, [&](InFlight* at) {
+                       const EncodedBlock block = std::exchange(at->encoded, {});
+                       writer.add(block);
+                       progress.done_bytes = block.done_bytes;
+                       progress.tokens = writer.written(),
+                       progress.documents = writer.journal().documents - from.documents;
+                       if (o.progress) o.progress(progress);
+                     }));
 
   const Journal& end = writer.journal();
   result.text_bytes = end.text_bytes;
