@@ -13,7 +13,7 @@ fail() {
 # same_steps WHAT: the runs in ran/ and local/ have the same losses and gradient norms, to the last digit.
 same_steps() {
   local run
-  for run in ran local; do sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' $run/steps.jsonl >$run.numbers; done
+  for run in ran local; do sed -nE 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/p' $run/steps.jsonl >$run.numbers; done
   if [[ ! -s ran.numbers ]] || ! cmp -s ran.numbers local.numbers; then
     fail "$1: MPI ranks and threads differ: $(paste ran.numbers local.numbers)"
   fi

@@ -20,6 +20,29 @@ code=$?
 "$sextant" run two.json --steps 2 -o local >out 2>&1 || fail "the same on threads"
 same_steps "dp2"
 
+# On with what the folder says, on MPI ranks: rates, seed, data and how often to save; then under another plan.
+for c in a b c d e f g h i j; do printf '%0.s'$c {1..300} && printf '\n\n'; done >text.txt
+"$sextant" data text.txt --tokenizer bytes --document paragraph --validation 0.3 --seed 2 --out tokens >out 2>&1 || fail "data"
+rm -rf ran local
+"$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 3 --lr 0.007 --seed 5 --data tokens --eval-every 2 \
+  --eval-batches 1 --save-every 2 --keep-every 2 -o ran >out 2>&1 || fail "a run to go on with: exit $?"
+"$mpiexec" -n 2 "$sextant" run --comm mpi -o ran --resume --steps 6 >out 2>&1 || fail "--resume: exit $?"
+grep -q 'as in the run so far: .*--lr 0.007.*--seed 5.*--data .*tokens.*--eval-every 2.*--save-every 2.*--keep-every 2' out ||
+  fail "--resume on MPI ranks: not the options of the run"
+grep -q 'other than in the run so far: --steps 6 (was 3)' out || fail "--resume: no word of the other steps"
+[[ -d ran/checkpoints/step-00000004 && -d ran/checkpoints/step-00000006 ]] || fail "--resume: not saved every 2 steps"
+[[ $(grep -c '"validation_loss"' ran/steps.jsonl) -eq 4 ]] || fail "--resume: not 4 looks at the validation split"
+"$sextant" run two.json --steps 3 --lr 0.007 --seed 5 --data tokens --eval-every 2 --eval-batches 1 -o local >out 2>&1 &&
+  "$sextant" run -o local --resume --steps 6 >out 2>&1 || fail "the same on threads"
+same_steps "resumed dp2"
+"$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
+  --plan tp2.mbs2 -o other.json >/dev/null || fail "no other plan"
+"$mpiexec" -n 2 "$sextant" run other.json --comm mpi -o ran --resume --steps 8 >out 2>&1 || fail "another plan: exit $?"
+"$sextant" run other.json -o local --resume --steps 8 >out 2>&1 || fail "another plan, on threads: exit $?"
+same_steps "resumed under tp2"
+
+rm -rf ran
+"$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 2 -o ran >out 2>&1 || fail "2 ranks, 2 steps, again: exit $?"
 "$sextant" compare two.json ran --json >out 2>&1 || fail "compare: exit $?"
 grep -q 'grad_reduce' out || fail "compare: no measured operations of MPI ranks"
 
@@ -40,8 +63,6 @@ code=$?
 [[ $code -eq 3 ]] || fail "an extent of rank 1 damaged: exit $code, expected 3"
 grep -q 'rank-00001.safetensors' out || fail "an extent of rank 1 damaged: no word of the file"
 
-"$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
-  --plan tp2.mbs2 -o other.json >/dev/null || fail "no other plan"
 timeout 60 "$mpiexec" -n 1 "$sextant" run two.json --comm mpi --steps 2 -o mixed \
   : -n 1 "$sextant" run other.json --comm mpi --steps 2 -o mixed >out 2>&1
 code=$?
