@@ -142,6 +142,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
     throw ConfigError(Problem{"", fmt::format("step {}", clock_.step), "no token that carries a loss",
                               "at least one valid target in a global batch", ""});
   launcher_.batch.loss_scale = gradient_factor / valid;
+  if (pending_ && before_update) before_update();
   launcher_.part = pending_ ? StepLauncher::Part::whole : StepLauncher::Part::first;
   const auto start = std::chrono::steady_clock::now();
   launcher_.begin_step();
@@ -177,6 +178,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
 
 void RankTrainer::finish() {
   if (!pending_) return;
+  if (before_update) before_update();
   launcher_.part = StepLauncher::Part::flush;
   launcher_.begin_step();
   executor_.run_step();

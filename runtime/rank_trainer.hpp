@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,7 @@ struct StepReport {
   bool skipped = false;  // the gradient was not finite: nothing is updated
   std::int64_t tokens = 0;
   Seconds duration;
-  Seconds save_pause;  // for which training stood still behind this step to be saved; 0 when it was not
+  Seconds save_pause;  // for which training stood still at this step for a save; 0 where it did not
 };
 
 struct RankOptions {
@@ -77,6 +78,8 @@ class RankTrainer {
   double evaluate(const SequenceSource&, std::int64_t batches);
 
   double gradient_factor = 1;  // 1; anything else is fault injection
+  // Called before an update changes the state, which somebody may still be reading.
+  std::function<void()> before_update = {};
 
   void barrier() { report_->barrier({}); }  // of all ranks
   const RankGroups& groups() const { return groups_; }

@@ -145,7 +145,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     }
     if (run.record && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
     const std::int64_t skipped = trainer.clock().skipped_in_a_row;
-    if (saver && skipped < run.max_skipped) report->save_pause = saver->save_if_due();
+    if (saver && skipped < run.max_skipped) saver->save_if_due(*report);
     if (world.rank() == 0) {
       const std::lock_guard lock(shared.mutex);
       ++shared.result.steps;

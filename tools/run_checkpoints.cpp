@@ -212,11 +212,15 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.on_event = [this, tell = std::move(tell)](const SaveEvent& e) {
     if (!e.error.empty())
       std::cerr << fmt::format("sextant run: checkpoint of step {}: {}\n", e.step, e.error);
-    if (e.committed)
-      tell(fmt::format(
-          "checkpoint of step {}: {:.1f} MiB in {:.2f} s beside training, which stood still for {:.4f} s{}",
-          e.step, static_cast<double>(e.bytes) / (1 << 20), e.writing.v, e.pause.v,
-          step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
+    if (!e.committed) return;
+    const std::string what =
+        fmt::format("checkpoint of step {}: {:.1f} MiB", e.step, static_cast<double>(e.bytes) / (1 << 20));
+    if (e.end_wait)
+      tell(fmt::format("{}, the last; the end of the run waited {:.2f} s for it", what, e.end_wait->v));
+    else
+      tell(fmt::format("{} in {:.2f} s beside training, which stood still for {:.4f} s{}", what, e.writing.v,
+                       e.pause.v,
+                       step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
   };
   save_.on_problem = [](const std::string& what) {
     std::cerr << fmt::format("sextant run: {}; training goes on\n", what);

@@ -85,6 +85,7 @@ void commit_checkpoint(const fs::path& run, std::int64_t step) {
   if (fs::exists(path)) remove_checkpoint(path);
   give_name(unfinished, path);
   flush_folder(checkpoints(run));
+  flush_folder(run);  // in which the first save has made that one
 }
 
 void discard_unfinished(const fs::path& run, std::int64_t step) {

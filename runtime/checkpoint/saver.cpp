@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -44,15 +45,23 @@ CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Optimiz
       rank_(rank),
       world_(world),
       stream_(trainer.device().create_stream("checkpoint")),
-      staged_(trainer.state()),
+      staged_(trainer.state(), trainer.device()),
       committed_(resumed) {
   next_.dtype = trainer.state().accumulator();
   next_.optimizer = optimizer;
   next_.seed = options.seed;
   next_.plan = options.plan;
+  trainer.before_update = [this] { wait_for_copy(); };
 }
 
-CheckpointSaver::~CheckpointSaver() { abandoned_ = true; }
+CheckpointSaver::~CheckpointSaver() {
+  abandoned_ = true;
+  trainer_.before_update = {};
+  try {
+    wait_for_copy();
+  } catch (...) {  // it is told where it ends the run
+  }
+}
 
 std::array<double, CheckpointSaver::kVotes> CheckpointSaver::votes() {
   look();
@@ -69,31 +78,49 @@ void CheckpointSaver::heard(std::span<const double> sums) {
   outstanding_ = failed_ = false;
   if (rank_ != 0 || !failed) return;
   // Nobody writes into the folder any more.
-  start([this] { discard_unfinished(options_.run, event_.step); });
+  start([this] {
+    yield_to_others();
+    discard_unfinished(options_.run, event_.step);
+  });
   report();
 }
 
-Seconds CheckpointSaver::save_if_due() {
+void CheckpointSaver::save_if_due(StepReport& report) {
   due_ = due_ || (options_.every > 0 && trainer_.clock().step % options_.every == 0);
-  if (!due_ || !may_stage_) return {};
-  stage();
-  return event_.pause;
+  report.save_pause = std::exchange(waited_, {});
+  if (!due_ || !may_stage_) return;
+  report.duration += stage();
+  report.save_pause += event_.pause;
 }
 
-void CheckpointSaver::stage() {
-  const auto start_time = Clock::now();
-  trainer_.finish();  // the update that the last step has left
-  staged_.copy_from(trainer_.state(), trainer_.device(), stream_);
+Seconds CheckpointSaver::stage() {
+  const auto last_update = Clock::now();
+  trainer_.finish();
+  const Seconds update = since(last_update);
+  began_ = Clock::now();
+  copied_ = staged_.copy_from(trainer_.state(), trainer_.device(), stream_);
   next_.clock = trainer_.clock();
   if (rank_ == 0 && options_.data) next_.data = options_.data(next_.clock.step);
   event_ = {};
-  event_.step = next_.clock.step, event_.pause = since(start_time);
-  began_ = Clock::now();
+  event_.step = next_.clock.step;
   outstanding_ = true, may_stage_ = due_ = abandoned_ = false;
-  start([this] {
+  start([this, copied = *copied_] {
+    trainer_.device().synchronize(copied);
+    yield_to_others();  // not before: an update may wait for the same copy
     write_file();
     if (rank_ == 0) commit();
   });
+  event_.pause = since(began_);
+  return update;
+}
+
+void CheckpointSaver::wait_for_copy() {
+  if (!copied_) return;
+  const auto start_time = Clock::now();
+  trainer_.device().synchronize(*copied_);
+  copied_.reset();
+  const Seconds waited = since(start_time);
+  waited_ += waited, event_.pause += waited;
 }
 
 // The file has its name when it is whole.
@@ -171,10 +198,7 @@ void CheckpointSaver::commit() {
 
 void CheckpointSaver::start(std::function<void()> work) {
   busy_ = true;
-  running_ = std::async(std::launch::async, [work = std::move(work)] {
-    yield_to_others();
-    work();
-  });
+  running_ = std::async(std::launch::async, std::move(work));
 }
 
 void CheckpointSaver::look() {
@@ -198,6 +222,7 @@ void CheckpointSaver::look() {
 }
 
 void CheckpointSaver::report() {
+  if (ending_) event_.end_wait = since(*ending_);
   if (rank_ == 0 && options_.on_event) options_.on_event(event_);
 }
 
@@ -213,6 +238,7 @@ void CheckpointSaver::exchange() {
 }
 
 void CheckpointSaver::finish() {
+  if (outstanding_ && event_.step == trainer_.clock().step) ending_ = Clock::now();
   const auto settle = [&] {
     if (rank_ != 0) wait();  // the first rank's thread waits for the others, unless they have failed
     exchange();
@@ -227,6 +253,7 @@ void CheckpointSaver::finish() {
   };
   settle();
   if (committed()) return;
+  ending_ = Clock::now();
   stage();
   settle();
   if (committed()) return;

@@ -1,8 +1,9 @@
-// When is a run saved, and when is that a checkpoint? Each rank copies its state while training stands still; a thread of its
-// own writes it to a file of an unfinished folder while training goes on. The first rank's thread waits for all the files,
-// checks that they make up the model, writes the manifest and gives the folder its name, in one rename. At the
-// beginning of each step ranks tell each other how far they are; no training waits for a disk but in the last save of a
-// run: a save that is due while another is under way is put off, and one that fails is reported and left to the next.
+// When is a run saved, and when is that a checkpoint? Behind a step each rank makes the update that is due, and goes on: until
+// the next update, one step later, its state stays as it is and is copied meanwhile. A thread of its own writes the copy to
+// a file of an unfinished folder. The first rank's thread waits for all the files, checks that they make up the model, writes
+// the manifest and gives the folder its name, in one rename. At the beginning of each step ranks tell each other how far they
+// are; no training waits for a disk: a save that is due while another is under way is put off, and one that fails is reported
+// and left to the next. Only the end of a run waits for its last one.
 #pragma once
 
 #include <array>
@@ -27,8 +28,10 @@ namespace sextant {
 struct SaveEvent {
   std::int64_t step = 0;
   std::int64_t bytes = 0;
-  Seconds pause;    // of training, on this rank
-  Seconds writing;  // from there to the commit, beside training
+  Seconds pause;    // of training, on this rank: to begin, and where the copy took longer than a step
+  Seconds writing;  // from the beginning to the commit, beside training
+  std::optional<Seconds>
+      end_wait;  // behind the last step nothing is left to stand still: the run's end waited for it
   bool committed = false;
   std::string error;  // why not; or what went wrong behind the commit
 };
@@ -64,13 +67,15 @@ class CheckpointSaver {
   std::array<double, kVotes> votes();
   void heard(std::span<const double> sums);
 
-  // Behind a step, on every rank alike. Returns how long training stood still.
-  Seconds save_if_due();
+  // Behind a step, on every rank alike. Tells in its report how long training stood still since the last one, and counts the
+  // update, which the next step will not have to make, to this one.
+  void save_if_due(StepReport&);
   // The run ends: on return its state is committed, on every rank; throws BackendError when that failed.
   void finish();
 
  private:
-  void stage();
+  Seconds stage();       // how long the update took
+  void wait_for_copy();  // before the state changes
   void write_file() const;
   void commit();                // on the first rank
   void wait_for_files() const;  // there; throws when they will not come
@@ -92,7 +97,10 @@ class CheckpointSaver {
   Manifest next_;  // of the state that is staged, without files
   SaveEvent event_;
   std::chrono::steady_clock::time_point began_ = {};
-  bool outstanding_ = false;  // staged, and not everyone is done with it
+  std::optional<std::chrono::steady_clock::time_point> ending_;  // since when the end of the run waits
+  std::optional<Event> copied_;  // when the state may change again; empty: it may
+  Seconds waited_;               // for that, since the last report
+  bool outstanding_ = false;     // staged, and not everyone is done with it
   bool may_stage_ = true, due_ = false;
   bool busy_ = false, failed_ = false;     // of this rank's part
   std::atomic<bool> abandoned_ = false;    // no use to wait for the others' files

@@ -26,7 +26,13 @@ void for_each_part(const RankState& state, std::size_t b, StateField field, std:
 
 }  // namespace
 
-StagedState::StagedState(const RankState& state) {
+std::span<std::byte> StagedState::memory(Device& device, std::size_t bytes) {
+  if (device.unified()) return plain_.emplace_back(bytes);
+  return {page_locked_.emplace_back(device, Space::host, Bytes(static_cast<std::int64_t>(bytes))).data(),
+          bytes};
+}
+
+StagedState::StagedState(const RankState& state, Device& device) {
   const std::int64_t element = size_bytes(state.accumulator());
   const std::size_t buckets = state.layout().buckets.size();
   for (auto& field : slices_) field.resize(buckets);
@@ -34,7 +40,7 @@ StagedState::StagedState(const RankState& state) {
     bool needed = false;
     state.for_each_piece(b, [&](std::size_t p, ElementRange) { needed = needed || state.stores(b, p); });
     if (!needed) continue;
-    for (auto& field : slices_) field[b].resize(static_cast<std::size_t>(state.slice(b) * element));
+    for (auto& field : slices_) field[b] = memory(device, static_cast<std::size_t>(state.slice(b) * element));
     state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
       if (!state.stores(b, p)) return;
       const ModelSlice& slice = state.slice_of(p);
@@ -56,7 +62,7 @@ std::int64_t StagedState::bytes() const {
   return n;
 }
 
-void StagedState::copy_from(const RankState& state, Device& device, StreamId stream) {
+Event StagedState::copy_from(const RankState& state, Device& device, StreamId stream) {
   for (std::size_t f = 0; f < kFields.size(); ++f)
     for (std::size_t b = 0; b < slices_[f].size(); ++b) {
       if (slices_[f][b].empty()) continue;
@@ -66,7 +72,7 @@ void StagedState::copy_from(const RankState& state, Device& device, StreamId str
                                   Bytes(static_cast<std::int64_t>(to.size())));
                     });
     }
-  device.synchronize(device.record(stream));
+  return device.record(stream);
 }
 
 void restore(const RankState& state, Device& device, const Checkpoint& checkpoint) {

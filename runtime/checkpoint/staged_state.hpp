@@ -1,5 +1,5 @@
-// A rank's optimizer state between its device and a checkpoint: copied out as it is while training stands still, and written
-// or read from there. Exact bits, in the accumulator's format.
+// A rank's optimizer state between its device and a checkpoint: copied out as it is between two updates, and written or read
+// from there. Exact bits, in the accumulator's format.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@
 
 namespace sextant {
 
-// Host memory for what this rank stores, allocated and touched once.
+// Host memory for what this rank stores, allocated and touched once; page-locked where copies need that to run beside work.
 class StagedState {
  public:
-  explicit StagedState(const RankState&);
+  StagedState(const RankState&, Device&);
 
   struct Piece {
     std::string tensor;
@@ -26,10 +26,15 @@ class StagedState {
   const std::vector<Piece>& pieces() const { return pieces_; }
   std::int64_t bytes() const;
 
-  void copy_from(const RankState&, Device&, StreamId);  // returns when everything is here
+  // Returns at once. Everything is here at the event; until then, nothing may change the state.
+  Event copy_from(const RankState&, Device&, StreamId);
 
  private:
-  std::array<std::vector<std::vector<std::byte>>, 3> slices_;  // [StateField][bucket]; empty: another rank's
+  std::span<std::byte> memory(Device&, std::size_t bytes);
+
+  std::array<std::vector<std::span<std::byte>>, 3> slices_;  // [StateField][bucket]; empty: another rank's
+  std::vector<Allocation> page_locked_;
+  std::vector<std::vector<std::byte>> plain_;
   std::vector<Piece> pieces_;
 };
 

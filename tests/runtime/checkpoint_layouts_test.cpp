@@ -110,6 +110,38 @@ TEST(CheckpointLayouts, TiedEmbeddingsAndBf16) {
     }
 }
 
+// The copy goes on beside the next step, and here for longer: the update behind that one waits for it, and what is saved is the
+// state of one step.
+TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
+  constexpr const char* kKey = "dp2.z1.mbs2.b4K";
+  constexpr double kCopy_s = 0.25;
+  const TempDir folder;
+  CheckpointTrial plain(kKey), saved(kKey, folder.path());
+  ASSERT_EQ(plain.go(CheckpointTrial::kSteps).error, "");
+  saved.save.every = 1;
+  const auto stored = static_cast<double>(12 * parameter_counts(saved.model).total / 2);  // by each rank
+  saved.run.device.host_link = BytesPerSecond(stored / kCopy_s);
+  ASSERT_EQ(saved.go(CheckpointTrial::kSteps).error, "");
+  EXPECT_EQ(saved.losses(), plain.losses());
+  EXPECT_EQ(saved.at_end, plain.at_end);
+
+  ASSERT_GE(saved.saves.size(), 2U);
+  EXPECT_EQ(saved.saves.back().step, CheckpointTrial::kSteps);
+  double reported = 0;
+  for (const StepReport& s : saved.steps) reported += s.save_pause.v;
+  EXPECT_GT(reported, kCopy_s / 2) << "what the updates waited for";
+  for (const SaveEvent& save : saved.saves) {
+    ASSERT_TRUE(save.committed) << save.error;
+    const bool last = save.step == CheckpointTrial::kSteps;
+    EXPECT_EQ(save.end_wait.has_value(), last);
+    EXPECT_TRUE(last || save.pause.v > kCopy_s / 4) << save.step << ": " << save.pause.v;
+    CheckpointTrial whole(kKey), loaded(kKey);
+    ASSERT_EQ(whole.go(save.step).error, "");
+    ASSERT_EQ(loaded.from(folder.path(), save.step).go(save.step + 1).error, "");
+    EXPECT_EQ(loaded.at_start, whole.at_end) << save.step;
+  }
+}
+
 // Eight ranks, each with a checkpoint of its own, as processes would have: none reads much more than it holds.
 TEST(CheckpointLayouts, EachRankReadsWhatItNeeds) {
   const TempDir folder;

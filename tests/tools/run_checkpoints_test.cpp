@@ -52,11 +52,16 @@ class RunCheckpoints : public BadInput {
 
 TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   good({"two.json", "--steps", "6", "-o", "whole"});
-  const Outcome half = run({"two.json", "--steps", "4", "-o", "halves"});
+  const Outcome half = run({"two.json", "--steps", "4", "--save-every", "2", "-o", "halves"});
   EXPECT_EQ(half.code, ExitCode::ok) << half.err;
-  EXPECT_NE(half.out.find("beside training, which stood still for"), std::string::npos) << half.out;
-  EXPECT_NE(half.out.find(" % of a step"), std::string::npos) << half.out;
-  EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4}));
+  const auto line_of = [&](const std::string& step) {
+    const auto at = half.out.find("checkpoint of step " + step + ":");
+    return at == std::string::npos ? half.out : half.out.substr(at, half.out.find('\n', at) - at);
+  };
+  EXPECT_NE(line_of("2").find("beside training, which stood still for"), std::string::npos) << half.out;
+  EXPECT_NE(line_of("2").find(" % of a step"), std::string::npos) << half.out;
+  EXPECT_NE(line_of("4").find("the last; the end of the run waited"), std::string::npos) << half.out;
+  EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{2, 4}));
   good({"-o", "halves", "--resume", "--steps", "6"});
   EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4, 6}));
   EXPECT_EQ(losses("halves"), losses("whole"));
