@@ -43,7 +43,7 @@ inline void edit_json(const fs::path& file, const std::function<void(nlohmann::j
 
 // A folder of its own with the files of a golden one.
 inline fs::path copy_of(const TempDir& to, const std::string& name) {
-  const fs::path folder = to.path() / name;
+  fs::path folder = to.path() / name;
   fs::create_directory(folder);
   for (const auto& entry : fs::directory_iterator(golden(name)))
     fs::copy_file(entry.path(), folder / entry.path().filename());
