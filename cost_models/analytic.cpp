@@ -72,9 +72,10 @@ OpCost AnalyticCostModel::price_block(const BlockWork& w) const {
   if (w.tp > 1) host += stack_.kernels.host_tp_per_layer.v;
   host *= host_share(w.kind, machine_.constants);
   if (host <= 0) return total;
-  if (w.pass == Pass::backward) host *= machine_.constants.host_backward_factor;
-  if (w.pass == Pass::backward_input || w.pass == Pass::backward_weight)
-    host *= machine_.constants.host_backward_factor / 2;
+  const CostConstants& c = machine_.constants;
+  const double backward = c.pointwise_backward_launches / c.pointwise_forward_launches;
+  if (w.pass == Pass::backward) host *= backward;
+  if (w.pass == Pass::backward_input || w.pass == Pass::backward_weight) host *= backward / 2;
   const double bound = smooth_max(total.duration.v, host, machine_.constants.host_smoothing_power);
   total.latency += Seconds(bound) - total.duration;
   total.duration = Seconds(bound);

@@ -38,8 +38,8 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
   return c.attention_head_small;
 }
 
-// Rates of the FlashAttention papers' charts (attention tables), length and occupancy terms fitted. Units:
-// FLOP/s.
+// Rates and half lengths of the FlashAttention papers' charts (attention tables); multiprocessors without a block of
+// queries do nothing. Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
   const double length = a.seq_k;
@@ -47,8 +47,7 @@ double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine&
       kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
   const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
   const double occupancy = std::min(1.0, blocks / machine.multiprocessors);
-  return base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) * length / (length + half) *
-         std::pow(occupancy, c.attention_occupancy_power) *
+  return base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) * length / (length + half) * occupancy *
          (a.backward ? c.attention_backward_factor : c.attention_forward_factor);
 }
 
@@ -74,14 +73,14 @@ OpCost price_attention(const AttentionCore& a, AttentionKernel kernel, const Mac
     cost.duration = std::max(cost.compute, cost.memory) + cost.latency;
     return cost;
   }
-  // Two batched products with one extent = head_dim, and several passes over the scores between them.
+  // Two batched products of depth head_dim, and several passes over the scores between them.
   const double peak = machine.peak[static_cast<std::size_t>(a.dtype)];
-  double rate = peak * c.gemm_efficiency * a.head_dim / (a.head_dim + c.unfused_half_head);
+  double rate = peak * c.gemm_efficiency * a.head_dim / (a.head_dim + c.gemm_depth_overhead);
   if (a.head_dim % 8 != 0) rate *= c.unfused_misaligned;
   const double per_score =
       kernel == AttentionKernel::fused_softmax ? c.fused_score_bytes : c.unfused_score_bytes;
   cost.compute = Seconds(flops / rate);
-  cost.memory = Seconds((scores(a) * per_score * (a.backward ? c.score_backward_factor : 1.0) + io) /
+  cost.memory = Seconds((scores(a) * per_score * (a.backward ? c.pass_backward_factor : 1.0) + io) /
                         machine.memory_rate);
   cost.duration = cost.compute + cost.memory + cost.latency;  // one after the other
   return cost;

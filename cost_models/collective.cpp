@@ -34,8 +34,8 @@ BytesPerSecond bus_bandwidth(CollectiveKind kind, const GroupShape& g, const Mac
 }
 
 // Source: ring all-gather and reduce-scatter move (n-1)/n of the vector in n-1 hops, a ring all-reduce twice
-// that; a tree takes hops by the logarithm of the nodes (NCCL). Start-up and hop times are fitted on whole
-// runs: they hold launch and the skew between ranks, which nccl-tests do not show. Units: bytes, seconds.
+// that; a tree takes hops by the logarithm of the nodes (NCCL). Skew, and what a step of a ring adds, are fitted on whole
+// runs: they hold launch and the wait for ranks, which nccl-tests do not show. Units: bytes, seconds.
 OpCost price_collective(const CollectiveWork& w, const Machine& m, double tp_hidden_share) {
   const GroupShape& g = w.group;
   const int n = g.size;
@@ -45,9 +45,8 @@ OpCost price_collective(const CollectiveWork& w, const Machine& m, double tp_hid
   const double moved = (reduce ? 2.0 : 1.0) * (n - 1) / n * static_cast<double>(w.bytes.v);
   double latency = 0;
   if (g.nodes <= 1) {
-    latency = 1e-6 * c.collective_skew_us * (c.collective_skew_base + c.collective_skew_per_rank * n) *
-                  (reduce ? 1.0 : c.collective_skew_scatter) +
-              (n - 1) * g.node_latency.v;
+    const double steps = (reduce ? 2.0 : 1.0) * (n - 1);
+    latency = 1e-6 * (c.collective_skew_us + c.collective_step_us * steps) + (n - 1) * g.node_latency.v;
   } else {
     double hops = n - 1;
     if (reduce) hops = std::min(2.0 * hops, c.network_tree_hops * std::log2(static_cast<double>(g.nodes)));
@@ -67,7 +66,7 @@ OpCost price_collective(const CollectiveWork& w, const Machine& m, double tp_hid
   return cost;
 }
 
-// Source: fitted on pipelined runs. Units: bytes, seconds.
+// A message at the link's rate. Units: bytes, seconds.
 OpCost price_transfer(const TransferWork& w, const Machine& m) {
   if (w.bytes.v <= 0) return {};
   const GroupShape& g = w.link;
@@ -77,8 +76,8 @@ OpCost price_transfer(const TransferWork& w, const Machine& m) {
       across ? g.network_bandwidth.v
              : g.node_bandwidth.v * (g.switched ? c.link_efficiency : c.link_efficiency_mesh);
   OpCost cost;
-  cost.latency = Seconds(1e-6 * c.transfer_start_us) + (across ? g.network_latency : g.node_latency);
-  cost.memory = Seconds(c.transfer_factor * static_cast<double>(w.bytes.v) / bandwidth);
+  cost.latency = Seconds(1e-6 * c.network_start_us) + (across ? g.network_latency : g.node_latency);
+  cost.memory = Seconds(static_cast<double>(w.bytes.v) / bandwidth);
   cost.duration = cost.latency + cost.memory;
   return cost;
 }

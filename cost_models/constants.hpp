@@ -20,10 +20,8 @@ struct CostConstants {
   double gemm_efficiency = 0;      // best sustained share of dense peak
   double gemm_tile_128 = 0;        // rate of 128x128 tiles relative to 256x128
   double gemm_tile_64 = 0;         // rate of 128x64 tiles relative to 256x128
-  double gemm_wave_rounding = 0;   // share of the tile waves that is rounded up
   double gemm_depth_overhead = 0;  // elements of depth that filling and draining a tile costs
-  double gemm_align_8 = 0;         // rate when a weight extent is a multiple of 8 but not of 16
-  double gemm_align_odd = 0;       // ... not even of 8
+  double gemm_misaligned = 0;      // rate when a weight extent is not a multiple of 16
   double gemm_fp8_relative = 0;    // share of peak that fp8 products reach, over that of 16-bit ones
   double memory_efficiency = 0;    // reachable share of the data-sheet memory bandwidth
   // attention, TFLOP/s of a long causal head-dimension-128 pass
@@ -31,42 +29,35 @@ struct CostConstants {
   double attention_cudnn_TFLOPS = 0, attention_triton_TFLOPS = 0;
   double attention_half_length = 0;         // tokens at which half of the rate is reached
   double attention_half_length_flash1 = 0;  // the same for the first generation
-  double attention_occupancy_power = 0;
   double attention_forward_factor = 0, attention_backward_factor = 0;
   double attention_head_96 = 0, attention_head_64 = 0, attention_head_small = 0;  // relative to 128
-  double unfused_half_head = 0;      // head dimension at which half of the GEMM rate is reached
-  double unfused_misaligned = 0;     // rate when the head dimension is no multiple of 8
-  double unfused_score_bytes = 0;    // traffic per score, eager softmax
-  double fused_score_bytes = 0;      // traffic per score, fused scale-mask-softmax
-  double score_backward_factor = 0;  // backward over forward score traffic
+  double unfused_misaligned = 0;   // rate when the head dimension is no multiple of 8
+  double unfused_score_bytes = 0;  // traffic per score, eager softmax
+  double fused_score_bytes = 0;    // traffic per score, fused scale-mask-softmax
   // memory-bound passes
   double pointwise_hidden_passes = 0;        // residual-width passes per layer, times 2 bytes and k
   double pointwise_unfused_norm_passes = 0;  // more of them when the norm is eager
-  double pointwise_backward_factor = 0;
+  double pass_backward_factor = 0;           // backward over forward traffic of a pass, scores included
   double pointwise_forward_launches = 0, pointwise_backward_launches = 0;  // per layer
   double loss_forward_share = 0;                                           // of the loss traffic
   double loss_forward_launches = 0, loss_backward_launches = 0;
-  double loss_gather_bytes = 0;                            // per logit, when a stack gathers logits over tp
-  double embedding_backward_bytes = 0;                     // per local table element
-  double fp8_forward_passes = 0, fp8_backward_passes = 0;  // quantisation, bytes per token and channel
+  double embedding_backward_bytes = 0;  // per local table element
+  double fp8_passes = 0;                // quantisation in either direction, bytes per token and channel
   // host
-  double host_backward_factor = 0;                 // launching a backward over launching a forward
   double host_share_norm = 0, host_share_qkv = 0;  // of one layer's launches; two norms
   double host_share_attention = 0, host_share_mlp = 0;
   double host_smoothing_power = 0;
   double host_copy_efficiency = 0;    // of the host link
   double host_update_efficiency = 0;  // of the host memory, CPU Adam
   // collectives
-  double collective_skew_us = 0;  // launch and skew of a collective inside a training step
-  double collective_skew_base = 0, collective_skew_per_rank = 0;
-  double collective_skew_scatter = 0;    // all-gather and reduce-scatter over all-reduce
+  double collective_skew_us = 0;         // launch and skew of a collective inside a training step
+  double collective_step_us = 0;         // ... and what each step of its ring adds, inside a node
   double link_efficiency = 0;            // switched links, all-gather and reduce-scatter
   double link_efficiency_in_switch = 0;  // all-reduce in the switch (NVLS): bus rate over link rate
   double link_efficiency_mesh = 0;       // direct links
   double link_pair = 0, link_quad = 0;   // n = 2, n <= 4
-  double network_start_us = 0;
-  double network_tree_hops = 0;  // hops per log2(nodes) of a tree all-reduce
-  double transfer_start_us = 0, transfer_factor = 0;
+  double network_start_us = 0;           // of a collective or a transfer between nodes, or a transfer inside
+  double network_tree_hops = 0;          // hops per log2(nodes) of a tree all-reduce
 
   bool operator==(const CostConstants&) const = default;
 };

@@ -13,10 +13,9 @@ int alignment_of(std::int64_t rows, std::int64_t columns) {
   return static_cast<int>(std::min<std::uint64_t>(16, both & (~both + 1)));
 }
 
-// Source: tile sizes and the wave model are those of NVIDIA's "Matrix multiplication background"; the share
-// of a wave that is really rounded up, the depth overhead and relative tile rates are fitted (constants
-// file). Units: elements, seconds. Limits: within 20 % on single shapes between 512 and 65536 per side;
-// exact-shape tables replace it.
+// Source: tile sizes and the wave model (a wave that is begun takes as long as a full one) are those of NVIDIA's "Matrix
+// multiplication background"; relative tile rates are fitted (constants file). Units: elements, seconds. Limits: within
+// 20 % on single shapes between 512 and 65536 per side; exact-shape tables replace it.
 OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
   if (g.m <= 0 || g.n <= 0 || g.k <= 0) return {};
   const CostConstants& c = machine.constants;
@@ -29,15 +28,13 @@ OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
                                       {128, 128, c.gemm_tile_128},
                                       {128, 64, c.gemm_tile_64},
                                       {64, 128, c.gemm_tile_64}}};
-  const double align = g.alignment >= 16 ? 1.0 : g.alignment >= 8 ? c.gemm_align_8 : c.gemm_align_odd;
+  const double align = g.alignment >= 16 ? 1.0 : c.gemm_misaligned;
   const double depth = static_cast<double>(g.k) + c.gemm_depth_overhead;
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& t : tiles) {
     const std::int64_t count = ((g.m + t.m - 1) / t.m) * ((g.n + t.n - 1) / t.n);
-    const double waves = static_cast<double>(count) / machine.multiprocessors;
-    const double effective =
-        c.gemm_wave_rounding * std::ceil(waves) + (1 - c.gemm_wave_rounding) * std::max(waves, 1.0);
-    best = std::min(best, effective * t.m * t.n / t.rate);
+    const double waves = std::ceil(static_cast<double>(count) / machine.multiprocessors);
+    best = std::min(best, waves * t.m * t.n / t.rate);
   }
   const double peak = machine.peak[static_cast<std::size_t>(g.dtype)];
   const double per_multiprocessor = peak / machine.multiprocessors * c.gemm_efficiency * bonus * align *

@@ -30,21 +30,20 @@ Pointwise block_passes(const BlockWork& w, const StackKernels& stack, const Cost
     default:
       return {};
   }
-  if (backward) p.bytes *= c.pointwise_backward_factor;
+  if (backward) p.bytes *= c.pass_backward_factor;
   if (w.dtype == Dtype::fp8 && w.kind != BlockKind::norm)  // inputs of qkv and mlp are quantised
-    p.bytes += (backward ? c.fp8_backward_passes : c.fp8_forward_passes) / 2 * w.hidden * tokens;
+    p.bytes += c.fp8_passes / 2 * w.hidden * tokens;
   return p;
 }
 
-// Source: last-stage profiles of a pipeline at four vocabularies (layer timings). Units: bytes per logit.
+// Source: last-stage profiles of a pipeline at four vocabularies (layer timings). Units: bytes per logit. Where logits are
+// gathered, every rank goes over those of the whole vocabulary.
 Pointwise loss_passes(const BlockWork& w, const StackKernels& stack, const CostConstants& c, bool backward,
                       bool gathered) {
   const double logits = static_cast<double>(w.tokens()) * w.vocab;
   const double share = backward ? 1 - c.loss_forward_share : c.loss_forward_share;
-  Pointwise p{stack.loss_bytes_per_logit * logits * share,
-              backward ? c.loss_backward_launches : c.loss_forward_launches};
-  if (gathered) p.bytes += c.loss_gather_bytes * logits * (w.tp - 1) * share;
-  return p;
+  return {stack.loss_bytes_per_logit * logits * share * (gathered ? w.tp : 1),
+          backward ? c.loss_backward_launches : c.loss_forward_launches};
 }
 
 // Source: first-stage backward of the same profiles grows by 7 bytes per table element: the dense gradient is

@@ -9,14 +9,16 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/calibrate_memory.hpp"
 #include "planner/calibration_file.hpp"
+#include "planner/fitted_count.hpp"
 #include "planner/leave_out.hpp"
 #include "tools/calibrate_material.hpp"
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
+#include "tools/refit_memory.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {
@@ -207,6 +209,30 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
 }
 
+// What a fit of the presets says beside the constants of step time.
+struct Refit {
+  std::vector<RefittedMemory> memory;
+  FittedCount count;
+};
+
+Refit refit_rest(const CalibrateOptions& options, const std::filesystem::path& presets,
+                 const Calibration& c) {
+  if (!options.refit) return {};
+  std::vector<Knob> knobs;
+  for (const KnobFit& k : c.constants) knobs.push_back(k.knob);
+  return {refit_memory(options.material.runs, presets), fitted_count(presets, knobs)};
+}
+
+void print_refit(Session& session, const Refit& refit) {
+  print_refitted(session, refit.memory);
+  const FittedCount& n = refit.count;
+  session.terminal.out << fmt::format(
+      "{} constants of the presets were fitted to whole runs: {} of step time and {} of memory here, and {} "
+      "of "
+      "earlier fits that stay as they are ({})\n",
+      n.all(), n.step_time, n.memory, n.frozen.size(), fmt::join(n.frozen, ", "));
+}
+
 Json to_json(const Material& m, const Calibration& c, const std::vector<std::optional<double>>& peaks,
              const std::vector<LeftOut>& left_out) {
   Json runs = Json::array(), networks = Json::array(), sources = Json::array();
@@ -312,6 +338,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
                               "at least one run with a measured time", ""});
   }
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
+  const Refit refit = refit_rest(options, presets, c);
   std::vector<LeftOut> left_out;
   if (options.leave_out) left_out = leave_one_source_out(all, presets, rules);
 
@@ -319,7 +346,12 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   const auto peaks =
       options.refit ? std::vector<std::optional<double>>(m.runs.size()) : predicted_peaks(m, presets);
   if (session.common.json) {
-    print_json(session, "calibrate", to_json(m, c, peaks, left_out));
+    Json out = to_json(m, c, peaks, left_out);
+    if (options.refit) {
+      out["memory"] = to_json(refit.memory);
+      out["frozen"] = refit.count.frozen;
+    }
+    print_json(session, "calibrate", out);
     return ExitCode::ok;
   }
   auto& out = session.terminal.out;
@@ -332,14 +364,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   print_in_vain(session, m);
   print_measured_alone(session, m);
   print_constants(session, m, c);
-  if (options.refit) {
-    std::size_t memory = 0;
-    for (const MemoryPlan& plan : load_memory_plans(presets)) memory += plan.constants.size();
-    out << fmt::format(
-        "{} constants of the presets are fitted: {} of step time, here, and {} of memory "
-        "(calibration_test)\n",
-        c.constants.size() + memory, c.constants.size(), memory);
-  }
+  if (options.refit) print_refit(session, refit);
   if (!m.runs.empty()) print_residuals(session, m, c, peaks);
   if (!left_out.empty()) print_left_out(session, left_out);
   if (options.output.empty())

@@ -82,6 +82,7 @@ TEST(Attention, FlashChartsForwardPlusBackward) {
 TEST(Head, LastStageTakesLonger) {
   StackSpec stack;
   stack.kernels.attention = AttentionKernel::flash2;
+  stack.kernels.loss_bytes_per_logit = 65;  // as the stacks state it
   const auto m = model(test::a100_cluster(), stack);
   const std::pair<int, double> rows[] = {{32000, 8.8}, {64000, 15.8}, {128000, 30.0}, {256000, 57.4}};
   for (const auto& [vocab, measured_ms] : rows) {
@@ -126,7 +127,7 @@ TEST(Layer, MiddleStageOfProfile) {
   }
 }
 
-// Launching rules a tiny layer: the stack's host time is what it takes, whatever the device.
+// Launching rules a tiny layer: the stack's host time is what it takes, whatever the device; ten kernels go back for eight.
 TEST(Layer, HostFloor) {
   StackSpec stack;
   stack.kernels.host_forward_per_layer = Seconds(1e-3);
@@ -149,7 +150,7 @@ TEST(Layer, HostFloor) {
     return sum;
   };
   EXPECT_NEAR(layer(128, Pass::forward), 1.0e-3, 3e-6);
-  EXPECT_NEAR(layer(128, Pass::backward), 1.2e-3, 3e-6);
+  EXPECT_NEAR(layer(128, Pass::backward), 1.25e-3, 3e-6);
   EXPECT_GT(layer(131072, Pass::forward), 3e-3);
 }
 

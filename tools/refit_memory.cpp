@@ -1,0 +1,76 @@
+#include "tools/refit_memory.hpp"
+
+#include <cmath>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/stack_spec.hpp"
+#include "tools/table.hpp"
+
+namespace sextant {
+
+std::vector<RefittedMemory> refit_memory(const std::vector<std::string>& run_files,
+                                         const std::filesystem::path& preset_dir) {
+  std::vector<RunRow> rows;
+  for (const std::string& file : run_files) {
+    std::vector<RunRow> more = read_runs(file);
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  const FrameworkMap map = load_framework_map(preset_dir);
+  std::vector<RefittedMemory> out;
+  for (const MemoryPlan& plan : load_memory_plans(preset_dir)) {
+    RefittedMemory one{plan.stacks, {}, calibrate_memory(rows, map, preset_dir, plan)};
+    if (one.fit.constants.empty()) continue;
+    const StackMemory now = load_stack(plan.stacks.front(), preset_dir).memory;
+    for (const FittedConstant& c : one.fit.constants) one.presets.push_back(memory_constant(now, c.key));
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+void print_refitted(Session& session, const std::vector<RefittedMemory>& all) {
+  Table table({{"memory of", Align::left},
+               {"constant", Align::left},
+               {"preset", Align::right},
+               {"fitted", Align::right},
+               {"moved %", Align::right},
+               {"+-", Align::right},
+               {"peaks", Align::right, 1},
+               {"fit or not", Align::right, 1}});
+  for (const RefittedMemory& one : all)
+    for (std::size_t i = 0; i < one.fit.constants.size(); ++i) {
+      const FittedConstant& c = one.fit.constants[i];
+      const double preset = one.presets[i];
+      table.add_row({i == 0 ? one.stacks.front() : "", c.key, fmt::format("{:.4g}", preset),
+                     fmt::format("{:.4g}", c.value),
+                     preset > 0 ? fmt::format("{:+.1f}", 100 * (c.value / preset - 1)) : "",
+                     fmt::format("{:.2g}", c.sigma), i == 0 ? fmt::format("{}", one.fit.peaks) : "",
+                     i == 0 ? fmt::format("{}", one.fit.outcomes) : ""});
+    }
+  if (!table.empty()) session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+}
+
+nlohmann::ordered_json to_json(const std::vector<RefittedMemory>& all) {
+  using Json = nlohmann::ordered_json;
+  Json out = Json::array();
+  for (const RefittedMemory& one : all) {
+    Json constants = Json::array();
+    for (std::size_t i = 0; i < one.fit.constants.size(); ++i) {
+      const FittedConstant& c = one.fit.constants[i];
+      constants.push_back(
+          {{"key", c.key}, {"preset", one.presets[i]}, {"value", c.value}, {"sigma", c.sigma}});
+    }
+    out.push_back({{"stacks", one.stacks},
+                   {"peaks", one.fit.peaks},
+                   {"outcomes", one.fit.outcomes},
+                   {"objective_at_presets", one.fit.before},
+                   {"objective_at_fit", one.fit.after},
+                   {"constants", constants}});
+  }
+  return out;
+}
+
+}  // namespace sextant

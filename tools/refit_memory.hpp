@@ -1,0 +1,28 @@
+// What `sextant calibrate --refit` says of memory: the coefficients of the stacks, fitted anew from the same rows.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "planner/calibrate_memory.hpp"
+#include "tools/command.hpp"
+
+namespace sextant {
+
+struct RefittedMemory {
+  std::vector<std::string> stacks;
+  std::vector<double> presets;  // by constant
+  MemoryFit fit;
+};
+
+// By plan of tools/presets/calibration/memory.json; those of which no row was given are left out.
+std::vector<RefittedMemory> refit_memory(const std::vector<std::string>& run_files,
+                                         const std::filesystem::path& preset_dir);
+
+void print_refitted(Session&, const std::vector<RefittedMemory>&);
+nlohmann::ordered_json to_json(const std::vector<RefittedMemory>&);
+
+}  // namespace sextant
