@@ -53,12 +53,28 @@ std::vector<fs::path> matches(const std::string& pattern) {
   return paths;
 }
 
+// `around`: the folders that this one is in. A link to one of them has nothing that is not there already.
+void add_texts(const fs::path& folder, std::vector<fs::path>& around, std::vector<fs::path>& paths) {
+  std::error_code error, none;
+  const fs::path real = fs::canonical(folder, error);
+  if (std::ranges::find(around, real) != around.end()) return;
+  around.push_back(real);
+  fs::directory_iterator at(folder, error);
+  for (const fs::directory_iterator end; !error && at != end; at.increment(error)) {
+    const fs::path& path = at->path();
+    if (at->is_directory(none))
+      add_texts(path, around, paths);
+    else if (named(path, {".txt", ".text", ".md", ".jsonl", ".ndjson"}) &&
+             (at->is_regular_file(none) || !at->exists(none)))
+      paths.push_back(path);  // a link to nothing is a text that is missed
+  }
+  if (error) refuse(folder.string(), error.message(), "a folder that can be read");
+  around.pop_back();
+}
+
 std::vector<fs::path> texts_in(const fs::path& folder) {
-  std::vector<fs::path> paths;
-  for (const auto& entry :
-       fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
-    if (entry.is_regular_file() && named(entry.path(), {".txt", ".text", ".md", ".jsonl", ".ndjson"}))
-      paths.push_back(entry.path());
+  std::vector<fs::path> paths, around;
+  add_texts(folder, around, paths);
   std::ranges::sort(paths);
   if (paths.empty())
     refuse(folder.string(), "a folder without texts",
@@ -119,6 +135,11 @@ struct TextReader::File {
   explicit File(const fs::path& path) : gz(::gzopen(path.c_str(), "rbe")), name(path.string()) {
     if (!gz) refuse(name, std::strerror(errno), "a file that can be read");
     ::gzbuffer(gz, 1U << 18);
+    if (char first = 0; path.extension() == ".gz" && ::gzdirect(gz) && ::gzread(gz, &first, 1) == 1) {
+      ::gzclose(gz);
+      refuse(name, "no gzip data", "a gzip file, as its name says",
+             "was it downloaded whole, and not an error page?");
+    }
   }
   ~File() { ::gzclose(gz); }
   File(const File&) = delete;
@@ -132,7 +153,8 @@ struct TextReader::File {
   }
   [[noreturn]] void failed() {
     int code = 0;
-    const std::string why = ::gzerror(gz, &code);
+    std::string why = ::gzerror(gz, &code);
+    if (why.starts_with(name + ": ")) why.erase(0, name.size() + 2);  // it is said already
     refuse(name, code == Z_ERRNO ? std::strerror(errno) : why, "a file that can be read to its end");
   }
 };

@@ -125,6 +125,11 @@ TEST_F(DataSets, JsonLinesAndPackedFilesAndFolders) {
   prepare({path("in").string()}, "out", all_train());
   const auto found = documents(DataSet(path("out")), DataSplit::train);
   EXPECT_EQ(found, (std::vector<std::string>{"first ü", "second\nline", packed, "marked"}));
+  fs::create_directory_symlink("..", path("in/deep/up"));
+  EXPECT_EQ(find_texts({path("in").string()}).size(), 3U) << "links in a circle are followed once";
+  fs::create_symlink("nowhere.txt", path("in/dangling.txt"));
+  EXPECT_THROW(find_texts({path("in").string()}), ConfigError);
+  fs::remove(path("in/dangling.txt"));
   EXPECT_EQ(find_texts({path("in/*.jsonl").string()}).size(), 1U);
   EXPECT_THROW(find_texts({path("in/*.nothing").string()}), ConfigError);
   EXPECT_THROW(find_texts({path("in").string(), path("in/b.jsonl").string()}), ConfigError) << "twice";
@@ -273,7 +278,8 @@ TEST_F(DataSets, BadTextsAreNamed) {
   says(refusal({write("late.txt", long_one + "\xff\n")}),
        {"late.txt:" + std::to_string(std::count(long_one.begin(), long_one.end(), '\n') + 1)});
   const std::string packed = write("cut.txt.gz", "\x1f\x8b\x08 this is no gzip");
-  says(refusal({packed}), {"cut.txt.gz", "unknown header flags", "to its end"});
+  says(refusal({packed}), {"cut.txt.gz: found unknown header flags", "to its end"});
+  says(refusal({write("page.txt.gz", "<html>404</html>")}), {"page.txt.gz", "no gzip data", "error page"});
   PrepareOptions all_held;
   all_held.validation_fraction = 0.999;
   says(refusal({write("one.txt", "one document")}, all_held), {"held out", "--document paragraph"});
