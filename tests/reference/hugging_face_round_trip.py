@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Round trip with a live transformers: tests/reference/hugging_face_round_trip.py SEXTANT
+"""Round trip with a live transformers: tests/reference/hugging_face_round_trip.py SEXTANT [WEIGHTS_TEST]
 
 Random LLaMA models (grouped, multi-query, tied, scaled rotary; fp32, bf16, fp16; one file or many) are saved by
 transformers, judged and exported again by sextant, and loaded with from_pretrained: every tensor of the state dict must
-be equal to the bit, and the configuration the same. Without torch or transformers it says SKIPPED and ends well.
+be equal to the bit, and the configuration the same. With the tests' program WEIGHTS_TEST also the other way round: a model
+is trained on text as tools/dev/train_on_text.sh shows it, its export is loaded with from_pretrained, and the logits of
+transformers in float64, on text of the data set, must be ours (1e-5), and its likeliest continuation too. Without torch or
+transformers it says SKIPPED and ends well.
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 try:
+    import numpy
     import torch
+    from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
 except Exception as missing:  # torch may fail in more ways than ImportError
     print(f"SKIPPED: torch and transformers are needed: {missing}")
@@ -56,12 +62,39 @@ def check(sextant, folder, name, overrides, dtype, shard):
     return ""
 
 
+def check_trained(sextant, weights_test, folder):
+    from make_hugging_face import expectations
+    walk = folder / "walk"
+    script = pathlib.Path(__file__).resolve().parents[2] / "tools/dev/train_on_text.sh"
+    subprocess.run([script, sextant, walk, "3", "32", "8"], check=True, stdout=subprocess.DEVNULL)
+    model = LlamaForCausalLM.from_pretrained(walk / "weights", torch_dtype="auto")
+    if model.dtype != torch.bfloat16:
+        return f"{model.dtype} loaded, bfloat16 written"
+    tokens = numpy.memmap(walk / "tokens/validation-00000.tokens", dtype="<u2")[:64].astype("int64")
+    expected = expectations(model, torch.from_numpy(tokens).reshape(2, 32))
+    save_file(expected, walk / "weights" / "expected.safetensors")
+    names = "Live/HuggingFace.LogitsAreThoseOfTransformers/*:Live/HuggingFace.TheLikeliestContinuationIsTheirs/*"
+    judged = subprocess.run([weights_test, f"--gtest_filter={names}"], text=True, capture_output=True,
+                            env={**os.environ, "SEXTANT_HUGGING_FACE": str(walk / "weights")})
+    if judged.returncode != 0 or "[  PASSED  ] 2 tests." not in judged.stdout:
+        return judged.stdout + judged.stderr
+    expected["logits"][0, -1, 0] += 1e-3 * expected["logits"].abs().max()  # control: one logit is seen
+    save_file(expected, walk / "weights" / "expected.safetensors")
+    spoiled = subprocess.run([weights_test, f"--gtest_filter={names}"], capture_output=True,
+                             env={**os.environ, "SEXTANT_HUGGING_FACE": str(walk / "weights")})
+    return "" if spoiled.returncode != 0 else "a changed logit was not seen"
+
+
 def main():
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
             problem = check(sys.argv[1], pathlib.Path(folder), *case)
             print(f"{case[0]}: {problem or 'every bit came back'}")
+            failed = failed or bool(problem)
+        if len(sys.argv) > 2:
+            problem = check_trained(sys.argv[1], sys.argv[2], pathlib.Path(folder))
+            print(f"trained on text: {problem or 'the logits of transformers are ours'}")
             failed = failed or bool(problem)
     sys.exit(1 if failed else 0)
 

@@ -3,6 +3,7 @@
 // and the same bits in every tensor after export. Controls: rotary pairs as Meta has them, a swapped tensor, another format.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 
@@ -29,6 +30,14 @@ INSTANTIATE_TEST_SUITE_P(All, HuggingFace, ::testing::ValuesIn(kCheckpoints), []
   std::ranges::replace(text, '-', '_');
   return text;
 });
+
+// One that a live transformers has loaded: tests/reference/hugging_face_round_trip.py.
+std::vector<const char*> live() {
+  const char* folder = std::getenv("SEXTANT_HUGGING_FACE");
+  return folder ? std::vector{folder} : std::vector<const char*>{};
+}
+INSTANTIATE_TEST_SUITE_P(Live, HuggingFace, ::testing::ValuesIn(live()),
+                         [](const auto&) { return "folder"; });
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size() || a.empty()) return HUGE_VAL;
