@@ -71,7 +71,7 @@ std::array<double, CheckpointSaver::kVotes> CheckpointSaver::votes() {
 // What every rank decides here follows from the sums alone, so all decide alike.
 void CheckpointSaver::heard(std::span<const double> sums) {
   const bool busy = sums[0] > 0, failed = sums[1] > 0;
-  may_stage_ = !busy && !outstanding_;
+  may_stage_ = !busy && !(outstanding_ && failed);
   if (!outstanding_) return;
   if (failed) abandoned_ = true;
   if (busy) return;
