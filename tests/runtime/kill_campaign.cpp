@@ -38,6 +38,9 @@ constexpr const char* kLayouts[] = {"dp2.z1.mbs2.b4K", "tp2.sp.mbs4", "pp2.mbs2"
 enum class Fault { none, slow_disk, failing_write, file_too_large, full_disk };
 constexpr const char* kFaultNames[] = {"none", "slow disk", "failing write", "file size limit", "full disk"};
 
+constexpr const char* kRefused =
+    "refused:";  // what is there cannot be gone on from; a full disk may end a run as well
+
 // Whole lines of either rank, never mixed.
 void say(const std::string& line) {
   const std::string text = line + '\n';
@@ -92,7 +95,8 @@ int child(const std::string& key, const fs::path& folder, Fault fault, unsigned 
     say("done");
     return 0;
   }
-  say("error " + t.error.substr(0, t.error.find('\n')));
+  say(fmt::format("error {} {}",
+                  t.config_error ? kRefused : "of the disk:", t.error.substr(0, t.error.find('\n'))));
   return t.config_error ? 3 : 7;
 }
 
@@ -236,7 +240,10 @@ class Campaign {
         done = true;
       } else if (line->starts_with("error")) {
         ++tally_.ended_by_disk;
-        if (line->find("manifest") != std::string::npos) ++tally_.torn;
+        if (line->find(kRefused) != std::string::npos) {
+          ++tally_.torn;
+          std::cerr << *line << '\n';
+        }
       } else if (std::sscanf(line->c_str(), "at %d %d", &number, &rank) != 2) {
         continue;
       }
