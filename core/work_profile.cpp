@@ -15,14 +15,17 @@ constexpr auto kWork = [](auto& io, auto& w) {
   io.optional("spread_us", w.spread_us, at_least(0));
   io.optional("alone_us", w.alone_us, at_least(0));
   io.optional("samples", w.samples, at_least(0));
+  io.optional("outliers", w.outliers, at_least(0));
 };
 constexpr auto kProfile = [](auto& io, auto& p) {
   io.required("schema", p.schema);
   io.optional("machine", p.machine);
   io.optional("date", p.date);
   io.optional("sextant", p.sextant);
+  io.optional("timed_by", p.timed_by);
   io.optional("ranks", p.ranks, at_least(1));
   io.required("works", p.works);
+  io.optional("facts", p.facts);
 };
 
 }  // namespace

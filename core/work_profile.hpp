@@ -4,9 +4,12 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
+
+#include "core/machine_facts.hpp"
 
 namespace sextant {
 
@@ -18,14 +21,17 @@ struct MeasuredWork {
   double mean_us = 0, median_us = 0, spread_us = 0;
   double alone_us = 0;  // mean of a collective while nothing else runs; 0: not measured so
   int samples = 0;
+  int outliers = 0;  // of them: far from the others, and counted all the same
   bool operator==(const MeasuredWork&) const = default;
 };
 
 struct WorkProfile {
   std::string schema = kProfileSchema;
   std::string machine, date, sextant;
+  std::string timed_by;                       // "events", or how the kernels of operations were timed
   int ranks = 1;                              // that ran at the same time, at most
   std::map<std::string, MeasuredWork> works;  // by work_key
+  std::optional<MachineFacts> facts;          // when the machine was measured as well
   bool operator==(const WorkProfile&) const = default;
 };
 void to_json(nlohmann::json&, const WorkProfile&);

@@ -94,13 +94,13 @@ TensorView TensorSet::operator[](std::string_view name) const {
 }
 
 void norm_forward(const BlockContext& c, const NormForward& u) {
-  if (present(u.branch)) c.kernels->add({.a = u.stream, .b = u.branch, .out = u.stream, .stream = c.stream});
-  if (present(u.input) && u.input.data != u.stream.data)
-    c.kernels->cast({.source = u.stream, .destination = u.input, .stream = c.stream});
+  const bool keeps = present(u.input) && u.input.data != u.stream.data;
   c.kernels->rmsnorm_forward({.x = u.stream,
                               .weight = u.weight,
                               .y = u.normed,
                               .inverse_rms = u.inverse_rms,
+                              .branch = u.branch,
+                              .kept = keeps ? u.input : TensorView(),
                               .eps = c.norm_eps,
                               .stream = c.stream});
 }

@@ -28,12 +28,15 @@ struct GemmArgs {
   NativeStream stream = {};
 };
 
-// y = x / rms(x) * weight, inverse_rms = 1 / sqrt(mean(x^2) + eps).
+// y = x / rms(x) * weight, inverse_rms = 1 / sqrt(mean(x^2) + eps). With a branch, x += branch comes first, rounded as it
+// is stored: the same bits as add, cast and norm one after another, in one pass over memory.
 struct RmsnormForwardArgs {
-  TensorView x;            // T [rows, h]
+  TensorView x;            // T [rows, h]; with a branch also out
   TensorView weight;       // T [1, h]
   TensorView y;            // T [rows, h], out
   TensorView inverse_rms;  // A [1, rows], out
+  TensorView branch = {};  // T [rows, h], of the residual stream; no data = none
+  TensorView kept = {};    // T [rows, h], out: x, with the branch; no data = none
   double eps = 1e-5;
   NativeStream stream = {};
 };

@@ -14,10 +14,12 @@ namespace sextant {
 struct ProfileOptions {
   int steps = 4;                                   // of which the first is dropped
   int repetitions = 12;                            // of an exchange alone
+  const OpTimer* timer = nullptr;                  // of ops in a step; nullptr: events around them
   std::function<void(double done)> progress = {};  // 0..1
 };
 
-// Adds to `profile`, in the place of works that it has already. `run` states how the plan is run; its hooks and steps are not used.
-void profile_plan(const TrainingRun& run, const ProfileOptions&, WorkProfile& profile);
+// Adds to `profile`, in the place of works that it has already; on every process of an MPI job what all have measured.
+// `run` states how the plan is run; its hooks and steps are not used. Returns whether world rank 0 is of this process.
+bool profile_plan(const TrainingRun& run, const ProfileOptions&, WorkProfile& profile);
 
 }  // namespace sextant

@@ -35,6 +35,7 @@ Executor::Executor(const ExecutionGraph& graph, Device& device, OpLauncher launc
 
 void Executor::run_step(SpanRecorder* recorder) {
   memory_.restart();
+  if (options_.timer) options_.timer->begin_step(options_.rank);
   const Seconds start = device_.now();
   if (options_.watchdog) options_.watchdog->enter(options_.rank, device_, view_);
   std::exception_ptr error;
@@ -65,11 +66,23 @@ void Executor::issue(OpId op) {
   const bool timed = options_.time_ops || options_.watchdog;
   if (timed) begin_[op] = device_.record(stream);
   memory_.begin(op);
-  launcher_(op, stream);
+  launch(op, stream);
   memory_.end(op);
   if (timed || awaited_[op]) end_[op] = device_.record(stream);
   if (options_.watchdog) options_.watchdog->issued(options_.rank, op, begin_[op], end_[op]);
   if (options_.adversarial_seed) device_.synchronize(device_.record(stream));
+}
+
+void Executor::launch(OpId op, StreamId stream) {
+  if (!options_.timer) return launcher_(op, stream);
+  options_.timer->begin_launch(options_.rank, op);
+  try {
+    launcher_(op, stream);
+  } catch (...) {
+    options_.timer->end_launch();
+    throw;
+  }
+  options_.timer->end_launch();
 }
 
 // Waits for every lane, then throws the cause rather than what it led to.

@@ -13,6 +13,7 @@
 #include "runtime/arena.hpp"
 #include "runtime/communicator.hpp"
 #include "runtime/device.hpp"
+#include "runtime/op_timer.hpp"
 #include "runtime/stage_view.hpp"
 #include "runtime/watchdog.hpp"
 
@@ -30,6 +31,7 @@ struct ExecutorOptions {
   // results, on one core as well. All ranks need the same seed: they meet in collectives.
   std::optional<std::uint64_t> adversarial_seed;
   Watchdog* watchdog = nullptr;
+  const OpTimer* timer = nullptr;  // told of steps and launches
   // An op failed to launch or to run: frees the other ranks. Called before run_step waits for its lanes.
   std::function<void(const std::string& what)> on_failure;
 };
@@ -47,6 +49,7 @@ class Executor {
 
  private:
   void issue(OpId);
+  void launch(OpId, StreamId);
   void finish(std::exception_ptr issue_error);
 
   const ExecutionGraph& graph_;

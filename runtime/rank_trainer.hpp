@@ -82,6 +82,8 @@ class RankTrainer {
   std::function<void()> before_update = {};
 
   void barrier() { report_->barrier({}); }  // of all ranks
+  // All ranks, for calls about the host's memory between steps.
+  Communicator& all_ranks() { return *report_; }
   const RankGroups& groups() const { return groups_; }
   const RankState& state() const { return state_; }
   RankState& state() { return state_; }

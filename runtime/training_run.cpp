@@ -23,7 +23,7 @@ class Spans final : public SpanRecorder {
  public:
   explicit Spans(std::size_t ops) : spans_(ops) {}
   void record(int, OpId op, Span span) override { spans_[op] = span; }
-  const std::vector<Span>& spans() const { return spans_; }
+  std::vector<Span>& spans() { return spans_; }
   std::vector<Span> take() { return std::move(spans_); }
 
  private:
@@ -102,6 +102,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   options.documents_apart = run.documents_apart;
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
+  options.executor.timer = run.record ? run.timer : nullptr;
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
@@ -143,6 +144,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
       shared.result.stopped = true;
       break;
     }
+    if (run.record && run.timer) run.timer->end_step(world.rank(), spans.spans());
     if (run.record && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
     const std::int64_t skipped = trainer.clock().skipped_in_a_row;
     if (saver && skipped < run.max_skipped) saver->save_if_due(*report);

@@ -41,6 +41,7 @@ struct TrainingRun {
   CpuDeviceOptions device = {};
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
   bool record = false;                         // times every op; the last step's spans are kept
+  const OpTimer* timer = nullptr;              // that times them; nullptr: events around them
   std::function<void(int rank, std::int64_t step, const std::vector<Span>&)> on_spans =
       {};  // on the rank's thread
 

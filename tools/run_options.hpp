@@ -22,6 +22,7 @@ struct RunVerbOptions {
   std::string profile, output, trace, init;
   int steps = 10, warmup = 0, max_skipped = 5, print_every = 1;
   double rate = 3e-4, final_ratio = 0.1, weight_decay = 0.1, clip = 1.0, deadline_s = 60;
+  bool record = false;
   CheckpointFlags checkpoints;
 };
 

@@ -125,13 +125,23 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
              o.threads);
 }
 
-void add_running_options(CLI::App& app, RunningOptions& o) {
-  app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
+void add_comm_option(CLI::App& app, RunningOptions& o) {
   add_text(app,
            {.flag = "--comm",
             .metavar = "local|mpi",
             .text = "ranks as threads of this process, or one per MPI process"},
            o.comm);
+}
+
+std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
+  if (options.device != "cuda") return std::nullopt;
+  require_gpu(options);
+  return CudaDeviceOptions{.ordinal = options.comm == "mpi" ? rank_beside() : 0};
+}
+
+void add_running_options(CLI::App& app, RunningOptions& o) {
+  app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
+  add_comm_option(app, o);
   add_rank_options(app, o);
   add_text(app,
            {.flag = "--products",
@@ -200,7 +210,7 @@ TrainingRun Runnable::training() const {
   run.mpi = options_.comm == "mpi";
   const int here = run.mpi ? 1 : file_.plan.world();
   require_memory(options_.plan, file_, graph_, here, on_gpu());
-  if (on_gpu()) run.cuda = CudaDeviceOptions{.ordinal = run.mpi ? rank_beside() : 0};
+  run.cuda = gpu_of(options_);
   // Threads of two ranks on one core wait for each other in every matrix product.
   const int beside = run.mpi ? ranks_beside(file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);

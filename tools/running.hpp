@@ -27,7 +27,11 @@ struct RunningOptions {
   int seed = 1;
 };
 void add_rank_options(CLI::App&, RunningOptions&);  // --device, --shaped, --threads
+void add_comm_option(CLI::App&, RunningOptions&);   // --comm
 void add_running_options(CLI::App&, RunningOptions&);
+
+// The GPU of this process, when it runs on one. Throws ConfigError with the reason when it cannot.
+std::optional<CudaDeviceOptions> gpu_of(const RunningOptions&);
 
 // A plan that is about to run, and what it is expected to take.
 class Runnable {

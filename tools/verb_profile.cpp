@@ -1,4 +1,4 @@
-// `sextant profile`: measures this machine on the works of plans.
+// `sextant profile`: measures this machine, on the works of plans or of a ladder of models, and by itself.
 #include <ctime>
 #include <memory>
 #include <ostream>
@@ -8,11 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.hpp"
-#include "kernels/cuda/cuda_kernels.hpp"
+#include "profiler/kernel_trace.hpp"
 #include "profiler/profile_plan.hpp"
+#include "profiler/traced_steps.hpp"
 #include "tools/command.hpp"
 #include "tools/inputs.hpp"
-#include "tools/machine.hpp"
+#include "tools/planning.hpp"
+#include "tools/profile_ladder.hpp"
+#include "tools/profile_machine.hpp"
 #include "tools/progress.hpp"
 #include "tools/running.hpp"
 #include "tools/table.hpp"
@@ -26,66 +29,173 @@ struct ProfileVerbOptions {
   RunningOptions running;
   std::vector<std::string> plans;
   std::string output;
-  int steps = 4;
+  bool machine = false;
+  int steps = 4, ranks = 0;
 };
 
-ExitCode run(Session& session, const ProfileVerbOptions& o) {
-  if (o.plans.empty())
+// One MPI world serves one measurement: MPI starts once in a process.
+void check_mpi(const ProfileVerbOptions& o) {
+  if (o.running.comm != "mpi") return;
+  if (o.plans.size() > 1 || (o.plans.size() == 1 && o.machine))
     throw UsageError(
-        "--for is missing: the plan whose works are to be measured\n  for example: sextant profile --for "
-        "plan.json -o profile.json");
-  check_output("--output", o.output, o.plans);
-  WorkProfile profile;
-  const HostMachine machine = inspect_machine();
-  profile.machine = fmt::format("{}, {} threads", machine.cpu, machine.cpu_threads);
-  if (std::string why; o.running.device == "cuda")
-    if (const auto gpus = cuda_gpus(why); !gpus.empty())
-      profile.machine =
-          fmt::format("{}, {}, {}", gpus.front().name, cuda_libraries().gemm, cuda_libraries().attention);
-  profile.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  profile.sextant = version_text();
-  {
-    Progress progress(session.terminal, "measuring", static_cast<double>(o.plans.size()) * o.steps, "steps");
-    for (std::size_t i = 0; i < o.plans.size(); ++i) {
-      RunningOptions running = o.running;
-      running.plan = o.plans[i];
-      const Runnable runnable(running, "", session.presets());
-      if (runnable.on_gpu() && runnable.file().plan.world() > 1)
-        throw ConfigError(Problem{"--device", "", "cuda with several ranks", "a plan of one rank, or cpu",
-                                  "exchanges between GPUs are not measured yet"});
+        "--comm mpi measures one thing in a job: one plan (--for), or the machine (no --for)\n  for example: "
+        "mpirun -n 2 sextant profile --comm mpi --for plan.json -o profile.json");
+  if (!mpi_available())
+    throw ConfigError(Problem{"--comm", "", "mpi", "local", "this sextant was built without MPI"});
+}
+
+class Profiling {
+ public:
+  Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o) {
+    profile_.machine = machine_of(o.running);
+    profile_.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+    profile_.sextant = version_text();
+    profile_.timed_by = "events";
+  }
+
+  void machine() {
+    Progress progress(session_.terminal, "measuring", 0, "parts");
+    const int ranks = o_.ranks > 0 ? o_.ranks : o_.running.device == "cuda" ? 1 : 2;
+    double parts = 0;
+    MeasuredMachine measured =
+        measure_machine(o_.running, ranks, [&](const std::string& part) { progress.update(parts++, part); });
+    profile_.facts = std::move(measured.facts);
+    first_rank_ = measured.first_rank;
+  }
+
+  void works() {
+    const std::vector<std::string>& plans = o_.plans;
+    const std::vector<PlanFile> ladder =
+        plans.empty()
+            ? profile_ladder(o_.running.device == "cuda" ? profile_.machine : "", session_.presets())
+            : std::vector<PlanFile>();
+    const std::size_t n = plans.empty() ? ladder.size() : plans.size();
+    Progress progress(session_.terminal, "measuring", static_cast<double>(n) * o_.steps, "steps");
+    for (std::size_t i = 0; i < n; ++i) {
+      RunningOptions running = o_.running;
+      running.plan = plans.empty() ? ladder[i].model.name : plans[i];
+      const Runnable runnable = plans.empty() ? Runnable(running, ladder[i], "", session_.presets())
+                                              : Runnable(running, "", session_.presets());
       ProfileOptions options;
-      options.steps = o.steps;
-      options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o.steps); };
-      profile_plan(runnable.training(), options, profile);
+      options.steps = o_.steps;
+      options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o_.steps); };
+      const auto traced = trace(runnable);
+      if (traced) options.timer = &traced->timer();
+      first_rank_ = profile_plan(runnable.training(), options, profile_);
+      if (traced) tell(*traced);
     }
   }
-  if (!o.output.empty()) {
-    const nlohmann::json j = profile;
-    write_file_atomic(o.output, j.dump(2) + "\n");
+
+  bool first_rank() const { return first_rank_; }
+  const WorkProfile& profile() const { return profile_; }
+
+ private:
+  // Kernels are timed one by one where CUPTI is at hand.
+  std::unique_ptr<TracedSteps> trace(const Runnable& runnable) {
+    if (!runnable.on_gpu()) return nullptr;
+    if (const std::string missing = kernel_trace_missing(); !missing.empty()) {
+      profile_.timed_by = fmt::format("events, not kernels: {}", missing);
+      return nullptr;
+    }
+    profile_.timed_by = fmt::format("kernels, with {}", kernel_trace_library());
+    return std::make_unique<TracedSteps>(runnable.graph().plan.world());
   }
-  if (session.common.json) {
-    const nlohmann::json j = profile;
-    print_json(session, "profile", Json::parse(j.dump()));
-    return ExitCode::ok;
+  void tell(const TracedSteps& traced) {
+    const KernelTrace::Losses lost = traced.losses();
+    if (lost.dropped + lost.untimed > 0)
+      profile_.timed_by +=
+          fmt::format("; {} records were dropped and {} had no times", lost.dropped, lost.untimed);
+    if (traced.traced() == 0) profile_.timed_by = "events: no kernel was seen by " + kernel_trace_library();
   }
-  session.terminal.out << fmt::format("{}: {} works, {} ranks at once\n\n", profile.machine,
-                                      profile.works.size(), profile.ranks);
+
+  Session& session_;
+  const ProfileVerbOptions& o_;
+  WorkProfile profile_;
+  bool first_rank_ = true;
+};
+
+std::string decimals(double value, int digits) {
+  return value > 0 ? fmt::format("{:.{}f}", value, digits) : "";
+}
+// Half of the spread between the quartiles in percent of the median.
+std::string quartiles(double spread, double median) {
+  return median > 0 ? decimals(50 * spread / median, 0) : "";
+}
+std::string count(int n) { return n > 0 ? fmt::format("{}", n) : ""; }
+
+void print_facts(Session& session, const MachineFacts& facts) {
+  auto& out = session.terminal.out;
+  Table table({{"measured", Align::left},
+               {"beside", Align::left},
+               {"median us", Align::right},
+               {"quartiles +- %", Align::right, 1},
+               {"GB/s", Align::right},
+               {"TFLOP/s", Align::right},
+               {"x alone", Align::right},
+               {"outliers", Align::right, 2}});
+  for (const MachineMeasurement& m : facts.measurements)
+    table.add_row({m.what, m.beside, fmt::format("{:.{}f}", m.median_us, m.median_us < 1 ? 3 : 1),
+                   quartiles(m.spread_us, m.median_us), decimals(m.rate_GBps, 1), decimals(m.rate_TFLOPS, 3),
+                   m.beside.empty() ? "" : decimals(facts.lengthening(m.what, m.beside), 2),
+                   count(m.outliers)});
+  out << table.render(session.terminal, session.common.wide) << '\n';
+  if (facts.conditions.empty()) return;
+  Table states({{"at", Align::left},
+                {"s", Align::right},
+                {"SM MHz", Align::right},
+                {"memory MHz", Align::right, 1},
+                {"deg C", Align::right},
+                {"W", Align::right},
+                {"limited by", Align::left}});
+  for (const MachineCondition& c : facts.conditions)
+    states.add_row({c.at, fmt::format("{:.1f}", c.time_s), decimals(c.sm_clock_MHz, 0),
+                    decimals(c.memory_clock_MHz, 0), decimals(c.temperature_C, 0), decimals(c.power_W, 0),
+                    c.limited_by});
+  out << states.render(session.terminal, session.common.wide) << '\n';
+}
+
+void print_works(Session& session, const WorkProfile& profile) {
   Table table({{"work", Align::left},
                {"mean us", Align::right},
                {"median us", Align::right},
                {"quartiles +- %", Align::right, 1},
                {"alone us", Align::right, 3},
-               {"samples", Align::right, 2}});
+               {"samples", Align::right, 2},
+               {"outliers", Align::right, 4}});
   for (const auto& [key, w] : profile.works)
     table.add_row({key, fmt::format("{:.1f}", w.mean_us), fmt::format("{:.1f}", w.median_us),
-                   w.median_us > 0 ? fmt::format("{:.0f}", 50 * w.spread_us / w.median_us) : "",
-                   w.alone_us > 0 ? fmt::format("{:.1f}", w.alone_us) : "", fmt::format("{}", w.samples)});
+                   quartiles(w.spread_us, w.median_us), decimals(w.alone_us, 1), fmt::format("{}", w.samples),
+                   count(w.outliers)});
   session.terminal.out << table.render(session.terminal, session.common.wide);
+}
+
+ExitCode run(Session& session, const ProfileVerbOptions& o) {
+  check_mpi(o);
+  check_output("--output", o.output, o.plans);
+  static_cast<void>(gpu_of(o.running));  // refused before anything is measured
+  Profiling profiling(session, o);
+  if (o.machine || o.plans.empty()) profiling.machine();
+  if (!o.plans.empty() || o.running.comm != "mpi") profiling.works();
+  if (!profiling.first_rank()) return ExitCode::ok;
+  const WorkProfile& profile = profiling.profile();
+  const nlohmann::json j = profile;
+  if (!o.output.empty()) write_file_atomic(o.output, j.dump(2) + "\n");
+  if (session.common.json) {
+    print_json(session, "profile", Json::parse(j.dump()));
+    return ExitCode::ok;
+  }
+  auto& out = session.terminal.out;
+  out << fmt::format("{}: {} works, {} ranks at once\n", profile.machine, profile.works.size(),
+                     profile.ranks);
+  print_wrapped(out, session.terminal, "operations are timed by " + profile.timed_by);
+  out << '\n';
+  if (profile.facts) print_facts(session, *profile.facts);
+  if (!profile.works.empty()) print_works(session, profile);
   if (o.output.empty())
-    session.terminal.out << "\nnext: -o profile.json keeps it\n";
+    out << "\nnext: -o profile.json keeps it\n";
   else
-    session.terminal.out << fmt::format("\nwritten: {}\nnext: sextant run {} --profile {}\n", o.output,
-                                        o.plans.front(), o.output);
+    out << fmt::format("\nwritten: {}\nnext: sextant run {} --profile {}\n", o.output,
+                       o.plans.empty() ? "plan.json" : o.plans.front(), o.output);
   return ExitCode::ok;
 }
 
@@ -94,12 +204,14 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
 Verb profile_verb() {
   return {
       .name = "profile",
-      .summary = "measure this machine on the works of a plan",
+      .summary = "measure this machine, and the works of a plan on it",
       .description =
-          "Runs a few steps of each plan and times every kind of operation in it, beside what runs beside "
-          "it; "
-          "collectives and transfers once more alone, all ranks starting together. The first repetition is "
-          "dropped. sextant run and compare predict with such a profile.",
+          "Of each plan (--for) runs a few steps and times every kind of operation in it, beside what runs "
+          "beside it, on a GPU by its kernels; collectives and transfers once more alone, all ranks starting "
+          "together. Without --for, LLaMA models at usual widths and the machine itself (--machine): copies, "
+          "also in both directions at once, matrix products, launches, exchanges by size and group, and a "
+          "product beside a copy and an exchange. The first repetition is dropped. sextant run and compare "
+          "predict with such a profile, sextant calibrate starts from it.",
       .examples = {{"a plan",
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},
@@ -107,6 +219,17 @@ Verb profile_verb() {
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<ProfileVerbOptions>();
         add_list(app, {.flag = "--for", .metavar = "FILE", .text = "plan file; may be repeated"}, o->plans);
+        add_flag(app, {.flag = "--machine", .metavar = "", .text = "with --for: the machine itself too"},
+                 o->machine);
+        add_number(
+            app,
+            {.flag = "--ranks",
+             .metavar = "N",
+             .text = "threads that exchange when the machine is measured; 0 = two on the CPU, one on a GPU, "
+                     "which they would share",
+             .min = 0,
+             .max = 64},
+            o->ranks);
         add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "where the profile is written"},
                  o->output);
         add_number(app,
@@ -116,6 +239,7 @@ Verb profile_verb() {
                     .min = 2,
                     .max = 1000},
                    o->steps);
+        add_comm_option(app, o->running);
         add_rank_options(app, o->running);
         return [o](Session& session) { return run(session, *o); };
       }};

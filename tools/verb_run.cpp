@@ -11,6 +11,8 @@
 
 #include "core/timeline_file.hpp"
 #include "core/trace.hpp"
+#include "profiler/kernel_trace.hpp"
+#include "profiler/traced_steps.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "tools/command.hpp"
 #include "tools/comparison_text.hpp"
@@ -18,6 +20,7 @@
 #include "tools/interrupt.hpp"
 #include "tools/machine.hpp"
 #include "tools/planning.hpp"
+#include "tools/profile_machine.hpp"
 #include "tools/run_checkpoints.hpp"
 #include "tools/run_data.hpp"
 #include "tools/run_options.hpp"
@@ -32,17 +35,16 @@ using Json = nlohmann::ordered_json;
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
  public:
-  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int threads, int print_every)
-      : session_(session), runnable_(runnable), folder_(folder), threads_(threads), every_(print_every) {}
+  // `peaks`: processors of the plan's device that work, all ranks together.
+  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int peaks, int print_every)
+      : session_(session), runnable_(runnable), folder_(folder), peaks_(peaks), every_(print_every) {}
 
   void add(const StepReport& r, const RankTrainer& trainer) {
     const PlanFile& f = runnable_.file();
     const double tokens_per_s = static_cast<double>(r.tokens) / r.duration.v;
     const double flops = model_flops_per_token(f.model, f.training.seq_len) * tokens_per_s;
     const auto peak = f.cluster.device.peak.find(f.training.compute);
-    // The peak of a CPU rank is that of one core.
-    const double mfu =
-        peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * threads_ * f.plan.world());
+    const double mfu = peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * peaks_);
     const Bytes memory(trainer.executor().memory().peak(Space::device));
     const double predicted = runnable_.predicted().makespan().v;
     if (!session_.common.json && (steps_.empty() || r.step % every_ == 0 || r.skipped)) {
@@ -84,7 +86,7 @@ class StepLog {
   Session& session_;
   const Runnable& runnable_;
   RunFolder& folder_;
-  int threads_, every_;
+  int peaks_, every_;
   Json steps_ = Json::array(), evaluations_ = Json::array();
 };
 
@@ -138,7 +140,10 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   }
   if (from) from->require_model(runnable.file().model, o.running.plan);
   folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype));
-  StepLog log(session, runnable, folder, training.threads, o.print_every);
+  // The peak of the CPU is that of one core; ranks of one process share one GPU.
+  const int world = runnable.file().plan.world();
+  const int peaks = !runnable.on_gpu() ? training.threads * world : training.mpi ? world : 1;
+  StepLog log(session, runnable, folder, peaks, o.print_every);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
   data.attach(training);
@@ -155,6 +160,14 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                              data.tokens(), o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
   training.max_skipped = o.max_skipped;
   training.record = true;
+  std::unique_ptr<TracedSteps> traced;
+  if (o.record && runnable.on_gpu()) {
+    if (const std::string missing = kernel_trace_missing(); !missing.empty())
+      throw ConfigError(
+          Problem{"--record", "", missing, "CUPTI", "without --record operations are timed by events"});
+    traced = std::make_unique<TracedSteps>(runnable.graph().plan.world());
+    training.timer = &traced->timer();
+  }
   training.deadline_floor = Seconds(o.deadline_s);
   training.on_late = end_soon;
   training.on_step = [&](const StepReport& report, const RankTrainer& trainer) { log.add(report, trainer); };
@@ -188,7 +201,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   };
   folder.make();
   RunResult result = train(training);
-  result.measured.device = inspect_machine().cpu;
+  result.measured.device = runnable.on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();
   // A run that was asked to end, and is saved, has done what it should; Ctrl-C is told apart.
   const bool interrupted =
@@ -326,6 +339,11 @@ Verb run_verb() {
                   .metavar = "DIR",
                   .text = "folder for steps.jsonl, plan.json, timeline.json and checkpoints"},
                  o->output);
+        add_flag(app,
+                 {.flag = "--record",
+                  .metavar = "",
+                  .text = "on a GPU: operations timed by their kernels (CUPTI), not by events around them"},
+                 o->record);
         add_text(app,
                  {.flag = "--trace",
                   .metavar = "FILE",

@@ -8,6 +8,8 @@
 namespace sextant::cpu {
 namespace {
 
+bool same_extents(const TensorView& a, const TensorView& b) { return a.rows == b.rows && a.cols == b.cols; }
+
 template <class T>
 void apply(const T* x, const T* weight, Accumulator<T> r, T* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = store<T>(load(x[i]) * r * load(weight[i]));
@@ -56,13 +58,19 @@ void backward(const RmsnormBackwardArgs& g) {
 
 void rmsnorm_forward(const RmsnormForwardArgs& g) {
   SEXTANT_CHECK(g.y.rows == g.x.rows && g.y.cols == g.x.cols && g.weight.cols == g.x.cols &&
-                    g.inverse_rms.cols == g.x.rows,
+                    g.inverse_rms.cols == g.x.rows && (!g.branch.data || same_extents(g.branch, g.x)) &&
+                    (!g.kept.data || same_extents(g.kept, g.x)),
                 "rmsnorm: extents disagree");
   with_type(g.x.dtype, [&]<class T>() {
     using A = Accumulator<T>;
     A* inverse_rms = g.inverse_rms.row<A>();
     for (std::int64_t t = 0; t < g.x.rows; ++t) {
-      const T* x = g.x.row<T>(t);
+      T* x = g.x.row<T>(t);
+      if (g.branch.data) {
+        const T* branch = g.branch.row<T>(t);
+        for (std::int64_t i = 0; i < g.x.cols; ++i) x[i] = store<T>(load(x[i]) + load(branch[i]));
+      }
+      if (g.kept.data) std::copy_n(x, g.x.cols, g.kept.row<T>(t));
       const A squares = sum_lanes<A>(g.x.cols, [&](std::int64_t i) { return load(x[i]) * load(x[i]); });
       inverse_rms[t] = A{1} / std::sqrt(squares / static_cast<A>(g.x.cols) + static_cast<A>(g.eps));
       apply<T>(x, g.weight.row<T>(), inverse_rms[t], g.y.row<T>(t), g.x.cols);

@@ -115,9 +115,12 @@ class Products {
   // False when the library has nothing for this product.
   bool run(const GemmArgs& g, const Shape& e, CudaStream& s) {
     Product& product = find(g, e, s.device);
-    if (product.proposals.empty()) return false;
     void* workspace = scratch(s, static_cast<std::int64_t>(kWorkspace));
-    if (s.rehearsal && !product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
+    if (s.rehearsal) {  // ranks that share a GPU rehearse at the same time, and one chooses for all
+      const std::lock_guard lock(choosing_);
+      if (!product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
+    }
+    if (product.proposals.empty()) return false;
     require(start(product, product.proposals.front(), g, s, workspace), "cublasLtMatmul");
     return true;
   }
@@ -222,7 +225,7 @@ class Products {
     p.timed = true;
   }
 
-  std::mutex mutex_;
+  std::mutex mutex_, choosing_;
   std::map<int, cublasLtHandle_t> handles_;
   std::map<Key, Product> products_;
 };

@@ -130,6 +130,39 @@ TEST_F(CudaKernels, Rmsnorm) {
   });
 }
 
+// The stream, its copy and the norm of a sum in one kernel, also of rows that do not fit in shared memory.
+TEST_F(CudaKernels, ResidualAndRmsnorm) {
+  const auto compare = [&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap, bool adds,
+                           bool keeps) {
+    const Dtype wide = accumulator_of(dtype);
+    const Twin x(dtype, rows, cols + gap), branch(dtype, rows, cols + gap), weight(dtype, 1, cols, 0.2, 1.0);
+    const Twin y = Twin::poisoned(dtype, rows, cols + gap), kept = Twin::poisoned(dtype, rows, cols + gap),
+               inverse = Twin::poisoned(wide, 1, rows);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      const auto at = [&](const Twin& t) { return t.on(gpu).column_range(0, cols); };
+      k.rmsnorm_forward({.x = at(x),
+                         .weight = weight.on(gpu),
+                         .y = at(y),
+                         .inverse_rms = inverse.on(gpu),
+                         .branch = adds ? at(branch) : TensorView(),
+                         .kept = keeps ? at(kept) : TensorView(),
+                         .eps = 1e-5,
+                         .stream = s});
+    });
+    const std::string what = label(adds ? "residual and rmsnorm" : "kept rmsnorm", dtype, rows, cols, gap);
+    x.expect_columns_alike(0, cols, 0, what), branch.expect_alike(0, what);  // one addition, rounded alike
+    kept.expect_columns_alike(0, cols, 0, what);  // of keeps = false: poisoned on both sides
+    y.expect_columns_alike(0, cols, bound_of(dtype, 4), what);
+    inverse.expect_alike(bound_of(wide), what);
+  };
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    for (const bool adds : {false, true})
+      for (const bool keeps : {false, true}) compare(dtype, rows, cols, gap, adds, keeps);
+  });
+  compare(Dtype::bf16, 7, 32768, 0, true, true);
+  compare(Dtype::fp32, 3, 20001, 0, true, true);
+}
+
 TEST_F(CudaKernels, RopeBothWays) {
   for (const Dtype dtype : kDtypes)
     for (const int d : {2, 10, 64, 128})

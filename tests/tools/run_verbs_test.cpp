@@ -1,5 +1,6 @@
 // `sextant run`, `compare` and `profile` over inputs that are not theirs: each refusal says what to do instead. A run that
 // is done right stands beside them.
+#include "runtime/backends.hpp"
 #include "tests/tools/bad_input.hpp"
 
 namespace sextant {
@@ -135,6 +136,20 @@ TEST_F(RunVerbs, OutputsAreCheckedBeforeTheWork) {
   refused({"profile", "--for", "two.json", "-o", "two.json"}, ExitCode::usage, {"a file of its own"});
 }
 
+// One MPI world serves one measurement; kernels are traced where there are any.
+TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
+  usage({"profile", "--comm", "mpi", "--for", "two.json", "--machine"}, {"one thing in a job"});
+  usage({"profile", "--ranks", "99"}, {"--ranks"});
+  std::string why;
+  if (!cuda_gpus(why).empty()) return;
+  for (const Words& how :
+       {Words{"profile", "--device", "cuda"}, Words{"profile", "--for", "two.json", "--device", "cuda"},
+        Words{"run", "two.json", "--device", "cuda", "--record"}})
+    bad_file(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
+  EXPECT_EQ(call({"run", "two.json", "--steps", "1", "--record"}).code, ExitCode::ok)
+      << "CPU ranks are timed anyway";
+}
+
 TEST_F(RunVerbs, RunsOfAnotherPlan) {
   run_it();
   make("tp.json", "tp2.sp.mbs2", "sextant");
@@ -160,6 +175,7 @@ TEST_F(RunVerbs, ToleranceIsAnExitCode) {
 
 TEST_F(RunVerbs, ProfilesThatAreNone) {
   ASSERT_EQ(call({"profile", "--for", "two.json", "--steps", "2", "-o", "good.json"}).code, ExitCode::ok);
+  EXPECT_EQ(json::parse(text_of("good.json")).at("timed_by"), "events");
   EXPECT_EQ(call({"run", "two.json", "--steps", "1", "--profile", "good.json"}).code, ExitCode::ok);
   json good;
   std::ifstream("good.json") >> good;

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds everything a machine with a GPU needs to check this project, into one folder that runs anywhere:
 #   tools/dev/gpu_checks.sh FOLDER      then, over there:   python3 FOLDER/gpu_run.py --out results.json
-# It needs the CUDA toolkit here and, over there, a driver and CUDA's libraries (cuBLAS, cuDNN), but no compiler, no
+# It needs the CUDA toolkit here and, over there, a driver and CUDA's libraries (cuBLAS, cuDNN, CUPTI), but no compiler, no
 # CMake and no packages of ours. Built without MPI and oneDNN and for any x86-64 processor.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 [[ $# -eq 1 ]] || fail "one argument: the folder to make" "for example: tools/dev/gpu_checks.sh build/gpu-bundle"
 folder=$1
 build=build/gpu
-programs=(sextant cuda_math_test cuda_kernels_test cuda_training_test cuda_bench)
+programs=(sextant cuda_math_test cuda_kernels_test cuda_training_test cuda_trace_test cuda_bench)
 
 step "Building for any processor"
 # shellcheck disable=SC2016  # $ORIGIN is for the loader

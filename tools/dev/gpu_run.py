@@ -3,7 +3,7 @@
 steps of LLaMA beside PyTorch's. Writes one JSON file. Made by tools/dev/gpu_checks.sh, which builds what it runs.
 
   python3 gpu_run.py --out results.json                  # everything, in less than ten minutes
-  python3 gpu_run.py --out results.json --only tests     # tests, sanitizer, bench or train
+  python3 gpu_run.py --out results.json --only tests     # tests, sanitizer, bench, machine or train
 """
 import argparse
 import glob
@@ -27,6 +27,7 @@ def environment():
     folders = ["/usr/local/cuda/lib64"]
     for base in sys.path:  # pip's packages of CUDA's libraries
         folders += glob.glob(os.path.join(base, "nvidia", "*", "lib"))
+    folders.append("/usr/local/cuda/extras/CUPTI/lib64")
     env["LD_LIBRARY_PATH"] = ":".join(folders + [env.get("LD_LIBRARY_PATH", "")])
     env["SEXTANT_PRESETS"] = os.path.join(HERE, "presets")
     return env
@@ -92,6 +93,7 @@ def tests(r):
     r.gtest("cuda_math_test", 20)
     r.gtest("cuda_kernels_test", 120)
     r.gtest("cuda_training_test", 150)
+    r.gtest("cuda_trace_test", 40)
 
 
 def sanitizer(r):
@@ -107,6 +109,13 @@ def sanitizer(r):
 
 def bench(r):
     r.results["kernels"] = r.json("cuda_bench", [os.path.join(BIN, "cuda_bench")], 100)
+
+
+def machine(r):
+    """The profile of this machine, with the works of LLaMA at usual widths: a table to ship."""
+    profile = os.path.join("/tmp", f"machine-{os.getpid()}.json")
+    r.results["profile"] = r.json("profile machine", [os.path.join(BIN, "sextant"), "profile", "--device", "cuda", "-o", profile,
+                                                      "--json", "--presets", os.path.join(HERE, "presets")], 150)
 
 
 def train(r):
@@ -125,7 +134,10 @@ def train(r):
         if made is not None:
             profile = plan + ".profile"
             r.run(f"profile {model}", [sextant, "profile", "--for", plan, "-o", profile, "--device", "cuda", *presets], 120)
-            command = [sextant, "run", plan, "--device", "cuda", "--steps", "8", "--json", *presets]
+            base = [sextant, "run", plan, "--device", "cuda", "--json", *presets]
+            # Once by events, whose steps count, and once by kernels, whose operations do.
+            command = base + ["--steps", "8"]
+            row["by_kernels"] = r.json(f"record {model}", base + ["--record", "--steps", "3"], 100)
             row["sextant"] = r.json(f"run {model}", command + (["--profile", profile] if os.path.exists(profile) else []),
                                     150)
         for mode in ("eager", "compile"):
@@ -137,7 +149,7 @@ def train(r):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--only", choices=["tests", "sanitizer", "bench", "train"], action="append")
+    parser.add_argument("--only", choices=["tests", "sanitizer", "bench", "machine", "train"], action="append")
     parser.add_argument("--model", choices=[m[0] for m in MODELS], action="append", help="of train; default: all")
     parser.add_argument("--budget-s", type=float, default=570)
     options = parser.parse_args()
@@ -148,7 +160,7 @@ def main():
     r.results["gpu"] = smi.strip().splitlines()[-1] if smi else None
     r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
                                             os.path.join(HERE, "presets")], 30)
-    for group in (tests, bench, sanitizer, train):
+    for group in (tests, bench, machine, sanitizer, train):
         if not options.only or group.__name__ in options.only:
             group(r)
             with open(options.out, "w") as file:  # after each group, so that a stop loses little

@@ -1,0 +1,105 @@
+#include "tools/profile_machine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "kernels/cpu/cpu_kernels.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
+#include "profiler/gpu_state.hpp"
+#include "profiler/kernel_trace.hpp"
+#include "profiler/machine_sweep.hpp"
+#include "tools/machine.hpp"
+
+namespace sextant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void describe_gpu(MachineFacts& facts, int ordinal, const GpuState& state) {
+  std::string why;
+  const auto gpus = cuda_gpus(why);
+  const CudaGpu& gpu = gpus.at(static_cast<std::size_t>(ordinal));
+  facts.device = gpu.name;
+  facts.multiprocessors = gpu.multiprocessors;
+  facts.memory_GiB = gib(gpu.memory);
+  facts.level2_MiB = static_cast<double>(gpu.level2.v) / (1 << 20);
+  const CudaLibraries libraries = cuda_libraries();
+  for (const std::string& name :
+       {libraries.gemm, libraries.attention, nccl_version(why), kernel_trace_library()})
+    if (!name.empty()) facts.libraries.push_back(name);
+  state.describe(facts);
+}
+
+void describe_cpu(MachineFacts& facts) {
+  const HostMachine machine = inspect_machine();
+  facts.device = machine.cpu;
+  facts.multiprocessors = machine.cpu_threads;
+  facts.memory_GiB = gib(machine.memory);
+}
+
+}  // namespace
+
+std::string machine_of(const RunningOptions& options) {
+  if (std::string why; options.device == "cuda")
+    if (const auto gpus = cuda_gpus(why); !gpus.empty())
+      return fmt::format("{}, {}, {}", gpus.front().name, cuda_libraries().gemm, cuda_libraries().attention);
+  const HostMachine machine = inspect_machine();
+  return fmt::format("{}, {} threads", machine.cpu, machine.cpu_threads);
+}
+
+MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
+                                const std::function<void(const std::string& part)>& progress) {
+  const bool mpi = options.comm == "mpi";
+  const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
+  MeasuredMachine out;
+  std::optional<GpuState> state;
+  if (gpu) {
+    state.emplace(gpu->ordinal);
+    describe_gpu(out.facts, gpu->ordinal, *state);
+  } else {
+    describe_cpu(out.facts);
+  }
+
+  std::vector<std::unique_ptr<Communicator>> world;
+  if (mpi)
+    world.push_back(make_mpi_world());
+  else
+    world = make_local_world(ranks);
+  out.first_rank = world.front()->rank() == 0;
+  if (gpu)
+    for (auto& c : world)
+      c = mpi ? connect_nccl(std::move(c), gpu->ordinal) : share_cuda_device(std::move(c), gpu->ordinal);
+
+  SweepOptions sweep = gpu ? sweep_of_gpu() : SweepOptions{};
+  const int beside = mpi ? world.front()->size() : ranks;
+  sweep.threads = options.threads > 0 ? options.threads : std::max(1, inspect_machine().cpu_threads / beside);
+  const auto start = Clock::now();
+  const auto note = [&](const std::string& at) {
+    if (!state) return;
+    MachineCondition condition = state->now(at);
+    condition.time_s = std::chrono::duration<double>(Clock::now() - start).count();
+    out.facts.conditions.push_back(std::move(condition));
+  };
+  sweep.before_part = [&](const std::string& part) {  // on rank 0
+    note("before " + part);
+    if (progress) progress(part);
+  };
+  const auto measure = [&](Communicator& rank) {
+    CpuDeviceOptions cpu;
+    cpu.on_error = [&](const std::string& what) { rank.abort(what); };
+    const auto device = gpu ? make_cuda_device(*gpu) : make_cpu_device(cpu);
+    auto measured = sweep_machine(*device, gpu ? *cuda_kernels() : cpu_kernels(), rank, sweep);
+    if (rank.rank() == 0 || mpi) out.facts.measurements = std::move(measured);
+  };
+  if (mpi)
+    measure(*world.front());
+  else
+    run_ranks(world, measure);
+  note("at the end");
+  return out;
+}
+
+}  // namespace sextant
