@@ -1,7 +1,7 @@
 #include <array>
 #include <utility>
 
-#include "profiler/gpu_state.hpp"
+#include "profiler/gpu_monitor.hpp"
 
 namespace sextant {
 

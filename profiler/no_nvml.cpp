@@ -1,16 +1,16 @@
-// Linked instead of nvml_state.cpp in a build without CUDA.
-#include "profiler/gpu_state.hpp"
+// Linked instead of nvml_monitor.cpp in a build without CUDA.
+#include "profiler/gpu_monitor.hpp"
 
 namespace sextant {
 
-struct GpuState::Library {
+struct GpuMonitor::Library {
   std::string missing = "built without CUDA";
 };
-GpuState::GpuState(int) : library_(std::make_unique<Library>()) {}
-GpuState::~GpuState() = default;
-const std::string& GpuState::missing() const { return library_->missing; }
-void GpuState::describe(MachineFacts&) const {}
-MachineCondition GpuState::now(const std::string& at) const {
+GpuMonitor::GpuMonitor(int) : library_(std::make_unique<Library>()) {}
+GpuMonitor::~GpuMonitor() = default;
+const std::string& GpuMonitor::missing() const { return library_->missing; }
+void GpuMonitor::describe(MachineFacts&) const {}
+MachineCondition GpuMonitor::now(const std::string& at) const {
   MachineCondition c;
   c.at = at;
   return c;

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "profiler/gpu_state.hpp"
+#include "profiler/gpu_monitor.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/machine_sweep.hpp"
 #include "tools/machine.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void describe_gpu(MachineFacts& facts, int ordinal, const GpuState& state) {
+void describe_gpu(MachineFacts& facts, int ordinal, const GpuMonitor& state) {
   std::string why;
   const auto gpus = cuda_gpus(why);
   const CudaGpu& gpu = gpus.at(static_cast<std::size_t>(ordinal));
@@ -55,7 +55,7 @@ MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
   const bool mpi = options.comm == "mpi";
   const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
   MeasuredMachine out;
-  std::optional<GpuState> state;
+  std::optional<GpuMonitor> state;
   if (gpu) {
     state.emplace(gpu->ordinal);
     describe_gpu(out.facts, gpu->ordinal, *state);

@@ -14,7 +14,7 @@
 #include "core/error.hpp"
 #include "core/work_profile.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "profiler/gpu_state.hpp"
+#include "profiler/gpu_monitor.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/sample_summary.hpp"
 #include "profiler/stream_bench.hpp"
@@ -121,17 +121,17 @@ TEST(MachineSweep, OfTwoRanks) {
 }
 
 // Bits of nvml.h: an idle GPU and clocks that were asked for hinder nothing.
-TEST(GpuState, WhatHoldsClocksDown) {
+TEST(GpuMonitor, WhatHoldsClocksDown) {
   EXPECT_EQ(clock_limits(0), "");
   EXPECT_EQ(clock_limits(0x1 | 0x2), "");
   EXPECT_EQ(clock_limits(0x4), "power cap");
   EXPECT_EQ(clock_limits(0x20 | 0x80), "heat, power brake");
 }
 
-TEST(GpuState, SaysWhatIsMissing) {
+TEST(GpuMonitor, SaysWhatIsMissing) {
   std::string why;
   if (!cuda_gpus(why).empty()) GTEST_SKIP() << "there is a GPU";
-  const GpuState state(0);
+  const GpuMonitor state(0);
   EXPECT_FALSE(state.missing().empty());
   MachineFacts facts;
   state.describe(facts);

@@ -145,7 +145,7 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
   for (const Words& how :
        {Words{"profile", "--device", "cuda"}, Words{"profile", "--for", "two.json", "--device", "cuda"},
         Words{"run", "two.json", "--device", "cuda", "--record"}})
-    bad_file(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
+    usage(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
   EXPECT_EQ(call({"run", "two.json", "--steps", "1", "--record"}).code, ExitCode::ok)
       << "CPU ranks are timed anyway";
 }

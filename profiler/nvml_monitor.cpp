@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "kernels/cuda/library.hpp"
-#include "profiler/gpu_state.hpp"
+#include "profiler/gpu_monitor.hpp"
 
 namespace sextant {
 namespace {
@@ -20,7 +20,7 @@ constexpr int kSuccess = 0;
 
 }  // namespace
 
-struct GpuState::Library {
+struct GpuMonitor::Library {
   cuda::Library library{"libnvidia-ml.so.1"};
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -84,12 +84,12 @@ struct GpuState::Library {
   }
 };
 
-GpuState::GpuState(int ordinal) : library_(std::make_unique<Library>(ordinal)) {}
-GpuState::~GpuState() = default;
+GpuMonitor::GpuMonitor(int ordinal) : library_(std::make_unique<Library>(ordinal)) {}
+GpuMonitor::~GpuMonitor() = default;
 
-const std::string& GpuState::missing() const { return library_->missing; }
+const std::string& GpuMonitor::missing() const { return library_->missing; }
 
-void GpuState::describe(MachineFacts& facts) const {
+void GpuMonitor::describe(MachineFacts& facts) const {
   const Library& l = *library_;
   if (!l.missing.empty()) return;
   std::array<char, 96> version{};
@@ -100,7 +100,7 @@ void GpuState::describe(MachineFacts& facts) const {
   facts.power_limit_W = 1e-3 * l.ask(l.power_limit);
 }
 
-MachineCondition GpuState::now(const std::string& at) const {
+MachineCondition GpuMonitor::now(const std::string& at) const {
   const Library& l = *library_;
   MachineCondition c;
   c.at = at;

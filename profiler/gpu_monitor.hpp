@@ -13,12 +13,12 @@ namespace sextant {
 // idle GPU, clocks that were asked for.
 std::string clock_limits(unsigned long long reasons);
 
-class GpuState {
+class GpuMonitor {
  public:
-  explicit GpuState(int ordinal);  // as CUDA counts
-  ~GpuState();
-  GpuState(const GpuState&) = delete;
-  GpuState& operator=(const GpuState&) = delete;
+  explicit GpuMonitor(int ordinal);  // as CUDA counts
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
 
   const std::string& missing() const;  // why nothing is known; empty when it is
   void describe(MachineFacts&) const;  // driver, highest clocks, power limit
