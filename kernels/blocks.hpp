@@ -176,7 +176,7 @@ void head_loss(const BlockContext&, std::span<const std::int32_t> targets, const
 void head_backward(const BlockContext&, const HeadUnit&, const TensorView& softmax, double scale,
                    const TensorView& dnormed, const TensorView& dweight);
 // Without tp: loss and both gradients in one sweep over the chunks, no logits made twice. Accumulates into
-// dweight in the same order as head_backward; softmax is workspace [chunk, 2].
+// dweight in the same order as head_backward; stats [chunk, 3] and softmax [chunk, 2] are workspace.
 void head_fused(const BlockContext&, const HeadUnit&, const TensorView& stats, const TensorView& softmax,
                 double scale, double* loss, const TensorView& dnormed, const TensorView& dweight);
 

@@ -167,7 +167,7 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
     measure_exchanges(trainer, run.graph, run.kernels, options.repetitions, samples);
   };
   run.on_end = nullptr;
-  if (run.mpi) run.on_end = [&](RankTrainer& trainer, int) { samples.share(trainer.all_ranks()); };
+  if (run.processes) run.on_end = [&](RankTrainer& trainer, int) { samples.share(trainer.all_ranks()); };
   const RankGrid grid(run.graph.plan);
   run.on_spans = [&](int rank, std::int64_t step, const std::vector<Span>& spans) {
     if (step == 0) return;

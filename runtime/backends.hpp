@@ -48,7 +48,7 @@ std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&);
 // communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
 std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
 
-// GPUs of several processes: NCCL under the collectives of lanes, over a host communicator that starts it and serves
+// GPUs of several processes (of MPI, or of a TcpWorld): NCCL under the collectives of lanes, over a host communicator that starts it and serves
 // calls without a stream. Each rank has GPU `ordinal` of its machine for itself. Throws BackendError with the reason.
 std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, int ordinal);
 std::string nccl_version(std::string& why_none);  // "NCCL 2.28.9"; empty with the reason
@@ -72,6 +72,17 @@ inline void run_local_ranks(int ranks, const RankBody& body) { run_ranks(make_lo
 // Ranks are MPI processes. Initialises MPI; one call per process. Throws BackendError when built without MPI.
 bool mpi_available();
 std::unique_ptr<Communicator> make_mpi_world();
+
+// Ranks are processes that something else has started and told who they are. They meet at the address of rank 0 and then
+// connect each to each. Throws BackendError when some do not come within `patience`, or are of another job.
+struct TcpWorld {
+  int rank = 0, ranks = 1;
+  std::string address;  // of rank 0's machine: a name or IPv4
+  int port = 0;         // on which rank 0 listens while they meet
+  std::string job;      // by which processes of one job know each other
+  Seconds patience{600};
+};
+std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 
 // Emulated links between ranks; ranks of one node share its NIC.
 struct LinkShape {

@@ -179,10 +179,32 @@ class CpuDevice final : public Device {
     workers_.push_back(std::make_unique<Worker>(options_.on_error));
     return static_cast<StreamId>(workers_.size()) - 1;
   }
-  void launch(StreamId stream, Task task) override { worker(stream).run(std::move(task)); }
+  void launch(StreamId stream, Task task) override {
+    if (const auto open = captured_.find(stream); open != captured_.end())
+      open->second->push_back(std::move(task));
+    else
+      worker(stream).run(std::move(task));
+  }
+  // A program is the list of its tasks: as a GPU's, so that what is built on programs can be tested without one.
+  bool captures() const override { return true; }
+  void begin_capture(StreamId stream) override { captured_[stream] = std::make_shared<std::vector<Task>>(); }
+  Program end_capture(StreamId stream) override {
+    const auto open = captured_.find(stream);
+    SEXTANT_CHECK(open != captured_.end(), "what ends has begun");
+    Program program{std::move(open->second)};
+    captured_.erase(open);
+    return program;
+  }
+  bool replay(StreamId stream, const Program& program) override {
+    worker(stream).run([tasks = std::static_pointer_cast<std::vector<Task>>(program.state)](NativeStream s) {
+      for (const Task& task : *tasks) task(s);
+    });
+    return true;
+  }
 
   void copy(StreamId stream, std::byte* to, Space to_space, const std::byte* from, Space from_space,
             Bytes bytes) override {
+    if (captured_.contains(stream)) throw BackendError("a copy is no part of a program");
     worker(stream).run([=, this](NativeStream) {
       const auto move = [&] {
         if (bytes.v > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes.v));
@@ -196,6 +218,7 @@ class CpuDevice final : public Device {
   }
 
   Event record(StreamId stream) override {
+    if (captured_.contains(stream)) throw BackendError("an event is no part of a program");
     auto event = std::make_shared<CpuEvent>();
     worker(stream).record(event);
     return {event};
@@ -228,7 +251,8 @@ class CpuDevice final : public Device {
   CpuDeviceOptions options_;
   Memory memories_[2];
   SharedLink to_host_, to_device_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // last: their tasks use the rest
+  std::map<StreamId, std::shared_ptr<std::vector<Task>>> captured_;  // of streams that are captured now
+  std::vector<std::unique_ptr<Worker>> workers_;                     // last: their tasks use the rest
 };
 
 }  // namespace

@@ -92,6 +92,17 @@ class Point {
   mutable std::optional<double> at_;
 };
 
+// A captured graph, made ready to run. It has the address of the stream's scratch in it.
+struct CudaProgram {
+  cudaGraphExec_t graph = nullptr;
+  const void* scratch = nullptr;
+  CudaProgram() = default;
+  CudaProgram(const CudaProgram&) = delete;
+  ~CudaProgram() {
+    if (graph) cudaGraphExecDestroy(graph);
+  }
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaDeviceOptions& options)
@@ -192,6 +203,7 @@ class CudaDevice final : public Device {
   }
   void launch_host(StreamId id, std::function<void()> work) override {
     activate();
+    require_no_capture(id, "the host's work");
     // The callback owns the work; what it throws would end the process, so it is kept for the next synchronize.
     struct Call {
       CudaDevice* device;
@@ -212,8 +224,46 @@ class CudaDevice final : public Device {
           "cudaLaunchHostFunc");
     static_cast<void>(call.release());
   }
+  bool captures() const override { return true; }
+  void begin_capture(StreamId id) override {
+    activate();
+    CudaStream& s = stream(id);
+    // Of this thread: other ranks may share the GPU, and wait and allocate meanwhile.
+    check(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    s.capturing = true;
+  }
+  // A call that cannot be captured has spoilt the capture, which its end then says.
+  Program end_capture(StreamId id) override {
+    activate();
+    CudaStream& s = stream(id);
+    s.capturing = false;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(s.stream, &graph);
+    if (ended != cudaSuccess || !graph) {
+      cudaGetLastError();
+      return {};
+    }
+    auto program = std::make_shared<CudaProgram>();
+    const cudaError_t made = cudaGraphInstantiate(&program->graph, graph, 0);
+    cudaGraphDestroy(graph);
+    if (made != cudaSuccess) {
+      cudaGetLastError();
+      program->graph = nullptr;
+      return {};
+    }
+    program->scratch = s.scratch;
+    return {std::move(program)};
+  }
+  bool replay(StreamId id, const Program& program) override {
+    activate();
+    const auto& p = *static_cast<const CudaProgram*>(program.state.get());
+    if (p.scratch != stream(id).scratch) return false;
+    check(cudaGraphLaunch(p.graph, stream(id).stream), "cudaGraphLaunch");
+    return true;
+  }
   void copy(StreamId id, std::byte* to, Space, const std::byte* from, Space, Bytes bytes) override {
     activate();
+    require_no_capture(id, "a copy");
     if (bytes.v > 0)
       check(
           cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.v), cudaMemcpyDefault, stream(id).stream),
@@ -222,6 +272,7 @@ class CudaDevice final : public Device {
 
   Event record(StreamId id) override {
     activate();
+    require_no_capture(id, "an event");
     if (Clock::now() - based_ > std::chrono::seconds(1)) {
       auto next = std::make_shared<Point>(pool_, base_);
       check(cudaEventRecord(next->event(), stream(id).stream), "cudaEventRecord");
@@ -253,6 +304,9 @@ class CudaDevice final : public Device {
 
  private:
   void activate() const { check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+  void require_no_capture(StreamId id, const char* what) {
+    if (stream(id).capturing) throw BackendError(fmt::format("{} is no part of a program", what));
+  }
   CudaStream& stream(StreamId id) { return *streams_.at(static_cast<std::size_t>(id)); }
   static const Point& point(const Event& event) {
     SEXTANT_CHECK(event.state, "the event was recorded");

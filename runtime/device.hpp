@@ -29,6 +29,12 @@ struct Event {
   std::shared_ptr<void> state;  // the backend's
 };
 
+// What was captured of a stream, to be enqueued again and again. Empty: nothing was.
+struct Program {
+  std::shared_ptr<void> state;  // the backend's
+  explicit operator bool() const { return state != nullptr; }
+};
+
 // What is enqueued. On the CPU it is the work itself and runs on the stream's thread; on a GPU it is called
 // at once and enqueues kernels on the native stream.
 using Task = std::function<void(NativeStream)>;
@@ -60,6 +66,14 @@ class Device {
   virtual void launch_host(StreamId stream, std::function<void()> work) {
     launch(stream, [work = std::move(work)](NativeStream) { work(); });
   }
+  // What this thread launches on the stream from begin_capture() to end_capture() does not run: it becomes a program,
+  // which replay() enqueues as one, with the same memory and arguments each time. Launches only: no events, no copies, no
+  // host's work. A device that cannot, or not this, gives an empty program, and nothing has run; replay() says no when
+  // something that the program relies on has changed since.
+  virtual bool captures() const { return false; }
+  virtual void begin_capture(StreamId) {}
+  virtual Program end_capture(StreamId) { return {}; }
+  virtual bool replay(StreamId, const Program&) { return false; }
   // Between or within the spaces; crossing them takes the time of the host link.
   virtual void copy(StreamId, std::byte* to, Space to_space, const std::byte* from, Space from_space,
                     Bytes) = 0;

@@ -1,6 +1,7 @@
 #include "runtime/executor.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -30,18 +31,48 @@ Executor::Executor(const ExecutionGraph& graph, Device& device, OpLauncher launc
     std::erase_if(order_, [&](OpId op) { return !view_.mine(op); });
   } else {
     order_ = view_.ops();
+    if (options_.repeats && device.captures()) find_runs();
   }
 }
 
-void Executor::run_step(SpanRecorder* recorder) {
+// A program of one op saves nothing.
+void Executor::find_runs() {
+  const auto fits = [&](OpId op) {
+    return graph_.lanes[view_.lane(op)].kind == LaneKind::compute && options_.repeats(op);
+  };
+  const auto waits = [&](OpId op) {
+    return std::ranges::any_of(graph_.deps_of(graph_.ops[op]), [&](OpId dep) {
+      return view_.mine(dep) && view_.lane(dep) != view_.lane(op);
+    });
+  };
+  for (std::size_t i = 0; i < order_.size();) {
+    std::size_t end = i + 1;
+    if (fits(order_[i]))
+      while (end < order_.size() && fits(order_[end]) && view_.lane(order_[end]) == view_.lane(order_[i]) &&
+             !awaited_[order_[end - 1]] && !waits(order_[end]))
+        ++end;
+    if (end - i > 1) runs_.push_back({i, end, {}, false});
+    i = end;
+  }
+}
+
+void Executor::run_step(SpanRecorder* recorder, bool as_ever) {
   memory_.restart();
   if (options_.timer) options_.timer->begin_step(options_.rank);
   const Seconds start = device_.now();
   if (options_.watchdog) options_.watchdog->enter(options_.rank, device_, view_);
   std::exception_ptr error;
-  for (const OpId op : order_) {
+  auto run = as_ever && !(recorder && options_.time_ops) ? runs_.begin() : runs_.end();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const OpId op = order_[i];
     try {
-      issue(op);
+      if (run != runs_.end() && run->first == i) {
+        issue(*run);
+        i = run->last - 1;
+        ++run;
+      } else {
+        issue(op);
+      }
     } catch (const Aborted&) {
       error = std::current_exception();
       break;
@@ -60,9 +91,7 @@ void Executor::run_step(SpanRecorder* recorder) {
 
 void Executor::issue(OpId op) {
   const StreamId stream = streams_[view_.lane(op)];
-  // Dependencies on other stages' ops are kept by the transfer or collective itself.
-  for (const OpId dep : graph_.deps_of(graph_.ops[op]))
-    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]);
+  wait_for_others(op, stream);
   const bool timed = options_.time_ops || options_.watchdog;
   if (timed) begin_[op] = device_.record(stream);
   memory_.begin(op);
@@ -71,6 +100,49 @@ void Executor::issue(OpId op) {
   if (timed || awaited_[op]) end_[op] = device_.record(stream);
   if (options_.watchdog) options_.watchdog->issued(options_.rank, op, begin_[op], end_[op]);
   if (options_.adversarial_seed) device_.synchronize(device_.record(stream));
+}
+
+// Dependencies on other stages' ops are kept by the transfer or collective itself.
+void Executor::wait_for_others(OpId op, StreamId stream) {
+  for (const OpId dep : graph_.deps_of(graph_.ops[op]))
+    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]);
+}
+
+// All ops of a run begin and end with it: nobody waits for one in its middle.
+void Executor::issue(Run& run) {
+  const std::span<const OpId> ops(order_.data() + run.first, run.last - run.first);
+  const StreamId stream = streams_[view_.lane(ops.front())];
+  wait_for_others(ops.front(), stream);
+  const Event begin = options_.watchdog ? device_.record(stream) : Event{};
+  if (!run.program && !run.refused) capture(run, stream);
+  for (const OpId op : ops) memory_.begin(op), memory_.end(op);
+  if (run.program && !device_.replay(stream, run.program)) {  // once more, with what has changed
+    capture(run, stream);
+    if (run.program && !device_.replay(stream, run.program)) run = {run.first, run.last, {}, true};
+  }
+  if (run.program)
+    ++programs_.replayed, programs_.ops += static_cast<std::int64_t>(ops.size());
+  else
+    for (const OpId op : ops) launch(op, stream);
+  const Event end = device_.record(stream);
+  for (const OpId op : ops) begin_[op] = begin, end_[op] = end;
+  if (options_.watchdog)
+    for (const OpId op : ops) options_.watchdog->issued(options_.rank, op, begin, end);
+}
+
+void Executor::capture(Run& run, StreamId stream) {
+  run.program = {};
+  device_.begin_capture(stream);
+  bool refused = false;
+  try {
+    for (std::size_t i = run.first; i < run.last; ++i) launcher_(order_[i], stream);
+  } catch (const BackendError&) {  // if it was not for the capture, launching them will say so
+    refused = true;
+  }
+  run.program = device_.end_capture(stream);
+  if (refused) run.program = {};
+  run.refused = !run.program;
+  programs_.refused += run.refused;
 }
 
 void Executor::launch(OpId op, StreamId stream) {

@@ -32,6 +32,9 @@ struct ExecutorOptions {
   std::optional<std::uint64_t> adversarial_seed;
   Watchdog* watchdog = nullptr;
   const OpTimer* timer = nullptr;  // told of steps and launches
+  // Whether an op is launched with the same memory and arguments in every step. Runs of such ops on a compute lane that
+  // wait for no other lane in between, nor are waited for, become programs of the device. Empty: every op is launched.
+  std::function<bool(OpId)> repeats;
   // An op failed to launch or to run: frees the other ranks. Called before run_step waits for its lanes.
   std::function<void(const std::string& what)> on_failure;
 };
@@ -41,15 +44,32 @@ class Executor {
   // Everything given outlives the executor.
   Executor(const ExecutionGraph&, Device&, OpLauncher, ExecutorOptions);
 
-  // One step, to its end. Throws what went wrong first, with the op's name where it is known.
-  void run_step(SpanRecorder* recorder = nullptr);
+  // One step, to its end. Throws what went wrong first, with the op's name where it is known. With `as_ever` it is the same
+  // as other such steps, so that programs may stand for ops; not when they are recorded one by one.
+  void run_step(SpanRecorder* recorder = nullptr, bool as_ever = false);
 
   const StageView& view() const { return view_; }
   const MemoryLedger& memory() const { return memory_; }  // what was alive, as issued
+  // Programs that have run so far, and ops that they stood for; runs of ops that the device would not capture.
+  struct Programs {
+    std::int64_t replayed = 0, ops = 0, refused = 0;
+  };
+  const Programs& programs() const { return programs_; }
 
  private:
   void issue(OpId);
   void launch(OpId, StreamId);
+  void wait_for_others(OpId, StreamId);
+  void find_runs();
+
+  // Ops order_[first, last) of one compute lane.
+  struct Run {
+    std::size_t first = 0, last = 0;
+    Program program;
+    bool refused = false;
+  };
+  void issue(Run&);
+  void capture(Run&, StreamId);
   void finish(std::exception_ptr issue_error);
 
   const ExecutionGraph& graph_;
@@ -62,6 +82,8 @@ class Executor {
   std::vector<StreamId> streams_;  // by LaneId
   std::vector<bool> awaited_;      // by OpId: an op of another lane waits for it
   std::vector<Event> begin_, end_;
+  std::vector<Run> runs_;  // in order
+  Programs programs_;
 };
 
 // The launcher of a virtual device: an op takes the given time (by WorkId) on its stream's clock. Where ranks

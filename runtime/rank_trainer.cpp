@@ -90,7 +90,11 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
       launcher_(graph, stack.rules, device, arena_, groups_, state_, kernels, at_, options.threads),
       executor_(
           graph, device, [this](OpId op, StreamId stream) { launcher_.launch(op, stream); },
-          for_rank(std::move(options.executor), world, at_)) {
+          [&] {
+            ExecutorOptions own = for_rank(std::move(options.executor), world, at_);
+            if (options.programs) own.repeats = [this](OpId op) { return launcher_.repeats(op); };
+            return own;
+          }()) {
   launcher_.beta1 = optimizer.beta1, launcher_.beta2 = optimizer.beta2;
   launcher_.epsilon = optimizer.epsilon, launcher_.weight_decay = optimizer.weight_decay;
 }
@@ -146,7 +150,7 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   launcher_.part = pending_ ? StepLauncher::Part::whole : StepLauncher::Part::first;
   const auto start = std::chrono::steady_clock::now();
   launcher_.begin_step();
-  executor_.run_step(recorder);
+  executor_.run_step(recorder, true);
   const StepExchange::Results results = launcher_.end_step();
   double loss = at_.tp == 0 && at_.pp == graph_.plan.pp - 1 ? results.loss : 0;
   sum({&loss, 1});

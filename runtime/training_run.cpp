@@ -52,7 +52,7 @@ void together(const TrainingRun& run, Communicator& world, Shared& shared, const
   if (unable < 0) return;
   shared.all_throw = true;
   if (why) std::rethrow_exception(why);
-  if (!run.mpi) throw Aborted(fmt::format("rank {:g} cannot begin", unable));
+  if (!run.processes) throw Aborted(fmt::format("rank {:g} cannot begin", unable));
   throw ConfigError(
       Problem{"", fmt::format("rank {:g}", unable), "a reason not to begin", "none", "it says which"});
 }
@@ -88,7 +88,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     if (shared.watchdog) shared.watchdog->between(world.rank(), Watchdog::Between::nothing);
   };
   wait([&] {
-    if (run.mpi) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world, shared);
+    if (run.processes) agree(fmt::format("{} {}", shared.result.measured.graph_hash, run.job), world, shared);
     // Only rank 0 knows whether the run may begin.
     together(run, world, shared, [&] {
       if (run.claim && world.rank() == 0) run.claim();
@@ -99,6 +99,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
   RankOptions options;
   options.threads = run.threads;
+  options.programs = run.programs;
   options.documents_apart = run.documents_apart;
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
@@ -132,20 +133,22 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     });
   });
   Spans spans(run.graph.ops.size());
-  for (std::int64_t s = trainer.clock().step; s < run.steps; ++s) {
+  const std::int64_t first = trainer.clock().step;
+  for (std::int64_t s = first; s < run.steps; ++s) {
     std::array<double, CheckpointSaver::kVotes> votes{};
     if (saver) votes = saver->votes();
     const bool stop =
         (run.stop && run.stop->load()) || (world.rank() == 0 && run.time_to_stop && run.time_to_stop());
-    auto report = trainer.step(stop, run.record ? &spans : nullptr, votes);
+    const bool recorded = run.record && (!run.programs || s == first || s + 1 == run.steps);
+    auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
     if (saver) saver->heard(votes);
     if (!report) {
       const std::lock_guard lock(shared.mutex);
       shared.result.stopped = true;
       break;
     }
-    if (run.record && run.timer) run.timer->end_step(world.rank(), spans.spans());
-    if (run.record && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
+    if (recorded && run.timer) run.timer->end_step(world.rank(), spans.spans());
+    if (recorded && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
     const std::int64_t skipped = trainer.clock().skipped_in_a_row;
     if (saver && skipped < run.max_skipped) saver->save_if_due(*report);
     if (world.rank() == 0) {
@@ -244,21 +247,23 @@ RunResult train(const TrainingRun& run) {
   shared.result.measured.graph_hash = graph_hash(run.graph);
 
   std::vector<std::unique_ptr<Communicator>> world;
-  if (run.mpi)
-    world.push_back(start_mpi(run));
+  if (run.processes)
+    world.push_back(run.tcp ? make_tcp_world(*run.tcp) : start_mpi(run));
   else
     world = make_local_world(ranks);
   if (world.front()->size() != ranks)
     throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
                               fmt::format("{} ranks, as many as were started", world.front()->size()),
-                              fmt::format("start it with: mpirun -n {} sextant run ...", ranks)});
+                              fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
+                                          "processes of another launcher",
+                                          ranks)});
   shared.result.first_rank = world.front()->rank() == 0;
   if (run.cuda)
     for (auto& communicator : world)
-      communicator = run.mpi ? connect_nccl(std::move(communicator), run.cuda->ordinal)
-                             : share_cuda_device(std::move(communicator), run.cuda->ordinal);
+      communicator = run.processes ? connect_nccl(std::move(communicator), run.cuda->ordinal)
+                                   : share_cuda_device(std::move(communicator), run.cuda->ordinal);
   if (run.shape) {
-    const auto fabric = make_fabric(*run.shape, ranks, run.mpi ? 1 : ranks);
+    const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);
   }
   if (!run.expected.empty()) {
@@ -271,7 +276,7 @@ RunResult train(const TrainingRun& run) {
     };
     shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);
   }
-  if (run.mpi)
+  if (run.processes)
     train_process(run, *world.front(), shared);
   else
     run_ranks(world, [&](Communicator& communicator) { train_rank(run, communicator, shared); });
@@ -290,7 +295,7 @@ RunResult train(const TrainingRun& run) {
       for (OpId op = 0; op < run.graph.ops.size(); ++op)
         if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
     }
-    if (run.mpi) share_spans(run.graph, *world.front(), measured.spans);
+    if (run.processes) share_spans(run.graph, *world.front(), measured.spans);
   }
   return std::move(shared.result);
 }

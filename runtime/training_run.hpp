@@ -35,13 +35,16 @@ struct TrainingRun {
   std::int64_t steps = 1;  // done at the end, with those before `resume`
   int threads = 1;         // of one rank's matrix products
   int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
-  bool mpi = false;
+  bool processes = false;  // one rank here, the others in processes of their own: of MPI, or of `tcp`
+  std::optional<TcpWorld> tcp = {};
   std::string job = {};  // beside the graph, what all ranks must have the same of, or the run is refused
   std::optional<LinkShape> shape = {};  // emulated links
   CpuDeviceOptions device = {};
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
   bool record = false;                         // times every op; the last step's spans are kept
-  const OpTimer* timer = nullptr;              // that times them; nullptr: events around them
+  bool programs =
+      false;  // replays what is the same in every step; then only the first and last steps are recorded
+  const OpTimer* timer = nullptr;  // that times them; nullptr: events around them
   std::function<void(int rank, std::int64_t step, const std::vector<Span>&)> on_spans =
       {};  // on the rank's thread
 

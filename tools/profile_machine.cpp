@@ -11,6 +11,7 @@
 #include "profiler/gpu_monitor.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/machine_sweep.hpp"
+#include "tools/launch_environment.hpp"
 #include "tools/machine.hpp"
 
 namespace sextant {
@@ -52,7 +53,7 @@ std::string machine_of(const RunningOptions& options) {
 
 MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
                                 const std::function<void(const std::string& part)>& progress) {
-  const bool mpi = options.comm == "mpi";
+  const bool processes = options.processes();
   const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
   MeasuredMachine out;
   std::optional<GpuMonitor> state;
@@ -64,17 +65,18 @@ MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
   }
 
   std::vector<std::unique_ptr<Communicator>> world;
-  if (mpi)
-    world.push_back(make_mpi_world());
+  if (processes)
+    world.push_back(options.comm == "env" ? make_tcp_world(launched_world()) : make_mpi_world());
   else
     world = make_local_world(ranks);
   out.first_rank = world.front()->rank() == 0;
   if (gpu)
     for (auto& c : world)
-      c = mpi ? connect_nccl(std::move(c), gpu->ordinal) : share_cuda_device(std::move(c), gpu->ordinal);
+      c = processes ? connect_nccl(std::move(c), gpu->ordinal)
+                    : share_cuda_device(std::move(c), gpu->ordinal);
 
   SweepOptions sweep = gpu ? sweep_of_gpu() : SweepOptions{};
-  const int beside = mpi ? world.front()->size() : ranks;
+  const int beside = processes ? world.front()->size() : ranks;
   sweep.threads = options.threads > 0 ? options.threads : std::max(1, inspect_machine().cpu_threads / beside);
   const auto start = Clock::now();
   const auto note = [&](const std::string& at) {
@@ -92,9 +94,9 @@ MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
     cpu.on_error = [&](const std::string& what) { rank.abort(what); };
     const auto device = gpu ? make_cuda_device(*gpu) : make_cpu_device(cpu);
     auto measured = sweep_machine(*device, gpu ? *cuda_kernels() : cpu_kernels(), rank, sweep);
-    if (rank.rank() == 0 || mpi) out.facts.measurements = std::move(measured);
+    if (rank.rank() == 0 || processes) out.facts.measurements = std::move(measured);
   };
-  if (mpi)
+  if (processes)
     measure(*world.front());
   else
     run_ranks(world, measure);

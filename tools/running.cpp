@@ -1,8 +1,6 @@
 #include "tools/running.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <initializer_list>
 #include <optional>
 
 #include <fmt/format.h>
@@ -15,6 +13,7 @@
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "runtime/stage_view.hpp"
+#include "tools/launch_environment.hpp"
 #include "tools/machine.hpp"
 
 namespace sextant {
@@ -30,24 +29,12 @@ LinkShape shape_of(const ClusterSpec& c) {
   return shape;
 }
 
-// A number that the launcher of an MPI job gives in the environment under one of these names.
-std::optional<int> launched(std::initializer_list<const char*> names) {
-  for (const char* variable : names)
-    if (const char* value = std::getenv(variable); value && *value >= '0' && *value <= '9')
-      return std::atoi(value);
-  return std::nullopt;
-}
-
-// Ranks of an MPI job that share this machine, and which of them this is: Open MPI, MPICH and Intel MPI, Slurm. All of
-// them, and the first, when none says so.
+// Ranks of the job that share this machine; all of them when nobody says so.
 int ranks_beside(int world) {
-  const int n =
-      launched({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"}).value_or(world);
+  const int n = launched_ranks_beside().value_or(world);
   return n > 0 ? std::min(n, world) : world;
 }
-int rank_beside() {
-  return launched({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}).value_or(0);
-}
+int rank_beside() { return launched_rank_beside().value_or(0); }
 
 // What a GPU run cannot do here, with the reason, before anything is read or lowered.
 void require_gpu(const RunningOptions& options) {
@@ -56,17 +43,17 @@ void require_gpu(const RunningOptions& options) {
         Problem{"--device", "", std::move(found), "cpu, or cuda with a usable GPU", std::move(hint)});
   };
   if (options.shaped) refuse("cuda with --shaped", "emulated links are for CPU ranks");
-  if (options.products == "exact") refuse("cuda with --products exact", "these are for CPU ranks");
   std::string why;
   const auto gpus = cuda_gpus(why);
   if (gpus.empty()) refuse("cuda", why);
-  const auto own = static_cast<std::size_t>(options.comm == "mpi" ? rank_beside() : 0);
+  const auto own = static_cast<std::size_t>(options.processes() ? rank_beside() : 0);
   if (own >= gpus.size())
     refuse(fmt::format("cuda with {} ranks or more on this machine", own + 1),
            fmt::format("it has {} GPU{}, and NCCL wants one for each rank; --comm local shares one",
                        gpus.size(), gpus.size() == 1 ? "" : "s"));
   if (!gpus[own].refused.empty()) refuse("cuda", gpus[own].refused);
-  if (options.comm == "mpi" && nccl_version(why).empty()) refuse("cuda with --comm mpi", why);
+  if (options.processes() && nccl_version(why).empty())
+    refuse(fmt::format("cuda with --comm {}", options.comm), why);
   if (const std::string missing = cuda_libraries().missing; !missing.empty()) refuse("cuda", missing);
 }
 
@@ -128,28 +115,38 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
 void add_comm_option(CLI::App& app, RunningOptions& o) {
   add_text(app,
            {.flag = "--comm",
-            .metavar = "local|mpi",
-            .text = "ranks as threads of this process, or one per MPI process"},
+            .metavar = "local|mpi|env",
+            .text = "ranks as threads of this process, one per MPI process, or one per process of another "
+                    "launcher that says who is who in the environment: torchrun, srun"},
            o.comm);
 }
 
 std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
   if (options.device != "cuda") return std::nullopt;
   require_gpu(options);
-  return CudaDeviceOptions{.ordinal = options.comm == "mpi" ? rank_beside() : 0};
+  // A product that was chosen by the clock may be another one in the next run.
+  return CudaDeviceOptions{.ordinal = options.processes() ? rank_beside() : 0,
+                           .rehearses = options.products != "exact"};
 }
 
 void add_running_options(CLI::App& app, RunningOptions& o) {
   app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
   add_comm_option(app, o);
   add_rank_options(app, o);
-  add_text(app,
-           {.flag = "--products",
-            .metavar = "fast|exact",
-            .text = "matrix products of CPU ranks: of a library, or summed in fp64, which gives the same "
-                    "bits on every "
-                    "machine with any number of threads and takes three times as long"},
-           o.products);
+  add_text(
+      app,
+      {.flag = "--products",
+       .metavar = "fast|exact",
+       .text = "matrix products and attention: of libraries, or by sums of one order, which give the same "
+               "bits in every run; on CPU ranks also on every machine with any number of threads. Three "
+               "times as long on a CPU, more on a GPU"},
+      o.products);
+  add_flag(app,
+           {.flag = "--cuda-graphs",
+            .metavar = "",
+            .text = "on a GPU: what is the same in every step is captured once and then replayed, but in the "
+                    "first and last step, whose operations are timed"},
+           o.programs);
   add_number(app,
              {.flag = "--seed",
               .metavar = "N",
@@ -196,7 +193,7 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
 }
 
 const KernelTable& Runnable::kernels() const {
-  if (on_gpu()) return *cuda_kernels();
+  if (on_gpu()) return *cuda_kernels(options_.products == "exact");
   return options_.products == "exact" ? cpu_reference_kernels() : cpu_kernels();
 }
 
@@ -207,12 +204,14 @@ TrainingRun Runnable::training() const {
                   .sequences = synthetic_sequences(file_.model.vocab_size, file_.training.global_batch,
                                                    static_cast<std::uint64_t>(options_.seed)),
                   .weights = random_weights(file_.model, static_cast<std::uint64_t>(options_.seed))};
-  run.mpi = options_.comm == "mpi";
-  const int here = run.mpi ? 1 : file_.plan.world();
+  run.processes = options_.processes();
+  if (options_.comm == "env") run.tcp = launched_world();
+  const int here = run.processes ? 1 : file_.plan.world();
   require_memory(options_.plan, file_, graph_, here, on_gpu());
   run.cuda = gpu_of(options_);
+  run.programs = options_.programs && on_gpu();
   // Threads of two ranks on one core wait for each other in every matrix product.
-  const int beside = run.mpi ? ranks_beside(file_.plan.world()) : here;
+  const int beside = run.processes ? ranks_beside(file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
   run.device.host_link = options_.shaped ? file_.cluster.device.host_link : BytesPerSecond();

@@ -22,9 +22,10 @@ struct RunningOptions {
   std::string comm = "local";
   std::string device = "cpu";
   std::string products = "fast";
-  bool shaped = false;
+  bool shaped = false, programs = false;
   int threads = 0;  // 0: the cores of this machine shared among its ranks
   int seed = 1;
+  bool processes() const { return comm != "local"; }  // one rank in each
 };
 void add_rank_options(CLI::App&, RunningOptions&);  // --device, --shaped, --threads
 void add_comm_option(CLI::App&, RunningOptions&);   // --comm

@@ -33,14 +33,15 @@ struct ProfileVerbOptions {
   int steps = 4, ranks = 0;
 };
 
-// One MPI world serves one measurement: MPI starts once in a process.
-void check_mpi(const ProfileVerbOptions& o) {
-  if (o.running.comm != "mpi") return;
+// A job of processes serves one measurement: MPI starts once in a process.
+void check_processes(const ProfileVerbOptions& o) {
+  if (!o.running.processes()) return;
   if (o.plans.size() > 1 || (o.plans.size() == 1 && o.machine))
     throw UsageError(
-        "--comm mpi measures one thing in a job: one plan (--for), or the machine (no --for)\n  for example: "
+        "--comm mpi and env measure one thing in a job: one plan (--for), or the machine (no --for)\n  for "
+        "example: "
         "mpirun -n 2 sextant profile --comm mpi --for plan.json -o profile.json");
-  if (!mpi_available())
+  if (o.running.comm == "mpi" && !mpi_available())
     throw ConfigError(Problem{"--comm", "", "mpi", "local", "this sextant was built without MPI"});
 }
 
@@ -170,12 +171,12 @@ void print_works(Session& session, const WorkProfile& profile) {
 }
 
 ExitCode run(Session& session, const ProfileVerbOptions& o) {
-  check_mpi(o);
+  check_processes(o);
   check_output("--output", o.output, o.plans);
   static_cast<void>(gpu_of(o.running));  // refused before anything is measured
   Profiling profiling(session, o);
   if (o.machine || o.plans.empty()) profiling.machine();
-  if (!o.plans.empty() || o.running.comm != "mpi") profiling.works();
+  if (!o.plans.empty() || !o.running.processes()) profiling.works();
   if (!profiling.first_rank()) return ExitCode::ok;
   const WorkProfile& profile = profiling.profile();
   const nlohmann::json j = profile;

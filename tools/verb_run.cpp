@@ -142,7 +142,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype));
   // The peak of the CPU is that of one core; ranks of one process share one GPU.
   const int world = runnable.file().plan.world();
-  const int peaks = !runnable.on_gpu() ? training.threads * world : training.mpi ? world : 1;
+  const int peaks = !runnable.on_gpu() ? training.threads * world : training.processes ? world : 1;
   StepLog log(session, runnable, folder, peaks, o.print_every);
   folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));

@@ -20,6 +20,7 @@ CudaStream& stream_of(NativeStream native) {
 
 void* scratch(CudaStream& s, std::int64_t bytes) {
   if (bytes <= s.scratch_bytes) return s.scratch;
+  if (s.capturing) throw BackendError("a kernel needs more scratch than any before it, while it is captured");
   release_scratch(s);
   constexpr std::int64_t kStep = std::int64_t{1} << 20;
   const std::int64_t whole = (bytes + kStep - 1) / kStep * kStep;

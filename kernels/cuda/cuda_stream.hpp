@@ -18,6 +18,7 @@ struct CudaStream {
   void* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
   std::int64_t* scratch_total = nullptr;  // of the device, for its account; may be null
+  bool capturing = false;                 // kernels become part of a program: nothing may wait or allocate
   bool rehearsal = false;                 // results do not count: libraries may try what is fastest
 };
 

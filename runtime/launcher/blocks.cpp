@@ -255,6 +255,7 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   u.vocab = graph_.model.vocab_size;
   u.logits = scratch["logits"];
   if (!backward(w.pass)) {
+    if (head_in_one_sweep()) return;
     const TensorView stats = kept["stats"];
     return run(stream, [u, stats](const BlockContext& c) { head_forward(c, u, stats); });
   }
@@ -290,6 +291,8 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
   run(stream, [this, u, stats, softmax, dnormed, dweight, stale](const BlockContext& c) {
     set_zero(c, stale);
+    if (head_in_one_sweep())
+      return head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
     head_loss(c, u.targets, stats, softmax, exchange_.loss());
     head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
   });

@@ -104,6 +104,14 @@ bool StepLauncher::evaluates(const Op& op) const {
   return op.role == OpRole::block && work->kind == BlockKind::head && op.pass != Pass::backward_weight;
 }
 
+bool StepLauncher::repeats(OpId id) const {
+  const Op& op = graph_.ops[id];
+  if (device_.unified()) return false;
+  if (op.role == OpRole::grad_accumulate || op.role == OpRole::norm_partial || op.role == OpRole::zero_grad)
+    return true;
+  return op.role == OpRole::block && std::get<BlockWork>(graph_.works[op.work]).kind != BlockKind::head;
+}
+
 StepLauncher::Range StepLauncher::range(const Operand& operand) const {
   return {arena_.at(operand.buffer) + operand.begin, operand.end - operand.begin};
 }

@@ -30,6 +30,9 @@ class StepLauncher {
                const KernelTable&, RankCoord, int threads);
 
   void launch(OpId, StreamId);  // an OpLauncher
+  // Whether an op is launched with the same memory and arguments in every step that trains. Tokens and scalars come from one
+  // place where the device does not share the host's memory; the head's scale is the step's own.
+  bool repeats(OpId) const;
 
   // Set between steps, read while one runs.
   enum class Part : std::uint8_t {
@@ -71,6 +74,12 @@ class StepLauncher {
   void residual(const Op&, const BlockWork&, StreamId);
   void head(const Op&, const BlockWork&, StreamId);
   void head_backward_half(const Op&, const BlockWork&, StreamId);
+  // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
+  // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
+  bool head_in_one_sweep() const {
+    return part != Part::evaluate && graph_.plan.tp == 1 &&
+           graph_.plan.schedule != PipelineSchedule::zero_bubble;
+  }
   BlockWork attention_work(const BlockWork&) const;  // of the half-layer: what its lists depend on
   TensorView local(Range, const BlockWork&) const;   // [local tokens, h]
   TensorView full(Range, const BlockWork&) const;    // [tokens, h]

@@ -38,6 +38,29 @@ TEST(CpuDevice, AStreamRunsInOrderAndStreamsRunAtOnce) {
   device->synchronize(device->record(b));
 }
 
+TEST(CpuDevice, AProgramRunsWhenItIsReplayed) {
+  const auto device = make_cpu_device({});
+  ASSERT_TRUE(device->captures());
+  const auto stream = device->create_stream("a"), other = device->create_stream("b");
+  std::vector<int> seen;
+  device->begin_capture(stream);
+  for (int i = 0; i < 3; ++i) device->launch(stream, [&, i](NativeStream) { seen.push_back(i); });
+  std::atomic<int> beside{0};
+  device->launch(other, [&](NativeStream) { ++beside; });  // not captured
+  EXPECT_THROW(device->record(stream), BackendError);
+  const Program program = device->end_capture(stream);
+  ASSERT_TRUE(program);
+  device->synchronize(device->record(stream)), device->synchronize(device->record(other));
+  EXPECT_TRUE(seen.empty()) << "nothing has run";
+  EXPECT_EQ(beside, 1);
+  device->launch(stream, [&](NativeStream) { seen.push_back(7); });
+  EXPECT_TRUE(device->replay(stream, program));
+  EXPECT_TRUE(device->replay(stream, program));
+  device->synchronize(device->record(stream));
+  EXPECT_EQ(seen, (std::vector<int>{7, 0, 1, 2, 0, 1, 2}));
+  EXPECT_FALSE(make_virtual_device()->captures()) << "control";
+}
+
 TEST(CpuDevice, AnEventOrdersStreams) {
   for (const bool with_event : {true, false}) {
     const auto device = make_cpu_device({});

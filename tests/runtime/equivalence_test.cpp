@@ -52,6 +52,28 @@ TEST_P(SameBits, AsTheFirst) {
   }
 }
 
+// Programs in place of launches, on a device that shares no memory with the host, as a GPU.
+TEST(Programs, ReplayToTheSameBits) {
+  for (const char* key : {"mbs2", "mbs1.full2", "dp2.z1.mbs1.b4K", "dp2.z3.mbs2.sel", "tp2.sp.mbs2",
+                          "pp2.dp2.z2.mbs1", "pp2.mbs1.zb", "mbs1.oo50.ao2"}) {
+    const ParallelPlan plan = parse_plan_key(key);
+    SmallRun how;
+    how.steps = 4;
+    const SmallResult launched = small_run(plan, how);
+    EXPECT_EQ(launched.programs.replayed, 0);
+    how.apart = true;
+    EXPECT_EQ(difference(launched, small_run(plan, how)), 0) << key << ", apart from the host";
+    how.programs = true;
+    const SmallResult replayed = small_run(plan, how);
+    EXPECT_EQ(difference(launched, replayed), 0) << key;
+    EXPECT_GT(replayed.programs.ops, replayed.programs.replayed) << key << ": several ops each";
+    EXPECT_GT(replayed.programs.replayed, 0) << key;
+    EXPECT_EQ(replayed.programs.refused, 0) << key;
+    how.apart = false;
+    EXPECT_EQ(small_run(plan, how).programs.replayed, 0) << key << ": tokens lie elsewhere in every step";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, SameBits,
     ::testing::Values(

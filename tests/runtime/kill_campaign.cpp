@@ -52,7 +52,7 @@ void say(const std::string& line) {
 int child(const std::string& key, const fs::path& folder, Fault fault, unsigned seed, bool mpi) {
   say(fmt::format("pid {}", ::getpid()));
   CheckpointTrial t(key, folder);
-  t.run.mpi = mpi;
+  t.run.processes = mpi;
   t.run.on_start = t.run.on_end = {};
   t.run.optimizer.total_steps = kRunSteps;
   t.save.every = kSaveEvery;

@@ -26,12 +26,15 @@ struct SmallRun {
   std::optional<std::uint64_t> order = {};  // adversarial
   SequenceSource sequences = {};            // of tokens; none: synthetic ones
   bool documents_apart = false;
+  bool apart = false;     // the device does not share the host's memory
+  bool programs = false;  // what is the same in every step is replayed
   // Put around the world of each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
 };
 
 struct SmallResult {
   std::vector<double> loss, norm;
+  Executor::Programs programs;                       // of rank 0
   std::map<std::string, std::vector<double>> state;  // "model.norm.weight/0": master, 1 and 2: moments
 };
 
@@ -68,8 +71,10 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
   run_ranks(world, [&](Communicator& communicator) {
     CpuDeviceOptions options;
     options.on_error = [&](const std::string& what) { communicator.abort(what); };
+    options.unified = !how.apart;
     const auto device = make_cpu_device(options);
     RankOptions rank;
+    rank.programs = how.programs;
     rank.executor.adversarial_seed = how.order;
     rank.executor.time_ops = false;
     rank.documents_apart = how.documents_apart;
@@ -85,6 +90,7 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
     }
     trainer.finish();
     const std::lock_guard lock(mutex);
+    if (communicator.rank() == 0) result.programs = trainer.executor().programs();
     for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
       trainer.state().read_owned(field, [&](const OwnedPiece& piece, std::span<const double> values) {
         const ModelSlice& s = piece.slice;

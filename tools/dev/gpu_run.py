@@ -138,6 +138,7 @@ def train(r):
             # Once by events, whose steps count, and once by kernels, whose operations do.
             command = base + ["--steps", "8"]
             row["by_kernels"] = r.json(f"record {model}", base + ["--record", "--steps", "3"], 100)
+            row["with_graphs"] = r.json(f"graphs {model}", command + ["--cuda-graphs"], 100)
             row["sextant"] = r.json(f"run {model}", command + (["--profile", profile] if os.path.exists(profile) else []),
                                     150)
         for mode in ("eager", "compile"):

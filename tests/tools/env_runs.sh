@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Ranks that a shell has started, without MPI: a run of two processes trains to the same numbers as two threads do, a rank
+# that is killed ends the others, and what the environment lacks is named.
+set -euo pipefail
+sextant=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+fail() { echo "FAILED: $*"; exit 1; }
+port=$((20000 + RANDOM % 20000))
+export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+# One process of two, in place of a shell of its own, so that its id is the one that is known.
+launch() {
+  export RANK=$1 LOCAL_RANK=$1
+  shift
+  exec "$sextant" "$@" --comm env
+}
+
+"$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
+  --plan dp2.z1.mbs2 -o plan.json >simulated
+"$sextant" run plan.json --steps 3 --threads 1 --json >threads.json
+launch 1 run plan.json --steps 3 --threads 1 --json >second.json &
+(launch 0 run plan.json --steps 3 --threads 1 --json >first.json)
+wait $! || fail "rank 1 ended with $?"
+losses() { grep -o '"loss": *[0-9.e+-]*' "$1"; }
+[[ $(losses first.json | wc -l) -eq 3 ]] || fail "three steps: $(cat first.json)"
+[[ $(losses first.json) == "$(losses threads.json)" ]] || fail "losses differ: $(losses first.json) $(losses threads.json)"
+[[ ! -s second.json ]] || fail "only rank 0 answers"
+
+launch 1 profile --for plan.json --steps 2 -o ignored.json >second.txt &
+(launch 0 profile --for plan.json --steps 2 -o profile.json >profile.txt)
+wait $! || fail "rank 1 of the profile ended with $?"
+grep -q '"reduce_scatter' profile.json || fail "no exchange in the profile"
+[[ ! -e ignored.json ]] || fail "only rank 0 writes"
+
+launch 1 run plan.json --steps 100000 >second.txt 2>&1 &
+second=$!
+launch 0 run plan.json --steps 100000 >first.txt 2>&1 &
+first=$!
+sleep 2
+kill -KILL "$second" || fail "rank 1 was not there to be killed: $(cat second.txt)"
+status=0
+wait "$first" || status=$?
+[[ $status -eq 7 ]] || fail "rank 0 ended with $status: $(tail -3 first.txt)"
+grep -q "rank 1 has gone" first.txt || fail "the reason is missing: $(tail -3 first.txt)"
+wait "$second" || true
+
+status=0
+env -u WORLD_SIZE RANK=0 "$sextant" run plan.json --comm env >missing.txt 2>&1 || status=$?
+[[ $status -eq 2 ]] && grep -q "WORLD_SIZE" missing.txt || fail "what is missing: $status $(cat missing.txt)"
+echo "all well"
