@@ -29,7 +29,7 @@ struct GemmArgs {
 };
 
 // y = x / rms(x) * weight, inverse_rms = 1 / sqrt(mean(x^2) + eps). With a branch, x += branch comes first, rounded as it
-// is stored: the same bits as add, cast and norm one after another, in one pass over memory.
+// is stored: the same bits as add, cast and norm one after another.
 struct RmsnormForwardArgs {
   TensorView x;            // T [rows, h]; with a branch also out
   TensorView weight;       // T [1, h]

@@ -143,8 +143,9 @@ void measure_exchanges(RankTrainer& trainer, const ExecutionGraph& graph, const 
       Communicator& group = *trainer.groups().of(id);
       device.launch(stream, [&](NativeStream s) { group.barrier(s); });
       const Event begin = device.record(stream);
-      device.launch(stream,
-                    [&](NativeStream s) { exchange(graph.works[work], group, from.data(), to.data(), s); });
+      device.launch(stream, [&, &what = graph.works[work]](NativeStream s) {
+        exchange(what, group, from.data(), to.data(), s);
+      });
       const Event end = device.record(stream);
       device.synchronize(end);
       samples.add_slowest(work, r, (*device.reached(end) - *device.reached(begin)).v);

@@ -60,51 +60,6 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// x += branch, a copy of it, and its norm, in one pass over memory: the row waits for its statistic in shared memory,
-// where each thread has its own columns, or is read again where it does not fit.
-template <class T>
-__global__ void __launch_bounds__(kRowThreads)
-    add_rmsnorm_kernel(Rows<T> x, Rows<T> branch, Rows<T> kept, const T* weight, Rows<T> y,
-                       Accumulator<T>* inverse_rms, std::int64_t rows, std::int64_t cols, Accumulator<T> eps,
-                       bool wide, bool fits) {
-  using A = Accumulator<T>;
-  constexpr int W = kWidthOf<T>;
-  extern __shared__ __align__(16) unsigned char row_bytes[];
-  T* const row_in_shared = reinterpret_cast<T*>(row_bytes);
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    T* const stream = x(row);
-    const T* const added = branch.data ? branch(row) : nullptr;
-    T* const copy = kept.data ? kept(row) : nullptr;
-    T* const waiting = fits ? row_in_shared : stream;
-    A squares = 0;
-    for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
-      auto pack = read<N>(stream + c);
-      if (added) {
-        const auto more = read<N>(added + c);
-#pragma unroll
-        for (int i = 0; i < N; ++i) pack.v[i] = narrow<T>(widen(pack.v[i]) + widen(more.v[i]));
-        write(stream + c, pack);
-      }
-      if (copy) write(copy + c, pack);
-      if (fits) write(waiting + c, pack);
-#pragma unroll
-      for (int i = 0; i < N; ++i) squares += widen(pack.v[i]) * widen(pack.v[i]);
-    });
-    squares = block_sum(squares);
-    const A r = A(1) / root(squares / static_cast<A>(cols) + eps);
-    if (threadIdx.x == 0) inverse_rms[row] = r;
-    T* const to = y(row);
-    for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
-      const auto pack = read<N>(waiting + c), gain = read<N>(weight + c);
-      Pack<T, N> out;
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        out.v[i] = narrow<T>(rmsnorm_element(widen(pack.v[i]), r, widen(gain.v[i])));
-      write(to + c, out);
-    });
-  }
-}
-
 // One pass: dx by rows, and of the weight's gradient a partial sum per block over a fixed range of rows, kept
 // in shared memory where each thread owns its columns.
 constexpr int kGradientBlocks = 256;
@@ -414,33 +369,12 @@ void rmsnorm(const TensorView& x, const TensorView& weight, const TensorView& y,
   check_launch("rmsnorm");
 }
 
-template <class T>
-void add_rmsnorm(const RmsnormForwardArgs& g) {
-  using A = Accumulator<T>;
-  constexpr std::int64_t kMostShared = 40 * 1024;  // beside what block_sum has; more needs asking for
-  const auto or_none = [](const TensorView& view) {
-    return view.data ? rows_of<T>(view) : Rows<T>{nullptr, 0};
-  };
-  const auto aligned_or_none = [](const TensorView& view) { return !view.data || aligned(view); };
-  const bool wide = all_aligned(g.x, g.weight, g.y) && aligned_or_none(g.branch) && aligned_or_none(g.kept);
-  const std::int64_t row_bytes = g.x.cols * static_cast<std::int64_t>(sizeof(T));
-  const bool fits = row_bytes <= kMostShared;
-  add_rmsnorm_kernel<T><<<row_blocks(g.x.rows), kRowThreads, fits ? static_cast<std::size_t>(row_bytes) : 0,
-                          stream_of(g.stream).stream>>>(
-      rows_of<T>(g.x), or_none(g.branch), or_none(g.kept), g.weight.row<T>(), rows_of<T>(g.y),
-      g.inverse_rms.row<A>(), g.x.rows, g.x.cols, static_cast<A>(g.eps), wide, fits);
-  check_launch("residual and rmsnorm");
-}
-
 }  // namespace
 
 void rmsnorm_forward(const RmsnormForwardArgs& g) {
   same_extents(g.x, g.y, "rmsnorm: extents disagree");
   SEXTANT_CHECK(g.weight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows, "rmsnorm: extents disagree");
-  if (g.branch.data) same_extents(g.x, g.branch, "rmsnorm: extents disagree");
-  if (g.kept.data) same_extents(g.x, g.kept, "rmsnorm: extents disagree");
   if (g.x.elements() == 0) return;
-  if (g.branch.data || g.kept.data) return with_type(g.x.dtype, [&]<class T>() { add_rmsnorm<T>(g); });
   with_type(g.x.dtype,
             [&]<class T>() { rmsnorm<T, true>(g.x, g.weight, g.y, g.inverse_rms, g.eps, g.stream); });
 }

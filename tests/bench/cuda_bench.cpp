@@ -127,11 +127,6 @@ Json memory_bound(Bench& b, double copy_bandwidth) {
     add("rmsnorm forward", 4 * n, [&](NativeStream s) {
       k.rmsnorm_forward({.x = x, .weight = w, .y = y, .inverse_rms = r, .stream = s});
     });
-    const TensorView kept = b.matrix(Dtype::bf16, rows, h);
-    add("residual and rmsnorm", 10 * n, [&](NativeStream s) {
-      k.rmsnorm_forward(
-          {.x = z, .weight = w, .y = y, .inverse_rms = r, .branch = x, .kept = kept, .stream = s});
-    });
     add("rmsnorm backward", 8 * n, [&](NativeStream s) {
       k.rmsnorm_backward(
           {.x = x, .inverse_rms = r, .weight = w, .dy = y, .bypass = z, .dx = z, .dweight = dw, .stream = s});

@@ -171,15 +171,15 @@ TEST_F(CudaKernels, RopeBothWays) {
         model.head_dim = d;
         const Dtype wide = accumulator_of(dtype);
         const RopeTable angles(model, 300, wide);
-        const std::int64_t half = d / 2, rows = 2 * 37;
+        const std::int64_t half = d / 2, rows = 74, cols = std::int64_t{heads} * d;
         const Twin cosine(wide, 300, half, to_doubles(angles.cos())),
             sine(wide, 300, half, to_doubles(angles.sin()));
         std::vector<std::int32_t> list(37);
         for (int i = 0; i < 37; ++i) list[static_cast<std::size_t>(i)] = (i * 89) % 300;
         const TwinList positions(list);
-        const Twin x(dtype, rows, heads * d + 8), back(dtype, rows, heads * d);
+        const Twin x(dtype, rows, cols + 8), back(dtype, rows, cols);
         on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
-          RopeArgs args{.x = x.on(gpu).column_range(0, heads * d),
+          RopeArgs args{.x = x.on(gpu).column_range(0, cols),
                         .cos = cosine.on(gpu),
                         .sin = sine.on(gpu),
                         .heads = heads,
@@ -190,7 +190,7 @@ TEST_F(CudaKernels, RopeBothWays) {
           args.x = back.on(gpu), args.inverse = true;
           k.rope(args);
         });
-        x.expect_columns_alike(0, heads * d, bound_of(dtype), label("rope", dtype, heads, d));
+        x.expect_columns_alike(0, cols, bound_of(dtype), label("rope", dtype, heads, d));
         back.expect_alike(bound_of(dtype), label("rope back", dtype, heads, d));
       }
 }

@@ -145,7 +145,7 @@ TEST_F(CudaTraining, NcclGivesBackWhatOneRankHas) {
   const std::array<int, 1> members = {0};
   const auto group = world->group(members);
   const Twin in(Dtype::fp32, 1, 129);
-  const std::array<std::int64_t, 1> counts = {129}, bytes = {129 * 4};
+  const std::array<std::int64_t, 1> counts = {129}, bytes = {std::int64_t{129} * 4};
   const auto enqueue = [](const std::function<void(NativeStream)>& call) {
     test_gpu()->launch(test_stream(), call);
     synchronize_gpu();

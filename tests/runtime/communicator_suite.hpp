@@ -203,7 +203,7 @@ TYPED_TEST_P(CommunicatorSuite, AllGatherPutsUnevenSlicesInRankOrder) {
         for (int r = 0; r < c.size(); ++r) {
           if (r == c.rank()) offset = std::ssize(expected);
           for (std::int64_t i = 0; i < bytes[static_cast<std::size_t>(r)]; ++i) {
-            expected.push_back(static_cast<char>(31 * r + i));
+            expected.push_back(static_cast<char>(std::int64_t{31} * r + i));
             if (r == c.rank()) mine.push_back(expected.back());
           }
         }
