@@ -23,6 +23,7 @@
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/units.hpp"
 #include "kernels/native_stream.hpp"
 
 namespace sextant {
@@ -34,6 +35,15 @@ class Aborted : public BackendError {
 };
 
 enum class Reduction : std::uint8_t { sum, max };
+
+// Ranks of the world that others wait for.
+struct HoldUps {
+  std::vector<int> silent;  // give no sign of life
+  std::vector<int> busy;    // answer, and wait for no message themselves; looked for when nobody is silent
+  bool over = false;        // the run was ended by another rank meanwhile: what is late here says nothing
+};
+inline constexpr Seconds kRollCall{2.0};
+
 
 class Communicator {
  public:
@@ -59,9 +69,9 @@ class Communicator {
   // ranks gives two independent communicators.
   virtual std::unique_ptr<Communicator> group(std::span<const int> ranks) = 0;
 
-  // Ranks of the world from which calls under way here still wait for a message, to say what holds a run up. Callable from
-  // any thread; empty where the backend does not know.
-  virtual std::vector<int> awaited() const { return {}; }
+  // Who holds the run up among ranks of other processes: all are asked, which takes up to kRollCall. Callable from any
+  // thread; nobody where the backend does not know.
+  virtual HoldUps hold_ups() { return {}; }
 
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.

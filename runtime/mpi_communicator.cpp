@@ -5,11 +5,14 @@
 // make progress side by side. Polls back off to short sleeps, since ranks may share cores.
 //
 // abort() tells every other process on a control channel, which all polls read; then the last communicator to
-// go ends the job by MPI_Abort with exit code 7, since MPI cannot finalize with operations pending.
+// go ends the job by MPI_Abort with exit code 7, since MPI cannot finalize with operations pending. On the same channel a
+// process that finds its run late asks all others whom they wait for; a thread of each answers.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -28,7 +31,9 @@ namespace sextant {
 namespace {
 
 constexpr std::int64_t kPiece_bytes = std::int64_t{1} << 30;  // MPI counts are int
-constexpr int kDataTag = 1, kAbortTag = 2;
+constexpr int kDataTag = 1, kAbortTag = 2, kCallTag = 3, kAnswerTag = 4;
+constexpr std::chrono::milliseconds kListen{20};  // between two looks at the control channel
+constexpr std::chrono::seconds kPatience{1};      // for MPI, when all is late anyway
 constexpr int kSpins = 200;  // polls that only yield, before sleeping
 constexpr std::chrono::microseconds kNap{50};
 
@@ -52,56 +57,68 @@ class MpiProcess {
       throw BackendError("this MPI does not support calls from several threads");
     require(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(control_, &rank_);
+    MPI_Comm_size(control_, &size_);
+    listener_ = std::jthread([this](const std::stop_token& stop) { listen(stop); });
   }
   ~MpiProcess() {
+    listener_ = {};
     if (aborted_) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::run_failed));
     MPI_Comm_free(&control_);
     MPI_Finalize();
   }
 
-  std::mutex mutex;
+  std::timed_mutex mutex;  // held while groups are made, which a stopped rank draws out
   std::set<const Exchange*> under_way;  // mutex held
 
-  std::vector<int> awaited();
+  HoldUps hold_ups();
 
   // Mutex held. Throws when any process has aborted.
   void check_abort() {
-    if (!aborted_) {
-      int waiting = 0;
-      MPI_Status status;
-      require(MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, control_, &waiting, &status), "MPI_Iprobe");
-      if (!waiting) return;
-      int length = 0;
-      MPI_Get_count(&status, MPI_CHAR, &length);
-      std::string reason(static_cast<std::size_t>(length), '\0');
-      MPI_Recv(reason.data(), length, MPI_CHAR, status.MPI_SOURCE, kAbortTag, control_, MPI_STATUS_IGNORE);
-      reason_ = reason;
+    int length = 0;
+    if (const int from = waiting(kAbortTag, length); !aborted_ && from >= 0) {
+      reason_.resize(static_cast<std::size_t>(length));
+      MPI_Recv(reason_.data(), length, MPI_CHAR, from, kAbortTag, control_, MPI_STATUS_IGNORE);
       aborted_ = true;
     }
-    throw Aborted(reason_);
+    if (aborted_) throw Aborted(reason_);
   }
 
   void abort(std::string_view reason) {
-    const std::lock_guard lock(mutex);
-    if (aborted_) return;
+    const std::unique_lock lock(mutex, kPatience);
+    if (!lock || aborted_) return;
     aborted_ = true;
     reason_ = reason.substr(0, 1000);  // short enough to be sent eagerly: nobody may be receiving
-    int rank = 0, size = 0;
-    MPI_Comm_rank(control_, &rank);
-    MPI_Comm_size(control_, &size);
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      MPI_Request request;
-      MPI_Isend(reason_.data(), static_cast<int>(reason_.size()), MPI_CHAR, peer, kAbortTag, control_,
-                &request);
-      MPI_Request_free(&request);
-    }
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) tell(reason_.data(), reason_.size(), MPI_CHAR, peer, kAbortTag);
   }
 
  private:
+  // Mutex held. The rank whose message of this kind has come, and its length in bytes; -1 when none has.
+  int waiting(int tag, int& length) const {
+    int found = 0;
+    MPI_Status status;
+    require(MPI_Iprobe(MPI_ANY_SOURCE, tag, control_, &found, &status), "MPI_Iprobe");
+    if (!found) return -1;
+    MPI_Get_count(&status, MPI_BYTE, &length);
+    return status.MPI_SOURCE;
+  }
+  // Mutex held. `data` stays; short enough to be sent eagerly.
+  void tell(const void* data, std::size_t count, MPI_Datatype type, int peer, int tag) {
+    MPI_Request request;
+    MPI_Isend(data, static_cast<int>(count), type, peer, tag, control_, &request);
+    MPI_Request_free(&request);
+  }
+  void listen(const std::stop_token&);
+  std::vector<int> awaited() const;
+
   MPI_Comm control_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
   std::atomic<bool> aborted_{false};
   std::string reason_;
+  std::deque<std::vector<int>> told_;        // answers given
+  std::map<int, std::vector<int>> answers_;  // by rank: whom it waits for
+  std::jthread listener_;                    // last
 };
 
 // Messages under way; finish() polls until all are through.
@@ -210,11 +227,67 @@ class Exchange {
   std::vector<int> peers_;     // of comm_
 };
 
-std::vector<int> MpiProcess::awaited() {
-  const std::lock_guard lock(mutex);
+// Mutex held.
+std::vector<int> MpiProcess::awaited() const {
   std::set<int> ranks;
   for (const Exchange* exchange : under_way) exchange->add_awaited(control_, ranks);
   return {ranks.begin(), ranks.end()};
+}
+
+void MpiProcess::listen(const std::stop_token& stop) {
+  for (; !stop.stop_requested(); std::this_thread::sleep_for(kListen)) try {
+      const std::lock_guard lock(mutex);
+      check_abort();
+      int length = 0;
+      for (int from = waiting(kCallTag, length); from >= 0; from = waiting(kCallTag, length)) {
+        MPI_Recv(nullptr, 0, MPI_BYTE, from, kCallTag, control_, MPI_STATUS_IGNORE);
+        const auto& answer = told_.emplace_back(awaited());
+        tell(answer.data(), answer.size(), MPI_INT, from, kAnswerTag);
+      }
+      for (int from = waiting(kAnswerTag, length); from >= 0; from = waiting(kAnswerTag, length)) {
+        std::vector<int> answer(static_cast<std::size_t>(length) / sizeof(int));
+        MPI_Recv(answer.data(), static_cast<int>(answer.size()), MPI_INT, from, kAnswerTag, control_,
+                 MPI_STATUS_IGNORE);
+        answers_.insert_or_assign(from, std::move(answer));
+      }
+    } catch (const std::exception&) {
+      return;  // aborted, or MPI is broken: the calls of the run meet it too
+    }
+}
+
+HoldUps MpiProcess::hold_ups() {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::duration<double>(kRollCall.v);
+  {
+    const std::unique_lock lock(mutex, kPatience);
+    if (!lock) return {};
+    answers_.clear();
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) tell(nullptr, 0, MPI_BYTE, peer, kCallTag);
+  }
+  const auto answered = [&] {
+    const std::lock_guard lock(mutex);
+    return aborted_ || answers_.size() + 1 == static_cast<std::size_t>(size_);
+  };
+  while (!answered() && Clock::now() < until) std::this_thread::sleep_for(kListen);
+  const std::lock_guard lock(mutex);
+  HoldUps found;
+  found.over = aborted_;
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && !answers_.contains(peer)) found.silent.push_back(peer);
+  if (!found.silent.empty()) return found;
+  // From those waited for here to those that they wait for, and so on.
+  std::vector<int> open = awaited();
+  for (std::set<int> seen{rank_}; !open.empty();) {
+    const int peer = open.back();
+    open.pop_back();
+    if (!seen.insert(peer).second) continue;
+    const std::vector<int>& next = answers_[peer];
+    if (next.empty()) found.busy.push_back(peer);
+    open.insert(open.end(), next.begin(), next.end());
+  }
+  std::ranges::sort(found.busy);
+  return found;
 }
 
 class MpiCommunicator final : public Communicator {
@@ -332,7 +405,7 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(process_, made);
   }
 
-  std::vector<int> awaited() const override { return process_->awaited(); }
+  HoldUps hold_ups() override { return process_->hold_ups(); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:
@@ -355,7 +428,10 @@ bool mpi_available() { return true; }
 std::unique_ptr<Communicator> make_mpi_world() {
   auto process = std::make_shared<MpiProcess>();
   MPI_Comm world = MPI_COMM_NULL;
-  require(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  {
+    const std::lock_guard lock(process->mutex);
+    require(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  }
   return std::make_unique<MpiCommunicator>(std::move(process), world);
 }
 

@@ -105,7 +105,7 @@ class ShapedCommunicator final : public Communicator {
     return std::make_unique<ShapedCommunicator>(inner_->group(ranks), fabric_, std::move(world_ranks));
   }
 
-  std::vector<int> awaited() const override { return inner_->awaited(); }
+  HoldUps hold_ups() override { return inner_->hold_ups(); }
 
   void abort(std::string_view reason) noexcept override {
     fabric_->aborted = true;

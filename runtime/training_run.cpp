@@ -223,11 +223,15 @@ void train_process(const TrainingRun& run, Communicator& world, Shared& shared) 
   }
 }
 
-// Processes see their own ranks only. Who is waited for tells more than who waits.
-std::string blame(const std::vector<int>& ranks) {
-  return ranks.empty() ? ""
-                       : fmt::format("rank {} hold{} up the run: no message from there; ",
-                                     fmt::join(ranks, ", "), ranks.size() == 1 ? "s" : "");
+// Processes see their own ranks only.
+std::string blame(const HoldUps& who) {
+  const auto say = [](const std::vector<int>& ranks, const char* why_one, const char* why_all) {
+    return fmt::format("rank {} hold{} up the run: {}; ", fmt::join(ranks, ", "), ranks.size() == 1 ? "s" : "",
+                       ranks.size() == 1 ? why_one : why_all);
+  };
+  if (!who.silent.empty())
+    return say(who.silent, "it gives no sign of life", "they give no sign of life");
+  return who.busy.empty() ? "" : say(who.busy, "it waits for nobody", "they wait for nobody");
 }
 
 }  // namespace
@@ -270,7 +274,9 @@ RunResult train(const TrainingRun& run) {
     WatchdogOptions options;
     options.floor = run.deadline_floor;
     options.on_late = [&](const std::string& seen) {
-      const std::string report = blame(world.front()->awaited()) + seen;
+      const HoldUps who = world.front()->hold_ups();
+      if (who.over) return;
+      const std::string report = blame(who) + seen;
       for (const auto& communicator : world) communicator->abort(report);
       if (run.on_late) run.on_late(report);
     };
