@@ -125,7 +125,7 @@ class Steps {
 
 bool possible(const Job& job, const ParallelPlan& plan) {
   return degrees_fit(plan) && plan.world() <= job.topology.ranks() && !unlawful(job, plan) &&
-         plan_memory(job, plan).peak <= job.cluster.device.memory;
+         !too_large(job, plan_memory(job, plan));
 }
 
 }  // namespace

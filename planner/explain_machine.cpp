@@ -95,7 +95,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     s.what = std::move(what);
     const SearchReport report = search(changed, space, budget.next());
     s.exact = report.exact;
-    s.possible = plan_memory(changed, best).peak <= changed.cluster.device.memory;
+    s.possible = !too_large(changed, plan_memory(changed, best));
     if (report.ranked.empty()) {
       s.same = false;
       s.text = report.exact ? "nothing fits any more" : "nothing found in time";

@@ -44,8 +44,8 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
   const auto largest = std::max_element(on_device.begin(), on_device.end()) - on_device.begin();
   std::int64_t host = 0;
   for (const StageMemory& s : estimate.stages) host = std::max(host, s.host);
-  return {estimate.reserved(), Bytes(host), estimate.heaviest,
-          std::string(name(static_cast<BufferKind>(largest)))};
+  return {estimate.reserved(), Bytes(host), Bytes(host * std::min(job.cluster.node.gpus, plan.world())),
+          estimate.heaviest, std::string(name(static_cast<BufferKind>(largest)))};
 }
 
 std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {
@@ -92,6 +92,11 @@ std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
 
 std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
   const Bytes have = job.cluster.device.memory;
+  if (const Bytes host = job.cluster.node.host_memory; memory.host_of_node > host)
+    return Rejection{RejectReason::out_of_memory,
+                     fmt::format("what is offloaded needs {:.4g} of the {:.4g} GiB of a node's host memory",
+                                 gib(memory.host_of_node), gib(host)),
+                     static_cast<double>(memory.host_of_node.v), static_cast<double>(host.v)};
   if (memory.peak <= have) return std::nullopt;
   return Rejection{RejectReason::out_of_memory,
                    fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
@@ -112,7 +117,7 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   p.exposed_share = 1 - without_communication(graph, costs, how, scratch) / simulated.v;
   p.memory = plan_memory(job, plan);
   p.memory_available = job.cluster.device.memory;
-  p.fits = p.memory.peak <= p.memory_available;
+  p.fits = !too_large(job, p.memory);
 
   const double world = plan.world();
   const double tokens = static_cast<double>(job.training.global_batch) * job.training.seq_len;

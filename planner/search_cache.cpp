@@ -134,7 +134,8 @@ const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p, int chu
                 static_cast<int>(p.bucket_elements & 0x7fffffff),
                 p.last_bucket_split,
                 every ? microbatches(p, job_.training) : 0,
-                chunks_of_plan};
+                chunks_of_plan,
+                p.parameter_offload ? p.offload_horizon : 0};
   return of(shared_->state, key, [&] {
     const bool units = p.zero_stage >= 3 || p.parameter_offload;
     const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;

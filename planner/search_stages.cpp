@@ -216,10 +216,12 @@ bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
   const ParallelPlan p = decided(node.choice, Level::full, cache);
   const PlanMemory memory = plan_memory(job_, p);
   node.peak = memory.peak.v;
-  if (memory.peak <= memory_limit_) return true;
+  const bool on_host = memory.host_of_node <= job_.cluster.node.host_memory;
+  if (memory.peak <= memory_limit_ && on_host) return true;
   reject(
       Fate::out_of_memory, node.members, p,
       [&] {
+        if (!on_host) return too_large(job_, memory)->text;
         return fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
                            gib(memory_limit_), memory.largest, memory.stage);
       },
@@ -257,8 +259,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m), cache.slots,
                             best ? std::min(limit, best->bound) : limit);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
-    node.peak = plan_memory(job_, p).peak.v;
-    if (node.peak <= memory_limit_.v) best = node;
+    if (fits(node, cache, ignored)) best = node;
   };
   const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
   for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)

@@ -44,7 +44,6 @@ struct HoldUps {
 };
 inline constexpr Seconds kRollCall{2.0};
 
-
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -34,7 +34,7 @@ constexpr std::int64_t kPiece_bytes = std::int64_t{1} << 30;  // MPI counts are 
 constexpr int kDataTag = 1, kAbortTag = 2, kCallTag = 3, kAnswerTag = 4;
 constexpr std::chrono::milliseconds kListen{20};  // between two looks at the control channel
 constexpr std::chrono::seconds kPatience{1};      // for MPI, when all is late anyway
-constexpr int kSpins = 200;  // polls that only yield, before sleeping
+constexpr int kSpins = 200;                       // polls that only yield, before sleeping
 constexpr std::chrono::microseconds kNap{50};
 
 void require(int code, const char* call) {
@@ -68,7 +68,7 @@ class MpiProcess {
     MPI_Finalize();
   }
 
-  std::timed_mutex mutex;  // held while groups are made, which a stopped rank draws out
+  std::timed_mutex mutex;               // held while groups are made, which a stopped rank draws out
   std::set<const Exchange*> under_way;  // mutex held
 
   HoldUps hold_ups();

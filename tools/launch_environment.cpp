@@ -61,6 +61,17 @@ std::optional<int> launched_rank_beside(const Environment& environment) {
                   {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"});
 }
 
+std::string comm_of_launcher(const Environment& environment) {
+  const auto several = [&](std::initializer_list<const char*> variables) {
+    return first_of(environment, variables).value_or(1) > 1;
+  };
+  if (several({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})) return "mpi";
+  if (!environment("PMIX_RANK").empty() && several({"SLURM_STEP_NUM_TASKS"})) return "mpi";
+  if (!environment("RANK").empty() && !environment("MASTER_ADDR").empty() && several({"WORLD_SIZE"}))
+    return "env";
+  return "local";
+}
+
 std::string first_host(const std::string& list) {
   const std::size_t bracket = list.find('['), comma = list.find(',');
   if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);

@@ -18,6 +18,9 @@ std::string process_environment(const char* variable);
 std::optional<int> launched_ranks_beside(const Environment& = process_environment);
 std::optional<int> launched_rank_beside(const Environment& = process_environment);
 
+// What --comm is when not given: mpi or env in a process that mpirun, srun or torchrun started beside others, else local.
+std::string comm_of_launcher(const Environment& = process_environment);
+
 // Without MPI: torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which any script can set; or srun's
 // (SLURM_PROCID, SLURM_NTASKS, SLURM_STEP_NODELIST, SLURM_JOB_ID). Throws ConfigError naming what is missing or wrong.
 TcpWorld launched_world(const Environment& = process_environment);

@@ -62,7 +62,7 @@ void require_gpu(const RunningOptions& options) {
 void require_memory(const std::string& path, const PlanFile& file, const ExecutionGraph& graph,
                     int ranks_here, bool on_gpu) {
   const char* smaller = "plan for a smaller model, micro-batch or --seq-len, or for more ranks";
-  std::int64_t all = 0;
+  std::int64_t all = 0, host_most = 0;
   for (int stage = 0; stage < graph.plan.pp; ++stage) {
     const ArenaPlan arena = plan_arena(graph, StageView(graph, stage));
     const auto [device, host] = arena.extent;
@@ -72,9 +72,16 @@ void require_memory(const std::string& path, const PlanFile& file, const Executi
                                 fmt::format("at most the {:.3f} GiB of the {} it was planned for",
                                             gib(file.cluster.device.memory), file.cluster.device.name),
                                 smaller});
+    host_most = std::max(host_most, host);
     all += (device + host) * (graph.plan.world() / graph.plan.pp);
   }
   if (on_gpu) return;
+  const Bytes on_host = Bytes(host_most * std::min(graph.plan.world(), file.cluster.node.gpus));
+  if (on_host > file.cluster.node.host_memory)
+    throw ConfigError(Problem{path, "plan", fmt::format("{:.4g} GiB on the host for a node", gib(on_host)),
+                              fmt::format("at most the {:.4g} GiB of the node it was planned for",
+                                          gib(file.cluster.node.host_memory)),
+                              "plan with less offload (oo, po, ao), or for more nodes"});
   all = all / graph.plan.world() * ranks_here;
   const HostMachine machine = inspect_machine();
   const bool limited = machine.process_memory.v > 0 && machine.process_memory < machine.memory;
@@ -99,10 +106,11 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
        .text =
            "where ranks compute: threads of this processor, or this machine's first GPU, which they share"},
       o.device);
-  add_flag(
-      app,
-      {.flag = "--shaped", .metavar = "", .text = "emulate latency and bandwidth of the cluster's links"},
-      o.shaped);
+  add_flag(app,
+           {.flag = "--shaped",
+            .metavar = "",
+            .text = "emulate latency and bandwidth of the cluster's links between ranks"},
+           o.shaped);
   add_number(app,
              {.flag = "--threads",
               .metavar = "N",
@@ -117,7 +125,8 @@ void add_comm_option(CLI::App& app, RunningOptions& o) {
            {.flag = "--comm",
             .metavar = "local|mpi|env",
             .text = "ranks as threads of this process, one per MPI process, or one per process of another "
-                    "launcher that says who is who in the environment: torchrun, srun"},
+                    "launcher that says who is who in the environment: torchrun, srun. Not given: what "
+                    "started this process beside others, else local"},
            o.comm);
 }
 
@@ -214,7 +223,7 @@ TrainingRun Runnable::training() const {
   const int beside = run.processes ? ranks_beside(file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
-  run.device.host_link = options_.shaped ? file_.cluster.device.host_link : BytesPerSecond();
+  run.device.host_link = file_.cluster.device.host_link;
   for (const OpCost& cost : costs_) run.expected.push_back(cost.duration);
   return run;
 }

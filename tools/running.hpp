@@ -13,13 +13,14 @@
 #include "core/work_profile.hpp"
 #include "cost_models/cost_model.hpp"
 #include "runtime/training_run.hpp"
+#include "tools/launch_environment.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
 
 struct RunningOptions {
   std::string plan;
-  std::string comm = "local";
+  std::string comm = comm_of_launcher();
   std::string device = "cpu";
   std::string products = "fast";
   bool shaped = false, programs = false;

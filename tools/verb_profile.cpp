@@ -195,8 +195,9 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   if (o.output.empty())
     out << "\nnext: -o profile.json keeps it\n";
   else
-    out << fmt::format("\nwritten: {}\nnext: sextant run {} --profile {}\n", o.output,
-                       o.plans.empty() ? "plan.json" : o.plans.front(), o.output);
+    out << fmt::format("\nwritten: {}\nnext: sextant run {} --profile {}{}\n", o.output,
+                       o.plans.empty() ? "plan.json" : o.plans.front(), o.output,
+                       o.running.shaped ? " --shaped" : "");
   return ExitCode::ok;
 }
 

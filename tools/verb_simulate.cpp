@@ -16,6 +16,7 @@
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
+#include "planner/without_effect.hpp"
 #include "tools/goodput_text.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
@@ -174,6 +175,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
+    answer["without_effect"] = without_effect(plan, q.model, q.stack.rules);
     print_json(session, "simulate", answer);
   } else {
     auto& out = session.terminal.out;
@@ -201,6 +203,8 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    for (const std::string& field : without_effect(plan, q.model, q.stack.rules))
+      paragraph("note: changes nothing here: " + field);
     if (const auto text = overflow_text(p.chance_of_overflow); !rejection && !text.empty()) paragraph(text);
     if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())
       paragraph(text);

@@ -65,6 +65,17 @@ TEST(LaunchEnvironment, Srun) {
   EXPECT_EQ(launched_ranks_beside(of(v)), 4);
 }
 
+TEST(LaunchEnvironment, SaysHowRanksMeetUnlessToldOtherwise) {
+  EXPECT_EQ(comm_of_launcher(of({})), "local");
+  EXPECT_EQ(comm_of_launcher(of({{"OMPI_COMM_WORLD_SIZE", "8"}})), "mpi");
+  EXPECT_EQ(comm_of_launcher(of({{"PMI_SIZE", "2"}})), "mpi");
+  EXPECT_EQ(comm_of_launcher(of({{"OMPI_COMM_WORLD_SIZE", "1"}})), "local");
+  EXPECT_EQ(comm_of_launcher(of({{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}})), "mpi");
+  EXPECT_EQ(comm_of_launcher(of({{"SLURM_STEP_NUM_TASKS", "4"}})), "local");  // in a batch script
+  EXPECT_EQ(comm_of_launcher(of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}})), "env");
+  EXPECT_EQ(comm_of_launcher(of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "node7"}})), "local");
+}
+
 TEST(LaunchEnvironment, FirstOfSlurmsHosts) {
   EXPECT_EQ(first_host("a"), "a");
   EXPECT_EQ(first_host("a,b[1-2]"), "a");

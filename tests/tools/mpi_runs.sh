@@ -70,11 +70,20 @@ code=$?
 grep -q 'rank 1 with a plan' out || fail "ranks of two plans: no word of it"
 [[ ! -e mixed/steps.jsonl ]] || fail "ranks of two plans leave a file of steps"
 
+# Four ranks, none of which speaks with all others: who is stopped is known from who gives no answer.
+"$sextant" simulate --model stories-260k --cluster 1x4xcpu --stack sextant --seq-len 32 --global-batch 4 \
+  --plan tp2.pp2.mbs2 -o four.json >/dev/null || fail "no plan of four"
+
+# Under mpiexec, ranks are its processes without being told so.
+"$mpiexec" -n 4 "$sextant" run four.json --steps 2 -o by_launcher >out 2>&1
+code=$?
+[[ $code -eq 0 && $(wc -l <by_launcher/steps.jsonl) -eq 2 ]] || fail "4 ranks without --comm: exit $code"
+
 # Starts a job that would run for hours, sends SIGNAL to one rank in the middle, and waits for the end of the job.
 lose_a_rank() {
   local signal=$1 job rank second number
   : >out # or the lines of the last job would do for this one's, until its shell has opened the file
-  "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 100000000 --deadline 2 >out 2>&1 &
+  "$mpiexec" -n 4 "$sextant" run four.json --comm mpi --steps 100000000 --deadline 2 >out 2>&1 &
   job=$!
   for ((second = 0; second < 300; ++second)); do
     grep -qE '^ +3 ' out && break
@@ -104,6 +113,8 @@ lose_a_rank() {
   [[ $signal != STOP || $code -eq 7 ]] || fail "STOP: exit $code, expected 7"
   [[ $signal != STOP || -z $number ]] || grep -q "sextant run: rank $number holds up the run" out ||
     fail "STOP: the report does not begin with rank $number"
+  [[ $signal != STOP || $(grep -o 'rank [0-9, ]*holds* up the run' out | sort -u | wc -l) -eq 1 ]] ||
+    fail "STOP: others than rank $number are blamed"
   printf '%s: exit %s after %s s\n' "$signal" "$code" "$SECONDS"
 }
 lose_a_rank KILL
