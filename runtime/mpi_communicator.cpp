@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -24,6 +23,7 @@
 #include "core/error.hpp"
 #include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/hold_ups.hpp"
 #include "runtime/ordered_sum.hpp"
 
 namespace sextant {
@@ -33,7 +33,7 @@ namespace {
 constexpr std::int64_t kPiece_bytes = std::int64_t{1} << 30;  // MPI counts are int
 constexpr int kDataTag = 1, kAbortTag = 2, kCallTag = 3, kAnswerTag = 4;
 constexpr std::chrono::milliseconds kListen{20};  // between two looks at the control channel
-constexpr std::chrono::seconds kPatience{1};      // for MPI, when all is late anyway
+constexpr std::chrono::seconds kPatience{1};      // for MPI, when all is late
 constexpr int kSpins = 200;                       // polls that only yield, before sleeping
 constexpr std::chrono::microseconds kNap{50};
 
@@ -116,9 +116,9 @@ class MpiProcess {
   int rank_ = 0, size_ = 1;
   std::atomic<bool> aborted_{false};
   std::string reason_;
-  std::deque<std::vector<int>> told_;        // answers given
-  std::map<int, std::vector<int>> answers_;  // by rank: whom it waits for
-  std::jthread listener_;                    // last
+  std::deque<std::vector<int>> told_;  // answers given
+  Waits answers_;
+  std::jthread listener_;  // last
 };
 
 // Messages under way; finish() polls until all are through.
@@ -271,22 +271,10 @@ HoldUps MpiProcess::hold_ups() {
   };
   while (!answered() && Clock::now() < until) std::this_thread::sleep_for(kListen);
   const std::lock_guard lock(mutex);
-  HoldUps found;
+  Waits waits = answers_;
+  waits.emplace(rank_, awaited());
+  HoldUps found = hold_ups_from(rank_, size_, waits);
   found.over = aborted_;
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && !answers_.contains(peer)) found.silent.push_back(peer);
-  if (!found.silent.empty()) return found;
-  // From those waited for here to those that they wait for, and so on.
-  std::vector<int> open = awaited();
-  for (std::set<int> seen{rank_}; !open.empty();) {
-    const int peer = open.back();
-    open.pop_back();
-    if (!seen.insert(peer).second) continue;
-    const std::vector<int>& next = answers_[peer];
-    if (next.empty()) found.busy.push_back(peer);
-    open.insert(open.end(), next.begin(), next.end());
-  }
-  std::ranges::sort(found.busy);
   return found;
 }
 

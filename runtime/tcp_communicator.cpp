@@ -114,7 +114,7 @@ class TcpCommunicator final : public Communicator {
     return std::make_unique<TcpCommunicator>(process_, channel, std::move(members), own);
   }
 
-  std::vector<int> awaited() const override { return process_->awaited(); }
+  HoldUps hold_ups() override { return process_->hold_ups(); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
 constexpr std::uint32_t kMagic = 0x73787431;  // "sxt1": both ends are of this program, and in step
-enum Kind : std::uint32_t { kData, kAbort, kGoodbye };
+enum Kind : std::uint32_t { kData, kAbort, kGoodbye, kCall, kAnswer };
 constexpr std::size_t kChunk = std::size_t{256} << 10;
 constexpr int kTick_ms = 100;  // how often a wait looks whether the job is over
 constexpr std::chrono::milliseconds kRetry{100};
@@ -310,9 +310,12 @@ void TcpProcess::write(int peer, std::uint32_t kind, std::uint64_t channel, cons
                        std::int64_t bytes) {
   Peer& p = *peers_[static_cast<std::size_t>(peer)];
   std::unique_lock lock(p.sending, std::defer_lock);
-  // The word that ends the job does not wait for a message that may be stuck: its receiver then sees the connection end.
-  if (kind == kAbort && !lock.try_lock_for(std::chrono::seconds(2))) return;
-  if (kind != kAbort) lock.lock();
+  // The word that ends the job does not wait for a message that may be stuck: its receiver then sees the connection end. Nor
+  // does the question who is there.
+  if (kind == kData || kind == kGoodbye)
+    lock.lock();
+  else if (!lock.try_lock_for(std::chrono::seconds(kind == kAbort ? 2 : 1)))
+    return;
   const Header header{kMagic, kind, channel, bytes};
   const auto all = [&](const void* from, std::size_t left) {
     const auto* at = static_cast<const char*>(from);
@@ -373,9 +376,27 @@ void TcpProcess::recv(std::uint64_t channel, int peer, void* data, std::int64_t 
 }
 
 std::vector<int> TcpProcess::awaited() const {
-  const std::lock_guard lock(mutex_);
   const std::set<int> ranks(awaited_.begin(), awaited_.end());
   return {ranks.begin(), ranks.end()};
+}
+
+HoldUps TcpProcess::hold_ups() {
+  {
+    const std::lock_guard lock(mutex_);
+    answers_.clear();
+  }
+  for (int peer = 0; peer < size(); ++peer) try {
+      if (peers_[static_cast<std::size_t>(peer)]) write(peer, kCall, 0, nullptr, 0);
+    } catch (const BackendError&) {  // it takes in nothing, and gives no answer
+    }
+  std::unique_lock lock(mutex_);
+  arrived_.wait_for(lock, std::chrono::duration<double>(kRollCall.v),
+                    [&] { return aborted_ || std::ssize(answers_) + 1 == size(); });
+  Waits waits = answers_;
+  waits.emplace(rank_, awaited());
+  HoldUps found = hold_ups_from(rank_, size(), waits);
+  found.over = aborted_;
+  return found;
 }
 
 void TcpProcess::end_with(std::string reason) {
@@ -467,6 +488,22 @@ void TcpProcess::handle(int peer, std::uint32_t kind, std::uint64_t channel, std
     const std::lock_guard lock(mutex_);
     inbox_[{channel, peer}].push_back(std::move(payload));
     arrived_.notify_all();
+  } else if (kind == kAnswer) {
+    std::vector<int> ranks(payload.size() / sizeof(int));
+    std::memcpy(ranks.data(), payload.data(), ranks.size() * sizeof(int));
+    const std::lock_guard lock(mutex_);
+    answers_.insert_or_assign(peer, std::move(ranks));
+    arrived_.notify_all();
+  } else if (kind == kCall) {
+    std::vector<int> ranks;
+    {
+      const std::lock_guard lock(mutex_);
+      ranks = awaited();
+    }
+    try {
+      write(peer, kAnswer, 0, ranks.data(), static_cast<std::int64_t>(ranks.size() * sizeof(int)));
+    } catch (const std::exception&) {  // it is gone, or takes in nothing: it will not ask again
+    }
   }
 }
 

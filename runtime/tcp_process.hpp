@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/backends.hpp"
+#include "runtime/hold_ups.hpp"
 
 namespace sextant {
 
@@ -48,7 +49,7 @@ class TcpProcess {
   void send(std::uint64_t channel, int peer, const void* data, std::int64_t bytes);
   void recv(std::uint64_t channel, int peer, void* data, std::int64_t bytes);
 
-  std::vector<int> awaited() const;  // for whose messages a recv waits now
+  HoldUps hold_ups();  // asks all others
   void abort(std::string_view reason) noexcept;
 
  private:
@@ -64,7 +65,8 @@ class TcpProcess {
   void handle(int peer, std::uint32_t kind, std::uint64_t channel, std::vector<std::byte> payload);
   void write(int peer, std::uint32_t kind, std::uint64_t channel, const void* data, std::int64_t bytes);
   void end_with(std::string reason);
-  void require_running() const;  // under mutex_
+  void require_running() const;      // under mutex_
+  std::vector<int> awaited() const;  // for whose messages a recv waits now; under mutex_
 
   int rank_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none for this process
@@ -72,6 +74,7 @@ class TcpProcess {
   std::condition_variable arrived_;
   std::map<std::pair<std::uint64_t, int>, std::deque<std::vector<std::byte>>> inbox_;
   std::multiset<int> awaited_;
+  Waits answers_;
   std::atomic<bool> aborted_{false}, closing_{false};
   std::string reason_;
   std::thread reader_;
