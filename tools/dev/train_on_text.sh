@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A first training on real text, as ./quickstart.sh shows it and a test checks it: texts to tokens, training, an end by a
 # time limit, another layout, going on, and the weights in Hugging Face form.
-# Usage: train_on_text.sh SEXTANT FOLDER [SECONDS [SEQ_LEN GLOBAL_BATCH]]   (20, 128 and 8; FOLDER is made)
+# Usage: train_on_text.sh SEXTANT FOLDER [SECONDS [SEQ_LEN GLOBAL_BATCH [STEPS]]]   (20, 128, 8 and 1000; FOLDER is made)
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
-[[ $# -ge 2 && ! -e $2 ]] || fail "usage: train_on_text.sh SEXTANT NEW_FOLDER [SECONDS [SEQ_LEN GLOBAL_BATCH]]"
-command=$(readlink -f "$1") seconds=${3:-20} length=${4:-128} batch=${5:-8}
+[[ $# -ge 2 && ! -e $2 ]] || fail "usage: train_on_text.sh SEXTANT NEW_FOLDER [SECONDS [SEQ_LEN GLOBAL_BATCH [STEPS]]]"
+command=$(readlink -f "$1") seconds=${3:-20} length=${4:-128} batch=${5:-8} steps=${6:-1000}
 # Texts that every Debian machine has; elsewhere, the project's own.
 texts=("/usr/share/common-licenses/*-[1-9]*")
 compgen -G "${texts[0]}" >/dev/null || texts=("$PWD/README.md" "$PWD/docs")
@@ -17,7 +17,7 @@ sextant() {
   "$command" "$@"
 }
 model=(--model stories-260k --cluster laptop --stack sextant --seq-len "$length" --global-batch "$batch")
-learning=(--lr 3e-3 --warmup 20 --steps 1000 --print-every 50)
+learning=(--lr 3e-3 --warmup 20 --steps "$steps" --print-every 50)
 
 sextant data "${texts[@]}" --tokenizer bytes --document paragraph --validation 0.05 --out tokens
 sextant simulate "${model[@]}" --plan dp4.z1.mbs2 -o plan.json
