@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <set>
@@ -24,7 +23,7 @@
 #include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/hold_ups.hpp"
-#include "runtime/ordered_sum.hpp"
+#include "runtime/message_communicator.hpp"
 
 namespace sextant {
 
@@ -278,7 +277,7 @@ HoldUps MpiProcess::hold_ups() {
   return found;
 }
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
  public:
   // Owns `comm`.
   MpiCommunicator(std::shared_ptr<MpiProcess> process, MPI_Comm comm)
@@ -294,89 +293,7 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  // A reduce-scatter and an all-gather.
-  void all_reduce(const void* in, void* out, std::int64_t count, Dtype dtype, Reduction reduction,
-                  NativeStream stream) override {
-    check_all_reduce(in, out, count, dtype);
-    auto slices = even_split(count, size_);
-    const auto element = size_bytes(dtype);
-    std::byte* mine = static_cast<std::byte*>(out) + offset_of(slices, rank_) * element;
-    reduce_scatter(in, mine, slices, dtype, reduction, stream);
-    for (auto& n : slices) n *= element;
-    all_gather(mine, out, slices, stream);
-  }
-
-  // All-to-all, then the sum of what came, in the order of the ranks.
-  void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
-                      Reduction reduction, NativeStream) override {
-    check_reduce_scatter(in, out, counts, dtype, rank_, size_);
-    const auto element = size_bytes(dtype);
-    const auto count = counts[static_cast<std::size_t>(rank_)];
-    const auto mine = count * element;
-    received_.resize(static_cast<std::size_t>(mine * size_));
-    const auto* from = static_cast<const std::byte*>(in);
-    std::vector<const void*> parts(static_cast<std::size_t>(size_));
-    parts[static_cast<std::size_t>(rank_)] = from + offset_of(counts, rank_) * element;
-    Exchange exchange(*process_, comm_);
-    for_each_peer([&](int peer) {
-      auto* slot = received_.data() + peer * mine;
-      parts[static_cast<std::size_t>(peer)] = slot;
-      exchange.recv(slot, mine, peer);
-    });
-    for_each_peer([&](int peer) {
-      exchange.send(from + offset_of(counts, peer) * element,
-                    counts[static_cast<std::size_t>(peer)] * element, peer);
-    });
-    exchange.finish();
-    reduce_in_order(parts, out, count, dtype, reduction);
-  }
-
-  void all_gather(const void* in, void* out, std::span<const std::int64_t> bytes, NativeStream) override {
-    check_all_gather(in, out, bytes, rank_, size_);
-    auto* to = static_cast<std::byte*>(out);
-    const auto mine = bytes[static_cast<std::size_t>(rank_)];
-    Exchange exchange(*process_, comm_);
-    for_each_peer([&](int peer) {
-      exchange.recv(to + offset_of(bytes, peer), bytes[static_cast<std::size_t>(peer)], peer);
-    });
-    for_each_peer([&](int peer) { exchange.send(in, mine, peer); });
-    std::byte* own = to + offset_of(bytes, rank_);
-    if (own != in && mine > 0) std::memcpy(own, in, static_cast<std::size_t>(mine));
-    exchange.finish();
-  }
-
-  void broadcast(void* data, std::int64_t bytes, int root, NativeStream) override {
-    SEXTANT_CHECK(root >= 0 && root < size_, "the root is a rank of the group");
-    Exchange exchange(*process_, comm_);
-    if (rank_ == root)
-      for_each_peer([&](int peer) { exchange.send(data, bytes, peer); });
-    else
-      exchange.recv(data, bytes, root);
-    exchange.finish();
-  }
-
-  void send(const void* data, std::int64_t bytes, int peer, NativeStream) override {
-    check_peer(peer, rank_, size_);
-    Exchange exchange(*process_, comm_);
-    exchange.send(data, bytes, peer);
-    exchange.finish();
-  }
-  void recv(void* data, std::int64_t bytes, int peer, NativeStream) override {
-    check_peer(peer, rank_, size_);
-    Exchange exchange(*process_, comm_);
-    exchange.recv(data, bytes, peer);
-    exchange.finish();
-  }
-
-  // Dissemination: in round k everybody tells the rank 2^k further on (Hensgen, Finkel, Manber 1988).
-  void barrier(NativeStream) override {
-    for (int distance = 1; distance < size_; distance *= 2) {
-      Exchange exchange(*process_, comm_);
-      exchange.recv(nullptr, 0, (rank_ + size_ - distance) % size_);
-      exchange.send(nullptr, 0, (rank_ + distance) % size_);
-      exchange.finish();
-    }
-  }
+  Exchange exchange() { return {*process_, comm_}; }
 
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
     check_members(ranks, rank_, size_);
@@ -397,16 +314,9 @@ class MpiCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:
-  // Starting with the next rank, so that not all send to rank 0 first.
-  template <class Visit>
-  void for_each_peer(Visit visit) {
-    for (int step = 1; step < size_; ++step) visit((rank_ + step) % size_);
-  }
-
   std::shared_ptr<MpiProcess> process_;
   MPI_Comm comm_;
   int rank_ = 0, size_ = 1;
-  std::vector<std::byte> received_;
 };
 
 }  // namespace
