@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "core/error.hpp"
@@ -36,6 +37,14 @@ class FileDescriptor {
 
 [[noreturn]] void bad_path(const fs::path& path, std::string expected, std::string hint) {
   throw ConfigError(Problem{path.string(), "", "", std::move(expected), std::move(hint)});
+}
+
+// A pipe that a shell made (/dev/stdin, <(command)) has its writer; to open one that lies in a folder waits for a writer
+// that may never come.
+bool is_named_pipe(const fs::path& path, mode_t mode) {
+  constexpr decltype(statfs::f_type) kPipes = 0x50495045;  // PIPEFS_MAGIC of linux/magic.h
+  struct statfs system {};
+  return S_ISFIFO(mode) && (::statfs(path.c_str(), &system) != 0 || system.f_type != kPipes);
 }
 
 std::string mebibytes(std::uintmax_t bytes) {
@@ -89,6 +98,8 @@ std::string read_text_file(const fs::path& path, std::uintmax_t limit) {
   if (::stat(path.c_str(), &status) != 0)
     bad_path(path, "", errno == ENOENT ? "no such file" : fmt::format("cannot be read: {}", strerror(errno)));
   if (S_ISDIR(status.st_mode)) bad_path(path, "", "is a directory, expected a file");
+  if (is_named_pipe(path, status.st_mode)) bad_path(path, "", "is a named pipe, expected a file");
+  if (S_ISSOCK(status.st_mode) || S_ISBLK(status.st_mode)) bad_path(path, "", "is not a file");
   const auto too_large = [&](std::string size) {
     bad_path(path, "", fmt::format("is {}, expected at most {}; it was not read", size, mebibytes(limit)));
   };

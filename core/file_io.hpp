@@ -10,8 +10,8 @@ namespace sextant {
 
 inline constexpr std::uintmax_t kMaxInputBytes = 64ULL << 20;
 
-// The whole file. Throws ConfigError when it is missing, a directory, unreadable, or larger than `limit` (a
-// regular file is then not read at all; a pipe only up to the limit).
+// The whole file. Throws ConfigError when it is missing, a directory, a named pipe (it might wait for ever), unreadable,
+// or larger than `limit` (a regular file is then not read at all; a pipe that a shell made only up to the limit).
 std::string read_text_file(const std::filesystem::path&, std::uintmax_t limit = kMaxInputBytes);
 
 // Throws what write_file_atomic would throw for a path that cannot be written at all: to be told before long

@@ -55,20 +55,22 @@ void check_total_size(const fs::path& folder, const json& config, const ModelSpe
                               "the configuration does not describe these weights"});
 }
 
-ModelSpec load_file(const fs::path& file, const std::string& name) {
+using Notes = std::vector<std::string>;
+
+ModelSpec load_file(const fs::path& file, const std::string& name, Notes* notes) {
   ModelSpec model;
-  with_file(file.string(), [&] { model = model_from_json(read_json_file(file), name); });
+  with_file(file.string(), [&] { model = model_from_json(read_json_file(file), name, notes); });
   return model;
 }
 
-ModelSpec load_folder(const fs::path& folder) {
+ModelSpec load_folder(const fs::path& folder, Notes* notes) {
   const std::string name = fs::weakly_canonical(folder).filename().string();
   if (const fs::path file = folder / "config.json"; fs::exists(file)) {
-    ModelSpec model = load_file(file, name);
+    ModelSpec model = load_file(file, name, notes);
     check_total_size(folder, read_json_file(file), model);
     return model;
   }
-  if (const fs::path file = folder / "params.json"; fs::exists(file)) return load_file(file, name);
+  if (const fs::path file = folder / "params.json"; fs::exists(file)) return load_file(file, name, notes);
   throw ConfigError(Problem{folder.string(), "", "", "", "holds neither config.json nor params.json"});
 }
 
@@ -78,10 +80,10 @@ bool looks_like_path(std::string_view text) {
 
 }  // namespace
 
-ModelSpec model_from_json(const json& j, const std::string& name) {
+ModelSpec model_from_json(const json& j, const std::string& name, Notes* notes) {
   if (!j.is_object()) throw ConfigError(Problem{"", "", "", "", "is not a JSON object"});
-  if (j.contains("model_type") || j.contains("architectures")) return model_from_hugging_face(j, name);
-  if (j.contains("dim")) return model_from_meta(j, name);
+  if (j.contains("model_type") || j.contains("architectures")) return model_from_hugging_face(j, name, notes);
+  if (j.contains("dim")) return model_from_meta(j, name, notes);
   if (j.contains("hidden") || j.contains("n_layers") || j.contains("ffn_hidden")) {
     auto model = j.get<ModelSpec>();
     if (model.name.empty()) model.name = name;
@@ -92,19 +94,19 @@ ModelSpec model_from_json(const json& j, const std::string& name) {
                             "among its fields"});
 }
 
-ModelSpec load_model(std::string_view name_or_path, const fs::path& presets) {
+ModelSpec load_model(std::string_view name_or_path, const fs::path& presets, Notes* notes) {
   const std::string text(name_or_path);
   if (text.empty()) throw ConfigError(Problem{"", "", "nothing", kForms, ""});
   if (!looks_like_path(text))
     if (const auto preset = find_preset(presets, "models", text))
-      return load_file(*preset, preset->stem().string());
+      return load_file(*preset, preset->stem().string(), notes);
   const fs::path path(text);
   std::error_code none;
-  if (fs::is_directory(path, none)) return load_folder(path);
+  if (fs::is_directory(path, none)) return load_folder(path, notes);
   if (looks_like_path(text) || fs::exists(path, none)) {
     const bool generic = path.filename() == "config.json" || path.filename() == "params.json";
     const fs::path named = generic ? fs::weakly_canonical(path).parent_path().filename() : path.stem();
-    return load_file(path, named.string());
+    return load_file(path, named.string(), notes);
   }
   const std::string near = nearest_preset(presets, {"models"}, text);
   throw ConfigError(Problem{"", "", fmt::format("'{}'", text), kForms,

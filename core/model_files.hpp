@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -14,17 +15,21 @@ namespace sextant {
 
 // `presets` is the folder that holds models/*.json. A word that names a preset means the preset; write ./word
 // for a folder of that name. The weights' total size, where a checkpoint folder states it, must fit the
-// shape.
-ModelSpec load_model(std::string_view name_or_path, const std::filesystem::path& presets);
+// shape. `notes`: what was taken for granted, each "KEY: text".
+ModelSpec load_model(std::string_view name_or_path, const std::filesystem::path& presets,
+                     std::vector<std::string>* notes = nullptr);
 
 // Any of the three file forms, told apart by their keys. `name` is used when the file has none.
-ModelSpec model_from_json(const nlohmann::json&, const std::string& name);
+ModelSpec model_from_json(const nlohmann::json&, const std::string& name,
+                          std::vector<std::string>* notes = nullptr);
 
 // Hugging Face config.json of model_type llama, gpt2 or bloom; v4 and v5 spellings; absent llama fields have
-// the defaults of transformers' LlamaConfig.
-ModelSpec model_from_hugging_face(const nlohmann::json&, const std::string& name);
+// the defaults of transformers' LlamaConfig. Keys that make another architecture of it are refused.
+ModelSpec model_from_hugging_face(const nlohmann::json&, const std::string& name,
+                                  std::vector<std::string>* notes = nullptr);
 
 // Meta's params.json of LLaMA 1, 2, 3, 3.1, 3.2 (text) checkpoints.
-ModelSpec model_from_meta(const nlohmann::json&, const std::string& name);
+ModelSpec model_from_meta(const nlohmann::json&, const std::string& name,
+                          std::vector<std::string>* notes = nullptr);
 
 }  // namespace sextant

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/hugging_face_keys.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
 
@@ -92,6 +93,10 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
   }
 }
 
+void refuse_others(JsonReader& io, const json& config) {
+  for (Problem& p : other_architecture(config)) io.fail(std::move(p));
+}
+
 ModelSpec read_llama(const json& j) {
   JsonReader io(j);
   ModelSpec m;
@@ -118,13 +123,14 @@ ModelSpec read_llama(const json& j) {
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   read_rope(io, j, m);
   require_dense(io);
+  refuse_others(io, j);
   io.others_allowed();
   io.finish();
   return m;
 }
 
 // What gpt2 and bloom share: layer norms, biases everywhere, two MLP matrices, tied unless it says otherwise.
-ModelSpec gpt_style(JsonReader& io, std::initializer_list<std::string_view> hidden,
+ModelSpec gpt_style(JsonReader& io, const json& j, std::initializer_list<std::string_view> hidden,
                     std::initializer_list<std::string_view> layers,
                     std::initializer_list<std::string_view> heads) {
   ModelSpec m;
@@ -142,28 +148,26 @@ ModelSpec gpt_style(JsonReader& io, std::initializer_list<std::string_view> hidd
   io.optional("n_inner", m.ffn_hidden);
   io.optional("layer_norm_epsilon", m.norm_eps);
   io.optional("tie_word_embeddings", m.tied_embeddings);
+  refuse_others(io, j);
   io.others_allowed();
   return m;
 }
 
 ModelSpec read_gpt2(const json& j) {
   JsonReader io(j);
-  ModelSpec m = gpt_style(io, {"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"},
+  ModelSpec m = gpt_style(io, j, {"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"},
                           {"n_head", "num_attention_heads"});
   m.position = PositionKind::learned;
   any_of(io, {"n_positions", "max_position_embeddings"}, m.max_positions);
   require_activation(io, "activation_function", "gelu_new",
-                     {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"});
-  bool cross = false;
-  io.optional("add_cross_attention", cross);
-  if (cross) io.fail({"", "add_cross_attention", "true", "false", "decoders alone are known"});
+                     {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"});
   io.finish();
   return m;
 }
 
 ModelSpec read_bloom(const json& j) {
   JsonReader io(j);
-  ModelSpec m = gpt_style(io, {"hidden_size", "n_embed"}, {"n_layer", "num_hidden_layers"},
+  ModelSpec m = gpt_style(io, j, {"hidden_size", "n_embed"}, {"n_layer", "num_hidden_layers"},
                           {"n_head", "num_attention_heads"});
   m.position = PositionKind::alibi;
   m.embedding_norm = true;
@@ -212,8 +216,10 @@ constexpr std::array kKeys = {
 
 }  // namespace
 
-ModelSpec model_from_hugging_face(const json& j, const std::string& name) {
+ModelSpec model_from_hugging_face(const json& j, const std::string& name, std::vector<std::string>* notes) {
   ModelSpec m = architecture_of(j).read(j);
+  if (notes)
+    for (std::string& note : config_notes(j)) notes->push_back(std::move(note));
   const auto at = j.find("_name_or_path");
   const bool named = at != j.end() && at->is_string() && !at->get_ref<const std::string&>().empty();
   m.name = named && name.empty() ? at->get<std::string>() : name;

@@ -21,7 +21,7 @@ int ffn_width(int dim, double multiplier, int multiple_of) {
 
 }  // namespace
 
-ModelSpec model_from_meta(const nlohmann::json& j, const std::string& name) {
+ModelSpec model_from_meta(const nlohmann::json& j, const std::string& name, std::vector<std::string>* notes) {
   JsonReader io(j);
   ModelSpec m;
   m.name = name;
@@ -46,6 +46,11 @@ ModelSpec model_from_meta(const nlohmann::json& j, const std::string& name) {
     if (io.has("rope_theta"))
       io.fail({"", "vocab_size", "-1", "the size of the tokenizer's vocabulary", "write it into the file"});
     m.vocab_size = 32000;
+    if (notes)
+      notes->emplace_back(
+          "vocab_size: -1 in the file leaves it to the tokenizer; 32000 is taken, that of LLaMA 1 and 2 "
+          "(another one: --set "
+          "model.vocab_size=N)");
   }
   if (m.n_heads > 0 && m.hidden % m.n_heads != 0)
     io.fail({"", "n_heads", fmt::format("{}", m.n_heads), fmt::format("a divisor of dim {}", m.hidden), ""});

@@ -214,7 +214,7 @@ struct SafetensorsFile::Impl {
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_unique<Impl>()) {
   const std::string file = path.string();
   impl_->path = std::move(path);
-  const Descriptor d(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor d(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (d.fd < 0 || ::fstat(d.fd, &info) != 0 || !S_ISREG(info.st_mode))
     throw ConfigError(

@@ -17,7 +17,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, std::size_t expected_b
   const auto refuse = [&](std::string found, std::string expected, std::string hint) {
     throw ConfigError(Problem{path.string(), "", std::move(found), std::move(expected), std::move(hint)});
   };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     refuse(errno == ENOENT ? "no such file" : std::strerror(errno), "a file of tokens that can be read", "");
   struct stat status {};

@@ -1,6 +1,7 @@
 // Files are read whole or refused with a reason, and written whole or not at all.
 #include "core/file_io.hpp"
 
+#include <array>
 #include <csignal>
 #include <fstream>
 
@@ -54,6 +55,22 @@ TEST(ReadTextFile, RefusesLargeFilesUnread) {
   const std::string message = config_error([&] { read_text_file(big); });
   EXPECT_TRUE(has(message, "is 190.7 MiB, expected at most 64.0 MiB; it was not read")) << message;
   EXPECT_TRUE(has(config_error([&] { read_text_file("/dev/zero", 1 << 20); }), "is larger"));
+}
+
+// Nobody writes into it: reading would wait for ever.
+TEST(ReadTextFile, RefusesANamedPipeAndReadsOneOfAShell) {
+  const TempDir dir;
+  const std::string fifo = (dir.path() / "fifo").string();
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  ::alarm(20);
+  EXPECT_TRUE(has(config_error([&] { read_text_file(fifo); }), "is a named pipe, expected a file"));
+  ::alarm(0);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  ::close(ends[1]);
+  EXPECT_EQ(read_text_file("/dev/fd/" + std::to_string(ends[0])), "x");
+  ::close(ends[0]);
 }
 
 TEST(WriteFileAtomic, ReplacesKeepingModeAndLinks) {

@@ -2,6 +2,8 @@
 // JSON.
 #include "core/model_files.hpp"
 
+#include <map>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -172,6 +174,67 @@ TEST(HuggingFace, WhatContradictsOrIsNotDenseIsRefused) {
       << error_of(j);
 }
 
+TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
+  for (const auto& [key, value] :
+       std::map<std::string, json>{{"sliding_window", 4096},
+                                   {"layer_types", {"full_attention", "sliding_attention"}},
+                                   {"kv_lora_rank", 512},
+                                   {"residual_multiplier", 0.22},
+                                   {"vision_config", {{"depth", 32}}},
+                                   {"is_encoder_decoder", true}}) {
+    json j = v4();
+    j[key] = value;
+    EXPECT_TRUE(has(error_of(j), key + ": found ")) << key << ": " << error_of(j);
+  }
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json>>{{"sliding_window", nullptr},
+                                                 {"sliding_window", 131072},
+                                                 {"layer_types", {"full_attention", "full_attention"}},
+                                                 {"residual_multiplier", 1.0},
+                                                 {"is_encoder_decoder", false}}) {
+    json j = v4();
+    j[key] = value;
+    EXPECT_EQ(error_of(j), "accepted") << key;
+  }
+  json off = v4();
+  off["sliding_window"] = 4096, off["use_sliding_window"] = false;
+  EXPECT_EQ(error_of(off), "accepted");
+}
+
+std::vector<std::string> notes_of(const json& j) {
+  std::vector<std::string> notes;
+  model_from_json(j, "m", &notes);
+  return notes;
+}
+
+TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
+  EXPECT_TRUE(notes_of(v4()).empty()) << notes_of(v4()).front();
+  EXPECT_TRUE(notes_of(v5()).empty()) << notes_of(v5()).front();
+  json j = v4();
+  j["num_sinks"] = 4, j["nothing_here"] = nullptr, j["_attn_implementation"] = "sdpa";
+  j["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  const auto notes = notes_of(j);
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_TRUE(has(notes[0], "quantization_config: the checkpoint is quantized")) << notes[0];
+  EXPECT_TRUE(has(notes[1], "without effect: num_sinks") && !has(notes[1], "nothing_here")) << notes[1];
+}
+
+TEST(HuggingFace, Gpt2OfAnotherKindIsRefused) {
+  const json gpt2 =
+      json::parse(R"({"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+    "n_positions": 1024, "vocab_size": 50257, "scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false,
+    "resid_pdrop": 0.1, "summary_type": "cls_index", "reorder_and_upcast_attn": false})");
+  EXPECT_TRUE(notes_of(gpt2).empty());
+  for (const auto& [key, value] : std::map<std::string, json>{{"activation_function", "relu"},
+                                                              {"scale_attn_by_inverse_layer_idx", true},
+                                                              {"scale_attn_weights", false},
+                                                              {"add_cross_attention", true}}) {
+    json j = gpt2;
+    j[key] = value;
+    EXPECT_TRUE(has(error_of(j), key + ": found ")) << key << ": " << error_of(j);
+  }
+}
+
 TEST(HuggingFace, Gpt2IsCountedExactly) {
   const json j = json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
     "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
@@ -211,6 +274,11 @@ TEST(Meta, ParamsGiveThePresets) {
                       "vocab_size": -1})",
                   "a"),
              "llama-7b");
+  EXPECT_TRUE(
+      has(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")).at(0),
+          "vocab_size: -1 in the file leaves it to the tokenizer; 32000 is taken"));
+  EXPECT_TRUE(
+      notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})")).empty());
   same_shape(read(R"({"dim": 6656, "multiple_of": 256, "n_heads": 52, "n_layers": 60, "norm_eps": 1e-06,
                       "vocab_size": -1})",
                   "a"),
