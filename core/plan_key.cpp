@@ -1,3 +1,5 @@
+#include "core/plan_key.hpp"
+
 #include <algorithm>
 #include <limits>
 
@@ -143,6 +145,11 @@ class KeyParser {
     return plan_;
   }
 
+  // Whether the key had a part of this slot: "dp", "recompute", "gr". After parse().
+  bool seen(std::string_view slot) const {
+    return std::find(seen_.begin(), seen_.end(), slot) != seen_.end();
+  }
+
  private:
   void read(std::string_view original) {
     std::string part(original);
@@ -221,9 +228,6 @@ class KeyParser {
                          near.empty() ? "" : fmt::format("did you mean {}?", near)});
   }
 
-  bool seen(std::string_view slot) const {
-    return std::find(seen_.begin(), seen_.end(), slot) != seen_.end();
-  }
   bool once(std::string_view slot, std::string_view original) {
     if (seen(slot)) return wrong(original, fmt::format("{} only once", slot)), false;
     seen_.push_back(slot);
@@ -279,5 +283,52 @@ std::string plan_key(const ParallelPlan& p) {
 }
 
 ParallelPlan parse_plan_key(std::string_view key) { return KeyParser(key).parse(); }
+
+FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus) {
+  KeyParser parser(key);
+  FilledPlan filled{parser.parse(), {}, std::nullopt};
+  ParallelPlan& p = filled.plan;
+  if (const int replica = p.world(); !parser.seen("dp") && replica <= gpus) {
+    if (gpus % replica == 0)
+      p.dp = gpus / replica;
+    else
+      filled.indivisible =
+          Problem{"", fmt::format("plan key {}", key), fmt::format("no dp, and tp * cp * pp = {}", replica),
+                  fmt::format("a divisor of the cluster's {} GPUs", gpus),
+                  fmt::format("state dp, at most {}, to leave GPUs idle", gpus / replica)};
+  }
+  const StackCapabilities& can = stack.can;
+  std::vector<std::string> taken;
+  if (!parser.seen("z") && !can.zero_stages.empty() &&
+      std::ranges::find(can.zero_stages, 0) == can.zero_stages.end()) {
+    p.zero_stage = std::ranges::min(can.zero_stages);
+    taken.push_back(fmt::format("z{}", p.zero_stage));
+  }
+  const auto take = [&](std::string_view slot, bool refused, bool& field, std::string_view part) {
+    if (!refused || !field || parser.seen(slot)) return;
+    field = false;
+    taken.emplace_back(part);
+  };
+  const bool reduces = p.replicas() > 1;
+  take("sp", !can.sequence_parallel, p.sequence_parallel, "nosp");
+  take("gr", reduces && !can.overlap_grad_reduce, p.overlap_grad_reduce, "nogr");
+  take("pg", reduces && p.zero_stage > 0 && !can.overlap_param_gather, p.overlap_param_gather, "nopg");
+  if (p.activation_offload > 0 && can.activation_offload_needs_recompute && can.recompute_full &&
+      !parser.seen("recompute")) {
+    p.recompute.kind = RecomputeKind::full;
+    taken.emplace_back("full");
+  }
+  if (!taken.empty())
+    filled.notes.push_back(
+        fmt::format("plan key: left out, and so as {} does it: {}", stack.name, fmt::join(taken, ", ")));
+  if (auto idle = idle_gpus(p, gpus); idle && !filled.indivisible) filled.notes.push_back(std::move(*idle));
+  return filled;
+}
+
+std::optional<std::string> idle_gpus(const ParallelPlan& plan, int gpus) {
+  if (plan.world() >= gpus) return std::nullopt;
+  return fmt::format("{} of the cluster's {} GPUs are used; {} are idle", plan.world(), gpus,
+                     gpus - plan.world());
+}
 
 }  // namespace sextant

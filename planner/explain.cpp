@@ -194,4 +194,18 @@ WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& bes
   return w;
 }
 
+WhyNot why_not(const Job& job, const FilledPlan& filled, const ParallelPlan& best) {
+  WhyNot w = why_not(job, filled.plan, best);
+  if (!filled.indivisible) return w;
+  const Problem& p = *filled.indivisible;
+  std::string text = fmt::format("{}, expected {} ({})", p.value, p.expected, p.hint);
+  if (w.verdict == Verdict::unlawful)
+    text += "; " + w.rejection->text;
+  else
+    w = WhyNot(), w.verdict = Verdict::unlawful, w.lines.emplace_back();
+  w.rejection = Rejection{RejectReason::not_divisible, text, 0, 0};
+  w.lines.front() = "not possible: " + text;
+  return w;
+}
+
 }  // namespace sextant

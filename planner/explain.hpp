@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/breakdown.hpp"
+#include "core/plan_key.hpp"
 #include "planner/scale.hpp"
 #include "planner/search.hpp"
 
@@ -62,6 +63,8 @@ struct WhyNot {
   std::vector<std::string> lines;
 };
 WhyNot why_not(const Job&, const ParallelPlan& plan, const ParallelPlan& best, double tie_share = kTieShare);
+// Of a plan key: one without dp that does not fill the cluster is no layout.
+WhyNot why_not(const Job&, const FilledPlan&, const ParallelPlan& best);
 
 // Had one field of the choice been another: the best layout of the space in which it is. A field that the limits pin,
 // or without another value, has no entry; `plan` is empty when nothing else fits.

@@ -82,12 +82,15 @@ std::optional<RejectReason> unlawful_reason(const Job& job, const ParallelPlan& 
 }
 
 std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
-  if (const auto problems = validate_checked(plan, job.model, job.training); !problems.empty()) {
-    const Problem& p = problems.front();
-    return Rejection{reason_of(plan, p.key), fmt::format("{} is {}, expected {}", p.key, p.value, p.expected),
-                     0, 0};
-  }
-  return refuses(job.stack, plan, job.model, job.training);
+  const auto problems = validate_checked(plan, job.model, job.training);
+  if (problems.empty()) return refuses(job.stack, plan, job.model, job.training);
+  std::vector<std::string> texts;
+  for (const Problem& p : problems)
+    texts.push_back(fmt::format("{} is {}, expected {}", p.key, p.value, p.expected));
+  if (degrees_fit(plan))
+    if (const auto refusal = refuses(job.stack, plan, job.model, job.training))
+      texts.push_back(refusal->text);
+  return Rejection{reason_of(plan, problems.front().key), fmt::format("{}", fmt::join(texts, "; ")), 0, 0};
 }
 
 std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {

@@ -39,6 +39,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                                         : "nanotron";
   const bool plan_known = !asked.plan.empty();
   Question q = read_question(asked, presets);
+  for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
   ParallelPlan plan = q.plan.value_or(ParallelPlan{});
   if (!plan_known) {
     if (!log.says.contains("tp") && !log.says.contains("dp"))

@@ -10,6 +10,7 @@
 #include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
+#include "core/plan_key.hpp"
 #include "planner/calibration_file.hpp"
 
 namespace sextant {
@@ -86,12 +87,12 @@ struct TextOption {
   OptionRecord record;
   std::string QuestionOptions::*target;
 };
-constexpr TextOption kPlan = {
-    {.flag = "--plan",
-     .metavar = "KEY|FILE",
-     .text = "the layout: a plan key such as tp4.pp8.vp5.dp2.z1.mbs1.sel, or a plan "
-             "file of 'sextant plan -o'"},
-    &QuestionOptions::plan};
+constexpr TextOption kPlan = {{.flag = "--plan",
+                               .metavar = "KEY|FILE",
+                               .text = "the layout: a plan key such as tp4.pp8.vp5.dp2.z1.mbs1.sel (without "
+                                       "dp it fills the cluster), or a plan "
+                                       "file of 'sextant plan -o'"},
+                              &QuestionOptions::plan};
 constexpr TextOption kAlways[] = {
     {{.flag = "--model",
       .metavar = "MODEL",
@@ -202,6 +203,22 @@ void check_output(const std::string& flag, const std::string& path, const std::v
 
 namespace {
 
+// A note "vocab_size: ..." of the model is moot when --set states that field.
+bool is_stated(const std::vector<std::string>& settings, const std::string& note) {
+  const std::string prefix = fmt::format("model.{}=", note.substr(0, note.find(':')));
+  return std::ranges::any_of(settings, [&](const std::string& s) { return s.starts_with(prefix); });
+}
+
+void fill_plan(const std::string& key, Question& q) {
+  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus());
+  q.plan = std::move(filled.plan);
+  q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
+  if (!filled.indivisible) return;
+  auto problems = validate(*q.plan, q.model, q.training);
+  problems.insert(problems.begin(), *filled.indivisible);
+  check(std::move(problems), "--plan");
+}
+
 // 16-bit training is bf16, where the device has it.
 void default_precision(const DeviceSpec& device, TrainingSpec& training) {
   if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
@@ -230,9 +247,10 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   } else {
     require(!options.model.empty(), "--model", "llama-2-13b");
     require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
-    if (!options.plan.empty()) with_file("--plan", [&] { q.plan = parse_plan_key(options.plan); });
+    if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
   }
-  if (!options.model.empty()) with_file("--model", [&] { q.model = load_model(options.model, presets); });
+  if (!options.model.empty())
+    with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
   apply_settings(q.model, options.set, "model");
   if (!options.cluster.empty()) q.cluster = load_cluster(options.cluster, presets);
   std::vector<std::string> cluster_settings;
@@ -262,7 +280,11 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
   }
+  std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
+  if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
   if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
+  if (q.file)
+    if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   return q;
 }
 

@@ -42,6 +42,7 @@ struct Question {
   PlanLimits limits;                 // --fix and --limit together
   std::optional<ParallelPlan> plan;  // of --plan
   std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
+  std::vector<std::string> notes;    // what was taken for granted, and GPUs that the plan leaves idle
 };
 
 // Files that reading the question opens.
@@ -51,8 +52,9 @@ std::vector<std::string> files_read(const QuestionOptions&);
 // which the command reads or writes too. An empty path is no output.
 void check_output(const std::string& flag, const std::string& path, const std::vector<std::string>& others);
 
-// Reads and checks everything. With a plan file, what the options do not state comes from the file. Throws
-// UsageError when something is missing, ConfigError when something is wrong.
+// Reads and checks everything. With a plan file, what the options do not state comes from the file; what a plan key leaves
+// out comes from cluster and stack (core/plan_key.hpp). Throws UsageError when something is missing, ConfigError when
+// something is wrong.
 Question read_question(const QuestionOptions&, const std::filesystem::path& presets);
 
 }  // namespace sextant

@@ -167,7 +167,7 @@ void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
     ++rank;
     table.add({fmt::format("{}", rank)}, r, {slower_text(r, rank == 1)}, rank == 1);
   }
-  a.say(question_text(a.question()));
+  a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
 }
 

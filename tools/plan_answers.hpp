@@ -25,6 +25,10 @@ struct Asking {
   void say(const std::string& text, int indent = 0) const {
     print_wrapped(out(), session.terminal, text, indent);
   }
+  void say_question() const {
+    say(question_text(question()));
+    print_notes(session, question());
+  }
 };
 
 ExitCode answer_fastest(const Asking&);

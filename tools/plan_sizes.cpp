@@ -96,7 +96,7 @@ ExitCode answer_curve(const Asking& a) {
     if (priced) cells.push_back(fmt::format("{:.4f}", best.prediction.usd_per_million_tokens));
     table.add({gpus}, best, cells, &point == chosen);
   }
-  a.say(question_text(q));
+  a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   if (points.size() < sizes.size())
     a.say(fmt::format("Stopped early: {} of {} sizes were looked at.", points.size(), sizes.size()));

@@ -83,7 +83,7 @@ ExitCode answer_steadiest(const Asking& a) {
                slower_text(r.plan, rank == 1)},
               rank == 1);
   }
-  a.say(question_text(a.question()));
+  a.say_question();
   a.say(
       fmt::format("ranked by the {} of {} steps; spread of each rank's compute {:g} %, of the network {:g} %",
                   p90 ? "90th percentile" : "mean", ranked.front().step.samples, 100 * jitter.compute_sigma,
@@ -151,7 +151,7 @@ ExitCode answer_front(const Asking& a) {
   }
   LayoutTable table({}, {{"slower %"}});
   for (const RankedPlan& r : found.plans) table.add({}, r, {slower_text(r, &r == &found.plans.front())});
-  a.say(question_text(a.question()));
+  a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   a.say(
       fmt::format("{} layouts: each is the fastest of those that need at least 10 % less memory than the one "

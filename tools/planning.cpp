@@ -33,6 +33,11 @@ std::string question_text(const Question& q) {
       q.stack.name, precision, q.training.global_batch, q.training.seq_len);
 }
 
+void print_notes(Session& session, const Question& q) {
+  for (const std::string& note : q.notes)
+    print_wrapped(session.terminal.out, session.terminal, "note: " + note);
+}
+
 std::string question_arguments(const QuestionOptions& o) {
   // Quoted where a shell would read more into it.
   const auto word = [](const std::string& text) {
@@ -136,7 +141,8 @@ nlohmann::ordered_json question_json(const Question& q) {
           {"gpus", q.cluster.gpus()},
           {"stack", q.stack.name},
           {"seq_len", q.training.seq_len},
-          {"global_batch", q.training.global_batch}};
+          {"global_batch", q.training.global_batch},
+          {"notes", q.notes}};
 }
 
 nlohmann::ordered_json report_json(const SearchReport& report) {

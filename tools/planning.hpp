@@ -51,6 +51,9 @@ class Planning {
 // "llama-2-13b (13,015,864,320 parameters) on 64 x A100-SXM4-80GB (8 nodes, hdr-8x200), megatron-core; 1024 sequences of 4096 tokens".
 std::string question_text(const Question&);
 
+// "note: ..." a line, of what reading the question took for granted.
+void print_notes(Session&, const Question&);
+
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
 std::string question_arguments(const QuestionOptions&);
 
@@ -69,7 +72,7 @@ nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 // "chance of running out of memory: 3 in 10"; empty where it is below 1 in 20.
 std::string overflow_text(double chance);
 
-// "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch": what was asked.
+// "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch", "notes": what was asked.
 nlohmann::ordered_json question_json(const Question&);
 // "space", "fates", "examples", "exact", "stopped", "best_bound_s", "search_time_s": what became of the layouts.
 nlohmann::ordered_json report_json(const SearchReport&);

@@ -1,6 +1,5 @@
 // `sextant explain`: why this layout, why not another one, and how firm the choice is.
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json_io.hpp"
+#include "core/plan_key.hpp"
 #include "planner/explain.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
@@ -31,6 +31,7 @@ struct ExplainOptions {
 struct Asked {
   ParallelPlan plan;
   WhyNot answer;
+  std::vector<std::string> notes;
 };
 
 struct Explained {
@@ -48,15 +49,10 @@ struct Explained {
   bool stopped = false;  // not every question was asked
 };
 
-// A key that says nothing about dp means as many replicas as the cluster has room for.
-ParallelPlan read_key(const std::string& text, int gpus) {
-  ParallelPlan plan;
-  with_file("--why", [&] { plan = parse_plan_key(text); });
-  std::string lower = "." + text;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  const bool states_dp = lower.find(".dp") != std::string::npos;
-  if (!states_dp && gpus % plan.world() == 0) plan.dp = gpus / plan.world();
-  return plan;
+FilledPlan read_key(const std::string& text, const Question& q) {
+  FilledPlan filled;
+  with_file("--why", [&] { filled = fill_plan_key(text, q.stack, q.cluster.gpus()); });
+  return filled;
 }
 
 Explained explain(const Planning& planning, const ExplainOptions& options, SearchReport report,
@@ -68,10 +64,10 @@ Explained explain(const Planning& planning, const ExplainOptions& options, Searc
   const ParallelPlan& best = e.report.ranked.empty() ? *q.plan : e.report.ranked.front().plan;
   e.chosen = q.plan.value_or(best);
   e.own = why_not(job, e.chosen, best);
+  // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
-    const ParallelPlan plan = read_key(key, q.cluster.gpus());
-    // A choice that cannot run is no measure for another one.
-    e.why.push_back({plan, why_not(job, plan, e.own.rejection ? best : e.chosen)});
+    const FilledPlan filled = read_key(key, q);
+    e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen), filled.notes});
   }
   if (e.own.rejection) return e;
   e.prediction = predict(job, e.chosen);
@@ -148,6 +144,7 @@ void print_why(Session& session, const Asked& asked) {
   print_wrapped(out, session.terminal,
                 paint(session.terminal.color, Style::bold, "why not " + plan_key(asked.plan)));
   for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
+  for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
   if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
     out << '\n', print_comparison(session, *asked.answer.comparison);
   if (!asked.answer.memory.empty()) out << '\n', print_memory(session, asked.answer);
@@ -271,7 +268,10 @@ Json to_json(const Question& q, const Explained& e) {
     if (r.plan == e.chosen || next == e.runners_up.size()) continue;
     runners.push_back({{"key", plan_key(r.plan)}, {"comparison", comparison_json(e.runners_up[next++])}});
   }
-  for (const Asked& asked : e.why) why.push_back(why_json(asked.plan, asked.answer));
+  for (const Asked& asked : e.why) {
+    why.push_back(why_json(asked.plan, asked.answer));
+    why.back()["notes"] = asked.notes;
+  }
   for (const Alternative& a : e.alternatives)
     alternatives.push_back({{"field", a.field},
                             {"other", a.other},
@@ -297,7 +297,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   if (!options.layout.empty()) options.question.plan = options.layout;
   const Planning planning(read_question(options.question, session.presets()), session.presets());
   const Question& q = planning.question();
-  for (const auto& key : options.why) read_key(key, q.cluster.gpus());  // a slip shows before the search
+  for (const auto& key : options.why) read_key(key, q);  // a slip shows before the search
   Searching searching(session.terminal, options.budget_s);
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, world, q.limits);
@@ -320,9 +320,10 @@ ExitCode run(Session& session, ExplainOptions options) {
   } else {
     auto& out = session.terminal.out;
     print_wrapped(out, session.terminal, question_text(q));
+    print_notes(session, q);
     out << '\n';
     if (e.own.rejection)
-      print_why(session, {e.chosen, e.own});
+      print_why(session, {e.chosen, e.own, {}});
     else
       print_choice(session, e);
     for (const Asked& asked : e.why) print_why(session, asked);
@@ -366,7 +367,7 @@ Verb explain_verb() {
         add_list(app,
                  {.flag = "--why",
                   .metavar = "KEY",
-                  .text = "why not this layout? Without dp in the key, it fills the cluster; repeatable"},
+                  .text = "why not this layout? What the key leaves out: as with --plan; repeatable"},
                  options->why);
         add_flag(app,
                  {.flag = "--quick",

@@ -175,6 +175,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
+    answer["notes"] = q.notes;
     answer["without_effect"] = without_effect(plan, q.model, q.stack.rules);
     print_json(session, "simulate", answer);
   } else {
@@ -186,6 +187,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     };
     paragraph(question_text(q));
     paragraph(plan_key(plan));
+    print_notes(session, q);
     paragraph(fmt::format(
         "step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, {:.1f} model "
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",

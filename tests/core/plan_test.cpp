@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/parallel_plan.hpp"
+#include "core/plan_key.hpp"
 #include "tests/support/arbitrary.hpp"
 
 namespace sextant {
@@ -30,6 +31,25 @@ TEST(PlanKey, ReadsAndWritesTheDocumentedExample) {
   EXPECT_TRUE(p.sequence_parallel);                      // on by default with tp > 1
   EXPECT_EQ(p.schedule, PipelineSchedule::interleaved);  // implied by vp > 1
   EXPECT_EQ(plan_key(p), "tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel");
+}
+
+TEST(PlanKey, WithoutDpItFillsTheCluster) {
+  const StackSpec stack;
+  EXPECT_EQ(fill_plan_key("tp2.pp1.z1.mbs1", stack, 64).plan.dp, 32);
+  EXPECT_EQ(fill_plan_key("tp2.cp2.pp4", stack, 64).plan.dp, 4);
+  EXPECT_TRUE(fill_plan_key("tp2.pp1.z1.mbs1", stack, 64).notes.empty());
+  const FilledPlan odd = fill_plan_key("tp3.pp2", stack, 64);
+  ASSERT_TRUE(odd.indivisible);
+  EXPECT_EQ(
+      to_string(*odd.indivisible),
+      "plan key tp3.pp2: found no dp, and tp * cp * pp = 6, expected a divisor of the cluster's 64 GPUs; "
+      "state dp, at most 10, to leave GPUs idle");
+  // A stated dp stays, and says what it leaves idle.
+  const FilledPlan two = fill_plan_key("TP2.DP1", stack, 64);
+  EXPECT_EQ(two.plan.world(), 2);
+  EXPECT_EQ(two.notes, (std::vector<std::string>{"2 of the cluster's 64 GPUs are used; 62 are idle"}));
+  EXPECT_EQ(fill_plan_key("tp128", stack, 64).plan.world(), 128) << "too large, not indivisible";
+  EXPECT_FALSE(fill_plan_key("tp128", stack, 64).indivisible);
 }
 
 TEST(PlanKey, PartsComeInAnyOrderAndCase) {

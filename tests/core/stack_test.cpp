@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/plan_key.hpp"
 #include "core/stack_spec.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -163,6 +164,39 @@ TEST(StackRefusals, OverlapOfNothingIsNotRefused) {
   ParallelPlan p;
   p.pp = 8;  // one replica: no gradient reduction to overlap
   EXPECT_EQ(refusal("aleph-alpha", p), "");
+}
+
+TEST(StackRefusals, AllReasonsAreNamedAtOnce) {
+  ParallelPlan p = plain();
+  p.tp = 2, p.zero_stage = 1, p.sequence_parallel = p.overlap_grad_reduce = true;
+  p.recompute.kind = RecomputeKind::selective;
+  const std::string text = refusal("megatron-lm-2021", p);
+  for (const char* part : {"megatron-lm-2021 has no sequence parallelism (use nosp); ",
+                           "has no ZeRO stage 1 (", "has no selective", "gradient reduction", "use nogr"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  p.tp = 2, p.sequence_parallel = true, p.overlap_tp = true;  // what follows from another one is not told
+  EXPECT_EQ(refusal("llm-foundry", p).find("sequence"), std::string::npos);
+}
+
+// What a key leaves out is what the stack can do, so that a short key is never refused for it.
+TEST(StackRefusals, NoStackRefusesAShortKey) {
+  for (const auto& name : stack_names(preset_dir())) {
+    const StackSpec stack = load_stack(name, preset_dir());
+    const std::string key = stack.can.tensor_parallel ? "tp2.mbs1" : "mbs1";
+    const FilledPlan filled = fill_plan_key(key, stack, 8);
+    EXPECT_EQ(filled.plan.world(), 8) << name;
+    EXPECT_EQ(refusal(name, filled.plan), "") << name;
+    // And the full key that is then printed says the same.
+    EXPECT_EQ(fill_plan_key(plan_key(filled.plan), stack, 8).plan, filled.plan) << name;
+  }
+  const FilledPlan old = fill_plan_key("tp2.mbs1", load_stack("megatron-lm-2021", preset_dir()), 8);
+  EXPECT_EQ(old.notes,
+            (std::vector<std::string>{"plan key: left out, and so as megatron-lm-2021 does it: nosp, nogr"}));
+  EXPECT_TRUE(fill_plan_key("tp2.mbs1", load_stack("megatron-core", preset_dir()), 8).notes.empty());
+  // What the key states is not changed.
+  EXPECT_NE(refusal("megatron-lm-2021",
+                    fill_plan_key("tp2.sp.z1", load_stack("megatron-lm-2021", preset_dir()), 8).plan),
+            "");
 }
 
 }  // namespace

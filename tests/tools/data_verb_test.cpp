@@ -77,7 +77,7 @@ TEST_F(DataVerb, DocumentsAreKeptApart) {
   EXPECT_NE(apart, losses({"--packing", "within"}));
   // Goes on in the same way, under another layout too.
   call({"simulate", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant", "--seq-len", "32",
-        "--global-batch", "8", "--plan", "cp2.mbs4", "-o", "cp.json"});
+        "--global-batch", "8", "--plan", "cp2.dp1.mbs4", "-o", "cp.json"});
   const auto more = call({"run", "cp.json", "-o", "run", "--resume", "--steps", "6", "--json"});
   ASSERT_EQ(more.code, ExitCode::ok) << more.err;
   EXPECT_EQ(json::parse(more.out)["data"]["packing"], "apart");

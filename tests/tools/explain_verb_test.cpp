@@ -82,6 +82,17 @@ TEST(Explain, VerdictsHaveNumbersThatSum) {
             std::string::npos);
 }
 
+TEST(Explain, AKeyThatCannotFillTheClusterIsNoLayout) {
+  const Json j = json_of({"--why", "pp3.z1.mbs1", "--why", "tp2.dp2.z1.mbs1", "--quick"});
+  const Json& odd = j.at("why_not").at(0);
+  EXPECT_EQ(odd.at("verdict"), "unlawful");
+  EXPECT_NE(odd.at("reason").get<std::string>().find(
+                "tp * cp * pp = 3, expected a divisor of the cluster's 16 GPUs"),
+            std::string::npos)
+      << odd;
+  EXPECT_EQ(j.at("why_not").at(1).at("notes").at(0), "4 of the cluster's 16 GPUs are used; 12 are idle");
+}
+
 TEST(Explain, AlternativesAndMachinesAreOther) {
   const Json j = json_of({});
   const auto chosen = parse_plan_key(j.at("chosen").at("key").get<std::string>());

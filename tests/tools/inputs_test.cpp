@@ -84,6 +84,31 @@ TEST(Inputs, APlanFileBringsEverythingAndOptionsOverrideIt) {
   EXPECT_EQ(changed.model, q.model);
 }
 
+TEST(Inputs, AKeyWithoutDpFillsTheClusterAndIdleGpusAreNoted) {
+  const Question filled = ask(base({"--plan", "tp2.pp1.z1.mbs1"}));
+  EXPECT_EQ(filled.plan->world(), filled.cluster.gpus());
+  EXPECT_TRUE(filled.notes.empty());
+  const Question idle = ask(base({"--plan", "tp2.pp1.dp1.z1.mbs1"}));
+  EXPECT_EQ(idle.plan->world(), 2);
+  ASSERT_EQ(idle.notes.size(), 1U);
+  EXPECT_NE(idle.notes[0].find("62 are idle"), std::string::npos) << idle.notes[0];
+  const std::string indivisible = problem_of(base({"--plan", "tp5.pp1"}));
+  EXPECT_NE(indivisible.find("tp * cp * pp = 5, expected a divisor of the cluster's 64 GPUs"),
+            std::string::npos)
+      << indivisible;
+}
+
+TEST(Inputs, NotesOfAModelAreMootWhereSetStatesTheField) {
+  const TempDir folder;
+  const std::string model =
+      folder.write("params.json", R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")
+          .string();
+  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100"}).notes.size(), 1U);
+  const Question stated = ask({"--model", model, "--cluster", "8x8xh100", "--set", "model.vocab_size=50000"});
+  EXPECT_TRUE(stated.notes.empty());
+  EXPECT_EQ(stated.model.vocab_size, 50000);
+}
+
 TEST(Inputs, ProblemsSayWhatToDo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--cluster", "8x8xh100"}, "--model is missing"},

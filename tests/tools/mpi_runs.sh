@@ -36,7 +36,7 @@ grep -q 'other than in the run so far: --steps 6 (was 3)' out || fail "--resume:
   "$sextant" run -o local --resume --steps 6 >out 2>&1 || fail "the same on threads"
 same_steps "resumed dp2"
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
-  --plan tp2.mbs2 -o other.json >/dev/null || fail "no other plan"
+  --plan tp2.dp1.mbs2 -o other.json >/dev/null || fail "no other plan"
 "$mpiexec" -n 2 "$sextant" run other.json --comm mpi -o ran --resume --steps 8 >out 2>&1 || fail "another plan: exit $?"
 "$sextant" run other.json -o local --resume --steps 8 >out 2>&1 || fail "another plan, on threads: exit $?"
 same_steps "resumed under tp2"

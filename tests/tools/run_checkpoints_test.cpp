@@ -15,7 +15,7 @@ class RunCheckpoints : public BadInput {
  protected:
   RunCheckpoints() {
     make("two.json", "dp2.z1.mbs2");
-    make("tp.json", "tp2.sp.mbs2");
+    make("tp.json", "tp2.sp.dp1.mbs2");
   }
   static void make(const std::string& file, const std::string& key,
                    const std::string& model = "stories-260k") {

@@ -152,7 +152,7 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
 
 TEST_F(RunVerbs, RunsOfAnotherPlan) {
   run_it();
-  make("tp.json", "tp2.sp.mbs2", "sextant");
+  make("tp.json", "tp2.sp.dp1.mbs2", "sextant");
   bad_file({"compare", "tp.json", "done"}, {"done/timeline.json", "belongs to another plan"});
   bad_file({"compare", "two.json", "folder"}, {"without timeline.json", "sextant run -o"});
   bad_file({"compare", "two.json", "absent"}, {"absent"});
