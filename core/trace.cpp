@@ -1,6 +1,7 @@
 #include "core/trace.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -15,7 +16,38 @@ namespace {
 using Text = fmt::memory_buffer;
 auto out(Text& b) { return std::back_inserter(b); }
 
-double us(double seconds) { return seconds * 1e6; }
+// Whole nanoseconds, so that a slice which begins when another ends does so in the file as well.
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+// Of a trace's unit, the microsecond, as text.
+std::string us(std::int64_t ns) { return fmt::format("{:.3f}", static_cast<double>(ns) / 1e3); }
+std::string us(double seconds) { return us(nanoseconds(seconds)); }
+std::string duration_us(double start, double end) { return us(nanoseconds(end) - nanoseconds(start)); }
+
+void process_names(Text& b, int pid, std::string_view name) {
+  fmt::format_to(out(b),
+                 R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}},)"
+                 "\n",
+                 pid, name);
+  fmt::format_to(out(b),
+                 R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}},)"
+                 "\n",
+                 pid, pid);
+}
+
+void thread_name(Text& b, int pid, int tid, std::string_view name) {
+  fmt::format_to(out(b),
+                 R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}},)"
+                 "\n",
+                 pid, tid, name);
+}
+
+// What stands between two commas is an event.
+std::string without_last_comma(const Text& b) {
+  std::string events = fmt::to_string(b);
+  if (events.ends_with(",\n")) events.resize(events.size() - 2);
+  return events;
+}
 
 void names(Text& b, const ExecutionGraph& g, const TraceOptions& o) {
   std::vector<char> used(g.lanes.size(), 0);
@@ -23,33 +55,19 @@ void names(Text& b, const ExecutionGraph& g, const TraceOptions& o) {
     for (const LaneId lane : op.lanes)
       if (lane != kNoLane) used[lane] = 1;
   const int stages = static_cast<int>(g.lanes.size()) / kLaneKinds;
-  for (int s = 0; s < stages; ++s) {
-    const int pid = o.first_process + s;
-    fmt::format_to(out(b),
-                   R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{} {}"}}}},)"
-                   "\n",
-                   pid, o.prefix, s);
-    fmt::format_to(out(b),
-                   R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}},)"
-                   "\n",
-                   pid, pid);
-  }
+  for (int s = 0; s < stages; ++s) process_names(b, o.first_process + s, fmt::format("{} {}", o.prefix, s));
   for (std::size_t lane = 0; lane < g.lanes.size(); ++lane)
     if (used[lane])
-      fmt::format_to(out(b),
-                     R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}},)"
-                     "\n",
-                     o.first_process + g.lanes[lane].stage, static_cast<int>(g.lanes[lane].kind),
-                     name(g.lanes[lane].kind));
+      thread_name(b, o.first_process + g.lanes[lane].stage, static_cast<int>(g.lanes[lane].kind),
+                  name(g.lanes[lane].kind));
 }
 
 void span(Text& b, const ExecutionGraph& g, OpId id, LaneId lane, Span at, int first_process) {
   const Op& op = g.ops[id];
-  fmt::format_to(
-      out(b),
-      R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":"{}","cat":"{}","args":{{"op":{})",
-      first_process + lane / kLaneKinds, lane % kLaneKinds, us(at.start), us(at.end - at.start),
-      op_name(g, id), name(op.role), id);
+  fmt::format_to(out(b),
+                 R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":"{}","cat":"{}","args":{{"op":{})",
+                 first_process + lane / kLaneKinds, lane % kLaneKinds, us(at.start),
+                 duration_us(at.start, at.end), op_name(g, id), name(op.role), id);
   fmt::format_to(out(b),
                  R"(,"work":"{}"}}}},)"
                  "\n",
@@ -64,7 +82,7 @@ struct FlowEnd {
 void flow(Text& b, const char* what, std::size_t id, FlowEnd from, FlowEnd to, int first_process) {
   const auto end = [&](const char* phase, FlowEnd e) {
     fmt::format_to(out(b),
-                   R"({{"ph":{},"id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"{}","cat":"{}"}},)"
+                   R"({{"ph":{},"id":{},"pid":{},"tid":{},"ts":{},"name":"{}","cat":"{}"}},)"
                    "\n",
                    phase, id, first_process + e.lane / kLaneKinds, e.lane % kLaneKinds, us(e.at), what, what);
   };
@@ -128,7 +146,7 @@ void memory(Text& b, const ExecutionGraph& g, const Timeline& t, const TraceOpti
     return x.when != y.when ? x.when < y.when : x.bytes < y.bytes;
   });
   const auto counter = [&](std::size_t stage, double when) {
-    fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{:.3f},"name":"memory_GiB","args":{{)",
+    fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{},"name":"memory_GiB","args":{{)",
                    o.first_process + static_cast<int>(stage), us(when));
     for (std::size_t k = 0; k < kBufferKinds; ++k)
       fmt::format_to(out(b), R"({}"{}":{:.4f})", k ? "," : "", name(static_cast<BufferKind>(k)),
@@ -159,9 +177,25 @@ std::string trace_events(const ExecutionGraph& g, const Timeline& t, const Trace
     flow(b, "send", id, {op.lanes[0], t.spans[id].start}, {op.lanes[1], t.spans[id].start}, o.first_process);
   }
   if (o.memory && !g.operands.empty()) memory(b, g, t, o);
-  std::string events = fmt::to_string(b);
-  if (events.ends_with(",\n")) events.resize(events.size() - 2);
-  return events;
+  return without_last_comma(b);
+}
+
+std::string trace_step(const Timeline& t, std::span<const TracePart> behind, int process) {
+  Text b;
+  process_names(b, process, "step");
+  thread_name(b, process, 0, "parts");
+  double end = 0;
+  const auto slice = [&](std::string_view name, double seconds) {
+    if (seconds <= 0) return;
+    fmt::format_to(out(b),
+                   R"({{"ph":"X","pid":{},"tid":0,"ts":{},"dur":{},"name":"{}","cat":"step"}},)"
+                   "\n",
+                   process, us(end), duration_us(end, end + seconds), name);
+    end += seconds;
+  };
+  slice("operations", t.makespan().v);
+  for (const TracePart& part : behind) slice(part.name, part.seconds);
+  return without_last_comma(b);
 }
 
 void write_trace(const std::filesystem::path& path, const std::string& events) {

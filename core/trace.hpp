@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/execution_graph.hpp"
 #include "core/timeline.hpp"
@@ -19,6 +21,16 @@ struct TraceOptions {
 
 // The events alone, comma separated, to be put inside {"traceEvents":[ ... ]}.
 std::string trace_events(const ExecutionGraph&, const Timeline&, const TraceOptions& = {});
+
+// A part of the step that no operation shows.
+struct TracePart {
+  std::string_view name;
+  double seconds = 0;
+};
+
+// A process of its own called "step": one slice for the operations, up to the end of the timeline, and one for every
+// part that is longer than nothing, end to end behind it.
+std::string trace_step(const Timeline&, std::span<const TracePart> behind, int process);
 
 // Writes {"traceEvents":[...]} to `path`, compressed when it ends in .gz. Nothing is left behind on failure.
 void write_trace(const std::filesystem::path&, const std::string& events);

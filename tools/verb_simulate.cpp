@@ -38,6 +38,7 @@ struct Simulated {
   Breakdown split;
   MemoryEstimate memory;
   double beyond_graph_s = 0;                  // stragglers and fixed host time of the step
+  double host_s = 0;                          // the fixed host time alone
   std::optional<CalibratedDoubt> calibrated;  // under --calibration
   std::size_t ops = 0;
 };
@@ -52,7 +53,12 @@ Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::str
   s.memory = estimate_memory(job.model, job.training, plan, job.stack);
   s.beyond_graph_s = s.prediction.step.v - s.split.step.v;
   s.ops = graph.ops.size();
-  if (!trace.empty()) write_trace(trace, trace_events(graph, timeline));
+  s.host_s = job.stack.kernels.step_overhead.v;
+  if (!trace.empty()) {
+    const std::array behind = {TracePart{"stragglers", s.beyond_graph_s - s.host_s},
+                               TracePart{"host", s.host_s}};
+    write_trace(trace, trace_events(graph, timeline) + ",\n" + trace_step(timeline, behind, plan.pp));
+  }
   return s;
 }
 
@@ -211,6 +217,12 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())
       paragraph(text);
     if (!options.output.empty()) out << "written: " << options.output << '\n';
+    if (!options.trace.empty())
+      paragraph(
+          fmt::format("the trace is as long as the step: its operations end at {:.4f} s; {:.4f} s of "
+                      "stragglers and {:.4f} s of host "
+                      "time follow as slices of the process \"step\"",
+                      s.split.step.v, s.beyond_graph_s - s.host_s, s.host_s));
     if (!options.trace.empty())
       out << fmt::format(
           "written: {}\nnext: open it in Perfetto (ui.perfetto.dev; it stays in the browser)\n",

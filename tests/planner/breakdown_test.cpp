@@ -1,5 +1,9 @@
 #include "core/breakdown.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <map>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -75,6 +79,43 @@ TEST(Trace, IsJsonWithOneSpanPerLaneAndMatchedFlows) {
   EXPECT_EQ(flows, 0);
   EXPECT_GT(two_lanes, 0u);
   EXPECT_GT(counters, 10u);
+}
+
+// In nanoseconds, as a reader of the file adds them up.
+TEST(Trace, SlicesOfALaneNeverOverlap) {
+  const auto g = lower_tiny("tp2.pp2.dp2.z1.mbs1");
+  auto timeline = simulate(g, price(g, HashedCost{}));
+  for (Span& span : timeline.spans) span.start *= 0.0123456789, span.end *= 0.0123456789;
+  const auto trace = nlohmann::json::parse("[" + trace_events(g, timeline) + "]");
+  std::map<std::pair<int, int>, std::vector<std::pair<std::int64_t, std::int64_t>>> lanes;
+  for (const auto& event : trace) {
+    if (event.at("ph") != "X") continue;
+    const auto ns = [&](const char* key) { return std::llround(event.at(key).get<double>() * 1e3); };
+    lanes[{event.at("pid"), event.at("tid")}].emplace_back(ns("ts"), ns("ts") + ns("dur"));
+  }
+  for (auto& [lane, slices] : lanes) {
+    std::sort(slices.begin(), slices.end());
+    for (std::size_t i = 1; i < slices.size(); ++i)
+      EXPECT_GE(slices[i].first, slices[i - 1].second) << lane.first << "." << lane.second;
+  }
+}
+
+TEST(Trace, PartsOfTheStepStandEndToEnd) {
+  Timeline timeline;
+  timeline.spans = {{0, 0.25}, {0.5, 1.5}};
+  const std::array behind = {TracePart{"stragglers", 0}, TracePart{"host", 0.04}};
+  const auto trace = nlohmann::json::parse("[" + trace_step(timeline, behind, 7) + "]");
+  std::vector<std::string> names;
+  double end = 0;
+  for (const auto& event : trace) {
+    EXPECT_EQ(event.at("pid"), 7);
+    if (event.at("ph") != "X") continue;
+    names.push_back(event.at("name"));
+    EXPECT_DOUBLE_EQ(event.at("ts"), end);
+    end += event.at("dur").get<double>();
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"operations", "host"}));
+  EXPECT_DOUBLE_EQ(end, 1.54e6);
 }
 
 TEST(Trace, ArrowsShowWhatReductionsAndGathersWaitFor) {

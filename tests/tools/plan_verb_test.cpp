@@ -360,7 +360,16 @@ TEST(Simulate, WritesATraceAndSaysWhatDoesNotFit) {
   const std::string trace = (folder.path() / "t.json").string();
   const auto good = call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--trace", trace}));
   EXPECT_EQ(good.code, ExitCode::ok) << good.err;
-  EXPECT_FALSE(nlohmann::json::parse(read_text_file(trace)).at("traceEvents").empty());
+  double end = 0;
+  const auto written = nlohmann::json::parse(read_text_file(trace));
+  for (const auto& event : written.at("traceEvents"))
+    if (event.at("ph") == "X")
+      end = std::max(end, event.at("ts").get<double>() + event.at("dur").get<double>());
+  const auto same = call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--json"}));
+  const double step = nlohmann::json::parse(same.out).at("prediction").at("step_time_s");
+  EXPECT_NEAR(end * 1e-6, step, 1e-8) << "a trace is as long as the step that is printed";
+  EXPECT_NE(good.out.find("the trace is as long as the step: its operations end at "), std::string::npos)
+      << good.out;
   const auto large = call(small("simulate", {"--plan", "tp1.dp16.z0.mbs16"}));
   EXPECT_EQ(large.code, ExitCode::no_feasible_plan);
   EXPECT_NE(large.out.find("does not fit: needs "), std::string::npos) << large.out;
