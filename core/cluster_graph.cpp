@@ -32,10 +32,16 @@ NodeParts parts_of(const ClusterSpec& spec) {
 
 std::map<int, std::vector<GpuState>> defective_nodes(const ClusterSpec& spec) {
   std::map<int, std::vector<GpuState>> found;
+  const NodeParts parts = parts_of(spec);
   for (const Defect& d : spec.defects) {
+    if (d.node < 0) continue;
+    const auto touches = [&](int g) {
+      return (d.gpu < 0 || d.gpu == g) &&
+             (d.nic < 0 || parts.bundle_of_nic(spec.node, d.nic) == g / parts.gpus_per_bundle);
+    };
     auto& gpus = found.try_emplace(d.node, static_cast<std::size_t>(spec.node.gpus)).first->second;
     for (int g = 0; g < spec.node.gpus; ++g) {
-      if (d.gpu >= 0 && d.gpu != g) continue;
+      if (!touches(g)) continue;
       GpuState& s = gpus[static_cast<std::size_t>(g)];
       s.compute = std::min(s.compute, d.compute_factor);
       s.node_link = std::min(s.node_link, d.node_link_factor);
@@ -47,6 +53,22 @@ std::map<int, std::vector<GpuState>> defective_nodes(const ClusterSpec& spec) {
     return std::ranges::all_of(entry.second, [](const GpuState& s) { return s == GpuState{}; });
   });
   return found;
+}
+
+UplinkFactors::UplinkFactors(const ClusterSpec& spec) {
+  if (std::ranges::all_of(spec.defects, [](const Defect& d) { return d.leaf < 0; })) return;
+  const NodeParts parts = parts_of(spec);
+  if (spec.fabric.rails) rails_ = parts.bundles;
+  const int leaves = (spec.nodes + spec.fabric.leaf_nodes - 1) / spec.fabric.leaf_nodes;
+  factors_.assign(static_cast<std::size_t>(leaves * rails_), 1.0);
+  for (const Defect& d : spec.defects) {
+    if (d.leaf < 0) continue;
+    for (int rail = 0; rail < rails_; ++rail) {
+      if (d.nic >= 0 && parts.bundle_of_nic(spec.node, d.nic) != rail) continue;
+      double& factor = factors_[static_cast<std::size_t>(d.leaf * rails_ + rail)];
+      factor = std::min(factor, d.network_factor);
+    }
+  }
 }
 
 std::size_t ClusterGraph::vertex(const ClusterVertex& v) {
@@ -88,6 +110,7 @@ ClusterGraph::ClusterGraph(const ClusterSpec& spec, const std::vector<int>& node
   const FabricSpec& fabric = spec.fabric;
   const NodeParts parts = parts_of(spec);
   const auto defective = defective_nodes(spec);
+  const UplinkFactors uplinks(spec);
   const std::vector<GpuState> sound(static_cast<std::size_t>(node.gpus));
   const double hop = node.link_latency.v, host_link = spec.device.host_link.v;
   const bool mesh = node.link == NodeLinkKind::nvlink_mesh, shared = node.link == NodeLinkKind::shared_memory;
@@ -128,7 +151,8 @@ ClusterGraph::ClusterGraph(const ClusterSpec& spec, const std::vector<int>& node
       link({nic, n, b}, leaf_switch, rate, fabric.latency.v / 2);
       if (two_levels && first_seen) {
         const double down = parts.bundle.v * (fabric.rails ? 1 : parts.bundles) * fabric.leaf_nodes;
-        link(leaf_switch, {spine, 0, 0}, down / fabric.oversubscription, 0);
+        link(leaf_switch, {spine, 0, 0},
+             down / fabric.oversubscription * uplinks.of(leaf_switch.node, leaf_switch.index), 0);
       }
     }
   }
@@ -240,10 +264,11 @@ BytesPerSecond network_cut(const ClusterSpec& spec, int cut) {
                 parts.bundle.v * bundle_factor(state, b, parts.gpus_per_bundle));
     n < cut ? flow.put_left(self) : flow.put_right(self);
   }
+  const UplinkFactors uplinks(spec);
   const double down = parts.bundle.v * parts.bundles / rails * spec.fabric.leaf_nodes;
   for (int group = 0; leaves > 1 && group < leaves; ++group)
     for (int rail = 0; rail < rails; ++rail)
-      flow.link(leaf(group, rail), spine, down / spec.fabric.oversubscription);
+      flow.link(leaf(group, rail), spine, down / spec.fabric.oversubscription * uplinks.of(group, rail));
   return flow.min_cut();
 }
 

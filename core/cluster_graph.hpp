@@ -22,6 +22,7 @@ struct NodeParts {
   BytesPerSecond bundle;    // reachable network rate of one bundle, per direction: efficiency included
   int domains = 1;          // NVLink domains of the cluster
   bool network = false;     // has NICs at all
+  int bundle_of_nic(const NodeSpec& node, int nic) const { return nic / (node.nics / bundles); }
 };
 NodeParts parts_of(const ClusterSpec&);
 
@@ -33,6 +34,20 @@ struct GpuState {
 };
 // State of every GPU of every node that a defect names; other nodes are sound.
 std::map<int, std::vector<GpuState>> defective_nodes(const ClusterSpec&);
+
+// What is left of the speed of a leaf switch's uplinks.
+class UplinkFactors {
+ public:
+  explicit UplinkFactors(const ClusterSpec&);
+  bool all_sound() const { return factors_.empty(); }
+  double of(int leaf, int bundle) const {
+    return factors_.empty() ? 1 : factors_[static_cast<std::size_t>(leaf * rails_ + bundle % rails_)];
+  }
+
+ private:
+  int rails_ = 1;
+  std::vector<double> factors_;  // by leaf and rail; empty when no defect names one
+};
 
 enum class VertexKind : std::uint8_t { gpu, nvswitch, pcie, host, nic, leaf, spine };
 

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 4> kLinkNames = {"nvswitch", "nvlink_mesh
 constexpr std::array<std::string_view, 5> kGenerations = {"volta", "ampere", "hopper", "blackwell", "cpu"};
 constexpr std::array<std::string_view, 6> kFabricKinds = {"infiniband", "roce",     "efa",
                                                           "omnipath",   "ethernet", "none"};
-constexpr int kMaxNodes = 131072, kMaxGpusPerNode = 1024, kMaxGpus = 1 << 20;
+constexpr int kMaxNodes = 131072, kMaxGpusPerNode = 1024, kMaxNics = 1024, kMaxGpus = 1 << 20;
 
 // Lawful values in the unit of their key. Upper bounds are far above anything built: they catch slips of
 // unit.
@@ -48,7 +48,7 @@ constexpr auto kNodeFields = [](auto& io, auto& n) {
   io.required("link_latency_us", n.link_latency, from_zero(1e6));
   io.optional("nvls", n.nvls);
   io.optional("domain_nodes", n.domain_nodes, between(1, 1024));
-  io.required("nics", n.nics, between(0, 1024));
+  io.required("nics", n.nics, between(0, kMaxNics));
   io.optional("nic_bandwidth_GBps", n.nic_bandwidth, from_zero(1e5));
   io.required("host_memory_GiB", n.host_memory, positive(1e7));
   io.required("host_memory_bandwidth_GBps", n.host_memory_bandwidth, positive(1e6));
@@ -67,8 +67,10 @@ constexpr auto kFabricFields = [](auto& io, auto& f) {
 };
 
 constexpr auto kDefectFields = [](auto& io, auto& d) {
-  io.required("node", d.node, between(0, kMaxNodes - 1));
+  io.optional("node", d.node, between(-1, kMaxNodes - 1));
   io.optional("gpu", d.gpu, between(-1, kMaxGpusPerNode - 1));
+  io.optional("nic", d.nic, between(-1, kMaxNics - 1));
+  io.optional("leaf", d.leaf, between(-1, kMaxNodes - 1));
   io.optional("compute_factor", d.compute_factor, kFactor);
   io.optional("node_link_factor", d.node_link_factor, kFactor);
   io.optional("network_factor", d.network_factor, kFactor);
@@ -179,6 +181,44 @@ void check_choice(const char* key, const std::string& value, const Names& names,
                       near.empty() ? "" : fmt::format("did you mean {}?", near)});
 }
 
+// A defect is of a node or of a leaf, and says nothing that has no meaning there.
+void check_defect(const ClusterSpec& c, const Defect& d, const auto& add) {
+  const NodeSpec& n = c.node;
+  const auto in_range = [&](const char* key, int value, int count, const char* what) {
+    if (value >= count) add(key, value, fmt::format("{} from 0 to {}", what, count - 1));
+  };
+  const auto none = [&](const char* key, const auto& value, const auto& usual, const char* of) {
+    if (value != usual) add(key, value, fmt::format("{} for {}", usual, of));
+  };
+  if ((d.node < 0) == (d.leaf < 0)) {
+    const bool neither = d.node < 0;
+    return add("node", neither ? "nothing" : "a node and a leaf",
+               neither ? "a node, or a leaf" : "one of the two");
+  }
+  const bool one_nic = d.node >= 0 && d.nic >= 0;
+  if (d.node >= 0) {
+    in_range("node", d.node, c.nodes, "a node");
+    in_range("gpu", d.gpu, n.gpus, "-1 for the whole node, or a GPU");
+  } else if (c.fabric.leaf_nodes == 0) {
+    add("leaf", d.leaf, "no leaf without fabric.leaf_nodes",
+        "it is the number of nodes under one leaf switch");
+  } else if (c.fabric.leaf_nodes >= c.nodes) {
+    add("leaf", d.leaf, fmt::format("no leaf: all {} nodes are under one", c.nodes),
+        "its uplinks are not used");
+  } else {
+    in_range("leaf", d.leaf, (c.nodes + c.fabric.leaf_nodes - 1) / c.fabric.leaf_nodes, "a leaf");
+    if (!c.fabric.rails) none("nic", d.nic, -1, "a leaf without rails");
+  }
+  if (d.nic >= 0 && n.nics == 0) return add("nic", d.nic, "-1: the nodes have no NICs");
+  in_range("nic", d.nic, n.nics, "-1 for all, or a NIC");
+  if (!one_nic && d.leaf < 0) return;
+  const char* of = one_nic ? "one NIC" : "a leaf";
+  none("gpu", d.gpu, -1, of);
+  none("compute_factor", d.compute_factor, 1.0, of);
+  none("node_link_factor", d.node_link_factor, 1.0, of);
+  none("missing", d.missing, false, of);
+}
+
 // What no single field shows: how the fields fit together.
 void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
   const auto add = [&](std::string key, std::string value, std::string expected, std::string hint = "") {
@@ -203,15 +243,16 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
     add("node.domain_nodes", std::to_string(n.domain_nodes), "1 unless node.link is nvswitch");
   if (n.nvls && n.link != NodeLinkKind::nvswitch)
     add("node.nvls", "true", "false unless node.link is nvswitch");
-  for (std::size_t i = 0; i < c.defects.size(); ++i) {
-    const Defect& d = c.defects[i];
-    if (d.node >= c.nodes)
-      add(fmt::format("defects[{}].node", i), std::to_string(d.node),
-          fmt::format("a node from 0 to {}", c.nodes - 1));
-    if (d.gpu >= n.gpus)
-      add(fmt::format("defects[{}].gpu", i), std::to_string(d.gpu),
-          fmt::format("a GPU from 0 to {}, or -1 for the whole node", n.gpus - 1));
-  }
+  if (c.fabric.oversubscription > 1 && c.fabric.leaf_nodes == 0)
+    add("fabric.oversubscription", fmt::format("{:g}", c.fabric.oversubscription),
+        "1 without fabric.leaf_nodes",
+        "it acts between leaves: set fabric.leaf_nodes to the number of nodes under one leaf switch");
+  for (std::size_t i = 0; i < c.defects.size(); ++i)
+    check_defect(
+        c, c.defects[i],
+        [&](const char* key, const auto& value, const std::string& expected, const std::string& hint = "") {
+          add(fmt::format("defects[{}].{}", i, key), fmt::format("{}", value), expected, hint);
+        });
 }
 
 }  // namespace
@@ -221,7 +262,7 @@ std::string_view name(NodeLinkKind kind) { return kLinkNames[static_cast<std::si
 int ClusterSpec::gpus() const {
   std::set<std::pair<int, int>> missing;
   for (const Defect& d : defects) {
-    if (!d.missing) continue;
+    if (!d.missing || d.node < 0) continue;
     for (int g = d.gpu < 0 ? 0 : d.gpu; g < (d.gpu < 0 ? node.gpus : d.gpu + 1); ++g)
       missing.emplace(d.node, g);
   }

@@ -54,20 +54,24 @@ struct FabricSpec {
   double efficiency = 0.8;        // reachable share of nominal for large messages
   Seconds latency;                // one hop of a ring between nodes, as collectives see it
   int leaf_nodes = 0;             // nodes under one leaf switch; 0 = one level
-  double oversubscription = 1.0;  // of leaf uplinks: 1 = full bisection, 2 = half, ...
+  double oversubscription = 1.0;  // of leaf uplinks: 1 = full bisection, 2 = half, ...; needs leaf_nodes
   bool rails = true;              // NIC i of every node meets on rail i
   bool in_network = false;        // SHARP
   bool operator==(const FabricSpec&) const = default;
 };
 
-// Something that is not as the rest: a slow GPU, a missing one, a degraded link.
+// Something that is not as the rest: a slow GPU, a missing one, a degraded NIC or link. Of a node, or of the leaf switches
+// over `fabric.leaf_nodes` nodes, of which only the uplinks can be slow.
 struct Defect {
-  int node = 0;
+  int node = -1;                  // -1: of a leaf
   int gpu = -1;                   // -1: the whole node
+  int nic = -1;                   // of the node, or the rail of the leaf; -1: all of them
+  int leaf = -1;                  // leaf l is above the nodes from l * leaf_nodes on; -1: of a node
   double compute_factor = 1.0;    // speed of the device, (0, 1]
   double node_link_factor = 1.0;  // speed of its links inside the node
-  double network_factor = 1.0;    // speed of its NIC, or of all NICs of the node
-  bool missing = false;           // not usable
+  double network_factor =
+      1.0;               // speed of the GPU's NIC, of the NIC, of all of the node's, or of the leaf's uplinks
+  bool missing = false;  // not usable
   bool operator==(const Defect&) const = default;
 };
 

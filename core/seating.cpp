@@ -57,7 +57,8 @@ IslandKind make_kind(const ClusterSpec& spec, const NodeParts& parts, int first_
 
 }  // namespace
 
-Seating::Seating(const ClusterSpec& s) : spec(s), parts(parts_of(s)) {
+Seating::Seating(const ClusterSpec& s)
+    : spec(s), parts(parts_of(s)), uplinks(s), uniform(uplinks.all_sound()) {
   const auto defective = defective_nodes(spec);
   const int gpus = spec.node.gpus, per_island = spec.node.domain_nodes;
   const std::vector<GpuState> sound(static_cast<std::size_t>(gpus));

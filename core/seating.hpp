@@ -32,8 +32,9 @@ struct Seating {
   std::vector<Seat> seats;          // by rank
   std::vector<int> bundle_first;    // first rank of each bundle, and one past the end
   std::vector<double> bundle_rate;  // by bundle
-  int period = 1;                   // ranks after which the cluster repeats itself
-  bool uniform = true;              // every island alike
+  UplinkFactors uplinks;
+  int period = 1;       // ranks after which the cluster repeats itself
+  bool uniform = true;  // every island alike, and every leaf
 
   explicit Seating(const ClusterSpec&);
   const Seat& seat(int rank) const { return seats[static_cast<std::size_t>(rank)]; }
@@ -45,7 +46,10 @@ struct Seating {
     const Seat& s = seat(rank);
     return kinds[static_cast<std::size_t>(s.kind)].state[static_cast<std::size_t>(s.slot)];
   }
-  bool leaves_matter() const { return spec.fabric.leaf_nodes > 0 && spec.fabric.oversubscription > 1; }
+  double uplink_factor(const Seat& s) const { return uplinks.of(s.leaf, s.bundle % parts.bundles); }
+  bool leaves_matter() const {
+    return spec.fabric.leaf_nodes > 0 && (spec.fabric.oversubscription > 1 || !uplinks.all_sound());
+  }
 };
 
 }  // namespace sextant

@@ -29,7 +29,7 @@ struct Topology::Impl : Seating {
   mutable GroupMemo memo;
   Sharing sharing(const RankPattern&) const;
   double inside(std::span<const int> members, const Sharing*) const;
-  double outside(std::span<const int> members, const Sharing*) const;
+  double outside(std::span<const int> members, const Sharing*, bool leaves_leaf) const;
   GroupShape shape(std::span<const int> members, bool leaves_island, bool leaves_leaf, const Sharing*) const;
   double pair_rate(int from, int to, int stage_stride, int stages, int world, bool wrap) const;
 };
@@ -91,8 +91,9 @@ double Topology::Impl::inside(std::span<const int> members, const Sharing* use) 
   return rate;
 }
 
-// What `members`, all in one island, get together of its NICs: each uses the NICs on its own PCIe switch.
-double Topology::Impl::outside(std::span<const int> members, const Sharing* use) const {
+// What `members`, all in one island, get together of its NICs: each uses the NICs on its own PCIe switch. Beyond the leaf
+// no more than its uplinks leave of them.
+double Topology::Impl::outside(std::span<const int> members, const Sharing* use, bool leaves_leaf) const {
   double sum = 0;
   for (std::size_t i = 0; i < members.size();) {
     const auto bundle = static_cast<std::size_t>(seat(members[i]).bundle);
@@ -103,7 +104,7 @@ double Topology::Impl::outside(std::span<const int> members, const Sharing* use)
     double share = bundle_rate[bundle] * (mine / users);
     if (spec.node.link != NodeLinkKind::shared_memory)
       share = std::min(share, mine * spec.device.host_link.v);
-    sum += share;
+    sum += leaves_leaf ? share * uplink_factor(seat(members[i])) : share;
     i = end;
   }
   return sum;
@@ -124,7 +125,7 @@ GroupShape Topology::Impl::shape(std::span<const int> members, bool leaves_islan
     while (end < members.size() && seat(members[end]).island == island) ++end;
     const auto run = members.subspan(i, end - i);
     if (run.size() > 1) node_rate = std::min(node_rate, inside(run, use));
-    if (leaves_island) network_rate = std::min(network_rate, outside(run, use));
+    if (leaves_island) network_rate = std::min(network_rate, outside(run, use, leaves_leaf));
     out.ranks_per_node = std::max(out.ranks_per_node, static_cast<int>(run.size()));
     ++out.nodes;
     i = end;
@@ -239,10 +240,9 @@ double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int w
   };
   double rate = std::min(end(from, 1), end(to, -1));
   if (leaves_matter() && seat(from).leaf != seat(to).leaf) {
-    // The pairs of one rail that leave this leaf share its uplink.
-    const int per_leaf = spec.fabric.leaf_nodes;
-    const auto first = std::ranges::lower_bound(seats, seat(from).leaf, {}, &Seat::leaf);
+    // The pairs of one rail that leave (step 1) or enter (-1) a rank's leaf share its uplink.
     const auto crossing = [&](int rank, int step) {
+      const auto first = std::ranges::lower_bound(seats, seat(rank).leaf, {}, &Seat::leaf);
       int n = 0;
       for (auto r = static_cast<int>(first - seats.begin()); r < world && seat(r).leaf <= seat(rank).leaf;
            ++r) {
@@ -250,11 +250,14 @@ double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int w
             !spec.fabric.rails || (seat(r).bundle - seat(rank).bundle) % parts.bundles == 0;
         if (const int peer = next(r, step); same_rail && peer >= 0 && seat(peer).leaf != seat(r).leaf) ++n;
       }
-      return n;
+      return std::max(n, 1);
     };
-    const double uplink =
-        parts.bundle.v * (spec.fabric.rails ? 1 : parts.bundles) * per_leaf / spec.fabric.oversubscription;
-    rate = std::min(rate, uplink / std::max(crossing(from, 1), 1));
+    const double uplink = parts.bundle.v * (spec.fabric.rails ? 1 : parts.bundles) * spec.fabric.leaf_nodes /
+                          spec.fabric.oversubscription;
+    rate = std::min(rate, uplink * uplink_factor(seat(from)) / crossing(from, 1));
+    // Where nothing is degraded, a leaf is entered by as many as leave the one before it.
+    if (const double entry = uplink_factor(seat(to)); entry < 1)
+      rate = std::min(rate, uplink * entry / crossing(to, -1));
   }
   return rate;
 }
@@ -263,28 +266,39 @@ Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, in
   RankCoord origin;
   origin.pp = stage % stage_period(grid);
   const int first = grid.rank(origin);
+  const bool alike = impl_->uniform;
   const GroupMemo::Key key{GroupMemo::kShards,
                            grid.stride(Axis::cp),
                            grid.extent(Axis::cp),
                            grid.stride(Axis::dp),
                            grid.extent(Axis::dp),
                            shards,
-                           first};
+                           first,
+                           alike ? 0 : grid.stride(Axis::tp),
+                           alike ? 0 : grid.extent(Axis::tp)};
   const GroupMemo::Groups groups = impl_->memo.of(key, [&] {
-    const std::vector<int> replicas = grid.group(origin, {Axis::cp, Axis::dp});
     const auto n = static_cast<std::size_t>(shards);
     int node_gpus = 0;
     while (node_gpus < ranks() && node_of(node_gpus) == node_of(0)) ++node_gpus;
-    std::vector<int> members;
-    const auto strided = [&](std::size_t count, std::size_t stride) {
+    std::vector<int> replicas, members;
+    const auto strided = [&](std::size_t from, std::size_t count, std::size_t stride) {
       members.clear();
-      for (std::size_t i = 0; i < count; ++i) members.push_back(replicas[i * stride]);
+      for (std::size_t i = 0; i < count; ++i) members.push_back(replicas[from + i * stride]);
       // Groups of the kind that lie in the same node as this one and use its NICs at the same time.
       int in_node = 0;
       for (const int rank : members) in_node += node_of(rank) == node_of(members.front()) ? 1 : 0;
       return group_of(members, std::max(1, node_gpus / in_node));
     };
-    return GroupMemo::Groups{strided(n, 1), strided(replicas.size() / n, n)};
+    replicas = grid.group(origin, {Axis::cp, Axis::dp});
+    GroupMemo::Groups found{strided(0, n, 1), strided(0, replicas.size() / n, n)};
+    if (alike) return found;
+    for (; origin.tp < grid.extent(Axis::tp); ++origin.tp) {
+      replicas = grid.group(origin, {Axis::cp, Axis::dp});
+      for (std::size_t from = 0; from < replicas.size(); from += n) worsen(found[0], strided(from, n, 1));
+      for (std::size_t from = 0; from < n; ++from) worsen(found[1], strided(from, replicas.size() / n, n));
+    }
+    for (GroupShape& shape : found) finish(shape, impl_->spec);
+    return found;
   });
   return {groups[0], groups[1]};
 }

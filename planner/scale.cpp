@@ -41,7 +41,11 @@ ClusterSpec resized(const ClusterSpec& cluster, int gpus) {
   ClusterSpec out = cluster;
   const int per_node = std::max(1, cluster.node.gpus);
   out.nodes = std::max(1, (gpus + per_node - 1) / per_node);
-  std::erase_if(out.defects, [&](const Defect& d) { return d.node >= out.nodes; });
+  const int per_leaf = out.fabric.leaf_nodes;
+  std::erase_if(out.defects, [&](const Defect& d) {
+    if (d.leaf < 0) return d.node >= out.nodes;
+    return per_leaf >= out.nodes || d.leaf * per_leaf >= out.nodes;
+  });
   while (out.gpus() < gpus) ++out.nodes;  // missing GPUs are made up for
   return out;
 }

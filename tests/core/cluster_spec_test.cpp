@@ -68,6 +68,8 @@ RC_GTEST_PROP(ClusterSpecProperty, JsonRoundTripIsExact, ()) {
   c.device.peak[Dtype::fp8] = FlopsPerSecond(*rc::gen::inRange(1, 100000) * 1e11);
   c.jitter = {0.01, 0.2};
   c.defects = {{.node = 0, .gpu = 3, .compute_factor = 0.9}};
+  c.defects.push_back({.node = 0, .nic = 2, .network_factor = 0.5});
+  if (c.nodes > 1) c.fabric.leaf_nodes = 1, c.defects.push_back({.leaf = 1, .network_factor = 0.25});
   ClusterSpec back;
   from_json(json::parse(json(c).dump()), back);
   RC_ASSERT(json(back) == json(c));
@@ -119,6 +121,37 @@ TEST(ClusterSpec, EachBadFieldIsNamed) {
   EXPECT_TELLS(with("/defects", json::array({{{"node", 0}, {"gpu", 8}}})), "defects[0].gpu");
   EXPECT_TELLS(with("/device", 3), "device");
   EXPECT_TELLS(complaint(json(7)), "object");
+}
+
+// What would change nothing, or has no meaning, is not taken in silence.
+TEST(ClusterSpec, DefectsAndOversubscriptionThatWouldBeInertAreRefused) {
+  const auto with = [](const json& fabric, const json& defect) {
+    json j = small_json();
+    j["nodes"] = 8;
+    j["fabric"].update(fabric);
+    if (!defect.is_null()) j["defects"] = json::array({defect});
+    return complaint(j);
+  };
+  EXPECT_TELLS(with({{"oversubscription", 4}}, nullptr),
+               "fabric.oversubscription: found 4, expected 1 without fabric.leaf_nodes");
+  EXPECT_EQ(with({{"oversubscription", 4}, {"leaf_nodes", 2}}, nullptr), "");
+  EXPECT_EQ(with({{"leaf_nodes", 2}}, {{"leaf", 3}, {"network_factor", 0.5}}), "");
+  EXPECT_EQ(with({{"leaf_nodes", 2}}, {{"leaf", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
+  EXPECT_EQ(with(json::object(), {{"node", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
+  EXPECT_TELLS(with(json::object(), {{"network_factor", 0.5}}),
+               "defects[0].node: found nothing, expected a node, or a leaf");
+  EXPECT_TELLS(with({{"leaf_nodes", 2}}, {{"leaf", 1}, {"node", 1}}), "expected one of the two");
+  EXPECT_TELLS(with(json::object(), {{"leaf", 1}}),
+               "defects[0].leaf: found 1, expected no leaf without fabric.leaf_nodes");
+  EXPECT_TELLS(with({{"leaf_nodes", 8}}, {{"leaf", 0}}), "all 8 nodes are under one");
+  EXPECT_TELLS(with({{"leaf_nodes", 2}}, {{"leaf", 4}}), "a leaf from 0 to 3");
+  EXPECT_TELLS(with({{"leaf_nodes", 2}}, {{"leaf", 1}, {"missing", true}}),
+               "defects[0].missing: found true, expected false for a leaf");
+  EXPECT_TELLS(with({{"leaf_nodes", 2}, {"rails", false}}, {{"leaf", 1}, {"nic", 1}}),
+               "-1 for a leaf without rails");
+  EXPECT_TELLS(with(json::object(), {{"node", 3}, {"nic", 8}}), "defects[0].nic: found 8");
+  EXPECT_TELLS(with(json::object(), {{"node", 3}, {"nic", 1}, {"compute_factor", 0.5}}),
+               "expected 1 for one NIC");
 }
 
 TEST(ClusterSpec, AllProblemsAreToldTogether) {

@@ -27,6 +27,12 @@ ParallelPlan plan(int tp, int cp, int pp, int dp) {
   return p;
 }
 
+// Under one PCIe switch.
+bool nic_serves(const ClusterSpec& c, int nic, int gpu) {
+  const int bundles = std::gcd(c.node.gpus, c.node.nics);
+  return nic / (c.node.nics / bundles) == gpu / (c.node.gpus / bundles);
+}
+
 // What the header promises, taken literally: every group, every rank, every sharer; no blocks, no graph.
 GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initializer_list<Axis> axes,
                        int stage) {
@@ -40,7 +46,15 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
   const auto factor = [&](int n, int g, double Defect::*which) {
     double f = 1;
     for (const Defect& d : c.defects)
-      if (d.node == n && (d.gpu < 0 || d.gpu == g)) f = std::min(f, d.*which);
+      if (d.node == n && (d.gpu < 0 || d.gpu == g) && (d.nic < 0 || nic_serves(c, d.nic, g)))
+        f = std::min(f, d.*which);
+    return f;
+  };
+  const auto uplink = [&](int node, int g) {
+    double f = 1;
+    for (const Defect& d : c.defects)
+      if (d.leaf >= 0 && d.leaf == node / c.fabric.leaf_nodes && (d.nic < 0 || nic_serves(c, d.nic, g)))
+        f = std::min(f, d.network_factor);
     return f;
   };
   const int bundles = std::gcd(c.node.gpus, c.node.nics), per = c.node.gpus / bundles;
@@ -75,7 +89,10 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
     const auto& g = group_of[std::size_t(r)];
     std::map<int, std::vector<int>> by_island;
     for (const int m : g) by_island[island(m)].push_back(m);
-    bool leaves_leaf = false;
+    const auto leaf = [&](int m) {
+      return c.fabric.leaf_nodes > 0 ? seats[std::size_t(m)].first / c.fabric.leaf_nodes : 0;
+    };
+    const bool leaves_leaf = std::ranges::any_of(g, [&](int m) { return leaf(m) != leaf(g[0]); });
     std::size_t fullest = 0;
     double group_network = 0;
     for (const auto& [i, members] : by_island) {
@@ -84,9 +101,6 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
       for (const int m : members) {
         ++mine[bundle(m)];
         const auto [node, gpu] = seats[std::size_t(m)];
-        if (c.fabric.leaf_nodes > 0 &&
-            node / c.fabric.leaf_nodes != seats[std::size_t(g[0])].first / c.fabric.leaf_nodes)
-          leaves_leaf = true;
         if (members.size() > 1) {
           double links = c.node.link_bandwidth.v * factor(node, gpu, &Defect::node_link_factor);
           if (c.node.link == NodeLinkKind::nvlink_mesh) {
@@ -102,7 +116,9 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
       }
       double sum = 0;
       for (const auto& [b, count] : mine)
-        if (users[b] > 0) sum += std::min(rate(b) * count / users[b], count * c.device.host_link.v);
+        if (users[b] > 0)
+          sum += std::min(rate(b) * count / users[b], count * c.device.host_link.v) *
+                 (leaves_leaf ? uplink(b.first, b.second * per) : 1);
       if (by_island.size() > 1) narrow(group_network, sum);
     }
     if (leaves_leaf) group_network /= c.fabric.oversubscription;
@@ -295,6 +311,53 @@ TEST(Topology, GroupOfSharesNodeNicsEvenly) {
   EXPECT_EQ(t.group_of(halves).ranks_per_node, 4);
 }
 
+TEST(Topology, ADegradedNicSlowsWhatUsesIt) {
+  ClusterSpec c = small_cluster(4);
+  c.defects = {{.node = 1, .nic = 5, .network_factor = 0.5}};
+  ASSERT_TRUE(validate(c).empty()) << to_string(validate(c).front());
+  const Topology t(c);
+  const RankGrid nodewise(plan(8, 1, 1, 4)), inside(plan(8, 1, 4, 1));
+  EXPECT_NEAR(t.group(nodewise, {Axis::dp}).network_bandwidth.v, 12.5e9, 1);  // the group of GPU 5
+  EXPECT_EQ(t.group(nodewise, {Axis::tp}), Topology(small_cluster(4)).group(nodewise, {Axis::tp}));
+  EXPECT_NEAR(t.stage_link(inside, 0).network_bandwidth.v, 12.5e9, 1);
+  EXPECT_NEAR(t.stage_link(inside, 2).network_bandwidth.v, 25e9, 1);  // nodes 2 and 3
+  EXPECT_EQ(ClusterGraph(c).capacity({VertexKind::pcie, 1, 5}, {VertexKind::nic, 1, 5}).v, 12.5e9);
+}
+
+TEST(Topology, ADegradedUplinkSlowsWhatCrossesItsLeaf) {
+  ClusterSpec c = small_cluster(8);
+  c.fabric.leaf_nodes = 2;
+  const ClusterSpec sound = c;
+  c.defects = {{.leaf = 1, .network_factor = 0.5}};
+  ASSERT_TRUE(validate(c).empty()) << to_string(validate(c).front());
+  const Topology t(c), healthy(sound);
+  const RankGrid all(plan(8, 1, 1, 8)), stages(plan(8, 1, 4, 2));
+  EXPECT_NEAR(t.group(all, {Axis::dp}).network_bandwidth.v,
+              0.5 * healthy.group(all, {Axis::dp}).network_bandwidth.v, 1);
+  // A stage fills a leaf: its own groups never leave it, its transfers do.
+  for (int s = 0; s < 4; ++s)
+    EXPECT_EQ(t.group(stages, {Axis::dp}, s), healthy.group(stages, {Axis::dp}, s)) << s;
+  EXPECT_NEAR(t.stage_link(stages, 0).network_bandwidth.v, 12.5e9, 1) << "enters leaf 1";
+  EXPECT_NEAR(t.stage_link(stages, 1).network_bandwidth.v, 12.5e9, 1) << "leaves leaf 1";
+  EXPECT_EQ(t.stage_link(stages, 2), healthy.stage_link(stages, 2));
+  EXPECT_LT(t.bisection().v, healthy.bisection().v);
+  // On one rail, an eighth of the traffic of a group that uses all.
+  c.defects[0].nic = 3;
+  const RankGrid wide(plan(1, 1, 1, 64));
+  EXPECT_NEAR(Topology(c).group(wide, {Axis::dp}).network_bandwidth.v, 200e9 * (7.5 / 8), 8);
+}
+
+// Of a state over 8 ranks of a node, only the 4th node's groups touch the slow NIC: none but the slowest counts.
+TEST(Topology, ShardGroupsSeeADefectWhereverItIs) {
+  ClusterSpec c = small_cluster(4);
+  const RankGrid grid(plan(2, 1, 1, 16));
+  const auto sound = Topology(c).shard_groups(grid, 0, 8);
+  c.defects = {{.node = 3, .nic = 7, .network_factor = 0.5}};
+  const auto slow = Topology(c).shard_groups(grid, 0, 8);
+  EXPECT_LT(slow.shard.network_bandwidth.v, 0.99 * sound.shard.network_bandwidth.v);
+  EXPECT_EQ(slow.shard.nodes, sound.shard.nodes);
+}
+
 TEST(Topology, BisectionIsTheCutOfHalfTheNodes) {
   EXPECT_NEAR(Topology(small_cluster(1)).bisection().v, 4 * (300e9 + 32e9),
               1e4);  // NVSwitch, and PCIe beside it
@@ -366,6 +429,14 @@ rc::Gen<ClusterSpec> any_cluster(bool defects) {
                            .node_link_factor = *rc::gen::element(0.25, 0.5, 1.0),
                            .network_factor = *rc::gen::element(0.25, 0.5, 1.0),
                            .missing = *rc::gen::element(false, false, true)});
+    if (defects && *rc::gen::arbitrary<bool>())
+      c.defects.push_back({.node = *rc::gen::inRange(0, c.nodes),
+                           .nic = *rc::gen::inRange(0, c.node.nics),
+                           .network_factor = *rc::gen::element(0.25, 0.5)});
+    if (defects && c.fabric.leaf_nodes > 0 && c.fabric.leaf_nodes < c.nodes)
+      c.defects.push_back({.nic = *rc::gen::inRange(-1, c.node.nics),
+                           .leaf = *rc::gen::inRange(0, (c.nodes - 1) / c.fabric.leaf_nodes + 1),
+                           .network_factor = *rc::gen::element(0.25, 0.5, 1.0)});
     return c;
   });
 }
@@ -496,7 +567,7 @@ RC_GTEST_PROP(TopologyProperty, StageLinkByBlocksEqualsAllPairs, ()) {
 RC_GTEST_PROP(TopologyProperty, OrderOfDefectsAndOfEqualNodesChangesNothing, ()) {
   ClusterSpec c = *any_cluster(true);
   c.fabric.leaf_nodes = 0, c.node.domain_nodes = 1;
-  std::erase_if(c.defects, [](const Defect& d) { return d.missing; });
+  std::erase_if(c.defects, [](const Defect& d) { return d.missing || d.leaf >= 0; });
   ClusterSpec permuted = c;
   std::ranges::reverse(permuted.defects);
   for (Defect& d : permuted.defects) d.node = c.nodes - 1 - d.node;

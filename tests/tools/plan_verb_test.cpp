@@ -391,5 +391,25 @@ TEST(Plan, AChanceOfRunningOutIsPrinted) {
   EXPECT_FALSE(said({"plan", "--fix", "mbs=1,oo=0,ao=0"}));
 }
 
+// Of the two nodes, each under a leaf of its own.
+TEST(Simulate, ADegradedNicOrUplinkSlowsOnlyWhatCrossesIt) {
+  const auto step = [](const std::string& plan, std::vector<std::string> settings) {
+    std::vector<std::string> arguments =
+        small("simulate", {"--plan", plan, "--json", "--set", "fabric.leaf_nodes=1"});
+    for (const auto& s : settings) arguments.insert(arguments.end(), {"--set", s});
+    const auto outcome = call(arguments);
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return nlohmann::json::parse(outcome.out).at("prediction").at("step_time_s").get<double>();
+  };
+  const std::vector<std::string> uplink = {"defects[0].leaf=1", "defects[0].network_factor=0.05"},
+                                 nic = {"defects[0].node=1", "defects[0].nic=7",
+                                        "defects[0].network_factor=0.05"};
+  for (const auto& slow : {uplink, nic}) {
+    EXPECT_GT(step("tp8.pp2.dp1.mbs1", slow), 1.001 * step("tp8.pp2.dp1.mbs1", {}));
+    EXPECT_DOUBLE_EQ(step("tp8.pp1.dp1.mbs1.full", slow), step("tp8.pp1.dp1.mbs1.full", {}))
+        << "inside the other node";
+  }
+}
+
 }  // namespace
 }  // namespace sextant
