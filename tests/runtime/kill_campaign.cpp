@@ -1,17 +1,14 @@
 // Killed at any instruction: starts small runs, ends them with kill -9 at random places (all ranks at once, or one MPI rank of
 // two), on a disk that is slow, full or fails, resumes them, and holds them to this: the newest checkpoint is whole and
 // readable after every kill, no committed step is ever lost, and every loss equals that of a run that nobody killed, bit by
-// bit. Prints what it did.
-//
-//   kill_campaign [--kills N] [--seed N] [--mpiexec PATH] [--share-mpi PERCENT] [--spoil 1]
-//
-// --spoil is the control: it flips a byte of a checkpoint after a kill, and the campaign must fail.
+// bit. Prints what it did; --help says how it is called.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -38,6 +35,20 @@ constexpr const char* kLayouts[] = {"dp2.z1.mbs2.b4K", "tp2.sp.mbs4", "pp2.mbs2"
 enum class Fault { none, slow_disk, failing_write, file_too_large, full_disk };
 constexpr const char* kFaultNames[] = {"none", "slow disk", "failing write", "file size limit", "full disk"};
 
+constexpr const char* kHelp =
+    R"(usage: kill_campaign [--kills N] [--seed N] [--mpiexec PATH [--share-mpi PERCENT]] [--spoil 1]
+
+Starts small runs, ends them with kill -9 at random places, resumes them, and compares every loss with a run
+that nobody killed. Exit code 0: no committed step was lost, no checkpoint was torn, every loss is the same.
+
+  --kills N            how many (20)
+  --seed N             of what is drawn (1)
+  --mpiexec PATH       some of the runs are jobs of two MPI processes, of which one is killed: at least one
+                       is, or the campaign fails. For Open MPI it sets what root and few cores need
+  --share-mpi PERCENT  of the starts that are such jobs (15)
+  --spoil 1            the control: flips a byte of a checkpoint after a kill, and the campaign must fail
+)";
+
 constexpr const char* kRefused =
     "refused:";  // what is there cannot be gone on from; a full disk may end a run as well
 
@@ -50,6 +61,7 @@ void say(const std::string& line) {
 // --- the run that is killed ------------------------------------------------------------------------------------------
 
 int child(const std::string& key, const fs::path& folder, Fault fault, unsigned seed, bool mpi) {
+  std::signal(SIGXFSZ, SIG_IGN);  // as the command does
   say(fmt::format("pid {}", ::getpid()));
   CheckpointTrial t(key, folder);
   t.run.processes = mpi;
@@ -82,7 +94,6 @@ int child(const std::string& key, const fs::path& folder, Fault fault, unsigned 
   };
   t.save.on_problem = [](const std::string&) { say("failed"); };
   if (fault == Fault::file_too_large) {
-    std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{1024 + below(1U << 19), RLIM_INFINITY};
     (void)::setrlimit(RLIMIT_FSIZE, &limit);
   }
@@ -125,14 +136,14 @@ struct Process {
   }
 };
 
-Process start(const std::vector<std::string>& command) {
+Process start(const std::vector<std::string>& command, const fs::path& errors) {
   int ends[2];
   if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
-    const int null = ::open("/dev/null", O_WRONLY);
-    ::dup2(null, STDERR_FILENO);  // mpirun has much to say about a killed rank
+    const int file = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    ::dup2(file, STDERR_FILENO);  // mpirun has much to say about a killed rank
     ::close(ends[0]), ::close(ends[1]);
     std::vector<char*> argv;
     for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -155,8 +166,9 @@ struct Tally {
 
 class Campaign {
  public:
-  Campaign(std::string self, unsigned seed, std::string mpiexec, unsigned share_mpi, bool spoil)
+  Campaign(std::string self, int kills, unsigned seed, std::string mpiexec, unsigned share_mpi, bool spoil)
       : self_(std::move(self)),
+        kills_(kills),
         mpiexec_(std::move(mpiexec)),
         share_mpi_(share_mpi),
         spoil_(spoil),
@@ -169,8 +181,8 @@ class Campaign {
   }
   Campaign(const Campaign&) = delete;
 
-  bool go(int kills) {
-    for (int run = 0; tally_.kills < kills && good(); ++run) {
+  bool go() {
+    for (int run = 0; tally_.kills < kills_ && good(); ++run) {
       const std::string key = kLayouts[static_cast<std::size_t>(run) % std::size(kLayouts)];
       folder_ = disk_.path() / fmt::format("run{}", run);
       fs::create_directories(folder_);
@@ -182,7 +194,7 @@ class Campaign {
       expected_ = reference.losses();
       newest_ = 0;
       ++tally_.runs;
-      while (tally_.kills < kills && good() && !round(key)) {
+      while (tally_.kills < kills_ && good() && !round(key)) {
       }
       fs::remove_all(folder_);
     }
@@ -198,7 +210,8 @@ class Campaign {
 
   // One start of the run. True when it came to its end.
   bool round(const std::string& key) {
-    const bool mpi = !mpiexec_.empty() && below(100) < share_mpi_;
+    const bool last = tally_.kills + 1 >= kills_ && tally_.of_one_rank == 0;
+    const bool mpi = !mpiexec_.empty() && share_mpi_ > 0 && (below(100) < share_mpi_ || last);
     const auto fault = spoil_ ? Fault::none : static_cast<Fault>(below(mounted_ ? 5 : 4));
     ++tally_.rounds[static_cast<int>(fault)];
     if (fault == Fault::full_disk) fill_disk();
@@ -208,7 +221,8 @@ class Campaign {
          {self_, std::string("--child"), key, folder_.string(), std::to_string(static_cast<int>(fault)),
           std::to_string(random_()), std::string(mpi ? "mpi" : "local")})
       command.push_back(word);
-    Process process = start(command);
+    const fs::path errors = logs_.path() / "stderr";
+    Process process = start(command, errors);
 
     // A kill between two events, so that it meets saves as often as steps; sometimes none.
     int events = static_cast<int>(below(8) == 0 ? 100000 : below(60));
@@ -255,6 +269,9 @@ class Campaign {
       killed = true;
     }
     finish(process, ranks);
+    if (ranks.empty())
+      throw std::runtime_error(
+          fmt::format("no run came up: {}\n{}", fmt::join(command, " "), read_text_file(errors)));
     if (fault == Fault::full_disk) fs::remove(disk_.path() / "filler");
     check();
     if (killed) {
@@ -345,11 +362,13 @@ class Campaign {
         t.kills_on_good_disk, kSaveEvery, t.committed_lost, t.torn, t.wrong_losses, t.stuck);
   }
 
-  std::string self_, mpiexec_;
+  std::string self_;
+  int kills_;
+  std::string mpiexec_;
   unsigned share_mpi_;
   bool spoil_;
   std::mt19937 random_;
-  TempDir disk_;
+  TempDir disk_, logs_;
   bool mounted_ = false, unfinished_ = false;
   fs::path folder_;
   std::vector<double> expected_;
@@ -366,20 +385,33 @@ int main(int argc, char** argv) {
   if (words.size() == 6 && words[0] == "--child")
     return child(words[1], words[2], static_cast<Fault>(std::stoi(words[3])),
                  static_cast<unsigned>(std::stoul(words[4])), words[5] == "mpi");
-  int kills = 20;
-  unsigned seed = 1, share = 15;
-  bool spoil = false;
-  std::string mpiexec;
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
-    if (words[i] == "--kills") kills = std::stoi(words[i + 1]);
-    if (words[i] == "--seed") seed = static_cast<unsigned>(std::stoul(words[i + 1]));
-    if (words[i] == "--mpiexec") mpiexec = words[i + 1];
-    if (words[i] == "--spoil") spoil = words[i + 1] == "1";
-    if (words[i] == "--share-mpi") share = static_cast<unsigned>(std::stoul(words[i + 1]));
+  if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) {
+    std::cout << kHelp;
+    return 0;
   }
+  // Root, containers and few cores need telling; other MPIs ignore these variables.
+  for (const auto& [variable, value] : {std::pair{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                        {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                        {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                                        {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"}})
+    ::setenv(variable, value, 0);
+  std::map<std::string, std::string> given = {
+      {"--kills", "20"}, {"--seed", "1"}, {"--mpiexec", ""}, {"--share-mpi", ""}, {"--spoil", "0"}};
   try {
-    return Campaign(std::filesystem::canonical("/proc/self/exe").string(), seed, mpiexec, share, spoil)
-                   .go(kills)
+    for (std::size_t i = 0; i < words.size(); i += 2) {
+      if (!given.contains(words[i]) || i + 1 == words.size())
+        throw std::runtime_error(words[i] + ": no such option, or no value; see --help");
+      given[words[i]] = words[i + 1];
+    }
+    const auto number = [&](const char* flag) { return static_cast<unsigned>(std::stoul(given[flag])); };
+    if (given["--mpiexec"].empty() && !given["--share-mpi"].empty())
+      throw std::runtime_error("--share-mpi needs --mpiexec");
+    if (given["--share-mpi"].empty()) given["--share-mpi"] = "15";
+    return Campaign(std::filesystem::canonical("/proc/self/exe").string(),
+                    static_cast<int>(number("--kills")), number("--seed"), given["--mpiexec"],
+                    number("--share-mpi"), given["--spoil"] == "1")
+                   .go()
                ? 0
                : 1;
   } catch (const std::exception& e) {
