@@ -144,10 +144,11 @@ std::optional<RunFolder::OwnPlan> RunFolder::own_plan() const {
       fmt::format("{}: its plan is that of {}", why, (checkpoint_->path() / kManifestName).string())};
 }
 
-// Nothing of an older run is touched before the new one has its state.
+// Nothing of an older run is touched before the new one has its state, or when it has nothing to do.
 void RunFolder::begin() {
-  clear_leftovers(folder_);
   const std::int64_t step = checkpoint_ ? checkpoint_->manifest().clock.step : 0;
+  if (step >= steps_) return;
+  clear_leftovers(folder_);
   if (checkpoint_) set_aside_after(folder_, step);
   const fs::path steps = folder_ / kSteps;
   write_file_atomic(steps, lines_before(steps, step));

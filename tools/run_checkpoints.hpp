@@ -39,9 +39,10 @@ class RunFolder {
   void make();
   // What the run goes on from; null when it starts.
   const Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
-  // Once it is known what the run was: these flags in place of those that were given, and the text of options.json.
-  void adopt(const CheckpointFlags& flags, std::string options) {
-    flags_ = flags, options_ = std::move(options);
+  // Once it is known what the run was: these flags in place of those that were given, the text of options.json, and the steps
+  // that it is to have.
+  void adopt(const CheckpointFlags& flags, std::string options, std::int64_t steps) {
+    flags_ = flags, options_ = std::move(options), steps_ = steps;
   }
   // The plan that the run had last: of plan.json or, when that is of no use, of the checkpoint.
   struct OwnPlan {
@@ -75,6 +76,7 @@ class RunFolder {
   std::filesystem::path folder_;
   CheckpointFlags flags_;
   std::string options_;
+  std::int64_t steps_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint_;
   std::optional<RunLock> lock_;

@@ -110,6 +110,10 @@ std::string heading(const Runnable& runnable, const std::string& profile) {
 }
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
+  const InterruptGuard interrupt(o.output.empty() || o.checkpoints.no_save
+                                     ? "sextant run: ending; Ctrl-C again ends at once\n"
+                                     : "sextant run: saving; Ctrl-C again ends without it\n");
+  std::signal(SIGPIPE, SIG_IGN);  // training goes on when nobody reads its lines any more
   RunFolder folder(o.output, o.checkpoints);
   const bool resume = o.checkpoints.resume;
   const Checkpoint* const from = folder.checkpoint();
@@ -139,7 +143,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     adopted.init_dtype = initial.type ? std::string(name(*initial.type)) : "";
   }
   if (from) from->require_model(runnable.file().model, o.running.plan);
-  folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype));
+  folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype), o.steps);
   // The peak of the CPU is that of one core; ranks of one process share one GPU.
   const int world = runnable.file().plan.world();
   const int peaks = !runnable.on_gpu() ? training.threads * world : training.processes ? world : 1;
@@ -174,7 +178,6 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
     log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
   };
-  const InterruptGuard interrupt;
   training.stop = &interrupt.stopped();
 
   auto& out = session.terminal.out;
@@ -262,7 +265,9 @@ Verb run_verb() {
           "tokens, every rank a thread of this "
           "process or an MPI process. Prints a line per step and, at the end, predicted against measured "
           "time. "
-          "The plan must be made for the runtime: --stack sextant.",
+          "The plan must be made for the runtime: --stack sextant. SIGTERM, SIGUSR1, a terminal that goes "
+          "away "
+          "and Ctrl-C end it with a checkpoint, however often they come; a second Ctrl-C ends it at once.",
       .examples = {{"a small plan",
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},

@@ -51,6 +51,36 @@ for limit in 300000 900000; do  # KiB
 done
 expect 0 '.' sh_ "ulimit -v 4000000; '$sextant' run $work/plan.json --steps 1"
 
+# Files that may not grow: told, not killed; nothing half written stays, and training goes on after a save that failed.
+printf 'a paragraph of text\n\n%.0s' {1..60000} >"$work/text.txt"
+"$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 --plan dp2.z1.mbs2 \
+  -o "$work/small.json" >/dev/null && "$sextant" run "$work/small.json" --steps 2 -o "$work/saved" >/dev/null
+limited() { sh_ "ulimit -f 16; cd $work; '$sextant' $*"; }  # 16 KiB
+expect 7 'checkpoint of step 4.*File too large' limited run small.json --steps 4 --save-every 1 -o refused
+[[ $(wc -l <"$work/refused/steps.jsonl") -eq 4 && -z $(ls "$work/refused/checkpoints") ]] ||
+  { echo "FAILED: a run whose saves fail"; failures=$((failures + 1)); }
+expect 7 'File too large' limited weights export saved --out exported
+expect 7 'File too large' limited data text.txt --tokenizer bytes --document paragraph --out tokens
+expect 7 'File too large' limited simulate --plan small.json --trace trace.json
+[[ -z $(cd "$work" && ls -d exported* trace* tokens* 2>/dev/null) ]] ||
+  { printf 'FAILED: left behind: %s\n' "$(ls "$work")"; failures=$((failures + 1)); }
+
+# Asked to end more than once, as schedulers do, a run saves; a second Ctrl-C ends it without.
+ended() {  # ended FOLDER SIGNAL...: its exit code
+  local folder=$work/$1 run
+  shift
+  "$sextant" run "$work/plan.json" --steps 100000 -o "$folder" >"$folder.out" 2>&1 &
+  run=$!
+  until [[ -s $folder/steps.jsonl ]]; do sleep 0.05; done
+  for signal in "$@"; do kill -"$signal" $run && sleep 0.05; done
+  wait $run
+}
+ended asked TERM TERM USR1 HUP TERM
+[[ $? -eq 0 && -n $(ls "$work/asked/checkpoints") ]] || { echo "FAILED: SIGTERM twice"; failures=$((failures + 1)); }
+ended twice INT INT
+[[ $? -eq 130 && -z $(compgen -G "$work/twice/checkpoints/step-*") ]] && grep -q 'Ctrl-C again' "$work/twice.out" ||
+  { echo "FAILED: Ctrl-C twice"; failures=$((failures + 1)); }
+
 # Negative control of this script's own check.
 before=$failures
 expect 0 'no such text' "$sextant" --version >/dev/null

@@ -70,6 +70,10 @@ TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   EXPECT_EQ(nothing.code, ExitCode::ok) << nothing.err;
   EXPECT_NE(nothing.out.find("nothing to do"), std::string::npos) << nothing.out;
   EXPECT_EQ(losses("halves"), losses("whole")) << "and nothing was done";
+  const std::string options = text_of("halves/options.json"), plan = text_of("halves/plan.json");
+  good({"tp.json", "-o", "halves", "--resume", "--lr", "1"});
+  EXPECT_EQ(text_of("halves/options.json"), options) << "nor is it another run from now on";
+  EXPECT_EQ(text_of("halves/plan.json"), plan);
 }
 
 TEST_F(RunCheckpoints, GoesOnUnderAnotherPlanAndKeepsItsOptions) {
@@ -197,6 +201,14 @@ TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
   EXPECT_EQ(end_by("by-file", {"--stop-file", "stop"}, [] { std::ofstream("stop") << ""; }), ExitCode::ok);
   EXPECT_EQ(end_by("by-term", {}, [] { std::raise(SIGTERM); }), ExitCode::ok);
   EXPECT_EQ(end_by("by-usr1", {}, [] { std::raise(SIGUSR1); }), ExitCode::ok);
+  EXPECT_EQ(end_by("by-hup", {}, [] { std::raise(SIGHUP); }), ExitCode::ok);
+  EXPECT_EQ(end_by("by-many", {},
+                   [] {
+                     for (const int number : {SIGTERM, SIGTERM, SIGUSR1, SIGUSR1, SIGHUP, SIGINT})
+                       std::raise(number);
+                   }),
+            ExitCode::ok)
+      << "as the first asked";
   EXPECT_EQ(end_by("by-int", {}, [] { std::raise(SIGINT); }), ExitCode::interrupted) << "saved all the same";
 }
 
