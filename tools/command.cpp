@@ -54,22 +54,30 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
   return text;
 }
 
-void print_error(Terminal& terminal, const std::string& where, const std::string& message) {
-  terminal.err << paint(terminal.err_color, Style::red, where + ":") << ' ' << message << '\n';
+std::string error_text(const Terminal& terminal, const std::string& where, const std::string& message) {
+  return fmt::format("{} {}\n", paint(terminal.err_color, Style::red, where + ":"), message);
+}
+
+// As a whole: ranks of a job that say the same do not say it into each other's lines.
+void print_error(Terminal& terminal, const std::string& where, const std::string& message,
+                 const std::string& more = "") {
+  terminal.err << error_text(terminal, where, message) + more;
 }
 
 void print_problems(Terminal& terminal, const std::string& where, const ConfigError& error) {
   constexpr std::size_t kShown = 20;
   const auto& problems = error.problems();
+  std::string all;
   for (std::size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
     Problem problem = problems[i];
     const std::string hint = std::exchange(problem.hint, "");
     std::string text = to_string(problem);
     if (text.ends_with(": ")) text.resize(text.size() - 2);
-    print_error(terminal, where, text.empty() ? hint : text);
-    if (!hint.empty() && !text.empty()) terminal.err << "  " << hint << '\n';
+    all += error_text(terminal, where, text.empty() ? hint : text);
+    if (!hint.empty() && !text.empty()) all += fmt::format("  {}\n", hint);
   }
-  if (problems.size() > kShown) terminal.err << "  ... and " << problems.size() - kShown << " more\n";
+  if (problems.size() > kShown) all += fmt::format("  ... and {} more\n", problems.size() - kShown);
+  terminal.err << all;
 }
 
 bool is_about_flags(const ConfigError& error) {
@@ -130,8 +138,7 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
       session.terminal.color = session.terminal.err_color = line.common.color == "always";
     return flushed(session.terminal, line.runs[index](session));
   } catch (const UsageError& error) {
-    print_error(terminal, where, error.what());
-    terminal.err << try_help;
+    print_error(terminal, where, error.what(), try_help);
     return ExitCode::usage;
   } catch (const ConfigError& error) {
     print_problems(terminal, where, error);
@@ -151,9 +158,9 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
                       error.what()));
       return ExitCode::run_failed;
     }
-    print_error(terminal, where, fmt::format("internal error: {}", error.what()));
-    terminal.err << "  this is a mistake in sextant; please report it with the command line and "
-                 << version_text() << '\n';
+    print_error(terminal, where, fmt::format("internal error: {}", error.what()),
+                fmt::format("  this is a mistake in sextant; please report it with the command line and {}\n",
+                            version_text()));
     return ExitCode::internal_error;
   }
 }

@@ -92,7 +92,7 @@ class StepLog {
 
 // A rank that never comes back cannot be joined: after the report, the process ends all the same.
 void end_soon(const std::string& report) {
-  std::cerr << "sextant run: " << report << std::endl;
+  std::cerr << fmt::format("sextant run: {}\n", report) << std::flush;
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(static_cast<int>(ExitCode::run_failed));

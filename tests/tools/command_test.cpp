@@ -1,4 +1,5 @@
 // The command in this process: exit codes and messages.
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -33,6 +34,26 @@ TEST(Command, VersionAndHelp) {
   for (const auto& verb : verbs())
     EXPECT_NE(help.out.find("\n  " + verb.name + " "), std::string::npos) << verb.name;
   EXPECT_EQ(call({"help", "doctor"}).out, call({"doctor", "--help"}).out);
+}
+
+// As std::cerr does, this counts what is written with one call: ranks of a job share one stderr.
+struct Writes : std::stringbuf {
+  int n = 0;
+  int sync() override { return ++n, 0; }
+};
+
+TEST(Command, AnErrorIsWrittenAsAWhole) {
+  const TempDir dir;
+  const std::string bad = dir.write("bad.json", R"({"schema": 1, "plan": 2, "modle": 3})").string();
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"run", bad}, {"run"}}) {
+    Writes written;
+    std::ostream err(&written);
+    err << std::unitbuf;
+    std::ostringstream out;
+    EXPECT_NE(run_command(words, {.out = out, .err = err}), ExitCode::ok);
+    EXPECT_GT(std::ranges::count(written.str(), '\n'), 1) << written.str();
+    EXPECT_EQ(written.n, 1) << written.str();
+  }
 }
 
 TEST(Command, NoArgumentsIsAUsageErrorOnStderr) {
