@@ -146,6 +146,10 @@ json parse_json(std::string_view text, const std::string& file) {
     throw ConfigError(Problem{file, "", "text in UTF-16", "JSON in UTF-8", "save it again as UTF-8"});
   if (text.find_first_not_of(" \t\r\n") == text.npos)
     throw ConfigError(Problem{file, "", "", "", "is empty, expected JSON"});
+  // Which the parser would take for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)
+    throw ConfigError(Problem{file, "", fmt::format("a NUL byte at {}", nul), "JSON in UTF-8",
+                              "the file is damaged, or in UTF-16"});
   Watch watch(file);
   json::sax_parse(text.begin(), text.end(), &watch, json::input_format_t::json, /*strict=*/true,
                   /*ignore_comments=*/true);

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/digest.hpp"
+#include "core/file_io.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/data/prepare.hpp"
 #include "tools/interrupt.hpp"
@@ -76,6 +78,12 @@ ExitCode check(Session& session, const DataVerbOptions& o) {
     for (const DataSplit s : {DataSplit::train, DataSplit::validation})
       data.row(s).verify([&](std::int64_t n) { progress.update(static_cast<double>(done += n) / 1e6); });
   }
+  const DataTokenizer& t = data.index().tokenizer;
+  if (const auto file = data.folder() / t.file; !t.file.empty())
+    if (const std::string found = digest(read_text_file(file)); found != t.digest)
+      throw ConfigError(Problem{file.string(), "", fmt::format("digest {}", found),
+                                fmt::format("{}, as the index says", t.digest),
+                                "the file was changed, or is damaged"});
   if (session.common.json) {
     Json answer = index_json(data.index());
     answer["whole"] = true;

@@ -1,5 +1,6 @@
 #include "runtime/data/data_index.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -13,6 +14,7 @@ namespace sextant {
 namespace {
 
 constexpr double kMostTokens = 1e15;
+constexpr const char* kDigestKey = "index_digest";  // of all other fields
 
 constexpr auto kShardFields = [](auto& io, auto& s) {
   io.required("name", s.name);
@@ -26,6 +28,7 @@ constexpr auto kTokenizerFields = [](auto& io, auto& t) {
   io.required("source", t.source);
   io.required("digest", t.digest);
   io.required("vocab_size", t.vocab_size, between(1, 1 << 30));
+  io.optional("file", t.file);
   io.optional("bos", t.bos, at_least(0));
   io.optional("eos", t.eos, at_least(0));
 };
@@ -38,7 +41,13 @@ constexpr auto kIndexFields = [](auto& io, auto& d) {
   io.required("train", d.train);
   io.required("validation", d.validation);
   io.ignored("made_from");
+  io.ignored(kDigestKey);
 };
+
+std::string content_digest(nlohmann::json index) {
+  index.erase(kDigestKey);
+  return digest(index.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 bool plain_name(const std::string& name) {
   return !name.empty() && name.size() < 100 &&
@@ -68,13 +77,17 @@ std::string DataIndex::digest() const {
 
 std::vector<Problem> validate(const DataIndex& index) {
   std::vector<Problem> problems;
-  if (index.schema != DataIndex::kSchema)
+  if (index.schema != DataIndex::kSchema && index.schema != DataIndex::kSchemaWithoutDigest)
     problems.push_back({"", "schema", index.schema, DataIndex::kSchema, "is this the index of a data set?"});
   if (index.token_bytes != token_bytes_of(index.tokenizer.vocab_size))
     problems.push_back({"", "token_bytes", std::to_string(index.token_bytes),
                         fmt::format("{}, for a vocabulary of {}", token_bytes_of(index.tokenizer.vocab_size),
                                     index.tokenizer.vocab_size),
                         ""});
+  if (const std::string& file = index.tokenizer.file;
+      !file.empty() && std::ranges::find(kTokenizerFiles, file) == kTokenizerFiles.end())
+    problems.push_back(
+        {"", "tokenizer.file", file, fmt::format("{}", fmt::join(kTokenizerFiles, " or ")), ""});
   std::set<std::string> names;
   for (const auto* split : {&index.train, &index.validation})
     for (std::size_t i = 0; i < split->size(); ++i) {
@@ -88,6 +101,26 @@ std::vector<Problem> validate(const DataIndex& index) {
                             fmt::format("at most {} tokens", s.tokens), ""});
     }
   return problems;
+}
+
+std::string data_index_text(const DataIndex& index, const nlohmann::json& made_from) {
+  nlohmann::json j = index;
+  j["made_from"] = made_from;
+  j[kDigestKey] = content_digest(j);
+  return j.dump(2) + "\n";
+}
+
+DataIndex read_data_index(const std::filesystem::path& path) {
+  DataIndex index;
+  with_json_file(path, [&](const nlohmann::json& j) {
+    index = j.get<DataIndex>();
+    const auto stated = j.find(kDigestKey);
+    if (stated == j.end() && index.schema == DataIndex::kSchemaWithoutDigest) return;
+    if (stated == j.end() || *stated != content_digest(j))
+      throw ConfigError(Problem{"", kDigestKey, stated == j.end() ? "none" : "that of other contents",
+                                "that of this file", "it was changed, or is damaged"});
+  });
+  return index;
 }
 
 void to_json(nlohmann::json& j, const DataShard& s) { write_object(j, s, kShardFields); }

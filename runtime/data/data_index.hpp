@@ -21,6 +21,11 @@ namespace sextant {
 enum class DataSplit : std::uint8_t { train, validation };
 inline constexpr std::array<std::string_view, 2> kDataSplitNames = {"train", "validation"};
 
+// Of a tokenizer, where a data set keeps them.
+inline constexpr std::array<std::string_view, 2> kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
+inline constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+inline constexpr const char* kDataIndexFile = "index.json";
+
 struct DataShard {
   std::string name;  // "train-00000"
   std::int64_t tokens = 0, documents = 0;
@@ -30,6 +35,7 @@ struct DataShard {
 
 struct DataTokenizer {
   std::string kind, source, digest;
+  std::string file = {};  // its copy in the data set's folder; empty: none, as of bytes and of schema 1
   int vocab_size = 0;
   std::optional<std::int32_t> bos = {}, eos = {};
   bool operator==(const DataTokenizer&) const = default;
@@ -43,7 +49,8 @@ struct DataIndex {
   double validation_fraction = 0;
   std::vector<DataShard> train = {}, validation = {};
 
-  static constexpr const char* kSchema = "sextant.data/1";
+  static constexpr const char* kSchema = "sextant.data/2";
+  static constexpr const char* kSchemaWithoutDigest = "sextant.data/1";
   const std::vector<DataShard>& shards(DataSplit s) const {
     return s == DataSplit::train ? train : validation;
   }
@@ -60,6 +67,11 @@ void from_json(const nlohmann::json&, DataTokenizer&);
 void to_json(nlohmann::json&, const DataIndex&);
 void from_json(const nlohmann::json&, DataIndex&);  // throws ConfigError
 std::vector<Problem> validate(const DataIndex&);
+
+// The file: with `made_from`, an object for people, and a digest of all of it, which reading compares. Schema 1 had none. Throws
+// ConfigError.
+std::string data_index_text(const DataIndex&, const nlohmann::json& made_from);
+DataIndex read_data_index(const std::filesystem::path&);
 
 inline constexpr int token_bytes_of(int vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 

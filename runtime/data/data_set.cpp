@@ -4,10 +4,8 @@
 #include <bit>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/digest.hpp"
-#include "core/json_io.hpp"
 
 namespace sextant {
 namespace {
@@ -29,7 +27,7 @@ DataIndex read_index(const fs::path& folder) {
     throw ConfigError(
         Problem{folder.string(), "", "no index.json in it", "a data set: a folder made by 'sextant data'",
                 folder.extension() == ".partial" ? "it is not finished: give the same command again" : ""});
-  return load_json<DataIndex>(folder / kDataIndexFile);
+  return read_data_index(folder / kDataIndexFile);
 }
 
 void compare(const fs::path& path, const MappedFile& file, const std::string& expected,

@@ -62,6 +62,4 @@ class DataSet {
   TokenRow train_, validation_;
 };
 
-inline constexpr const char* kDataIndexFile = "index.json";
-
 }  // namespace sextant

@@ -10,6 +10,7 @@
 #include <tbb/parallel_pipeline.h>
 
 #include "core/digest.hpp"
+#include "core/file_io.hpp"
 #include "core/json_io.hpp"
 #include "runtime/data/block_encoder.hpp"
 #include "runtime/data/data_set.hpp"
@@ -152,6 +153,29 @@ DataIndex index_of(const Journal& journal, const Tokenizer& t, const PrepareOpti
   return index;
 }
 
+// Copies the tokenizer's file into the data set, with what transformers' AutoTokenizer wants to know beside it. Returns its
+// name there; nothing for plain bytes, which have no file.
+std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
+  if (info.kind == TokenizerKind::bytes) return "";
+  const fs::path source = info.source;
+  const bool is_json = info.kind == TokenizerKind::bpe_json;
+  const std::string file(kTokenizerFiles[is_json ? 0 : 1]), text = read_text_file(source);
+  if (digest(text) != info.digest)
+    throw ConfigError(Problem{info.source, "", fmt::format("digest {}", digest(text)), info.digest,
+                              "the file was changed while it was used"});
+  write_file_atomic(folder / file, text);
+  const fs::path config = source.parent_path() / kTokenizerConfig;
+  if (fs::exists(config)) {
+    write_file_atomic(folder / kTokenizerConfig, read_text_file(config));
+  } else if (info.kind != TokenizerKind::tiktoken) {  // which transformers reads in its own form only
+    json j = {{"tokenizer_class", is_json ? "PreTrainedTokenizerFast" : "LlamaTokenizer"}};
+    if (!info.bos_name.empty()) j["bos_token"] = info.bos_name;
+    if (!info.eos_name.empty()) j["eos_token"] = info.eos_name;
+    write_json_file(folder / kTokenizerConfig, j);
+  }
+  return file;
+}
+
 json sources_json(const std::vector<TextInput>& inputs, const Journal& journal) {
   constexpr std::size_t kNamed = 1000;
   json files = json::array();
@@ -248,9 +272,9 @@ PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer
         end.left_out > 0     ? end.first_left_out
         : end.documents == 0 ? ""
                              : "smaller documents (--document paragraph), or a smaller --validation"});
-  json index = result.index;
-  index["made_from"] = sources_json(inputs, writer.journal());
-  write_json_file(work.path() / kDataIndexFile, index);
+  result.index.tokenizer.file = keep_tokenizer(tokenizer.info(), work.path());
+  write_file_atomic(work.path() / kDataIndexFile,
+                    data_index_text(result.index, sources_json(inputs, writer.journal())));
   work.commit(out);
   return result;
 }

@@ -20,8 +20,9 @@ struct TokenizerInfo {
   TokenizerKind kind = TokenizerKind::bytes;
   int vocab_size = 0;  // ids are below it; a model may have more rows
   std::optional<std::int32_t> bos = {}, eos = {};
-  std::string digest = {};  // of what the ids depend on: equal digests, equal ids
-  std::string source = {};  // the file as given, or "bytes"
+  std::string bos_name = {}, eos_name = {};  // as its file calls them; may be empty
+  std::string digest = {};                   // of what the ids depend on: equal digests, equal ids
+  std::string source = {};                   // the file as given, or "bytes"
 };
 
 // Where a text may be divided: encode(text[0, end)) and encode(text[end + skip, ...)) are together encode(text).

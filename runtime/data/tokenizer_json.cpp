@@ -212,8 +212,9 @@ std::vector<PairMerge> read_merges(const File& file, const json& model, const Vo
 }
 
 // bos_token and eos_token of tokenizer_config.json, or what LLaMA calls them.
-std::optional<std::int32_t> frame_token(const json& config, const char* key, const Vocabulary& v,
-                                        std::initializer_list<const char*> usual) {
+void read_frame_token(const json& config, const char* key, const Vocabulary& v,
+                      std::initializer_list<const char*> usual, std::optional<std::int32_t>& id,
+                      std::string& token) {
   std::vector<std::string> names(usual.begin(), usual.end());
   if (config.is_object() && !absent(config, key)) {
     const json& value = config.at(key);
@@ -221,8 +222,10 @@ std::optional<std::int32_t> frame_token(const json& config, const char* key, con
     if (content.is_string()) names = {content.get<std::string>()};
   }
   for (const auto& name : names)
-    if (const auto found = v.added.find(name); found != v.added.end()) return found->second;
-  return {};
+    if (const auto found = v.added.find(name); found != v.added.end()) {
+      id = found->second, token = name;
+      return;
+    }
 }
 
 }  // namespace
@@ -249,8 +252,10 @@ Tokenizer parse_tokenizer_json(std::string_view text, const std::string& file_na
   auto merges = read_merges(file, model, v);
 
   TokenizerInfo info{.kind = TokenizerKind::bpe_json, .vocab_size = static_cast<int>(v.size)};
-  info.bos = frame_token(config, "bos_token", v, {"<|begin_of_text|>", "<s>", "<|startoftext|>"});
-  info.eos = frame_token(config, "eos_token", v, {"<|end_of_text|>", "</s>", "<|endoftext|>"});
+  read_frame_token(config, "bos_token", v, {"<|begin_of_text|>", "<s>", "<|startoftext|>"}, info.bos,
+                   info.bos_name);
+  read_frame_token(config, "eos_token", v, {"<|end_of_text|>", "</s>", "<|endoftext|>"}, info.eos,
+                   info.eos_name);
   info.source = file_name;
   return make_bpe_tokenizer(std::move(info), {.tokens = std::move(v.tokens),
                                               .merges = std::move(merges),

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/error.hpp"
+#include "runtime/data/data_index.hpp"
 
 namespace sextant {
 namespace {
@@ -17,6 +18,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLockFile = "lock";
+
+// What a preparation makes, also where a kill has left one half (NAME.XXXXXX).
+bool is_ours(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return file.extension() == ".tokens" || file.extension() == ".documents" ||
+         name.starts_with(kJournalFile) || name.starts_with(kDataIndexFile) ||
+         name.starts_with(kTokenizerConfig) ||
+         std::ranges::any_of(kTokenizerFiles, [&](std::string_view t) { return name.starts_with(t); });
+}
 
 void sync(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -59,9 +69,7 @@ WorkFolder::~WorkFolder() {
 
 void WorkFolder::require_own_files() const {
   for (const auto& entry : fs::directory_iterator(path_)) {
-    const fs::path name = entry.path().filename();
-    if (name != kLockFile && !name.string().starts_with(kJournalFile) && name.extension() != ".tokens" &&
-        name.extension() != ".documents")
+    if (entry.path().filename() != kLockFile && !is_ours(entry.path()))
       throw ConfigError(Problem{"--out", "", entry.path().string(), "a folder with nothing else in it", ""});
   }
 }
@@ -71,9 +79,9 @@ void WorkFolder::remove_all_but(const std::vector<std::string>& shards) const {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const fs::path& file = entry.path();
-    const bool ours = file.extension() == ".tokens" || file.extension() == ".documents" ||
-                      (file.filename().string().starts_with(kJournalFile) && file.filename() != kJournalFile);
-    if (ours && std::ranges::find(shards, file.stem().string()) == shards.end()) others.push_back(file);
+    if (is_ours(file) && file.filename() != kJournalFile &&
+        std::ranges::find(shards, file.stem().string()) == shards.end())
+      others.push_back(file);
   }
   for (const fs::path& file : others) fs::remove(file, ignored);
 }

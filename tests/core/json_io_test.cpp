@@ -157,6 +157,8 @@ TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {
   }
   EXPECT_EQ(problems_of("{\"gpus\": x}").find("NaN"), std::string::npos);
   EXPECT_NE(problems_of(std::string("\xFF\xFE{\0}\0", 6)).find("UTF-16"), std::string::npos);
+  EXPECT_NE(problems_of(std::string("{\"name\": \"a\"}\n\0\0", 16)).find("a NUL byte at 14"),
+            std::string::npos);
   EXPECT_NE(problems_of("").find("is empty"), std::string::npos);
   EXPECT_NE(problems_of("[1]").find("found a list of 1 items, expected an object"), std::string::npos);
   EXPECT_NE(problems_of(R"({"gpus": 1, "gpus": 2})").find("gpus: is given twice"), std::string::npos);

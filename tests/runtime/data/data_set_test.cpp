@@ -232,6 +232,28 @@ TEST_F(DataSets, InterruptedAnywhereGivesTheSameBytes) {
   EXPECT_FALSE(fs::exists(path("pieces.partial")));
 }
 
+TEST_F(DataSets, TheTokenizerIsKept) {
+  const std::string file = golden("tokenizer.json");
+  const std::vector<std::string> texts = {write("a.txt", prose(3000, 3))};
+  prepare(texts, "out", all_train(), load_tokenizer(file));
+  const DataTokenizer t = DataSet(path("out")).index().tokenizer;
+  EXPECT_EQ(t.file, "tokenizer.json");
+  EXPECT_EQ(read_text_file(path("out/tokenizer.json")), read_text_file(file));
+  const auto config = nlohmann::json::parse(read_text_file(path("out/tokenizer_config.json")));
+  EXPECT_EQ(config.at("bos_token"), "<|begin_of_text|>");
+  EXPECT_EQ(config.at("eos_token"), "<|end_of_text|>");
+  EXPECT_EQ(load_tokenizer(path("out").string()).info().digest, t.digest);
+  prepare(texts, "ranks", all_train(), load_tokenizer(golden("ranks.model")));
+  EXPECT_TRUE(fs::exists(path("ranks/tokenizer.model")));
+  EXPECT_FALSE(fs::exists(path("ranks/tokenizer_config.json"))) << "transformers does not read ranks";
+  prepare(texts, "bytes", all_train());
+  EXPECT_EQ(DataSet(path("bytes")).index().tokenizer.file, "");
+  // Killed behind the last of its files.
+  fs::copy(path("out"), path("again.partial"));
+  prepare(texts, "again", all_train(), load_tokenizer(file));
+  EXPECT_EQ(read_text_file(path("again/index.json")), read_text_file(path("out/index.json")));
+}
+
 TEST_F(DataSets, AskedToStopItGoesOnLater) {
   const std::string file = write("a.txt", prose(4 << 20, 7));
   prepare({file}, "whole", all_train());
@@ -352,6 +374,27 @@ TEST_F(DataSets, DamageIsFound) {
        {"token_bytes"});
   says(damaged([&](const fs::path& p) {
          edit(p / "index.json", [](auto& j) { j["tokenizer"]["vocab_size"] = 100; });
+       }),
+       {"index.json", "index_digest", "damaged"});
+  says(damaged([&](const fs::path& p) { edit(p / "index.json", [](auto& j) { j.erase("index_digest"); }); }),
+       {"index.json", "index_digest", "none"});
+  const std::string index = read_text_file(path("good/index.json"));
+  for (const std::string_view word : {"made_from", "a.txt", "text_bytes", "seed", "index_digest"})
+    says(damaged([&](const fs::path& p) {
+           std::string text = index;
+           text[text.find(word)] ^= 1;
+           std::ofstream(p / "index.json") << text;
+         }),
+         {"index.json"});
+  says(damaged([&](const fs::path& p) { std::ofstream(p / "index.json", std::ios::app).write("\0\0", 2); }),
+       {"index.json", "NUL byte"});
+  says(damaged([&](const fs::path& p) { std::ofstream(p / "index.json", std::ios::app) << "{}"; }),
+       {"index.json", "syntax error"});
+  // An index from before it had a digest.
+  says(damaged([&](const fs::path& p) {
+         edit(p / "index.json", [](auto& j) {
+           j["tokenizer"]["vocab_size"] = 100, j["schema"] = "sextant.data/1", j.erase("index_digest");
+         });
        }),
        {"accepted"});
   // Found when it is read, then.
