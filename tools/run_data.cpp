@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/file_io.hpp"
 #include "core/json_io.hpp"
+#include "runtime/weights/hugging_face_export.hpp"
 #include "tools/options.hpp"
 
 namespace sextant {
@@ -162,6 +164,22 @@ void RunData::attach(TrainingRun& run) const {
   for (std::size_t i = 0; i < sets_.size(); ++i)
     run.evaluations.push_back({names_[i], validation_sequences(sets_[i].data, options_),
                                std::min(eval_batches_, validation_batches(*sets_[i].data, options_))});
+}
+
+void RunData::keep_tokenizer(const std::filesystem::path& to) const {
+  if (sets_.empty()) return;
+  const DataSet& data = *sets_.front().data;
+  const DataTokenizer& t = data.index().tokenizer;
+  const auto there = [&](std::string_view file) { return std::filesystem::exists(to / file); };
+  if (!t.file.empty() && std::ranges::none_of(kTokenizerFiles, there))
+    keep_hugging_face_files(data.folder(), to);
+  constexpr const char* kIds = "generation_config.json";
+  if (there("config.json") || there(kIds) || (!t.bos && !t.eos)) return;
+  std::filesystem::create_directories(to);
+  Json ids = {{"_from_model_config", true}};
+  if (t.bos) ids["bos_token_id"] = *t.bos;
+  if (t.eos) ids["eos_token_id"] = *t.eos;
+  write_file_atomic(to / kIds, ids.dump(2) + "\n");
 }
 
 std::string RunData::heading(std::int64_t steps) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class RunData {
   void attach(TrainingRun&) const;
   bool given() const { return !sets_.empty(); }
   std::string heading(std::int64_t steps) const;  // "12 345 tokens of DIR, 0.8 epochs"
+  // Into `to`, where nothing of --init is: what an export of the run says of the data's tokenizer.
+  void keep_tokenizer(const std::filesystem::path& to) const;
   // What must be the same for a run to go on with the same data; an empty object when the tokens are synthetic.
   nlohmann::ordered_json identity() const;
   std::string tokens() const;  // the same without names of folders, which may have moved

@@ -184,6 +184,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   training.begin = [&, begin = training.begin] {
     if (begin) begin();
     if (initialised && !o.output.empty()) keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
+    if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
     if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));

@@ -1,10 +1,12 @@
 // `sextant weights`: what a checkpoint folder holds, and checkpoints written in Hugging Face form.
+#include <algorithm>
 #include <memory>
 #include <ostream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/data/data_index.hpp"
 #include "runtime/weights/hugging_face.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "tools/progress.hpp"
@@ -89,6 +91,17 @@ ExitCode export_weights(Session& session, const std::string& from, const Weights
                                       done.files.size());
   if (o.dtype == "same" && !source.why_type.empty())
     session.terminal.out << fmt::format("{}: {}\n", name(type), source.why_type);
+  const auto has = [&](std::string_view file) {
+    return std::ranges::find(done.files, file) != done.files.end();
+  };
+  if (std::ranges::none_of(kTokenizerFiles, has) && source.tokenizer == "bytes")
+    session.terminal.out << fmt::format(
+        "no tokenizer: the data was plain bytes, which no file describes; sextant sample {} --tokenizer "
+        "bytes\n",
+        o.out);
+  else if (has("tokenizer.model") && !has("tokenizer.json") && !has(kTokenizerConfig))
+    session.terminal.out
+        << "tokenizer.model holds ranks as Meta ships them, which transformers does not load\n";
   session.terminal.out << fmt::format(
       "next: in Python, transformers.AutoModelForCausalLM.from_pretrained(\"{}\")\n", o.out);
   return ExitCode::ok;

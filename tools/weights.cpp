@@ -55,7 +55,7 @@ std::string tokenizer_of(const std::string& data) {
   std::error_code none;
   if (!fs::is_regular_file(index, none)) return "";
   try {
-    return load_json<DataIndex>(index).tokenizer.source;
+    return read_data_index(index).tokenizer.source;
   } catch (const ConfigError&) {
     return "";
   }

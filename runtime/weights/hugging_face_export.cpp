@@ -93,9 +93,16 @@ void copy_if_there(const fs::path& from, const fs::path& to) {
 // Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
 Json config_for(const ModelSpec& model, const HuggingFaceExport& o) {
   Json fresh = hugging_face_config(model, o.type);
+  if (o.like.empty()) return fresh;
   std::error_code none;
-  const fs::path file = o.like / "config.json";
-  if (o.like.empty() || !fs::is_regular_file(file, none)) return fresh;
+  const fs::path file = o.like / "config.json", ids = o.like / "generation_config.json";
+  if (!fs::is_regular_file(file, none)) {
+    if (!fs::is_regular_file(ids, none)) return fresh;
+    const Json kept = Json::parse(read_text_file(ids), nullptr, true, true);
+    for (const char* key : {"bos_token_id", "eos_token_id"})
+      if (kept.contains(key)) fresh[key] = kept[key];
+    return fresh;
+  }
   Json kept = Json::parse(read_text_file(file), nullptr, true, true);
   if (kept.contains("quantization_config")) return fresh;
   try {

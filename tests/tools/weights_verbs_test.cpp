@@ -115,6 +115,37 @@ TEST_F(WeightsVerbs, ARunIsExportedInTheFormatItStartedFrom) {
   EXPECT_NE(said.out.find("as the run's parameters"), std::string::npos) << said.out;
 }
 
+// Without --init: what the data knows of its tokenizer goes along.
+TEST_F(WeightsVerbs, ARunFromScratchIsExportedWithTheTokenizerOfItsData) {
+  ModelSpec model = testing::tiny_model(1);
+  model.vocab_size = 702;
+  export_hugging_face(model, random_weights(model, 1), "larger", {});
+  call({"simulate", "--model", "./larger", "--cluster", "laptop", "--stack", "sextant", "--seq-len", "32",
+        "--global-batch", "4", "--plan", "dp2.z1.mbs2", "-o", "larger.json"});
+  write("text.txt", std::string(20000, 'a'));
+  const std::string tokenizer = SEXTANT_SOURCE_DIR "/tests/golden/tokenizers/tokenizer.json";
+  answer({"data", "text.txt", "--tokenizer", tokenizer, "--validation", "0", "--out", "tokens"});
+  answer({"run", "larger.json", "--steps", "1", "--data", "tokens", "-o", "run"});
+  std::ofstream("tokens/tokenizer.json", std::ios::app) << ' ';
+  bad_file({"data", "--check", "tokens"}, {"tokens/tokenizer.json", "as the index says"});
+  fs::remove_all("tokens");
+  answer({"weights", "export", "run", "--out", "out"});
+  for (const char* file : {"out/config.json", "out/generation_config.json"}) {
+    const json ids = json::parse(text_of(file));
+    EXPECT_EQ(ids.at("bos_token_id"), 700) << file;
+    EXPECT_EQ(ids.at("eos_token_id"), 701) << file;
+  }
+  EXPECT_EQ(text_of("out/tokenizer.json"), text_of(tokenizer));
+  EXPECT_EQ(json::parse(text_of("out/tokenizer_config.json")).at("eos_token"), "<|end_of_text|>");
+  EXPECT_EQ(answer({"sample", "out", "--prompt", "a", "--max-tokens", "2"}).at("prompt_tokens")[0], 700);
+
+  answer({"data", "text.txt", "--tokenizer", "bytes", "--validation", "0", "--out", "bytes"});
+  answer({"run", "larger.json", "--steps", "1", "--data", "bytes", "-o", "of-bytes"});
+  const Outcome said = call({"weights", "export", "of-bytes", "--out", "out-bytes"});
+  EXPECT_NE(said.out.find("sextant sample out-bytes --tokenizer bytes"), std::string::npos) << said.out;
+  EXPECT_EQ(json::parse(text_of("out-bytes/generation_config.json")).at("eos_token_id"), 257);
+}
+
 TEST_F(WeightsVerbs, SamplesAreRepeatable) {
   const Words ask = {"sample", "tiny", "--tokenizer", "bytes", "--prompt", "abc", "--max-tokens", "8"};
   const json once = answer(ask + Words{"--seed", "3"}), twice = answer(ask + Words{"--seed", "3"});
