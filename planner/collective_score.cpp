@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -14,6 +15,9 @@
 #include "core/csv.hpp"
 #include "core/decimal.hpp"
 #include "core/error.hpp"
+#include "core/framework_map.hpp"
+#include "core/topology.hpp"
+#include "cost_models/collective.hpp"
 
 namespace sextant {
 
@@ -36,12 +40,32 @@ void add_node(NcclCase& c, int gpus_per_node, const std::filesystem::path& prese
   c.domain_ranks = std::max(1, gpus_per_node) * cluster.node.domain_nodes;
 }
 
+// As a step prices it: on a cluster of the fabric preset that the row's text selects. Seconds.
+double in_step(const NcclCase& c, int gpus_per_node, const FrameworkMap& map,
+               const std::filesystem::path& presets) {
+  const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
+    return !r.preset.empty() && c.fabric.find(r.fabric) != std::string::npos;
+  });
+  const int nodes = (c.ranks + gpus_per_node - 1) / gpus_per_node;
+  const ClusterSpec cluster =
+      load_cluster(fmt::format("{}x{}x{}{}", nodes, gpus_per_node, c.device,
+                               nodes > 1 && rule != map.clusters.end() ? "@" + rule->preset : ""),
+                   presets);
+  std::vector<int> ranks(static_cast<std::size_t>(c.ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const Machine machine(cluster.device, cluster.node,
+                        load_cost_preset(cluster.device.generation, presets / "cost").constants);
+  const CollectiveWork work{c.kind, Bytes(std::llround(c.bytes)), Topology(cluster).group_of(ranks), false};
+  return price_collective(work, machine).duration.v;
+}
+
 }  // namespace
 
 std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
                                                const std::filesystem::path& preset_dir) {
   const CsvTable table = read_csv(csv);
   const NcclModel model = load_nccl_model(preset_dir);
+  const FrameworkMap map = load_framework_map(preset_dir);
   std::vector<Problem> problems;
   for (const char* column : {"source", "collective", "gpu", "ranks", "nodes", "gpus_per_node", "fabric",
                              "size_bytes", "time_us", "bus_bandwidth_GBps"})
@@ -87,6 +111,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     try {
       add_node(row.what, static_cast<int>(*gpus), preset_dir);
       row.predicted_s = nccl_time(row.what, model).v;
+      row.in_step_s = in_step(row.what, static_cast<int>(*gpus), map, preset_dir);
     } catch (const ConfigError&) {  // hardware that no table knows
       row.use = CollectiveRowUse::unstated;
     }
@@ -125,6 +150,7 @@ std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow> ro
     const double error = 100 * (r.predicted_s / r.time_s - 1);
     s.mape[size] += std::abs(error);
     if (std::abs(error) > std::abs(s.worst[size])) s.worst[size] = error;
+    s.in_step_mape[size] += 100 * std::abs(r.in_step_s / r.time_s - 1);
     s.inside[size] += std::abs(error) <= kBar[static_cast<std::size_t>(size)];
     ++s.rows[size];
     s.ranks_low = s.ranks_low == 0 ? r.what.ranks : std::min(s.ranks_low, r.what.ranks);
@@ -143,7 +169,8 @@ std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow> ro
   }
   scores.push_back(all);
   for (CollectiveScore& s : scores)
-    for (int size : {0, 1}) s.mape[size] /= std::max(1, s.rows[size]);
+    for (int size : {0, 1})
+      for (double* mean : {&s.mape[size], &s.in_step_mape[size]}) *mean /= std::max(1, s.rows[size]);
   return scores;
 }
 

@@ -23,6 +23,8 @@ struct CollectiveRow {
   NcclCase what;
   double time_s = 0;       // measured
   double predicted_s = 0;  // 0 when not predicted
+  double in_step_s =
+      0;  // the same as a training step prices it (cost_models/collective.hpp); 0 when not predicted
   CollectiveRowUse use = CollectiveRowUse::scored;
 };
 
@@ -39,7 +41,9 @@ struct CollectiveScore {
   int rows[2] = {0, 0};
   double mape[2] = {0, 0};   // percent
   double worst[2] = {0, 0};  // signed, percent
-  int inside[2] = {0, 0};    // within 5 and 15 %
+  double in_step_mape[2] = {
+      0, 0};               // of in_step_s; launch and skew are in it, and the fabrics' rates in whole runs
+  int inside[2] = {0, 0};  // within 5 and 15 %
   int set_aside = 0;
 };
 // By source and device, and the sum of all as the last element.

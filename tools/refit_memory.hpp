@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "planner/calibrate_memory.hpp"
+#include "planner/validate.hpp"
 #include "tools/command.hpp"
 
 namespace sextant {
@@ -22,7 +23,13 @@ struct RefittedMemory {
 std::vector<RefittedMemory> refit_memory(const std::vector<std::string>& run_files,
                                          const std::filesystem::path& preset_dir);
 
+// leave_one_source_out_memory on these files.
+std::vector<SourceScore> memory_left_out(const std::vector<std::string>& run_files,
+                                         const std::filesystem::path& preset_dir);
+
 void print_refitted(Session&, const std::vector<RefittedMemory>&);
+void print_memory_left_out(Session&, const std::vector<SourceScore>&);
 nlohmann::ordered_json to_json(const std::vector<RefittedMemory>&);
+nlohmann::ordered_json memory_left_out_json(const std::vector<SourceScore>&);
 
 }  // namespace sextant

@@ -340,7 +340,11 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
   const Refit refit = refit_rest(options, presets, c);
   std::vector<LeftOut> left_out;
-  if (options.leave_out) left_out = leave_one_source_out(all, presets, rules);
+  std::vector<SourceScore> memory_of_left_out;
+  if (options.leave_out) {
+    left_out = leave_one_source_out(all, presets, rules);
+    memory_of_left_out = memory_left_out(options.material.runs, presets);
+  }
 
   if (!options.output.empty()) save(session, options.output, m, c);
   const auto peaks =
@@ -349,6 +353,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     Json out = to_json(m, c, peaks, left_out);
     if (options.refit) {
       out["memory"] = to_json(refit.memory);
+      if (options.leave_out) out["memory_left_out"] = memory_left_out_json(memory_of_left_out);
       out["frozen"] = refit.count.frozen;
     }
     print_json(session, "calibrate", out);
@@ -367,6 +372,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   if (options.refit) print_refit(session, refit);
   if (!m.runs.empty()) print_residuals(session, m, c, peaks);
   if (!left_out.empty()) print_left_out(session, left_out);
+  print_memory_left_out(session, memory_of_left_out);
   if (options.output.empty())
     out << "\nnext: -o calibration.json keeps it for plan, simulate and validate --calibration\n";
   else

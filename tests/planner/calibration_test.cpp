@@ -11,6 +11,7 @@
 #include "planner/calibrate_memory.hpp"
 #include "planner/fitted_count.hpp"
 #include "planner/leave_out.hpp"
+#include "planner/leave_out_memory.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {
@@ -53,6 +54,35 @@ TEST(Calibration, LeaveOneSourceOut) {
   fmt::print("inside their interval after calibration: {:.3f}\n", covered / sources);
   EXPECT_GE(covered / sources, 0.85);
   EXPECT_LE(covered / sources, 0.96);
+}
+
+// The same of memory: coefficients from the other sources or, where no other runs the stack, at their priors.
+TEST(Calibration, LeaveOneSourceOutMemory) {
+  SEXTANT_NEEDS_MEASURED();
+  const auto presets = test::preset_dir();
+  const std::vector<RunRow> rows = all_runs();
+  const auto map = load_framework_map(presets);
+  const auto scores = leave_one_source_out_memory(rows, map, presets);
+  const auto seen = score_runs(rows, predict_runs(rows, map, {presets, nullptr, {}}));
+  double left_out = 0, in_sample = 0;
+  int sources = 0, right = 0, wrong = 0, missed = 0;
+  for (const SourceScore& s : scores) {
+    fmt::print("{:24} {:4} peaks, error {:5.2f} %; does not fit: {} right, {} false, {} missed\n", s.source,
+               s.memory_rows, s.memory_mape, s.oom_true, s.oom_false, s.oom_missed);
+    right += s.oom_true, wrong += s.oom_false, missed += s.oom_missed;
+    if (s.memory_rows == 0) continue;
+    ++sources, left_out += s.memory_mape;
+    for (const SourceScore& known : seen)
+      if (known.source == s.source) in_sample += known.memory_mape;
+  }
+  fmt::print("mean {:.2f} %, of presets that saw them {:.2f} %; OOM {} {} {}\n", left_out / sources,
+             in_sample / sources, right, wrong, missed);
+  EXPECT_EQ(scores.size(), 5U);
+  EXPECT_EQ(sources, 4);
+  EXPECT_GT(left_out, in_sample);  // something was left out
+  EXPECT_LE(left_out / sources, 10.6);
+  EXPECT_GE(right, 0.95 * (right + missed));
+  EXPECT_GE(right, 0.89 * (right + wrong));
 }
 
 // How many numbers of the presets were fitted to whole runs?

@@ -64,6 +64,8 @@ TEST(Collectives, RowsAreSetAsideByRuleAlone) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].use, expected[i]) << i;
   const auto scores = score_collectives(rows);
   EXPECT_EQ(scores.back().rows[0], 1);
+  EXPECT_GT(rows[0].in_step_s, rows[0].predicted_s);  // launch and skew
+  EXPECT_NEAR(scores.back().in_step_mape[0], 100 * (rows[0].in_step_s / 8193e-6 - 1), 1e-9);
   EXPECT_EQ(scores.back().set_aside, 5);
 }
 

@@ -1,9 +1,11 @@
 // `sextant calibrate` as a user meets it: from a log to a better prediction, from a shortlist, and bad input.
+#include <map>
 #include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/csv.hpp"
 #include "core/file_io.hpp"
 #include "core/parallel_plan.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -177,6 +179,80 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
   EXPECT_EQ(other.code, ExitCode::bad_input);
   EXPECT_NE(other.err.find("A100-SXM4-80GB"), std::string::npos) << other.err;
   EXPECT_NE(other.err.find("H100"), std::string::npos) << other.err;
+}
+
+// Three runs of nanotron, of which the tables of memory constants are, with these peaks.
+std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peaks_GiB) {
+  const CsvTable example = parse_csv(call({"validate", "--example"}).out, "example");
+  std::string text;
+  for (const std::string& name : example.columns) text += (text.empty() ? "" : ",") + name;
+  text += '\n';
+  for (std::size_t run = 0; run < peaks_GiB.size(); ++run) {
+    const std::map<std::string, std::string> own = {{"run_id", "r" + std::to_string(run)},
+                                                    {"source", "nanotron"},
+                                                    {"framework", "nanotron"},
+                                                    {"recompute", "none"},
+                                                    {"step_time_s", "30"},
+                                                    {"peak_memory_GiB", std::to_string(peaks_GiB[run])}};
+    for (std::size_t i = 0; i < example.columns.size(); ++i) {
+      const auto at = own.find(example.columns[i]);
+      text += (i ? "," : "") + csv_field(at == own.end() ? example.rows[0].cells[i] : at->second);
+    }
+    text += '\n';
+  }
+  return folder.write("runs.csv", text).string();
+}
+
+// Presets beside what these runs say, of every coefficient that a plan fits from their source.
+TEST(CalibrateVerb, RefitShowsTheMemoryOfStacks) {
+  const TempDir folder;
+  const auto refitted = [&](double peak_GiB) {
+    const std::string runs = nanotron_runs(folder, {peak_GiB, peak_GiB, peak_GiB});
+    const auto outcome = call({"calibrate", "--refit", "--runs", runs, "--json"});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return Json::parse(outcome.out).at("memory");
+  };
+  const Json low = refitted(20), high = refitted(70);
+  ASSERT_EQ(low.size(), 1U);
+  EXPECT_EQ(low.at(0).at("stacks"), Json::array({"nanotron"}));
+  EXPECT_EQ(low.at(0).at("peaks"), 3);
+  EXPECT_EQ(low.at(0).at("outcomes"), 0);
+  EXPECT_LE(low.at(0).at("objective_at_fit"), low.at(0).at("objective_at_presets"));
+  const Json& constants = low.at(0).at("constants");
+  ASSERT_GE(constants.size(), 5U);
+  for (std::size_t i = 0; i < constants.size(); ++i) {
+    const Json& other = high.at(0).at("constants").at(i);
+    EXPECT_EQ(constants[i].at("preset"), other.at("preset"));
+    EXPECT_LE(constants[i].at("value").get<double>(), 1.01 * other.at("value").get<double>()) << constants[i];
+    EXPECT_GT(constants[i].at("sigma"), 0);
+  }
+  EXPECT_LT(constants[0].at("value"), high.at(0).at("constants").at(0).at("value"));
+
+  const auto text = call({"calibrate", "--refit", "--runs", nanotron_runs(folder, {20, 20, 20})});
+  ASSERT_EQ(text.code, ExitCode::ok) << text.err;
+  EXPECT_NE(text.out.find("memory of"), std::string::npos) << text.out;
+  for (const Json& c : constants)
+    EXPECT_NE(text.out.find(c.at("key").get<std::string>()), std::string::npos) << text.out;
+}
+
+// A source that is left out does not move its own prediction: both errors tell the same peak.
+TEST(CalibrateVerb, LeavesTheMemoryOfASourceOut) {
+  const TempDir folder;
+  const auto error = [&](double peak_GiB) {
+    const std::string runs = nanotron_runs(folder, {peak_GiB});
+    const auto outcome = call({"calibrate", "--refit", "--leave-out", "--runs", runs, "--json"});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    const Json scores = Json::parse(outcome.out).at("memory_left_out");
+    EXPECT_EQ(scores.size(), 1U);
+    EXPECT_EQ(scores.at(0).at("source"), "nanotron");
+    EXPECT_EQ(scores.at(0).at("peaks"), 1);
+    return scores.at(0).at("error_percent").get<double>() / 100;
+  };
+  const double predicted = 5 * (1 + error(5));  // far above what was measured
+  EXPECT_GT(predicted, 10);
+  EXPECT_NEAR(error(1.3 * predicted), 1 - 1 / 1.3, 1e-6);
+  const auto text = call({"calibrate", "--refit", "--leave-out", "--runs", nanotron_runs(folder, {5})}).out;
+  EXPECT_NE(text.find("memory, source left out"), std::string::npos) << text;
 }
 
 TEST(CalibrateVerb, SmallSizesInsideANodeAreNotEnough) {
