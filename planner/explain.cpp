@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/plan_links.hpp"
+#include "core/words.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
@@ -86,11 +87,11 @@ std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simu
   return "";
 }
 
-std::string words(const std::vector<TimeTerm>& terms, double total) {
+std::string terms_text(const std::vector<TimeTerm>& terms, double total) {
   std::vector<std::string> parts;
   for (const TimeTerm& t : terms) {
     if (parts.size() == 3 || std::abs(t.seconds) < 0.05 * std::abs(total)) break;
-    parts.push_back(fmt::format("{} {:+.3f} s{}", name(t.category), t.seconds,
+    parts.push_back(fmt::format("{} {:+.3f} s{}", words(name(t.category)), t.seconds,
                                 t.seconds > 0 && !t.cause.empty() ? " (" + t.cause + ")" : ""));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
@@ -139,7 +140,7 @@ Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan&
     return total >= 0 ? x.seconds > y.seconds : x.seconds < y.seconds;
   });
   c.text = fmt::format("{} by {:.1f} %: {}", c.slower >= 0 ? "slower" : "faster", 100 * std::abs(c.slower),
-                       words(c.terms, total));
+                       terms_text(c.terms, total));
   return c;
 }
 

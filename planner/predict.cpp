@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/plan_rules.hpp"
+#include "core/words.hpp"
 #include "planner/lower.hpp"
 #include "planner/stage_memory.hpp"
 
@@ -45,7 +46,7 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
   std::int64_t host = 0;
   for (const StageMemory& s : estimate.stages) host = std::max(host, s.host);
   return {estimate.reserved(), Bytes(host), Bytes(host * std::min(job.cluster.node.gpus, plan.world())),
-          estimate.heaviest, std::string(name(static_cast<BufferKind>(largest)))};
+          estimate.heaviest, words(name(static_cast<BufferKind>(largest)))};
 }
 
 std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "planner/leanest.hpp"
 #include "planner/search_budget.hpp"
 
 namespace sextant {
@@ -165,32 +166,28 @@ const ScalePoint* most_lasting(const Job& job, const std::vector<ScalePoint>& cu
   return best;
 }
 
-LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
-                           double share) {
+LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
   const SearchBudget budget(options);
   LeanestPlans out;
-  const auto peak_within = [&](std::optional<Bytes> limit) -> std::optional<Bytes> {
-    SearchOptions how = budget.any();
-    how.memory_limit = limit;
-    const SearchReport report = search(job, space, how);
-    if (report.ranked.empty()) return std::nullopt;
-    return report.ranked.front().prediction.memory.peak;
-  };
-  std::optional<Bytes> high = peak_within(options.memory_limit);
-  Bytes low{0};
-  while (high && !budget.over() &&
-         static_cast<double>(high->v - low.v) > share * static_cast<double>(high->v)) {
-    const Bytes middle((low.v + high->v) / 2);
-    if (const auto lower = peak_within(middle))
-      high = *lower;
-    else
-      low = middle;
+  const LeanestLayout lean = leanest_layout(job, space, options);
+  if (!lean.plan) {
+    out.report = search(job, space, budget.next());
+    return out;
   }
   SearchOptions how = budget.next(options.top);
-  if (high) how.memory_limit = *high;
+  how.memory_limit = lean.peak;
   how.budget_s = how.budget_s > 0 ? std::min(how.budget_s, kLeanestSearch_s) : kLeanestSearch_s;
-  out.report = search(job, space, how);
-  out.limit = high.value_or(Bytes{0}), out.needs_more = low;
+  out.report = search(job, lean.equals, how);
+  // The others' fates where nothing fits.
+  how.memory_limit = Bytes(0);
+  const SearchReport all = search(job, space, how);
+  const FateCounts part = search(job, lean.equals, how).fates;
+  for (std::size_t i = 0; i < part.by_fate.size(); ++i)
+    out.report.fates.by_fate[i] += all.fates.by_fate[i] - part.by_fate[i];
+  out.report.space = all.space;
+  out.limit = lean.peak, out.needs_more = lean.exact ? Bytes(lean.peak.v - 1) : lean.floor;
+  out.proved = lean.exact;
+  if (!lean.exact) out.report.exact = false, out.report.stopped = lean.stopped;
   return out;
 }
 

@@ -47,13 +47,14 @@ const ScalePoint* cheapest(const std::vector<ScalePoint>&);
 // where the points are: at one size the fastest plan is the one. Nothing where failures or storage are not stated.
 const ScalePoint* most_lasting(const Job&, const std::vector<ScalePoint>&, SaveKind);
 
-// The fastest layouts among those that need little more memory than the leanest: the memory is halved in until it is
-// known to within `share`. The fastest of them are looked for during ten seconds at most.
+// The layouts that need least memory, the fastest of them first: these are looked for during ten seconds at most. `exact`
+// of the report says that nothing is leaner, and nothing as lean is faster than the first.
 struct LeanestPlans {
-  SearchReport report;  // of the layouts within `limit`
+  SearchReport report;  // of the layouts that need `limit`; the others of the space are out of memory
   Bytes limit;          // what the leanest one found needs
   Bytes needs_more;     // no layout does with this
+  bool proved = true;   // nothing needs less than `limit`
 };
-LeanestPlans leanest_plans(const Job&, const SearchSpace&, const SearchOptions& = {}, double share = 0.01);
+LeanestPlans leanest_plans(const Job&, const SearchSpace&, const SearchOptions& = {});
 
 }  // namespace sextant

@@ -352,7 +352,9 @@ class Search {
     }
     for (const Simulated& result : ranking_) {
       RankedPlan plan = ranked(result);
-      plan.slower = std::max(0.0, result.step / ranking_.begin()->step - 1);
+      const Seconds best =
+          report_.ranked.empty() ? plan.prediction.step : report_.ranked.front().prediction.step;
+      plan.slower = std::max(0.0, plan.prediction.step / best - 1);
       plan.tie = !report_.ranked.empty() && plan.slower < options_.tie_share;
       report_.ranked.push_back(std::move(plan));
     }

@@ -2,15 +2,29 @@
 // limit before anything below is formed; tests/planner/search_test.cpp compares the fates with brute force.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "core/parameter_layout.hpp"
+#include "core/words.hpp"
 #include "cost_models/memory.hpp"
 #include "planner/search_tree.hpp"
+#include "planner/slot_memory.hpp"
 #include "planner/stage_memory.hpp"
 
 namespace sextant {
+namespace {
+
+constexpr int kAll = std::numeric_limits<int>::max();
+
+// Layers of a chunk that are recomputed as a whole, at most.
+int recomputed(const Recompute& r) {
+  if (r.kind != RecomputeKind::full) return 0;
+  return r.layers < 0 ? kAll : r.layers;
+}
+
+}  // namespace
 
 // Parameters, gradients and optimizer state of one element.
 double SearchTree::state_of_element(const ParallelPlan& plan) const {
@@ -26,11 +40,32 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
          bytes.optimizer * (1 - plan.optimizer_offload) / shards;
 }
 
-// The same with as much offload as stack and space allow.
+// The same with as much offload as stack, space and host memory allow.
 double SearchTree::leanest_offload(ParallelPlan plan) const {
   plan.parameter_offload = may_offload_parameters_;
   plan.optimizer_offload = most_optimizer_offload_;
-  return state_of_element(plan);
+  if (host_holds_state(plan)) return state_of_element(plan);
+  const double unlimited = state_of_element(plan);
+  double least = INFINITY;
+  for (const std::uint8_t parameters : space_.parameter_offload)
+    for (const double share : space_.optimizer_offload) {
+      plan.parameter_offload = parameters != 0 && may_offload_parameters_;
+      plan.optimizer_offload = std::min(share, most_optimizer_offload_);
+      if (host_holds_state(plan)) least = std::min(least, state_of_element(plan));
+    }
+  return std::isfinite(least) ? least : unlimited;
+}
+
+// Whether a node's host memory has room for the state that ranks of a mean stage leave there.
+bool SearchTree::host_holds_state(const ParallelPlan& plan) const {
+  const StateBytes bytes = state_bytes(job_.training, plan, job_.stack);
+  const double elements = parameters_ / (static_cast<double>(plan.tp) * plan.pp * plan.shards());
+  const double rank =
+      elements * ((plan.parameter_offload ? bytes.parameter : 0.0) +
+                  plan.optimizer_offload * (bytes.host_optimizer + size_bytes(job_.training.gradient)));
+  // A thousandth below, for roundings.
+  return 0.999 * rank * std::min(job_.cluster.node.gpus, plan.world()) <=
+         static_cast<double>(job_.cluster.node.host_memory.v);
 }
 
 // The same with the leanest ZeRO stage as well.
@@ -116,6 +151,79 @@ SearchTree::Flight SearchTree::flight(const ParallelPlan& plan, const std::vecto
   return {layers * layer_elements, static_cast<double>(units) * least_unit};
 }
 
+SearchTree::Held SearchTree::held(const ParallelPlan& plan) const {
+  static const PlanLinks no_links;  // sizes do not depend on links
+  const lowering::Context c = lowering::make_context(job_.model, job_.training, no_links, plan, job_.stack);
+  const ActivationBytes& a = c.activation;
+  const auto backward = [&](int layer) {
+    RunningBytes running{RunningBytes::ByKind{}};
+    SlotWalk(c).layer_backward(running, layer);
+    return static_cast<double>(running.peak());
+  };
+  const auto gathered = static_cast<double>(a.gathered);
+  Held h;
+  h.whole = static_cast<double>(a.saved_attention + a.saved_mlp);
+  h.input = std::min(h.whole, static_cast<double>(a.saved_input));
+  h.resident = static_cast<double>(a.transient) + (c.sp() ? 2 * gathered : 0.0);
+  if (plan.activation_offload > 0) h.resident += (plan.offload_horizon + 1) * h.whole;
+  const int again = recomputed(plan.recompute);
+  h.layer = again == kAll ? backward(0) : backward(kAll);
+  if (again > 0 && again < kAll) h.layer = std::min(h.layer, backward(0));
+  h.head = static_cast<double>(a.logits + a.saved_head) + (c.sp() ? 2 : 1) * gathered;
+  h.head_resident = static_cast<double>(a.logits_kept);
+  return h;
+}
+
+// The mean over stages when their first backward begins, and the head's stage.
+double SearchTree::kernels_floor(ParallelPlan plan, SearchCache& cache) const {
+  const int n = job_.model.n_layers, again = recomputed(plan.recompute);
+  const int with_layers = plan.pp == 1 ? 1 : plan.pp - 2;  // every stage but the outer ones
+  const double state = leanest_offload(plan) * static_cast<double>(cache.elements(plan.tp)) / plan.pp;
+  double least = INFINITY;
+  for (const bool split : {false, true})
+    for (const bool offload : {false, true}) {
+      if ((split && (plan.pp == 1 || !may_split_backward_)) ||
+          (offload && (split || !may_offload_activations_ ||
+                       (job_.stack.can.activation_offload_needs_recompute && again == 0))))
+        continue;
+      plan.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
+      plan.activation_offload = offload ? 1 : 0, plan.offload_horizon = least_horizon_;
+      const Held h = held(plan);
+      const int inputs = again == kAll ? n
+                         : offload     ? std::min(again, with_layers)
+                                       : std::min(n, again * plan.pp * most_vp_);
+      const double kept = (inputs * h.input + (offload ? 0.0 : (n - inputs) * h.whole)) / plan.pp;
+      double mean = state + kept + h.resident + h.layer * with_layers / plan.pp;
+      if (plan.pp == 1) mean += h.head_resident + std::max(0.0, h.head - h.layer);
+      least = std::min(least, std::max(mean, h.resident + h.head_resident + h.head));
+    }
+  return std::isfinite(least) ? least : 0;
+}
+
+// The first stage when its first backward begins, and the last one.
+double SearchTree::stages_floor(const ParallelPlan& plan, const std::vector<LayerRange>& chunks,
+                                const Flight& flight, const Held& h) const {
+  const ParameterCounts counts = parameter_counts(job_.model);
+  const double state = state_of_element(plan) / plan.tp;
+  const int again = recomputed(plan.recompute);
+  int layers = 0;
+  double kept = 0;
+  for (int v = 0; v < plan.vp; ++v) {
+    const int count = chunks[static_cast<std::size_t>((v + 1) * plan.pp - 1)].count;
+    const int inputs = std::min(count, again);
+    layers += count;
+    kept += inputs * h.input + std::max(0, count - std::max(inputs, plan.activation_offload)) * h.whole;
+  }
+  const auto embedding = static_cast<double>(counts.embedding), layer = static_cast<double>(counts.layer());
+  // A tied head is a copy of the embedding where it has a stage of its own.
+  const double head = counts.head > 0 || plan.pp == 1 ? static_cast<double>(counts.head) : embedding;
+  const double last = state * (layers * layer + head + (plan.pp == 1 ? embedding : 0.0)) + kept + h.resident +
+                      h.head_resident + std::max(h.head, layers > 0 ? h.layer : 0.0);
+  const double first = state * (flight.elements * plan.tp + embedding) + flight.activations + h.resident +
+                       (flight.elements > 0 ? h.layer : 0.0);
+  return std::max(first, last);
+}
+
 bool SearchTree::flight_fits(const Flight& flight, const ParallelPlan& plan, double state_of_one,
                              std::uint64_t members, Expansion& out) const {
   return !above_memory(
@@ -125,10 +233,11 @@ bool SearchTree::flight_fits(const Flight& flight, const ParallelPlan& plan, dou
 
 // The heaviest stage's own account. Buckets and overlap are open: one bucket, nothing fetched ahead; communication
 // buffers may be smaller still and are not counted.
-bool SearchTree::estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion& out) const {
+SearchTree::Fullest SearchTree::fullest(ParallelPlan leanest) const {
   leanest.overlap_grad_reduce = leanest.overlap_param_gather = false;
   leanest.bucket_elements = 0, leanest.last_bucket_split = 1;
   const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, leanest, job_.stack);
+  Fullest fullest;
   for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
     const StageMemory& stage = estimate.stages[s];
     const auto held = [&](BufferKind kind) {
@@ -141,12 +250,16 @@ bool SearchTree::estimate_fits(ParallelPlan leanest, std::uint64_t members, Expa
       bytes += held(kind);
       if (held(kind) > held(largest)) largest = kind;
     }
-    if (above_memory(
-            bytes, leanest, members,
-            [&] { return fmt::format("most of it {} of stage {}", name(largest), s); }, out))
-      return false;
+    if (bytes > fullest.bytes) fullest = {bytes, largest, s};
   }
-  return true;
+  return fullest;
+}
+
+bool SearchTree::estimate_fits(const ParallelPlan& plan, std::uint64_t members, Expansion& out) const {
+  const Fullest stage = fullest(plan);
+  return !above_memory(
+      stage.bytes, plan, members,
+      [&] { return fmt::format("most of it {} of stage {}", words(name(stage.largest)), stage.stage); }, out);
 }
 
 // Whether what lies below a node may fit the limit as it is now.

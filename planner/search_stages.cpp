@@ -146,6 +146,20 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   }
 }
 
+// Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
+SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
+  const StackRules& rules = job_.stack.rules;
+  const bool units = p.zero_stage >= 3 || p.parameter_offload, reduces = !units || p.replicas() > 1,
+             gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
+  const std::int64_t limit =
+      units || !p.overlap_grad_reduce ? 0
+      : p.bucket_elements > 0
+          ? p.bucket_elements
+          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
+  return {limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+          gathers && p.overlap_param_gather};
+}
+
 void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
   ParallelPlan p = decided(node.choice, Level::offload, cache);
   if (!estimate_fits(p, node.members, out)) return;
@@ -154,10 +168,7 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   const double closing = cache.closing(p);
   const int chunks_id = cache.chunks_id(chunks);
-  const bool units = p.zero_stage >= 3 || p.parameter_offload;
-  const bool gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
-  const StackRules& rules = job_.stack.rules;
-  std::vector<std::tuple<std::int64_t, int, bool, bool>> seen;
+  std::vector<Buckets> seen;
   Node child = node;
   child.level = Level::full;
   child.members = 1;
@@ -170,20 +181,12 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
           p.bucket_elements = space_.bucket_elements[b];
           p.last_bucket_split = space_.last_bucket_split[lb];
           if (!lawful(p, 1, out)) continue;
-          // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
-          const std::int64_t limit =
-              units || !p.overlap_grad_reduce ? 0
-              : p.bucket_elements > 0
-                  ? p.bucket_elements
-                  : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
-          const bool reduces = !units || p.replicas() > 1;
-          const std::tuple graph{limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
-                                 gathers && p.overlap_param_gather};
-          if (std::find(seen.begin(), seen.end(), graph) != seen.end()) {
+          const Buckets own = buckets(p);
+          if (std::find(seen.begin(), seen.end(), own) != seen.end()) {
             ++out.fates[Fate::repeated];
             continue;
           }
-          seen.push_back(graph);
+          seen.push_back(own);
           ++out.bounds;
           child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
           child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);

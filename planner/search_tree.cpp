@@ -58,8 +58,12 @@ SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_li
       can.zero_bubble && std::any_of(space.form.begin(), space.form.end(), [](const PipelineForm& f) {
         return f.schedule == PipelineSchedule::zero_bubble;
       });
+  parameters_ = static_cast<double>(parameter_counts(job.model).total);
   most_vp_ = 1;
   for (const PipelineForm& form : space.form) most_vp_ = std::max(most_vp_, form.vp);
+  least_horizon_ = ParallelPlan{}.offload_horizon;
+  for (const ActivationOffload& a : ao)
+    if (a.layers > 0) least_horizon_ = std::min(least_horizon_, a.horizon);
 }
 
 std::uint64_t SearchTree::below(Level level) const {

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "planner/search.hpp"
@@ -66,6 +67,46 @@ class SearchTree {
   // of everything that saves memory. None when what was tried does not fit or is bounded by `limit`.
   std::optional<Node> guess(const Node& division, bool lean, double limit, SearchCache&) const;
 
+  // What the search for the leanest (planner/leanest.hpp) builds on.
+  // The plan with every field that is decided below the level at its neutral value.
+  ParallelPlan decided(const Choice&, Level, SearchCache&) const;
+  ParallelPlan with_some_stage(ParallelPlan) const;
+  void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
+  // Bytes on the device: parameter, gradient and optimizer state of one element.
+  double state_of_element(const ParallelPlan&) const;
+  double leanest_offload(ParallelPlan) const;  // with as much offload as stack, space and host memory allow
+  double leanest_state(ParallelPlan) const;    // and the leanest ZeRO stage
+  bool host_holds_state(const ParallelPlan&) const;
+  // What the first stage holds when its first backward begins.
+  struct Flight {
+    double elements = 0;     // parameters of its layers
+    double activations = 0;  // bytes of the micro-batches in flight
+  };
+  Flight flight(const ParallelPlan&, const std::vector<LayerRange>& chunks) const;
+  // What a stage holds beside its state and what its micro-batches keep, bytes.
+  struct Held {
+    double resident = 0;                 // all step long
+    double whole = 0, input = 0;         // kept of a layer, and of one that is recomputed
+    double layer = 0;                    // while the first layer goes backward, beyond what is kept
+    double head = 0, head_resident = 0;  // on the head's stage: when its backward begins; all step long
+  };
+  Held held(const ParallelPlan&) const;
+  // What some stage holds: whatever the stages and what is offloaded; with stages and offload decided.
+  double kernels_floor(ParallelPlan, SearchCache&) const;
+  double stages_floor(const ParallelPlan&, const std::vector<LayerRange>& chunks, const Flight&,
+                      const Held&) const;
+  // The fullest stage whatever the buckets are.
+  // What of buckets and overlap is left of a plan where all else is given.
+  using Buckets =
+      std::tuple<std::int64_t, int, bool, bool>;  // elements, last split, reduction, gather overlapped
+  Buckets buckets(const ParallelPlan&) const;
+  struct Fullest {
+    double bytes = 0;
+    BufferKind largest = BufferKind::parameter;
+    std::size_t stage = 0;
+  };
+  Fullest fullest(ParallelPlan) const;
+
  private:
   void expand_root(SearchCache&, Expansion&) const;
   void expand_degrees(const Node&, SearchCache&, Expansion&) const;
@@ -76,10 +117,6 @@ class SearchTree {
   void expand_offload(const Node&, SearchCache&, Expansion&) const;
 
   std::uint64_t below(Level) const;  // members below one child of that level, classes of orders apart
-  // The plan with every field that is decided below the level at its neutral value.
-  ParallelPlan decided(const Choice&, Level, SearchCache&) const;
-  ParallelPlan with_some_stage(ParallelPlan) const;
-  void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
   // is_steady() of every member below a plan whose sharding is decided.
   bool steady(const ParallelPlan& p) const {
     return !may_offload_activations_ && !may_offload_parameters_ && is_steady(p, job_.stack.rules);
@@ -103,9 +140,6 @@ class SearchTree {
   }
 
   // search_floor.cpp: the least memory of everything below.
-  double state_of_element(const ParallelPlan&) const;
-  double leanest_offload(ParallelPlan) const;
-  double leanest_state(ParallelPlan) const;
   template <class What>
   bool above_memory(double floor_bytes, const ParallelPlan&, std::uint64_t members, const What&,
                     Expansion&) const;
@@ -113,15 +147,9 @@ class SearchTree {
                   Expansion&) const;
   bool micro_batch_fits(const ParallelPlan&, double state_of_one, std::uint64_t members, SearchCache&,
                         Expansion&) const;
-  // What the first stage holds when its first backward begins.
-  struct Flight {
-    double elements = 0;     // parameters of its layers
-    double activations = 0;  // bytes of the micro-batches in flight
-  };
-  Flight flight(const ParallelPlan&, const std::vector<LayerRange>& chunks) const;
   bool flight_fits(const Flight&, const ParallelPlan&, double state_of_one, std::uint64_t members,
                    Expansion&) const;
-  bool estimate_fits(ParallelPlan leanest, std::uint64_t members, Expansion&) const;
+  bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 
   const Job& job_;
@@ -130,8 +158,8 @@ class SearchTree {
   bool lowered_ = false;
   // What the stack leaves possible of what the space asks for.
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
-  double most_optimizer_offload_;
-  int most_vp_;
+  double most_optimizer_offload_, parameters_;
+  int most_vp_, least_horizon_;
 };
 
 }  // namespace sextant

@@ -66,6 +66,7 @@ class SlotWalk {
   void forward(RunningBytes&, int chunk) const;
   void backward(RunningBytes&, int chunk) const;
   void weight(RunningBytes&, int chunk) const;
+  void layer_backward(RunningBytes&, int layer) const;  // of a chunk; what it keeps is there when it begins
 
  private:
   static std::int64_t& at(RunningBytes::ByKind& base, BufferKind kind) {
@@ -80,7 +81,6 @@ class SlotWalk {
   // A partial result that has just been written leaves the tensor-parallel region; returns what remains of it.
   std::int64_t leave_tp(RunningBytes&) const;
   std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch) const;
-  void layer_backward(RunningBytes&, int layer) const;
 
   const lowering::Context& c_;
   const ActivationBytes& b_;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/words.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 

@@ -124,11 +124,16 @@ ExitCode answer_leanest(const Asking& a) {
   }
   print_ranking(a, lean.report.ranked);
   print_best(a, best);
-  a.say(fmt::format("No layout needs less than {:.2f} GiB; these are the fastest within {:.2f} GiB.",
-                    gib(lean.needs_more), gib(lean.limit)));
+  // Rounded down, so that it holds as it is printed.
+  const Bytes least = lean.proved ? lean.limit : lean.needs_more;
+  a.say(fmt::format(
+      "No layout needs less than {:.3f} GiB{}. --pareto trades time against memory.",
+      std::floor(1000 * gib(least)) / 1000,
+      lean.proved ? "; these need no more" : "; whether one needs less than these is not proved"));
   a.say(fmt::format("{} layouts: {}.", count_text(lean.report.space), fates_text(lean.report.fates)));
   if (!lean.report.exact)
-    a.say(fmt::format("Which of them is the fastest is not proved: {}.", lean.report.stopped));
+    a.say(fmt::format("That the first is the {} is not proved: {}.", lean.proved ? "fastest" : "leanest",
+                      lean.report.stopped));
   print_next(a, a.question().cluster.gpus(), best.plan);
   return finished(a, true);
 }

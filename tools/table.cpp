@@ -30,12 +30,6 @@ std::string padded(const std::string& text, int width, Align align) {
 }
 }  // namespace
 
-std::string words(std::string_view key) {
-  std::string text(key);
-  std::ranges::replace(text, '_', ' ');
-  return text;
-}
-
 void Table::add_row(std::vector<std::string> cells) {
   SEXTANT_CHECK(cells.size() == columns_.size(), "a row has as many cells as the table has columns");
   rows_.push_back(std::move(cells));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/terminal.hpp"
@@ -33,8 +32,5 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
   std::vector<std::size_t> bold_rows_;
 };
-
-// Names have underscores, as JSON keys do; people read blanks.
-std::string words(std::string_view key);
 
 }  // namespace sextant

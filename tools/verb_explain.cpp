@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <ostream>
 
 #include <fmt/format.h>
@@ -10,9 +9,11 @@
 
 #include "core/json_io.hpp"
 #include "core/plan_key.hpp"
+#include "core/words.hpp"
 #include "planner/explain.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
+#include "tools/time_rows.hpp"
 
 namespace sextant {
 
@@ -41,7 +42,6 @@ struct Explained {
   WhyNot own;               // of the chosen layout against the best of the space
   SearchReport report;
   TimeSplit time{};
-  double step_simulated = 0;
   std::vector<Comparison> runners_up;  // beside report.ranked from the second on
   std::vector<Asked> why;
   std::vector<Alternative> alternatives;
@@ -71,9 +71,7 @@ Explained explain(const Planning& planning, const ExplainOptions& options, Searc
   }
   if (e.own.rejection) return e;
   e.prediction = predict(job, e.chosen);
-  const Comparison itself = compare(job, e.chosen, e.chosen);
-  e.time = itself.best;
-  for (const double seconds : e.time) e.step_simulated += seconds;
+  e.time = compare(job, e.chosen, e.chosen).best;
   for (const RankedPlan& r : e.report.ranked)
     if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan));
   if (options.quick) return e;
@@ -96,8 +94,7 @@ std::string change_text(double share) {
 // "exposed tp +1.2 s (TP over 2 nodes); bubble -0.1 s", without the verdict before it.
 std::string cause(const Comparison& c) {
   const std::size_t colon = c.text.find(": ");
-  const std::string text = colon == std::string::npos ? "" : c.text.substr(colon + 2);
-  return words(text);
+  return colon == std::string::npos ? "" : c.text.substr(colon + 2);
 }
 
 void print_comparison(Session& session, const Comparison& c) {
@@ -114,11 +111,9 @@ void print_comparison(Session& session, const Comparison& c) {
                    fmt::format("{:.3f}", c.other[i]), fmt::format("{:+.3f}", t.seconds),
                    t.seconds > 0 ? t.cause : ""});
   }
-  const auto beyond = [](const TimeSplit& split, Seconds step) {
-    return step.v - std::accumulate(split.begin(), split.end(), 0.0);
-  };
-  const double best = beyond(c.best, c.best_step), other = beyond(c.other, c.other_step);
-  table.add_row({"stragglers and host", fmt::format("{:.3f}", best), fmt::format("{:.3f}", other),
+  const TimeRow beside = time_rows(c.best, c.best_step).back();
+  const double best = beside.seconds, other = time_rows(c.other, c.other_step).back().seconds;
+  table.add_row({beside.what, fmt::format("{:.3f}", best), fmt::format("{:.3f}", other),
                  fmt::format("{:+.3f}", other - best), ""});
   table.add_row({"step", fmt::format("{:.3f}", c.best_step.v), fmt::format("{:.3f}", c.other_step.v),
                  fmt::format("{:+.3f}", (c.other_step - c.best_step).v), ""});
@@ -158,17 +153,15 @@ void print_choice(Session& session, const Explained& e) {
   const Prediction& p = e.prediction;
   paragraph(paint(session.terminal.color, Style::bold, "why " + plan_key(e.chosen)));
   paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
-                        gib(p.memory.peak), gib(p.memory_available), words(p.memory.largest), p.memory.stage),
+                        gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
             2);
   if (e.calibrated)
     paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
                           p.step_lower.v, p.step_upper.v),
               2);
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < e.time.size(); ++i)
-    if (e.time[i] >= 0.001 * e.step_simulated)
-      parts.push_back(fmt::format("{} {:.1f} %", words(name(static_cast<TimeCategory>(i))),
-                                  100 * e.time[i] / e.step_simulated));
+  for (const TimeRow& row : time_rows(e.time, p.step))
+    if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
   paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
   const std::string space = fmt::format("{} layouts", count_text(e.report.space));
   const std::string proof = e.report.exact ? "proved" : "not proved: " + e.report.stopped;

@@ -12,6 +12,7 @@
 #include "core/breakdown.hpp"
 #include "core/plan_links.hpp"
 #include "core/trace.hpp"
+#include "core/words.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
@@ -20,6 +21,7 @@
 #include "tools/goodput_text.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
+#include "tools/time_rows.hpp"
 
 namespace sextant {
 
@@ -79,16 +81,19 @@ void print_time(Session& session, const Simulated& s) {
                {"% of step", Align::right},
                {"slowest stage s", Align::right, 1}});
   const double step = s.prediction.step.v;
-  for (int c = 0; c < kTimeCategories; ++c) {
-    const auto i = static_cast<std::size_t>(c);
-    double most = 0;
-    for (const auto& stage : s.split.stages) most = std::max(most, stage[i]);
-    if (most < 1e-5 * step) continue;
-    table.add_row({words(name(static_cast<TimeCategory>(c))), fmt::format("{:.4f}", s.split.mean[i]),
-                   fmt::format("{:.1f}", 100 * s.split.mean[i] / step), fmt::format("{:.4f}", most)});
+  std::size_t i = 0;
+  for (const TimeRow& row : time_rows(s.split.mean, s.prediction.step)) {
+    std::string slowest;  // of what stages have of their own
+    if (i < s.split.mean.size()) {
+      double most = 0;
+      for (const auto& stage : s.split.stages) most = std::max(most, stage[i]);
+      ++i;
+      if (most < 1e-5 * step) continue;
+      slowest = fmt::format("{:.4f}", most);
+    }
+    table.add_row(
+        {row.what, fmt::format("{:.4f}", row.seconds), fmt::format("{:.1f}", 100 * row.share), slowest});
   }
-  table.add_row({"stragglers and host", fmt::format("{:.4f}", s.beyond_graph_s),
-                 fmt::format("{:.1f}", 100 * s.beyond_graph_s / step), ""});
   table.add_row({"step", fmt::format("{:.4f}", step), "100.0", ""});
   table.emphasize_last_row();
   session.terminal.out << table.render(session.terminal, session.common.wide) << '\n';

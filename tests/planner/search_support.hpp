@@ -1,13 +1,16 @@
 // Jobs for search tests: small clusters and models, fixed or random.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <utility>
 
 #include <rapidcheck.h>
 
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/job.hpp"
+#include "planner/search_space.hpp"
 #include "tests/cost_models/machines.hpp"
 #include "tests/support/arbitrary.hpp"
 #include "tests/support/specs.hpp"
@@ -59,6 +62,38 @@ inline OwnedJob small_job(int nodes = 2, int gpus = 4, int n_layers = 8) {
   return o;
 }
 
+// Every member of a space.
+template <class F>
+void each_member(const SearchSpace& s, F visit) {
+  const std::array<std::pair<std::uint8_t Choice::*, std::size_t>, 19> fields = {{
+      {&Choice::tp, s.tp.size()},
+      {&Choice::cp, s.cp.size()},
+      {&Choice::pp, s.pp.size()},
+      {&Choice::axis_order, s.axis_order.size()},
+      {&Choice::micro_batch, s.micro_batch.size()},
+      {&Choice::sequence_parallel, s.sequence_parallel.size()},
+      {&Choice::overlap_tp, s.overlap_tp.size()},
+      {&Choice::recompute, s.recompute.size()},
+      {&Choice::form, s.form.size()},
+      {&Choice::split, s.split.size()},
+      {&Choice::zero_stage, s.zero_stage.size()},
+      {&Choice::shard_degree, s.shard_degree.size()},
+      {&Choice::optimizer_offload, s.optimizer_offload.size()},
+      {&Choice::parameter_offload, s.parameter_offload.size()},
+      {&Choice::activation_offload, s.activation_offload.size()},
+      {&Choice::bucket_elements, s.bucket_elements.size()},
+      {&Choice::last_bucket_split, s.last_bucket_split.size()},
+      {&Choice::overlap_grad_reduce, s.overlap_grad_reduce.size()},
+      {&Choice::overlap_param_gather, s.overlap_param_gather.size()},
+  }};
+  Choice c;
+  for (std::uint64_t i = 0; i < s.size(); ++i) {
+    std::uint64_t rest = i;
+    for (const auto& [field, n] : fields) c.*field = static_cast<std::uint8_t>(rest % n), rest /= n;
+    visit(c);
+  }
+}
+
 // Random shapes, rules and links; lawful ones must be picked by the caller.
 class RandomJob {
  public:
@@ -90,6 +125,7 @@ class RandomJob {
     owned_.finish();
   }
   Job job() const { return owned_.job(); }
+  OwnedJob take() { return std::move(owned_); }
 
   ParallelPlan plan() const {
     using arbitrary::upto;

@@ -38,37 +38,6 @@ SearchSpace small_space(const OwnedJob& owned) {
   return s;
 }
 
-template <class F>
-void each_member(const SearchSpace& s, F visit) {
-  const std::array<std::pair<std::uint8_t Choice::*, std::size_t>, 19> fields = {{
-      {&Choice::tp, s.tp.size()},
-      {&Choice::cp, s.cp.size()},
-      {&Choice::pp, s.pp.size()},
-      {&Choice::axis_order, s.axis_order.size()},
-      {&Choice::micro_batch, s.micro_batch.size()},
-      {&Choice::sequence_parallel, s.sequence_parallel.size()},
-      {&Choice::overlap_tp, s.overlap_tp.size()},
-      {&Choice::recompute, s.recompute.size()},
-      {&Choice::form, s.form.size()},
-      {&Choice::split, s.split.size()},
-      {&Choice::zero_stage, s.zero_stage.size()},
-      {&Choice::shard_degree, s.shard_degree.size()},
-      {&Choice::optimizer_offload, s.optimizer_offload.size()},
-      {&Choice::parameter_offload, s.parameter_offload.size()},
-      {&Choice::activation_offload, s.activation_offload.size()},
-      {&Choice::bucket_elements, s.bucket_elements.size()},
-      {&Choice::last_bucket_split, s.last_bucket_split.size()},
-      {&Choice::overlap_grad_reduce, s.overlap_grad_reduce.size()},
-      {&Choice::overlap_param_gather, s.overlap_param_gather.size()},
-  }};
-  Choice c;
-  for (std::uint64_t i = 0; i < s.size(); ++i) {
-    std::uint64_t rest = i;
-    for (const auto& [field, n] : fields) c.*field = static_cast<std::uint8_t>(rest % n), rest /= n;
-    visit(c);
-  }
-}
-
 struct BruteForce {
   double step = INFINITY;
   std::string key;
@@ -92,7 +61,7 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
   SimulateScratch scratch;
-  each_member(space, [&](const Choice& choice) {
+  testing::each_member(space, [&](const Choice& choice) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
     if (unlawful(job, plan_of(space, choice))) return;
     const ParallelPlan plan = tree.plan(choice, cache);

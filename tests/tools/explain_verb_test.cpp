@@ -93,6 +93,51 @@ TEST(Explain, AKeyThatCannotFillTheClusterIsNoLayout) {
   EXPECT_EQ(j.at("why_not").at(1).at("notes").at(0), "4 of the cluster's 16 GPUs are used; 12 are idle");
 }
 
+// At 0.1 s a step the fixed time of a step counts: every verb divides by the step that a user measures.
+TEST(Explain, SharesAreThoseOfPlanAndSimulate) {
+  const auto ask = [](const std::string& verb, std::vector<std::string> more) {
+    more.insert(more.begin(), {verb, "--model", "llama-3.2-1b", "--cluster", "1x8xh100", "--global-batch",
+                               "16", "--seq-len", "2048"});
+    const auto outcome = call(more, 120);
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return outcome.out;
+  };
+  const std::vector<std::string> pinned = {"--limit", "tp<=2,pp<=2,cp=1,mbs<=2,oo=0,po=off,ao=0"};
+  auto more = pinned;
+  more.insert(more.end(), {"--json", "--top", "8"});
+  const Json ranked = Json::parse(ask("plan", more)).at("ranked");
+  ASSERT_EQ(ranked.size(), 8U);
+  const double step = ranked[0].at("step_time_s");
+  ASSERT_LT(step, 0.2);
+  more = pinned;
+  more.insert(more.end(), {"--quick", "--json", "--plan", ranked[0].at("key").get<std::string>()});
+  for (std::size_t i = 1; i < ranked.size(); ++i)
+    more.insert(more.end(), {"--why", ranked[i].at("key").get<std::string>()});
+  const Json explained = Json::parse(ask("explain", more));
+  for (std::size_t i = 1; i < ranked.size(); ++i) {
+    const Json& r = ranked[i];
+    EXPECT_NEAR(r.at("slower_share").get<double>(), r.at("step_time_s").get<double>() / step - 1, 1e-9);
+    const Json& c = explained.at("why_not").at(i - 1).at("comparison");
+    EXPECT_NEAR(r.at("slower_share").get<double>(), c.at("slower_share").get<double>(), 1e-9);
+    EXPECT_EQ(r.at("tie"), c.at("tie"));
+  }
+  // Of the step go as many percent to compute in both texts.
+  const std::string plan = ranked[0].at("key");
+  more = pinned;
+  more.insert(more.end(), {"--quick", "--plan", plan});
+  const std::string why = ask("explain", more);
+  std::istringstream said(why.substr(why.find("its time: compute ")));
+  std::istringstream table(ask("simulate", {"--plan", plan}));
+  std::string word, row;
+  double explains = 0, seconds = 0, simulates = -1;
+  said >> word >> word >> word >> explains;
+  while (std::getline(table, row) && !row.starts_with("compute ")) {
+  }
+  std::istringstream(row) >> word >> seconds >> simulates;
+  EXPECT_EQ(explains, simulates) << why << row;
+  EXPECT_NE(why.find("stragglers and host"), std::string::npos) << why;
+}
+
 TEST(Explain, AlternativesAndMachinesAreOther) {
   const Json j = json_of({});
   const auto chosen = parse_plan_key(j.at("chosen").at("key").get<std::string>());

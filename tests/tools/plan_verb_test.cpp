@@ -76,7 +76,7 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
   };
   const auto j = nlohmann::json::parse(with({"--json"}).out);
   const std::string key = j.at("surer_tie");
-  const auto ranked = j.at("ranked");
+  const auto& ranked = j.at("ranked");
   const auto width = [](const nlohmann::json& r) {
     return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
   };
@@ -249,6 +249,30 @@ TEST(Plan, LessMemoryCostsTime) {
   EXPECT_LE(number(lean.at("ranked").at(0), "peak_memory_GiB"), number(lean, "least_memory_GiB") + 1e-9);
   EXPECT_LT(number(lean, "no_layout_within_GiB"), number(lean, "least_memory_GiB"));
   EXPECT_LE(number(lean, "least_memory_GiB"), number(plans.back(), "peak_memory_GiB") + 1e-9);
+  std::uint64_t fates = 0;
+  for (const auto& [name, count] : lean.at("fates").items()) fates += count.get<std::uint64_t>();
+  EXPECT_EQ(fates, lean.at("space").get<std::uint64_t>());
+  EXPECT_EQ(lean.at("space"), front.at("space"));
+}
+
+// What is said of the least holds for the table above it, and for leaner layouts than the fast search looks at.
+TEST(Plan, NothingIsLeanerThanTheLeanest) {
+  const std::vector<std::string> question = {"--model",        "llama-2-13b", "--cluster", "8x8xa100-80gb",
+                                             "--global-batch", "1024",        "--seq-len", "4096"};
+  auto ask = question;
+  ask.insert(ask.begin(), "plan"), ask.insert(ask.end(), {"--objective", "least-memory", "--json"});
+  const auto lean = nlohmann::json::parse(call(ask).out);
+  EXPECT_TRUE(lean.at("exact"));
+  for (const auto& r : lean.at("ranked"))
+    EXPECT_EQ(number(r, "peak_memory_GiB"), number(lean, "least_memory_GiB"));
+  for (const char* other :
+       {"tp8.pp1.vp1.cp8.dp1.z3.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100.ao2"}) {
+    auto simulate = question;
+    simulate.insert(simulate.begin(), "simulate"),
+        simulate.insert(simulate.end(), {"--plan", other, "--json"});
+    const auto j = nlohmann::json::parse(call(simulate).out);
+    EXPECT_GE(number(j.at("prediction"), "peak_memory_GiB"), number(lean, "least_memory_GiB")) << other;
+  }
 }
 
 TEST(Plan, JitterRanksAnew) {
@@ -373,6 +397,9 @@ TEST(Simulate, WritesATraceAndSaysWhatDoesNotFit) {
   const auto large = call(small("simulate", {"--plan", "tp1.dp16.z0.mbs16"}));
   EXPECT_EQ(large.code, ExitCode::no_feasible_plan);
   EXPECT_NE(large.out.find("does not fit: needs "), std::string::npos) << large.out;
+  // In words, not as the key of a JSON field.
+  const auto state = call(small("simulate", {"--plan", "tp1.dp16.z0.mbs1"}));
+  EXPECT_NE(state.out.find("(most of it optimizer state of stage 0)"), std::string::npos) << state.out;
   EXPECT_EQ(call(small("simulate", {"--plan", "tp8.pp8.dp8"})).code, ExitCode::no_feasible_plan);
   EXPECT_EQ(call(small("simulate", {"--plan", "tp3.dp4"})).code, ExitCode::usage);
   EXPECT_EQ(call(small("simulate")).code, ExitCode::usage);
