@@ -95,11 +95,13 @@ std::vector<Sensitivity> sensitivities(const Job&, const SearchSpace&, const Par
 // field whose every value the stack refuses. Nothing when that is not so.
 std::optional<std::string> never_possible(const Job&, const SearchSpace&);
 
-// When no member fits: the layout that comes closest, what it lacks, and the fewest GPUs that would do.
+// When no member fits: the layout that comes closest, what it lacks, the fewest GPUs that would do, and, where nothing
+// divides or these are less than all, the fastest on fewer.
 struct NothingFits {
-  std::optional<ParallelPlan> closest;
+  std::optional<ParallelPlan> closest;  // nothing: no layout is possible with any memory
   Bytes needed, available;
-  std::optional<ScalePoint> more_gpus;
+  FewestGpus fewest;
+  std::optional<ScalePoint> fewer_gpus;
   std::vector<std::string> lines;
 };
 NothingFits why_nothing_fits(const Job&, const SearchSpace&, int most_gpus, const SearchOptions& = {});

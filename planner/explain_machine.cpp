@@ -1,10 +1,13 @@
 // Other choices: with one field different, on a machine a little different, and when nothing fits at all.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "planner/explain.hpp"
+#include "planner/leanest.hpp"
 #include "planner/search_budget.hpp"
 
 namespace sextant {
@@ -199,36 +202,37 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   const SearchBudget budget(options);
   NothingFits n;
   n.available = job.cluster.device.memory;
-  const auto fits_in = [&](Bytes memory) {
-    SearchOptions any = budget.any();
-    any.memory_limit = memory;
-    const SearchReport report = search(job, space, any);
-    if (report.ranked.empty()) return false;
-    n.closest = report.ranked.front().plan, n.needed = report.ranked.front().prediction.memory.peak;
-    return true;
-  };
-  // The least memory that lets anything fit, by doubling and then halving the range.
-  Bytes low = n.available, high(n.available.v * 2);
-  for (int i = 0; i < 8 && !budget.over() && !fits_in(high); ++i) low = high, high = Bytes(high.v * 2);
-  while (n.closest && !budget.over() && static_cast<double>(n.needed.v) > 1.03 * static_cast<double>(low.v)) {
-    const Bytes middle((low.v + n.needed.v) / 2);
-    if (!fits_in(middle)) low = middle;
-  }
-  if (!n.closest) {
-    n.lines.push_back(budget.over() ? "what would fit was not found in time"
-                                    : "no layout divides, whatever the memory");
-    return n;
-  }
-  n.lines.push_back(fmt::format("smallest change: GPUs of {:.1f} GiB instead of {:.1f}, for {}",
-                                gib(n.needed), gib(n.available), plan_key(*n.closest)));
-  if (budget.over()) return n;
-  FewestGpus fewest = fewest_gpus(job, std::nullopt, most_gpus, space.limits, budget.next());
-  n.more_gpus = std::move(fewest.found);
-  if (n.more_gpus)
-    n.lines.push_back(fmt::format("fewest GPUs: {}, with {}", n.more_gpus->gpus,
-                                  plan_key(n.more_gpus->report.ranked.front().plan)));
+  SearchOptions any_memory = budget.next();
+  any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
+  const LeanestLayout lean = leanest_layout(job, space, any_memory);
+  n.closest = lean.plan, n.needed = lean.peak;
+  if (n.closest)
+    n.lines.push_back(fmt::format("smallest change: GPUs of {:.1f} GiB instead of {:.1f}, for {}{}",
+                                  gib(n.needed), gib(n.available), plan_key(*n.closest),
+                                  lean.exact ? "" : " (less may do)"));
   else
-    n.lines.push_back(fmt::format("it does not fit on {} GPUs either", most_gpus));
+    n.lines.push_back(lean.exact ? "no layout divides, whatever the memory"
+                                 : "what would fit was not found in time");
+  if (budget.over()) return n;
+  const int gpus = job.cluster.gpus();
+  n.fewest = fewest_gpus(job, std::nullopt, most_gpus, space.limits, budget.next());
+  if (n.closest || (n.fewest.found && n.fewest.found->gpus > gpus)) {
+    const std::string untold =
+        n.fewest.exact
+            ? ""
+            : fmt::format(" (every number up to {} was tried, then whole nodes)", n.fewest.every_to);
+    n.lines.push_back(n.fewest.found
+                          ? fmt::format("fewest GPUs: {}, with {}{}", n.fewest.found->gpus,
+                                        plan_key(n.fewest.found->report.ranked.front().plan), untold)
+                          : fmt::format("it does not fit on {} GPUs either{}", most_gpus, untold));
+  }
+  if (!n.fewest.found || n.fewest.found->gpus >= gpus || budget.over()) return n;
+  n.fewer_gpus = faster_on_fewer(job, Seconds(INFINITY), space.limits, budget.next());
+  if (n.fewer_gpus) {
+    const RankedPlan& fastest = n.fewer_gpus->report.ranked.front();
+    n.lines.push_back(fmt::format("{} of the {} GPUs do: {:.3f} s a step with {}", n.fewer_gpus->gpus, gpus,
+                                  fastest.prediction.step.v, plan_key(fastest.plan)));
+  }
   return n;
 }
 

@@ -1,6 +1,8 @@
 #include "planner/scale.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -26,14 +28,72 @@ ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const Sea
   });
 }
 
-// The simulated step that a user measures as `step`.
+// The simulated step that a user measures as `step` on all GPUs of the job.
 Seconds simulated_of(const Job& job, int gpus, Seconds step) {
+  ParallelPlan plan;
+  plan.dp = gpus;
+  const Seconds fixed = measured_step(job, plan, Seconds(0));
+  return Seconds((step - fixed) / (measured_step(job, plan, Seconds(1)) - fixed));
+}
+
+// Fewer GPUs take longer even at their peak.
+int fewest_by_peak(const Job& job, std::optional<Seconds> deadline) {
+  double peak = 0;
+  for (const auto& [dtype, flops] : job.cluster.device.peak) peak = std::max(peak, flops.v);
+  if (!deadline || peak <= 0) return 1;
+  const double tokens = static_cast<double>(job.training.global_batch) * job.training.seq_len;
+  const double gpus =
+      tokens * model_flops_per_token(job.model, job.training.seq_len, true) / (peak * deadline->v);
+  return static_cast<int>(std::clamp(std::floor(gpus), 1.0, static_cast<double>(kMaxWorld)));
+}
+
+enum class Holds : std::uint8_t { no, yes, unknown };
+
+// Whether that many GPUs do: only that is asked, so that a search need not look at what is slower.
+Holds holds(const Job& job, int gpus, std::optional<Seconds> deadline, const PlanLimits& limits,
+            SearchOptions how) {
   return on_size(job, gpus, [&](const Job& sized) {
-    ParallelPlan plan;
-    plan.dp = gpus;
-    const Seconds fixed = measured_step(sized, plan, Seconds(0));
-    return Seconds((step - fixed) / (measured_step(sized, plan, Seconds(1)) - fixed));
+    const SearchSpace space = default_space(job.model, job.training, gpus, limits);
+    if (!deadline) {
+      const LeanestLayout any = any_layout(sized, space, how);
+      return any.plan ? Holds::yes : any.exact ? Holds::no : Holds::unknown;
+    }
+    how.at_most = simulated_of(sized, gpus, *deadline);
+    const SearchReport report = search(sized, space, how);
+    if (!report.ranked.empty() && report.ranked.front().prediction.step <= *deadline) return Holds::yes;
+    return report.exact ? Holds::no : Holds::unknown;
   });
+}
+
+// Whole nodes above `from`, which does not do: the fewest that were found to hold, or nothing. The largest that do not
+// goes to `next_smaller`.
+template <class Ask>
+std::optional<int> coarse_search(int from, int most, int per_node, const Ask& ask, int& next_smaller) {
+  const int first = from / per_node + 1;
+  std::vector<int> sizes;
+  for (int nodes = first; nodes * per_node < most; nodes *= 2) sizes.push_back(nodes * per_node);
+  sizes.push_back(most);
+  int lower = from, upper = 0;
+  for (const int n : sizes) {
+    if (ask(n)) {
+      upper = n;
+      break;
+    }
+    lower = n;
+  }
+  // The largest size may divide badly where a smaller one does not: those behind the last power of two are tried too.
+  const bool most_fails = upper == 0;
+  if (most_fails) upper = most, lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : from;
+  const int nodes_between = (upper - lower) / per_node;
+  const int stride = per_node * std::max(1, (nodes_between + kSizesBetween - 1) / kSizesBetween);
+  next_smaller = lower;
+  for (int n = lower / per_node * per_node + stride; n < upper; n += stride) {
+    if (ask(n)) return n;
+    next_smaller = n;
+  }
+  if (!most_fails) return upper;
+  next_smaller = most;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -72,13 +132,17 @@ std::vector<ScalePoint> scaling_curve(const Job& job, const std::vector<int>& gp
 
 std::optional<ScalePoint> faster_on_fewer(const Job& job, Seconds step, const PlanLimits& limits,
                                           const SearchOptions& options) {
+  const SearchBudget budget(options);
   const int gpus = job.cluster.gpus(), per_node = std::max(1, job.cluster.node.gpus);
-  if (gpus == job.cluster.nodes * per_node) return std::nullopt;
-  std::set<int> sizes;
-  for (const int multiple : {2, 4, per_node})
-    if (const int n = gpus / multiple * multiple; n > 0 && n < gpus) sizes.insert(n);
+  std::set<int, std::greater<>> sizes = {gpus / per_node * per_node};
+  for (int multiple = 2; multiple <= gpus; multiple *= 2) sizes.insert(gpus / multiple * multiple);
   std::optional<ScalePoint> best;
-  for (ScalePoint& point : scaling_curve(job, {sizes.begin(), sizes.end()}, limits, options)) {
+  for (const int n : sizes) {
+    if (n == 0 || n == gpus) continue;
+    if (budget.over()) break;
+    SearchOptions how = budget.next();
+    how.at_most = simulated_of(job, n, step);
+    ScalePoint point = at_size(job, n, limits, how);
     if (point.report.ranked.empty() || point.report.ranked.front().prediction.step >= step) continue;
     step = point.report.ranked.front().prediction.step;
     best = std::move(point);
@@ -87,59 +151,32 @@ std::optional<ScalePoint> faster_on_fewer(const Job& job, Seconds step, const Pl
 }
 
 FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most, const PlanLimits& limits,
-                       const SearchOptions& options) {
+                       const SearchOptions& options, double every_s) {
   const SearchBudget budget(options);
-  const int per_node = std::max(1, job.cluster.node.gpus);
+  SearchOptions each = options;
+  each.budget_s = options.budget_s > 0 ? std::min(options.budget_s, every_s) : every_s;
+  const SearchBudget every(each);
   FewestGpus out;
-  // Whether that many GPUs do: only that is asked, so that a search need not look at what is slower.
-  const auto holds = [&](int n) {
-    ++out.tried;
-    SearchOptions how = deadline ? budget.next() : budget.any();
-    if (deadline) how.at_most = simulated_of(job, n, *deadline);
-    const ScalePoint point = at_size(job, n, limits, how);
-    if (deadline && !point.report.exact) out.exact = false;
-    return !point.report.ranked.empty() &&
-           (!deadline || point.report.ranked.front().prediction.step <= *deadline);
-  };
-  // Doubling finds the range; more nodes never fit worse, but some sizes divide the batch badly, so that every size
-  // from the last that did not hold is tried.
-  std::vector<int> sizes;
-  for (int n = 1; n < std::min(per_node, most + 1); n *= 2) sizes.push_back(n);
-  for (int nodes = 1; nodes * per_node <= most; nodes *= 2) sizes.push_back(nodes * per_node);
-  if (sizes.empty() || sizes.back() < most) sizes.push_back(most);
-  int lower = 0, upper = 0;
-  for (const int n : sizes) {
-    if (budget.over()) break;
-    if (holds(n)) {
-      upper = n;
-      break;
-    }
-    lower = n;
-  }
-  if (budget.over()) out.exact = false;
-  // The largest size may divide badly where a smaller one does not: those behind the last power of two are tried too.
-  const bool most_fails = upper == 0;
-  if (most_fails) upper = most, lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : 0;
-  const int nodes_between = (upper - lower) / per_node;
-  const int stride = per_node * std::max(1, (nodes_between + kSizesBetween - 1) / kSizesBetween);
-  out.next_smaller = lower;
-  for (int n = (lower / per_node) * per_node + stride; n < upper; n += stride) {
-    if (budget.over()) {
-      out.exact = false;
-      break;
-    }
-    if (holds(n))
-      upper = n;
+  std::optional<int> found;
+  out.every_to = std::min(most, fewest_by_peak(job, deadline) - 1);
+  while (!found && out.every_to < most && !every.over()) {
+    const Holds answer = holds(job, out.every_to + 1, deadline, limits, every.next());
+    if (answer == Holds::unknown) break;
+    if (answer == Holds::yes)
+      found = out.every_to + 1;
     else
-      out.next_smaller = n;
+      ++out.every_to;
   }
-  if (most_fails && upper == most) {
-    out.next_smaller = most;
-    ScalePoint all = at_size(job, most, limits, budget.next());
-    if (!all.report.ranked.empty()) out.most = std::move(all);
-    return out;
+  out.next_smaller = out.every_to;
+  if (!found && out.every_to < most) {
+    out.exact = false;
+    const auto ask = [&](int n) {
+      return !budget.over() && holds(job, n, deadline, limits, budget.next()) == Holds::yes;
+    };
+    found = coarse_search(out.every_to, most, std::max(1, job.cluster.node.gpus), ask, out.next_smaller);
   }
-  out.found = at_size(job, upper, limits, budget.next(options.top));
+  ScalePoint point = at_size(job, found.value_or(most), limits, budget.next(found ? options.top : 1));
+  if (!point.report.ranked.empty()) (found ? out.found : out.most) = std::move(point);
   return out;
 }
 

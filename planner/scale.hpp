@@ -23,22 +23,23 @@ ClusterSpec resized(const ClusterSpec&, int gpus);
 std::vector<ScalePoint> scaling_curve(const Job&, const std::vector<int>& gpus, const PlanLimits&,
                                       const SearchOptions& = {});
 
-// A number of GPUs that divides badly, since some are missing, may lose to a smaller one: the best of the next multiples
-// of two, of four and of whole nodes below, when it is faster than `step`. Nothing where no GPU is missing.
+// A number of GPUs that divides badly may lose to a smaller one: the fastest of the next multiples below of every power
+// of two and of whole nodes, when it is faster than `step`.
 std::optional<ScalePoint> faster_on_fewer(const Job&, Seconds step, const PlanLimits&,
                                           const SearchOptions& = {});
 
-// The smallest size, in whole nodes (or powers of two below one node), whose best plan takes at most `deadline` a step;
-// without a deadline, on which anything fits. Between two sizes more than 32 steps apart, every (gap / 32) is tried.
+// The smallest number of GPUs whose best plan takes at most `deadline` a step; without a deadline, on which anything
+// fits. Every number is asked in turn during `every_s` seconds; where these do not do, whole nodes from there on: doubled
+// until they hold, then in at most 32 equal strides between.
 struct FewestGpus {
   std::optional<ScalePoint> found;  // nothing when `most` GPUs do not suffice
   std::optional<ScalePoint> most;   // then: the best on all of them, when anything fits
   int next_smaller = 0;             // the largest size below that was tried and does not do; 0: none
-  int tried = 0;
-  bool exact = true;  // false: stopped before every size was tried
+  int every_to = 0;                 // every number of GPUs up to here was asked, and does not do
+  bool exact = true;                // no smaller number does
 };
 FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, const PlanLimits&,
-                       const SearchOptions& = {});
+                       const SearchOptions& = {}, double every_s = 2);
 
 // Of the points of a curve, the one whose best plan costs least per token. Nothing without a price.
 const ScalePoint* cheapest(const std::vector<ScalePoint>&);

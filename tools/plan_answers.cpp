@@ -52,8 +52,16 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
 
 // Whoever has lost a GPU asks about what is left, and may be better off with less.
 std::optional<ScalePoint> fewer_gpus(const Asking& a, const RankedPlan& best) {
+  const ClusterSpec& cluster = a.question().cluster;
+  if (cluster.gpus() == cluster.nodes * cluster.node.gpus) return std::nullopt;
   return faster_on_fewer(a.planning.job(), best.prediction.step, a.question().limits,
                          a.searching.options(1, "fewer GPUs"));
+}
+
+Json fewer_json(const Asking& a, const ScalePoint& fewer) {
+  Json j = ranked_json(a, fewer.report.ranked.front());
+  j["gpus"] = fewer.gpus;
+  return j;
 }
 
 void print_fewer_gpus(const Asking& a, const ScalePoint& fewer, const RankedPlan& best) {
@@ -155,8 +163,19 @@ ExitCode finished(const Asking& a, bool found) {
 ExitCode nothing(const Asking& a, const SearchReport& report) {
   if (!a.session.common.json)
     return print_nothing(a.session, "plan", a.planning, a.space, report, a.searching);
+  Json j = answer_json(a, {}, report);
+  if (const auto n = what_would_fit(a.planning, a.space, report, a.searching)) {
+    if (n->fewer_gpus) j["fewer_gpus"] = fewer_json(a, *n->fewer_gpus);
+    Json fit = {{"memory_GiB", nullptr},
+                {"key", nullptr},
+                {"gpus", n->fewest.found ? Json(n->fewest.found->gpus) : Json(nullptr)},
+                {"all_sizes_tried", n->fewest.exact},
+                {"all_sizes_tried_to", n->fewest.every_to}};
+    if (n->closest) fit["memory_GiB"] = gib(n->needed), fit["key"] = plan_key(*n->closest);
+    j["would_fit"] = fit;
+  }
   a.searching.finish();
-  print_json(a.session, "plan", answer_json(a, {}, report));
+  print_json(a.session, "plan", j);
   return finished(a, false);
 }
 
@@ -186,10 +205,7 @@ ExitCode answer_fastest(const Asking& a) {
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {
     Json j = answer_json(a, report.ranked, report);
-    if (fewer) {
-      j["fewer_gpus"] = ranked_json(a, fewer->report.ranked.front());
-      j["fewer_gpus"]["gpus"] = fewer->gpus;
-    }
+    if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
     print_json(a.session, "plan", j);
     return finished(a, true);
   }

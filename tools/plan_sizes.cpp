@@ -151,6 +151,7 @@ ExitCode answer_fewest(const Asking& a) {
     j["fewest_gpus"] = f.found ? Json(point.gpus) : Json(nullptr);
     j["deadline_step_time_s"] = deadline ? Json(deadline->v) : Json(nullptr);
     j["next_smaller_gpus"] = f.next_smaller, j["all_sizes_tried"] = f.exact;
+    j["all_sizes_tried_to"] = f.every_to;
     j["best_on_all"] = f.most ? ranked_json(a, f.most->report.ranked.front()) : Json(nullptr);
     print_json(a.session, "plan", j);
     return finished(a, f.found.has_value());
@@ -177,9 +178,14 @@ ExitCode answer_fewest(const Asking& a) {
                                                days_text(parse_duration(a.options.deadline, "--deadline").v))
                                  : "";
   a.say(fmt::format("fewest: {} of {} GPUs{}", point.gpus, q.cluster.gpus(), reason));
-  if (f.next_smaller > 0)
-    a.say(fmt::format("{} would be {} ({} sizes tried{})", f.next_smaller, deadline ? "too slow" : "too few",
-                      f.tried, f.exact ? "" : "; stopped early, fewer may do"));
+  const char* lacks = deadline ? "too slow" : "too few";
+  if (f.exact && f.next_smaller > 0)
+    a.say(fmt::format("{} would be {}, as is every smaller number: all were tried.", f.next_smaller, lacks));
+  if (!f.exact)
+    a.say(
+        fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone, of which "
+                    "{} are {}: a number between may do.",
+                    f.every_to, lacks, f.next_smaller, lacks));
   print_best(a, best);
   print_search(a, point.report);
   print_next(a, point.gpus, best.plan);

@@ -230,6 +230,16 @@ void print_reasons(std::ostream& out, const Terminal& terminal, const SearchRepo
   }
 }
 
+std::optional<NothingFits> what_would_fit(const Planning& planning, const SearchSpace& space,
+                                          const SearchReport& report, Searching& searching) {
+  const Job job = planning.job();
+  if (!report.exact || searching.interrupted() || never_possible(job, space)) return std::nullopt;
+  NothingFits n = why_nothing_fits(job, space, kMoreGpus * std::max(1, planning.question().cluster.gpus()),
+                                   searching.options(1, "what would fit"));
+  searching.finish();
+  return n;
+}
+
 ExitCode print_nothing(Session& session, const std::string& verb, const Planning& planning,
                        const SearchSpace& space, const SearchReport& report, Searching& searching) {
   auto& err = session.terminal.err;
@@ -257,10 +267,8 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
         line(fmt::format("without {}: {} fits", to_string(q.limits), plan_key(free.ranked.front().plan)));
       }
     }
-    const NothingFits n = why_nothing_fits(job, space, kMoreGpus * std::max(1, q.cluster.gpus()),
-                                           searching.options(1, "what would fit"));
-    searching.finish();
-    for (const auto& text : n.lines) line(text);
+    if (const auto n = what_would_fit(planning, space, report, searching))
+      for (const auto& text : n->lines) line(text);
   }
   return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
 }

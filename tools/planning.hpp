@@ -114,8 +114,12 @@ std::string fates_text(const FateCounts&);
 // One example of every reason, the first that was met.
 void print_reasons(std::ostream&, const Terminal&, const SearchReport&);
 
-// Nothing was found: why, what comes closest and the fewest GPUs that would do. The exit code: interrupted after Ctrl-C,
-// otherwise no feasible plan, with text and --json alike.
+// Of a search that found nothing: what would fit. Nothing where it was stopped, or can never find anything.
+std::optional<NothingFits> what_would_fit(const Planning&, const SearchSpace&, const SearchReport&,
+                                          Searching&);
+
+// Nothing was found: why, what comes closest and the numbers of GPUs that would do. The exit code: interrupted after
+// Ctrl-C, otherwise no feasible plan, with text and --json alike.
 ExitCode print_nothing(Session&, const std::string& verb, const Planning&, const SearchSpace&,
                        const SearchReport&, Searching&);
 

@@ -2,6 +2,8 @@
 #include "planner/explain.hpp"
 
 #include <atomic>
+#include <cmath>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -109,10 +111,14 @@ TEST(Explain, NothingFitsSaysWhatWould) {
   ASSERT_TRUE(n.closest.has_value());
   EXPECT_GT(n.needed, owned.cluster.device.memory);
   EXPECT_FALSE(n.lines.empty());
-  if (n.more_gpus) {
-    EXPECT_GT(n.more_gpus->gpus, owned.cluster.gpus());
-    EXPECT_TRUE(n.more_gpus->report.ranked.front().prediction.fits);
+  if (n.fewest.found) {
+    EXPECT_GT(n.fewest.found->gpus, owned.cluster.gpus());
+    EXPECT_TRUE(n.fewest.found->report.ranked.front().prediction.fits);
   }
+  SearchOptions enough, little;
+  enough.memory_limit = n.needed, little.memory_limit = Bytes(n.needed.v - 1);
+  EXPECT_FALSE(search(job, space, enough).ranked.empty());
+  EXPECT_TRUE(search(job, space, little).ranked.empty());
 }
 
 TEST(Scale, FewestGpusHoldTheDeadline) {
@@ -129,7 +135,7 @@ TEST(Scale, FewestGpusHoldTheDeadline) {
   const auto found = fewest_gpus(job, deadline, 8, {});
   ASSERT_TRUE(found.found.has_value());
   EXPECT_EQ(found.found->gpus, 4);
-  EXPECT_EQ(found.next_smaller, 2);
+  EXPECT_EQ(found.next_smaller, 3);
   EXPECT_TRUE(found.exact);
   // What the search leaves out for being too slow is not what it looks for.
   EXPECT_EQ(found.found->report.ranked.front().plan, curve[2].report.ranked.front().plan);
@@ -138,6 +144,42 @@ TEST(Scale, FewestGpusHoldTheDeadline) {
   ASSERT_TRUE(never.most.has_value());
   EXPECT_EQ(never.most->report.ranked.front().plan, curve[3].report.ranked.front().plan);
   EXPECT_EQ(fewest_gpus(job, std::nullopt, 8, {}).found->gpus, 1);
+}
+
+// Against one search per number of GPUs.
+TEST(Scale, FewestGpusAreTheFewestOfAllNumbers) {
+  const PlanLimits pinned = parse_plan_limits("oo=0,po=off,ao=0", "--fix");
+  const auto first = [](const std::vector<ScalePoint>& curve, Seconds deadline) {
+    for (const ScalePoint& p : curve)
+      if (!p.report.ranked.empty() && p.report.ranked.front().prediction.step <= deadline) return p.gpus;
+    return 0;
+  };
+  const std::vector<int> all = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::set<int> answers;
+  for (const double memory_GiB : {0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.8}) {
+    const OwnedJob owned = job_of(memory_GiB);
+    const int expected = first(scaling_curve(owned.job(), all, pinned), Seconds(INFINITY));
+    const FewestGpus f = fewest_gpus(owned.job(), std::nullopt, 8, pinned);
+    EXPECT_TRUE(f.exact);
+    EXPECT_EQ(f.found ? f.found->gpus : 0, expected) << memory_GiB;
+    EXPECT_EQ(f.every_to, f.found ? expected - 1 : 8);
+    answers.insert(expected);
+  }
+  EXPECT_TRUE(answers.contains(3) || answers.contains(5) || answers.contains(6) || answers.contains(7));
+  const OwnedJob owned = job_of(79);
+  const auto curve = scaling_curve(owned.job(), all, pinned);
+  for (const ScalePoint& p : curve) {
+    const Seconds deadline = p.report.ranked.front().prediction.step * 1.0001;
+    const FewestGpus f = fewest_gpus(owned.job(), deadline, 8, pinned);
+    ASSERT_TRUE(f.found.has_value());
+    EXPECT_TRUE(f.exact);
+    EXPECT_EQ(f.found->gpus, first(curve, deadline));
+  }
+  // Without time for every number, whole nodes are tried, and it says so.
+  const FewestGpus hurried = fewest_gpus(owned.job(), std::nullopt, 8, pinned, {}, 1e-9);
+  EXPECT_FALSE(hurried.exact);
+  EXPECT_EQ(hurried.every_to, 0);
+  EXPECT_EQ(hurried.found->gpus, 4);
 }
 
 TEST(Scale, ParetoFrontTradesTimeForMemory) {

@@ -66,6 +66,53 @@ TEST(Plan, WithAGpuMissingFewerMayBeFaster) {
   EXPECT_LT(answer.at("fewer_gpus").at("step_time_s"), answer.at("ranked")[0].at("step_time_s"));
 }
 
+// 63 divide neither batch nor model; fewer do.
+TEST(Plan, WithAGpuMissingNoLayoutMayBePossibleButOnFewer) {
+  const std::vector<std::string> question = {"plan",
+                                             "--model",
+                                             "llama-2-13b",
+                                             "--global-batch",
+                                             "128",
+                                             "--cluster",
+                                             "8x8xa100-80gb",
+                                             "--limit",
+                                             "cp=1,mbs<=2,oo=0,ao=0,po=off",
+                                             "--set",
+                                             R"(defects=[{"node":3,"gpu":2,"missing":true}])"};
+  const auto text = call(question);
+  EXPECT_EQ(text.code, ExitCode::no_feasible_plan);
+  EXPECT_NE(text.err.find("of the 63 GPUs do: "), std::string::npos) << text.err;
+  auto with_json = question;
+  with_json.push_back("--json");
+  const auto answer = call(with_json);
+  EXPECT_EQ(answer.code, ExitCode::no_feasible_plan);
+  const auto j = nlohmann::json::parse(answer.out);
+  EXPECT_TRUE(j.at("ranked").empty());
+  const auto& fewer = j.at("fewer_gpus");
+  EXPECT_LT(fewer.at("gpus"), 63);
+  EXPECT_TRUE(fewer.at("fits"));
+  EXPECT_NE(text.err.find(fewer.at("key").get<std::string>()), std::string::npos) << text.err;
+  EXPECT_TRUE(j.at("would_fit").at("key").is_null());
+}
+
+// Part of a node holds what fewer whole nodes do not: 17 GPUs hold nothing.
+TEST(Plan, TheFewestGpusNeedNotBeWholeNodes) {
+  const std::vector<std::string> question = {"plan",          "--model",        "llama-2-70b", "--cluster",
+                                             "4x8xa100-80gb", "--global-batch", "720",         "--seq-len",
+                                             "2048",          "--fix",          "oo=0",        "--json"};
+  auto fewest = question, curve = question;
+  fewest.insert(fewest.end(), {"--objective", "fewest-gpus", "--top", "1"});
+  const auto j = nlohmann::json::parse(call(fewest).out);
+  EXPECT_EQ(j.at("fewest_gpus"), 18);
+  EXPECT_EQ(j.at("next_smaller_gpus"), 17);
+  EXPECT_EQ(j.at("all_sizes_tried_to"), 17);
+  EXPECT_TRUE(j.at("all_sizes_tried"));
+  curve.insert(curve.end(), {"--scale", "16,17,18"});
+  const auto scale = nlohmann::json::parse(call(curve).out).at("scale");
+  EXPECT_TRUE(scale.at(0).at("best").is_null() && scale.at(1).at("best").is_null());
+  EXPECT_EQ(scale.at(2).at("best").at("key"), j.at("ranked").at(0).at("key"));
+}
+
 TEST(Plan, NamesATieThatIsBetterKnown) {
   const std::vector<std::string> ask = {"plan",          "--model", "llama-2-13b",      "--cluster",
                                         "8x8xa100-80gb", "--limit", "oo=0,po=off,ao=0", "--global-batch",
@@ -222,7 +269,7 @@ TEST(Plan, TheFewestGpusHoldTheDeadline) {
   within.push_back(fmt::format("{:.6f}h", 1.001 * step_of_8 * 1000 / 3600));
   const auto found = json_of(within);
   EXPECT_EQ(found.at("fewest_gpus"), 8);
-  EXPECT_EQ(found.at("next_smaller_gpus"), 4);
+  EXPECT_EQ(found.at("next_smaller_gpus"), 7);
   EXPECT_TRUE(found.at("all_sizes_tried"));
   EXPECT_NEAR(number(found, "deadline_step_time_s"), 1.001 * step_of_8, 1e-3);
   EXPECT_EQ(found.at("ranked").at(0).at("key"), curve.at(1).at("best").at("key"));
