@@ -19,6 +19,9 @@ std::unique_ptr<Communicator> everyone(Communicator& world) {
   return world.group(ranks);
 }
 
+// A processor's own NaN is negative, and would be printed so.
+double without_sign(double x) { return std::isnan(x) ? std::abs(x) : x; }
+
 ExecutorOptions for_rank(ExecutorOptions options, const Communicator& world, const RankCoord& at) {
   options.rank = world.rank();
   options.stage = at.pp;
@@ -129,6 +132,17 @@ void RankTrainer::agree(std::span<double> votes) {
                       Reduction::sum, {});
 }
 
+// The second step is the first with an update: from then on every step uses the same memory.
+Bytes RankTrainer::most_memory() {
+  if (steps_here_ >= 2) return most_memory_;
+  ++steps_here_;
+  double peak = static_cast<double>(executor_.memory().peak(Space::device));
+  between(Watchdog::Between::meeting);
+  report_->all_reduce(&peak, &peak, 1, Dtype::fp64, Reduction::max, {});
+  between(Watchdog::Between::nothing);
+  return most_memory_ = Bytes(static_cast<std::int64_t>(peak));
+}
+
 std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, std::span<double> votes) {
   StepReport report;
   report.step = clock_.step;
@@ -156,9 +170,10 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   sum({&loss, 1});
   report.duration = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 
-  report.loss = loss / valid;
+  report.loss = without_sign(loss / valid);
   report.tokens = std::int64_t{graph_.training.global_batch} * graph_.training.seq_len;
-  report.gradient_norm = std::sqrt(results.squared_norm);
+  report.gradient_norm = without_sign(std::sqrt(results.squared_norm));
+  report.memory = most_memory();
   report.rate = optimizer_.rate_at(clock_.step);
   report.skipped = !std::isfinite(report.gradient_norm) || !std::isfinite(report.loss);
   AdamwScalars& s = launcher_.scalars;

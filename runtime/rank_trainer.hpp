@@ -40,6 +40,7 @@ struct StepReport {
   bool skipped = false;  // the gradient was not finite: nothing is updated
   std::int64_t tokens = 0;
   Seconds duration;
+  Bytes memory;        // peak so far of the rank that holds most, on its device
   Seconds save_pause;  // for which training stood still at this step for a save; 0 where it did not
 };
 
@@ -96,7 +97,8 @@ class RankTrainer {
  private:
   StepBatch batch(const SequenceSource&, std::int64_t step) const;
   void sum(std::span<double> values);  // over all ranks, outside of the graph
-  void between(Watchdog::Between);     // tells the watchdog, when there is one
+  Bytes most_memory();
+  void between(Watchdog::Between);  // tells the watchdog, when there is one
 
   const ExecutionGraph& graph_;
   Device& device_;
@@ -114,6 +116,8 @@ class RankTrainer {
   Executor executor_;
   TrainerClock clock_;
   bool pending_ = false;
+  int steps_here_ = 0;  // that most_memory_ is of, up to two
+  Bytes most_memory_;
 };
 
 }  // namespace sextant

@@ -56,14 +56,19 @@ void print_scaling(Session& session, const std::vector<ComparedRun>& runs) {
                {"measured s", Align::right},
                {"ratio", Align::right},
                {"predicted tokens/s", Align::right, 1},
-               {"measured tokens/s", Align::right}});
+               {"measured tokens/s", Align::right},
+               {"speed-up", Align::right}});
+  const auto rate = [](const ComparedRun& run) {
+    const TrainingSpec& t = run.runnable->file().training;
+    return static_cast<double>(t.global_batch) * t.seq_len / run.comparison.measured.step.v;
+  };
   for (const ComparedRun& run : runs) {
     const PlanFile& f = run.runnable->file();
     const double tokens = static_cast<double>(f.training.global_batch) * f.training.seq_len;
     const double p = run.comparison.predicted.step.v, m = run.comparison.measured.step.v;
     table.add_row({fmt::format("{}", f.plan.world()), plan_key(f.plan), fmt::format("{:.4f}", p),
                    fmt::format("{:.4f}", m), fmt::format("{:.2f}", m / p), fmt::format("{:.0f}", tokens / p),
-                   fmt::format("{:.0f}", tokens / m)});
+                   fmt::format("{:.0f}", tokens / m), fmt::format("{:.2f}", rate(run) / rate(runs.front()))});
   }
   session.terminal.out << table.render(session.terminal, session.common.wide);
 }

@@ -39,13 +39,12 @@ class StepLog {
   StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int peaks, int print_every)
       : session_(session), runnable_(runnable), folder_(folder), peaks_(peaks), every_(print_every) {}
 
-  void add(const StepReport& r, const RankTrainer& trainer) {
+  void add(const StepReport& r) {
     const PlanFile& f = runnable_.file();
     const double tokens_per_s = static_cast<double>(r.tokens) / r.duration.v;
     const double flops = model_flops_per_token(f.model, f.training.seq_len) * tokens_per_s;
     const auto peak = f.cluster.device.peak.find(f.training.compute);
     const double mfu = peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * peaks_);
-    const Bytes memory(trainer.executor().memory().peak(Space::device));
     const double predicted = runnable_.predicted().makespan().v;
     if (!session_.common.json && (steps_.empty() || r.step % every_ == 0 || r.skipped)) {
       auto& out = session_.terminal.out;
@@ -53,7 +52,7 @@ class StepLog {
         out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
                            "grad norm", "lr", "tokens/s", "MFU %", "GiB", "s", "expected");
       out << fmt::format("{:>6} {:>8.4f} {:>9.3f} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}{}\n",
-                         r.step, r.loss, r.gradient_norm, r.rate, tokens_per_s, 100 * mfu, gib(memory),
+                         r.step, r.loss, r.gradient_norm, r.rate, tokens_per_s, 100 * mfu, gib(r.memory),
                          r.duration.v, predicted, r.skipped ? "  skipped: not finite" : "")
           << std::flush;
     }
@@ -63,7 +62,7 @@ class StepLog {
                  {"lr", r.rate},
                  {"tokens_per_s", tokens_per_s},
                  {"mfu", mfu},
-                 {"memory_GiB", gib(memory)},
+                 {"memory_GiB", gib(r.memory)},
                  {"step_time_s", r.duration.v},
                  {"predicted_step_time_s", predicted},
                  {"skipped", r.skipped}};
@@ -174,7 +173,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   }
   training.deadline_floor = Seconds(o.deadline_s);
   training.on_late = end_soon;
-  training.on_step = [&](const StepReport& report, const RankTrainer& trainer) { log.add(report, trainer); };
+  training.on_step = [&](const StepReport& report, const RankTrainer&) { log.add(report); };
   training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
     log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
   };

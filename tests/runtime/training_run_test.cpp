@@ -3,6 +3,8 @@
 // right stands beside each failure.
 #include "runtime/training_run.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -71,6 +73,18 @@ TEST(TrainingRun, LossFallsAndRunsRepeatToTheBit) {
   EXPECT_NE(first.state, other.state) << "control: another start ends elsewhere";
 }
 
+TEST(TrainingRun, MemoryOfAStepIsOfTheRankThatHoldsMost) {
+  Trial t("pp2.mbs1.dp2.z1.b4K");
+  std::array<std::int64_t, 4> peaks{};  // each rank writes its own
+  t.run.on_end = [&](RankTrainer& trainer, int rank) {
+    peaks[static_cast<std::size_t>(rank)] = trainer.executor().memory().peak(Space::device);
+  };
+  ASSERT_EQ(t.go(3).error, "");
+  const std::int64_t most = *std::ranges::max_element(peaks);
+  EXPECT_EQ(t.steps.back().memory.v, most);
+  EXPECT_LT(peaks[0], most) << "control: the last stage has the logits";
+}
+
 TEST(TrainingRun, GradientThatIsNotFiniteIsSkippedAndReported) {
   for (const char* key : {"dp2.z1.mbs1.b4K", "pp2.mbs1.zb", "dp2.z3.mbs1.po.oo60", "tp2.sp.mbs2"}) {
     const auto none = [](std::int64_t) { return 1.0; };
@@ -86,6 +100,7 @@ TEST(TrainingRun, GradientThatIsNotFiniteIsSkippedAndReported) {
     EXPECT_FALSE(skipped.steps[0].skipped);
     EXPECT_TRUE(skipped.steps[1].skipped);
     EXPECT_TRUE(std::isnan(skipped.steps[1].gradient_norm)) << key;
+    EXPECT_FALSE(std::signbit(skipped.steps[1].gradient_norm)) << key << ": printed as nan, not -nan";
     EXPECT_EQ(skipped.steps[1].loss, two.steps[1].loss) << key;
   }
 }

@@ -173,6 +173,17 @@ TEST_F(RunVerbs, ToleranceIsAnExitCode) {
   EXPECT_NE(outside.out, "") << "with the table that says where";
 }
 
+TEST_F(RunVerbs, ScalingCurveOfRuns) {
+  run_it();
+  const auto curve = call({"compare", "--scale", "done", "done"});
+  ASSERT_EQ(curve.code, ExitCode::ok) << curve.err;
+  std::istringstream lines(curve.out);
+  std::string head, rule, first, second;
+  for (std::string* line : {&head, &rule, &first, &second}) std::getline(lines, *line);
+  EXPECT_TRUE(head.ends_with("speed-up")) << curve.out;
+  for (const std::string& row : {first, second}) EXPECT_TRUE(row.ends_with("1.00")) << curve.out;
+}
+
 TEST_F(RunVerbs, ProfilesThatAreNone) {
   ASSERT_EQ(call({"profile", "--for", "two.json", "--steps", "2", "-o", "good.json"}).code, ExitCode::ok);
   EXPECT_EQ(json::parse(text_of("good.json")).at("timed_by"), "events");
