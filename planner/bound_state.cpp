@@ -155,8 +155,9 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
       if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
         for (std::size_t i = 0; i < layout.buckets.size(); ++i)
           if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
-      // Units fetched ahead may be gathered in an earlier slot than the one that reads them.
-      if (c.unit_ring_count() > 1)
+      // Units fetched ahead may be gathered in an earlier slot than the one that reads them; on a lane of their own, beside
+      // what follows the last reader of the unit before.
+      if (c.unit_ring_count() > 1 || plan.overlap_param_gather)
         t.lane_total = std::max(t.lane_total, c.microbatches * fetched);
       else
         t.per_forward += forward, t.per_backward += backward;
