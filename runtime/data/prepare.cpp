@@ -159,7 +159,8 @@ std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
   if (info.kind == TokenizerKind::bytes) return "";
   const fs::path source = info.source;
   const bool is_json = info.kind == TokenizerKind::bpe_json;
-  const std::string file(kTokenizerFiles[is_json ? 0 : 1]), text = read_text_file(source);
+  std::string file(kTokenizerFiles[is_json ? 0 : 1]);
+  const std::string text = read_text_file(source);
   if (digest(text) != info.digest)
     throw ConfigError(Problem{info.source, "", fmt::format("digest {}", digest(text)), info.digest,
                               "the file was changed while it was used"});
