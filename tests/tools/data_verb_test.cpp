@@ -133,6 +133,9 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
   std::ifstream("tokens/index.json") >> index;
   index["tokenizer"]["vocab_size"] = 5000;
   write("tokens/index.json", index);
+  bad_file({"run", "plan.json", "--data", "tokens"}, {"tokens/index.json", "index_digest", "damaged"});
+  index["schema"] = "sextant.data/1", index.erase("index_digest");  // from before there was a digest
+  write("tokens/index.json", index);
   bad_file({"run", "plan.json", "--data", "tokens"},
            {"tokens/index.json", "tokenizer.vocab_size", "5000", "512"});
   EXPECT_EQ(call(data({"--validation", "0", "--out", "all"})).code, ExitCode::ok);
