@@ -23,13 +23,6 @@ class SearchBudget {
     if (options_.budget_s > 0) one.budget_s = std::max(kAtOnce_s, options_.budget_s - spent_s());
     return one;
   }
-  // Is there any layout at all? A search whose time is spent from the start ends at the first one that fits, or when
-  // none does.
-  SearchOptions any() const {
-    SearchOptions one = next();
-    one.budget_s = kAtOnce_s;
-    return one;
-  }
 
  private:
   static constexpr double kAtOnce_s = 1e-9;

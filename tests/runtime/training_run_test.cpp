@@ -74,7 +74,7 @@ TEST(TrainingRun, LossFallsAndRunsRepeatToTheBit) {
 }
 
 TEST(TrainingRun, MemoryOfAStepIsOfTheRankThatHoldsMost) {
-  Trial t("pp2.mbs1.dp2.z1.b4K");
+  Trial t("pp2.mbs4.dp2.z1.b4K");
   std::array<std::int64_t, 4> peaks{};  // each rank writes its own
   t.run.on_end = [&](RankTrainer& trainer, int rank) {
     peaks[static_cast<std::size_t>(rank)] = trainer.executor().memory().peak(Space::device);

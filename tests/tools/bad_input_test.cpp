@@ -23,7 +23,7 @@ TEST_F(BadInput, FilesThatAreNoJson) {
       {"", "is empty"},
       {" \r\n\t", "is empty"},
       {cluster.substr(0, cluster.size() / 2), "truncated"},
-      {cluster.substr(0, 40) + '\0' + cluster.substr(40), "control character U+0000"},
+      {cluster.substr(0, 40) + '\0' + cluster.substr(40), "a NUL byte at 40"},
       {std::string("\xFF\xFE{\0}\0", 6), "UTF-16"},
       {"{\"name\": \"caf\xE9\"}", "ill-formed UTF-8"},
       {std::string(100000, '['), "nested more than 200 levels"},
