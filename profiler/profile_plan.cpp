@@ -184,7 +184,7 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
         samples.add(op.work, seconds);
     }
   };
-  run.on_step = [&](const StepReport& report, const RankTrainer&) {
+  run.on_step = [&](const StepReport& report) {
     if (options.progress) options.progress(static_cast<double>(report.step + 1) / options.steps);
   };
   const bool first_rank = train(run).first_rank;

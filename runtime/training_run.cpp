@@ -154,7 +154,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     if (world.rank() == 0) {
       const std::lock_guard lock(shared.mutex);
       ++shared.result.steps;
-      if (run.on_step) run.on_step(*report, trainer);
+      if (run.on_step) run.on_step(*report);
     }
     if (skipped >= run.max_skipped) {
       shared.all_throw = true;

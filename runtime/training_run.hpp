@@ -62,7 +62,7 @@ struct TrainingRun {
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
   std::function<void()> claim = {};
   std::function<void()> begin = {};  // there, when every rank has its state and before the first step
-  std::function<void(const StepReport&, const RankTrainer&)> on_step = {};  // on world rank 0
+  std::function<void(const StepReport&)> on_step = {};  // on world rank 0
   std::vector<Evaluation> evaluations = {};
   std::int64_t evaluate_every = 0;  // steps, and behind the last one; 0: never
   std::function<void(std::int64_t step, const std::vector<double>& losses, Seconds took)> on_evaluation =

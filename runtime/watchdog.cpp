@@ -25,6 +25,10 @@ std::string_view doing(Watchdog::Between what) {
   return "not there yet";
 }
 
+bool waits_for_peers(const Work& work) {
+  return std::holds_alternative<CollectiveWork>(work) || std::holds_alternative<TransferWork>(work);
+}
+
 }  // namespace
 
 Watchdog::Watchdog(const ExecutionGraph& graph, std::vector<Seconds> expected, WatchdogOptions options)
@@ -162,7 +166,7 @@ Watchdog::Position Watchdog::position(const Rank& rank) const {
 }
 
 // Ops before the first unfinished one are done everywhere, so whoever has not done that one holds up the
-// rest; when it is a collective, whoever has not even started it.
+// rest; when it is an exchange, whoever has not even started it: those in it wait, perhaps for another process.
 std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
   std::string noticed = fmt::format("rank {}: {} (op {}) is late: {:.3g} s, deadline {:.3g} s\n", late_rank,
                                     op_name(graph_, late), late, elapsed.v, deadline(late).v);
@@ -179,7 +183,7 @@ std::string Watchdog::verdict(OpId late, int late_rank, Seconds elapsed) const {
   if (!absent.empty())
     return fmt::format("rank {} holds up the run: {} (op {}) is not started there; {}", absent,
                        op_name(graph_, first), first, noticed);
-  if (first != late)
+  if (first != late && !waits_for_peers(graph_.works[graph_.ops[first].work]))
     return fmt::format("rank {} holds up the run, still in {} (op {}); {}", present, op_name(graph_, first),
                        first, noticed);
   return noticed;

@@ -173,7 +173,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   }
   training.deadline_floor = Seconds(o.deadline_s);
   training.on_late = end_soon;
-  training.on_step = [&](const StepReport& report, const RankTrainer&) { log.add(report); };
+  training.on_step = [&](const StepReport& report) { log.add(report); };
   training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
     log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
   };

@@ -297,7 +297,7 @@ TEST(CheckpointFailure, ASlowDiskPutsSavesOff) {
   t.save.every = 1;
   std::atomic<int> written = 0;
   std::atomic<std::int64_t> now = 0;
-  t.run.on_step = [&](const StepReport& r, const RankTrainer&) { now = r.step; };
+  t.run.on_step = [&](const StepReport& r) { now = r.step; };
   t.save.at = [&](SavePoint p, int) {
     if (p != SavePoint::write_file || written++ >= 4) return;
     while (now < 7) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // hangs if training waits

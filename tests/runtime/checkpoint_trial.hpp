@@ -51,7 +51,7 @@ class CheckpointTrial {
     run.optimizer.rate = 1e-2, run.optimizer.warmup_steps = 2, run.optimizer.total_steps = kSteps;
     run.sequences = synthetic_sequences(model.vocab_size, kBatch, 1);
     run.weights = random_weights(model, 1);
-    run.on_step = [this](const StepReport& r, const RankTrainer&) { steps.push_back(r); };
+    run.on_step = [this](const StepReport& r) { steps.push_back(r); };
     run.on_start = [this](RankTrainer& t, int) { add(t, at_start); };
     run.on_end = [this](RankTrainer& t, int) { add(t, at_end); };
     save.run = std::move(folder);

@@ -350,6 +350,36 @@ TEST(Watchdog, NamesTheRankThatDoesNotComeToACollective) {
   EXPECT_LT(ended.seconds, 5);
 }
 
+// What a watchdog says of a rank that is in op 0, which has time left, while op 1 of another lane is late.
+std::string late_beside(const Work& earlier) {
+  GraphBuilder b;
+  b.op(LaneKind::send_next);
+  b.op(LaneKind::send_prev);
+  b.graph.works[0] = earlier;
+  std::atomic<bool> aborted{false};
+  std::string said;
+  WatchdogOptions watch;
+  watch.floor = Seconds(0.1), watch.poll = Seconds(0.005);
+  watch.on_late = [&](const std::string& report) { said = report, aborted = true; };
+  Watchdog watchdog(b.graph, {Seconds(100), Seconds(1e-3)}, watch);
+  const auto device = make_cpu_device({});
+  ExecutorOptions options;
+  options.watchdog = &watchdog;
+  const auto stuck = [&](OpId, StreamId s) {
+    device->launch(s, [&](NativeStream) { stuck_until(aborted); });
+  };
+  Executor(b.graph, *device, stuck, options).run_step();
+  return said;
+}
+
+TEST(Watchdog, ARankThatWaitsForItsPeersIsNotToBlame) {
+  for (const Work& exchange : {Work(TransferWork()), Work(CollectiveWork())})
+    EXPECT_TRUE(late_beside(exchange).starts_with("rank 0: block (op 1) is late")) << late_beside(exchange);
+  const auto of_compute = late_beside(BlockWork());
+  EXPECT_TRUE(of_compute.starts_with("rank 0 holds up the run, still in attention (op 0); rank 0: "))
+      << of_compute;
+}
+
 TEST(Executor, AnExceptionOnALaneEndsAllRanksAtOnce) {
   const auto ended = run_watched([](int rank, OpId op, const auto&) {
     if (rank == 1 && op == 0) throw BackendError("kernel failed");

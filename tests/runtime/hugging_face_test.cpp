@@ -135,7 +135,7 @@ TEST_P(HuggingFace, TrainingStartsWithTheirLoss) {
       tokens.back() = ~0;  // nothing follows the last token: no target
     };
     double loss = 0;
-    run.on_step = [&](const StepReport& r, const RankTrainer&) { loss = r.loss; };
+    run.on_step = [&](const StepReport& r) { loss = r.loss; };
     train(run);
     return loss;
   };

@@ -74,9 +74,7 @@ int child(const std::string& key, const fs::path& folder, Fault fault, unsigned 
     lock.emplace(folder);
     clear_leftovers(folder);
   };
-  t.run.on_step = [&](const StepReport& r, const RankTrainer&) {
-    say(fmt::format("loss {} {:a}", r.step, r.loss));
-  };
+  t.run.on_step = [&](const StepReport& r) { say(fmt::format("loss {} {:a}", r.step, r.loss)); };
   std::mutex mutex;
   std::mt19937 random(seed);
   const auto below = [&](unsigned n) {

@@ -41,7 +41,7 @@ struct Trial {
     run.optimizer.rate = 1e-2;
     run.sequences = synthetic_sequences(model.vocab_size, kBatch, 1);
     run.weights = random_weights(model, 1);
-    run.on_step = [this](const StepReport& r, const RankTrainer&) { steps.push_back(r); };
+    run.on_step = [this](const StepReport& r) { steps.push_back(r); };
     run.on_end = [this](RankTrainer& trainer, int rank) {
       const std::lock_guard lock(mutex_);
       for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
