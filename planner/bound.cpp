@@ -5,9 +5,8 @@
 #include "planner/predict.hpp"
 
 namespace sextant {
-namespace {
 
-// One stage without a pipeline: whatever part of its collectives does not hold up compute runs beside it and slows it.
+// Whatever part of its collectives does not hold up compute runs beside it and slows it.
 // With C the compute, G the collectives beside it on L lanes, c the slow-down, and x the end of compute in the first
 // pass: the second pass ends at max(x, C + c (G - L (x - C))) or later, which is least at x = C + c G / (1 + c L).
 double alone_bound(const PipelineTimes& p, const StateTimes& t, double head, double work) {
@@ -18,9 +17,7 @@ double alone_bound(const PipelineTimes& p, const StateTimes& t, double head, dou
   return head + work + p.slows * beside / (1 + p.slows * lanes);
 }
 
-}  // namespace
-
-double closed_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, double closing) {
+double closed_bound(const PipelineTimes& p, const StageStates& state, double closing) {
   static const StateTimes kNone;
   const auto of = [&](int s) -> const StateTimes& {
     return state.empty() ? kNone : state[static_cast<std::size_t>(s)];
@@ -102,137 +99,9 @@ double closed_bound(const PipelineTimes& p, const std::vector<StateTimes>& state
   return end + closing;
 }
 
-namespace {
-
-// Copies of offloaded activations as lower() orders them, layer by layer, on each stage's two copy lanes.
-class Copies {
- public:
-  Copies(const PipelineTimes& p, std::size_t stages, std::size_t slots, SlotScratch& scratch)
-      : p_(p), s_(scratch), ring_(static_cast<std::size_t>(p.ring)) {
-    if (p.offloaded.empty()) return;
-    for (const auto& o : p.offloaded) most_ = std::max(most_, static_cast<std::size_t>(o.last - o.first));
-    s_.out_lane.assign(stages, 0.0), s_.in_lane.assign(stages, 0.0), s_.turn.assign(stages, 0);
-    s_.readers.assign(stages * ring_, 0.0);
-    s_.copied.resize(std::max(s_.copied.size(), slots * most_));  // written before it is read
-  }
-  void forward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
-    if (p_.offloaded.empty()) return;
-    const auto& o = p_.offloaded[chunk];
-    double* copied = s_.copied.data() + slot * most_;
-    double& lane = s_.out_lane[stage];
-    for (int i = o.first; i < o.last; ++i)
-      *copied++ = lane = std::max(lane, start + o.lead_forward + (i + 1) * o.forward) + o.copy_out;
-  }
-  // The end of the backward of all layers, or of nothing when nothing is copied.
-  double backward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
-    if (p_.offloaded.empty() || p_.offloaded[chunk].last == p_.offloaded[chunk].first) return 0;
-    const auto& o = p_.offloaded[chunk];
-    const double* copied = s_.copied.data() + slot * most_;
-    double time = start + o.lead_backward + (o.count - o.last) * o.backward;
-    double& lane = s_.in_lane[stage];
-    std::size_t& turn = s_.turn[stage];
-    for (int i = o.last - o.first - 1; i >= 0; --i) {
-      double& reader = s_.readers[stage * ring_ + turn];
-      turn = turn + 1 == ring_ ? 0 : turn + 1;
-      lane = std::max({lane, reader, copied[i]}) + o.copy_in;
-      reader = time = std::max(time, lane) + o.backward;
-    }
-    return time + o.first * o.backward_again;
-  }
-
- private:
-  const PipelineTimes& p_;
-  SlotScratch& s_;
-  std::size_t ring_, most_ = 0;
-};
-
-}  // namespace
-
-double slot_bound(const PipelineTimes& p, const std::vector<StateTimes>& state, double closing,
-                  const std::vector<StageSlot>& order, SlotScratch& scratch, double limit) {
-  const auto pp = static_cast<std::size_t>(p.pp);
-  const std::size_t n_chunks = pp * static_cast<std::size_t>(p.vp),
-                    m = static_cast<std::size_t>(p.microbatches);
-  auto& lane = scratch.lane;
-  auto &to_next = scratch.to_next, &to_previous = scratch.to_previous, &last_busy = scratch.last_busy;
-  auto &last_start = scratch.last_start, &activation = scratch.activation, &gradient = scratch.gradient;
-  for (auto* list : {&lane, &to_next, &to_previous, &last_busy}) list->assign(pp, 0.0);
-  last_start.assign(n_chunks, 0.0);
-  // Written before they are read.
-  activation.resize(std::max(activation.size(), n_chunks * m));
-  gradient.resize(activation.size());
-  Copies copies(p, pp, n_chunks * m, scratch);
-  for (std::size_t s = 0; s < pp && !state.empty(); ++s) lane[s] = state[s].start;
-  auto& left = scratch.left;
-  left.assign(pp, 0.0);
-  for (std::size_t chunk = 0; chunk < n_chunks; ++chunk)
-    left[chunk % pp] += p.microbatches * (p.forward[chunk] + p.busy[chunk] + p.weight[chunk]);
-  const double hopeless = (limit - closing) * (1 + 1e-9);  // room for roundings of `left`
-  for (const StageSlot& merged : order) {
-    const auto s = static_cast<std::size_t>(merged.stage);
-    const std::size_t v = merged.slot.chunk, mb = merged.slot.microbatch;
-    const std::size_t chunk = v * pp + s, at = chunk * m + mb;
-    double& free = lane[s];
-    if (merged.slot.kind == SlotKind::weight) {
-      free += p.weight[chunk], left[s] -= p.weight[chunk];
-      continue;
-    }
-    const bool forward = merged.slot.kind == SlotKind::forward;
-    const bool starts = forward ? chunk == 0 : chunk + 1 == n_chunks;
-    double end = starts ? free : std::max(free, forward ? activation[at] : gradient[at]);
-    const double copied = forward ? 0.0 : copies.backward(s, chunk, at, end);
-    if (forward) copies.forward(s, chunk, at, end);
-    if (!forward && mb + 1 == m) last_start[chunk] = end;
-    const double start = end;
-    end = std::max(end + (forward ? p.forward[chunk] : p.backward[chunk]), copied);
-    // Fetches and reductions on the compute lane; what the slot sends may leave before the last of them. With several
-    // chunks or a split backward it is not known here which slot needs how much.
-    double after = 0;
-    if (!state.empty()) {
-      if (forward && mb == 0 && !state[s].ready.empty()) end = std::max(end, state[s].ready[v]);
-      if (p.vp == 1 && p.schedule != PipelineSchedule::zero_bubble)
-        after = forward ? state[s].per_forward : state[s].per_backward;
-      if (p.pp == 1)
-        end = std::max(end, start + (forward ? state[s].forward_floor : state[s].backward_floor));
-    }
-    // They may fill what waits the slot has.
-    const double compute = forward ? p.forward[chunk] : p.busy[chunk];
-    free = std::max(end, start + compute + after);
-    left[s] -= compute;
-    if (free + left[s] > hopeless) return free + left[s] + closing;
-    if (!forward && mb + 1 == m) last_busy[s] = start + p.busy[chunk] + after;
-    const bool stops = forward ? chunk + 1 == n_chunks : chunk == 0;
-    if (stops) continue;
-    const std::size_t target = forward ? chunk + 1 : chunk - 1;
-    const std::size_t link = forward ? s : target % pp;
-    double& way = forward ? to_next[s] : to_previous[s];
-    const double arrival = (p.beside ? std::max(end, way) : free) + p.send[link];
-    way = arrival;
-    if (!p.beside) free = arrival;
-    (forward ? activation : gradient)[target * m + mb] = arrival;
-  }
-  double end = 0;
-  if (p.pp == 1 && !state.empty()) {
-    const double work = p.microbatches * (p.forward[0] + p.busy[0] + p.weight[0] + state[0].per_forward +
-                                          state[0].per_backward);
-    lane[0] = std::max(lane[0], alone_bound(p, state[0], state[0].start, work));
-  }
-  for (std::size_t s = 0; s < pp; ++s) {
-    end = std::max({end, lane[s], p.copies[s]});
-    if (state.empty()) continue;
-    end = std::max({end, last_busy[s] + state[s].on_compute_last, state[s].lane_total});
-    if (p.pp == 1 && !state[s].beside.empty()) end = std::max(end, lane[s] + state[s].last_beside);
-    double reduce = 0;
-    for (const StateTimes::Reduction& r : state[s].beside) {
-      const std::size_t chunk = r.chunk * pp + s;
-      reduce = std::max(reduce, last_start[chunk] + r.layers * p.layer_backward[chunk]) + r.seconds;
-    }
-    end = std::max(end, reduce);
-  }
-  return end + closing;
-}
-
-Seconds step_lower_bound(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
+Seconds step_lower_bound(const Job& job, std::span<const ParallelPlan> any, const PlanLinks& links) {
+  ParallelPlan plan = any.front();
+  if (any.size() > 1) plan.activation_offload = 0;
   const BlockTimes blocks = block_times(job, plan);
   StageLayerTimes layers;
   const std::vector<double> factors = stage_compute_factors(job, plan);
@@ -245,13 +114,20 @@ Seconds step_lower_bound(const Job& job, const ParallelPlan& plan, const PlanLin
   const int m = microbatches(plan, job.training);
   PipelineTimes pipeline;
   pipeline_times(plan, layer_ranges(plan, job.model.n_layers), job.stack, m, layers,
-                 is_steady(plan, job.stack.rules), pipeline);
-  const std::vector<StateTimes> state = state_times(job, plan, links, stage_buckets(job, plan));
+                 any.size() == 1 && is_steady(plan, job.stack.rules), pipeline);
+  std::vector<StageStates> made;
+  for (const ParallelPlan& member : any)
+    made.push_back(state_times(job, member, links, stage_buckets(job, member)));
+  std::vector<const StageStates*> states;
+  double closed = INFINITY;
   const double closing = closing_time(job, links);
+  for (const StageStates& state : made) {
+    states.push_back(&state);
+    closed = std::min(closed, closed_bound(pipeline, state, closing));
+  }
   SlotScratch scratch;
-  return Seconds(std::max(
-      closed_bound(pipeline, state, closing),
-      slot_bound(pipeline, state, closing, merged_order(plan.schedule, plan.pp, plan.vp, m), scratch)));
+  return Seconds(std::max(closed, slot_bound(pipeline, states, closing,
+                                             slot_steps(plan.schedule, plan.pp, plan.vp, m), scratch)));
 }
 
 }  // namespace sextant

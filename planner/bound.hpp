@@ -5,9 +5,11 @@
 // What they leave out: waits inside a slot, most interference, contention between lanes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/parameter_layout.hpp"
@@ -96,7 +98,6 @@ bool is_steady(const ParallelPlan&, const StackRules&);
 // What parameters, gradients and optimizer state add to one stage.
 struct StateTimes {
   double start = 0;                              // the compute lane is taken until here when the step begins
-  double earliest = 0;                           // the same whatever the buckets are
   std::vector<double> ready;                     // by chunk of the stage: its parameters are all there
   double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks
   double forward_floor = 0, backward_floor = 0;  // a slot is never shorter: units fetched and reduced in turn
@@ -114,8 +115,27 @@ struct StateTimes {
   // Collectives beside compute over the whole step without the last reduction, and the lanes that they take.
   double collectives = 0;
   int collective_lanes = 0;
-  // What remains of it whatever the buckets and overlaps are. Of one bucket, reductions on the compute lane.
-  StateTimes relaxed(int microbatches) const;
+};
+// Those of all stages; neighbours often have the same.
+class StageStates {
+ public:
+  std::size_t size() const { return index_.size(); }
+  bool empty() const { return index_.empty(); }
+  const StateTimes& operator[](std::size_t stage) const { return distinct_[index_[stage]]; }
+  bool is_as_before(std::size_t stage) const { return stage > 0 && index_[stage] == index_[stage - 1]; }
+  void add(StateTimes t) {
+    index_.push_back(static_cast<std::uint16_t>(distinct_.size()));
+    distinct_.push_back(std::move(t));
+  }
+  void repeat() { index_.push_back(index_.back()); }  // the stage before once more
+  void clear() { distinct_.clear(), index_.clear(); }
+  void reserve(std::size_t stages) {
+    distinct_.reserve(std::min<std::size_t>(3, stages)), index_.reserve(stages);
+  }
+
+ private:
+  std::vector<StateTimes> distinct_;
+  std::vector<std::uint16_t> index_;  // by stage
 };
 // What of a stage's buckets its times depend on, in order of completion in the backward pass. Equal for stages that
 // hold as many layers and neither end of the model.
@@ -134,31 +154,53 @@ struct StageBuckets {
   bool operator==(const StageBuckets&) const = default;
 };
 std::vector<StageBuckets> stage_buckets(const Job&, const ParallelPlan&);  // by stage
-std::vector<StateTimes> state_times(const Job&, const ParallelPlan&, const PlanLinks&,
-                                    const std::vector<StageBuckets>&);
+StageStates state_times(const Job&, const ParallelPlan&, const PlanLinks&, const std::vector<StageBuckets>&);
 
 // Time of the all-reduce that ends the step, 0 when the stack does not clip.
 double closing_time(const Job&, const PlanLinks&);
 
-// Closed form, O(pp): first micro-batch's arrival, the stage's own work, and the way back. `state` may be empty.
-double closed_bound(const PipelineTimes&, const std::vector<StateTimes>& state, double closing);
+// One stage without a pipeline whose compute lane is taken until `head`, and has that much `work`.
+double alone_bound(const PipelineTimes&, const StateTimes&, double head, double work);
 
-// One pass over the slots of all stages: exact but for what happens inside a slot. `order` is merged_order() of the
-// schedule. `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
+// Closed form, O(pp): first micro-batch's arrival, the stage's own work, and the way back. `state` may be empty.
+double closed_bound(const PipelineTimes&, const StageStates& state, double closing);
+
+// A slot of merged_order() by the places of what it reads and leaves, which do not depend on times.
+inline constexpr std::size_t kSlotKinds = 3;
+struct SlotStep {
+  std::uint32_t from = 0, to = 0;  // of what arrives: its activation or gradient, and the one that it sends
+  std::uint32_t at = 0;            // model chunk * micro-batches + micro-batch
+  std::uint16_t of = 0;            // kSlotKinds * model chunk + SlotKind
+  bool is_first = false, is_last = false;  // forward of the first micro-batch; backward of the last
+};
+std::vector<SlotStep> slot_steps(PipelineSchedule, int pp, int vp, int microbatches);
+
 struct SlotScratch {
-  std::vector<double> lane, to_next, to_previous;  // by stage: free again
-  std::vector<double> left;                        // by stage: compute of the slots to come
-  std::vector<double> last_busy;                   // by stage: end of its last backward, but for its waits
-  std::vector<double> last_start;                  // by model chunk: of the last micro-batch's backward
-  std::vector<double> activation, gradient;        // by model chunk and micro-batch: arrived
+  std::vector<double> lane;        // by stage: free again
+  std::vector<double> left;        // by stage: compute of the slots to come
+  std::vector<double> way;         // to the next stages, to the previous ones, and nowhere: free again
+  std::vector<double> last_busy;   // by stage: end of its last backward, but for its waits
+  std::vector<double> last_start;  // by model chunk: of the last micro-batch's backward
+  std::vector<double> arrived;     // by SlotStep::from
+  struct Taken {
+    double span = 0, held = 0;  // until what it sends may leave; until the lane is free, without waits
+    double compute = 0, send = 0;
+    std::uint32_t lane = 0, way = 0;
+  };
+  std::vector<Taken> taken;  // by SlotStep::of
+  StageStates least;         // of several states
   // Offloaded activations: copy lanes, places of the ring by stage, and by slot when a layer's copy out is done.
   std::vector<double> out_lane, in_lane, readers, copied;
   std::vector<std::size_t> turn;
 };
-double slot_bound(const PipelineTimes&, const std::vector<StateTimes>& state, double closing,
-                  const std::vector<StageSlot>& order, SlotScratch& scratch, double limit = INFINITY);
+// One pass over the slots of all stages: exact but for what happens inside a slot. Of whichever of the states is the
+// best, and not above the least of theirs; without any, as if there were none. `steps` are slot_steps() of the schedule.
+// `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
+double slot_bound(const PipelineTimes&, std::span<const StageStates* const> states, double closing,
+                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY);
 
-// All of it for one plan: what the tests compare with the simulator.
-Seconds step_lower_bound(const Job&, const ParallelPlan&, const PlanLinks&);
+// All of it for the best of some plans that differ in buckets, overlaps and offloaded activations alone: what the tests
+// compare with the simulator.
+Seconds step_lower_bound(const Job&, std::span<const ParallelPlan> any, const PlanLinks& links);
 
 }  // namespace sextant

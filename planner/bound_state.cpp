@@ -16,13 +16,6 @@ double closing_time(const Job& job, const PlanLinks& links) {
   return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
 }
 
-StateTimes StateTimes::relaxed(int microbatches) const {
-  StateTimes t;
-  t.start = earliest;
-  t.lane_total = std::max(lane_total, microbatches * per_backward);
-  return t;
-}
-
 std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
   const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
   std::vector<StageBuckets> out;
@@ -54,8 +47,8 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
 }
 
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
-std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
-                                    const std::vector<StageBuckets>& by_stage) {
+StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
+                        const std::vector<StageBuckets>& by_stage) {
   const Context c = lowering::make_context(job.model, job.training, plan_links, plan, job.stack);
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
   const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
@@ -63,12 +56,13 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
   };
   const StackRules& rules = job.stack.rules;
   const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
-  std::vector<StateTimes> out;
+  StageStates out;
+  out.reserve(by_stage.size());
   for (int stage = 0; stage < plan.pp; ++stage) {
     const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
     if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
         layout == by_stage[static_cast<std::size_t>(stage - 1)]) {
-      out.push_back(StateTimes(out.back()));
+      out.repeat();
       continue;
     }
     const StageLinks& links = plan_links.of(stage);
@@ -126,7 +120,6 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
       t.start = std::max(t.start, lane);
     if (!c.ring_gradients()) t.start += state_work(StateKind::zero, layout.padded);
     // The first operation of a stage reads the bucket that is gathered first.
-    t.earliest = std::max(t.start, host_back);
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
     if (gather && plan.overlap_param_gather)
@@ -150,8 +143,7 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
       }
       fetched = forward + backward;
       // The first unit is fetched once everything is updated.
-      t.earliest = t.start =
-          std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
+      t.start = std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
       if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
         for (std::size_t i = 0; i < layout.buckets.size(); ++i)
           if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
@@ -229,7 +221,7 @@ std::vector<StateTimes> state_times(const Job& job, const ParallelPlan& plan, co
       t.collectives += std::accumulate(gathers.begin(), gathers.end(), 0.0);
     if (beside) t.collectives += std::max(0.0, reduced - t.last_beside);
     t.collective_lanes = (fetched_beside && plan.overlap_grad_reduce ? 0 : (t.collectives > 0 ? 1 : 0)) + 1;
-    out.push_back(std::move(t));
+    out.add(std::move(t));
   }
   return out;
 }

@@ -117,7 +117,7 @@ LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, con
   return t;
 }
 
-const std::vector<StateTimes>& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
+const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
   // What is fetched or reduced for every micro-batch is counted over all of them.
   const bool every = p.zero_stage >= 2 || p.parameter_offload;
   const Key key{p.tp,
@@ -201,16 +201,16 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   return every;
 }
 
-const std::vector<StageSlot>& SearchCache::order(const ParallelPlan& p, int microbatches) {
+const std::vector<SlotStep>& SearchCache::steps(const ParallelPlan& p, int microbatches) {
   constexpr std::size_t kMostSlots = 4'000'000;
   const Key key{static_cast<int>(p.schedule), p.pp, p.vp, microbatches};
-  if (slots_kept_ > kMostSlots && orders_.find(key) == orders_.end()) orders_.clear(), slots_kept_ = 0;
-  auto& slot = orders_[key];
-  if (!slot) {
-    slot = std::make_unique<std::vector<StageSlot>>(merged_order(p.schedule, p.pp, p.vp, microbatches));
-    slots_kept_ += slot->size();
+  if (slots_kept_ > kMostSlots && steps_.find(key) == steps_.end()) steps_.clear(), slots_kept_ = 0;
+  std::vector<SlotStep>& steps = steps_[key];
+  if (steps.empty()) {
+    steps = slot_steps(p.schedule, p.pp, p.vp, microbatches);
+    slots_kept_ += steps.size();
   }
-  return *slot;
+  return steps;
 }
 
 std::int64_t SearchCache::elements(int tp) {

@@ -34,7 +34,7 @@ class SearchCache {
     }
   };
   template <class T>
-  using Map = tbb::concurrent_unordered_map<Key, std::unique_ptr<const T>, KeyHash>;
+  using Map = tbb::concurrent_unordered_map<Key, T, KeyHash>;
   using LinkIds = std::array<int, 3>;  // of a stage's links of tp, cp and to the next stage
   struct StageKind {
     LinkIds links;
@@ -72,7 +72,7 @@ class SearchCache {
     Map<Linked> links;
     Map<BlockTimes> blocks;
     Map<LinkTimes> link_times;
-    Map<std::vector<StateTimes>> state;
+    Map<StageStates> state;
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
     Map<Classes> classes;
@@ -91,9 +91,9 @@ class SearchCache {
   const StageLayerTimes& layers(const ParallelPlan&);
   const StageLayerTimes& layers_without_links(const ParallelPlan&);
   // `chunks` is chunks_id() of the plan's.
-  const std::vector<StateTimes>& state(const ParallelPlan&, int chunks);
+  const StageStates& state(const ParallelPlan&, int chunks);
   int chunks_id(const std::vector<LayerRange>&);
-  const std::vector<StageSlot>& order(const ParallelPlan&, int microbatches);
+  const std::vector<SlotStep>& steps(const ParallelPlan&, int microbatches);
 
   const EveryMicrobatch& every_microbatch(const ParallelPlan&);
 
@@ -102,9 +102,9 @@ class SearchCache {
   const Classes& classes(const ParallelPlan&);
 
   // Room for one expansion, kept to spare allocations.
-  PipelineTimes times;
+  PipelineTimes times, kept;
   SlotScratch slots;
-  std::vector<StateTimes> relaxed;
+  std::vector<const StageStates*> states;
   std::vector<LayerRange> chunks, even;
   struct Sketch {
     double compute = 0;  // of one micro-batch, the mean over stages
@@ -132,8 +132,8 @@ class SearchCache {
   // The value of a key, made when nobody has.
   template <class T, class Make>
   static const T& of(Map<T>& map, const Key& key, const Make& make) {
-    if (const auto found = map.find(key); found != map.end()) return *found->second;
-    return *map.emplace(key, std::make_unique<const T>(make())).first->second;
+    if (const auto found = map.find(key); found != map.end()) return found->second;
+    return map.emplace(key, make()).first->second;
   }
 
   const Linked& linked(const ParallelPlan&, int shards);  // 1: links of tp, cp and stages alone
@@ -154,7 +154,7 @@ class SearchCache {
   Front<LinkTimes> recent_links_;
   Key last_key_{};
   const Linked* last_linked_ = nullptr;  // of last_key_
-  std::unordered_map<Key, std::unique_ptr<std::vector<StageSlot>>, KeyHash> orders_;
+  std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;
   std::size_t slots_kept_ = 0;
 };
 

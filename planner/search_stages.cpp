@@ -1,6 +1,7 @@
 // The lower levels of the tree: stages, offload, buckets; and what tightens a node's bound.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -79,12 +80,51 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   }
 }
 
-// The least that state adds, whatever the buckets and overlaps: one bucket, all beside compute.
-void SearchTree::relax(ParallelPlan p, int chunks_id, int microbatches, SearchCache& cache,
-                       std::vector<StateTimes>& out) {
-  p.overlap_param_gather = true;
-  out.clear();
-  for (const StateTimes& t : cache.state(p, chunks_id)) out.push_back(t.relaxed(microbatches));
+// Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
+SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
+  const StackRules& rules = job_.stack.rules;
+  const bool units = p.zero_stage >= 3 || p.parameter_offload, reduces = !units || p.replicas() > 1,
+             gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
+  const std::int64_t limit =
+      units || !p.overlap_grad_reduce ? 0
+      : p.bucket_elements > 0
+          ? p.bucket_elements
+          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
+  return {limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+          gathers && p.overlap_param_gather};
+}
+
+// Runs `visit(repeated)` with every choice of buckets and overlaps that is lawful; fields of `p` and `c` are set.
+template <class Lawful, class Visit>
+void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_lawful,
+                                const Visit& visit) const {
+  std::vector<Buckets> seen;
+  for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
+    for (std::size_t pg = 0; pg < space_.overlap_param_gather.size(); ++pg)
+      for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
+        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb) {
+          p.overlap_grad_reduce = space_.overlap_grad_reduce[gr] != 0;
+          p.overlap_param_gather = space_.overlap_param_gather[pg] != 0;
+          p.bucket_elements = space_.bucket_elements[b];
+          p.last_bucket_split = space_.last_bucket_split[lb];
+          if (!is_lawful()) continue;
+          c.overlap_grad_reduce = small(gr), c.overlap_param_gather = small(pg);
+          c.bucket_elements = small(b), c.last_bucket_split = small(lb);
+          const Buckets own = buckets(p);
+          const bool repeated = std::find(seen.begin(), seen.end(), own) != seen.end();
+          if (!repeated) seen.push_back(own);
+          visit(repeated);
+        }
+}
+
+// States of the plans below one whose buckets and overlaps are open.
+void SearchTree::list_states(ParallelPlan p, Choice choice, int chunks_id, SearchCache& cache) const {
+  cache.states.clear();
+  each_bucketing(
+      p, choice, [&] { return !unlawful_reason(job_, p); },
+      [&](bool repeated) {
+        if (!repeated) cache.states.push_back(&cache.state(p, chunks_id));
+      });
 }
 
 void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
@@ -106,7 +146,9 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       p.parameter_offload = space_.parameter_offload[po] != 0;
       state_of_one.push_back(state_of_element(p));
     }
-  std::vector<std::vector<StateTimes>> relaxed(oo_n * po_n);  // made when asked for
+  // By what is offloaded of the state: a bound whatever activations are. Those that stay are the fastest.
+  std::vector<std::optional<double>> with_state(oo_n * po_n);
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.kept);
   std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
   bool seen_none = false;
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
@@ -137,27 +179,17 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         if (!is_lawful[at] && !lawful(p, members, out)) continue;
         is_lawful[at] = true;
         if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
-        if (relaxed[at].empty()) relax(p, chunks_id, m, cache, relaxed[at]);
-        ++out.bounds;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
-        child.bound = std::max({node.bound, copied, closed_bound(cache.times, relaxed[at], closing)});
+        if (!with_state[at]) {
+          list_states(p, child.choice, chunks_id, cache);
+          with_state[at] =
+              slot_bound(cache.kept, cache.states, closing, cache.steps(p, m), cache.slots, out.limit);
+        }
+        ++out.bounds;
+        child.bound = std::max({node.bound, copied, *with_state[at]});
         out.add(child);
       }
   }
-}
-
-// Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
-SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
-  const StackRules& rules = job_.stack.rules;
-  const bool units = p.zero_stage >= 3 || p.parameter_offload, reduces = !units || p.replicas() > 1,
-             gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
-  const std::int64_t limit =
-      units || !p.overlap_grad_reduce ? 0
-      : p.bucket_elements > 0
-          ? p.bucket_elements
-          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
-  return {limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
-          gathers && p.overlap_param_gather};
 }
 
 void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
@@ -168,37 +200,25 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   const double closing = cache.closing(p);
   const int chunks_id = cache.chunks_id(chunks);
-  std::vector<Buckets> seen;
   Node child = node;
   child.level = Level::full;
   child.members = 1;
-  for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
-    for (std::size_t pg = 0; pg < space_.overlap_param_gather.size(); ++pg)
-      for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
-        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb) {
-          p.overlap_grad_reduce = space_.overlap_grad_reduce[gr] != 0;
-          p.overlap_param_gather = space_.overlap_param_gather[pg] != 0;
-          p.bucket_elements = space_.bucket_elements[b];
-          p.last_bucket_split = space_.last_bucket_split[lb];
-          if (!lawful(p, 1, out)) continue;
-          const Buckets own = buckets(p);
-          if (std::find(seen.begin(), seen.end(), own) != seen.end()) {
-            ++out.fates[Fate::repeated];
-            continue;
-          }
-          seen.push_back(own);
-          ++out.bounds;
-          child.choice.overlap_grad_reduce = small(gr), child.choice.overlap_param_gather = small(pg);
-          child.choice.bucket_elements = small(b), child.choice.last_bucket_split = small(lb);
-          child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks_id), closing));
-          out.add(child);
+  each_bucketing(
+      p, child.choice, [&] { return lawful(p, 1, out); },
+      [&](bool repeated) {
+        if (repeated) {
+          ++out.fates[Fate::repeated];
+          return;
         }
+        ++out.bounds;
+        child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks_id), closing));
+        out.add(child);
+      });
 }
 
 void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   ParallelPlan p = decided(node.choice, node.level, cache);
   node.refined = true;
-  const bool full = node.level == Level::full;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   if (lowered_ && !still_fits(node, p, chunks, out)) {
     node.members = 0;
@@ -208,11 +228,14 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
-  cache.relaxed.clear();
-  if (node.level == Level::offload) relax(p, chunks_id, m, cache, cache.relaxed);
+  cache.states.clear();
+  if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
+  if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   ++out.bounds;
-  node.bound = std::max(node.bound, slot_bound(cache.times, full ? cache.state(p, chunks_id) : cache.relaxed,
-                                               cache.closing(p), cache.order(p, m), cache.slots, out.limit));
+  const double closing = cache.closing(p);
+  const std::vector<SlotStep>& steps = cache.steps(p, m);
+  node.bound =
+      std::max(node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit));
 }
 
 bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
@@ -259,7 +282,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     Expansion ignored;
     if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return;
-    node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.order(p, m), cache.slots,
+    node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.steps(p, m), cache.slots,
                             best ? std::min(limit, best->bound) : limit);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     if (fits(node, cache, ignored)) best = node;

@@ -127,8 +127,9 @@ class SearchTree {
   void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
   // The least step of any sketch.
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
-  static void relax(ParallelPlan, int chunks_id, int microbatches, SearchCache&,
-                    std::vector<StateTimes>& out);
+  template <class Lawful, class Visit>
+  void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
+  void list_states(ParallelPlan, Choice, int chunks_id, SearchCache&) const;  // into the cache's room
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   // Counts them; `text` is asked while an example of the fate is wanted.
   template <class Text>

@@ -23,10 +23,35 @@ RC_GTEST_PROP(Bound, NeverExceedsTheSimulator, ()) {
   const ParallelPlan plan = random.plan();
   RC_PRE(!unlawful(job, plan));
   const PlanLinks links = plan_links(job.topology, plan);
-  const double bound = step_lower_bound(job, plan, links).v, step = simulated(job, plan, links);
+  const double bound = step_lower_bound(job, std::span(&plan, 1), links).v,
+               step = simulated(job, plan, links);
   RC_TAG(step > 1.05 * bound ? "loose" : "tight");
   if (bound > step * (1 + 1e-9))
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
+}
+
+// What the search asks while buckets, overlaps and offloaded activations are open.
+RC_GTEST_PROP(Bound, OfSeveralPlansIsNotAboveAnyOfThem, ()) {
+  using arbitrary::upto;
+  const testing::RandomJob random;
+  const Job job = random.job();
+  const ParallelPlan plan = random.plan();
+  std::vector<ParallelPlan> any;
+  for (int n = upto(2, 4); n > 0; --n) {
+    ParallelPlan p = plan;
+    p.bucket_elements = upto(0, 1) * (std::int64_t{1} << upto(12, 24)), p.last_bucket_split = upto(1, 3);
+    p.overlap_grad_reduce = upto(0, 1) != 0, p.overlap_param_gather = upto(0, 1) != 0;
+    p.activation_offload = upto(0, 2), p.offload_horizon = upto(0, 2);
+    if (!unlawful(job, p)) any.push_back(p);
+  }
+  RC_PRE(any.size() > 1);
+  const PlanLinks links = plan_links(job.topology, plan);
+  const double bound = step_lower_bound(job, any, links).v;
+  double best = INFINITY;
+  for (const ParallelPlan& p : any) best = std::min(best, simulated(job, p, links));
+  RC_TAG(best > 1.05 * bound ? "loose" : "tight");
+  if (bound > best * (1 + 1e-9))
+    RC_FAIL(plan_key(any.front()) + ": bound " + std::to_string(bound) + ", step " + std::to_string(best));
 }
 
 }  // namespace

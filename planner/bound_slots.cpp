@@ -1,0 +1,237 @@
+// The bound that looks at every slot of the schedule.
+#include <algorithm>
+
+#include "planner/bound.hpp"
+
+namespace sextant {
+
+namespace {
+
+// Copies of offloaded activations as lower() orders them, layer by layer, on each stage's two copy lanes.
+class Copies {
+ public:
+  Copies(const PipelineTimes& p, std::size_t stages, std::size_t slots, SlotScratch& scratch)
+      : p_(p), s_(scratch), ring_(static_cast<std::size_t>(p.ring)) {
+    if (p.offloaded.empty()) return;
+    for (const auto& o : p.offloaded) most_ = std::max(most_, static_cast<std::size_t>(o.last - o.first));
+    s_.out_lane.assign(stages, 0.0), s_.in_lane.assign(stages, 0.0), s_.turn.assign(stages, 0);
+    s_.readers.assign(stages * ring_, 0.0);
+    s_.copied.resize(std::max(s_.copied.size(), slots * most_));  // written before it is read
+  }
+  // The end of the slot as copies have it.
+  double slot(std::size_t stage, const SlotStep& step, double start) {
+    const std::size_t chunk = step.of / kSlotKinds;
+    switch (static_cast<SlotKind>(step.of % kSlotKinds)) {
+      case SlotKind::forward:
+        forward(stage, chunk, step.at, start);
+        return 0;
+      case SlotKind::backward:
+        return backward(stage, chunk, step.at, start);
+      case SlotKind::weight:
+        break;
+    }
+    return 0;
+  }
+
+ private:
+  void forward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
+    const auto& o = p_.offloaded[chunk];
+    double* copied = s_.copied.data() + slot * most_;
+    double& lane = s_.out_lane[stage];
+    for (int i = o.first; i < o.last; ++i)
+      *copied++ = lane = std::max(lane, start + o.lead_forward + (i + 1) * o.forward) + o.copy_out;
+  }
+  // The end of the backward of all layers, or of nothing when nothing is copied.
+  double backward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
+    if (p_.offloaded[chunk].last == p_.offloaded[chunk].first) return 0;
+    const auto& o = p_.offloaded[chunk];
+    const double* copied = s_.copied.data() + slot * most_;
+    double time = start + o.lead_backward + (o.count - o.last) * o.backward;
+    double& lane = s_.in_lane[stage];
+    std::size_t& turn = s_.turn[stage];
+    for (int i = o.last - o.first - 1; i >= 0; --i) {
+      double& reader = s_.readers[stage * ring_ + turn];
+      turn = turn + 1 == ring_ ? 0 : turn + 1;
+      lane = std::max({lane, reader, copied[i]}) + o.copy_in;
+      reader = time = std::max(time, lane) + o.backward;
+    }
+    return time + o.first * o.backward_again;
+  }
+
+  const PipelineTimes& p_;
+  SlotScratch& s_;
+  std::size_t ring_, most_ = 0;
+};
+
+}  // namespace
+
+namespace {
+
+// What slots take on their stages, by SlotStep::of.
+void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<SlotScratch::Taken>& out) {
+  const auto pp = static_cast<std::uint32_t>(p.pp);
+  const std::size_t n_chunks = std::size_t{pp} * static_cast<std::size_t>(p.vp);
+  // With several chunks or a split backward it is not known here which slot needs how much.
+  const bool known = p.vp == 1 && p.schedule != PipelineSchedule::zero_bubble && !state.empty();
+  out.assign(kSlotKinds * n_chunks, {});
+  std::uint32_t s = 0;
+  for (std::size_t chunk = 0; chunk < n_chunks; ++chunk, s = s + 1 == pp ? 0 : s + 1) {
+    SlotScratch::Taken* t = &out[kSlotKinds * chunk];
+    SlotScratch::Taken &forward = t[0], &backward = t[1], &weight = t[2];
+    forward.span = forward.held = forward.compute = p.forward[chunk];
+    backward.span = p.backward[chunk], backward.held = backward.compute = p.busy[chunk];
+    weight.span = weight.held = weight.compute = p.weight[chunk];
+    // Fetches and reductions on the compute lane; what the slot sends may leave before the last of them, and they may
+    // fill what waits the slot has.
+    if (known) forward.held += state[s].per_forward, backward.held += state[s].per_backward;
+    if (pp == 1 && !state.empty()) {
+      forward.span = std::max(forward.span, state[s].forward_floor);
+      backward.span = std::max(backward.span, state[s].backward_floor);
+    }
+    for (std::size_t kind = 0; kind < kSlotKinds; ++kind) t[kind].lane = s, t[kind].way = 2 * pp;
+    if (chunk + 1 < n_chunks) forward.send = p.send[s], forward.way = s;
+    if (chunk > 0) backward.send = p.send[s == 0 ? pp - 1 : s - 1], backward.way = pp + s;
+  }
+}
+
+}  // namespace
+
+std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int microbatches) {
+  const auto m = static_cast<std::uint32_t>(microbatches), last = static_cast<std::uint32_t>(pp * vp - 1);
+  const std::uint32_t gradients = (last + 1) * m, nothing = 2 * gradients, nowhere = nothing + 1;
+  // Neighbours in merged_order() wait for one another. By depth they do not, and a processor works on several at once.
+  std::vector<std::uint32_t> lane(static_cast<std::size_t>(pp)), arrived(nowhere + 1);
+  std::vector<std::pair<std::uint32_t, SlotStep>> by_depth;
+  for (const StageSlot& merged : merged_order(schedule, pp, vp, microbatches)) {
+    const Slot& slot = merged.slot;
+    const auto chunk = static_cast<std::uint32_t>(slot.chunk * pp + merged.stage);
+    SlotStep step;
+    step.at = chunk * m + slot.microbatch;
+    step.of = static_cast<std::uint16_t>(kSlotKinds * chunk + static_cast<std::uint32_t>(slot.kind));
+    step.from = nothing, step.to = nowhere;
+    const bool forward = slot.kind == SlotKind::forward, weight = slot.kind == SlotKind::weight;
+    if (!weight && chunk != (forward ? 0 : last)) step.from = forward ? step.at : gradients + step.at;
+    if (!weight && chunk != (forward ? last : 0)) step.to = forward ? step.at + m : gradients + step.at - m;
+    step.is_first = forward && slot.microbatch == 0;
+    step.is_last = !forward && !weight && slot.microbatch + 1 == m;
+    std::uint32_t& depth = lane[static_cast<std::size_t>(merged.stage)];
+    depth = std::max(depth, step.from == nothing ? 0 : arrived[step.from]) + 1;
+    arrived[step.to] = depth;
+    by_depth.emplace_back(depth, step);
+  }
+  std::ranges::stable_sort(by_depth, {}, &std::pair<std::uint32_t, SlotStep>::first);
+  std::vector<SlotStep> steps;
+  for (const auto& [depth, step] : by_depth) steps.push_back(step);
+  return steps;
+}
+
+namespace {
+
+// What the slots of all stages take: fills the scratch. Above `limit` it may end early, with what the step takes at
+// least; otherwise 0.
+double pass(const PipelineTimes& p, const StageStates& state, const std::vector<SlotStep>& steps,
+            SlotScratch& scratch, double limit) {
+  const auto pp = static_cast<std::size_t>(p.pp);
+  const std::size_t n_chunks = pp * static_cast<std::size_t>(p.vp),
+                    m = static_cast<std::size_t>(p.microbatches);
+  auto &lane = scratch.lane, &left = scratch.left, &way = scratch.way, &last_busy = scratch.last_busy;
+  auto &last_start = scratch.last_start, &arrived = scratch.arrived;
+  auto& table = scratch.taken;
+  for (auto* list : {&lane, &left, &last_busy}) list->assign(pp, 0.0);
+  way.assign(2 * pp + 1, 0.0);
+  last_start.assign(n_chunks, 0.0);
+  const std::size_t nothing = 2 * n_chunks * m;
+  arrived.resize(std::max(arrived.size(), nothing + 2));  // but for this one, written before they are read
+  arrived[nothing] = 0;
+  Copies copies(p, pp, n_chunks * m, scratch);
+  for (std::size_t s = 0; s < pp && !state.empty(); ++s) lane[s] = state[s].start;
+  fill_taken(p, state, table);
+  for (const SlotScratch::Taken& t : table) left[t.lane] += p.microbatches * t.compute;
+  const double hopeless = limit * (1 + 1e-9);  // room for roundings of `left`
+  const bool copied = !p.offloaded.empty();
+  for (const SlotStep& step : steps) {
+    const SlotScratch::Taken& t = table[step.of];
+    double& free = lane[t.lane];
+    const double start = std::max(free, arrived[step.from]);
+    double end = start + t.span;
+    const std::size_t chunk = step.of / kSlotKinds;
+    if (copied) end = std::max(end, copies.slot(t.lane, step, start));
+    if (step.is_first && !state.empty() && !state[t.lane].ready.empty())
+      end = std::max(end, state[t.lane].ready[chunk / pp]);
+    if (step.is_last) last_start[chunk] = start, last_busy[t.lane] = start + t.held;
+    free = std::max(end, start + t.held);
+    left[t.lane] -= t.compute;
+    if (free + left[t.lane] > hopeless) return free + left[t.lane];
+    double& sent = way[t.way];
+    arrived[step.to] = sent = (p.beside ? std::max(end, sent) : free) + t.send;
+    if (!p.beside) free = sent;
+  }
+  return 0;
+}
+
+// What a pass looks at, the least of several by stage.
+void least_of(std::span<const StageStates* const> states, StageStates& out) {
+  out.clear();
+  for (std::size_t s = 0; s < states.front()->size(); ++s) {
+    if (std::ranges::all_of(states, [&](const StageStates* state) { return state->is_as_before(s); })) {
+      out.repeat();
+      continue;
+    }
+    const StateTimes& first = (*states.front())[s];
+    StateTimes t;
+    t.start = first.start, t.ready = first.ready;
+    t.per_forward = first.per_forward, t.per_backward = first.per_backward;
+    t.forward_floor = first.forward_floor, t.backward_floor = first.backward_floor;
+    for (const StageStates* state : states.subspan(1)) {
+      const StateTimes& other = (*state)[s];
+      t.start = std::min(t.start, other.start);
+      for (std::size_t v = 0; v < t.ready.size(); ++v) t.ready[v] = std::min(t.ready[v], other.ready[v]);
+      t.per_forward = std::min(t.per_forward, other.per_forward);
+      t.per_backward = std::min(t.per_backward, other.per_backward);
+      t.forward_floor = std::min(t.forward_floor, other.forward_floor);
+      t.backward_floor = std::min(t.backward_floor, other.backward_floor);
+    }
+    out.add(std::move(t));
+  }
+}
+
+// From the end of the slots to the end of the step.
+double tail(const PipelineTimes& p, const StageStates& state, const SlotScratch& scratch) {
+  const auto pp = static_cast<std::size_t>(p.pp);
+  double alone = 0, end = 0;
+  if (p.pp == 1 && !state.empty()) {
+    const double work = p.microbatches * (p.forward[0] + p.busy[0] + p.weight[0] + state[0].per_forward +
+                                          state[0].per_backward);
+    alone = alone_bound(p, state[0], state[0].start, work);
+  }
+  for (std::size_t s = 0; s < pp; ++s) {
+    const double lane = std::max(scratch.lane[s], alone);
+    end = std::max({end, lane, p.copies[s]});
+    if (state.empty()) continue;
+    end = std::max({end, scratch.last_busy[s] + state[s].on_compute_last, state[s].lane_total});
+    if (p.pp == 1 && !state[s].beside.empty()) end = std::max(end, lane + state[s].last_beside);
+    double reduce = 0;
+    for (const StateTimes::Reduction& r : state[s].beside) {
+      const std::size_t chunk = r.chunk * pp + s;
+      reduce = std::max(reduce, scratch.last_start[chunk] + r.layers * p.layer_backward[chunk]) + r.seconds;
+    }
+    end = std::max(end, reduce);
+  }
+  return end;
+}
+
+}  // namespace
+
+double slot_bound(const PipelineTimes& p, std::span<const StageStates* const> states, double closing,
+                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit) {
+  static const StageStates kNone;
+  if (states.size() > 1) least_of(states, scratch.least);
+  const StageStates& least = states.empty() ? kNone : states.size() > 1 ? scratch.least : *states.front();
+  const double early = pass(p, least, steps, scratch, limit - closing);
+  if (early > 0) return early + closing;
+  double end = states.empty() ? tail(p, kNone, scratch) : INFINITY;
+  for (const StageStates* state : states) end = std::min(end, tail(p, *state, scratch));
+  return end + closing;
+}
+
+}  // namespace sextant
