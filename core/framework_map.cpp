@@ -39,12 +39,21 @@ constexpr auto kClusterRule = [](auto& io, auto& r) {
   io.ignored("note");
 };
 
+constexpr auto kRange = [](auto& io, auto& r) {
+  io.required("generation", r.generation);
+  io.required("runs", r.runs, at_least(1));
+  io.required("gpus", r.gpus, at_least(1));
+  io.required("seq_len", r.seq_len, at_least(1));
+  io.required("parameters", r.parameters, at_least(1));
+};
+
 constexpr auto kMap = [](auto& io, auto& m) {
   io.ignored("about");
   io.required("frameworks", m.frameworks);
   io.required("classes", m.classes);
   io.required("clusters", m.clusters);
   io.optional("class_interval", m.class_interval, at_least(1));
+  io.optional("measured", m.measured);
 };
 
 // Lower case; dashes, underscores and spaces are one thing ("Megatron_LM" is "megatron-lm").
@@ -144,6 +153,8 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
 
 }  // namespace
 
+void to_json(nlohmann::json& j, const MeasuredRange& r) { write_object(j, r, kRange); }
+void from_json(const nlohmann::json& j, MeasuredRange& r) { read_object(j, r, kRange); }
 void to_json(nlohmann::json& j, const StackRule& r) { write_object(j, r, kStackRule); }
 void from_json(const nlohmann::json& j, StackRule& r) { read_object(j, r, kStackRule); }
 void to_json(nlohmann::json& j, const ClusterRule& r) { write_object(j, r, kClusterRule); }
@@ -231,6 +242,10 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (!fabric.empty()) add_note(r, fabric);
   if (!row.precision.empty() && row.precision != name(row.training.compute))
     add_note(r, fmt::format("{} is taken as {}", row.precision, name(row.training.compute)));
+  if (const auto far = far_from_measured(map.measured, r.model, r.training, r.cluster); !far.empty()) {
+    r.interval *= map.class_interval;
+    add_note(r, "far from any measured run: " + far);
+  }
   return r;
 }
 

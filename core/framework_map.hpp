@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cluster_spec.hpp"
+#include "core/measured_range.hpp"
 #include "core/run_row.hpp"
 #include "core/stack_spec.hpp"
 
@@ -47,7 +48,9 @@ struct FrameworkMap {
   std::vector<StackRule> frameworks;  // the first that fits
   std::vector<StackRule> classes;     // the first that fits, when no framework does
   std::vector<ClusterRule> clusters;
-  double class_interval = 1.0;  // intervals of class predictions are this much wider
+  double class_interval =
+      1.0;  // intervals of class predictions, and far from all that was measured, are this much wider
+  std::vector<MeasuredRange> measured;
 };
 
 FrameworkMap load_framework_map(const std::filesystem::path& preset_dir);

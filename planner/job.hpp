@@ -17,6 +17,8 @@ struct Job {
   const Topology& topology;
   const StackSpec& stack;
   const CostModel& cost;
+  double interval =
+      1.0;  // intervals of predictions are that many times as wide as of runs that were measured
 };
 
 }  // namespace sextant

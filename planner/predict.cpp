@@ -142,7 +142,8 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   const double filled = static_cast<double>(p.memory.peak.v) / static_cast<double>(p.memory_available.v);
   p.chance_of_overflow = chance_of_overflow(p.memory.peak, p.memory_available);
   p.doubt = doubt_of(plan, job.cluster, filled, p.exposed_share);
-  const double u = step_half_width(p.doubt) * interval, m = memory_half_width(p.doubt) * interval;
+  const double wider = interval * job.interval, u = step_half_width(p.doubt) * wider,
+               m = memory_half_width(p.doubt) * wider;
   p.step_lower = p.step * (1 / (1 + u)), p.step_upper = p.step * (1 + u);
   const auto bytes = static_cast<double>(p.memory.peak.v);
   p.memory_lower = Bytes(std::llround(bytes / (1 + m)));

@@ -71,7 +71,7 @@ struct SourceScore {
   int oom_true = 0, oom_false = 0, oom_missed = 0;  // predicted and real, predicted only, real only
   int memory_rows = 0;
   double memory_mape = 0;
-  int covered = 0;  // measured time inside the predicted interval
+  int covered = 0, memory_covered = 0;  // measured times and peaks inside the predicted interval
   double oom_precision() const;
   double oom_recall() const;
 };

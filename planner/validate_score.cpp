@@ -69,8 +69,12 @@ void add(const RunRow& row, const RunPrediction& p, SourceScore& s, Samples& sam
     s.oom_false += !*p.fits && !row.out_of_memory;
     s.oom_missed += *p.fits && row.out_of_memory;
   }
-  if (row.peak_memory_GiB && p.memory_GiB)
-    samples.memory_error.push_back(100 * (*p.memory_GiB / *row.peak_memory_GiB - 1));
+  if (row.peak_memory_GiB && p.memory_GiB) {
+    const double measured = *row.peak_memory_GiB;
+    samples.memory_error.push_back(100 * (*p.memory_GiB / measured - 1));
+    s.memory_covered += p.memory_lower_GiB && p.memory_upper_GiB && *p.memory_lower_GiB <= measured &&
+                        measured <= *p.memory_upper_GiB;
+  }
   if (!row.step_time) return;
   ++s.rows;
   if (!p.step_s) {

@@ -8,6 +8,7 @@
 
 #include "core/cluster_files.hpp"
 #include "core/file_io.hpp"
+#include "core/framework_map.hpp"
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
 #include "core/plan_key.hpp"
@@ -285,6 +286,12 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
+  const FrameworkMap map = load_framework_map(presets);
+  if (const auto far = far_from_measured(map.measured, q.model, q.training, q.cluster); !far.empty()) {
+    q.interval = map.class_interval;
+    q.notes.push_back(
+        fmt::format("far from any measured run: {}; intervals are {:g} times as wide", far, q.interval));
+  }
   return q;
 }
 

@@ -42,6 +42,7 @@ struct Question {
   PlanLimits limits;                 // --fix and --limit together
   std::optional<ParallelPlan> plan;  // of --plan
   std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
+  double interval = 1.0;             // intervals are that much wider: far from all that was measured
   std::vector<std::string> notes;    // what was taken for granted, and GPUs that the plan leaves idle
 };
 

@@ -84,7 +84,7 @@ std::optional<CalibratedDoubt> use_covariance(const Session& session, const Ques
   if (options.calibration.empty()) return std::nullopt;
   const CalibratedDoubt doubt =
       calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
-                       session.presets(), step_half_width(p.doubt));
+                       session.presets(), step_half_width(p.doubt) * q.interval);
   p.step_lower = p.step * (1 / (1 + doubt.half_width)), p.step_upper = p.step * (1 + doubt.half_width);
   return doubt;
 }

@@ -37,7 +37,8 @@ class Planning {
 
   const Question& question() const { return question_; }
   Job job() const {
-    return {question_.model, question_.training, question_.cluster, topology_, question_.stack, cost_};
+    return {question_.model, question_.training, question_.cluster, topology_, question_.stack,
+            cost_,           question_.interval};
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <ostream>
@@ -11,10 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/csv.hpp"
+#include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
+#include "tools/planning.hpp"
 #include "tools/table.hpp"
 #include "tools/validate_collectives.hpp"
 #include "tools/verbs.hpp"
@@ -111,6 +114,7 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
                        {"oom_false", s.oom_false},
                        {"oom_missed", s.oom_missed},
                        {"memory_rows", s.memory_rows},
+                       {"memory_inside_interval", s.memory_covered},
                        {"memory_mean_absolute_error_percent", s.memory_mape}});
   for (const auto& p : predictions)
     runs.push_back({{"run_id", p.run_id},
@@ -138,7 +142,7 @@ SourceScore overall(const std::vector<SourceScore>& scores) {
   for (const SourceScore& s : scores) {
     all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
     all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
-    all.memory_rows += s.memory_rows, all.groups += s.groups;
+    all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
     all.kendall_tau += s.groups * s.kendall_tau;
     all.regret_1 += s.groups * s.regret_1, all.regret_3 += s.groups * s.regret_3;
     if (s.rows > s.unpredicted) {
@@ -153,40 +157,52 @@ SourceScore overall(const std::vector<SourceScore>& scores) {
   return all;
 }
 
+// What is said of step times, then of the choice of a layout and of memory: both fit a terminal of 80 columns.
 void print_scores(Session& session, const std::vector<SourceScore>& scores) {
-  Table table({{"source", Align::left},
+  Table times({{"source", Align::left},
                {"rows", Align::right},
                {"error %", Align::right},
-               {"median %", Align::right, 3},
+               {"median %", Align::right},
                {"bias %", Align::right},
-               {"p90 %", Align::right, 4},
-               {"in interval %", Align::right, 5},
-               {"rank tau", Align::right},
-               {"regret %", Align::right, 2},
-               {"best of 3", Align::right, 6},
-               {"OOM found", Align::right},
-               {"false OOM", Align::right, 1},
-               {"memory error %", Align::right}});
+               {"p90 %", Align::right},
+               {"in interval %", Align::right}});
+  Table others({{"source", Align::left},
+                {"tau", Align::right},
+                {"regret %", Align::right},
+                {"of 3 %", Align::right},
+                {"OOM found", Align::right},
+                {"false", Align::right},
+                {"memory %", Align::right},
+                {"inside %", Align::right}});
   const auto add = [&](const SourceScore& s) {
     const int timed = s.rows - s.unpredicted, oom = s.oom_true + s.oom_missed;
-    table.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
-                   shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
-                   shown(timed > 0, s.p90, "{:.1f}"),
-                   shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}"),
-                   shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
-                   shown(s.groups > 0, s.regret_3, "{:.1f}"),
-                   oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "", fmt::format("{}", s.oom_false),
-                   shown(s.memory_rows > 0, s.memory_mape, "{:.1f}")});
+    if (s.rows > 0)
+      times.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
+                     shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
+                     shown(timed > 0, s.p90, "{:.1f}"),
+                     shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
+    if (s.groups + oom + s.oom_false + s.memory_rows > 0)
+      others.add_row(
+          {s.source, shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
+           shown(s.groups > 0, s.regret_3, "{:.1f}"), oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "",
+           fmt::format("{}", s.oom_false), shown(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
+           shown(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
   };
-  for (const auto& s : scores)
-    if (s.rows + s.memory_rows + s.oom_true + s.oom_false + s.oom_missed > 0)
-      add(s);  // something was measured
-  if (table.empty()) return;
+  for (const auto& s : scores) add(s);
   if (scores.size() > 1) {
     add(overall(scores));
-    table.emphasize_last_row();
+    for (Table* table : {&times, &others})
+      if (!table->empty()) table->emphasize_last_row();
   }
-  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+  for (const Table* table : {&times, &others})
+    if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);
+  if (!others.empty())
+    print_wrapped(session.terminal.out, session.terminal,
+                  "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
+                  "best loses against the "
+                  "best measured, and the best measured of three; OOM found: of the runs that ran out of "
+                  "memory; false: said to, "
+                  "and did not; memory: error of the peak, and peaks inside their interval");
 }
 
 // Runs without a measured time are predictions, not comparisons: shown one by one.
@@ -282,6 +298,11 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   const auto presets = session.presets();
   std::vector<RunRow> rows;
   for (const auto& file : options.files) {
+    if (!std::filesystem::exists(file))
+      throw ConfigError(Problem{
+          file, "", "", "a table of measured runs, one line each",
+          "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind "
+          "its table; sextant validate --example > runs.csv begins one of your own"});
     auto more = read_runs(file, BadRows::keep);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }

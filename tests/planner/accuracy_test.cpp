@@ -120,13 +120,18 @@ TEST(Intervals, CoverNineOfTenRuns) {
   SEXTANT_NEEDS_MEASURED();
   std::map<Doubt, std::vector<double>> off;  // |log(measured / predicted)|
   const auto map = load_framework_map(test::preset_dir());
-  int covered = 0, rows_timed = 0;
+  int covered = 0, rows_timed = 0, held = 0, peaks = 0;
   for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs")) {
     if (file.path().extension() != ".csv") continue;
     const auto rows = read_runs(file.path());
     const auto predictions = predict_runs(rows, map, {test::preset_dir(), nullptr, {}});
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const RunPrediction& p = predictions[i];
+      if (rows[i].quality != 'c' && rows[i].peak_memory_GiB && p.memory_GiB) {
+        held += *p.memory_lower_GiB <= *rows[i].peak_memory_GiB &&
+                *rows[i].peak_memory_GiB <= *p.memory_upper_GiB;
+        ++peaks;
+      }
       if (rows[i].quality == 'c' || !rows[i].step_time || !p.step_s) continue;
       off[*p.doubt].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
       covered += *p.step_lower_s <= rows[i].step_time->v && rows[i].step_time->v <= *p.step_upper_s;
@@ -146,6 +151,37 @@ TEST(Intervals, CoverNineOfTenRuns) {
   fmt::print("coverage {:.3f} of {} runs\n", coverage, rows_timed);
   EXPECT_GE(coverage, 0.85);
   EXPECT_LE(coverage, 0.95);
+  const double of_peaks = static_cast<double>(held) / peaks;
+  fmt::print("coverage {:.3f} of {} peaks\n", of_peaks, peaks);
+  EXPECT_GE(of_peaks, 0.85);
+  EXPECT_LE(of_peaks, 0.95);
+}
+
+// Presets say how far these runs reach, so that predictions beyond can say so.
+TEST(Intervals, PresetsSayHowFarTheRunsReach) {
+  SEXTANT_NEEDS_MEASURED();
+  const auto map = load_framework_map(test::preset_dir());
+  std::map<std::string, MeasuredRange> ranges;
+  for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs")) {
+    if (file.path().extension() != ".csv") continue;
+    for (const RunRow& row : read_runs(file.path())) {
+      if (row.quality == 'c' || !row.step_time) continue;
+      const ResolvedRun run = resolve(row, map, test::preset_dir());
+      EXPECT_EQ(run.note.find("far from any"), std::string::npos) << row.run_id;
+      MeasuredRange& r = ranges[run.cluster.device.generation];
+      r.generation = run.cluster.device.generation;
+      ++r.runs, r.gpus = std::max(r.gpus, run.plan.world()),
+                r.seq_len = std::max(r.seq_len, run.training.seq_len);
+      r.parameters = std::max(r.parameters, parameter_counts(run.model).total);
+    }
+  }
+  EXPECT_EQ(map.measured.size(), ranges.size());
+  for (const auto& [generation, r] : ranges) {
+    const auto said = std::ranges::find(map.measured, generation, &MeasuredRange::generation);
+    EXPECT_TRUE(said != map.measured.end() && *said == r)
+        << fmt::format(R"({{"generation": "{}", "runs": {}, "gpus": {}, "seq_len": {}, "parameters": {}}})",
+                       r.generation, r.runs, r.gpus, r.seq_len, r.parameters);
+  }
 }
 
 }  // namespace

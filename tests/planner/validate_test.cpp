@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/cluster_files.hpp"
+#include "core/model_files.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {
@@ -228,6 +230,39 @@ TEST(Predict, UnknownDeviceIsANoteNotACrash) {
       predict_run(r, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr});
   EXPECT_FALSE(p.step_s);
   EXPECT_NE(p.note.find("H900"), std::string::npos);
+}
+
+// Twice the largest is near, one more is far; on what else the run is like does not matter.
+TEST(MeasuredRange, SaysWhatLiesBeyond) {
+  const std::vector<MeasuredRange> ranges = {{"hopper", 100, 64, 4096, 70'000'000'000}};
+  const ModelSpec model = load_model("llama-2-70b", test::preset_dir());
+  TrainingSpec training;
+  training.seq_len = 8192;
+  ClusterSpec cluster = load_cluster("16x8xh100", test::preset_dir());
+  EXPECT_EQ(far_from_measured(ranges, model, training, cluster), "");
+  cluster = load_cluster("17x8xh100", test::preset_dir());
+  EXPECT_EQ(far_from_measured(ranges, model, training, cluster),
+            "136 GPUs, at most 64 in 100 runs on hopper devices");
+  training.seq_len = 8193;
+  EXPECT_EQ(far_from_measured(ranges, load_model("llama-3.1-405b", test::preset_dir()), training, cluster),
+            "136 GPUs, at most 64; 406 billion parameters, at most 70; sequences of 8193 tokens, at most "
+            "4096 in 100 "
+            "runs on hopper devices");
+  EXPECT_EQ(far_from_measured(ranges, model, training, load_cluster("1x8xa100-80gb", test::preset_dir())),
+            "no run on ampere devices");
+  EXPECT_EQ(far_from_measured({}, model, training, load_cluster("laptop", test::preset_dir())), "");
+}
+
+// Intervals of what lies beyond are wider by the factor that the presets give.
+TEST(MeasuredRange, WidensIntervals) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow row = llama_row();
+  const ResolvedRun near = resolve(row, map, test::preset_dir());
+  row.training.seq_len = 1 << 20;
+  const ResolvedRun far = resolve(row, map, test::preset_dir());
+  EXPECT_DOUBLE_EQ(near.interval, 1);
+  EXPECT_DOUBLE_EQ(far.interval, map.class_interval);
+  EXPECT_NE(far.note.find("far from any measured run"), std::string::npos) << far.note;
 }
 
 }  // namespace

@@ -485,5 +485,23 @@ TEST(Simulate, ADegradedNicOrUplinkSlowsOnlyWhatCrossesIt) {
   }
 }
 
+TEST(Plan, SaysWhenNothingLikeItWasMeasured) {
+  const std::vector<std::string> question = {"simulate", "--model",   "llama-2-13b", "--plan",
+                                             "tp2.mbs1", "--seq-len", "4096",        "--json"};
+  const auto on = [&](const std::string& cluster) {
+    std::vector<std::string> words = question;
+    words.insert(words.end(), {"--cluster", cluster, "--global-batch", "16384"});
+    return nlohmann::json::parse(call(words).out);
+  };
+  const auto spread = [](const nlohmann::json& j) {
+    const auto& p = j.contains("prediction") ? j["prediction"] : j;
+    return p["step_time_s_upper"].get<double>() / p["step_time_s"].get<double>() - 1;
+  };
+  const auto near = on("8x8xh100"), far = on("1024x8xh100");
+  EXPECT_EQ(near["notes"].dump().find("far from any measured run"), std::string::npos) << near["notes"];
+  EXPECT_NE(far["notes"].dump().find("8192 GPUs, at most"), std::string::npos) << far["notes"];
+  EXPECT_GT(spread(far), 1.7 * spread(near));
+}
+
 }  // namespace
 }  // namespace sextant

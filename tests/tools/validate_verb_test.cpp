@@ -79,6 +79,16 @@ TEST(Validate, OneBadRowDoesNotHideTheOthers) {
   EXPECT_NE(table.cell(table.rows[1], "note").find("forty"), std::string::npos);
 }
 
+TEST(Validate, AllThatIsScoredFitsEightyColumns) {
+  const TempDir folder;
+  const std::string rows = example_with("step_time_s", "4");
+  const auto outcome = call({"validate", folder.write("runs.csv", rows).string()});
+  EXPECT_EQ(outcome.code, ExitCode::ok);
+  for (const char* said : {"error %", "median %", "p90 %", "in interval %"})
+    EXPECT_NE(outcome.out.find(said), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("not shown"), std::string::npos) << outcome.out;
+}
+
 TEST(Validate, TheToleranceDecidesTheExitCode) {
   const TempDir folder;
   const std::string slow = folder.write("slow.csv", example_with("step_time_s", "280")).string();
@@ -95,7 +105,9 @@ TEST(Validate, BadInputIsRefusedAndNothingIsWritten) {
   const std::string good = folder.write("good.csv", example_with("", "")).string();
   const std::string bad = folder.write("bad.csv", example_with("layers", "forty")).string();
   EXPECT_EQ(call({"validate"}).code, ExitCode::usage);
-  EXPECT_EQ(call({"validate", (folder.path() / "none.csv").string()}).code, ExitCode::bad_input);
+  const auto none = call({"validate", (folder.path() / "none.csv").string()});
+  EXPECT_EQ(none.code, ExitCode::bad_input);
+  EXPECT_NE(none.err.find("published runs are not part of sextant"), std::string::npos) << none.err;
   const auto outcome = call({"validate", good, bad, "--predictions", out});
   EXPECT_EQ(outcome.code, ExitCode::bad_input);
   EXPECT_NE(outcome.err.find("bad.csv:2"), std::string::npos) << outcome.err;
