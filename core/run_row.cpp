@@ -185,6 +185,9 @@ void read_facts(Cells& c, RunRow& r) {
   const auto has = [&](const char* what) {
     return std::find(overlap.begin(), overlap.end(), what) != overlap.end();
   };
+  for (const auto& what : overlap)
+    if (what != "dp_grad" && what != "param_gather" && what != "tp" && what != "pp" && what != "none")
+      c.wrong("overlap", "none, or a list of dp_grad, param_gather, tp, pp");
   r.overlap_stated = !overlap.empty();
   r.plan.overlap_grad_reduce = has("dp_grad");
   r.plan.overlap_param_gather = has("param_gather");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -98,10 +99,48 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
 
 }  // namespace
 
+namespace {
+
+// Places of the nodes that stay when `keep` do: the healthiest, in their order.
+std::vector<int> healthiest(const ClusterSpec& cluster, int keep) {
+  std::vector<double> harm(static_cast<std::size_t>(cluster.nodes));
+  for (const Defect& d : cluster.defects)
+    harm[static_cast<std::size_t>(d.node)] +=
+        (d.gpu < 0 && d.nic < 0 ? cluster.node.gpus : 1) *
+        ((d.missing ? 3.0 : 0.0) + 3 - d.compute_factor - d.node_link_factor - d.network_factor);
+  std::vector<int> places(harm.size());
+  std::iota(places.begin(), places.end(), 0);
+  std::ranges::stable_sort(places, {}, [&](int node) { return harm[static_cast<std::size_t>(node)]; });
+  places.resize(static_cast<std::size_t>(keep));
+  std::ranges::sort(places);
+  return places;
+}
+
+void leave_out_worst(ClusterSpec& cluster, int keep) {
+  const std::vector<int> places = healthiest(cluster, keep);
+  std::erase_if(cluster.defects,
+                [&](const Defect& d) { return !std::ranges::binary_search(places, d.node); });
+  for (Defect& d : cluster.defects)
+    d.node = static_cast<int>(std::ranges::lower_bound(places, d.node) - places.begin());
+}
+
+}  // namespace
+
 ClusterSpec resized(const ClusterSpec& cluster, int gpus) {
   ClusterSpec out = cluster;
   const int per_node = std::max(1, cluster.node.gpus);
   out.nodes = std::max(1, (gpus + per_node - 1) / per_node);
+  const bool by_node = std::ranges::all_of(cluster.defects, [](const Defect& d) { return d.leaf < 0; });
+  if (by_node && out.nodes < cluster.nodes) {
+    for (;; ++out.nodes) {  // missing GPUs are made up for
+      out.defects = cluster.defects;
+      if (out.nodes >= cluster.nodes) break;
+      ClusterSpec kept = cluster;
+      leave_out_worst(kept, out.nodes);
+      kept.nodes = out.nodes;
+      if (kept.gpus() >= gpus) return kept;
+    }
+  }
   const int per_leaf = out.fabric.leaf_nodes;
   std::erase_if(out.defects, [&](const Defect& d) {
     if (d.leaf < 0) return d.node >= out.nodes;

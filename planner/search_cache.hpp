@@ -77,6 +77,7 @@ class SearchCache {
     Map<EveryMicrobatch> every;
     Map<Classes> classes;
     Map<std::int64_t> elements;
+    Map<double> kept_bounds;
     std::mutex numbering;
     std::unordered_map<GroupShape, int, ShapeHash> shapes;
     std::map<std::vector<int>, int> chunk_ids;
@@ -97,12 +98,22 @@ class SearchCache {
 
   const EveryMicrobatch& every_microbatch(const ParallelPlan&);
 
+  // A bound of all members that make the same choices but of offloaded activations and of buckets.
+  template <class Make>
+  double kept_bound(const Choice& c, const Make& make) {
+    return of(
+        shared_->kept_bounds,
+        Key{c.tp, c.cp, c.pp, c.axis_order, c.micro_batch, c.zero_stage, c.shard_degree, c.sequence_parallel,
+            c.overlap_tp, c.recompute, c.form, c.split, c.optimizer_offload, c.parameter_offload},
+        make);
+  }
+
   std::int64_t elements(int tp);  // parameters of one tensor-parallel rank, all layers
 
   const Classes& classes(const ParallelPlan&);
 
   // Room for one expansion, kept to spare allocations.
-  PipelineTimes times, kept;
+  PipelineTimes times;
   SlotScratch slots;
   std::vector<const StageStates*> states;
   std::vector<LayerRange> chunks, even;

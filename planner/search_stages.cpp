@@ -134,7 +134,6 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
   const double closing = cache.closing(p), leanest = leanest_offload(p);
-  const int chunks_id = cache.chunks_id(chunks);
   Node child = node;
   child.level = Level::offload;
   child.members = members;
@@ -146,9 +145,6 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       p.parameter_offload = space_.parameter_offload[po] != 0;
       state_of_one.push_back(state_of_element(p));
     }
-  // By what is offloaded of the state: a bound whatever activations are. Those that stay are the fastest.
-  std::vector<std::optional<double>> with_state(oo_n * po_n);
-  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.kept);
   std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
   bool seen_none = false;
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
@@ -180,13 +176,8 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         is_lawful[at] = true;
         if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
-        if (!with_state[at]) {
-          list_states(p, child.choice, chunks_id, cache);
-          with_state[at] =
-              slot_bound(cache.kept, cache.states, closing, cache.steps(p, m), cache.slots, out.limit);
-        }
         ++out.bounds;
-        child.bound = std::max({node.bound, copied, *with_state[at]});
+        child.bound = std::max(node.bound, copied);
         out.add(child);
       }
   }
@@ -227,15 +218,29 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const int m = microbatches(p, job_.training);
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
-  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
-  cache.states.clear();
-  if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
-  if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
-  ++out.bounds;
   const double closing = cache.closing(p);
   const std::vector<SlotStep>& steps = cache.steps(p, m);
-  node.bound =
-      std::max(node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit));
+  ++out.bounds;
+  const auto bound_of = [&](const ParallelPlan& timed, bool steady_slots) {
+    cache.states.clear();
+    if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
+    if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
+    pipeline_times(timed, chunks, job_.stack, m, cache.layers(timed), steady_slots, cache.times);
+    return slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit);
+  };
+  if (node.level == Level::offload && p.activation_offload > 0) {
+    // Activations that stay where they are take the least time. Many share that bound; its turn may never come.
+    const double kept = cache.kept_bound(node.choice, [&] {
+      ParallelPlan stay = p;
+      stay.activation_offload = 0;
+      return bound_of(stay, false);
+    });
+    if (kept > node.bound) {
+      node.bound = kept, node.refined = false;
+      return;
+    }
+  }
+  node.bound = std::max(node.bound, bound_of(p, is_all_steady));
 }
 
 bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {

@@ -120,11 +120,19 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
   out.clear();
   if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
-    // Balanced by the first stage's prices of what the layers always do.
+    // Balanced by the prices of what the layers always do: the first stage's, unless some stages are slower.
     ParallelPlan priced = p;
     priced.activation_offload = 0;
-    const LayerTimes& t = cache.layers(priced).of(0);
+    const StageLayerTimes& stages = cache.layers(priced);
+    const LayerTimes& t = stages.of(0);
     const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
+    if (stages.uneven) {
+      std::vector<double> layer;
+      for (int c = 0; c < n_chunks; ++c) layer.push_back(stages.of(c % p.pp).layer_total(again));
+      const LayerTimes& last = stages.of(p.pp - 1);
+      return balanced_chunks(n, layer, t.embedding_forward + t.embedding_backward,
+                             last.head_forward + last.head_backward + last.head_weight, out);
+    }
     const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
                          t.head_forward + t.head_backward + t.head_weight};
     if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);

@@ -91,6 +91,27 @@ void balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost, std::vec
   add(best_last);
 }
 
+// One layer after the other to the chunk that is then done first: no chunk ends later than it has to.
+void balanced_chunks(int n_layers, std::span<const double> layer, double embedding, double head,
+                     std::vector<LayerRange>& out) {
+  const std::size_t n = layer.size();
+  SEXTANT_CHECK(n >= 1 && static_cast<int>(n) - 2 <= n_layers, "every inner chunk needs a layer");
+  std::vector<int> count(n, 1);
+  count.front() = 0, count.back() = 0;
+  const auto ends = [&](std::size_t c, int layers) {
+    return layers * layer[c] + (c == 0 ? embedding : 0) + (c + 1 == n ? head : 0);
+  };
+  for (int left = n_layers - std::max(0, static_cast<int>(n) - 2); left > 0; --left) {
+    std::size_t best = 0;
+    for (std::size_t c = 1; c < n; ++c)
+      if (ends(c, count[c] + 1) < ends(best, count[best] + 1)) best = c;
+    ++count[best];
+  }
+  out.clear();
+  int at = 0;
+  for (const int layers : count) out.push_back({at, layers}), at += layers;
+}
+
 std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost& cost) {
   std::vector<LayerRange> out;
   balanced_chunks(n_layers, n_chunks, cost, out);

@@ -2,6 +2,7 @@
 // counted; among those the most even ones. Ignores memory and communication.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/parallel_plan.hpp"
@@ -17,5 +18,10 @@ struct ChainCost {
 std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost&);
 void balanced_chunks(int n_layers, int n_chunks, const ChainCost&,
                      std::vector<LayerRange>& out);  // reuses `out`
+
+// The same where chunks are of unequal speed: `layer[c]` is the time of one layer in chunk c; the embedding is in the
+// first chunk, the head in the last. Of the splits whose slowest chunk is fastest, one that no single layer's move evens.
+void balanced_chunks(int n_layers, std::span<const double> layer, double embedding, double head,
+                     std::vector<LayerRange>& out);
 
 }  // namespace sextant

@@ -50,10 +50,10 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
   save_shortlist(a.options.output, list);
 }
 
-// Whoever has lost a GPU asks about what is left, and may be better off with less.
+// Whoever has lost a GPU, or has slow ones, asks about what is left, and may be better off with less.
 std::optional<ScalePoint> fewer_gpus(const Asking& a, const RankedPlan& best) {
   const ClusterSpec& cluster = a.question().cluster;
-  if (cluster.gpus() == cluster.nodes * cluster.node.gpus) return std::nullopt;
+  if (cluster.gpus() == cluster.nodes * cluster.node.gpus && cluster.defects.empty()) return std::nullopt;
   return faster_on_fewer(a.planning.job(), best.prediction.step, a.question().limits,
                          a.searching.options(1, "fewer GPUs"));
 }
@@ -65,13 +65,16 @@ Json fewer_json(const Asking& a, const ScalePoint& fewer) {
 }
 
 void print_fewer_gpus(const Asking& a, const ScalePoint& fewer, const RankedPlan& best) {
-  const int gpus = a.question().cluster.gpus();
+  const ClusterSpec& cluster = a.question().cluster;
+  const int gpus = cluster.gpus();
+  const bool lost = gpus < cluster.nodes * cluster.node.gpus;
   const RankedPlan& faster = fewer.report.ranked.front();
   a.say(
-      fmt::format("{} of the {} GPUs are {:.0f} % faster, {:.3f} s with {}, since they divide better; "
-                  "--scale {},{} compares them.",
+      fmt::format("{} of the {} GPUs are {:.0f} % faster, {:.3f} s with {}, since they {}; --scale {},{} "
+                  "compares them.",
                   fewer.gpus, gpus, 100 * (best.prediction.step / faster.prediction.step - 1),
-                  faster.prediction.step.v, plan_key(faster.plan), fewer.gpus, gpus));
+                  faster.prediction.step.v, plan_key(faster.plan),
+                  lost ? "divide better" : "leave out the nodes with the worst defects", fewer.gpus, gpus));
 }
 
 }  // namespace
@@ -131,9 +134,13 @@ void print_search(const Asking& a, const SearchReport& report) {
 
 void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
   std::string arguments;
+  const Question& q = a.question();
+  if (a.options.output.empty() && gpus != q.cluster.gpus() && !q.cluster.defects.empty()) {
+    a.out() << "\nnext: -o plan.json writes the plan with the nodes that stay, for simulate and explain\n";
+    return;
+  }
   if (a.options.output.empty()) {
     arguments = question_arguments(a.options.question);
-    const Question& q = a.question();
     if (gpus != q.cluster.gpus()) arguments += fmt::format(" --set nodes={}", resized(q.cluster, gpus).nodes);
     arguments += " --plan " + plan_key(plan);
   } else {

@@ -17,10 +17,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Whole nodes, doubling, up to the cluster.
+// Whole nodes up to the cluster: every number where there are few, otherwise doubling.
+constexpr int kFewNodes = 16;
 std::vector<int> usual_sizes(const ClusterSpec& cluster) {
   std::vector<int> sizes;
-  for (int nodes = 1; nodes < cluster.nodes; nodes *= 2) sizes.push_back(nodes * cluster.node.gpus);
+  for (int nodes = 1; nodes < cluster.nodes; nodes = cluster.nodes <= kFewNodes ? nodes + 1 : 2 * nodes)
+    sizes.push_back(nodes * cluster.node.gpus);
   sizes.push_back(cluster.gpus());
   return sizes;
 }
@@ -110,6 +112,9 @@ ExitCode answer_curve(const Asking& a) {
   a.say(
       "Every size has the same global batch; efficiency is tokens/s/GPU against the smallest size that "
       "fits.");
+  if (!q.cluster.defects.empty())
+    a.say("Sizes below the cluster's leave out the nodes with the worst defects.");
+  if (chosen && a.options.scale.empty()) a.say("Of these sizes alone; --scale takes others.");
   if (chosen) {
     const RankedPlan& best = chosen->report.ranked.front();
     if (lasting)

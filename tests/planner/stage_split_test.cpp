@@ -63,5 +63,42 @@ TEST(StageSplit, GivesTheHeadAStageWithFewerLayers) {
   EXPECT_EQ(balanced_chunks(16, 4, {1, 0, 0}), chunks_of({4, 4, 4, 4}));
 }
 
+// Chunks of unequal speed, against dynamic programming over their own costs.
+RC_GTEST_PROP(BalancedChunks, OfUnequalSpeedAreAsFastAsCanBe, ()) {
+  using arbitrary::upto;
+  const int n = upto(1, 10), n_layers = upto(std::max(1, n - 2), 40);
+  std::vector<double> layer;
+  for (int c = 0; c < n; ++c) layer.push_back(upto(1, 5));
+  const double embedding = upto(0, 6), head = upto(0, 12);
+  const auto ends = [&](int c, int layers) {
+    return layers * layer[static_cast<std::size_t>(c)] + (c == 0 ? embedding : 0) + (c + 1 == n ? head : 0);
+  };
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> best(static_cast<std::size_t>(n_layers) + 1, kNever);
+  best[0] = 0;
+  for (int c = 0; c < n; ++c) {
+    std::vector<double> next(best.size(), kNever);
+    for (int from = 0; from <= n_layers; ++from)
+      for (int to = from + (c == 0 || c + 1 == n ? 0 : 1); to <= n_layers; ++to) {
+        double& at = next[static_cast<std::size_t>(to)];
+        at = std::min(at, std::max(best[static_cast<std::size_t>(from)], ends(c, to - from)));
+      }
+    best = std::move(next);
+  }
+  std::vector<LayerRange> chunks;
+  balanced_chunks(n_layers, layer, embedding, head, chunks);
+  RC_ASSERT(static_cast<int>(chunks.size()) == n);
+  double most = 0;
+  int next = 0;
+  for (int c = 0; c < n; ++c) {
+    const LayerRange& range = chunks[static_cast<std::size_t>(c)];
+    RC_ASSERT(range.first == next);
+    next += range.count;
+    most = std::max(most, ends(c, range.count));
+  }
+  RC_ASSERT(next == n_layers);
+  RC_ASSERT(most == best.back());
+}
+
 }  // namespace
 }  // namespace sextant
