@@ -25,6 +25,8 @@ std::string shown(const json& value) {
 
 std::string range_text(std::string_view what, Range r) {
   const bool low = std::isfinite(r.least), high = std::isfinite(r.most);
+  if (low && high && r.least_excluded)
+    return fmt::format("{} above {}, up to {}", what, decimal(r.least), decimal(r.most));
   if (low && high) return fmt::format("{} from {} to {}", what, decimal(r.least), decimal(r.most));
   if (low && r.least_excluded) return fmt::format("{} above {}", what, decimal(r.least));
   if (low) return fmt::format("{} of {} or more", what, decimal(r.least));
@@ -158,8 +160,7 @@ std::optional<std::int64_t> JsonReader::integer(const json& value, const std::st
   }
   if (n && *n >= least && *n <= most && inside(static_cast<double>(*n), range)) return n;
   const bool small_type = most <= std::numeric_limits<int>::max();
-  if (small_type && !std::isfinite(range.most) && std::isfinite(range.least))
-    range.most = static_cast<double>(most);
+  if (small_type && !std::isfinite(range.most)) range.most = static_cast<double>(most);
   wrong(value, path, range_text("a whole number", range));
   return std::nullopt;
 }

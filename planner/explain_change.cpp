@@ -85,10 +85,7 @@ class Steps {
       if (p.tp == 1) p.overlap_tp = false;
     });
     trade("CP", &ParallelPlan::cp, [](ParallelPlan&) {});
-    trade("PP", &ParallelPlan::pp, [](ParallelPlan& p) {
-      p.chunks.clear();
-      if (p.pp == 1) p.vp = 1, p.schedule = PipelineSchedule::one_f_one_b;
-    });
+    trade("PP", &ParallelPlan::pp, [](ParallelPlan& p) { p.chunks.clear(); });
   }
 
   // What does not divide, or what the stack refuses.

@@ -40,6 +40,16 @@ std::string lines_before(const fs::path& file, std::int64_t step) {
   return kept;
 }
 
+// A run that begins anew in the folder of one without a checkpoint: what that one did is not lost.
+void keep_steps_aside(const fs::path& steps) {
+  std::error_code error;
+  if (!fs::exists(steps, error) || fs::file_size(steps, error) == 0) return;
+  fs::path aside = steps.parent_path() / "aside-steps.jsonl";
+  for (int n = 2; fs::exists(aside); ++n)
+    aside = steps.parent_path() / fmt::format("aside-steps-{}.jsonl", n);
+  fs::rename(steps, aside);
+}
+
 }  // namespace
 
 void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
@@ -151,6 +161,7 @@ void RunFolder::begin() {
   clear_leftovers(folder_);
   if (checkpoint_) set_aside_after(folder_, step);
   const fs::path steps = folder_ / kSteps;
+  if (!checkpoint_) keep_steps_aside(steps);
   write_file_atomic(steps, lines_before(steps, step));
   steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (steps_fd_ < 0)

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/collective_score.hpp"
+#include "tools/planning.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {
@@ -45,11 +46,13 @@ ExitCode validate_collectives(Session& session, const std::string& file, double 
     int aside[3] = {0, 0, 0};
     for (const CollectiveRow& r : rows)
       if (r.use != CollectiveRowUse::scored) ++aside[static_cast<int>(r.use) - 1];
-    session.terminal.out << fmt::format(
-        "{} rows; set aside: {} of hardware not stated, {} whose own runs spread by more than 15 % either "
-        "way, {} that "
-        "another row contradicts\n\n",
-        rows.size(), aside[0], aside[1], aside[2]);
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format(
+            "{} rows; set aside: {} of hardware not stated, {} whose own runs spread by more than 15 % "
+            "either way, {} that another row contradicts",
+            rows.size(), aside[0], aside[1], aside[2]));
+    session.terminal.out << '\n';
     Table table({{"source", Align::left},
                  {"device", Align::left},
                  {"ranks", Align::right, 3},
@@ -80,11 +83,14 @@ ExitCode validate_collectives(Session& session, const std::string& file, double 
     }
     table.emphasize_last_row();
     session.terminal.out << table.render(session.terminal, session.common.wide);
-    session.terminal.out << fmt::format(
-        "\nscored: collectives alone on the machine. Steps price them by another model, with launch and skew "
-        "and at the "
-        "rates of\nwhole runs: on the same rows it is {:.0f} % off at 64 MiB and above, {:.0f} % below\n",
-        all.in_step_mape[0], all.in_step_mape[1]);
+    session.terminal.out << '\n';
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format(
+            "scored: collectives alone on the machine. Steps price them by another model, with launch and "
+            "skew and at the rates of whole runs: on the same rows it is {:.0f} % off at 64 MiB and "
+            "above, {:.0f} % below",
+            all.in_step_mape[0], all.in_step_mape[1]));
   }
   const double worst = std::max(all.mape[0], all.mape[1]);
   if (max_error <= 0 || worst <= max_error) return ExitCode::ok;

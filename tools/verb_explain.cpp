@@ -171,6 +171,9 @@ void print_choice(Session& session, const Explained& e) {
     paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof,
                           plan_key(e.report.ranked.front().plan), words(e.own.lines.front())),
               2);
+    if (!e.chosen.chunks.empty() && p.step < e.report.ranked.front().prediction.step)
+      paragraph(
+          "its stages are cut by hand: the search tries equal ones and those balanced by time, no others", 2);
   }
   std::size_t next = 0;
   for (const RankedPlan& r : e.report.ranked) {

@@ -1,8 +1,8 @@
 // `sextant validate RUNS.csv...`: predictions of measured runs, with the error per source.
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <ostream>
@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "core/csv.hpp"
 #include "core/error.hpp"
@@ -298,11 +299,11 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   const auto presets = session.presets();
   std::vector<RunRow> rows;
   for (const auto& file : options.files) {
-    if (!std::filesystem::exists(file))
-      throw ConfigError(Problem{
-          file, "", "", "a table of measured runs, one line each",
-          "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind "
-          "its table; sextant validate --example > runs.csv begins one of your own"});
+    if (::access(file.c_str(), F_OK) != 0 && errno == ENOENT)
+      throw ConfigError(
+          Problem{file, "", "no such file", "a table of measured runs, one line each",
+                  "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind its "
+                  "table; sextant validate --example > runs.csv begins one of your own"});
     auto more = read_runs(file, BadRows::keep);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }

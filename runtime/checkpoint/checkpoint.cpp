@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "core/digest.hpp"
 #include "core/file_io.hpp"
@@ -63,6 +65,17 @@ struct Checkpoint::Impl {
   void read(StateField, const ModelSlice&, ElementRange, std::span<std::byte> out) const;
 };
 
+namespace {
+
+// A file that may be whole, and cannot be read here and now, is not damaged.
+void require_readable(const fs::path& path) {
+  if (::access(path.c_str(), R_OK) == 0 || errno == ENOENT) return;
+  throw ConfigError(Problem{path.string(), "", std::strerror(errno), "a file that can be read",
+                            "is its storage there, and may you read it?"});
+}
+
+}  // namespace
+
 // Offers the newest one before it that has all its files; what is in them is read when it is used.
 std::string Checkpoint::Impl::otherwise() const {
   if (candidate) return "";
@@ -95,6 +108,7 @@ void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
   run = of_run, step = of_step;
   path = checkpoint_path(run, step);
   const std::string file = (path / kManifestName).string();
+  require_readable(file);
   try {
     manifest = parse_manifest(read_text_file(file, kLargestManifest), file);
   } catch (const ConfigError& e) {
@@ -121,6 +135,7 @@ void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
 
 // Before anyone parses it: a flipped bit in a header has no business in a parser's message.
 void Checkpoint::Impl::check_header(const StoredFile& file) const {
+  require_readable(path / file.name);
   const std::string header = file_header(path / file.name);
   if (const std::string found = digest(header); header.empty() || found != file.header)
     damaged(file.name, "header", header.empty() ? "unreadable" : fmt::format("digest {}", found),

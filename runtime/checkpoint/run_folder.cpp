@@ -64,9 +64,15 @@ void remove_checkpoint(const fs::path& path) {
 
 std::vector<CommittedCheckpoint> committed_checkpoints(const fs::path& run) {
   std::vector<CommittedCheckpoint> found;
+  const fs::path folder = checkpoints(run);
   std::error_code error;
-  for (fs::directory_iterator at(checkpoints(run), error), end; !error && at != end; at.increment(error))
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
     if (const auto step = step_of(at->path().filename().string())) found.push_back({*step, at->path()});
+  // No folder is no checkpoint; one that cannot be listed, or a link to nowhere, may hold some.
+  std::error_code unused;
+  if (error && (error != std::errc::no_such_file_or_directory || fs::is_symlink(folder, unused)))
+    throw ConfigError(Problem{folder.string(), "", error.message(), "the folder of the run's checkpoints",
+                              "is its storage mounted, and may you read it?"});
   std::ranges::sort(found, {}, &CommittedCheckpoint::step);
   return found;
 }
@@ -104,8 +110,9 @@ void clear_leftovers(const fs::path& run) {
   }
 }
 
-void drop_old_checkpoints(const fs::path& run, const Retention& keep) {
-  const auto all = committed_checkpoints(run);
+void drop_old_checkpoints(const fs::path& run, const Retention& keep, std::int64_t newest) {
+  auto all = committed_checkpoints(run);
+  std::erase_if(all, [&](const CommittedCheckpoint& c) { return c.step > newest; });
   std::int64_t block = 0;  // of keep.every steps, the last one of which a checkpoint is kept
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool recent = i + static_cast<std::size_t>(std::max(1, keep.last)) >= all.size();

@@ -14,7 +14,8 @@ struct CommittedCheckpoint {
   std::int64_t step = 0;
   std::filesystem::path path;
 };
-std::vector<CommittedCheckpoint> committed_checkpoints(const std::filesystem::path& run);  // oldest first
+// Oldest first. Throws ConfigError when they cannot be listed.
+std::vector<CommittedCheckpoint> committed_checkpoints(const std::filesystem::path& run);
 std::filesystem::path checkpoint_path(const std::filesystem::path& run, std::int64_t step);
 // Where the checkpoint of a step is written before it is one.
 std::filesystem::path unfinished_path(const std::filesystem::path& run, std::int64_t step);
@@ -30,7 +31,8 @@ struct Retention {
   int last = 2;            // the newest ones
   std::int64_t every = 0;  // and the first one in every so many steps; 0 = none
 };
-void drop_old_checkpoints(const std::filesystem::path& run, const Retention&);
+// Of those up to step `newest`, which is the one just written; later ones are another run's.
+void drop_old_checkpoints(const std::filesystem::path& run, const Retention&, std::int64_t newest);
 // Renames those beyond `step` to "aside-step-...": another run goes on from there, and nothing is lost.
 void set_aside_after(const std::filesystem::path& run, std::int64_t step);
 

@@ -193,7 +193,7 @@ void CheckpointSaver::commit() {
   event_.committed = true;
   event_.writing = since(began_);
   at(SavePoint::committed);
-  drop_old_checkpoints(options_.run, options_.keep);
+  drop_old_checkpoints(options_.run, options_.keep, manifest.clock.step);
 }
 
 void CheckpointSaver::start(std::function<void()> work) {

@@ -20,10 +20,12 @@ constexpr std::size_t kBlock = 4U << 20;
 fs::path with_suffix(const fs::path& path, const char* suffix) { return path.string() + suffix; }
 
 DataIndex read_index(const fs::path& folder) {
-  if (!fs::is_directory(folder))
-    throw ConfigError(Problem{folder.string(), "", fs::exists(folder) ? "a file" : "no such folder",
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw ConfigError(Problem{folder.string(), "",
+                              fs::exists(folder, error) ? "a file" : error ? error.message() : "no such folder",
                               "a data set: a folder made by 'sextant data'", ""});
-  if (!fs::exists(folder / kDataIndexFile))
+  if (!fs::exists(folder / kDataIndexFile, error) && !error)
     throw ConfigError(
         Problem{folder.string(), "", "no index.json in it", "a data set: a folder made by 'sextant data'",
                 folder.extension() == ".partial" ? "it is not finished: give the same command again" : ""});

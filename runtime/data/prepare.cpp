@@ -177,6 +177,19 @@ std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
   return file;
 }
 
+// What an earlier call has finished is compared with what it wrote down: nobody reads it again before a run does.
+void verify_closed(const fs::path& folder, const Journal& journal, int vocab_size) {
+  try {
+    for (const SplitProgress* p : {&journal.train, &journal.validation})
+      TokenRow(folder, p->closed, token_bytes_of(vocab_size), vocab_size).verify();
+  } catch (const ConfigError& e) {
+    auto problems = e.problems();
+    problems.front().hint = fmt::format(
+        "what an earlier call had prepared is damaged: remove {} to begin again", folder.string());
+    throw ConfigError(std::move(problems));
+  }
+}
+
 json sources_json(const std::vector<TextInput>& inputs, const Journal& journal) {
   constexpr std::size_t kNamed = 1000;
   json files = json::array();
@@ -207,6 +220,7 @@ PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer
                   "files, tokenizer or options have changed since: remove that folder to begin again"});
     from = before;
     result.resumed = true;
+    verify_closed(work.path(), from, tokenizer.info().vocab_size);
   }
   std::vector<std::string> known;
   for (const SplitProgress* p : {&from.train, &from.validation}) {

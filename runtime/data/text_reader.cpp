@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <glob.h>
@@ -33,6 +37,7 @@ bool named(const fs::path& path, std::initializer_list<const char*> extensions) 
 TextInput describe(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
+  if (error && status.type() != fs::file_type::not_found) refuse(path.string(), error.message(), "a text file");
   if (!fs::exists(status)) refuse(path.string(), "no such file", "a text file");
   if (!fs::is_regular_file(status)) refuse(path.string(), "no regular file", "a text file");
   TextInput input{.path = path, .jsonl = named(path, {".jsonl", ".ndjson"})};
@@ -112,9 +117,10 @@ std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
   std::vector<TextInput> inputs;
   for (const std::string& argument : arguments) {
     std::vector<fs::path> paths = {argument};
-    if (fs::is_directory(argument)) {
+    std::error_code error;  // describe() says what is wrong
+    if (fs::is_directory(argument, error)) {
       paths = texts_in(argument);
-    } else if (!fs::exists(argument) && argument.find_first_of("*?[") != argument.npos) {
+    } else if (!fs::exists(argument, error) && argument.find_first_of("*?[") != argument.npos) {
       paths = matches(argument);
       if (paths.empty()) refuse(argument, "no file", "a pattern that files match");
     }
@@ -128,11 +134,43 @@ std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
   return inputs;
 }
 
+// gzread ends without a word at what is no gzip member behind others: half of a download, or a flipped bit. Padding with
+// zeros is lawful (gzip(1)). Reads all of the file once more, without its text.
+void check_members(const fs::path& path, const std::string& name) {
+  constexpr std::size_t kPiece = 1U << 18;
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> packed(kPiece), text(kPiece);
+  z_stream z{};
+  if (::inflateInit2(&z, 16 + MAX_WBITS) != Z_OK) return;
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, ::inflateEnd);
+  bool between = false;  // behind a member
+  for (std::int64_t read = 0; in.read(packed.data(), kPiece), in.gcount() > 0; read += in.gcount()) {
+    z.next_in = reinterpret_cast<Bytef*>(packed.data()), z.avail_in = static_cast<uInt>(in.gcount());
+    while (z.avail_in > 0) {
+      if (between && *z.next_in == 0) {
+        ++z.next_in, --z.avail_in;
+        continue;
+      }
+      between = false;
+      z.next_out = reinterpret_cast<Bytef*>(text.data()), z.avail_out = kPiece;
+      const auto at = read + (in.gcount() - static_cast<std::int64_t>(z.avail_in));
+      const int code = ::inflate(&z, Z_NO_FLUSH);
+      if (code == Z_STREAM_END)
+        between = true, (void)::inflateReset(&z);
+      else if (code != Z_OK && code != Z_BUF_ERROR)
+        refuse(name, fmt::format("no gzip data at or behind byte {}", at), "a gzip file, whole",
+               "was it downloaded whole? gzip -t tells");
+    }
+  }
+}
+
 // zlib reads plain files as they are.
 struct TextReader::File {
   gzFile gz;
+  fs::path path;
   std::string name;
-  explicit File(const fs::path& path) : gz(::gzopen(path.c_str(), "rbe")), name(path.string()) {
+  bool checked = false;
+  explicit File(const fs::path& of) : gz(::gzopen(of.c_str(), "rbe")), path(of), name(of.string()) {
     if (!gz) refuse(name, std::strerror(errno), "a file that can be read");
     ::gzbuffer(gz, 1U << 18);
     if (char first = 0; path.extension() == ".gz" && ::gzdirect(gz) && ::gzread(gz, &first, 1) == 1) {
@@ -149,6 +187,7 @@ struct TextReader::File {
     if (n < 0) failed();
     // A gzip file that ends early is read as far as it goes, and said only here.
     if (int code = Z_OK; n == 0 && (::gzerror(gz, &code), code != Z_OK && code != Z_STREAM_END)) failed();
+    if (n == 0 && !std::exchange(checked, true) && !::gzdirect(gz)) check_members(path, name);
     return static_cast<std::size_t>(n);
   }
   [[noreturn]] void failed() {

@@ -21,7 +21,8 @@ constexpr const char* kAccepted =
     "bytes";
 
 fs::path file_of(const std::string& given) {
-  if (!fs::is_directory(given)) return given;
+  std::error_code error;  // whoever reads it says what is wrong
+  if (!fs::is_directory(given, error)) return given;
   for (const char* usual : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model"})
     if (fs::exists(fs::path(given) / usual)) return fs::path(given) / usual;
   throw ConfigError(Problem{given, "", "a folder without tokenizer.model or tokenizer.json", kAccepted, ""});

@@ -313,9 +313,12 @@ TEST(CheckpointFailure, ASlowDiskPutsSavesOff) {
 TEST(CheckpointFolder, KeepsTheLastAndMilestones) {
   const TempDir folder;
   for (int step = 3; step <= 30; step += 3) fs::create_directories(checkpoint_path(folder.path(), step));
-  drop_old_checkpoints(folder.path(), {.last = 2, .every = 10});
+  drop_old_checkpoints(folder.path(), {.last = 2, .every = 10}, 30);
   EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{12, 21, 27, 30}));
-  drop_old_checkpoints(folder.path(), {.last = 1, .every = 0});
+  // Another run's later ones do not count, and stay.
+  drop_old_checkpoints(folder.path(), {.last = 1, .every = 0}, 21);
+  EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{21, 27, 30}));
+  drop_old_checkpoints(folder.path(), {.last = 1, .every = 0}, 30);
   EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{30}));
   fs::create_directories(unfinished_path(folder.path(), 33));
   clear_leftovers(folder.path());
@@ -326,6 +329,20 @@ TEST(CheckpointFolder, KeepsTheLastAndMilestones) {
   set_aside_after(folder.path(), 12);
   EXPECT_EQ(names_in(folder.path() / "checkpoints"),
             (std::set<std::string>{"step-00000012", "aside-step-00000030", "aside-step-00000030-2"}));
+}
+
+// "No checkpoint" would begin the run anew and write over what is there.
+TEST(CheckpointFolder, OneThatCannotBeListedIsNotEmpty) {
+  const TempDir folder;
+  EXPECT_TRUE(committed_checkpoints(folder.path()).empty());
+  const fs::path checkpoints = folder.path() / "checkpoints";
+  fs::create_directory_symlink(folder.path() / "not-mounted", checkpoints);
+  EXPECT_THROW(committed_checkpoints(folder.path()), ConfigError);
+  fs::create_directories(folder.path() / "not-mounted" / "step-00000007");
+  EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{7}));
+  fs::remove(checkpoints);
+  folder.write("checkpoints", "a file");
+  EXPECT_THROW(committed_checkpoints(folder.path()), ConfigError);
 }
 
 TEST(CheckpointFolder, OneRunAtATime) {

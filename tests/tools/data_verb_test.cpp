@@ -111,6 +111,9 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
            {"absent.txt", "found no such file"});
   // Storage that fails while it is read: the kernel's own file of that kind, and an archive that was cut.
   bad_file({"data", "/proc/self/mem", "--tokenizer", "bytes", "--out", "x"}, {"mem", "Input/output error"});
+  std::filesystem::create_symlink("loop.txt", "loop.txt");
+  bad_file({"data", "loop.txt", "--tokenizer", "bytes", "--out", "x"}, {"loop.txt", "symbolic links"});
+  bad_file({"data", "good.txt", "--tokenizer", "loop.txt", "--out", "x"}, {"loop.txt", "symbolic links"});
   write("cut.txt.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3\xcb", 11));
   bad_file({"data", "cut.txt.gz", "--tokenizer", "bytes", "--out", "x"},
            {"cut.txt.gz", "unexpected end", "to its end"});

@@ -177,8 +177,24 @@ TEST_F(RunCheckpoints, WithoutACheckpointItStarts) {
   EXPECT_EQ(losses("new").size(), 2U);
   good({"two.json", "--steps", "2", "-o", "unsaved", "--no-save"});
   EXPECT_TRUE(saved("unsaved").empty());
+  const std::string before = text_of("unsaved/steps.jsonl");
   good({"-o", "unsaved", "--resume", "--steps", "3"});
   EXPECT_EQ(losses("unsaved").size(), 3U);
+  EXPECT_EQ(text_of("unsaved/aside-steps.jsonl"), before);
+}
+
+TEST_F(RunCheckpoints, StorageThatIsAwayIsNoFreshStart) {
+  good({"two.json", "--steps", "4", "--save-every", "2", "-o", "away"});
+  const std::string before = text_of("away/steps.jsonl");
+  std::filesystem::rename("away/checkpoints", "storage");
+  std::filesystem::create_directory_symlink(std::filesystem::absolute("unmounted"), "away/checkpoints");
+  const Outcome o = run({"-o", "away", "--resume", "--steps", "6"});
+  EXPECT_EQ(o.code, ExitCode::bad_input);
+  EXPECT_NE(o.err.find("is its storage mounted"), std::string::npos) << o.err;
+  EXPECT_EQ(text_of("away/steps.jsonl"), before);
+  std::filesystem::rename("storage", "unmounted");
+  good({"-o", "away", "--resume", "--steps", "6"});
+  EXPECT_EQ(losses("away").size(), 6U);
 }
 
 TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {

@@ -273,6 +273,41 @@ TEST_F(DataSets, AskedToStopItGoesOnLater) {
   EXPECT_THROW(prepare({file}, "again", o), ConfigError);
 }
 
+TEST_F(DataSets, WhatAnEarlierCallFinishedIsLookedAt) {
+  const std::string file = write("a.txt", prose(4 << 20, 9));
+  PrepareOptions o = all_train();
+  o.shard_tokens = 1 << 18;
+  o.unit = DocumentUnit::paragraph;
+  std::atomic<bool> stop = false;
+  o.stop = &stop;
+  o.progress = [&](const PrepareProgress& p) { stop = p.tokens > 2 * o.shard_tokens; };
+  ASSERT_TRUE(prepare({file}, "begun", o).stopped);
+  ASSERT_TRUE(fs::exists(path("begun.partial/train-00001.tokens")));
+  o.stop = nullptr, o.progress = {};
+  const auto told = [&](const std::string& copy) {
+    try {
+      prepare({file}, copy, o);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  for (const char* damage : {"missing", "cut", "flipped"}) {
+    fs::copy(path("begun.partial"), path(std::string(damage) + ".partial"));
+    const fs::path shard = path(std::string(damage) + ".partial/train-00000.tokens");
+    if (damage == std::string("missing")) fs::remove(shard);
+    if (damage == std::string("cut")) fs::resize_file(shard, 1000);
+    if (damage == std::string("flipped")) {
+      std::string bytes = read_text_file(shard);
+      bytes[5000] = static_cast<char>(bytes[5000] ^ 1);
+      std::ofstream(shard, std::ios::binary) << bytes;
+    }
+    says(told(damage), {"train-00000.tokens", "remove " + path(std::string(damage) + ".partial").string()});
+    EXPECT_FALSE(fs::exists(path(damage)));
+  }
+  EXPECT_EQ(told("begun"), "accepted");
+}
+
 TEST_F(DataSets, NothingIsOverwritten) {
   const std::string file = write("a.txt", "text");
   prepare({file}, "out", all_train());
@@ -302,6 +337,20 @@ TEST_F(DataSets, BadTextsAreNamed) {
   const std::string packed = write("cut.txt.gz", "\x1f\x8b\x08 this is no gzip");
   says(refusal({packed}), {"cut.txt.gz: found unknown header flags", "to its end"});
   says(refusal({write("page.txt.gz", "<html>404</html>")}), {"page.txt.gz", "no gzip data", "error page"});
+  const auto member = [&](std::string_view text) {
+    gzFile gz = ::gzopen(path("member.gz").c_str(), "wb");
+    ::gzwrite(gz, text.data(), static_cast<unsigned>(text.size()));
+    ::gzclose(gz);
+    return read_text_file(path("member.gz"));
+  };
+  const std::string one = member("first\n"), two = member(prose(1 << 20, 3));
+  EXPECT_EQ(refusal({write("members.txt.gz", one + two + one)}, all_train()), "accepted");
+  EXPECT_EQ(refusal({write("padded.txt.gz", one + two + std::string(700, '\0'))}, all_train()), "accepted");
+  std::string flipped = two;
+  flipped[0] = static_cast<char>(flipped[0] ^ 1);
+  const std::string at = "no gzip data at or behind byte " + std::to_string(one.size());
+  says(refusal({write("flipped.txt.gz", one + flipped)}), {"flipped.txt.gz", at, "gzip -t"});
+  says(refusal({write("junk.txt.gz", one + "and so on")}), {"junk.txt.gz", at});
   PrepareOptions all_held;
   all_held.validation_fraction = 0.999;
   says(refusal({write("one.txt", "one document")}, all_held), {"held out", "--document paragraph"});
