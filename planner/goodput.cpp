@@ -35,21 +35,33 @@ CheckpointSize checkpoint_size(const ModelSpec& model, const TrainingSpec& t, co
   return size;
 }
 
-std::optional<FailureModel> failure_model(const Job& job, int ranks, SaveKind kind) {
+namespace {
+int nodes_of(const ClusterSpec& c, int ranks) { return (ranks + c.node.gpus - 1) / c.node.gpus; }
+}  // namespace
+
+std::optional<SaveTimes> save_times(const Job& job, int ranks) {
   const ClusterSpec& c = job.cluster;
-  if (c.storage.write.v <= 0 || c.failures.node_mtbf_hours <= 0) return std::nullopt;
-  const int nodes = (ranks + c.node.gpus - 1) / c.node.gpus;
+  if (c.storage.write.v <= 0) return std::nullopt;
+  const int nodes = nodes_of(c, ranks);
   const auto rate = [&](BytesPerSecond all) {
     return c.storage.node.v > 0 ? std::min(all.v, c.storage.node.v * nodes) : all.v;
   };
   const auto bytes = static_cast<double>(checkpoint_size(job.model, job.training, job.stack).total().v);
-  const double copy = bytes / ranks / c.device.host_link.v, write = bytes / rate(c.storage.write);
-  const double read = bytes / rate(c.storage.read.v > 0 ? c.storage.read : c.storage.write);
+  SaveTimes s;
+  s.copy = Seconds(bytes / ranks / c.device.host_link.v), s.write = Seconds(bytes / rate(c.storage.write));
+  s.read = Seconds(bytes / rate(c.storage.read.v > 0 ? c.storage.read : c.storage.write));
+  return s;
+}
+
+std::optional<FailureModel> failure_model(const Job& job, int ranks, SaveKind kind) {
+  const ClusterSpec& c = job.cluster;
+  const auto save = save_times(job, ranks);
+  if (!save || c.failures.node_mtbf_hours <= 0) return std::nullopt;
   FailureModel m;
-  m.mtbf = Seconds(c.failures.node_mtbf_hours * 3600 / nodes);
-  m.pause = Seconds(kind == SaveKind::blocking ? copy + write : copy);
-  m.lag = Seconds(kind == SaveKind::blocking ? 0 : write);
-  m.restart = Seconds(c.failures.restart.v + read);
+  m.mtbf = Seconds(c.failures.node_mtbf_hours * 3600 / nodes_of(c, ranks));
+  m.pause = save->pause(kind);
+  m.lag = kind == SaveKind::blocking ? Seconds() : save->write;
+  m.restart = c.failures.restart + save->read;
   return m;
 }
 

@@ -46,8 +46,15 @@ struct FailureModel {
 
 enum class SaveKind : std::uint8_t { asynchronous, blocking };
 
-// Nothing where the cluster's storage or failures are not stated. Every rank copies an equal share to its host memory
+// One checkpoint. Nothing where the cluster's storage is not stated. Every rank copies an equal share to its host memory
 // (`pause`; stages of unequal size are not told apart), then all nodes write together. Restarting reads it all once.
+struct SaveTimes {
+  Seconds copy, write, read;
+  Seconds pause(SaveKind kind) const { return kind == SaveKind::blocking ? copy + write : copy; }
+};
+std::optional<SaveTimes> save_times(const Job&, int ranks);
+
+// Nothing where the cluster's storage or failures are not stated.
 std::optional<FailureModel> failure_model(const Job&, int ranks, SaveKind);
 
 // Share of wall-clock time that becomes lasting progress when a checkpoint is asked for every `interval`.

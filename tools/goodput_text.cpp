@@ -72,27 +72,36 @@ void settle(const GoodputOptions& o, QuestionOptions& question) {
 }
 
 std::string goodput_text(const Job& job, const ParallelPlan& plan, Seconds step, SaveKind kind) {
-  const auto g = goodput(job, plan, step, kind);
-  if (!g) return "";
+  const auto save = save_times(job, plan.world());
+  if (!save)
+    return job.cluster.failures.node_mtbf_hours > 0
+               ? "failures are stated, storage is not: --storage-GBps gives what checkpoints cost"
+               : "";
   const double gb = checkpoint_GB(job);
   const std::string size = gb >= 1000 ? fmt::format("{:.2f} TB", gb / 1000) : fmt::format("{:.2f} GB", gb);
-  const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
-  return fmt::format(
-      "checkpoints: {} in {}, pausing {}{}; a failure every {}, restarts of {}: save every {} steps ({}); "
-      "goodput {:.2f} % "
-      "({:.2f} % saving, {:.2f} % redone, {:.2f} % restarting), {:.0f} lasting tokens/s",
-      size, duration(g->save_s), duration(g->pause_s),
+  const std::string price = fmt::format(
+      "checkpoints: {} in {}, pausing {}{}", size, duration((save->copy + save->write).v),
+      duration(save->pause(kind).v),
       kind == SaveKind::blocking
           ? ""
-          : fmt::format(" while each rank copies {:.2f} GiB to host memory", staging_GiB(job, plan)),
-      duration(g->job_mtbf_s), duration(failure_model(job, plan.world(), kind)->restart.v), g->interval_steps,
-      duration(g->interval_s), 100 * g->goodput, 100 * split.saving, 100 * split.redone,
-      100 * split.restarting, g->tokens_per_s);
+          : fmt::format(" while each rank copies {:.2f} GiB to host memory", staging_GiB(job, plan)));
+  const auto g = goodput(job, plan, step, kind);
+  if (!g) return price + "; --node-mtbf-hours tells how often one pays";
+  const GoodputSplit split = goodput_split(*failure_model(job, plan.world(), kind), Seconds(g->interval_s));
+  return price + fmt::format(
+                     "; a failure every {}, restarts of {}: save every {} steps ({}); "
+                     "goodput {:.2f} % "
+                     "({:.2f} % saving, {:.2f} % redone, {:.2f} % restarting), {:.0f} lasting tokens/s",
+                     duration(g->job_mtbf_s), duration(failure_model(job, plan.world(), kind)->restart.v),
+                     g->interval_steps, duration(g->interval_s), 100 * g->goodput, 100 * split.saving,
+                     100 * split.redone, 100 * split.restarting, g->tokens_per_s);
 }
 
 void add_goodput(nlohmann::ordered_json& j, const Job& job, const ParallelPlan& plan, Seconds step,
                  SaveKind kind) {
   j["checkpoint_GB"] = checkpoint_GB(job);
+  if (const auto save = save_times(job, plan.world()))
+    j["checkpoint_save_s"] = (save->copy + save->write).v, j["checkpoint_pause_s"] = save->pause(kind).v;
   const auto g = goodput(job, plan, step, kind);
   if (!g) {
     j["goodput"] = nullptr;

@@ -300,10 +300,10 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   std::vector<RunRow> rows;
   for (const auto& file : options.files) {
     if (::access(file.c_str(), F_OK) != 0 && errno == ENOENT)
-      throw ConfigError(
-          Problem{file, "", "no such file", "a table of measured runs, one line each",
-                  "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind its "
-                  "table; sextant validate --example > runs.csv begins one of your own"});
+      throw ConfigError(Problem{
+          file, "", "no such file", "a table of measured runs, one line each",
+          "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind its "
+          "table; sextant validate --example > runs.csv begins one of your own"});
     auto more = read_runs(file, BadRows::keep);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }

@@ -23,7 +23,9 @@ DataIndex read_index(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw ConfigError(Problem{folder.string(), "",
-                              fs::exists(folder, error) ? "a file" : error ? error.message() : "no such folder",
+                              fs::exists(folder, error) ? "a file"
+                              : error                   ? error.message()
+                                                        : "no such folder",
                               "a data set: a folder made by 'sextant data'", ""});
   if (!fs::exists(folder / kDataIndexFile, error) && !error)
     throw ConfigError(

@@ -37,7 +37,8 @@ bool named(const fs::path& path, std::initializer_list<const char*> extensions) 
 TextInput describe(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (error && status.type() != fs::file_type::not_found) refuse(path.string(), error.message(), "a text file");
+  if (error && status.type() != fs::file_type::not_found)
+    refuse(path.string(), error.message(), "a text file");
   if (!fs::exists(status)) refuse(path.string(), "no such file", "a text file");
   if (!fs::is_regular_file(status)) refuse(path.string(), "no regular file", "a text file");
   TextInput input{.path = path, .jsonl = named(path, {".jsonl", ".ndjson"})};

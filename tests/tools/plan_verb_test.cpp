@@ -485,6 +485,26 @@ TEST(Simulate, ADegradedNicOrUplinkSlowsOnlyWhatCrossesIt) {
   }
 }
 
+// Storage alone gives size and time of a checkpoint; how often one pays needs failures too.
+TEST(Plan, StorageAloneGivesThePriceOfACheckpoint) {
+  const std::vector<std::string> question = {"simulate",  "--model",       "llama-2-13b",
+                                             "--cluster", "8x8xa100-80gb", "--global-batch",
+                                             "1024",      "--plan",        "tp2.mbs1"};
+  const auto with = [&](std::initializer_list<const char*> more) {
+    std::vector<std::string> words = question;
+    words.insert(words.end(), more.begin(), more.end());
+    return call(words);
+  };
+  EXPECT_EQ(with({}).out.find("checkpoints:"), std::string::npos);
+  const auto stored = with({"--storage-GBps", "20"});
+  EXPECT_NE(stored.out.find("checkpoints: 182.22 GB in 9"), std::string::npos) << stored.out;
+  EXPECT_NE(stored.out.find("--node-mtbf-hours"), std::string::npos) << stored.out;
+  const auto j = nlohmann::json::parse(with({"--storage-GBps", "20", "--json"}).out);
+  EXPECT_NEAR(j["prediction"]["checkpoint_save_s"].get<double>(), 182.22 / 20, 0.3);
+  EXPECT_TRUE(j["prediction"]["goodput"].is_null());
+  EXPECT_NE(with({"--node-mtbf-hours", "50000"}).out.find("--storage-GBps"), std::string::npos);
+}
+
 TEST(Plan, SaysWhenNothingLikeItWasMeasured) {
   const std::vector<std::string> question = {"simulate", "--model",   "llama-2-13b", "--plan",
                                              "tp2.mbs1", "--seq-len", "4096",        "--json"};
