@@ -48,8 +48,8 @@ struct FrameworkMap {
   std::vector<StackRule> frameworks;  // the first that fits
   std::vector<StackRule> classes;     // the first that fits, when no framework does
   std::vector<ClusterRule> clusters;
-  double class_interval =
-      1.0;  // intervals of class predictions, and far from all that was measured, are this much wider
+  // Intervals of class predictions, and of what lies far from all that was measured, are this much wider.
+  double class_interval = 1.0;
   std::vector<MeasuredRange> measured;
 };
 

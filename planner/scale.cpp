@@ -97,10 +97,6 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // Places of the nodes that stay when `keep` do: the healthiest, in their order.
 std::vector<int> healthiest(const ClusterSpec& cluster, int keep) {
   std::vector<double> harm(static_cast<std::size_t>(cluster.nodes));

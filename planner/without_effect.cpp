@@ -1,5 +1,7 @@
 #include "planner/without_effect.hpp"
 
+#include <algorithm>
+
 #include "core/parameter_layout.hpp"
 
 namespace sextant {
@@ -16,6 +18,12 @@ bool cuts_some_bucket(ParallelPlan plan, const ModelSpec& model, const StackRule
   return false;
 }
 
+int longest_chunk(const ParallelPlan& plan, const ModelSpec& model) {
+  int most = 0;
+  for (const LayerRange& range : layer_ranges(plan, model.n_layers)) most = std::max(most, range.count);
+  return most;
+}
+
 }  // namespace
 
 std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpec& model,
@@ -25,6 +33,11 @@ std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpe
   if (plan.offload_horizon != ParallelPlan().offload_horizon && plan.activation_offload == 0 &&
       !plan.parameter_offload)
     out.push_back("offload_horizon: neither activations nor parameters are offloaded");
+  if (plan.activation_offload > 0 && plan.recompute.kind == RecomputeKind::full &&
+      (plan.recompute.layers < 0 || plan.recompute.layers >= longest_chunk(plan, model)))
+    out.push_back(
+        "activation_offload: layers that are recomputed keep nothing to offload; its buffers are held all "
+        "the same");
   if (plan.bucket_elements > 0 && units)
     out.push_back("bucket_elements: parameters that are fetched for their layer are reduced with it");
   else if (plan.bucket_elements > 0 && !plan.overlap_grad_reduce)

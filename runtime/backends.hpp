@@ -1,6 +1,7 @@
 // Every backend there is, and how to make one: the only header that names them all.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -81,6 +82,7 @@ struct TcpWorld {
   int port = 0;         // on which rank 0 listens while they meet
   std::string job;      // by which processes of one job know each other
   Seconds patience{600};
+  const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
 };
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 

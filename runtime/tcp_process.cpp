@@ -61,28 +61,35 @@ void put(std::array<char, N>& to, std::string_view text) {
   std::copy_n(text.begin(), std::min(text.size(), N - 1), to.begin());
 }
 
-int milliseconds_to(Deadline deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
-}
+// How long to wait: to a point in time, or until somebody asks to end.
+struct Until {
+  Deadline at;
+  const std::atomic<bool>* stop = nullptr;
+  bool stopped() const { return stop && stop->load(); }
+  bool over() const { return stopped() || Clock::now() >= at; }
+  int milliseconds() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at - Clock::now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, stop ? 200 : 1000));
+  }
+};
 
-// Whether the descriptor is ready before the deadline.
-bool ready(int fd, short events, Deadline deadline) {
+// Whether the descriptor is ready before the wait is over.
+bool ready(int fd, short events, Until until) {
   do {
     pollfd p{fd, events, 0};
-    const int n = poll(&p, 1, milliseconds_to(deadline));
+    const int n = poll(&p, 1, until.milliseconds());
     if (n > 0) return true;
     if (n < 0 && errno != EINTR) fail("poll");
-  } while (Clock::now() < deadline);
+  } while (!until.over());
   return false;
 }
 
 template <class T>
-bool read_value(int fd, T* values, std::size_t n, Deadline deadline) {
+bool read_value(int fd, T* values, std::size_t n, Until until) {
   auto* to = reinterpret_cast<char*>(values);
   std::size_t left = n * sizeof(T);
   while (left > 0) {
-    if (!ready(fd, POLLIN, deadline)) return false;
+    if (!ready(fd, POLLIN, until)) return false;
     const ssize_t got = ::recv(fd, to, left, 0);
     if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return false;
     if (got > 0) to += got, left -= static_cast<std::size_t>(got);
@@ -90,11 +97,11 @@ bool read_value(int fd, T* values, std::size_t n, Deadline deadline) {
   return true;
 }
 template <class T>
-bool write_value(int fd, const T* values, std::size_t n, Deadline deadline) {
+bool write_value(int fd, const T* values, std::size_t n, Until until) {
   const auto* from = reinterpret_cast<const char*>(values);
   std::size_t left = n * sizeof(T);
   while (left > 0) {
-    if (!ready(fd, POLLOUT, deadline)) return false;
+    if (!ready(fd, POLLOUT, until)) return false;
     const ssize_t sent = ::send(fd, from, left, MSG_NOSIGNAL);
     if (sent < 0 && errno != EINTR && errno != EAGAIN) return false;
     if (sent > 0) from += sent, left -= static_cast<std::size_t>(sent);
@@ -120,27 +127,28 @@ Socket listen_on(int port, int ranks, std::uint32_t& bound) {
   return s;
 }
 
-// One that was accepted, with its first words; nothing before the deadline.
-std::pair<Socket, Hello> accept_one(const Socket& listener, Deadline deadline) {
-  while (ready(listener.fd(), POLLIN, deadline)) {
+// One that was accepted, with its first words; nothing when the wait is over.
+std::pair<Socket, Hello> accept_one(const Socket& listener, Until until) {
+  while (ready(listener.fd(), POLLIN, until)) {
     Socket s(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (s.fd() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       fail("accept");
     }
     Hello hello;
-    if (read_value(s.fd(), &hello, 1, std::min(deadline, Clock::now() + kGreeting)) && hello.magic == kMagic)
+    if (read_value(s.fd(), &hello, 1, {std::min(until.at, Clock::now() + kGreeting), until.stop}) &&
+        hello.magic == kMagic)
       return {std::move(s), hello};
   }
   return {Socket(), Hello{}};
 }
 
-Socket connect_to(const sockaddr_in& at, Deadline deadline) {
+Socket connect_to(const sockaddr_in& at, Until until) {
   while (true) {
     Socket s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (s.fd() < 0) fail("socket");
     if (::connect(s.fd(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return s;
-    if (Clock::now() + kRetry >= deadline) return Socket();
+    if (until.stopped() || Clock::now() + kRetry >= until.at) return Socket();
     std::this_thread::sleep_for(kRetry);  // it may not listen yet
   }
 }
@@ -224,9 +232,11 @@ TcpProcess::~TcpProcess() {
 }
 
 void TcpProcess::connect(const TcpWorld& world) {
-  const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                               std::chrono::duration<double>(world.patience.v));
+  const Until deadline{Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                          std::chrono::duration<double>(world.patience.v)),
+                       world.stop};
   const auto late = [&](const std::string& who) {
+    if (deadline.stopped()) return BackendError(fmt::format("{} when the run was asked to end", who));
     return BackendError(fmt::format("{} within {:.3g} s", who, world.patience.v));
   };
   const int n = world.ranks;

@@ -249,17 +249,26 @@ RunResult train(const TrainingRun& run) {
   shared.result.measured.kind = TimelineKind::measured;
   shared.result.measured.graph_hash = graph_hash(run.graph);
 
+  const auto require_ranks = [&](int started) {
+    if (started != ranks)
+      throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
+                                fmt::format("{} ranks, as many as were started", started),
+                                fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
+                                            "processes of another launcher",
+                                            ranks)});
+  };
   std::vector<std::unique_ptr<Communicator>> world;
-  if (run.processes)
-    world.push_back(run.tcp ? make_tcp_world(*run.tcp) : start_mpi(run));
-  else
+  if (run.tcp) {
+    require_ranks(run.tcp->ranks);  // before anybody waits for ranks that will not come
+    TcpWorld tcp = *run.tcp;
+    tcp.stop = run.stop;
+    world.push_back(make_tcp_world(tcp));
+  } else if (run.processes) {
+    world.push_back(start_mpi(run));
+  } else {
     world = make_local_world(ranks);
-  if (world.front()->size() != ranks)
-    throw ConfigError(Problem{"", "plan", fmt::format("{} ranks", ranks),
-                              fmt::format("{} ranks, as many as were started", world.front()->size()),
-                              fmt::format("start it with: mpirun -n {} sextant run ..., or with as many "
-                                          "processes of another launcher",
-                                          ranks)});
+  }
+  require_ranks(world.front()->size());
   shared.result.first_rank = world.front()->rank() == 0;
   if (run.cuda)
     for (auto& communicator : world)

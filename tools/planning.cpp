@@ -14,8 +14,9 @@
 namespace sextant {
 
 namespace {
-constexpr int kMoreGpus = 64;  // times the cluster: as far as a model that does not fit is followed
-}
+// As far as a model that does not fit is followed: times the cluster, and at least so many.
+constexpr int kMoreGpus = 64, kManyGpus = 1024;
+}  // namespace
 
 CostConstants Planning::constants_of(const Question& q, const std::filesystem::path& presets) {
   CostConstants constants = load_cost_preset(q.cluster.device.generation, presets / "cost").constants;
@@ -234,8 +235,8 @@ std::optional<NothingFits> what_would_fit(const Planning& planning, const Search
                                           const SearchReport& report, Searching& searching) {
   const Job job = planning.job();
   if (!report.exact || searching.interrupted() || never_possible(job, space)) return std::nullopt;
-  NothingFits n = why_nothing_fits(job, space, kMoreGpus * std::max(1, planning.question().cluster.gpus()),
-                                   searching.options(1, "what would fit"));
+  const int most = std::max(kManyGpus, kMoreGpus * planning.question().cluster.gpus());
+  NothingFits n = why_nothing_fits(job, space, most, searching.options(1, "what would fit"));
   searching.finish();
   return n;
 }

@@ -48,4 +48,20 @@ wait "$second" || true
 status=0
 env -u WORLD_SIZE RANK=0 "$sextant" run plan.json --comm env >missing.txt 2>&1 || status=$?
 [[ $status -eq 2 ]] && grep -q "WORLD_SIZE" missing.txt || fail "what is missing: $status $(cat missing.txt)"
+
+# What can be seen without the others is said without them; and whoever waits for them can be asked to end.
+status=0
+(export WORLD_SIZE=4; launch 0 run plan.json --steps 1) >more.txt 2>&1 || status=$?
+[[ $status -eq 3 ]] && grep -q "expected 4 ranks, as many as were started" more.txt || fail "four for two: $status $(cat more.txt)"
+launch 0 run plan.json --steps 1 >alone.txt 2>&1 &
+alone=$!
+sleep 1
+kill -TERM "$alone"
+for ((tenth = 0; tenth < 100; ++tenth)); do
+  kill -0 "$alone" 2>/dev/null || break
+  sleep 0.1
+done
+kill -KILL "$alone" 2>/dev/null && fail "it waits for the other rank after SIGTERM"
+wait "$alone" && fail "a run that never began ends well: $(cat alone.txt)"
+grep -q "when the run was asked to end" alone.txt || fail "no word of the end: $(cat alone.txt)"
 echo "all well"
