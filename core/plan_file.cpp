@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/digest.hpp"
+#include "core/json_digest.hpp"
 #include "core/json_io.hpp"
 #include "core/plan_digest.hpp"
 
@@ -62,10 +62,8 @@ constexpr auto kFileFields = [](auto& io, auto& f) {
   io.optional("provenance", f.provenance);
 };
 
-// Of the values, not of the text: indentation and order of fields are no matter.
-std::string content_digest(nlohmann::json j) {
-  for (const char* aside : {"digest", "key", "provenance"}) j.erase(aside);
-  return digest(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+std::string content_digest(const nlohmann::json& j) {
+  return digest_without(j, {"digest", "key", "provenance"});
 }
 
 void check_estimate(std::vector<Problem>& problems, const std::string& key, const Estimate& e) {

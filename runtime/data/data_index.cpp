@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/digest.hpp"
+#include "core/json_digest.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -43,11 +44,6 @@ constexpr auto kIndexFields = [](auto& io, auto& d) {
   io.ignored("made_from");
   io.ignored(kDigestKey);
 };
-
-std::string content_digest(nlohmann::json index) {
-  index.erase(kDigestKey);
-  return digest(index.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
 
 bool plain_name(const std::string& name) {
   return !name.empty() && name.size() < 100 &&
@@ -106,7 +102,7 @@ std::vector<Problem> validate(const DataIndex& index) {
 std::string data_index_text(const DataIndex& index, const nlohmann::json& made_from) {
   nlohmann::json j = index;
   j["made_from"] = made_from;
-  j[kDigestKey] = content_digest(j);
+  j[kDigestKey] = digest_without(j, {kDigestKey});
   return j.dump(2) + "\n";
 }
 
@@ -116,7 +112,7 @@ DataIndex read_data_index(const std::filesystem::path& path) {
     index = j.get<DataIndex>();
     const auto stated = j.find(kDigestKey);
     if (stated == j.end() && index.schema == DataIndex::kSchemaWithoutDigest) return;
-    if (stated == j.end() || *stated != content_digest(j))
+    if (stated == j.end() || *stated != digest_without(j, {kDigestKey}))
       throw ConfigError(Problem{"", kDigestKey, stated == j.end() ? "none" : "that of other contents",
                                 "that of this file", "it was changed, or is damaged"});
   });

@@ -11,6 +11,7 @@
 
 #include "core/digest.hpp"
 #include "core/file_io.hpp"
+#include "core/json_digest.hpp"
 #include "core/json_io.hpp"
 #include "runtime/data/block_encoder.hpp"
 #include "runtime/data/data_set.hpp"
@@ -25,7 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kInFlight = 32;  // blocks between reader and writer
+constexpr std::size_t kInFlight = 32;         // blocks between reader and writer
+constexpr const char* kDigestKey = "digest";  // of the journal's other fields
 
 // A block between reader and writer.
 struct InFlight {
@@ -56,8 +58,12 @@ constexpr auto kJournalFields = [](auto& io, auto& j) {
   io.required("first_left_out", j.first_left_out);
   io.required("train", j.train);
   io.required("validation", j.validation);
+  io.ignored(kDigestKey);
 };
-void to_json(json& j, const Journal& journal) { write_object(j, journal, kJournalFields); }
+void to_json(json& j, const Journal& journal) {
+  write_object(j, journal, kJournalFields);
+  j[kDigestKey] = digest_without(j, {kDigestKey});
+}
 void from_json(const json& j, Journal& journal) { read_object(j, journal, kJournalFields); }
 
 std::string settings_digest(const std::vector<TextInput>& inputs, const Tokenizer& t,
@@ -177,17 +183,34 @@ std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
   return file;
 }
 
-// What an earlier call has finished is compared with what it wrote down: nobody reads it again before a run does.
-void verify_closed(const fs::path& folder, const Journal& journal, int vocab_size) {
+// Whatever an earlier call has left is compared with what it wrote down: nobody reads it again before a run does.
+template <class Use>
+auto of_an_earlier_call(const fs::path& folder, const Use& use) {
   try {
-    for (const SplitProgress* p : {&journal.train, &journal.validation})
-      TokenRow(folder, p->closed, token_bytes_of(vocab_size), vocab_size).verify();
+    return use();
   } catch (const ConfigError& e) {
     auto problems = e.problems();
-    problems.front().hint = fmt::format(
-        "what an earlier call had prepared is damaged: remove {} to begin again", folder.string());
+    std::string& hint = problems.front().hint;
+    hint = fmt::format("{}what an earlier call had prepared is damaged: remove {} to begin again",
+                       problems.front().expected.empty() ? hint + "; " : "", folder.string());
     throw ConfigError(std::move(problems));
   }
+}
+
+Journal read_journal(const fs::path& file) {
+  Journal journal;
+  with_json_file(file, [&](const json& j) {
+    journal = j.get<Journal>();
+    if (const auto stated = j.find(kDigestKey);
+        stated != j.end() && *stated != digest_without(j, {kDigestKey}))
+      throw ConfigError(Problem{"", kDigestKey, "that of other contents", "that of this file", ""});
+  });
+  return journal;
+}
+
+void verify_closed(const fs::path& folder, const Journal& journal, int vocab_size) {
+  for (const SplitProgress* p : {&journal.train, &journal.validation})
+    TokenRow(folder, p->closed, token_bytes_of(vocab_size), vocab_size).verify();
 }
 
 json sources_json(const std::vector<TextInput>& inputs, const Journal& journal) {
@@ -201,26 +224,21 @@ json sources_json(const std::vector<TextInput>& inputs, const Journal& journal) 
           {"documents_left_out", journal.left_out}};
 }
 
-}  // namespace
-
-PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer& tokenizer,
-                           const PrepareOptions& o) {
-  const fs::path out = o.out.has_filename() ? o.out : o.out.parent_path();  // "data/" is "data"
-  require_absent(out);
-  WorkFolder work(out);
-  work.require_own_files();
+PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vector<TextInput>& inputs,
+                         const Tokenizer& tokenizer, const PrepareOptions& o) {
   PrepareResult result;
   Journal from;
   from.settings = settings_digest(inputs, tokenizer, o);
   if (fs::exists(work.path() / kJournalFile)) {
-    const auto before = load_json<Journal>(work.path() / kJournalFile);
+    const auto before =
+        of_an_earlier_call(work.path(), [&] { return read_journal(work.path() / kJournalFile); });
     if (before.settings != from.settings)
       throw ConfigError(
           Problem{"--out", "", work.path().string(), "what the same command with the same files has begun",
                   "files, tokenizer or options have changed since: remove that folder to begin again"});
     from = before;
     result.resumed = true;
-    verify_closed(work.path(), from, tokenizer.info().vocab_size);
+    of_an_earlier_call(work.path(), [&] { verify_closed(work.path(), from, tokenizer.info().vocab_size); });
   }
   std::vector<std::string> known;
   for (const SplitProgress* p : {&from.train, &from.validation}) {
@@ -237,7 +255,7 @@ PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer
                      .offset = from.offset,
                      .line = from.line,
                      .in_document = from.in_document});
-  Writer writer(work.path(), tokenizer, o, from);
+  Writer writer = of_an_earlier_call(work.path(), [&] { return Writer(work.path(), tokenizer, o, from); });
   const BlockEncoder encoder(tokenizer, o);
   // Blocks leave in the order in which they came, so one place of the ring is free for the next. It owns them: the pipeline
   // frees nothing of what is under way when an exception ends it.
@@ -292,6 +310,26 @@ PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer
                     data_index_text(result.index, sources_json(inputs, writer.journal())));
   work.commit(out);
   return result;
+}
+
+}  // namespace
+
+PrepareResult prepare_data(const std::vector<TextInput>& inputs, const Tokenizer& tokenizer,
+                           const PrepareOptions& o) {
+  const fs::path out = o.out.has_filename() ? o.out : o.out.parent_path();  // "data/" is "data"
+  require_absent(out);
+  WorkFolder work(out);
+  work.require_own_files();
+  try {
+    return prepare_in(work, out, inputs, tokenizer, o);
+  } catch (const BackendError& e) {
+    std::error_code unknown;
+    throw BackendError(
+        fmt::format("{}\n  {}: give the same command again", e.what(),
+                    fs::exists(work.path() / kJournalFile, unknown)
+                        ? fmt::format("what was prepared before is kept in {}", work.path().string())
+                        : "nothing is kept"));
+  }
 }
 
 }  // namespace sextant

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -24,13 +25,15 @@ constexpr auto kProgressFields = [](auto& io, auto& p) {
   io.required("closed", p.closed);
   io.required("tokens", p.tokens, at_least(0));
   io.required("documents", p.documents, at_least(0));
+  io.optional("tokens_digest", p.tokens_digest);
+  io.optional("documents_digest", p.documents_digest);
 };
 
 // A growing file and the digest of what it holds.
 class OutputFile {
  public:
-  // Keeps the first `keep` bytes of what is there.
-  OutputFile(fs::path path, std::int64_t keep) : path_(std::move(path)) {
+  // Keeps the first `keep` bytes of what is there, which have this digest unless it is empty.
+  OutputFile(fs::path path, std::int64_t keep, const std::string& kept_digest) : path_(std::move(path)) {
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd_ < 0) failed();
     std::string block(kBuffer, '\0');
@@ -41,11 +44,13 @@ class OutputFile {
       if (n < 0) failed();
       if (n == 0)
         throw ConfigError(Problem{path_.string(), "", fmt::format("{} bytes", keep - left),
-                                  fmt::format("at least {}", keep),
-                                  "what was prepared before is damaged: remove its folder and begin again"});
+                                  fmt::format("at least {}", keep), ""});
       digest_.add(std::string_view(block).substr(0, static_cast<std::size_t>(n)));
       left -= n;
     }
+    if (const std::string found = digest(); !kept_digest.empty() && found != kept_digest)
+      throw ConfigError(Problem{path_.string(), fmt::format("the first {} bytes", keep),
+                                fmt::format("digest {}", found), kept_digest, ""});
     if (::ftruncate(fd_, keep) != 0 || ::lseek(fd_, keep, SEEK_SET) != keep) failed();
   }
   ~OutputFile() {
@@ -77,9 +82,7 @@ class OutputFile {
     buffer_.clear();
   }
   [[noreturn]] void failed() {
-    throw BackendError(
-        fmt::format("{}: writing failed: {}\n  what was prepared before is kept: give the same command again",
-                    path_.string(), std::strerror(errno)));
+    throw BackendError(fmt::format("{}: writing failed: {}", path_.string(), std::strerror(errno)));
   }
 
   fs::path path_;
@@ -125,7 +128,9 @@ class TokenWriter::Shards {
     if (progress_.tokens >= shard_tokens_) close();
   }
   SplitProgress flush() {
-    if (tokens_) tokens_->sync(), documents_->sync();
+    if (!tokens_) return progress_;
+    tokens_->sync(), documents_->sync();
+    progress_.tokens_digest = tokens_->digest(), progress_.documents_digest = documents_->digest();
     return progress_;
   }
   SplitProgress finish() {
@@ -136,15 +141,17 @@ class TokenWriter::Shards {
  private:
   void open() {
     const std::string path = (folder_ / shard_name(split_, progress_.closed.size())).string();
-    tokens_.emplace(path + ".tokens", progress_.tokens * token_bytes_);
-    documents_.emplace(path + ".documents", progress_.documents * std::int64_t{sizeof(std::uint64_t)});
+    tokens_.emplace(path + ".tokens", progress_.tokens * token_bytes_, progress_.tokens_digest);
+    documents_.emplace(path + ".documents", progress_.documents * std::int64_t{sizeof(std::uint64_t)},
+                       progress_.documents_digest);
   }
   void close() {
     flush();
     DataShard shard;
     shard.name = shard_name(split_, progress_.closed.size());
     shard.tokens = progress_.tokens, shard.documents = progress_.documents;
-    shard.tokens_digest = tokens_->digest(), shard.documents_digest = documents_->digest();
+    shard.tokens_digest = std::exchange(progress_.tokens_digest, {});
+    shard.documents_digest = std::exchange(progress_.documents_digest, {});
     progress_.closed.push_back(std::move(shard));
     progress_.tokens = progress_.documents = 0;
     tokens_.reset(), documents_.reset();

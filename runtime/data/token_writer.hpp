@@ -20,7 +20,8 @@ namespace sextant {
 // Of one split: closed shards, and how much of the open one counts. What files hold beyond that does not.
 struct SplitProgress {
   std::vector<DataShard> closed = {};
-  std::int64_t tokens = 0, documents = 0;  // of the open shard
+  std::int64_t tokens = 0, documents = 0;                 // of the open shard
+  std::string tokens_digest = {}, documents_digest = {};  // of so much of its files; empty: not known
   bool operator==(const SplitProgress&) const = default;
 };
 void to_json(nlohmann::json&, const SplitProgress&);
@@ -31,8 +32,8 @@ std::string shard_name(std::string_view split, std::size_t number);  // "train-0
 
 class TokenWriter {
  public:
-  // `shard_tokens`: a shard is closed at the end of the document that reaches it. Throws ConfigError when the files are
-  // shorter than `from` says.
+  // `shard_tokens`: a shard is closed at the end of the document that reaches it. Throws ConfigError when the files do
+  // not hold what `from` says.
   TokenWriter(const std::filesystem::path& folder, int token_bytes, std::int64_t shard_tokens,
               const WriterProgress& from = {});
   ~TokenWriter();

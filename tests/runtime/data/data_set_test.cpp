@@ -3,11 +3,14 @@
 #include "runtime/data/data_set.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <random>
 #include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 #include <zlib.h>
 
 #include "core/error.hpp"
@@ -278,12 +281,13 @@ TEST_F(DataSets, WhatAnEarlierCallFinishedIsLookedAt) {
   PrepareOptions o = all_train();
   o.shard_tokens = 1 << 18;
   o.unit = DocumentUnit::paragraph;
-  std::atomic<bool> stop = false;
-  o.stop = &stop;
-  o.progress = [&](const PrepareProgress& p) { stop = p.tokens > 2 * o.shard_tokens; };
-  ASSERT_TRUE(prepare({file}, "begun", o).stopped);
+  o.flush_bytes = 1;
+  o.progress = [&](const PrepareProgress& p) {
+    if (p.tokens > 2 * o.shard_tokens) throw std::runtime_error("killed");
+  };
+  ASSERT_THROW(prepare({file}, "begun", o), std::runtime_error);
   ASSERT_TRUE(fs::exists(path("begun.partial/train-00001.tokens")));
-  o.stop = nullptr, o.progress = {};
+  o.progress = {};
   const auto told = [&](const std::string& copy) {
     try {
       prepare({file}, copy, o);
@@ -292,20 +296,61 @@ TEST_F(DataSets, WhatAnEarlierCallFinishedIsLookedAt) {
     }
     return std::string("accepted");
   };
-  for (const char* damage : {"missing", "cut", "flipped"}) {
-    fs::copy(path("begun.partial"), path(std::string(damage) + ".partial"));
-    const fs::path shard = path(std::string(damage) + ".partial/train-00000.tokens");
-    if (damage == std::string("missing")) fs::remove(shard);
-    if (damage == std::string("cut")) fs::resize_file(shard, 1000);
-    if (damage == std::string("flipped")) {
-      std::string bytes = read_text_file(shard);
-      bytes[5000] = static_cast<char>(bytes[5000] ^ 1);
-      std::ofstream(shard, std::ios::binary) << bytes;
+  const auto progress =
+      nlohmann::json::parse(read_text_file(path("begun.partial/progress.json"))).at("train");
+  const std::size_t closed = progress.at("closed").size();
+  ASSERT_GT(closed, 0U);
+  ASSERT_GT(progress.at("documents"), 10) << "of the shard that is open";
+  const std::string open = fmt::format("train-{:05}", closed);
+  for (const std::string& damaged : {std::string("train-00000.tokens"), open + ".tokens", open + ".documents",
+                                     std::string("progress.json")})
+    for (const char* damage : {"missing", "cut", "flipped"}) {
+      if (damaged == "progress.json" && damage == std::string("missing"))
+        continue;  // nothing has begun, then
+      const std::string copy = damaged + "-" + damage;
+      fs::copy(path("begun.partial"), path(copy + ".partial"));
+      const fs::path spoiled = path(copy + ".partial") / damaged;
+      if (damage == std::string("missing")) fs::remove(spoiled);
+      if (damage == std::string("cut")) fs::resize_file(spoiled, 70);
+      if (damage == std::string("flipped")) {
+        std::string bytes = read_text_file(spoiled);
+        const std::size_t offset = bytes.find("\"offset\": ");
+        const std::size_t at = damaged == "progress.json" ? bytes.find(',', offset) - 1 : 70;
+        bytes[at] = static_cast<char>(bytes[at] ^ 1);
+        std::ofstream(spoiled, std::ios::binary) << bytes;
+      }
+      says(told(copy), {damaged, "remove " + path(copy + ".partial").string()});
+      EXPECT_FALSE(fs::exists(path(copy)));
     }
-    says(told(damage), {"train-00000.tokens", "remove " + path(std::string(damage) + ".partial").string()});
-    EXPECT_FALSE(fs::exists(path(damage)));
-  }
   EXPECT_EQ(told("begun"), "accepted");
+}
+
+// What a write beyond `ulimit -f` meets is what it meets on a full disk.
+TEST_F(DataSets, AWriteThatFailsSaysWhatIsKept) {
+  const std::string file = write("a.txt", prose(6 << 20, 2));
+  PrepareOptions o = all_train();
+  o.flush_bytes = 1 << 20;
+  const auto told = [&](const char* out, rlim_t most) {
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{most, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string what = "accepted";
+    try {
+      prepare({file}, out, o);
+    } catch (const BackendError& e) {
+      what = e.what();
+    }
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    return what;
+  };
+  says(told("late", 5 << 20), {"train-00000.tokens", "File too large", "is kept in", "late.partial"});
+  EXPECT_TRUE(fs::exists(path("late.partial/progress.json")));
+  EXPECT_TRUE(prepare({file}, "late", o).resumed);
+  says(told("soon", 1 << 19), {"train-00000.tokens", "File too large", "nothing is kept"});
+  EXPECT_FALSE(fs::exists(path("soon.partial")));
 }
 
 TEST_F(DataSets, NothingIsOverwritten) {
