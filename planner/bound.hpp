@@ -97,8 +97,8 @@ bool is_steady(const ParallelPlan&, const StackRules&);
 
 // What parameters, gradients and optimizer state add to one stage.
 struct StateTimes {
-  double start = 0;                              // the compute lane is taken until here when the step begins
-  std::vector<double> ready;                     // by chunk of the stage: its parameters are all there
+  double start = 0;           // the compute lane is taken until here when the step begins
+  std::vector<double> ready;  // by chunk of the stage: its parameters are all there; empty: at once
   double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks
   double forward_floor = 0, backward_floor = 0;  // a slot is never shorter: units fetched and reduced in turn
   double lane_total = 0;                         // the busiest other lane, over the whole step
@@ -138,16 +138,21 @@ class StageStates {
   std::vector<std::uint16_t> index_;  // by stage
 };
 // What of a stage's buckets its times depend on, in order of completion in the backward pass. Equal for stages that
-// hold as many layers and neither end of the model.
-struct BucketView {
+// hold as many layers and neither end of the model. Most buckets are as large as another.
+struct BucketSize {
   std::int64_t elements = 0, slice = 0;
   std::int64_t norms = 0;  // elements whose gradients are summed over the TP ranks under SP
+  bool operator==(const BucketSize&) const = default;
+};
+struct BucketView {
+  std::uint16_t size = 0;  // into StageBuckets::sizes
   ParameterKind first = ParameterKind::embedding;
   std::uint16_t first_chunk = 0, last_chunk = 0;  // of the stage, of the first and the last parameter
   std::uint16_t before = 0;  // backward layers of the last one's chunk that come before it is done
   bool operator==(const BucketView&) const = default;
 };
 struct StageBuckets {
+  std::vector<BucketSize> sizes;  // those that differ
   std::vector<BucketView> buckets;
   int shards = 1;
   std::int64_t padded = 0;

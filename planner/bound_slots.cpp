@@ -185,6 +185,7 @@ void least_of(std::span<const StageStates* const> states, StageStates& out) {
     for (const StageStates* state : states.subspan(1)) {
       const StateTimes& other = (*state)[s];
       t.start = std::min(t.start, other.start);
+      if (other.ready.empty()) t.ready.clear();
       for (std::size_t v = 0; v < t.ready.size(); ++v) t.ready[v] = std::min(t.ready[v], other.ready[v]);
       t.per_forward = std::min(t.per_forward, other.per_forward);
       t.per_backward = std::min(t.per_backward, other.per_backward);

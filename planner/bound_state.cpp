@@ -26,11 +26,14 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
     for (const Bucket& bucket : layout.buckets) {
       const Parameter& first = layout.parameters[bucket.first];
       const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
-      BucketView& view = mine.buckets.emplace_back();
-      view.elements = bucket.elements, view.slice = bucket.slice(layout.shards);
+      BucketSize size{bucket.elements, bucket.slice(layout.shards), 0};
       for (std::uint32_t k = bucket.first; k < bucket.first + bucket.count; ++k)
         if (gradient_writer(layout.parameters[k].kind) == BlockKind::norm)
-          view.norms += layout.parameters[k].elements;
+          size.norms += layout.parameters[k].elements;
+      const auto same = std::find(mine.sizes.begin(), mine.sizes.end(), size);
+      BucketView& view = mine.buckets.emplace_back();
+      view.size = static_cast<std::uint16_t>(same - mine.sizes.begin());
+      if (same == mine.sizes.end()) mine.sizes.push_back(size);
       view.first = first.kind;
       view.first_chunk = static_cast<std::uint16_t>(first.chunk / plan.pp);
       view.last_chunk = static_cast<std::uint16_t>(last.chunk / plan.pp);
@@ -58,6 +61,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
   const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
   StageStates out;
   out.reserve(by_stage.size());
+  std::vector<StateTimes::Reduction> reductions;
   for (int stage = 0; stage < plan.pp; ++stage) {
     const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
     if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
@@ -70,27 +74,47 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     const bool gather = layout.shards > 1 && !c.ring_parameters();
     const bool pipelined = gather && rules.pipelined_update && plan.overlap_param_gather;
     StateTimes t;
-    t.ready.assign(static_cast<std::size_t>(plan.vp), 0.0);
+
+    // Prices by size.
+    const std::size_t n_sizes = layout.sizes.size();
+    std::vector<double> gather_of(n_sizes, 0.0), update_of(n_sizes, 0.0), reduce_of(n_sizes, 0.0),
+        norm_of(n_sizes, 0.0);
+    std::vector<std::int64_t> host_of(n_sizes);
+    for (std::size_t k = 0; k < n_sizes; ++k) {
+      const BucketSize& size = layout.sizes[k];
+      host_of[k] = host_share(plan, size.slice);
+      const std::int64_t device = size.slice - host_of[k];
+      if (layout.shards > 1)
+        gather_of[k] = seconds(CollectiveWork{CollectiveKind::all_gather,
+                                              Bytes(size.elements * size_bytes(job.training.parameter)),
+                                              links.shard, false});
+      if (pipelined && device > 0) update_of[k] = state_work(StateKind::update, device);
+      if (c.sp() && size.norms > 0)
+        reduce_of[k] +=
+            seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                   Bytes(size.norms * size_bytes(job.training.gradient)), links.tp, false});
+      if (plan.replicas() > 1)
+        reduce_of[k] += seconds(
+            CollectiveWork{layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
+                           Bytes(size.elements * size_bytes(job.training.reduction)), links.shard, false});
+      if (links.replica.size > 1 && layout.shards > 1)
+        reduce_of[k] += seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                               Bytes(size.slice * size_bytes(job.training.reduction)),
+                                               links.replica, false});
+      if (c.ring_gradients()) reduce_of[k] += state_work(StateKind::accumulate, size.slice);
+      if (rules.clip_gradients) norm_of[k] = state_work(StateKind::norm, size.slice);
+    }
 
     std::vector<double> gathers(layout.buckets.size(), 0.0), gathered(layout.buckets.size(), 0.0);
     std::int64_t device_all = 0, host_all = 0;
-    double update = 0, lane = 0, update_of_one = 0;
+    double update = 0, lane = 0;
     for (int b = n - 1; b >= 0; --b) {
       const auto i = static_cast<std::size_t>(b);
-      const BucketView& bucket = layout.buckets[i];
-      const std::int64_t host = host_share(plan, bucket.slice), device = bucket.slice - host;
-      device_all += device, host_all += host;
-      // Most buckets are as large as the one before.
-      const bool same = b + 1 < n && bucket.elements == layout.buckets[i + 1].elements;
-      if (layout.shards > 1)
-        gathers[i] = same
-                         ? gathers[i + 1]
-                         : seconds(CollectiveWork{CollectiveKind::all_gather,
-                                                  Bytes(bucket.elements * size_bytes(job.training.parameter)),
-                                                  links.shard, false});
+      const std::size_t k = layout.buckets[i].size;
+      device_all += layout.sizes[k].slice - host_of[k], host_all += host_of[k];
+      gathers[i] = gather_of[k];
       if (pipelined) {
-        if (!same) update_of_one = device > 0 ? state_work(StateKind::update, device) : 0.0;
-        update += update_of_one;
+        update += update_of[k];
         lane = std::max(lane, update) + gathers[i];
         gathered[i] = lane;
       }
@@ -122,10 +146,12 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     // The first operation of a stage reads the bucket that is gathered first.
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
-    if (gather && plan.overlap_param_gather)
+    if (gather && plan.overlap_param_gather) {
+      t.ready.assign(static_cast<std::size_t>(plan.vp), 0.0);
       for (std::size_t i = 0; i < layout.buckets.size(); ++i)
         for (std::size_t v = layout.buckets[i].last_chunk; v <= layout.buckets[i].first_chunk; ++v)
           t.ready[v] = std::max(t.ready[v], gathered[i]);
+    }
 
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0;  // the latter of one layer
@@ -137,9 +163,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         forward += gathers[i];
         if (again) backward += gathers[i];
         if (plan.parameter_offload)
-          copies += (again ? 2 : 1) *
-                    seconds(CopyWork{Bytes(layout.buckets[i].slice * size_bytes(job.training.parameter)),
-                                     CopyDirection::host_to_device});
+          copies += (again ? 2 : 1) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
+                                                             size_bytes(job.training.parameter)),
+                                                       CopyDirection::host_to_device});
       }
       fetched = forward + backward;
       // The first unit is fetched once everything is updated.
@@ -160,27 +186,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0;
     const bool shared =
         job.model.tied_embeddings && c.n_chunks() == 1;  // an embedding has a place of its own
-    double each = 0, once = 0;                           // of one bucket
-    for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-      const BucketView& bucket = layout.buckets[i];
-      if (i == 0 || bucket.elements != layout.buckets[i - 1].elements ||
-          bucket.norms != layout.buckets[i - 1].norms) {
-        each = 0;
-        if (c.sp() && bucket.norms > 0)
-          each += seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                         Bytes(bucket.norms * size_bytes(job.training.gradient)), links.tp,
-                                         false});
-        if (plan.replicas() > 1)
-          each += seconds(CollectiveWork{
-              layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
-              Bytes(bucket.elements * size_bytes(job.training.reduction)), links.shard, false});
-        if (links.replica.size > 1 && layout.shards > 1)
-          each += seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                         Bytes(bucket.slice * size_bytes(job.training.reduction)),
-                                         links.replica, false});
-        if (c.ring_gradients()) each += state_work(StateKind::accumulate, bucket.slice);
-        once = rules.clip_gradients ? state_work(StateKind::norm, bucket.slice) : 0.0;
-      }
+    reductions.clear();
+    for (const BucketView& bucket : layout.buckets) {
+      const double each = reduce_of[bucket.size], once = norm_of[bucket.size];
       every += each;
       if (!shared || bucket.first != ParameterKind::embedding)
         in_ring += each, largest_reduce = std::max(largest_reduce, each);
@@ -197,10 +205,15 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
           t.on_compute += each;
         continue;
       }
-      t.beside.push_back({bucket.last_chunk, bucket.before, each + once});
+      // What is ready at the same time is reduced in one go.
+      if (reductions.empty() || reductions.back().chunk != bucket.last_chunk ||
+          reductions.back().layers != bucket.before)
+        reductions.push_back({bucket.last_chunk, bucket.before, 0.0});
+      reductions.back().seconds += each + once;
+      t.last_beside = each + once;
       t.beside_total += each + once;
     }
-    if (!t.beside.empty()) t.last_beside = t.beside.back().seconds;
+    t.beside.assign(reductions.begin(), reductions.end());
     if (beside && c.ring_gradients()) t.lane_total = std::max(t.lane_total, c.microbatches * every);
     // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
     // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.

@@ -127,34 +127,48 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
                 axes_code(p.axis_order),
                 p.shards(),
                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
-                    (p.overlap_grad_reduce ? 16 : 0) | (p.overlap_param_gather ? 32 : 0) |
-                    (p.schedule == PipelineSchedule::zero_bubble ? 64 : 0),
+                    (p.schedule == PipelineSchedule::zero_bubble ? 16 : 0),
                 static_cast<int>(1e6 * p.optimizer_offload),
-                static_cast<int>(p.bucket_elements >> 31),
-                static_cast<int>(p.bucket_elements & 0x7fffffff),
-                p.last_bucket_split,
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan,
                 p.parameter_offload ? p.offload_horizon : 0};
-  return of(shared_->state, key, [&] {
-    const bool units = p.zero_stage >= 3 || p.parameter_offload;
-    const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
-    const Key of_buckets{p.tp,
-                         p.pp,
-                         p.vp,
-                         p.shards(),
-                         p.replicas(),
-                         p.zero_stage,
-                         units,
-                         p.overlap_grad_reduce,
-                         static_cast<int>(bucket >> 31),
-                         static_cast<int>(bucket & 0x7fffffff),
-                         p.last_bucket_split,
-                         p.schedule == PipelineSchedule::zero_bubble,
-                         chunks_of_plan};
-    return state_times(job_, p, links(p),
-                       of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }));
-  });
+  if (!last_states_ || key != last_state_key_) last_state_key_ = key, last_states_ = &shared_->states[key];
+  const Bucketing wanted{p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce,
+                         p.overlap_param_gather};
+  StatesByBuckets& kept = *last_states_;
+  const auto made = [&]() -> const StageStates* {
+    for (const auto& [bucketing, state] : kept.made)
+      if (bucketing == wanted) return &state;
+    return nullptr;
+  };
+  {
+    const std::lock_guard lock(kept.adding);
+    if (const StageStates* found = made()) return *found;
+  }
+  StageStates state = state_of(p, chunks_of_plan);
+  const std::lock_guard lock(kept.adding);
+  if (const StageStates* found = made()) return *found;
+  return kept.made.emplace_front(wanted, std::move(state)).second;
+}
+
+StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan) {
+  const bool units = p.zero_stage >= 3 || p.parameter_offload;
+  const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
+  const Key of_buckets{p.tp,
+                       p.pp,
+                       p.vp,
+                       p.shards(),
+                       p.replicas(),
+                       p.zero_stage,
+                       units,
+                       p.overlap_grad_reduce,
+                       static_cast<int>(bucket >> 31),
+                       static_cast<int>(bucket & 0x7fffffff),
+                       p.last_bucket_split,
+                       p.schedule == PipelineSchedule::zero_bubble,
+                       chunks_of_plan};
+  return state_times(job_, p, links(p),
+                     of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }));
 }
 
 const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const ParallelPlan& p) {

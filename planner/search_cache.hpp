@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <forward_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,12 +68,24 @@ class SearchCache {
     std::size_t repeated = 0;
   };
 
+  // Of layouts that differ in buckets and overlaps alone: asked for one after the other.
+  struct Bucketing {
+    std::int64_t elements = 0;
+    int last_split = 1;
+    bool reduce = false, gather = false;
+    bool operator==(const Bucketing&) const = default;
+  };
+  struct StatesByBuckets {
+    std::mutex adding;
+    std::forward_list<std::pair<Bucketing, StageStates>> made;
+  };
+
   // What all threads of a search share.
   struct Shared {
     Map<Linked> links;
     Map<BlockTimes> blocks;
     Map<LinkTimes> link_times;
-    Map<StageStates> state;
+    Map<StatesByBuckets> states;
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
     Map<Classes> classes;
@@ -151,6 +164,7 @@ class SearchCache {
   const BlockTimes& blocks(const ParallelPlan&);
   LinkTimes times_over(const LinkIds&, const ParallelPlan&, const StageLinks&);
   const LinkTimes& part(const Key&, const ParallelPlan&, const StageLinks&);
+  StageStates state_of(const ParallelPlan&, int chunks);
   EveryMicrobatch every_of(const ParallelPlan&);
   Classes classes_of(const ParallelPlan&);
   void number(Linked&, const ParallelPlan&);
@@ -163,6 +177,8 @@ class SearchCache {
   std::tuple<const Linked*, int, bool, bool, bool, RecomputeKind> over_asked_{};
   Front<BlockTimes> recent_blocks_;
   Front<LinkTimes> recent_links_;
+  Key last_state_key_{};
+  StatesByBuckets* last_states_ = nullptr;  // of last_state_key_
   Key last_key_{};
   const Linked* last_linked_ = nullptr;  // of last_key_
   std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;

@@ -36,6 +36,7 @@ void StageLowering::clear_padding(int b, const Site& at) {
   op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
   op.lanes[0] = lane(LaneKind::compute);
   e_.emit(op);
+  if (!e_.operands()) return;
   const BufferId to = gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])];
   const auto bytes = [&](std::int64_t x) { return std::llround(c_.state.gradient * static_cast<double>(x)); };
   std::int64_t filled = 0;

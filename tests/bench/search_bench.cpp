@@ -158,6 +158,9 @@ BENCHMARK_CAPTURE(plan, llama_2_13b_64_a100, "llama-2-13b", "8x8xa100-80gb", 102
 BENCHMARK_CAPTURE(plan, llama_3_1_405b_16384_h100, "llama-3.1-405b", "2048x8xh100", 2048, 8192)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
+BENCHMARK_CAPTURE(plan, llama_2_70b_16384_h100, "llama-2-70b", "2048x8xh100", 4096, 4096)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace sextant
