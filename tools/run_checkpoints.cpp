@@ -20,12 +20,25 @@ namespace fs = std::filesystem;
 constexpr const char* kSteps = "steps.jsonl";
 constexpr std::uintmax_t kLargestLog = std::uintmax_t{1} << 34;
 
-// The lines of the steps before `step`, each once; what a killed run wrote beyond them, or half, is left out.
-std::string lines_before(const fs::path& file, std::int64_t step) {
-  std::string kept;
-  if (!fs::exists(file)) return kept;
-  const std::string text = read_text_file(file, kLargestLog);
+// What a log has of the steps before `step`.
+struct LogBefore {
+  std::string lines;    // each step once; what a killed run wrote beyond them, or half, is left out
+  std::string missing;  // the steps of which there is none: "0 to 41, 57"; empty: none
+};
+
+LogBefore log_before(const fs::path& file, std::int64_t step) {
+  constexpr int kNamed = 5;
+  LogBefore log;
   std::int64_t next = 0;
+  int gaps = 0;
+  const auto reached = [&](std::int64_t found) {
+    if (found > next && ++gaps <= kNamed)
+      log.missing +=
+          fmt::format("{}{}", gaps > 1 ? ", " : "",
+                      found - next > 1 ? fmt::format("{} to {}", next, found - 1) : fmt::format("{}", next));
+    next = found + 1;
+  };
+  const std::string text = fs::exists(file) ? read_text_file(file, kLargestLog) : "";
   for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
     const auto line = nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
                                             text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
@@ -34,10 +47,12 @@ std::string lines_before(const fs::path& file, std::int64_t step) {
     const auto found = number->get<std::int64_t>();
     const bool evaluation = line.contains("validation_loss") && found + 1 == next;  // stands behind its step
     if ((found < next && !evaluation) || found >= step) continue;
-    kept.append(text, at, end + 1 - at);
-    next = found + 1;
+    log.lines.append(text, at, end + 1 - at);
+    if (!evaluation) reached(found);
   }
-  return kept;
+  reached(step);
+  if (gaps > kNamed) log.missing += fmt::format(" and {} more gaps", gaps - kNamed);
+  return log;
 }
 
 // A run that begins anew in the folder of one without a checkpoint: what that one did is not lost.
@@ -162,7 +177,13 @@ void RunFolder::begin() {
   if (checkpoint_) set_aside_after(folder_, step);
   const fs::path steps = folder_ / kSteps;
   if (!checkpoint_) keep_steps_aside(steps);
-  write_file_atomic(steps, lines_before(steps, step));
+  const LogBefore log = log_before(steps, step);
+  if (!log.missing.empty())
+    std::cerr << fmt::format(
+        "sextant run: {}: nothing is there of the steps {}, which the checkpoint of step {} has behind it; "
+        "training goes on\n",
+        steps.string(), log.missing, step);
+  write_file_atomic(steps, log.lines);
   steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (steps_fd_ < 0)
     throw ConfigError(
@@ -220,11 +241,13 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.keep = {.last = flags_.keep_last, .every = flags_.keep_all ? 1 : flags_.keep_every};
   save_.plan = plan;
   save_.seed = seed;
+  if (!options_.empty()) save_.options = options_;
   save_.before_commit = [this] { sync(); };
   save_.on_event = [this, tell = std::move(tell)](const SaveEvent& e) {
-    if (!e.error.empty())
-      std::cerr << fmt::format("sextant run: checkpoint of step {}: {}\n", e.step, e.error);
     if (!e.committed) return;
+    if (!e.error.empty())
+      std::cerr << fmt::format("sextant run: the checkpoint of step {} is written, but: {}\n", e.step,
+                               e.error);
     const std::string what =
         fmt::format("checkpoint of step {}: {:.1f} MiB", e.step, static_cast<double>(e.bytes) / (1 << 20));
     if (e.end_wait)
@@ -234,9 +257,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
                        e.pause.v,
                        step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
   };
-  save_.on_problem = [](const std::string& what) {
-    std::cerr << fmt::format("sextant run: {}; training goes on\n", what);
-  };
+  save_.on_problem = [](const std::string& what) { std::cerr << fmt::format("sextant run: {}\n", what); };
   if (saves()) run.save = &save_;
   run.claim = [this] { lock_.emplace(folder_); };
   run.begin = [this] { begin(); };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/json_digest.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -19,8 +20,11 @@ struct KeptOptions {
   std::vector<DataFolder> data;
   std::string init_dtype;
 };
+constexpr const char* kDigestKey = "digest";  // of all other fields
+
 constexpr auto kKeptFields = [](auto& io, auto& k) {
   io.required("schema", k.schema);
+  io.ignored(kDigestKey);
   io.optional("steps", k.o.steps, at_least(1));
   io.optional("lr", k.o.rate, at_least(0));
   io.optional("lr_final_ratio", k.o.final_ratio, between(0, 1));
@@ -87,6 +91,7 @@ json as_json(const RunVerbOptions& o, const std::string& init_dtype = "") {
   std::error_code error;
   if (const fs::path all = fs::absolute(o.init, error); !o.init.empty() && !error) k.o.init = all.string();
   json j = k;
+  j[kDigestKey] = digest_without(j, {kDigestKey});
   return j;
 }
 
@@ -139,13 +144,59 @@ bool same(json a, json b) {
   return a == b;
 }
 
+// What the run's folder knows of its options, all of it as KeptOptions has it; an empty object when it knows nothing.
+struct KnownOptions {
+  json was = json::object();
+  std::string problem;  // why they are not those of options.json
+};
+
+// How the one differs from the other, as options that one would give.
+std::string differences(const json& found, const json& used) {
+  std::string all;
+  for (const Kept& option : kKept) {
+    const auto a = found.find(option.key), b = used.find(option.key);
+    if (a == found.end() || b == used.end() || *a == *b) continue;
+    append(all, ", ", fmt::format("{} where {} was written", given_as(option, *a), given_as(option, *b)));
+  }
+  return all.empty() ? "in none of the options" : all;
+}
+
+// options.json is believed where its digest is that of its values, or where it is from before it had one. Otherwise the run's
+// options are those that its checkpoint has. Throws ConfigError when neither says which.
+KnownOptions known_options(const fs::path& file, const Manifest* from) {
+  const json saved = from ? json::parse(from->options) : json::object();
+  const std::string source =
+      from ? fmt::format("the options are those of the checkpoint of step {}", from->clock.step) : "";
+  std::error_code none;
+  if (!fs::exists(file, none))
+    return {saved, saved.empty() ? "" : fmt::format("{}: no such file; {}", file.string(), source)};
+  json found = json::object();
+  try {
+    (void)load_json<KeptOptions>(file);
+    found = read_json_file(file);
+    const auto stated = found.find(kDigestKey);
+    if (stated == found.end() ? !saved.empty() : *stated != digest_without(found, {kDigestKey}))
+      throw ConfigError(
+          Problem{file.string(), kDigestKey, stated == found.end() ? "none" : "that of other contents",
+                  "that of this file", "changed by hand? options are given on the command line"});
+    return {found, ""};
+  } catch (const ConfigError& e) {
+    if (!from) throw;
+    if (saved.empty()) return {saved, e.what()};
+    if (found.empty()) return {saved, fmt::format("{}; {}", e.what(), source)};
+    return {saved, fmt::format("{} was changed since the run wrote it ({}); {}", file.string(),
+                               differences(found, saved), source)};
+  }
+}
+
 }  // namespace
 
 std::string run_options_text(const RunVerbOptions& o, const std::string& init_dtype) {
   return as_json(o, init_dtype).dump(2) + "\n";
 }
 
-std::string kept_init_dtype(const fs::path& run) {
+std::string kept_init_dtype(const fs::path& run, const Manifest& m) {
+  if (const json saved = json::parse(m.options); saved.contains("init_dtype")) return saved.at("init_dtype");
   const fs::path file = run / kRunOptionsFile;
   std::error_code none;
   return fs::is_regular_file(file, none) ? load_json<KeptOptions>(file).init_dtype : "";
@@ -154,14 +205,8 @@ std::string kept_init_dtype(const fs::path& run) {
 AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbOptions& o) {
   AdoptedOptions adopted;
   const auto given = [&](const char* flag) { return app.get_option(flag)->count() > 0; };
-  const fs::path file = fs::path(o.output) / kRunOptionsFile;
-  json was = json::object();
-  try {
-    if (fs::exists(file)) was = load_json<KeptOptions>(file);
-  } catch (const ConfigError& e) {
-    if (!from) throw;
-    adopted.problem = e.what();
-  }
+  auto [was, problem] = known_options(fs::path(o.output) / kRunOptionsFile, from);
+  adopted.problem = std::move(problem);
   const bool kept = !was.empty();
   if (!kept && !from) return adopted;  // nothing has begun
   if (from && (!kept || o.checkpoints.resume_step >= 0)) was.update(of_manifest(*from));

@@ -32,20 +32,20 @@ inline constexpr const char* kRunOptionsFile = "options.json";
 // The text of that file. `init_dtype`: of the weights that the run started from; empty when they have several, or when it
 // started from none.
 std::string run_options_text(const RunVerbOptions&, const std::string& init_dtype);
-// Of a run's folder; empty when it says nothing.
-std::string kept_init_dtype(const std::filesystem::path& run);
+// Of the run of this checkpoint, or else as its folder says; empty when neither does.
+std::string kept_init_dtype(const std::filesystem::path& run, const Manifest&);
 
 // Lines for people, those that have nothing to say empty.
 struct AdoptedOptions {
   std::string as_before;  // what is not its default
   std::string changed;    // what is given otherwise than before
   std::string not_kept;   // what the folder does not know, with the defaults that it gets
-  std::string problem;    // why options.json was of no use
+  std::string problem;    // why they are not those of options.json
   std::string init_dtype;
 };
 // Gives `o` what was not given. `from`: the checkpoint that the run goes on from, whose own options are those of a run
-// without options.json, and of one that goes back to it (--resume-step). Null: the run has none yet. Throws ConfigError when
-// options.json cannot be read and there is no checkpoint either.
+// whose options.json is not there or not as it was written, and of one that goes back to it (--resume-step). Null: the run has
+// none yet. Throws ConfigError when options.json is of no use and there is no checkpoint either.
 AdoptedOptions adopt_options(const CLI::App&, const Manifest* from, RunVerbOptions& o);
 
 }  // namespace sextant

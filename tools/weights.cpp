@@ -32,7 +32,7 @@ using nlohmann::json;
 // In which format a run's weights go out: in that of the weights it started from, which is the way back without rounding.
 // Runs from before this was kept have config.json beside them, which says what its tensors were.
 std::pair<StoredType, std::string> type_of_run(const fs::path& run, const Manifest& m) {
-  std::string type = kept_init_dtype(run);
+  std::string type = kept_init_dtype(run, m);
   const fs::path config = kept_hugging_face_files(run) / "config.json";
   std::error_code none;
   if (type.empty() && fs::is_regular_file(config, none)) {
@@ -61,6 +61,20 @@ std::string tokenizer_of(const std::string& data) {
   }
 }
 
+// What is no Hugging Face folder may be a run without checkpoints, or one checkpoint of a run.
+void require_no_run(const fs::path& folder) {
+  std::error_code none;
+  if (fs::exists(folder / kRunOptionsFile, none) || fs::exists(folder / "checkpoints", none))
+    throw ConfigError(Problem{
+        folder.string(), "", "a run without a complete checkpoint",
+        fmt::format("one in {}", (folder / "checkpoints").string()),
+        fmt::format("it is saved where it ends and every --save-every steps: sextant run -o {} --resume",
+                    folder.string())});
+  if (fs::exists(folder / kManifestName, none))
+    throw ConfigError(Problem{folder.string(), "", "a checkpoint of a run", "the folder of the run",
+                              "--step N says which of its checkpoints"});
+}
+
 }  // namespace
 
 fs::path kept_hugging_face_files(const fs::path& run) { return run / "hugging_face"; }
@@ -76,11 +90,11 @@ void add_step_option(CLI::App& app, int& step) {
 }
 
 OpenedWeights open_weights(const std::string& from, int step) {
+  std::error_code none;
   if (auto found = step < 0 ? Checkpoint::open_newest(from) : Checkpoint::open(from, step)) {
     const auto checkpoint = std::make_shared<const Checkpoint>(std::move(*found));
     const Manifest& m = checkpoint->manifest();
     const fs::path kept = kept_hugging_face_files(from);
-    std::error_code none;
     const auto [type, why] = type_of_run(from, m);
     return {.model = m.plan.model,
             .weights = [checkpoint, read = checkpoint->weights()](
@@ -91,6 +105,7 @@ OpenedWeights open_weights(const std::string& from, int step) {
             .why_type = why,
             .tokenizer = tokenizer_of(m.data)};
   }
+  if (!fs::exists(fs::path(from) / "config.json", none)) require_no_run(from);
   const HuggingFaceFolder folder(from);
   const WeightInventory found = folder.check();
   return {.model = folder.model(),

@@ -89,7 +89,7 @@ struct Document {
   OptimizerSpec optimizer;
   Random random;
   PlanFile plan;
-  AnyObject data;
+  AnyObject data, options;
   std::vector<FileRow> files;
 };
 constexpr auto kDocumentFields = [](auto& io, auto& d) {
@@ -103,6 +103,7 @@ constexpr auto kDocumentFields = [](auto& io, auto& d) {
   io.required("optimizer", d.optimizer);
   io.required("random", d.random);
   io.required("data", d.data);
+  io.optional("options", d.options);
   io.required("plan", d.plan);
   io.required("files", d.files);
 };
@@ -192,7 +193,7 @@ std::string with_digest(std::string_view rest) {
 std::string manifest_text(const Manifest& m) {
   Document d;
   d.clock = m.clock, d.dtype = m.dtype, d.optimizer = m.optimizer, d.random = {m.seed}, d.plan = m.plan;
-  d.data.text = m.data;
+  d.data.text = m.data, d.options.text = m.options;
   for (const StoredFile& f : m.files) {
     FileRow& row = d.files.emplace_back(FileRow{f.name, f.bytes, f.header, {}});
     for (const StoredExtent& e : f.extents) row.extents.push_back(row_of(e));
@@ -225,6 +226,7 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
     reader.finish(std::move(more));
     m.clock = d.clock, m.dtype = d.dtype, m.optimizer = d.optimizer, m.seed = d.random.seed;
     m.plan = std::move(d.plan), m.data = std::move(d.data.text);
+    m.options = std::move(d.options.text);
     for (FileRow& f : d.files) {
       StoredFile& to = m.files.emplace_back(StoredFile{std::move(f.name), f.bytes, std::move(f.header), {}});
       for (ExtentRow& e : f.extents) to.extents.push_back(extent_of(std::move(e)));

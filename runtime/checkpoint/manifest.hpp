@@ -47,8 +47,9 @@ struct Manifest {
   Dtype dtype = Dtype::fp32;  // of the stored state
   OptimizerSpec optimizer;
   std::int64_t seed = 0;
-  PlanFile plan;            // under which it was saved
-  std::string data = "{}";  // a JSON object: where the source of tokens was, in its own words
+  PlanFile plan;               // under which it was saved
+  std::string data = "{}";     // a JSON object: where the source of tokens was, in its own words
+  std::string options = "{}";  // the same of the options of the run; empty: not known
   std::vector<StoredFile> files;
   bool operator==(const Manifest&) const = default;
 };

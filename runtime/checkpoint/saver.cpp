@@ -32,6 +32,12 @@ Seconds since(Clock::time_point start) {
 
 std::string file_of(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
+// The first rank's part when another has failed.
+class OthersFailed : public BackendError {
+ public:
+  using BackendError::BackendError;
+};
+
 // Training comes first where cores are few.
 void yield_to_others() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 5); }
 
@@ -51,6 +57,7 @@ CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Optimiz
   next_.optimizer = optimizer;
   next_.seed = options.seed;
   next_.plan = options.plan;
+  next_.options = options.options;
   trainer.before_update = [this] { wait_for_copy(); };
 }
 
@@ -75,6 +82,7 @@ void CheckpointSaver::heard(std::span<const double> sums) {
   if (!outstanding_) return;
   if (failed) abandoned_ = true;
   if (busy) return;
+  if (failed) tell_failure();
   outstanding_ = failed_ = false;
   if (rank_ != 0 || !failed) return;
   // Nobody writes into the folder any more.
@@ -155,7 +163,7 @@ void CheckpointSaver::wait_for_files() const {
       ++rank;
       continue;
     }
-    if (abandoned_) throw BackendError(fmt::format("rank {} has not written its part", rank));
+    if (abandoned_) throw OthersFailed(fmt::format("rank {} has not written its part", rank));
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(100));
   }
@@ -204,21 +212,39 @@ void CheckpointSaver::start(std::function<void()> work) {
 void CheckpointSaver::look() {
   if (!busy_ || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
   busy_ = false;
-  std::string error;
+  std::string error, problem;
   try {
     running_.get();
-  } catch (const std::exception& e) {
+  } catch (const OthersFailed& e) {
     error = e.what();
+  } catch (const std::exception& e) {
+    error = problem = e.what();
   }
   if (!outstanding_) return;  // an unfinished folder has been removed, as far as it could
-  event_.error = error;
+  event_.error = error, problem_ = problem;
   if (event_.committed) {  // whatever came after it
     committed_ = event_.step;
     return report();
   }
   failed_ = !error.empty();
-  if (failed_ && options_.on_problem)
-    options_.on_problem(fmt::format("rank {}: checkpoint of step {}: {}", rank_, event_.step, error));
+}
+
+int CheckpointSaver::first_that_failed() {
+  std::vector<double> failed(static_cast<std::size_t>(world_), 0.0);
+  failed[static_cast<std::size_t>(rank_)] = problem_.empty() ? 0 : 1;
+  trainer_.agree(failed);
+  return static_cast<int>(std::ranges::find(failed, 1.0) - failed.begin());
+}
+
+void CheckpointSaver::tell_failure() {
+  if (first_that_failed() != rank_ || !options_.on_problem || end_ == End::last_try) return;
+  const auto next = [&] {
+    const std::int64_t step = trainer_.clock().step, every = options_.every;
+    return fmt::format("training goes on, and step {} or the end is saved next",
+                       due_ ? step : (step / every + 1) * every);
+  };
+  options_.on_problem(fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step,
+                                  problem_, end_ == End::no ? next() : "the run ends with another try"));
 }
 
 void CheckpointSaver::report() {
@@ -238,6 +264,7 @@ void CheckpointSaver::exchange() {
 }
 
 void CheckpointSaver::finish() {
+  end_ = End::first_try;
   if (outstanding_ && event_.step == trainer_.clock().step) ending_ = Clock::now();
   const auto settle = [&] {
     if (rank_ != 0) wait();  // the first rank's thread waits for the others, unless they have failed
@@ -254,12 +281,18 @@ void CheckpointSaver::finish() {
   settle();
   if (committed()) return;
   ending_ = Clock::now();
+  end_ = End::last_try;
   stage();
   settle();
   if (committed()) return;
-  if (rank_ != 0) throw Aborted("the last checkpoint could not be written; rank 0 says why");
+  const int first = first_that_failed();
+  if (rank_ != first)
+    throw Aborted(fmt::format("the last checkpoint could not be written; rank {} says why", first));
+  const auto saved = committed_checkpoints(options_.run);
   throw BackendError(
-      fmt::format("the checkpoint of step {} could not be written: {}", event_.step, event_.error));
+      fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step, problem_,
+                  saved.empty() ? "nothing of the run is saved"
+                                : fmt::format("--resume goes on from step {}", saved.back().step)));
 }
 
 }  // namespace sextant

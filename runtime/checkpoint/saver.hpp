@@ -47,10 +47,12 @@ struct CheckpointOptions {
   std::int64_t seed = 0;
   // On the first rank, when the state behind `step` steps is saved: a JSON object that says where the tokens come from.
   std::function<std::string(std::int64_t step)> data = {};
+  std::string options = "{}";                           // the manifest's
   std::function<void()> before_commit = {};             // there, on the writing thread
   std::function<void(const SaveEvent&)> on_event = {};  // there, on the training thread
-  std::function<void(const std::string&)> on_problem =
-      {};  // any rank, on its training thread: its part is not written
+  // A save that has failed while the run goes on: which file, why, and what comes next. On one rank, the first that has
+  // met it, on its training thread.
+  std::function<void(const std::string&)> on_problem = {};
   std::function<void(SavePoint, int rank)> at = {};  // on a writing thread
 };
 
@@ -84,6 +86,9 @@ class CheckpointSaver {
   void look();  // has the work ended, and how
   void wait();
   void exchange();  // of votes, outside of a step
+  // Of the ranks that could not do their part the first, which knows why; collective.
+  int first_that_failed();
+  void tell_failure();
   void report();
   void at(SavePoint point) const {
     if (options_.at) options_.at(point, rank_);
@@ -102,7 +107,9 @@ class CheckpointSaver {
   Seconds waited_;               // for that, since the last report
   bool outstanding_ = false;     // staged, and not everyone is done with it
   bool may_stage_ = true, due_ = false;
-  bool busy_ = false, failed_ = false;     // of this rank's part
+  bool busy_ = false, failed_ = false;  // of this rank's part
+  std::string problem_;                 // of its own, when it has failed: not that of others
+  enum class End : std::uint8_t { no, first_try, last_try } end_ = End::no;  // of the run
   std::atomic<bool> abandoned_ = false;    // no use to wait for the others' files
   std::optional<std::int64_t> committed_;  // known to the first rank
   std::future<void> running_;              // last: ends before the rest goes

@@ -43,6 +43,15 @@ class RunCheckpoints : public BadInput {
     }
     return all;
   }
+  static std::string manifest_of(const std::string& folder, std::int64_t step) {
+    return (checkpoint_path(folder, step) / kManifestName).string();
+  }
+  static void edit_manifest(const std::string& file, const std::function<void(json&)>& change) {
+    json manifest = json::parse(text_of(file));
+    manifest.erase("digest");
+    change(manifest);
+    write(file, with_digest(manifest.dump().substr(1) + "\n"));
+  }
   static std::vector<std::int64_t> saved(const std::string& folder) {
     std::vector<std::int64_t> all;
     for (const auto& c : committed_checkpoints(folder)) all.push_back(c.step);
@@ -125,6 +134,7 @@ TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
   fs::remove("run/options.json");
   fs::remove("run/plan.json");
   const auto all = saved("run");
+  edit_manifest(manifest_of("run", all.back()), [](json& m) { m.erase("options"); });
   const Outcome old = run({"-o", "run", "--resume", "--steps", "28", "--save-every", "1"});
   EXPECT_EQ(old.code, ExitCode::ok) << old.err;
   EXPECT_NE(old.out.find("plan.json: no such file: its plan is that of"), std::string::npos) << old.out;
@@ -137,17 +147,74 @@ TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
 
 TEST_F(RunCheckpoints, ACheckpointFromBeforePlansHadADigest) {
   good({"two.json", "--steps", "2", "-o", "run"});
-  const std::string file = "run/checkpoints/step-00000002/manifest.json";
-  json manifest = json::parse(text_of(file));
-  manifest.erase("digest");
-  manifest.at("plan").erase("digest");
-  write(file, with_digest(manifest.dump().substr(1) + "\n"));
-  write("run/plan.json", manifest.at("plan").dump());
+  const std::string file = manifest_of("run", 2);
+  edit_manifest(file, [](json& m) {
+    m.at("plan").erase("digest");
+    write("run/plan.json", m.at("plan").dump());
+  });
   const Outcome o = run({"-o", "run", "--resume", "--steps", "3"});
   EXPECT_EQ(o.code, ExitCode::ok) << o.err;
   EXPECT_NE(o.out.find("its plan is that of " + file), std::string::npos) << o.out;
   write("run/plan.json", std::string());
   good({"-o", "run", "--resume", "--steps", "4"});
+}
+
+TEST_F(RunCheckpoints, OptionsThatWereChangedInItsFolderAreToldAndNotTaken) {
+  good({"two.json", "--steps", "2", "--lr", "0.003", "--keep-last", "5", "-o", "run"});
+  const std::string before = text_of("run/options.json");
+  const auto goes_on = [&](const std::string& options, const Words& told) {
+    const auto steps_done = std::to_string(losses("run").size() + 1);
+    write("run/options.json", options);
+    const Outcome o = run({"-o", "run", "--resume", "--steps", steps_done});
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    for (const std::string& words : told)
+      EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
+    EXPECT_EQ(o.out.find("not kept in the folder"), std::string::npos) << o.out;
+    EXPECT_DOUBLE_EQ(steps("run").back().at("lr"), 0.003);
+    EXPECT_EQ(json::parse(text_of("run/options.json")).at("keep_last"), 5);
+  };
+  json changed = json::parse(before);
+  changed["lr"] = 0.5, changed["keep_last"] = 1;
+  goes_on(changed.dump(), {"run/options.json was changed", "--lr 0.5 where --lr 0.003 was written",
+                           "--keep-last 1 where --keep-last 5", "those of the checkpoint of step 2"});
+  changed.erase("digest");
+  goes_on(changed.dump(), {"--lr 0.5 where --lr 0.003 was written", "of the checkpoint of step 3"});
+  goes_on("{", {"run/options.json", "line 1", "of the checkpoint of step 4"});
+  goes_on(text_of("run/options.json"), {"--keep-last 5"});
+  // Without a checkpoint nobody knows what was there.
+  good({"two.json", "--steps", "2", "--no-save", "-o", "unsaved"});
+  write("unsaved/options.json", changed.dump());
+  good({"-o", "unsaved", "--resume", "--no-save"});  // as from before there was a digest
+  changed["digest"] = "0";
+  write("unsaved/options.json", changed.dump());
+  bad_file({"run", "-o", "unsaved", "--resume"}, {"unsaved/options.json", "digest", "changed by hand"});
+}
+
+TEST_F(RunCheckpoints, StepsThatTheLogHasLostAreTold) {
+  good({"two.json", "--steps", "6", "-o", "whole"});
+  const auto all = losses("whole");
+  const auto goes_on = [&](const std::vector<int>& kept, const std::string& lost) {
+    good({"two.json", "--steps", "5", "-o", "run"});
+    std::string log;
+    for (const int step : kept) log += steps("run").at(static_cast<std::size_t>(step)).dump() + "\n";
+    write("run/steps.jsonl", log);
+    ::testing::internal::CaptureStderr();
+    const Outcome o = run({"-o", "run", "--resume", "--steps", "6"});
+    const std::string err = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    EXPECT_EQ(err.find("nothing is there of the steps"), err.rfind("nothing is there of the steps"));
+    EXPECT_EQ(err.find("run/steps.jsonl: nothing is there of the steps " + lost) != std::string::npos,
+              !lost.empty())
+        << err;
+    EXPECT_EQ(err.empty(), lost.empty()) << err;
+    EXPECT_EQ(steps("run").size(), kept.size() + 1);
+    EXPECT_DOUBLE_EQ(steps("run").back().at("loss"), all[5]);
+    fs::remove_all("run");
+  };
+  goes_on({}, "0 to 4, which the checkpoint of step 5");
+  goes_on({0, 1}, "2 to 4,");
+  goes_on({0, 2, 4}, "1, 3, which");
+  goes_on({0, 1, 2, 3, 4}, "");
 }
 
 TEST_F(RunCheckpoints, StepsThatAKilledRunWroteBeyondItsCheckpointAreDoneAgain) {

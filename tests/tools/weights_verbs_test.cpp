@@ -74,6 +74,16 @@ TEST_F(WeightsVerbs, FoldersThatAreNotWhatTheySay) {
     EXPECT_FALSE(fs::exists("out"));
   }
   bad_file({"weights", "show", "folder"}, {"folder", "no config.json"});
+  EXPECT_EQ(call({"run", "tiny.json", "--steps", "1", "--no-save", "-o", "unsaved"}).code, ExitCode::ok);
+  EXPECT_EQ(call({"run", "tiny.json", "--steps", "1", "-o", "saved"}).code, ExitCode::ok);
+  for (const Words& verb : {Words{"weights", "export"}, Words{"sample"}}) {
+    const Words more = verb.size() == 1 ? Words{} : Words{"--out", "out"};
+    bad_file(verb + Words{"unsaved"} + more,
+             {"unsaved", "found a run without a complete checkpoint, expected one in unsaved/checkpoints",
+              "sextant run -o unsaved --resume"});
+    bad_file(verb + Words{"saved/checkpoints/step-00000001"} + more,
+             {"found a checkpoint of a run, expected the folder of the run", "--step"});
+  }
   bad_file({"run", "tiny.json", "--init", "absent"}, {"absent", "a Hugging Face checkpoint folder"});
   fs::create_directory("meta");
   write("meta/consolidated.00.pth", std::string("PK"));
