@@ -53,7 +53,11 @@ std::string mebibytes(std::uintmax_t bytes) {
 
 // A wrong path is the user's to mend; anything else is a failure of the system.
 [[noreturn]] void cannot_write(const fs::path& path, int error) {
-  const std::string why = std::strerror(error);
+  std::string why = std::strerror(error);
+  std::error_code unknown;
+  if (const fs::path folder = path.parent_path();
+      error == ENOENT && !folder.empty() && !fs::exists(folder, unknown) && !unknown)
+    why += fmt::format(" (there is no folder {})", folder.string());
   switch (error) {
     case ENOENT:
     case ENOTDIR:

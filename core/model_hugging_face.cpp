@@ -2,6 +2,7 @@
 // configuration_bloom.py (v4 and v5).
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -109,7 +110,7 @@ ModelSpec read_llama(const json& j) {
   m.n_kv_heads = m.n_heads;
   io.optional("num_key_value_heads", m.n_kv_heads);
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
-  if (!io.has("head_dim") && m.n_heads > 0 && m.hidden % m.n_heads != 0)
+  if (!io.has("head_dim") && m.n_heads > 0 && m.hidden > 0 && m.hidden % m.n_heads != 0)
     io.fail({"", "num_attention_heads", fmt::format("{}", m.n_heads),
              fmt::format("a divisor of hidden_size {}", m.hidden), "or state head_dim"});
   io.optional("head_dim", m.head_dim);
@@ -141,7 +142,7 @@ ModelSpec gpt_style(JsonReader& io, const json& j, std::initializer_list<std::st
   any_of(io, heads, m.n_heads);
   m.n_kv_heads = m.n_heads;
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
-  if (m.n_heads > 0 && m.hidden % m.n_heads != 0)
+  if (m.n_heads > 0 && m.hidden > 0 && m.hidden % m.n_heads != 0)
     io.fail({"", std::string(*heads.begin()), fmt::format("{}", m.n_heads),
              fmt::format("a divisor of {} {}", *hidden.begin(), m.hidden), ""});
   m.ffn_hidden = m.hidden > 0 && m.hidden <= 1 << 28 ? 4 * m.hidden : 0;
@@ -206,13 +207,34 @@ const Architecture& architecture_of(const json& j) {
                             fmt::format("one of {}", known), "no other architecture is known"});
 }
 
-// What a ModelSpec's fields are called in a config.json.
-using Renamed = std::pair<std::string_view, std::string_view>;
-constexpr std::array kKeys = {
-    Renamed{"n_layers", "num_hidden_layers"},   Renamed{"hidden", "hidden_size"},
-    Renamed{"n_heads", "num_attention_heads"},  Renamed{"n_kv_heads", "num_key_value_heads"},
-    Renamed{"ffn_hidden", "intermediate_size"}, Renamed{"max_positions", "max_position_embeddings"},
-    Renamed{"norm_eps", "rms_norm_eps"}};
+// What a ModelSpec's fields are called in a config.json, by architecture.
+struct Spelled {
+  std::string_view field;
+  std::vector<std::string_view> keys;
+};
+const std::array<Spelled, 8> kSpelled = {
+    {{"n_layers", {"num_hidden_layers", "n_layer"}},
+     {"hidden", {"hidden_size", "n_embd", "n_embed"}},
+     {"n_heads", {"num_attention_heads", "n_head"}},
+     {"n_kv_heads", {"num_key_value_heads"}},
+     {"ffn_hidden", {"intermediate_size", "n_inner"}},
+     {"max_positions", {"max_position_embeddings", "n_positions", "seq_length"}},
+     {"norm_eps", {"rms_norm_eps", "layer_norm_epsilon"}},
+     {"head_dim", {"head_dim"}}}};
+
+// By the names of the file; what follows from another field's mistake is not one of its own.
+std::vector<Problem> as_spelled(std::vector<Problem> problems, const json& config) {
+  const auto is_stated = [&](const Problem& p) { return config.contains(p.key.substr(0, p.key.find('.'))); };
+  for (Problem& p : problems)
+    for (const auto& [field, keys] : kSpelled) {
+      if (p.key != field) continue;
+      const auto found = std::ranges::find_if(keys, [&](auto key) { return config.contains(key); });
+      p.key = found == keys.end() ? keys.front() : *found;
+      break;
+    }
+  if (std::ranges::any_of(problems, is_stated)) std::erase_if(problems, std::not_fn(is_stated));
+  return problems;
+}
 
 }  // namespace
 
@@ -223,11 +245,7 @@ ModelSpec model_from_hugging_face(const json& j, const std::string& name, std::v
   const auto at = j.find("_name_or_path");
   const bool named = at != j.end() && at->is_string() && !at->get_ref<const std::string&>().empty();
   m.name = named && name.empty() ? at->get<std::string>() : name;
-  auto problems = validate(m);
-  for (Problem& p : problems)
-    for (const auto& [ours, theirs] : kKeys)
-      if (p.key == ours) p.key = theirs;
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+  if (auto problems = as_spelled(validate(m), j); !problems.empty()) throw ConfigError(std::move(problems));
   return m;
 }
 

@@ -16,6 +16,7 @@
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/parallel_for.h>
 
+#include "planner/search_budget.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -80,10 +81,7 @@ class LeanSearch {
     while (!queue_.empty() && !stopped() && !(any_ && found())) round();
     LeanestLayout out;
     out.exact = queue_.empty() || (any_ && found());
-    if (!out.exact)
-      out.stopped = options_.cancel && options_.cancel->load()
-                        ? "interrupted"
-                        : fmt::format("the budget of {:g} s is spent", options_.budget_s);
+    if (!out.exact) out.stopped = options_.cancel && options_.cancel->load() ? "interrupted" : kTimeSpent;
     auto floor = static_cast<double>(limit_);
     if (!out.exact)
       for (const LeanNode& node : queue_) floor = std::min(floor, node.floor);

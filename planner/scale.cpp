@@ -97,46 +97,59 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
   return std::nullopt;
 }
 
-// Places of the nodes that stay when `keep` do: the healthiest, in their order.
-std::vector<int> healthiest(const ClusterSpec& cluster, int keep) {
-  std::vector<double> harm(static_cast<std::size_t>(cluster.nodes));
-  for (const Defect& d : cluster.defects)
-    harm[static_cast<std::size_t>(d.node)] +=
-        (d.gpu < 0 && d.nic < 0 ? cluster.node.gpus : 1) *
-        ((d.missing ? 3.0 : 0.0) + 3 - d.compute_factor - d.node_link_factor - d.network_factor);
-  std::vector<int> places(harm.size());
-  std::iota(places.begin(), places.end(), 0);
-  std::ranges::stable_sort(places, {}, [&](int node) { return harm[static_cast<std::size_t>(node)]; });
-  places.resize(static_cast<std::size_t>(keep));
-  std::ranges::sort(places);
-  return places;
+// What a node does to a job that waits for its slowest rank: a slow device counts in full, slow links by half, since much
+// of what they carry runs beside compute. A GPU that is missing slows nobody.
+struct Harm {
+  double slows = 0;
+  std::set<int> missing;
+  std::pair<double, std::size_t> order() const { return {slows, missing.size()}; }
+};
+
+std::vector<Harm> harm_of_nodes(const ClusterSpec& cluster) {
+  std::vector<Harm> harm(static_cast<std::size_t>(cluster.nodes));
+  for (const Defect& d : cluster.defects) {
+    Harm& node = harm[static_cast<std::size_t>(d.node)];
+    if (!d.missing)
+      node.slows = std::max(
+          {node.slows, 1 - d.compute_factor, (1 - std::min(d.node_link_factor, d.network_factor)) / 2});
+    for (int gpu = 0; d.missing && gpu < cluster.node.gpus; ++gpu)
+      if (d.gpu < 0 || d.gpu == gpu) node.missing.insert(gpu);
+  }
+  return harm;
 }
 
-void leave_out_worst(ClusterSpec& cluster, int keep) {
-  const std::vector<int> places = healthiest(cluster, keep);
-  std::erase_if(cluster.defects,
-                [&](const Defect& d) { return !std::ranges::binary_search(places, d.node); });
-  for (Defect& d : cluster.defects)
-    d.node = static_cast<int>(std::ranges::lower_bound(places, d.node) - places.begin());
+// From the worst node on, every one that the rest can do without; of equal ones the last.
+ClusterSpec without_worst(const ClusterSpec& cluster, int gpus) {
+  const std::vector<Harm> harm = harm_of_nodes(cluster);
+  std::vector<int> worst_first(harm.size());
+  std::iota(worst_first.rbegin(), worst_first.rend(), 0);
+  std::ranges::stable_sort(worst_first, std::ranges::greater{},
+                           [&](int node) { return harm[static_cast<std::size_t>(node)].order(); });
+  std::vector<int> place(harm.size(), 0);  // of a node among those that stay; -1: left out
+  int left = cluster.gpus();
+  for (const int node : worst_first) {
+    const auto i = static_cast<std::size_t>(node);
+    const int own = cluster.node.gpus - static_cast<int>(harm[i].missing.size());
+    if (left - own >= gpus) place[i] = -1, left -= own;
+  }
+  ClusterSpec out = cluster;
+  out.nodes = 0;
+  for (int& at : place)
+    if (at == 0) at = out.nodes++;
+  const auto place_of = [&](const Defect& d) { return place[static_cast<std::size_t>(d.node)]; };
+  std::erase_if(out.defects, [&](const Defect& d) { return place_of(d) < 0; });
+  for (Defect& d : out.defects) d.node = place_of(d);
+  return out;
 }
 
 }  // namespace
 
 ClusterSpec resized(const ClusterSpec& cluster, int gpus) {
+  const bool by_node = std::ranges::all_of(cluster.defects, [](const Defect& d) { return d.leaf < 0; });
+  if (by_node && gpus < cluster.gpus()) return without_worst(cluster, std::max(1, gpus));
   ClusterSpec out = cluster;
   const int per_node = std::max(1, cluster.node.gpus);
-  out.nodes = std::max(1, (gpus + per_node - 1) / per_node);
-  const bool by_node = std::ranges::all_of(cluster.defects, [](const Defect& d) { return d.leaf < 0; });
-  if (by_node && out.nodes < cluster.nodes) {
-    for (;; ++out.nodes) {  // missing GPUs are made up for
-      out.defects = cluster.defects;
-      if (out.nodes >= cluster.nodes) break;
-      ClusterSpec kept = cluster;
-      leave_out_worst(kept, out.nodes);
-      kept.nodes = out.nodes;
-      if (kept.gpus() >= gpus) return kept;
-    }
-  }
+  out.nodes = std::max(by_node ? cluster.nodes : 1, (gpus + per_node - 1) / per_node);
   const int per_leaf = out.fabric.leaf_nodes;
   std::erase_if(out.defects, [&](const Defect& d) {
     if (d.leaf < 0) return d.node >= out.nodes;

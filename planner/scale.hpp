@@ -16,8 +16,8 @@ struct ScalePoint {
   double efficiency = 0;  // tokens/s/GPU relative to the smallest size that fits
 };
 
-// The cluster with whole nodes added or left out until it has that many GPUs: those with the worst defects are left out
-// first. With defects of leaves, whose nodes cannot be told apart from their places, the last nodes are.
+// The cluster with whole nodes added or left out until it has that many GPUs: from the worst on, those that the others can
+// do without. With defects of leaves, whose nodes cannot be told apart from their places, the last nodes are.
 ClusterSpec resized(const ClusterSpec&, int gpus);
 
 // Sizes after the budget is spent, or a cancellation, are left out.

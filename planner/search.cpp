@@ -17,6 +17,7 @@
 
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
+#include "planner/search_budget.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -121,9 +122,7 @@ class Search {
         round();
     if (!queue_.empty() && !found()) dive();
     if (!queue_.empty())
-      report_.stopped = options_.cancel && options_.cancel->load()
-                            ? "interrupted"
-                            : fmt::format("the budget of {:g} s is spent", options_.budget_s);
+      report_.stopped = options_.cancel && options_.cancel->load() ? "interrupted" : kTimeSpent;
   }
 
   // The fastest within the limit is known: from here on only what needs less memory is of interest.

@@ -8,6 +8,9 @@
 
 namespace sextant {
 
+// Of a search that ends early. How many seconds it had is no use to whoever gave all of them together.
+inline constexpr const char* kTimeSpent = "the time for the search is spent";
+
 class SearchBudget {
  public:
   explicit SearchBudget(const SearchOptions& options) : options_(options) {}

@@ -36,7 +36,10 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
     const auto extras = app.remaining();
     const std::string extra = extras.empty() ? "" : extras.front();
     const std::string flag = extra.substr(0, extra.find('='));
-    if (!flag.starts_with("-")) return fmt::format("unexpected argument '{}'", extra);
+    if (!flag.starts_with("-"))
+      return fmt::format(
+          "unexpected argument '{}'{}", extra,
+          app.get_option_no_throw("--plan") ? "\n  a plan key or plan file follows --plan" : "");
     const std::string near = closest(flag, flags_of(app));
     if (near.empty()) return fmt::format("{} has no option {}", name, flag);
     return fmt::format("{} has no option {}\n  did you mean {}?", name, flag, near);

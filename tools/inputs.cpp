@@ -58,7 +58,15 @@ void apply_settings(T& value, const std::vector<std::string>& all, const std::st
 }
 
 bool names_a_file(const std::string& plan) {
-  return plan.ends_with(".json") || plan.find('/') != std::string::npos;
+  if (plan.ends_with(".json") || plan.find('/') != std::string::npos) return true;
+  std::error_code error;
+  if (!fs::is_regular_file(plan, error)) return false;
+  try {
+    parse_plan_key(plan);
+  } catch (const ConfigError&) {
+    return true;
+  }
+  return false;
 }
 
 PlanLimits read_limits(const QuestionOptions& options) {
@@ -192,6 +200,12 @@ std::vector<std::string> files_read(const QuestionOptions& options) {
 
 void check_output(const std::string& flag, const std::string& path, const std::vector<std::string>& others) {
   if (path.empty()) return;
+  if (path == "-")
+    throw ConfigError(Problem{.file = flag,
+                              .key = "",
+                              .value = "-",
+                              .expected = "a file",
+                              .hint = "/dev/stdout prints it among the rest; ./- is a file of that name"});
   for (const auto& other : others)
     if (!other.empty() && same_file(path, other) && !fs::is_character_file(path))
       throw ConfigError(Problem{.file = flag,
@@ -236,6 +250,17 @@ void check_precision(const DeviceSpec& device, Dtype compute) {
         "--set");
 }
 
+void check_positions(const ModelSpec& model, int seq_len) {
+  if (model.position != PositionKind::learned || seq_len <= model.max_positions) return;
+  throw ConfigError(Problem{.file = "--seq-len",
+                            .key = "",
+                            .value = fmt::format("{}", seq_len),
+                            .expected = fmt::format("at most {}: so many rows has the table of learned "
+                                                    "positions of {}",
+                                                    model.max_positions, model.name),
+                            .hint = fmt::format("--set model.max_positions={} gives it more", seq_len)});
+}
+
 }  // namespace
 
 Question read_question(const QuestionOptions& options, const std::filesystem::path& presets) {
@@ -246,9 +271,9 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
     q.stack = q.file->stack, q.plan = q.file->plan;
   } else {
+    if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
     require(!options.model.empty(), "--model", "llama-2-13b");
     require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
-    if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
   }
   if (!options.model.empty())
     with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
@@ -276,6 +301,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
   check_precision(q.cluster.device, q.training.compute);
+  check_positions(q.model, q.training.seq_len);
   if (!options.calibration.empty()) {
     q.calibrated = load_calibration(options.calibration).settings();
     use_settings(q.calibrated, q.stack);

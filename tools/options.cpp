@@ -11,12 +11,14 @@
 namespace sextant {
 
 namespace {
-// What messages call the option: its long form. (A positional argument gets dashes too: a problem of the
-// command line is told from one of a file by them.)
-std::string shown_flag(const OptionRecord& record) {
+// Options go by their long form.
+[[noreturn]] void refuse(const OptionRecord& record, const std::string& value, const std::string& expected,
+                         const std::string& hint = "") {
   const std::string flags = record.flag;
   const std::size_t dashes = flags.find("--");
-  return dashes == std::string::npos ? "--" + flags : flags.substr(dashes);
+  if (dashes != std::string::npos)
+    throw ConfigError(Problem{flags.substr(dashes), "", value, expected, hint});
+  throw UsageError(to_string(Problem{flags, "", value, expected, ""}) + (hint.empty() ? "" : "\n  " + hint));
 }
 
 template <class T>
@@ -28,13 +30,9 @@ void add_any_number(CLI::App& app, const OptionRecord& record, T& target, std::s
     const auto number = static_cast<double>(value);
     if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number) ||
         number < record.min || number > record.max)
-      throw ConfigError(Problem{.file = shown_flag(record),
-                                .key = "",
-                                .value = text.empty() ? "nothing" : text,
-                                .expected = fmt::format("{} {}from {} to {}", kind,
-                                                        *record.unit ? fmt::format("({}) ", record.unit) : "",
-                                                        record.min, record.max),
-                                .hint = ""});
+      refuse(record, text.empty() ? "nothing" : text,
+             fmt::format("{} {}from {} to {}", kind, *record.unit ? fmt::format("({}) ", record.unit) : "",
+                         record.min, record.max));
     target = value;
     return true;
   };
@@ -55,17 +53,12 @@ void add_number(CLI::App& app, const OptionRecord& record, double& target) {
 void add_text(CLI::App& app, const OptionRecord& record, std::string& target) {
   const auto parse = [record, &target](const CLI::results_t& results) {
     const std::string& text = results.front();
-    if (text.empty())
-      throw ConfigError(Problem{
-          .file = shown_flag(record), .key = "", .value = "nothing", .expected = record.metavar, .hint = ""});
+    if (text.empty()) refuse(record, "nothing", record.metavar);
     const auto words = choices(record.metavar);
     if (!words.empty() && std::find(words.begin(), words.end(), text) == words.end()) {
       const std::string near = closest(text, words);
-      throw ConfigError(Problem{.file = shown_flag(record),
-                                .key = "",
-                                .value = text,
-                                .expected = fmt::format("one of {}", fmt::join(words, ", ")),
-                                .hint = near.empty() ? "" : fmt::format("did you mean {}?", near)});
+      refuse(record, text, fmt::format("one of {}", fmt::join(words, ", ")),
+             near.empty() ? "" : fmt::format("did you mean {}?", near));
     }
     target = text;
     return true;

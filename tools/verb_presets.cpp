@@ -113,12 +113,8 @@ std::vector<Found> find(const fs::path& presets, const std::string& name) {
     }
   if (!by_alias.empty()) return by_alias;
   const std::string near = closest(name, all);
-  throw ConfigError(
-      Problem{.file = "--presets",
-              .key = "",
-              .value = name,
-              .expected = "the name of a preset",
-              .hint = near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)});
+  throw UsageError(to_string(Problem{"show", "", name, "the name of a preset", ""}) + "\n  " +
+                   (near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)));
 }
 
 ExitCode show(Session& session, const fs::path& presets, const std::string& wanted) {

@@ -156,6 +156,27 @@ TEST(HuggingFace, EveryProblemIsReported) {
     EXPECT_TRUE(has(all, part)) << part << "\nin\n" << all;
 }
 
+TEST(HuggingFace, AMistakeIsBlamedOnTheKeyThatHasIt) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, int>>{
+           {"hidden_size", -1}, {"num_attention_heads", 0}, {"num_attention_heads", -4}}) {
+    json j = v4();
+    j.erase("num_key_value_heads");
+    j[key] = value;
+    const std::string error = error_of(j);
+    EXPECT_TRUE(has(error, key + ": found " + std::to_string(value) + ", expected from 1 to")) << error;
+    EXPECT_EQ(error.find("found"), error.rfind("found")) << error;
+  }
+  json j = v4();
+  j["rope_scaling"]["factor"] = 0.5, j["vocab_size"] = 0;  // both are in the file
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: found 0.5")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "vocab_size: found 0")) << error_of(j);
+  j = json::parse(R"({"model_type": "gpt2", "n_embd": 768, "n_head": 0, "n_layer": -1, "n_positions": 1024,
+                      "vocab_size": 50257})");
+  EXPECT_TRUE(has(error_of(j), "n_head: found 0")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "n_layer: found -1")) << error_of(j);
+  EXPECT_FALSE(has(error_of(j), "head_dim")) << error_of(j);
+}
+
 TEST(HuggingFace, WhatContradictsOrIsNotDenseIsRefused) {
   json j = v5();
   j["rope_theta"] = 10000.0;

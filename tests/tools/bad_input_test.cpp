@@ -206,7 +206,7 @@ TEST_F(BadInput, TablesOfRuns) {
 
 TEST_F(BadInput, OutputsThatCannotBeWritten) {
   const std::vector<std::pair<std::string, std::string>> paths = {
-      {"folder", "Is a directory"},          {"absent/x.json", "No such file or directory"},
+      {"folder", "Is a directory"},          {"absent/x.json", "(there is no folder absent)"},
       {"plan.json/x", "Not a directory"},    {std::string(300, 'x'), "File name too long"},
       {"/proc/x.json", "cannot be written"},
   };
@@ -216,6 +216,13 @@ TEST_F(BadInput, OutputsThatCannotBeWritten) {
     bad_file(search({"-o", path}), {path, told});
     bad_file({"validate", "runs.csv", "--predictions", path}, {path, told});
   }
+}
+
+TEST_F(BadInput, AnOutputIsAFile) {
+  usage(with({"-o", "-"}), {"--output: found -, expected a file", "./- is a file"});
+  usage(with({"--trace", "-"}), {"--trace: found -"});
+  usage(search({"-o", "-"}), {"--output: found -"});
+  usage({"validate", "runs.csv", "--predictions", "-"}, {"--predictions: found -"});
 }
 
 TEST_F(BadInput, OutputsThatAreInputs) {

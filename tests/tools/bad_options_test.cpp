@@ -72,7 +72,9 @@ TEST_F(BadInput, NamesOfPresetsThatDoNotExist) {
   usage(with_cluster("8x8xcpu"), {"a network between 8 nodes"});
   usage(with_stack("megatron-cor"), {"--stack: stack: found megatron-cor", "did you mean megatron-core?"});
   usage({"presets", "show", "lama-2-13b"}, {"found lama-2-13b", "did you mean llama-2-13b?"});
-  usage({"presets", "show", "../../passwd"}, {"the name of a preset"});
+  usage({"presets", "show", "../../passwd"},
+        {"sextant presets: show: found ../../passwd", "the name of a preset"});
+  usage({"presets", "show", "a\x1b[31m"}, {"show: found a?[31m"});
   usage({"presets", "--presets", "absent"}, {"--presets: found absent, expected a folder"});
   usage({"presets", "--presets", "plan.json"}, {"--presets: found plan.json, expected a folder"});
 }
@@ -123,7 +125,42 @@ TEST_F(BadInput, Layouts) {
   usage(search({"--fix", "tp=4", "--limit", "tp<=2"}), {"limits that some value satisfies"});
   // Lawful words, but not on this cluster: no mistake of the command line, there is just no such layout.
   refused(with_plan("tp2.pp2.dp4.z1.mbs1"), ExitCode::no_feasible_plan, {"needs 16 GPUs, the cluster has 8"});
-  refused(search({"--fix", "tp=3"}), ExitCode::no_feasible_plan, {"no layout is possible", "not divisible"});
+  const std::vector<std::pair<std::string, std::string>> pins = {
+      {"tp=3", "tp is 3, expected a divisor of the 8 GPUs"},
+      {"mbs=3", "mbs is 3, expected a divisor of the 1024 sequences"},
+      {"dp=3", "no divisor of the 8 GPUs is a dp within the limits"},
+      {"tp=4,pp=4", "tp * cp * pp is at least 16, and there are 8 GPUs"},
+  };
+  for (const auto& [fix, cause] : pins) {
+    const auto question = search({"--fix", fix});
+    refused(question, ExitCode::no_feasible_plan,
+            {"no layout is possible", "not divisible", "without " + fix, "no layout within " + fix});
+    std::string text = call(question).err;  // lines may be broken inside the cause
+    for (std::size_t at; (at = text.find("\n    ")) != text.npos;) text.replace(at, 5, " ");
+    EXPECT_NE(text.find(cause), text.npos) << text;
+  }
+}
+
+// A table of positions that ends before the sequence does is neither a matter of memory nor of dividing.
+TEST_F(BadInput, SequencesLongerThanTheTableOfPositions) {
+  const Words told = {"--seq-len: found 4096, expected at most 2048", "positions of gpt3-13b",
+                      "--set model.max_positions=4096"};
+  const Words question = {"--model", "gpt3-13b", "--cluster", "1x8xa100-80gb", "--seq-len", "4096"};
+  usage(Words{"plan"} + question, told);
+  usage(Words{"simulate"} + question + kPlan, told);
+  const auto longer = call(Words{"simulate"} + question + kPlan + Words{"--set", "model.max_positions=4096"});
+  EXPECT_EQ(longer.err, "");
+  EXPECT_NE(longer.out.find("sequences of 4096 tokens"), std::string::npos) << longer.out;
+}
+
+TEST_F(BadInput, APlanFileNeedsNoSuffix) {
+  fs::copy_file("plan.json", "kept");
+  const auto outcome = call(simulate({"--plan", "kept"}));
+  EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  EXPECT_EQ(outcome.out, call(simulate({"--plan", "plan.json"})).out);
+  usage(simulate({"--plan", "not-kept"}), {"--plan: plan key not-kept: found the unknown part"});
+  write("tp2.dp4.z1", std::string("a key comes before a file of its name"));
+  EXPECT_EQ(call(with_plan("tp2.dp4.z1")).err, "");
 }
 
 TEST_F(BadInput, WordsOfTheCommandLine) {
@@ -137,7 +174,8 @@ TEST_F(BadInput, WordsOfTheCommandLine) {
   usage({"presets", "show"}, {"show needs the name of one preset"});
   usage({"presets", "modles"}, {"did you mean models?"});
   usage({"doctor", "now"}, {"unexpected argument 'now'"});
-  usage({"completion", "tcsh"}, {"found tcsh, expected one of bash, zsh, fish"});
+  usage({"completion", "tcsh"}, {"sextant completion: shell: found tcsh, expected one of bash, zsh, fish"});
+  usage(simulate({"plan.json"}), {"unexpected argument 'plan.json'", "plan file follows --plan"});
   usage({"doctor", "--color", "red"}, {"--color: found red"});
 }
 

@@ -415,7 +415,20 @@ TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   EXPECT_NE(outcome.err.find("no layout is possible"), std::string::npos);
   EXPECT_NE(outcome.err.find("smallest change: GPUs of"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("fewest GPUs: "), std::string::npos) << outcome.err;
+  // What fits may be too slow to be of use: both say how slow.
+  std::size_t steps = 0;
+  for (std::size_t at = 0; (at = outcome.err.find(" s a", at)) != std::string::npos; ++at) ++steps;
+  EXPECT_EQ(steps, 2) << outcome.err;
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// Searches that share a budget have uneven parts of it, which nobody gave.
+TEST(Plan, ABudgetThatIsSpentIsSaidSo) {
+  const auto outcome = call({"plan", "--model", "llama-3.1-405b", "--cluster", "2048x8xh100", "--seq-len",
+                             "4096", "--global-batch", "1024", "--budget-s", "0.05", "--json"});
+  const auto answer = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(answer["exact"], false);
+  EXPECT_EQ(answer["stopped"], "the time for the search is spent");
 }
 
 TEST(Plan, BadOptionsAreUsageErrors) {
