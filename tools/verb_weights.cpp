@@ -45,7 +45,7 @@ ExitCode show(Session& session, const std::string& from) {
     return ExitCode::ok;
   }
   session.terminal.out << fmt::format(
-      "{}: {:.3f} B parameters in {} tensors, {} file{}, {:.2f} GB in {}\n"
+      "{}: {:.3g} B parameters in {} tensors, {} file{}, {:.3g} GB in {}\n"
       "{} layers, hidden {}, {} heads ({} for keys and values), vocabulary {}{}\n\n"
       "next: sextant plan --model {} --cluster ... --stack sextant -o plan.json\n"
       "      sextant run plan.json --init {}\n",

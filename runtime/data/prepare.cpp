@@ -178,6 +178,8 @@ std::string keep_tokenizer(const TokenizerInfo& info, const fs::path& folder) {
     json j = {{"tokenizer_class", is_json ? "PreTrainedTokenizerFast" : "LlamaTokenizer"}};
     if (!info.bos_name.empty()) j["bos_token"] = info.bos_name;
     if (!info.eos_name.empty()) j["eos_token"] = info.eos_name;
+    // As its documents begin; a tokenizer.json says it itself.
+    if (!is_json && info.bos) j["add_bos_token"] = true, j["add_eos_token"] = false;
     write_json_file(folder / kTokenizerConfig, j);
   }
   return file;

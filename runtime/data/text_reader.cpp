@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -125,7 +126,9 @@ std::vector<TextInput> find_texts(const std::vector<std::string>& arguments) {
       paths = matches(argument);
       if (paths.empty()) refuse(argument, "no file", "a pattern that files match");
     }
-    for (const fs::path& path : paths) inputs.push_back(describe(path));
+    std::set<fs::path> met;  // a link within a folder is no second file
+    for (const fs::path& path : paths)
+      if (met.insert(fs::weakly_canonical(path, error)).second) inputs.push_back(describe(path));
   }
   std::vector<fs::path> all;
   for (const TextInput& i : inputs) all.push_back(fs::weakly_canonical(i.path));

@@ -27,7 +27,8 @@ struct TextInput {
 };
 
 // Files as given; of a folder its files named *.txt, *.text, *.md, *.jsonl, *.ndjson (each also with .gz) and those of its
-// folders, in order of their names; of a pattern with *, ? or [ what it matches. Throws ConfigError when one gives nothing.
+// folders, in order of their names; of a pattern with *, ? or [ what it matches; what links lead to again is taken once. Throws ConfigError when one gives nothing,
+// or when two give the same file.
 std::vector<TextInput> find_texts(const std::vector<std::string>& arguments);
 
 struct TextPosition {

@@ -38,6 +38,8 @@ TEST_F(WeightsVerbs, ShowAndExport) {
   const json shown = answer({"weights", "show", "tiny"});
   EXPECT_EQ(shown.at("schema"), "sextant.weights.show/1");
   EXPECT_EQ(shown.at("dtype"), "F32");
+  EXPECT_EQ(call({"weights", "show", "tiny"}).out.find(": 0.000 B"), std::string::npos)
+      << "small models have some too";
   EXPECT_GT(shown.at("shards"), 1);
   const json made =
       answer({"weights", "export", "tiny", "--out", "half", "--dtype", "bf16", "--max-shard-size", "1"});

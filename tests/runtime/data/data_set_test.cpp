@@ -16,6 +16,7 @@
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/data/sentencepiece_tokenizer.hpp"
 #include "runtime/data/sequences.hpp"
 #include "runtime/data/utf8.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -130,6 +131,9 @@ TEST_F(DataSets, JsonLinesAndPackedFilesAndFolders) {
   EXPECT_EQ(found, (std::vector<std::string>{"first ü", "second\nline", packed, "marked"}));
   fs::create_directory_symlink("..", path("in/deep/up"));
   EXPECT_EQ(find_texts({path("in").string()}).size(), 3U) << "links in a circle are followed once";
+  fs::create_symlink("b.jsonl", path("in/again.jsonl"));
+  EXPECT_EQ(find_texts({path("in").string()}).size(), 3U);
+  EXPECT_EQ(find_texts({path("in/*.jsonl").string()}).size(), 1U);
   fs::create_symlink("nowhere.txt", path("in/dangling.txt"));
   EXPECT_THROW(find_texts({path("in").string()}), ConfigError);
   fs::remove(path("in/dangling.txt"));
@@ -249,6 +253,12 @@ TEST_F(DataSets, TheTokenizerIsKept) {
   prepare(texts, "ranks", all_train(), load_tokenizer(golden("ranks.model")));
   EXPECT_TRUE(fs::exists(path("ranks/tokenizer.model")));
   EXPECT_FALSE(fs::exists(path("ranks/tokenizer_config.json"))) << "transformers does not read ranks";
+  if (sentencepiece_available()) {
+    prepare(texts, "pieces", all_train(), load_tokenizer(golden("sentencepiece.model")));
+    const auto said = nlohmann::json::parse(read_text_file(path("pieces/tokenizer_config.json")));
+    EXPECT_EQ(said.at("tokenizer_class"), "LlamaTokenizer");
+    EXPECT_EQ(said.at("add_bos_token"), true) << "as its documents begin";
+  }
   prepare(texts, "bytes", all_train());
   EXPECT_EQ(DataSet(path("bytes")).index().tokenizer.file, "");
   // Killed behind the last of its files.
