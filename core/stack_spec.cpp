@@ -127,7 +127,7 @@ void refuses_memory_saving(Asked& s, const ParallelPlan& p) {
   s.cannot(p.optimizer_offload > 0 && !can.optimizer_offload, "cannot keep optimizer state on the host",
            "use a higher ZeRO stage");
   s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host",
-           "use ZeRO stage 3 or more pipeline stages");
+           p.zero_stage < 3 ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages");
   s.cannot(p.activation_offload > 0 && !can.activation_offload, "cannot keep activations on the host",
            "use recomputation");
   s.cannot(

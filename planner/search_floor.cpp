@@ -92,8 +92,12 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
   reject(
       Fate::out_of_memory, members, plan,
       [&] {
+        const Bytes outside = job_.stack.memory.outside;
         return fmt::format("needs at least {:.1f} of {:.1f} GiB ({})", bytes / (1 << 30), gib(memory_limit_),
-                           what());
+                           outside > memory_limit_
+                               ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
+                                             gib(outside), job_.stack.name)
+                               : what());
       },
       out);
   return true;

@@ -31,7 +31,7 @@ std::vector<std::string> flags_of(const CLI::App& app) {
 }
 
 // What the command-line library found wrong, in our words.
-std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& app, const std::string& name) {
+std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
     const auto extras = app.remaining();
     const std::string extra = extras.empty() ? "" : extras.front();
@@ -41,8 +41,8 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
           "unexpected argument '{}'{}", extra,
           app.get_option_no_throw("--plan") ? "\n  a plan key or plan file follows --plan" : "");
     const std::string near = closest(flag, flags_of(app));
-    if (near.empty()) return fmt::format("{} has no option {}", name, flag);
-    return fmt::format("{} has no option {}\n  did you mean {}?", name, flag, near);
+    return fmt::format("has no option {}{}", flag,
+                       near.empty() ? "" : fmt::format("\n  did you mean {}?", near));
   }
   std::string text = error.what();
   if (const auto argument = dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
@@ -134,7 +134,7 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
       terminal.out << help_text(app, verb, terminal);
       return flushed(terminal, ExitCode::ok);
     } catch (const CLI::ParseError& error) {
-      throw UsageError(explain_parse_error(error, app, where));
+      throw UsageError(explain_parse_error(error, app));
     }
     Session session{.terminal = terminal, .common = line.common, .arguments = std::move(given)};
     if (line.common.color != "auto")

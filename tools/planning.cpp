@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ostream>
+#include <sstream>
 #include <utility>
 
 #include <fmt/chrono.h>
@@ -28,10 +29,11 @@ std::string question_text(const Question& q) {
   const std::string precision =
       q.training.compute == Dtype::bf16 ? "" : fmt::format(" in {}", name(q.training.compute));
   return fmt::format(
-      "{} ({} parameters) on {} x {} ({} node{}, {}), {}{}; {} sequences of {} tokens", q.model.name,
+      "{} ({} parameters) on {} x {} ({} node{}, {}), {}{}; {} sequence{} of {} token{}", q.model.name,
       with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)), q.cluster.gpus(),
       q.cluster.device.name, q.cluster.nodes, q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name,
-      q.stack.name, precision, q.training.global_batch, q.training.seq_len);
+      q.stack.name, precision, q.training.global_batch, q.training.global_batch == 1 ? "" : "s",
+      q.training.seq_len, q.training.seq_len == 1 ? "" : "s");
 }
 
 void print_notes(Session& session, const Question& q) {
@@ -249,9 +251,13 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   searching.finish();
   const auto line = [&](const std::string& text) { print_wrapped(err, session.terminal, text, 2); };
   const bool stopped = !report.exact || searching.interrupted();
-  err << paint(session.terminal.err_color, Style::red, "sextant " + verb + ":") << ' '
-      << (stopped ? "stopped before any layout was found" : "no layout is possible") << ": "
-      << question_text(q) << '\n';
+  const std::string who = "sextant " + verb + ":";
+  std::ostringstream first;
+  print_wrapped(
+      first, session.terminal,
+      fmt::format("{} {}: {}", who, stopped ? "stopped before any layout was found" : "no layout is possible",
+                  question_text(q)));
+  err << paint(session.terminal.err_color, Style::red, who) << first.str().substr(who.size());
   if (report.space > 0)
     line(fmt::format("{} layouts: {}", count_text(report.space), fates_text(report.fates)));
   if (const auto reason = never_possible(job, space)) {

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 fs::path find_presets(const std::string& folder) {
   std::error_code error;
   if (!folder.empty()) {
-    if (fs::is_directory(folder, error)) return folder;
+    for (const std::string_view kind : kPresetKinds)
+      if (fs::is_directory(fs::path(folder) / kind, error)) return folder;
     throw ConfigError(Problem{.file = "--presets",
                               .key = "",
                               .value = folder,

@@ -327,7 +327,8 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   } else {
     const auto unpredicted =
         std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
-    session.terminal.out << fmt::format("{} runs, {} of them predicted\n", rows.size(),
+    session.terminal.out << fmt::format("{} run{}, {} of them predicted\n", rows.size(),
+                                        rows.size() == 1 ? "" : "s",
                                         rows.size() - static_cast<std::size_t>(unpredicted));
     print_scores(session, scores);
     print_unmeasured(session, rows, predictions);

@@ -134,6 +134,9 @@ TEST(StackRefusals, EachNamesTheFeature) {
       {"nanotron", "selective", [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective; }},
       {"megatron-core", "last bucket", [](ParallelPlan& p) { p.last_bucket_split = 4; }},
       {"llm-c", "optimizer state on the host", [](ParallelPlan& p) { p.optimizer_offload = 0.5; }},
+      {"megatron-core", "use ZeRO stage 3 or", [](ParallelPlan& p) { p.parameter_offload = true; }},
+      {"megatron-core", "use more TP",  // stage 3 is what it has
+       [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
       {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
       {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
   };

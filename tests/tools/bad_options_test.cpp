@@ -77,6 +77,8 @@ TEST_F(BadInput, NamesOfPresetsThatDoNotExist) {
   usage({"presets", "show", "a\x1b[31m"}, {"show: found a?[31m"});
   usage({"presets", "--presets", "absent"}, {"--presets: found absent, expected a folder"});
   usage({"presets", "--presets", "plan.json"}, {"--presets: found plan.json, expected a folder"});
+  usage(with({"--presets", "folder"}),
+        {"--presets: found folder, expected a folder with models/, clusters/"});
 }
 
 TEST_F(BadInput, Numbers) {

@@ -365,6 +365,20 @@ TEST(Plan, EveryAnswerFitsTheTerminal) {
     }
 }
 
+TEST(Plan, RefusalsFitTheTerminal) {
+  for (const int columns : {80, 120}) {
+    const auto outcome = call(
+        {"plan", "--model", "stories-15m", "--cluster", "laptop", "--global-batch", "1", "--seq-len", "256"},
+        columns);
+    EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan);
+    std::istringstream lines(outcome.err);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), columns) << line;
+    EXPECT_NE(outcome.err.find("; 1 sequence of"), std::string::npos) << outcome.err;
+    // Not the layout's doing: the stack alone takes more than there is.
+    EXPECT_NE(outcome.err.find("megatron-core itself"), std::string::npos) << outcome.err;
+  }
+}
+
 TEST(Plan, OptionsThatExcludeEachOtherAreRefused) {
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
            {"--deadline", "30d", "--tokens", "2T"},
