@@ -100,6 +100,9 @@ std::optional<std::string> never_possible(const Job&, const SearchSpace&);
 struct NothingFits {
   std::optional<ParallelPlan> closest;  // nothing: no layout is possible with any memory
   Bytes needed, available;
+  Seconds step;  // of the closest one: it may be too slow to be of use
+  std::string
+      cause;  // where nothing divides: a field none of whose values does; empty when it is not one alone
   FewestGpus fewest;
   std::optional<ScalePoint> fewer_gpus;
   std::vector<std::string> lines;

@@ -200,26 +200,26 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
 namespace {
 
 // A field none of whose values divides what it must, whatever the others are.
-std::optional<std::string> never_divides(const Job& job, const SearchSpace& space) {
+std::string never_divides(const Job& job, const SearchSpace& space) {
   const auto none = [](const char* field, const std::vector<int>& values, int whole, const char* of) {
     const bool some = std::ranges::any_of(values, [&](int value) { return whole % value == 0; });
-    return some || values.empty() ? std::nullopt
-                                  : std::optional(fmt::format("{} is {}, expected a divisor of the {} {}",
-                                                              field, fmt::join(values, ", "), whole, of));
+    return some ? std::nullopt
+                : std::optional(fmt::format("{} is {}, expected a divisor of the {} {}", field,
+                                            fmt::join(values, ", "), whole, of));
   };
+  if (space.size() == 0) return "";
   for (const auto& found :
        {none("tp", space.tp, space.world, "GPUs"), none("cp", space.cp, space.world, "GPUs"),
         none("pp", space.pp, space.world, "GPUs"), none("tp", space.tp, job.model.n_heads, "attention heads"),
         none("tp", space.tp, job.model.ffn_hidden, "columns of the MLP"),
         none("mbs", space.micro_batch, job.training.global_batch, "sequences of a step")})
-    if (found) return found;
-  if (space.size() == 0) return std::nullopt;
+    if (found) return *found;
   const auto least = [](const std::vector<int>& values) { return *std::ranges::min_element(values); };
   if (const std::int64_t ranks = std::int64_t{least(space.tp)} * least(space.cp) * least(space.pp);
       ranks > space.world)
     return fmt::format("tp * cp * pp is at least {}, and there are {} GPUs", ranks, space.world);
   for (int dp = 1; dp <= space.world; ++dp)
-    if (space.world % dp == 0 && space.limits.admits(PlanField::dp, dp)) return std::nullopt;
+    if (space.world % dp == 0 && space.limits.admits(PlanField::dp, dp)) return "";
   return fmt::format("no divisor of the {} GPUs is a dp within the limits", space.world);
 }
 
@@ -234,16 +234,18 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
   const LeanestLayout lean = leanest_layout(job, space, any_memory);
   n.closest = lean.plan, n.needed = lean.peak;
-  const auto cause = n.closest ? std::nullopt : never_divides(job, space);
   if (n.closest)
-    n.lines.push_back(
-        fmt::format("smallest change: GPUs of {:.1f} GiB instead of {:.1f}, for {}{}; {:.3f} s a step",
-                    gib(n.needed), gib(n.available), plan_key(*n.closest), lean.exact ? "" : " (less may do)",
-                    predict(job, *n.closest).step.v));
+    n.step = predict(job, *n.closest).step;
+  else if (lean.exact)
+    n.cause = never_divides(job, space);
+  if (n.closest)
+    n.lines.push_back(fmt::format(
+        "smallest change: GPUs of {:.1f} GiB instead of {:.1f}, for {}{}; {:.3f} s a step", gib(n.needed),
+        gib(n.available), plan_key(*n.closest), lean.exact ? "" : " (less may do)", n.step.v));
   else if (lean.exact)
     n.lines.push_back(fmt::format("no layout{} is possible, whatever the memory{}",
                                   space.limits.limits.empty() ? "" : " within " + to_string(space.limits),
-                                  cause ? ": " + *cause : ""));
+                                  n.cause.empty() ? "" : ": " + n.cause));
   else
     n.lines.push_back("what would fit was not found in time");
   if (budget.over()) return n;

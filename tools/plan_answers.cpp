@@ -122,13 +122,13 @@ void print_surer_tie(const Asking& a, const std::vector<RankedPlan>& ranked) {
                   plan_key(ranked[*at].plan)));
 }
 
-void print_search(const Asking& a, const SearchReport& report) {
+void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
   a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
   if (report.exact)
-    a.say(fmt::format("No other layout of this space is faster under the model: proved in {}.",
+    a.say(fmt::format("No other layout of this space is faster{} under the model: proved in {}.", when,
                       duration_text(report.wall_s)));
   else
-    a.say(fmt::format("Not proved best: {}. No layout is faster than {:.3f} s.", report.stopped,
+    a.say(fmt::format("Not proved best: {}. No layout is faster{} than {:.3f} s.", report.stopped, when,
                       report.best_bound.v));
 }
 
@@ -175,10 +175,13 @@ ExitCode nothing(const Asking& a, const SearchReport& report) {
     if (n->fewer_gpus) j["fewer_gpus"] = fewer_json(a, *n->fewer_gpus);
     Json fit = {{"memory_GiB", nullptr},
                 {"key", nullptr},
+                {"step_time_s", nullptr},
+                {"cause", n->cause.empty() ? Json(nullptr) : Json(n->cause)},
                 {"gpus", n->fewest.found ? Json(n->fewest.found->gpus) : Json(nullptr)},
                 {"all_sizes_tried", n->fewest.exact},
                 {"all_sizes_tried_to", n->fewest.every_to}};
-    if (n->closest) fit["memory_GiB"] = gib(n->needed), fit["key"] = plan_key(*n->closest);
+    if (n->closest)
+      fit["memory_GiB"] = gib(n->needed), fit["key"] = plan_key(*n->closest), fit["step_time_s"] = n->step.v;
     j["would_fit"] = fit;
   }
   a.searching.finish();

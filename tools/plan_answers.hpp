@@ -3,6 +3,7 @@
 
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -45,7 +46,7 @@ void print_best(const Asking&, const RankedPlan& best);
 // Says when the best is far less certain than a tie of it.
 void print_surer_tie(const Asking&, const std::vector<RankedPlan>& ranked);
 nlohmann::ordered_json ranked_json(const Asking&, const RankedPlan&);  // with goodput
-void print_search(const Asking&, const SearchReport&);
+void print_search(const Asking&, const SearchReport&, std::string_view when = "");
 // A table of the first to the last, and of what each loses.
 void print_ranking(const Asking&, const std::vector<RankedPlan>&);
 // The commands that go on from here.

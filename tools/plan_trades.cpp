@@ -102,7 +102,7 @@ ExitCode answer_steadiest(const Asking& a) {
                : fmt::format(
                      "The best of {} layouts that were sampled; others were not, so that this is no proof.",
                      sampled));
-  print_search(a, report);
+  print_search(a, report, " without jitter");
   print_next(a, a.question().cluster.gpus(), ranked.front().plan.plan);
   return finished(a, true);
 }

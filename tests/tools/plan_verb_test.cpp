@@ -93,6 +93,7 @@ TEST(Plan, WithAGpuMissingNoLayoutMayBePossibleButOnFewer) {
   EXPECT_TRUE(fewer.at("fits"));
   EXPECT_NE(text.err.find(fewer.at("key").get<std::string>()), std::string::npos) << text.err;
   EXPECT_TRUE(j.at("would_fit").at("key").is_null());
+  EXPECT_TRUE(j.at("would_fit").at("step_time_s").is_null());
 }
 
 // Part of a node holds what fewer whole nodes do not: 17 GPUs hold nothing.
@@ -343,6 +344,7 @@ TEST(Plan, JitterRanksAnew) {
   const auto table =
       call(small("plan", {"--rank-by", "p90", "--straggler-sigma", "0.02", "--fix", "pp=1"}), 80);
   EXPECT_NE(table.out.find("p90 s  slower %"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("faster without jitter"), std::string::npos) << table.out;
 }
 
 TEST(Plan, EveryAnswerFitsTheTerminal) {
@@ -433,6 +435,15 @@ TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   std::size_t steps = 0;
   for (std::size_t at = 0; (at = outcome.err.find(" s a", at)) != std::string::npos; ++at) ++steps;
   EXPECT_EQ(steps, 2) << outcome.err;
+  const auto json = call({"plan", "--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--fix",
+                          "tp=8,pp=1,cp=1,oo=0,po=off,ao=0", "--json"});
+  const auto would_fit = nlohmann::json::parse(json.out).at("would_fit");
+  EXPECT_GT(would_fit.at("step_time_s"), 0);
+  EXPECT_TRUE(would_fit.at("cause").is_null());
+  const auto indivisible =
+      call({"plan", "--model", "llama-2-7b", "--cluster", "1x8xa100-40gb", "--fix", "tp=3", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(indivisible.out).at("would_fit").at("cause"),
+            "tp is 3, expected a divisor of the 8 GPUs");
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
