@@ -16,8 +16,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +42,7 @@ enum class Reduction : std::uint8_t { sum, max };
 struct HoldUps {
   std::vector<int> silent;  // give no sign of life
   std::vector<int> busy;    // answer, and wait for no message themselves; looked for when nobody is silent
+  std::string states;       // what the others say of themselves, in order of rank, lines
   bool over = false;        // the run was ended by another rank meanwhile: what is late here says nothing
 };
 inline constexpr Seconds kRollCall{2.0};
@@ -71,6 +74,9 @@ class Communicator {
   // Who holds the run up among ranks of other processes: all are asked, which takes up to kRollCall. Callable from any
   // thread; nobody where the backend does not know.
   virtual HoldUps hold_ups() { return {}; }
+  // What this process says of itself when another one asks that: lines, called on any thread until this and every related
+  // communicator has gone. Only where ranks are processes.
+  virtual void answer_with(std::function<std::string()>) {}
 
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -71,6 +72,10 @@ class MpiProcess {
   std::set<const Exchange*> under_way;  // mutex held
 
   HoldUps hold_ups();
+  void answer_with(std::function<std::string()> state) {
+    const std::lock_guard lock(mutex);
+    state_ = std::move(state);
+  }
 
   // Mutex held. Throws when any process has aborted.
   void check_abort() {
@@ -115,8 +120,9 @@ class MpiProcess {
   int rank_ = 0, size_ = 1;
   std::atomic<bool> aborted_{false};
   std::string reason_;
-  std::deque<std::vector<int>> told_;  // answers given
-  Waits answers_;
+  std::function<std::string()> state_;
+  std::deque<std::string> told_;  // answers given
+  Answers answers_;
   std::jthread listener_;  // last
 };
 
@@ -240,14 +246,13 @@ void MpiProcess::listen(const std::stop_token& stop) {
       int length = 0;
       for (int from = waiting(kCallTag, length); from >= 0; from = waiting(kCallTag, length)) {
         MPI_Recv(nullptr, 0, MPI_BYTE, from, kCallTag, control_, MPI_STATUS_IGNORE);
-        const auto& answer = told_.emplace_back(awaited());
-        tell(answer.data(), answer.size(), MPI_INT, from, kAnswerTag);
+        const auto& answer = told_.emplace_back(packed({awaited(), state_ ? state_() : ""}));
+        tell(answer.data(), answer.size(), MPI_CHAR, from, kAnswerTag);
       }
       for (int from = waiting(kAnswerTag, length); from >= 0; from = waiting(kAnswerTag, length)) {
-        std::vector<int> answer(static_cast<std::size_t>(length) / sizeof(int));
-        MPI_Recv(answer.data(), static_cast<int>(answer.size()), MPI_INT, from, kAnswerTag, control_,
-                 MPI_STATUS_IGNORE);
-        answers_.insert_or_assign(from, std::move(answer));
+        std::string answer(static_cast<std::size_t>(length), '\0');
+        MPI_Recv(answer.data(), length, MPI_CHAR, from, kAnswerTag, control_, MPI_STATUS_IGNORE);
+        answers_.insert_or_assign(from, unpacked(answer));
       }
     } catch (const std::exception&) {
       return;  // aborted, or MPI is broken: the calls of the run meet it too
@@ -270,9 +275,9 @@ HoldUps MpiProcess::hold_ups() {
   };
   while (!answered() && Clock::now() < until) std::this_thread::sleep_for(kListen);
   const std::lock_guard lock(mutex);
-  Waits waits = answers_;
-  waits.emplace(rank_, awaited());
-  HoldUps found = hold_ups_from(rank_, size_, waits);
+  Answers answers = answers_;
+  answers.emplace(rank_, Answer{awaited(), ""});
+  HoldUps found = hold_ups_from(rank_, size_, answers);
   found.over = aborted_;
   return found;
 }
@@ -311,6 +316,7 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
   }
 
   HoldUps hold_ups() override { return process_->hold_ups(); }
+  void answer_with(std::function<std::string()> state) override { process_->answer_with(std::move(state)); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:

@@ -317,6 +317,10 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclCommunicator>(job_, host_->group(ranks), ordinal_);
   }
 
+  // The host's messages: a process that is stopped is found, one that waits for NCCL waits for nobody.
+  HoldUps hold_ups() override { return host_->hold_ups(); }
+  void answer_with(std::function<std::string()> state) override { host_->answer_with(std::move(state)); }
+
   void abort(std::string_view reason) noexcept override {
     host_->abort(reason);
     job_->abort(reason);

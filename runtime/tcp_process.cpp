@@ -391,6 +391,11 @@ std::vector<int> TcpProcess::awaited() const {
   return {ranks.begin(), ranks.end()};
 }
 
+void TcpProcess::answer_with(std::function<std::string()> state) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(state);
+}
+
 HoldUps TcpProcess::hold_ups() {
   {
     const std::lock_guard lock(mutex_);
@@ -403,9 +408,9 @@ HoldUps TcpProcess::hold_ups() {
   std::unique_lock lock(mutex_);
   arrived_.wait_for(lock, std::chrono::duration<double>(kRollCall.v),
                     [&] { return aborted_ || std::ssize(answers_) + 1 == size(); });
-  Waits waits = answers_;
-  waits.emplace(rank_, awaited());
-  HoldUps found = hold_ups_from(rank_, size(), waits);
+  Answers answers = answers_;
+  answers.emplace(rank_, Answer{awaited(), ""});
+  HoldUps found = hold_ups_from(rank_, size(), answers);
   found.over = aborted_;
   return found;
 }
@@ -500,19 +505,18 @@ void TcpProcess::handle(int peer, std::uint32_t kind, std::uint64_t channel, std
     inbox_[{channel, peer}].push_back(std::move(payload));
     arrived_.notify_all();
   } else if (kind == kAnswer) {
-    std::vector<int> ranks(payload.size() / sizeof(int));
-    std::memcpy(ranks.data(), payload.data(), ranks.size() * sizeof(int));
+    Answer answer = unpacked({reinterpret_cast<const char*>(payload.data()), payload.size()});
     const std::lock_guard lock(mutex_);
-    answers_.insert_or_assign(peer, std::move(ranks));
+    answers_.insert_or_assign(peer, std::move(answer));
     arrived_.notify_all();
   } else if (kind == kCall) {
-    std::vector<int> ranks;
+    std::string answer;
     {
       const std::lock_guard lock(mutex_);
-      ranks = awaited();
+      answer = packed({awaited(), state_ ? state_() : ""});
     }
     try {
-      write(peer, kAnswer, 0, ranks.data(), static_cast<std::int64_t>(ranks.size() * sizeof(int)));
+      write(peer, kAnswer, 0, answer.data(), std::ssize(answer));
     } catch (const std::exception&) {  // it is gone, or takes in nothing: it will not ask again
     }
   }

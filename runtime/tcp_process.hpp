@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,7 @@ class TcpProcess {
   void recv(std::uint64_t channel, int peer, void* data, std::int64_t bytes);
 
   HoldUps hold_ups();  // asks all others
+  void answer_with(std::function<std::string()> state);
   void abort(std::string_view reason) noexcept;
 
  private:
@@ -74,7 +76,8 @@ class TcpProcess {
   std::condition_variable arrived_;
   std::map<std::pair<std::uint64_t, int>, std::deque<std::vector<std::byte>>> inbox_;
   std::multiset<int> awaited_;
-  Waits answers_;
+  Answers answers_;
+  std::function<std::string()> state_;
   std::atomic<bool> aborted_{false}, closing_{false};
   std::string reason_;
   std::thread reader_;

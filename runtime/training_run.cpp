@@ -284,11 +284,12 @@ RunResult train(const TrainingRun& run) {
     options.on_late = [&](const std::string& seen) {
       const HoldUps who = world.front()->hold_ups();
       if (who.over) return;
-      const std::string report = blame(who) + seen;
+      const std::string report = blame(who) + seen + who.states;
       for (const auto& communicator : world) communicator->abort(report);
       if (run.on_late) run.on_late(report);
     };
     shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);
+    if (run.processes) world.front()->answer_with([dog = shared.watchdog.get()] { return dog->dump(); });
   }
   if (run.processes)
     train_process(run, *world.front(), shared);

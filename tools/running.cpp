@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "planner/lower.hpp"
+#include "planner/predict.hpp"
 #include "planner/simulate.hpp"
 #include "runtime/stage_view.hpp"
 #include "tools/launch_environment.hpp"
@@ -188,6 +189,8 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
   const WorkProfile none;
   const ProfiledCostModel cost(profile_ ? *profile_ : none, analytic);
   costs_ = price(graph_, cost);
+  const Job job{file_.model, file_.training, file_.cluster, topology_, file_.stack, cost};
+  if (const auto rejection = too_large(job, plan_memory(job, file_.plan))) misfit_ = rejection->text;
   std::vector<bool> needed(graph_.works.size(), false);
   for (const Op& op : graph_.ops) needed[op.work] = true;
   for (std::size_t w = 0; w < needed.size(); ++w) {

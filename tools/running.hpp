@@ -51,6 +51,9 @@ class Runnable {
   // Works that an operation needs, and how many of them the profile has.
   std::size_t works_needed() const { return works_needed_; }
   std::size_t works_measured() const { return works_measured_; }
+  // Why a search would not have given this plan, though what its ranks allocate is there: what lies outside of that does
+  // not fit the stated cluster as well. Empty when it fits.
+  const std::string& misfit() const { return misfit_; }
 
   // The run's fields that follow from plan and options; the caller adds steps and hooks. Throws ConfigError when this
   // machine has too little memory.
@@ -68,6 +71,7 @@ class Runnable {
   std::vector<OpCost> costs_;
   Timeline predicted_;
   std::size_t works_needed_ = 0, works_measured_ = 0;
+  std::string misfit_;
 };
 
 }  // namespace sextant

@@ -190,6 +190,12 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     if (resume)
       log.tell(from ? fmt::format("going on from {}", from->path().string())
                     : "no checkpoint is there yet: starting with step 0");
+    if (!runnable.misfit().empty())
+      print_wrapped(
+          out, session.terminal,
+          fmt::format("note: the plan does not fit its cluster: {}; context and libraries are counted, "
+                      "which its ranks here may not need",
+                      runnable.misfit()));
     if (own && !own->note.empty()) log.tell(own->note);
     if (!adopted.problem.empty()) log.tell(adopted.problem);
     if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);
@@ -235,6 +241,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                    {"steps", log.steps()},
                    {"stopped", result.stopped},
                    {"comparison", comparison_json(comparison)}};
+    if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);
   } else {
