@@ -62,12 +62,13 @@ enum class OpRole : std::uint8_t {
   param_gather,         // all-gather of a bucket's parameters over its shards
   grad_reduce,          // reduce-scatter (or all-reduce) of a bucket's gradients over its shards
   grad_replica_reduce,  // all-reduce of the owned slice over replica groups (hybrid sharding)
-  grad_accumulate,      // add the reduced slice into its accumulator (reduction in every micro-batch)
-  tied_reduce,          // embedding gradients of first and last stage
-  sp_reduce,            // norm-weight gradients that are partial under SP, over tp
-  norm_partial,         // squared sum of a bucket's owned slice
-  norm_reduce,          // all-reduce of the squared sum over the world; the end of the step
-  update,               // Adam of a bucket's owned slice
+  grad_accumulate,  // add the reduced slice into its accumulator (reduction in every micro-batch), or what a
+                    // tied head has summed to its embedding's gradient
+  tied_reduce,      // embedding gradients of first and last stage
+  sp_reduce,        // norm-weight gradients that are partial under SP, over tp
+  norm_partial,     // squared sum of a bucket's owned slice
+  norm_reduce,      // all-reduce of the squared sum over the world; the end of the step
+  update,           // Adam of a bucket's owned slice
   copy_out,
   copy_in,  // device to host, host to device
   zero_grad,

@@ -62,7 +62,7 @@ class StageWalk {
       case OpRole::grad_replica_reduce:
         return gradients_.happens(i, op.bucket, Event::replica);
       case OpRole::grad_accumulate:
-        return gradients_.happens(i, op.bucket, Event::accumulate);
+        return gradients_.happens(i, op.bucket, f_.ring_gradients ? Event::accumulate : Event::join);
       case OpRole::norm_partial:
         return gradients_.happens(i, op.bucket, Event::norm);
       case OpRole::norm_reduce:
@@ -107,7 +107,7 @@ class StageWalk {
       if (uses && k < reads.size()) parameters_.use(i, f_.layout.parameters[mine[k]], reads[k]);
       if (fills && k < writes.size()) {
         const bool adds = std::ranges::find(added, writes[k]) != added.end();
-        gradients_.fill(i, mine[k], writes[k], adds);
+        gradients_.fill(i, mine[k], kind == BlockKind::head, writes[k], adds);
       }
     }
   }
@@ -135,12 +135,13 @@ std::vector<Problem> check_coverage(const ExecutionGraph& g, const StackRules& r
   ProblemList problems(g);
   for (int stage = 0; stage < g.plan.pp; ++stage) {
     const StageFacts facts(g, rules, stage);
-    if (facts.gradients.size() == facts.n_buckets())
+    if (facts.gradients.size() == facts.n_buckets() && facts.has_head_gradient())
       StageWalk(facts, problems).run();
     else
       problems.add(fmt::format("stage {}", stage),
                    fmt::format("{} resident gradient buffers", facts.gradients.size()),
-                   fmt::format("{}, one for each bucket", facts.n_buckets()));
+                   fmt::format("{}, one for each bucket, and one more for a tied head that is summed apart",
+                               facts.n_buckets()));
   }
   check_partial_sums(g, problems);
   return problems.take();

@@ -209,6 +209,14 @@ bool fetches_parameters(const ParallelPlan& plan, const StackRules& rules) {
          plan.parameter_offload;
 }
 
+int embedding_apart_from_head(const ParameterLayout& layout, const ModelSpec& model, const ParallelPlan& plan,
+                              const StackRules& rules, int microbatches) {
+  const bool one_place = !model.tied_embeddings || plan.pp * plan.vp > 1 || microbatches == 1;
+  if (one_place || !rules.tied_gradients_apart || reduces_every_microbatch(plan, rules)) return -1;
+  const auto found = std::ranges::find(layout.parameters, ParameterKind::embedding, &Parameter::kind);
+  return static_cast<int>(found - layout.parameters.begin());
+}
+
 std::int64_t host_share(const ParallelPlan& plan, std::int64_t slice) {
   return std::llround(plan.optimizer_offload * static_cast<double>(slice));
 }

@@ -79,6 +79,10 @@ ParameterLayout parameter_layout(const ModelSpec&, const ParallelPlan&, const St
 bool reduces_every_microbatch(const ParallelPlan&, const StackRules&);
 // Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
 bool fetches_parameters(const ParallelPlan&, const StackRules&);
+// The embedding whose head, on the same stage, sums its gradient over micro-batches in a place of its own: its index among
+// the layout's parameters. -1: none.
+int embedding_apart_from_head(const ParameterLayout&, const ModelSpec&, const ParallelPlan&,
+                              const StackRules&, int microbatches);
 // Elements of an owned slice whose optimizer state and update are on the host: those at its end.
 std::int64_t host_share(const ParallelPlan&, std::int64_t slice);
 

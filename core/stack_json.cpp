@@ -59,6 +59,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);
   io.optional("clip_gradients", r.clip_gradients);
+  io.optional("tied_gradients_apart", r.tied_gradients_apart);
   io.optional("checkpoint_parameters", r.checkpoint_parameters);
 };
 

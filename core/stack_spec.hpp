@@ -53,11 +53,16 @@ struct StackRules {
   // holds matrices (QKV with its norm, attention output, MLP with its norm).
   bool fetch_modules = false;
   bool zero3_regather_in_backward = true;
-  bool head_fused_with_loss = false;  // logits are never held whole; head backward happens in its forward
-  bool loss_gathers_logits = false;   // logits are gathered over tp before the loss
+  // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
+  // nothing then; with tp it makes them a first time, for the loss.
+  bool head_fused_with_loss = false;
+  bool loss_gathers_logits = false;  // logits are gathered over tp before the loss
   int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
   bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
   bool clip_gradients = true;
+  // A tied embedding's two gradients are summed over micro-batches apart and added once, on one stage as on two, so that
+  // pipelining changes no bit. Not where gradients are reduced in every micro-batch.
+  bool tied_gradients_apart = false;
   // A checkpoint holds the parameters in their own format beside master copy and moments, where that is another one.
   bool checkpoint_parameters = true;
   bool operator==(const StackRules&) const = default;

@@ -56,9 +56,17 @@ void add_mlp(KernelList& list, const BlockWork& w, const Direction& d) {
 void add_head(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack,
               const CostConstants& c) {
   const Dtype dtype = w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype;  // heads stay at 16 bits in fp8 runs
-  if (d.forward || d.input_gradient)
-    list.push_back(loss_passes(w, stack.kernels, c, !d.forward, stack.rules.loss_gathers_logits));
-  add_linear(list, d, w.tokens(), w.hidden, w.vocab, dtype);
+  const auto loss = [&](bool backward) {
+    list.push_back(loss_passes(w, stack.kernels, c, backward, stack.rules.loss_gathers_logits));
+  };
+  Direction products = d;
+  if (stack.rules.head_fused_with_loss) {
+    if (d.forward && w.tp == 1) return;
+    products.forward = d.forward || d.input_gradient;
+    if (d.input_gradient) loss(false);
+  }
+  if (d.forward || d.input_gradient) loss(!d.forward);
+  add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
 }
 
 }  // namespace

@@ -49,6 +49,11 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
     add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host)) +
                               on_host * size_bytes(c.training.gradient));
   }
+  if (const int apart = embedding_apart_from_head(layout, c.model, c.plan, c.stack.rules, c.microbatches);
+      apart >= 0)
+    add(BufferKind::gradient,
+        rounded(c.state.gradient *
+                static_cast<double>(layout.parameters[static_cast<std::size_t>(apart)].elements)));
   if (c.ring_parameters()) {
     const auto ring = static_cast<std::int64_t>(c.unit_ring_count());
     add(BufferKind::communication, ring * largest * parameter);

@@ -76,7 +76,7 @@ class Communicator {
   virtual HoldUps hold_ups() { return {}; }
   // What this process says of itself when another one asks that: lines, called on any thread until this and every related
   // communicator has gone. Only where ranks are processes.
-  virtual void answer_with(std::function<std::string()>) {}
+  virtual void answer_with(const std::function<std::string()>&) {}
 
   // Ends this and every related communicator on all ranks: pending and later calls throw Aborted with the
   // first reason given. Callable from any thread at any time.

@@ -72,9 +72,9 @@ class MpiProcess {
   std::set<const Exchange*> under_way;  // mutex held
 
   HoldUps hold_ups();
-  void answer_with(std::function<std::string()> state) {
+  void answer_with(const std::function<std::string()>& state) {
     const std::lock_guard lock(mutex);
-    state_ = std::move(state);
+    state_ = state;
   }
 
   // Mutex held. Throws when any process has aborted.
@@ -316,7 +316,7 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
   }
 
   HoldUps hold_ups() override { return process_->hold_ups(); }
-  void answer_with(std::function<std::string()> state) override { process_->answer_with(std::move(state)); }
+  void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:

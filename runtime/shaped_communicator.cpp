@@ -106,7 +106,7 @@ class ShapedCommunicator final : public Communicator {
   }
 
   HoldUps hold_ups() override { return inner_->hold_ups(); }
-  void answer_with(std::function<std::string()> state) override { inner_->answer_with(std::move(state)); }
+  void answer_with(const std::function<std::string()>& state) override { inner_->answer_with(state); }
 
   void abort(std::string_view reason) noexcept override {
     fabric_->aborted = true;

@@ -72,7 +72,7 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
   }
 
   HoldUps hold_ups() override { return process_->hold_ups(); }
-  void answer_with(std::function<std::string()> state) override { process_->answer_with(std::move(state)); }
+  void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 
  private:

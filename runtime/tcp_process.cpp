@@ -391,9 +391,9 @@ std::vector<int> TcpProcess::awaited() const {
   return {ranks.begin(), ranks.end()};
 }
 
-void TcpProcess::answer_with(std::function<std::string()> state) {
+void TcpProcess::answer_with(const std::function<std::string()>& state) {
   const std::lock_guard lock(mutex_);
-  state_ = std::move(state);
+  state_ = state;
 }
 
 HoldUps TcpProcess::hold_ups() {

@@ -51,7 +51,7 @@ class TcpProcess {
   void recv(std::uint64_t channel, int peer, void* data, std::int64_t bytes);
 
   HoldUps hold_ups();  // asks all others
-  void answer_with(std::function<std::string()> state);
+  void answer_with(const std::function<std::string()>& state);
   void abort(std::string_view reason) noexcept;
 
  private:

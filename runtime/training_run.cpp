@@ -285,7 +285,8 @@ RunResult train(const TrainingRun& run) {
       const HoldUps who = world.front()->hold_ups();
       if (who.over) return;
       const std::string report = blame(who) + seen + who.states;
-      for (const auto& communicator : world) communicator->abort(report);
+      const std::string verdict = report.substr(0, report.find('\n'));  // the lines about ranks are told once
+      for (const auto& communicator : world) communicator->abort(verdict);
       if (run.on_late) run.on_late(report);
     };
     shared.watchdog = std::make_unique<Watchdog>(run.graph, run.expected, options);

@@ -217,12 +217,14 @@ std::string Watchdog::describe(const Rank& rank) const {
   if (rank.between != Between::nothing)
     out += fmt::format(" {} for {:.3g} s,", doing(rank.between), in_between(rank).v);
   if (out.ends_with(':')) out += rank.device ? " nothing under way," : " between steps,";
-  out += " last done:";
+  out.back() = '\n';
+  out += "    last done:";
   for (const Done& done : rank.done)
-    out += fmt::format(" {} (op {}, {:.3g} ms)", op_name(graph_, done.op), done.op,
+    out += fmt::format(" {} (op {}, {:.3g} ms),", op_name(graph_, done.op), done.op,
                        (done.end - done.begin).v * 1e3);
-  if (rank.done.empty()) out += " nothing";
-  return out + "\n";
+  if (rank.done.empty()) out += " nothing,";
+  out.back() = '\n';
+  return out;
 }
 
 }  // namespace sextant

@@ -5,10 +5,15 @@
 namespace sextant::checks {
 namespace {
 
-constexpr std::string_view kNames[] = {"zero_grad",           "gradients of all its parameters",
-                                       "tied_reduce",         "sp_reduce",
-                                       "grad_reduce",         "grad_replica_reduce",
-                                       "grad_accumulate",     "norm_partial",
+constexpr std::string_view kNames[] = {"zero_grad",
+                                       "gradients of all its parameters",
+                                       "grad_accumulate of the head",
+                                       "tied_reduce",
+                                       "sp_reduce",
+                                       "grad_reduce",
+                                       "grad_replica_reduce",
+                                       "grad_accumulate",
+                                       "norm_partial",
                                        "copy_out to the host"};
 std::string text(Event e) { return std::string(kNames[static_cast<std::size_t>(e)]); }
 
@@ -44,6 +49,7 @@ void GradientCheck::expect_events(std::size_t b) {
   for (int r = 0; r < rounds; ++r) {
     when(!f_.ring_gradients || !gaps(b).empty(), Event::clear);
     events.push_back(Event::fill);
+    when(f_.joins(b), Event::join);
     when(tied && !f_.ring_gradients, Event::tied);
     when(sp && norms, Event::sp);
     when(f_.graph.plan.replicas() > 1, Event::reduce);
@@ -105,8 +111,14 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
   std::vector<Access> out;
   switch (event) {
     case Event::clear:
-      if (!f_.ring_gradients) return {{f_.gradients[b], true, f_.whole(f_.gradients[b])}};
+      if (!f_.ring_gradients) out.push_back({f_.gradients[b], true, f_.whole(f_.gradients[b])});
+      if (f_.joins(b)) out.push_back({f_.head_gradient, true, f_.whole(f_.head_gradient)});
+      if (!f_.ring_gradients) return out;
       for (const Interval& gap : gaps(b)) out.push_back({s.gradient, true, gap});
+      return out;
+    case Event::join:
+      out = in_place(s.gradient, f_.gradient_span(f_.layout.parameters[*f_.shared_embedding]));
+      out.push_back({f_.head_gradient, false, f_.whole(f_.head_gradient)});
       return out;
     case Event::tied:
       return in_place(f_.gradients[b], f_.whole(f_.gradients[b]));
@@ -136,7 +148,7 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
   return out;
 }
 
-void GradientCheck::fill(OpId i, std::size_t index, const Access& write, bool adds) {
+void GradientCheck::fill(OpId i, std::size_t index, bool head, const Access& write, bool adds) {
   const Parameter& p = f_.layout.parameters[index];
   const std::size_t b = p.bucket;
   State& s = buckets_[b];
@@ -152,7 +164,8 @@ void GradientCheck::fill(OpId i, std::size_t index, const Access& write, bool ad
           [&] { return fmt::format("buffer {} with gradients of bucket {}", write.buffer, o); });
     if (!gaps(b).empty()) f_.touches(problems_, s.cleared, accesses(b, Event::clear));
   }
-  const Access expected{s.gradient, true, f_.gradient_span(p)};
+  const Access expected = head && f_.joins(b) ? Access{f_.head_gradient, true, f_.whole(f_.head_gradient)}
+                                              : Access{s.gradient, true, f_.gradient_span(p)};
   problems_.require(write == expected, i, checks::text({expected}), [&] { return checks::text({write}); });
   int& missing = s.missing[index - f_.bucket(b).first];
   problems_.require(missing > 0, i, "one gradient per parameter and micro-batch", "one more");

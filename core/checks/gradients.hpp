@@ -7,13 +7,14 @@
 namespace sextant::checks {
 
 // What happens to a bucket's gradients in a step, in this order.
-enum class Event : std::uint8_t { clear, fill, tied, sp, reduce, replica, accumulate, norm, to_host };
+enum class Event : std::uint8_t { clear, fill, join, tied, sp, reduce, replica, accumulate, norm, to_host };
 
 class GradientCheck {
  public:
   GradientCheck(const StageFacts&, ProblemList&);
-  void fill(OpId, std::size_t parameter, const Access& write, bool adds);  // a block writes its gradient
-  void happens(OpId, std::size_t bucket, Event);                           // anything else
+  // A block, the head or another one, writes the gradient.
+  void fill(OpId, std::size_t parameter, bool head, const Access& write, bool adds);
+  void happens(OpId, std::size_t bucket, Event);  // anything else
   void norm_reduce(OpId);
   void finish();
 

@@ -22,6 +22,7 @@ StageFacts::StageFacts(const ExecutionGraph& g, const StackRules& r, int s)
       fetches(fetches_parameters(g.plan, r)),
       rest(layout.buckets.size(), kUnknown),
       host_gradient(layout.buckets.size(), kUnknown) {
+  head_apart = embedding_apart_from_head(layout, g.model, g.plan, r, microbatches(g.plan, g.training)) >= 0;
   find_buffers();
   index_parameters();
 }
@@ -30,7 +31,12 @@ void StageFacts::find_buffers() {
   for (BufferId b = 0; b < graph.buffers.size(); ++b) {
     const Buffer& buffer = graph.buffers[b];
     if (buffer.stage != stage || !buffer.resident) continue;
-    if (buffer.kind == BufferKind::gradient) gradients.push_back(b);
+    if (buffer.kind == BufferKind::gradient) {
+      if (head_apart && buffer.bucket == kNone16)
+        head_gradient = b;
+      else
+        gradients.push_back(b);
+    }
     if (buffer.kind == BufferKind::optimizer_state) optimizer.push_back(b);
   }
   if (!gradients.empty() && n_buckets() > 0)

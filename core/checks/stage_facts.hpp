@@ -47,6 +47,10 @@ struct StageFacts {
   std::set<BufferId> gradient_ring;
   BufferId norm_buffer = kUnknown, norm_total = kUnknown;
   std::optional<std::size_t> shared_embedding;  // parameter that is the head as well
+  bool head_apart = false;                      // which sums its gradient in a place of its own:
+  BufferId head_gradient = kUnknown;
+  bool has_head_gradient() const { return head_apart == (head_gradient != kUnknown); }
+  bool joins(std::size_t b) const { return head_apart && layout.parameters[*shared_embedding].bucket == b; }
 
   // Parameters of a unit, by model chunk, layer (kNone16 outside of layers) and kind.
   std::map<std::tuple<std::uint16_t, std::uint16_t, BlockKind>, std::vector<std::size_t>> by_site;

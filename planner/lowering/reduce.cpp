@@ -53,6 +53,10 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
   const bool ring = c_.ring_gradients();
   if (e_.operands())
     for (int i = first; i < last; ++i) {
+      if (tied_head && head_apart_) {
+        e_.write(head_gradient_, Use::gradient);
+        continue;
+      }
       const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
       const BufferId to =
           ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
@@ -70,11 +74,30 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
     if (--remaining_[static_cast<std::size_t>(b)] > 0) continue;
     remaining_[static_cast<std::size_t>(b)] = contributions(b);
     e_.hold(op);  // the next stage need not wait for what follows
+    if (kind == BlockKind::embedding && head_apart_) op = join_head();
     if (b == tied_bucket_ && !ring)
       tied_ready_ = reduces_beside() ? op : kNoOp;
     else
       reduce_bucket(b, op, at.microbatch, final_pass);
   }
+}
+
+OpId StageLowering::join_head() {
+  const Parameter& p = layout_.parameters[static_cast<std::size_t>(embedding_)];
+  const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
+             end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
+  Op op;
+  op.role = OpRole::grad_accumulate;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(p.bucket);
+  op.work = e_.work(
+      StateWork{StateKind::accumulate, p.elements, c_.training.parameter, c_.training.gradient, false});
+  op.lanes[0] = lane(LaneKind::compute);
+  last_ = e_.hold(e_.emit(op));
+  e_.read(head_gradient_, Use::gradient);
+  e_.read(gradient_[p.bucket], Use::gradient, begin, end);
+  e_.write(gradient_[p.bucket], Use::gradient, begin, end);
+  return last_;
 }
 
 BufferId StageLowering::tied_buffer() const {

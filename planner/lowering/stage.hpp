@@ -177,6 +177,7 @@ class StageLowering {
   void fetch(std::size_t visit_index);
   void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
   void finish_bucket(int bucket, OpId ready);
+  OpId join_head();  // adds what the head has summed to the embedding's gradient
   bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
   void clear_padding(int bucket, const Site&);
   void make_buffers();
@@ -200,6 +201,8 @@ class StageLowering {
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
+  bool head_apart_ = false;  // a tied head that sums its gradient in a place of its own
+  BufferId head_gradient_ = kNoBuffer;
   // By bucket. `shard_` is the resting place of a sharded or offloaded parameter slice.
   std::vector<BufferId> parameter_, gradient_, accumulator_, optimizer_, host_optimizer_, host_gradient_,
       shard_;

@@ -37,6 +37,7 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
     if (stage == c.plan.pp - 1) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;
   }
   if (c.ring_gradients()) shared_bucket_ = c.shared_bucket(layout_);
+  head_apart_ = embedding_apart_from_head(layout_, c.model, c.plan, c.stack.rules, c.microbatches) >= 0;
   const StageLinks& links = c.links.of(stage);
   const Dtype wire = c.training.reduction;
   for (const Bucket& b : layout_.buckets) {
@@ -101,6 +102,12 @@ void StageLowering::make_buffers() {
     host_gradient_.push_back(
         state(BufferKind::host, Use::gradient, host * std::int64_t{size_bytes(c_.training.gradient)}));
   }
+  if (head_apart_)
+    head_gradient_ = e_.buffer(
+        BufferKind::gradient, stage_,
+        bytes(c_.state.gradient *
+              static_cast<double>(layout_.parameters[static_cast<std::size_t>(embedding_)].elements)),
+        true);
   if (c_.ring_parameters()) {
     for (std::size_t i = 0; i < c_.unit_ring_count(); ++i) {
       unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
@@ -250,11 +257,14 @@ void StageLowering::begin_step() {
     Op op;
     op.role = OpRole::zero_grad;
     op.stage = static_cast<std::uint16_t>(stage_);
-    op.work = e_.work(
-        StateWork{StateKind::zero, layout_.padded, c_.training.parameter, c_.training.gradient, false});
+    const std::int64_t head =
+        head_apart_ ? layout_.parameters[static_cast<std::size_t>(embedding_)].elements : 0;
+    op.work = e_.work(StateWork{StateKind::zero, layout_.padded + head, c_.training.parameter,
+                                c_.training.gradient, false});
     op.lanes[0] = lane(LaneKind::compute);
     e_.emit(op);
     for (BufferId gradient : gradient_) e_.write(gradient, Use::gradient);
+    e_.write(head_gradient_, Use::gradient);
   }
 }
 

@@ -24,7 +24,17 @@ void StepLauncher::set_zero(const BlockContext& c, const std::vector<Range>& ran
     kernels_.zero({.x = {r.data, dtype, 1, r.bytes / size_bytes(dtype)}, .stream = c.stream});
 }
 
+// A slice that was reduced for one micro-batch; or what a tied head has summed, to its embedding's gradient.
 void StepLauncher::accumulate(const Op& op, StreamId stream) {
+  if (const Range sum = find(op, OperandUse::gradient, true)) {
+    const Dtype type = state_.accumulator();
+    const Range head = find(op, OperandUse::gradient, false);
+    const std::int64_t n = sum.bytes / size_bytes(type);
+    return run(stream, [this, from = TensorView(head.data, type, 1, n),
+                        to = TensorView(sum.data, type, 1, n)](const BlockContext& c) {
+      kernels_.accumulate({.source = from, .destination = to, .stream = c.stream});
+    });
+  }
   const auto b = static_cast<std::size_t>(op.bucket);
   const Dtype dtype = state_.accumulator();
   const Range ring = find(op, OperandUse::gradient, false);

@@ -99,6 +99,23 @@ TEST(Head, LastStageTakesLonger) {
   }
 }
 
+// Fused with the loss, all is done in the backward pass; under tp the logits are made twice, the first time forward.
+TEST(Head, FusedWithTheLoss) {
+  StackSpec apart, fused;
+  fused.rules.head_fused_with_loss = true;
+  const auto seconds = [](const StackSpec& stack, int tp, Pass pass) {
+    BlockWork w{
+        .kind = BlockKind::head, .batch = 1, .seq_q = 2048, .seq_k = 2048, .hidden = 3072, .vocab = 32000};
+    w.tp = tp, w.pass = pass;
+    return model(test::a100_cluster(), stack).price(Work(w)).duration.v;
+  };
+  const double forward = seconds(apart, 1, Pass::forward), backward = seconds(apart, 1, Pass::backward);
+  EXPECT_EQ(seconds(fused, 1, Pass::forward), 0);
+  EXPECT_NEAR(seconds(fused, 1, Pass::backward), forward + backward, 1e-9);
+  EXPECT_NEAR(seconds(fused, 2, Pass::forward), forward, 1e-9);
+  EXPECT_NEAR(seconds(fused, 2, Pass::backward), forward + backward, 1e-9);
+}
+
 // System: a middle stage of the same profile, four layers, 31.6 ms forward + backward at 2048 tokens and 69.0
 // at 4096.
 TEST(Layer, MiddleStageOfProfile) {

@@ -20,6 +20,7 @@ struct Layout {
   bool pipelined_update = false;
   bool p2p_beside = false;
   bool gather_beside_forward = true;
+  bool tied_apart = false;
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.key << (l.tied ? " tied" : ""); }
 
@@ -29,6 +30,7 @@ StackSpec stack_of(const Layout& l) {
   stack.rules.pipelined_update = l.pipelined_update;
   stack.rules.p2p_beside_compute_1f1b = l.p2p_beside;
   stack.rules.gather_beside_forward = l.gather_beside_forward;
+  stack.rules.tied_gradients_apart = l.tied_apart;
   return stack;
 }
 
@@ -61,6 +63,7 @@ const Layout kLayouts[] = {
     {"mbs1.po", true},
     {"tp2.cp2.mbs1.ao1.sel"},
     {"dp2.z1.mbs1.oo100.lb2", false, false, true},
+    {"tp2.dp2.z1.mbs1.b20K", true, false, false, false, true, true},
 };
 
 Layout plain(Layout l) {
@@ -188,7 +191,7 @@ StackRules any_rules() {
         &StackRules::pipelined_update, &StackRules::gather_beside_forward,
         &StackRules::p2p_beside_compute_1f1b, &StackRules::p2p_beside_compute_interleaved,
         &StackRules::zero3_regather_in_backward, &StackRules::head_fused_with_loss, &StackRules::scatter_p2p,
-        &StackRules::clip_gradients, &StackRules::fetch_modules})
+        &StackRules::clip_gradients, &StackRules::fetch_modules, &StackRules::tied_gradients_apart})
     r.*rule = *rc::gen::arbitrary<bool>();
   r.prefetch_blocks = arbitrary::upto(0, 3);
   r.bucket_elements = *rc::gen::element<std::int64_t>(1, 20'000, 40'000'000);

@@ -118,6 +118,7 @@ class RandomJob {
                                         .compute_factor = *rc::gen::element(0.5, 0.8, 1.0),
                                         .network_factor = *rc::gen::element(0.25, 1.0)});
     s.rules.prefetch_blocks = upto(0, 3), s.rules.fetch_modules = coin();
+    s.rules.tied_gradients_apart = coin();
     s.kernels.comm_slows_compute = coin() ? 0.0 : 0.3, s.kernels.compute_slows_comm = coin() ? 0.0 : 0.2;
     s.kernels.tp_hidden_share = arbitrary::share();
     owned_.cluster.fabric.bandwidth = owned_.cluster.fabric.bandwidth * (1.0 / upto(1, 20));

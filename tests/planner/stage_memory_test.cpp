@@ -25,6 +25,7 @@ StackSpec with_copies() {
   stack.memory.logits_kept_bytes = 6.9;
   stack.memory.loss_gather_bytes = 24;
   stack.memory.transient_hidden = 14;
+  stack.rules.tied_gradients_apart = true;
   return stack;
 }
 

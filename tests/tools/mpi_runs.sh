@@ -121,7 +121,7 @@ lose_a_rank KILL
 lose_a_rank STOP
 grep -q 'is late' out || fail "STOP: no word of the late rank"
 grep -qE '^  rank [0-3]: no answer' out || fail "STOP: no line of the rank that is stopped"
-[[ $(grep -E '^  rank [0-3]: .*last done:' out | cut -d: -f1 | sort -u | wc -l) -eq 3 ]] ||
+[[ $(grep -B1 '^    last done: .*(op' out | grep -oE '^  rank [0-3]:' | sort -u | wc -l) -eq 3 ]] ||
   fail "STOP: the last operations of the other ranks are missing: $(grep '^  rank' out)"
 
 wait $never
