@@ -97,8 +97,26 @@ Watchdog::Rank& Watchdog::find_or_add(int rank) {
   return ranks_.back();
 }
 
-Seconds Watchdog::in_between(const Rank& rank) {
-  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - rank.since).count());
+Seconds Watchdog::in_between(const Rank& rank) const {
+  return awake(Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - rank.since).count()));
+}
+
+void Watchdog::notice_sleep() {
+  constexpr double kNoSleep = 1;  // s, which a busy machine may keep this thread waiting
+  const auto now = std::chrono::steady_clock::now();
+  const double beyond = std::chrono::duration<double>(now - looked_).count() - options_.poll.v;
+  if (beyond > kNoSleep) sleeps_.push_back({now, Seconds(beyond)});
+  looked_ = now;
+}
+
+Seconds Watchdog::awake(Seconds last) const {
+  const auto now = std::chrono::steady_clock::now();
+  double slept = 0;
+  for (const Sleep& sleep : sleeps_) {
+    const double since = std::chrono::duration<double>(now - sleep.end).count();
+    slept += std::clamp(last.v - since, 0.0, sleep.length.v);
+  }
+  return Seconds(last.v - slept);
 }
 
 Seconds Watchdog::deadline_between(const Rank& rank) const {
@@ -116,13 +134,14 @@ void Watchdog::loop(const std::stop_token& stop) {
     std::string report;
     {
       const std::lock_guard lock(mutex_);
+      notice_sleep();
       for (Rank& rank : ranks_) {
         settle(rank);
         for (const auto& lane : rank.lanes) {
           if (lane.empty() || !report.empty()) continue;
           const auto began = rank.device->reached(lane.front().begin);
           if (!began) continue;
-          const Seconds elapsed = rank.device->now() - *began;
+          const Seconds elapsed = awake(rank.device->now() - *began);
           if (elapsed > deadline(lane.front().op)) report = verdict(lane.front().op, rank.rank, elapsed);
         }
         if (report.empty() && rank.between != Between::nothing && in_between(rank) > deadline_between(rank))

@@ -2,7 +2,8 @@
 // its lane; what a rank's host does between steps has that of a whole step. When one passes, the report begins with
 // the rank that holds everything up and the op that it has not done, then whoever noticed; it lists the last ops of each
 // rank, and the given handler ends the run (abort the communicators). Host side only; sees ranks of this process. Deadlines
-// of collectives run while they wait for peers, so the floor bounds honest skew.
+// of collectives run while they wait for peers, so the floor bounds honest skew. Time in which this process was stopped as a
+// whole (a suspended job, Ctrl-Z) does not count: the watchdog slept, too.
 #pragma once
 
 #include <chrono>
@@ -83,7 +84,9 @@ class Watchdog {
   Position position(const Rank&) const;
   std::string verdict(OpId late, int late_rank, Seconds elapsed) const;
   std::string verdict_between(const Rank& late) const;
-  static Seconds in_between(const Rank&);
+  Seconds in_between(const Rank&) const;
+  void notice_sleep();
+  Seconds awake(Seconds last) const;  // of the last seconds, those in which this process ran
   Seconds deadline_between(const Rank&) const;
   std::string describe(const Rank&) const;
   Seconds deadline(OpId) const;
@@ -94,8 +97,14 @@ class Watchdog {
   const std::vector<Seconds> expected_;
   const WatchdogOptions options_;
   Seconds step_;  // predicted, of the busiest lane: the others may wait for as long between steps
+  struct Sleep {
+    std::chrono::steady_clock::time_point end;
+    Seconds length;
+  };
   mutable std::mutex mutex_;
   std::deque<Rank> ranks_;
+  std::vector<Sleep> sleeps_;
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
   std::jthread thread_;  // last: stops before the rest goes
 };
 

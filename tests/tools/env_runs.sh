@@ -64,4 +64,15 @@ done
 kill -KILL "$alone" 2>/dev/null && fail "it waits for the other rank after SIGTERM"
 wait "$alone" && fail "a run that never began ends well: $(cat alone.txt)"
 grep -q "when the run was asked to end" alone.txt || fail "no word of the end: $(cat alone.txt)"
+# A job that is stopped as a whole and goes on is not late, however long it was away.
+"$sextant" run plan.json --steps 100000000 --print-every 10000 --deadline 2 --no-save >slept.txt 2>&1 &
+slept=$!
+sleep 2
+kill -STOP "$slept"
+sleep 4
+kill -CONT "$slept"
+sleep 2
+kill -TERM "$slept" || fail "it was ended when it went on: $(tail -3 slept.txt)"
+wait "$slept" && status=0 || status=$?
+[[ $status -ne 7 ]] || fail "a job that was stopped for a while ends with 7: $(tail -3 slept.txt)"
 echo "all well"
