@@ -61,9 +61,11 @@ std::string BlockEncoder::field_of(const TextBlock& block, const DocumentSlice& 
     value = json::parse(o_.bad_text == BadText::replace ? replace_invalid_utf8(slice.text)
                                                         : std::string(slice.text));
   } catch (const json::exception& e) {
-    const std::string why = e.what();
+    std::string why = e.what();
+    why.erase(0, std::min(why.size(), why.find("parse error")));
+    why.erase(std::min(why.size(), why.find("; last read")));  // all of a string that has no end
     refuse(block, slice.line, "", fmt::format("'{}'", replace_invalid_utf8(slice.text.substr(0, 40))),
-           "a line of JSON", why.substr(std::min(why.size(), why.find("parse error"))));
+           "a line of JSON", why.substr(0, 200));
   }
   if (!value.is_object()) refuse(block, slice.line, "", value.type_name(), "a JSON object on each line");
   const auto found = value.find(o_.field);

@@ -174,9 +174,12 @@ struct TextReader::File {
   fs::path path;
   std::string name;
   bool checked = false;
+  std::int64_t size = 0;  // bytes when it was opened
   explicit File(const fs::path& of) : gz(::gzopen(of.c_str(), "rbe")), path(of), name(of.string()) {
     if (!gz) refuse(name, std::strerror(errno), "a file that can be read");
     ::gzbuffer(gz, 1U << 18);
+    if (std::error_code none; fs::is_regular_file(path, none))
+      size = std::max<std::int64_t>(0, static_cast<std::int64_t>(fs::file_size(path, none)));
     if (char first = 0; path.extension() == ".gz" && ::gzdirect(gz) && ::gzread(gz, &first, 1) == 1) {
       ::gzclose(gz);
       refuse(name, "no gzip data", "a gzip file, as its name says",
@@ -191,8 +194,14 @@ struct TextReader::File {
     if (n < 0) failed();
     // A gzip file that ends early is read as far as it goes, and said only here.
     if (int code = Z_OK; n == 0 && (::gzerror(gz, &code), code != Z_OK && code != Z_STREAM_END)) failed();
-    if (n == 0 && !std::exchange(checked, true) && !::gzdirect(gz)) check_members(path, name);
+    if (n == 0 && !std::exchange(checked, true)) check_end();
     return static_cast<std::size_t>(n);
+  }
+  void check_end() {
+    if (!::gzdirect(gz)) return check_members(path, name);
+    if (const auto at = static_cast<std::int64_t>(::gztell(gz)); at < size)
+      refuse(name, fmt::format("{} bytes", at), fmt::format("the {} bytes that it had", size),
+             "it became shorter while it was read");
   }
   [[noreturn]] void failed() {
     int code = 0;

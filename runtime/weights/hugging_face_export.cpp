@@ -156,7 +156,7 @@ void write_tensor(SafetensorsWriter& writer, const WeightSource& weights, const 
             Problem{"--dtype", whole.name,
                     fmt::format("{} at [{}, {}]", values[i], row + static_cast<std::int64_t>(i) / block.cols,
                                 static_cast<std::int64_t>(i) % block.cols),
-                    fmt::format("numbers that {} can hold", torch_name(type)), "export in bf16 or fp32"});
+                    fmt::format("numbers that {} can hold", torch_name(type)), "export in fp32"});
     bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(type)));
     encode_numbers(type, values, bytes);
     writer.append(bytes);

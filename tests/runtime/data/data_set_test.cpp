@@ -374,6 +374,21 @@ TEST_F(DataSets, NothingIsOverwritten) {
   EXPECT_EQ(read_text_file(path("mine.partial/diary.txt")), "dear");
 }
 
+TEST_F(DataSets, ATextThatShrinksWhileItIsReadIsRefused) {
+  const Tokenizer bytes = byte_tokenizer();
+  const std::string file = write("shrinks.txt", prose(16 << 20, 8));
+  const auto inputs = find_texts({file});
+  const auto read_all = [&](bool cut) {
+    TextReader reader(inputs, DocumentUnit::line, bytes);
+    EXPECT_TRUE(reader.next());
+    if (cut) std::filesystem::resize_file(file, 12 << 20);
+    while (reader.next()) {
+    }
+  };
+  EXPECT_NO_THROW(read_all(false));
+  EXPECT_THROW(read_all(true), ConfigError);
+}
+
 TEST_F(DataSets, BadTextsAreNamed) {
   EXPECT_EQ(refusal({write("good.txt", "good")}, all_train()), "accepted");
   says(refusal({path("absent.txt").string()}), {"absent.txt", "no such file"});
@@ -384,6 +399,7 @@ TEST_F(DataSets, BadTextsAreNamed) {
   says(refusal({write("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n")}),
        {"b.jsonl:1", "text", "missing", "id, txt", "--field"});
   says(refusal({write("c.jsonl", "\n\n{\"text\": 7}\n")}), {"c.jsonl:3", "text", "number", "a string"});
+  EXPECT_LT(refusal({write("open.jsonl", "{\"text\": \"" + std::string(100'000, 'a') + "\n")}).size(), 600u);
   says(refusal({write("d.jsonl", "[1]\n")}), {"d.jsonl:1", "array", "object"});
   says(refusal({write("e.jsonl", "{\"text\": \"\xff\"}\n")}), {"e.jsonl:1", "UTF-8"});
   const std::string long_one = prose(3 << 20, 8);
