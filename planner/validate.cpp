@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <fmt/format.h>
 #include <tbb/parallel_for.h>
 
 #include "core/plan_links.hpp"
@@ -44,6 +45,14 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
     out.note = to_string(problems.front());
     return out;
   }
+  if (const DeviceSpec& device = run.cluster.device; !device.peak.contains(run.training.compute)) {
+    out.note = fmt::format("precision: found {}, which {} does not compute in", name(run.training.compute),
+                           device.name);
+    return out;
+  }
+  if (const auto refused = refuses(run.stack, run.plan, run.model, run.training))
+    out.note +=
+        fmt::format("{}priced as the row states it, though {}", out.note.empty() ? "" : "; ", refused->text);
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));

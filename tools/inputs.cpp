@@ -312,6 +312,9 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
+  if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter)
+    q.notes.push_back(
+        "the jitter that is stated acts on no step here: sextant plan --rank-by expected or p90 samples it");
   const FrameworkMap map = load_framework_map(presets);
   if (const auto far = far_from_measured(map.measured, q.model, q.training, q.cluster); !far.empty()) {
     q.interval = map.class_interval;

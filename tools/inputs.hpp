@@ -24,6 +24,7 @@ struct QuestionOptions {
   std::string model, cluster, stack, plan, calibration;
   int seq_len = 0, global_batch = 0;  // 0: not given
   std::vector<std::string> set, fix, limit;
+  bool samples_jitter = false;  // the answer is of steps under the cluster's jitter
 };
 
 // Which of them a verb has: a search takes limits, a single layout takes --plan.

@@ -108,6 +108,7 @@ void settle(PlanOptions& o) {
   if (!o.output.empty() && !o.scale.empty() && !sized)
     refuse("-o writes one layout: with --scale, --objective goodput or tokens-per-dollar chooses it");
   settle(o.goodput, o.question);
+  o.question.samples_jitter = !o.rank_by.empty();
   auto& set = o.question.set;
   if (o.price_usd > 0) set.push_back(fmt::format("device.price_usd_per_hour={}", decimal(o.price_usd)));
   if (o.straggler_sigma > 0)

@@ -223,6 +223,22 @@ TEST(Predict, OverlapAndMoreTokensAct) {
   EXPECT_GT(*predict_run(r, map, options).step_s, 1.9 * overlapped);
 }
 
+TEST(Predict, WhatStackOrDeviceCannotDoIsSaid) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  const PredictOptions options{test::preset_dir(), nullptr, {}};
+  RunRow r = llama_row();
+  EXPECT_EQ(predict_run(r, map, options).note.find("though"), std::string::npos);
+  r.plan.cp = 2, r.plan.dp /= 2;
+  const RunPrediction p = predict_run(r, map, options);
+  EXPECT_TRUE(p.step_s);
+  EXPECT_NE(p.note.find("priced as the row states it, though"), std::string::npos) << p.note;
+  EXPECT_NE(p.note.find("has no context parallelism"), std::string::npos) << p.note;
+  r = llama_row(), r.training.compute = Dtype::fp8;
+  const RunPrediction none = predict_run(r, map, options);
+  EXPECT_FALSE(none.step_s);
+  EXPECT_NE(none.note.find("precision: found fp8"), std::string::npos) << none.note;
+}
+
 TEST(Predict, UnknownDeviceIsANoteNotACrash) {
   RunRow r = llama_row();
   r.gpu = "H900";

@@ -341,6 +341,10 @@ TEST(Plan, JitterRanksAnew) {
     }
   }
   EXPECT_EQ(call(small("plan", {"--rank-by", "p90"})).code, ExitCode::usage) << "no jitter is stated";
+  EXPECT_EQ(json_of({"--straggler-sigma", "0.03", "--rank-by", "p90"}).at("notes").size(), 0u);
+  const auto unread = json_of({"--straggler-sigma", "0.03"}).at("notes");
+  ASSERT_EQ(unread.size(), 1u);
+  EXPECT_NE(unread[0].get<std::string>().find("--rank-by"), std::string::npos) << unread;
   const auto table =
       call(small("plan", {"--rank-by", "p90", "--straggler-sigma", "0.02", "--fix", "pp=1"}), 80);
   EXPECT_NE(table.out.find("p90 s  slower %"), std::string::npos) << table.out;
