@@ -52,11 +52,13 @@ struct Checkpoint::Impl {
   const StoredExtent& stored(Place p) const { return manifest.files[p.file].extents[p.extent]; }
   [[noreturn]] void damaged(const std::string& file, std::string key, std::string found,
                             std::string expected) const {
+    require_there();
     throw ConfigError(
         Problem{(path / file).string(), std::move(key), std::move(found), std::move(expected), otherwise()});
   }
   [[noreturn]] void damaged(const ConfigError&) const;  // the same, and what to do about it
   std::string otherwise() const;                        // what to do when it is damaged
+  void require_there() const;                           // one that its run has dropped is not damaged
 
   void load(const fs::path& of_run, std::int64_t of_step);
   void check_header(const StoredFile&) const;
@@ -69,7 +71,7 @@ namespace {
 
 // A file that may be whole, and cannot be read here and now, is not damaged.
 void require_readable(const fs::path& path) {
-  if (::access(path.c_str(), R_OK) == 0 || errno == ENOENT) return;
+  if (::access(path.c_str(), R_OK) == 0 || errno == ENOENT || errno == ENOTDIR) return;
   throw ConfigError(Problem{path.string(), "", std::strerror(errno), "a file that can be read",
                             "is its storage there, and may you read it?"});
 }
@@ -97,7 +99,15 @@ std::string Checkpoint::Impl::otherwise() const {
   return "the checkpoint is damaged, and there is no complete one before it";
 }
 
+void Checkpoint::Impl::require_there() const {
+  std::error_code none;
+  if (!candidate && !manifest.files.empty() && !fs::exists(path, none))
+    throw ConfigError(Problem{path.string(), "", "dropped while it was read", "a checkpoint that stays",
+                              "its run goes on and keeps the newest ones: give the same command again"});
+}
+
 void Checkpoint::Impl::damaged(const ConfigError& e) const {
+  require_there();
   auto problems = e.problems();
   std::string& hint = problems.front().hint;
   hint = hint.empty() || candidate ? otherwise() : fmt::format("{}; {}", hint, otherwise());

@@ -146,6 +146,21 @@ TEST_F(Damage, TruncatedMissingAndForeignFiles) {
   EXPECT_TRUE(tells(fault(run()), "as its folder says")) << fault(run());
 }
 
+// A run that goes on drops its older checkpoints, also those that somebody reads.
+TEST_F(Damage, DroppedWhileItIsReadIsNoDamage) {
+  const Checkpoint read = Checkpoint::open(run());
+  fs::remove_all(newest_);
+  try {
+    read.verify();
+    ADD_FAILURE() << "it is gone";
+  } catch (const ConfigError& e) {
+    EXPECT_TRUE(tells(e.what(), "dropped while it was read")) << e.what();
+    EXPECT_FALSE(tells(e.what(), "damaged")) << e.what();
+  }
+  std::ofstream(newest_) << "no folder";
+  EXPECT_TRUE(tells(fault(run()), "--resume-step 2")) << fault(run());
+}
+
 TEST_F(Damage, AManifestThatLies) {
   const fs::path file = newest_ / kManifestName;
   const std::string text = read_text_file(file);
