@@ -101,7 +101,7 @@ std::string Checkpoint::Impl::otherwise() const {
 
 void Checkpoint::Impl::require_there() const {
   std::error_code none;
-  if (!candidate && !manifest.files.empty() && !fs::exists(path, none))
+  if (!candidate && !manifest.files.empty() && !fs::exists(path, none) && !none)
     throw ConfigError(Problem{path.string(), "", "dropped while it was read", "a checkpoint that stays",
                               "its run goes on and keeps the newest ones: give the same command again"});
 }
