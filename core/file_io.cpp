@@ -84,8 +84,12 @@ bool write_all(int fd, std::string_view content) {
 }
 
 void write_through(const fs::path& path, std::string_view content) {
-  FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-  if (out.get() < 0 || !write_all(out.get(), content) || !out.close()) cannot_write(path, errno);
+  // Opening a pipe would wait for its reader; writing to one that has a reader may wait for it.
+  FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (out.get() < 0 && errno == ENXIO)
+    bad_path(path, "", "is a named pipe or socket that nobody reads, expected a file");
+  if (out.get() < 0 || ::fcntl(out.get(), F_SETFL, 0) != 0 || !write_all(out.get(), content) || !out.close())
+    cannot_write(path, errno);
 }
 
 // The permissions a plain open() would have given.

@@ -20,7 +20,8 @@ void check_writable(const std::filesystem::path&);
 
 // Writes a temporary file beside `path`, flushes it to the disk and renames it over `path`: afterwards `path`
 // is either as it was before or complete. A device or pipe (/dev/stdout) is written directly. Throws
-// ConfigError when the path cannot be written at all, BackendError when writing fails (full disk).
+// ConfigError when the path cannot be written at all (also a pipe without a reader), BackendError when writing
+// fails (full disk).
 void write_file_atomic(const std::filesystem::path&, std::string_view content);
 
 }  // namespace sextant

@@ -65,6 +65,18 @@ void keep_steps_aside(const fs::path& steps) {
   fs::rename(steps, aside);
 }
 
+// What a run writes in its folder is written in the middle of things, and a pipe or device in its place would be waited for.
+void require_plain_files(const fs::path& folder) {
+  for (const char* name : {"plan.json", kRunOptionsFile, kSteps, "timeline.json"}) {
+    std::error_code error;
+    const fs::file_status found = fs::status(folder / name, error);
+    if (fs::exists(found) && !fs::is_regular_file(found))
+      throw ConfigError(
+          Problem{(folder / name).string(), "", "no regular file", "one, or nothing yet",
+                  "the run writes this file: remove what has its name, or name another folder"});
+  }
+}
+
 }  // namespace
 
 void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
@@ -127,6 +139,7 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
     throw ConfigError(
         Problem{"-o", "", folder, "a folder that can be made and written", "a file has this name"});
+  require_plain_files(folder_);
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
     throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",

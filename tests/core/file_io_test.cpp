@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -92,6 +93,24 @@ TEST(WriteFileAtomic, SaysWhyItCannot) {
   EXPECT_TRUE(
       has(config_error([&] { write_file_atomic(dir.path() / "no/such/a", "x"); }), "cannot be written"));
   EXPECT_TRUE(has(config_error([&] { write_file_atomic(dir.path(), "x"); }), "Is a directory"));
+}
+
+// Nobody reads from the first: opening it would wait for ever.
+TEST(WriteFileAtomic, RefusesANamedPipeWithoutAReaderAndWritesToOneWithOne) {
+  const TempDir dir;
+  const std::string fifo = (dir.path() / "fifo").string();
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  ::alarm(20);
+  EXPECT_TRUE(has(config_error([&] { write_file_atomic(fifo, "x"); }), "that nobody reads, expected a file"));
+  const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_file_atomic(fifo, "x");
+  char found = 0;
+  EXPECT_EQ(::read(reader, &found, 1), 1);
+  ::close(reader);
+  ::alarm(0);
+  EXPECT_EQ(found, 'x');
+  EXPECT_TRUE(fs::is_fifo(fifo));
 }
 
 TEST(WriteFileAtomic, AFullDeviceIsABackendErrorAndStaysADevice) {

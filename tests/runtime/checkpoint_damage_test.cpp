@@ -161,6 +161,27 @@ TEST_F(Damage, DroppedWhileItIsReadIsNoDamage) {
   EXPECT_TRUE(tells(fault(run()), "--resume-step 2")) << fault(run());
 }
 
+// It may be whole, and cannot be looked at: neither dropped nor to be replaced by an older one.
+TEST_F(Damage, StorageThatGoesAwayWhileItIsReadIsNoDrop) {
+  const Checkpoint read = Checkpoint::open(run());
+  for (const ModelSlice& t : model_tensors(read.manifest().plan.model)) {
+    std::vector<double> values(static_cast<std::size_t>(t.rows * t.cols));
+    read.weights()(t, values);
+  }
+  const fs::path file = newest_ / "rank-00001.safetensors", folder = run() / "checkpoints";
+  flip(file, static_cast<std::int64_t>(fs::file_size(file)) - 3, 0x10);
+  fs::rename(folder, run() / "storage");
+  fs::create_symlink("checkpoints", folder);
+  try {
+    read.verify();
+    ADD_FAILURE() << "a byte was flipped";
+  } catch (const ConfigError& e) {
+    EXPECT_TRUE(tells(e.what(), "is its storage mounted")) << e.what();
+    EXPECT_FALSE(tells(e.what(), "dropped")) << e.what();
+    EXPECT_FALSE(tells(e.what(), "--resume-step")) << e.what();
+  }
+}
+
 TEST_F(Damage, AManifestThatLies) {
   const fs::path file = newest_ / kManifestName;
   const std::string text = read_text_file(file);

@@ -2,6 +2,9 @@
 #include <csignal>
 #include <thread>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_folder.hpp"
 #include "tests/tools/bad_input.hpp"
@@ -316,6 +319,25 @@ TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
   good(command + Words{"--steps", "12"});
   EXPECT_EQ(saved("run").back(), 12);
   EXPECT_EQ(losses("run").size(), 12U);
+}
+
+// A pipe would be waited for, a device swallow what is written.
+TEST_F(RunCheckpoints, FilesOfTheRunAreRegularFiles) {
+  good({"two.json", "--steps", "2", "-o", "run"});
+  ::alarm(60);
+  for (const char* name : {"plan.json", "options.json", "steps.jsonl", "timeline.json"}) {
+    const std::string fresh = std::string("new/") + name, kept = std::string("run/") + name;
+    fs::create_directory("new");
+    ASSERT_EQ(::mkfifo(fresh.c_str(), 0600), 0);
+    bad_file({"run", "two.json", "--steps", "1", "-o", "new"}, {fresh, "no regular file"});
+    fs::remove_all("new");
+    fs::rename(kept, "kept");
+    fs::create_symlink("/dev/null", kept);
+    bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
+    fs::rename("kept", kept);
+  }
+  ::alarm(0);
+  good({"-o", "run", "--resume", "--steps", "3"});
 }
 
 TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
