@@ -64,7 +64,7 @@ std::string error_text(const Terminal& terminal, const std::string& where, const
 // As a whole: ranks of a job that say the same do not say it into each other's lines.
 void print_error(Terminal& terminal, const std::string& where, const std::string& message,
                  const std::string& more = "") {
-  terminal.err << error_text(terminal, where, message) + more;
+  terminal.err << wrapped_message(terminal, error_text(terminal, where, message) + more);
 }
 
 void print_problems(Terminal& terminal, const std::string& where, const ConfigError& error) {
@@ -80,7 +80,7 @@ void print_problems(Terminal& terminal, const std::string& where, const ConfigEr
     if (!hint.empty() && !text.empty()) all += fmt::format("  {}\n", hint);
   }
   if (problems.size() > kShown) all += fmt::format("  ... and {} more\n", problems.size() - kShown);
-  terminal.err << all;
+  terminal.err << wrapped_message(terminal, all);
 }
 
 bool is_about_flags(const ConfigError& error) {

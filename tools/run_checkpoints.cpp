@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <iostream>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -192,10 +191,10 @@ void RunFolder::begin() {
   if (!checkpoint_) keep_steps_aside(steps);
   const LogBefore log = log_before(steps, step);
   if (!log.missing.empty())
-    std::cerr << fmt::format(
-        "sextant run: {}: nothing is there of the steps {}, which the checkpoint of step {} has behind it; "
-        "training goes on\n",
-        steps.string(), log.missing, step);
+    warn_(
+        fmt::format("{}: nothing is there of the steps {}, which the checkpoint of step {} has behind it; "
+                    "training goes on",
+                    steps.string(), log.missing, step));
   write_file_atomic(steps, log.lines);
   steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (steps_fd_ < 0)
@@ -212,8 +211,7 @@ void RunFolder::add_step(const std::string& line, Seconds step) {
   const bool waited = !unwritten_.empty();
   unwritten_ += line + '\n';
   if (!write_steps() && !waited)
-    std::cerr << fmt::format("sextant run: steps.jsonl: {}; its lines are kept, and training goes on\n",
-                             std::strerror(errno));
+    warn_(fmt::format("steps.jsonl: {}; its lines are kept, and training goes on", std::strerror(errno)));
 }
 
 bool RunFolder::write_steps() {
@@ -243,8 +241,8 @@ bool RunFolder::time_to_stop() {
   return !reason_.empty();
 }
 
-void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed,
-                       std::function<void(const std::string&)> tell) {
+void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed, Tell tell, Tell warn) {
+  warn_ = std::move(warn);
   if (flags_.time_limit_s > 0 || !flags_.stop_file.empty())
     run.time_to_stop = [this] { return time_to_stop(); };
   if (folder_.empty()) return;
@@ -259,8 +257,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   save_.on_event = [this, tell = std::move(tell)](const SaveEvent& e) {
     if (!e.committed) return;
     if (!e.error.empty())
-      std::cerr << fmt::format("sextant run: the checkpoint of step {} is written, but: {}\n", e.step,
-                               e.error);
+      warn_(fmt::format("the checkpoint of step {} is written, but: {}", e.step, e.error));
     const std::string what =
         fmt::format("checkpoint of step {}: {:.1f} MiB", e.step, static_cast<double>(e.bytes) / (1 << 20));
     if (e.end_wait)
@@ -270,7 +267,7 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
                        e.pause.v,
                        step_.v > 0 ? fmt::format(", {:.2g} % of a step", 100 * (e.pause / step_)) : ""));
   };
-  save_.on_problem = [](const std::string& what) { std::cerr << fmt::format("sextant run: {}\n", what); };
+  save_.on_problem = warn_;
   if (saves()) run.save = &save_;
   run.claim = [this] { lock_.emplace(folder_); };
   run.begin = [this] { begin(); };

@@ -52,9 +52,10 @@ class RunFolder {
   };
   std::optional<OwnPlan> own_plan() const;  // nothing when there is none; throws ConfigError
 
+  using Tell = std::function<void(const std::string&)>;
   // Fills the run's hooks for saving, resuming and ending. Reports go to `tell` (one line each, on the first rank) and, when
-  // something is wrong, to stderr.
-  void attach(TrainingRun&, const PlanFile&, std::int64_t seed, std::function<void(const std::string&)> tell);
+  // something is wrong, to `warn`, which other threads call as well.
+  void attach(TrainingRun&, const PlanFile&, std::int64_t seed, Tell tell, Tell warn);
 
   // Where the tokens behind `step` steps come from, as a JSON object that the checkpoint keeps; asked on the first rank. A
   // run that goes on finds it in checkpoint()->manifest().data.
@@ -83,6 +84,7 @@ class RunFolder {
   bool made_ = false;  // the folder was not there before
   CheckpointOptions save_;
   std::string reason_;
+  Tell warn_;
   Seconds step_;  // how long the last one took
   int steps_fd_ = -1;
   std::mutex steps_mutex_;  // saves write lines too, before they commit

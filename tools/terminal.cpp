@@ -1,5 +1,6 @@
 #include "tools/terminal.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <clocale>
@@ -20,28 +21,33 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-int terminal_columns() {
+int columns_stated() {
   const std::string_view text = environment("COLUMNS");
   int columns = 0;
   std::from_chars(text.data(), text.data() + text.size(), columns);
-  if (columns > 0) return columns;
+  return columns;
+}
+
+int terminal_columns(int fd) {
+  if (!isatty(fd)) return kUnlimitedColumns;
   winsize size{};
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    return size.ws_col;
-  return isatty(STDOUT_FILENO) ? 80 : kUnlimitedColumns;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 }  // namespace
 
 Terminal detect_terminal() {
   std::setlocale(LC_CTYPE, "");
   const bool may_color = environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+  const bool passed_on = !environment("OMPI_COMM_WORLD_RANK").empty();
+  const int stated = columns_stated(), of_err = terminal_columns(STDERR_FILENO);
   return {.out = std::cout,
           .err = std::cerr,
-          .columns = terminal_columns(),
-          .color = may_color && isatty(STDOUT_FILENO),
+          .columns = stated > 0 ? stated : terminal_columns(STDOUT_FILENO),
+          .color = may_color && !passed_on && isatty(STDOUT_FILENO),
           .err_color = may_color && isatty(STDERR_FILENO),
           .utf8 = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
-          .err_is_terminal = isatty(STDERR_FILENO) && environment("TERM") != "dumb"};
+          .err_is_terminal = isatty(STDERR_FILENO) && environment("TERM") != "dumb",
+          .err_columns = stated > 0 ? std::min(stated, of_err) : of_err};
 }
 
 std::string paint(bool color, Style style, std::string_view text) {
@@ -87,6 +93,23 @@ std::vector<std::string> wrap(std::string_view text, int width) {
   }
   for (auto& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;
+}
+
+std::string wrapped_message(const Terminal& terminal, std::string_view text) {
+  const bool endless = terminal.err_columns == kUnlimitedColumns;
+  const int width = endless ? kUnlimitedColumns : std::clamp(terminal.err_columns, 40, 110);
+  std::string out;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
+    std::string lead(blanks, ' ');
+    for (const std::string& part : wrap(line.substr(blanks), width - static_cast<int>(blanks) - 2)) {
+      out += lead + part + '\n';
+      lead.assign(blanks + 2, ' ');
+    }
+  }
+  return out;
 }
 
 }  // namespace sextant

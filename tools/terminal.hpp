@@ -19,10 +19,11 @@ struct Terminal {
   bool err_color = false;
   bool utf8 = true;
   bool err_is_terminal = false;
+  int err_columns = kUnlimitedColumns;  // of stderr; that many unless it is a terminal
 };
 
-// Of this process: COLUMNS before the device's own width; NO_COLOR and TERM=dumb switch colour off; UTF-8
-// only when the locale says so.
+// Of this process: COLUMNS before the device's own width; NO_COLOR and TERM=dumb switch colour off, and so does Open MPI's
+// mpirun, whose ranks write into a terminal of its own wherever the lines go then; UTF-8 only when the locale says so.
 Terminal detect_terminal();
 
 enum class Style { bold, dim, red, green, yellow };
@@ -33,5 +34,9 @@ int display_width(std::string_view text);
 
 // Lines of at most `width` columns, broken at spaces; a longer word stays whole.
 std::vector<std::string> wrap(std::string_view text, int width);
+
+// A message for stderr, each line of which is wrapped at its width (40 to 110 columns), two blanks further in behind a break.
+// Ends with a line end.
+std::string wrapped_message(const Terminal&, std::string_view text);
 
 }  // namespace sextant

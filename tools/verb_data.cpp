@@ -149,8 +149,9 @@ ExitCode make(Session& session, const DataVerbOptions& o) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (result.stopped) {
-    session.terminal.err << fmt::format(
-        "stopped: what is done is in {}.partial; the same command goes on from there\n", o.out);
+    session.terminal.err << wrapped_message(
+        session.terminal,
+        fmt::format("stopped: what is done is in {}.partial; the same command goes on from there", o.out));
     return ExitCode::interrupted;
   }
   if (!session.common.json) {

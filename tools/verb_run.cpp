@@ -2,8 +2,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -89,9 +89,13 @@ class StepLog {
   Json steps_ = Json::array(), evaluations_ = Json::array();
 };
 
+void warn(const Terminal& terminal, const std::string& what) {
+  terminal.err << wrapped_message(terminal, "sextant run: " + what) << std::flush;
+}
+
 // A rank that never comes back cannot be joined: after the report, the process ends all the same.
-void end_soon(const std::string& report) {
-  std::cerr << fmt::format("sextant run: {}\n", report) << std::flush;
+void end_soon(const Terminal& terminal, const std::string& report) {
+  warn(terminal, report);
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(static_cast<int>(ExitCode::run_failed));
@@ -147,7 +151,9 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   const int world = runnable.file().plan.world();
   const int peaks = !runnable.on_gpu() ? training.threads * world : training.processes ? world : 1;
   StepLog log(session, runnable, folder, peaks, o.print_every);
-  folder.attach(training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); });
+  folder.attach(
+      training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); },
+      [&](const std::string& what) { warn(session.terminal, what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
   data.attach(training);
   folder.keep_data([&](std::int64_t) { return data.identity().dump(); });
@@ -172,7 +178,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     training.timer = &traced->timer();
   }
   training.deadline_floor = Seconds(o.deadline_s);
-  training.on_late = end_soon;
+  training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
   training.on_step = [&](const StepReport& report) { log.add(report); };
   training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
     log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));

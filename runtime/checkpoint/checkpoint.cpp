@@ -278,19 +278,26 @@ std::int64_t Checkpoint::bytes_checked() const {
 }
 
 void Checkpoint::require_model(const ModelSpec& model, const std::string& asked) const {
+  constexpr std::array<std::string_view, 4> kFirst = {"hidden", "n_layers", "n_heads", "vocab_size"};
+  constexpr std::size_t kTold = 3;  // beside the first
   nlohmann::json mine = impl_->manifest.plan.model, other = model;
   mine.erase("name"), other.erase("name");
-  std::vector<Problem> problems;
-  for (const auto& [key, value] : mine.items())
-    if (!other.contains(key) || other[key] != value)
-      problems.push_back({asked, "model." + key, other.contains(key) ? other[key].dump() : "nothing",
-                          value.dump(),
-                          fmt::format("{} is a checkpoint of another model", impl_->path.string())});
-  for (const auto& [key, value] : other.items())
-    if (!mine.contains(key))
-      problems.push_back({asked, "model." + key, value.dump(), "nothing",
-                          fmt::format("{} is a checkpoint of another model", impl_->path.string())});
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+  std::vector<std::string> keys(kFirst.begin(), kFirst.end());
+  for (const nlohmann::json* fields : {&mine, &other})
+    for (const auto& [key, _] : fields->items())
+      if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  const auto value = [](const nlohmann::json& of, const std::string& key) {
+    return of.contains(key) ? of.at(key).dump() : "nothing";
+  };
+  std::erase_if(keys, [&](const std::string& key) { return value(mine, key) == value(other, key); });
+  if (keys.empty()) return;
+  std::string why = fmt::format("{} is a checkpoint of another model", impl_->path.string());
+  for (std::size_t i = 1; i < std::min(keys.size(), kTold + 1); ++i)
+    why += fmt::format("{} {} {} where it has {}", i == 1 ? ":" : ",", keys[i], value(other, keys[i]),
+                       value(mine, keys[i]));
+  if (keys.size() > kTold + 1) why += fmt::format(", and {} more fields", keys.size() - kTold - 1);
+  throw ConfigError(
+      Problem{asked, "model." + keys[0], value(other, keys[0]), value(mine, keys[0]), std::move(why)});
 }
 
 }  // namespace sextant

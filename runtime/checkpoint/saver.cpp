@@ -238,10 +238,11 @@ int CheckpointSaver::first_that_failed() {
 
 void CheckpointSaver::tell_failure() {
   if (first_that_failed() != rank_ || !options_.on_problem || end_ == End::last_try) return;
+  // Not this step: first what is left of the failed save is removed, beside training.
   const auto next = [&] {
-    const std::int64_t step = trainer_.clock().step, every = options_.every;
-    return fmt::format("training goes on, and step {} or the end is saved next",
-                       due_ ? step : (step / every + 1) * every);
+    const std::int64_t step = trainer_.clock().step + 1, every = options_.every;
+    return fmt::format("training goes on, and the first that can be saved next is step {}, or the end",
+                       due_ ? step : (step + every - 1) / every * every);
   };
   options_.on_problem(fmt::format("the checkpoint of step {} could not be written: {}; {}", event_.step,
                                   problem_, end_ == End::no ? next() : "the run ends with another try"));

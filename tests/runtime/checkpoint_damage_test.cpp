@@ -223,6 +223,14 @@ TEST_F(Damage, CheckpointsOfAnotherModelAndFormat) {
   EXPECT_NO_THROW(c.require_model(model, "plan.json"));
   model.name = "another name";
   EXPECT_NO_THROW(c.require_model(model, "plan.json"));
+  const auto told = [&] {
+    try {
+      c.require_model(model, "plan.json");
+      return std::vector<Problem>{};
+    } catch (const ConfigError& e) {
+      return e.problems();
+    }
+  };
   model.ffn_hidden *= 2;
   try {
     c.require_model(model, "plan.json");
@@ -233,6 +241,11 @@ TEST_F(Damage, CheckpointsOfAnotherModelAndFormat) {
     EXPECT_TRUE(tells(e.what(), "expected 96")) << e.what();
     EXPECT_TRUE(tells(e.what(), "another model")) << e.what();
   }
+  model.hidden *= 2, model.n_layers *= 2, model.head_dim *= 2, model.vocab_size *= 2, model.rope_theta *= 2;
+  ASSERT_EQ(told().size(), 1U) << "one message, whatever differs";
+  EXPECT_EQ(told()[0].key, "model.hidden");
+  EXPECT_TRUE(tells(told()[0].hint, "n_layers 8 where it has 4, vocab_size ")) << told()[0].hint;
+  EXPECT_TRUE(tells(told()[0].hint, ", and 2 more fields")) << told()[0].hint;
   CheckpointTrial wide(kLayout, {}, [](CheckpointTrial& t) {
     t.training.compute = t.training.parameter = t.training.gradient = t.training.reduction =
         t.training.optimizer_state = Dtype::fp64;
@@ -305,12 +318,43 @@ TEST(CheckpointFailure, AFailingWriteCostsOneSaveAndNothingElse) {
     EXPECT_NE(t.saves.front().error, "");
     ASSERT_EQ(t.problems.size(), 1U) << "one line, whoever has met it";
     EXPECT_TRUE(tells(t.problems[0], "step 4 could not be written: No space left")) << t.problems[0];
-    EXPECT_TRUE(tells(t.problems[0], "training goes on, and step ")) << t.problems[0];
+    EXPECT_TRUE(tells(t.problems[0], "training goes on, and the first that can be saved next is step "))
+        << t.problems[0];
     EXPECT_EQ(steps_in(folder.path()).back(), 12);
     EXPECT_EQ(names_in(folder.path() / "checkpoints").count("step-00000004"), 0U);
     for (const auto& name : names_in(folder.path() / "checkpoints")) EXPECT_NE(name[0], '.') << name;
     EXPECT_EQ(fault(folder.path()), "");
   }
+}
+
+// Steps are faster than the disk: by the time a failure is known another save is due, and no longer of this step.
+TEST(CheckpointFailure, TheStepThatIsSavedNextIsTold) {
+  const TempDir folder;
+  CheckpointTrial t(kLayout, folder.path());
+  t.save.every = 4;
+  std::atomic<int> failures = 0;
+  std::atomic<std::int64_t> now = 0;
+  t.run.on_step = [&](const StepReport& r) { now = r.step + 1; };
+  t.save.at = [&](SavePoint p, int) {
+    if (p != SavePoint::commit || failures++ > 0) return;
+    while (now < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    throw BackendError("No space left on device");
+  };
+  std::int64_t known_behind = 0;  // the first rank has met it, and is in the same thread as on_step
+  t.save.on_problem = [&](const std::string& what) {
+    known_behind = now + 1;
+    t.problems.push_back(what);
+  };
+  ASSERT_EQ(t.go(40).error, "");
+  ASSERT_EQ(t.problems.size(), 1U);
+  const std::string words = "saved next is step ";
+  const auto at = t.problems[0].find(words);
+  ASSERT_NE(at, std::string::npos) << t.problems[0];
+  const std::int64_t told = std::stoll(t.problems[0].substr(at + words.size()));
+  EXPECT_EQ(told, known_behind + 1);
+  ASSERT_GE(t.saves.size(), 2U);
+  EXPECT_LE(told, t.saves[1].step);
+  EXPECT_LT(t.saves[1].step, 40) << "control: not only the end was saved";
 }
 
 TEST(CheckpointFailure, ALastSaveThatFailsIsToldAndTheOneBeforeStands) {

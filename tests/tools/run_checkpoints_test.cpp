@@ -201,10 +201,9 @@ TEST_F(RunCheckpoints, StepsThatTheLogHasLostAreTold) {
     std::string log;
     for (const int step : kept) log += steps("run").at(static_cast<std::size_t>(step)).dump() + "\n";
     write("run/steps.jsonl", log);
-    ::testing::internal::CaptureStderr();
     const Outcome o = run({"-o", "run", "--resume", "--steps", "6"});
-    const std::string err = ::testing::internal::GetCapturedStderr();
-    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    const std::string& err = o.err;
+    EXPECT_EQ(o.code, ExitCode::ok) << err;
     EXPECT_EQ(err.find("nothing is there of the steps"), err.rfind("nothing is there of the steps"));
     EXPECT_EQ(err.find("run/steps.jsonl: nothing is there of the steps " + lost) != std::string::npos,
               !lost.empty())

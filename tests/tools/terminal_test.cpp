@@ -1,6 +1,12 @@
 #include "tools/terminal.hpp"
 
+#include <cstdlib>
+#include <sstream>
+
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace sextant {
 namespace {
@@ -20,6 +26,61 @@ TEST(Terminal, WrapKeepsWordsAndWidth) {
   EXPECT_EQ(wrap("a-word-longer-than-that x", 5), (std::vector<std::string>{"a-word-longer-than-that", "x"}));
   EXPECT_EQ(wrap("first\nsecond", 80), (std::vector<std::string>{"first", "second"}));
   EXPECT_EQ(wrap("", 10), std::vector<std::string>{""});
+}
+
+TEST(Terminal, MessagesAreWrappedWhereSomebodyReadsThem) {
+  std::ostringstream out, err;
+  Terminal terminal{.out = out, .err = err};
+  const std::string text =
+      "sextant run: " + std::string(30, 'a') + " " + std::string(30, 'b') + "\n  a hint\n";
+  EXPECT_EQ(wrapped_message(terminal, text), text) << "a file has whole lines";
+  terminal.err_columns = 50;
+  EXPECT_EQ(wrapped_message(terminal, text),
+            "sextant run: " + std::string(30, 'a') + "\n  " + std::string(30, 'b') + "\n  a hint\n");
+  terminal.err_columns = 79;
+  EXPECT_EQ(wrapped_message(terminal, text), text);
+}
+
+// Its own ends are closed again and the process's restored.
+class PseudoTerminal {
+ public:
+  PseudoTerminal() : ours_(::posix_openpt(O_RDWR | O_NOCTTY)), out_(::dup(1)), err_(::dup(2)) {
+    if (ours_ < 0 || ::grantpt(ours_) != 0 || ::unlockpt(ours_) != 0) return;
+    const int theirs = ::open(::ptsname(ours_), O_RDWR | O_NOCTTY);
+    const winsize size{.ws_row = 25, .ws_col = 66, .ws_xpixel = 0, .ws_ypixel = 0};
+    there_ = theirs >= 0 && ::ioctl(theirs, TIOCSWINSZ, &size) == 0 && ::dup2(theirs, 1) == 1 &&
+             ::dup2(theirs, 2) == 2;
+    ::close(theirs);
+  }
+  ~PseudoTerminal() {
+    ::dup2(out_, 1), ::dup2(err_, 2);
+    for (const int fd : {ours_, out_, err_}) ::close(fd);
+  }
+  PseudoTerminal(const PseudoTerminal&) = delete;
+  bool there() const { return there_; }
+
+ private:
+  int ours_, out_, err_;
+  bool there_ = false;
+};
+
+TEST(Terminal, MpirunsOwnTerminalHasNoColour) {
+  for (const char* name : {"NO_COLOR", "COLUMNS", "OMPI_COMM_WORLD_RANK"}) ::unsetenv(name);
+  ::setenv("TERM", "xterm", 1);
+  bool plain = false, passed_on = true;
+  int columns = 0;
+  {
+    const PseudoTerminal here;
+    if (!here.there()) GTEST_SKIP() << "no pseudo terminals here";
+    plain = detect_terminal().color, columns = detect_terminal().err_columns;
+    ::setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    passed_on = detect_terminal().color;
+    ::unsetenv("OMPI_COMM_WORLD_RANK");
+  }
+  EXPECT_TRUE(plain);
+  EXPECT_EQ(columns, 66);
+  EXPECT_FALSE(passed_on);
+  EXPECT_EQ(detect_terminal().err_columns == kUnlimitedColumns, ::isatty(2) == 0);
 }
 
 }  // namespace
