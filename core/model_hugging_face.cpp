@@ -116,6 +116,9 @@ ModelSpec read_llama(const json& j) {
   io.optional("head_dim", m.head_dim);
   io.optional("max_position_embeddings", m.max_positions);
   io.optional("rms_norm_eps", m.norm_eps);
+  if (const auto epsilon = j.find("rms_norm_eps"); epsilon != j.end() && epsilon->is_null())
+    io.fail({"", "rms_norm_eps", "null", "a number above 0",
+             "transformers takes null for no number; left out it is 1e-06"});
   io.optional("tie_word_embeddings", m.tied_embeddings);
   bool attention_bias = false;
   io.optional("attention_bias", attention_bias);  // on q, k, v and o

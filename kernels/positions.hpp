@@ -10,7 +10,8 @@
 namespace sextant {
 
 // Angular frequency of pair i of a head, radians per token: theta^(-2i/d), slowed down by Llama-3 scaling
-// where the wavelength exceeds what the model was first trained on. Computed in fp64.
+// where the wavelength exceeds what the model was first trained on, by linear scaling everywhere (position interpolation,
+// Chen et al. 2023). Computed in fp64; throws ConfigError on other scalings.
 std::vector<double> rope_frequencies(const ModelSpec&);
 
 // cos and sin of every position below `positions`, in fp32 or fp64; owns its memory.

@@ -50,8 +50,8 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           "rms", llama);
   require(m.position == PositionKind::rope, "model.position",
           std::string(kPositionNames[static_cast<std::size_t>(m.position)]), "rope", llama);
-  require(!m.rope_scaling || m.rope_scaling->type == "llama3", "model.rope_scaling",
-          m.rope_scaling ? m.rope_scaling->type : "", "llama3, or none");
+  require(!m.rope_scaling || m.rope_scaling->type == "llama3" || m.rope_scaling->type == "linear",
+          "model.rope_scaling", m.rope_scaling ? m.rope_scaling->type : "", "llama3, linear, or none");
   require(m.gated_mlp, "model.gated_mlp", "false", "true", llama);
   require(!m.any_bias() && !m.embedding_norm, "model", "biases or an embedding norm", "neither", llama);
   require(p.tp <= m.n_kv_heads, "plan.tp", std::to_string(p.tp),

@@ -261,6 +261,7 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
   const auto rope = [](const ModelSpec& of) -> std::string {
     if (!of.rope_scaling) return "none";
     const RopeScaling& s = *of.rope_scaling;
+    if (s.type == "linear") return fmt::format("linear x{}", s.factor);  // it has no other numbers
     return fmt::format("{} x{} ({}, {}, {})", s.type, s.factor, s.low_freq_factor, s.high_freq_factor,
                        s.original_max_positions);
   };

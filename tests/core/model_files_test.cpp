@@ -85,6 +85,15 @@ TEST(HuggingFace, AbsentAndNullFieldsHaveLlamaConfigsDefaults) {
   }
 }
 
+// transformers adds it to a tensor, and fails with null.
+TEST(HuggingFace, AnEpsilonOfNullIsRefused) {
+  json j = v4();
+  j["rms_norm_eps"] = nullptr;
+  EXPECT_TRUE(has(error_of(j), "rms_norm_eps: found null, expected a number above 0")) << error_of(j);
+  j.erase("rms_norm_eps");
+  EXPECT_EQ(model_from_json(j, "m").norm_eps, 1e-6);
+}
+
 TEST(HuggingFace, HeadDimIsAFieldOfItsOwn) {
   json j = v4();
   j["head_dim"] = 64;

@@ -81,6 +81,46 @@ TEST(Operators, Rope) {
   });
 }
 
+// System: rotary embedding with linear scaling, of heads of d numbers at position p. Expectation, in fp64: the pair (i, i + d/2)
+// turns by p / factor * theta^(-2i/d), and its gradient back by as much.
+TEST(Operators, RopeWithLinearScaling) {
+  constexpr int kHeads = 2, kDim = 8, kHalf = kDim / 2;
+  const std::vector<std::int32_t> positions = {0, 1, 7, 100, 4095};
+  ModelSpec model;
+  model.head_dim = kDim, model.rope_theta = 10000;
+  for (const double factor : {1.0, 2.5, 8.0})
+    for (const Dtype dtype : {Dtype::fp64, Dtype::fp32})
+      for (const KernelTable* kernels : {&cpu_reference_kernels(), &cpu_kernels()}) {
+        model.rope_scaling = RopeScaling{.type = "linear", .factor = factor};
+        const RopeTable table(model, 4096, dtype);
+        const auto rows = static_cast<std::int64_t>(positions.size());
+        std::vector<double> x(static_cast<std::size_t>(rows) * kHeads * kDim);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<double>(i) + 0.3);
+        for (const bool inverse : {false, true}) {
+          const Matrix m(dtype, rows, kHeads * kDim, x);
+          kernels->rope({.x = m.view(),
+                         .cos = table.cos(),
+                         .sin = table.sin(),
+                         .heads = kHeads,
+                         .head_dim = kDim,
+                         .positions = positions,
+                         .inverse = inverse});
+          std::vector<double> expected(x.size());
+          for (std::size_t r = 0; r < positions.size(); ++r)
+            for (std::size_t h = 0; h < kHeads; ++h)
+              for (std::size_t i = 0; i < kHalf; ++i) {
+                const double angle = (inverse ? -1 : 1) * positions[r] / factor *
+                                     std::pow(10000.0, -2.0 * static_cast<double>(i) / kDim);
+                const std::size_t a = (r * kHeads + h) * kDim + i, b = a + kHalf;
+                expected[a] = x[a] * std::cos(angle) - x[b] * std::sin(angle);
+                expected[b] = x[b] * std::cos(angle) + x[a] * std::sin(angle);
+              }
+          EXPECT_LT(relative_distance(to_doubles(m.view()), expected), dtype == Dtype::fp64 ? 1e-12 : 1e-6)
+              << factor;
+        }
+      }
+}
+
 // Forward and backward over any choice of query rows and any order of keys.
 struct AttentionRun {
   Matrix out, lse, dq, dk, dv;

@@ -283,5 +283,28 @@ TEST(TrainingRun, MemoryPeakEqualsThePredictedOneToTheByte) {
   EXPECT_GE(distinct.size(), 10U) << "control: the layouts do differ";
 }
 
+// Positions over a factor: under any layout the same, without a factor to the bit what it is without scaling.
+TEST(TrainingRun, TrainsUnderLinearRopeScaling) {
+  const auto losses = [](const char* key, const char* type, double factor) {
+    Trial t(key, [&](Trial& trial) {
+      trial.model.rope_scaling.reset();
+      if (factor > 0) trial.model.rope_scaling = RopeScaling{.type = type, .factor = factor};
+    });
+    t.go(4);
+    std::vector<double> all;
+    for (const StepReport& r : t.steps) all.push_back(r.loss);
+    return t.error.empty() ? all : std::vector<double>{};
+  };
+  const auto plain = losses("mbs8", "", 0), scaled = losses("mbs8", "linear", 4);
+  ASSERT_EQ(plain.size(), 4U);
+  ASSERT_EQ(scaled.size(), 4U);
+  EXPECT_EQ(losses("mbs8", "linear", 1), plain);
+  EXPECT_GT(std::abs(scaled.back() - plain.back()), 1e-6);
+  const auto spread = losses("tp2.sp.cp2.mbs2", "linear", 4);
+  ASSERT_EQ(spread.size(), 4U);
+  for (std::size_t i = 0; i < spread.size(); ++i) EXPECT_NEAR(spread[i] / scaled[i], 1, 1e-5);
+  EXPECT_TRUE(losses("mbs8", "dynamic", 4).empty());
+}
+
 }  // namespace
 }  // namespace sextant::testing
