@@ -8,10 +8,14 @@
 
 namespace sextant {
 
-double RankTrainer::evaluate(const SequenceSource& source, std::int64_t batches) {
+std::optional<double> RankTrainer::evaluate(const SequenceSource& source, std::int64_t batches,
+                                            const std::function<bool()>& stop) {
   finish();
   std::array<double, 2> sums = {0, 0};  // loss, valid targets
   for (std::int64_t b = 0; b < batches; ++b) {
+    double asked = stop && stop() ? 1 : 0;
+    sum({&asked, 1});
+    if (asked > 0) return {};
     between(Watchdog::Between::reading_tokens);
     launcher_.batch = batch(source, b);
     between(Watchdog::Between::nothing);

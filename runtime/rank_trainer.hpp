@@ -76,8 +76,9 @@ class RankTrainer {
   // Sums over the ranks, however long they take.
   void agree(std::span<double> votes);
   // The mean loss of `batches` global batches (steps 0, 1, ... of the source), at the weights as they are. Training goes
-  // on from it to the same bits as without it.
-  double evaluate(const SequenceSource&, std::int64_t batches);
+  // on from it to the same bits as without it. Nothing when any rank asks to stop before the last batch.
+  std::optional<double> evaluate(const SequenceSource&, std::int64_t batches,
+                                 const std::function<bool()>& stop = {});
 
   double gradient_factor = 1;  // 1; anything else is fault injection
   // Called before an update changes the state, which somebody may still be reading.

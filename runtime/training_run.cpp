@@ -72,12 +72,23 @@ void agree(const std::string& job, Communicator& world, Shared& shared) {
     }
 }
 
-void evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64_t step) {
+// Is the run to end, as far as this rank knows?
+bool asked_to_stop(const TrainingRun& run, int rank) {
+  return (run.stop && run.stop->load()) || (rank == 0 && run.time_to_stop && run.time_to_stop());
+}
+
+// False when the run is to end before it has looked at everything: nothing is reported then.
+bool evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64_t step) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<double> losses;
-  for (const Evaluation& e : run.evaluations) losses.push_back(trainer.evaluate(e.sequences, e.batches));
+  for (const Evaluation& e : run.evaluations) {
+    const auto loss = trainer.evaluate(e.sequences, e.batches, [&] { return asked_to_stop(run, rank); });
+    if (!loss) return false;
+    losses.push_back(*loss);
+  }
   const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (rank == 0 && run.on_evaluation) run.on_evaluation(step, losses, took);
+  return true;
 }
 
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
@@ -137,8 +148,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   for (std::int64_t s = first; s < run.steps; ++s) {
     std::array<double, CheckpointSaver::kVotes> votes{};
     if (saver) votes = saver->votes();
-    const bool stop =
-        (run.stop && run.stop->load()) || (world.rank() == 0 && run.time_to_stop && run.time_to_stop());
+    const bool stop = asked_to_stop(run, world.rank());
     const bool recorded = run.record && (!run.programs || s == first || s + 1 == run.steps);
     auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
     if (saver) saver->heard(votes);
@@ -164,8 +174,12 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
                       "before the first of them; try a lower --lr, a longer --warmup, or other data",
                       report->step, report->loss, report->gradient_norm, skipped));
     }
-    if (run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps))
-      evaluate(run, trainer, world.rank(), s);
+    const bool looks = run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps);
+    if (looks && !evaluate(run, trainer, world.rank(), s)) {
+      const std::lock_guard lock(shared.mutex);
+      shared.result.stopped = true;
+      break;
+    }
   }
   trainer.finish();
   if (saver) saver->finish();

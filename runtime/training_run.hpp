@@ -55,8 +55,9 @@ struct TrainingRun {
   // this process has met.
   std::function<void(const std::string& report)> on_late = {};
 
-  const std::atomic<bool>* stop = nullptr;  // ends the run after a step, on all ranks together
-  std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each step
+  // Ends the run after a step or a batch of held-out text, on all ranks together.
+  const std::atomic<bool>* stop = nullptr;
+  std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each of them
   const CheckpointOptions* save = nullptr;  // a run that ends well has saved its last state
   const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.

@@ -1,6 +1,7 @@
 // Held-out loss: it is what a training step at the same weights would report, on every kind of layout; and a run that is
 // looked at goes on to the same bits as one that is not.
 #include <algorithm>
+#include <atomic>
 
 #include <gtest/gtest.h>
 
@@ -83,6 +84,33 @@ TEST(Evaluation, IsAMeanOverTargets) {
   one.look_at(1, 1).look_at(2, 1).go();
   both.look_at(1, 2).go();
   EXPECT_NEAR(both.held_out[0], (one.held_out[0] + one.held_out[1]) / 2, 1e-12);
+}
+
+// A look at much text may take longer than a scheduler waits.
+TEST(Evaluation, IsGivenUpWhenTheRunIsToEnd) {
+  constexpr std::int64_t kMany = 1000;
+  for (const char* key : {"dp2.mbs1", "tp2.pp2.mbs1.sel"})
+    for (const bool by_signal : {true, false}) {
+      std::atomic<bool> stop = false, late = false;
+      std::atomic<std::int64_t> furthest = 0;
+      Watched w(key, 4, 2), plain(key, 2, 0);
+      const SequenceSource source = w.run.sequences;
+      w.run.evaluations = {{"held out",
+                            [&](std::int64_t batch, int sequence, std::span<std::int32_t> tokens) {
+                              if (batch >= 3) (by_signal ? stop : late) = true;
+                              if (batch > furthest) furthest = batch;
+                              source(batch, sequence, tokens);
+                            },
+                            kMany}};
+      w.run.stop = &stop;
+      w.run.time_to_stop = [&] { return late.load(); };
+      w.go();
+      plain.go();
+      EXPECT_LE(furthest, 4) << key;
+      EXPECT_TRUE(w.evaluated.empty()) << key;
+      EXPECT_EQ(w.losses, plain.losses) << key;
+      EXPECT_EQ(w.state, plain.state) << key << ": the state behind the last step";
+    }
 }
 
 TEST(Evaluation, WithoutATargetIsRefused) {
