@@ -25,7 +25,10 @@ namespace sextant {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::uintmax_t kLargestManifest = std::uintmax_t{1} << 32;
+// Room for 405B parameters in 126 layers on 16,384 ranks whose every layer is a bucket (ZeRO-3, or one parameter to a
+// bucket of tp x pp ranks): a rank's slice of a bucket is up to three rectangles of some 210 bytes, so 16,384 x 128 x 3 x 210
+// bytes = 1.23 GiB, and 64 MiB for plan, options and source of tokens.
+constexpr std::uintmax_t kLargestManifest = std::uintmax_t{3} << 29;
 
 // A file that is mapped, with its header checked, when it is first asked for.
 struct OpenedFile {

@@ -139,6 +139,12 @@ TEST_F(Damage, TruncatedMissingAndForeignFiles) {
   EXPECT_TRUE(tells(fault(run()), file.string())) << fault(run());
   fs::copy(kept, file, fs::copy_options::overwrite_existing);
   EXPECT_EQ(fault(run()), "") << "control";
+  fs::rename(newest_ / kManifestName, kept);
+  fs::copy(kept, newest_ / kManifestName);
+  fs::resize_file(newest_ / kManifestName, 1'700'000'000);  // with a hole
+  EXPECT_TRUE(tells(fault(run()), "is 1621.2 MiB, expected at most 1536.0 MiB; it was not read"))
+      << fault(run());
+  EXPECT_TRUE(tells(fault(run()), "--resume-step 2")) << fault(run());
   fs::remove(newest_ / kManifestName);
   EXPECT_TRUE(tells(fault(run()), "manifest.json")) << fault(run());
   fs::rename(newest_, checkpoint_path(run(), 5));
