@@ -249,7 +249,16 @@ void TcpProcess::connect(const TcpWorld& world) {
   if (rank_ == 0) {
     for (int waiting = n - 1; waiting > 0; --waiting) {
       auto [s, hello] = accept_one(listener, deadline);
-      if (s.fd() < 0) throw late(fmt::format("{} of {} ranks have not come to rank 0", waiting, n));
+      if (s.fd() < 0) {
+        std::vector<int> missing;
+        for (int r = 1; r < n; ++r)
+          if (sockets[static_cast<std::size_t>(r)].fd() < 0) missing.push_back(r);
+        const std::size_t named = std::min<std::size_t>(missing.size(), 8);
+        throw late(fmt::format(
+            "{} of {} ranks ({}{}) have not come to rank 0", waiting, n,
+            fmt::join(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+            missing.size() > named ? ", ..." : ""));
+      }
       std::string why;
       if (hello.ranks != n)
         why = fmt::format("rank {} is of a job of {} ranks, rank 0 of one of {}", hello.rank, hello.ranks, n);

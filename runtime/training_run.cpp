@@ -167,12 +167,14 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
       if (run.on_step) run.on_step(*report);
     }
     if (skipped >= run.max_skipped) {
+      trainer.finish();
+      if (saver) saver->finish();
       shared.all_throw = true;
-      throw BackendError(
-          fmt::format("step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
-                      "are as they were "
-                      "before the first of them; try a lower --lr, a longer --warmup, or other data",
-                      report->step, report->loss, report->gradient_norm, skipped));
+      throw BackendError(fmt::format(
+          "step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
+          "are as they were "
+          "before the first of them{}; try a lower --lr, a longer --warmup, or other data",
+          report->step, report->loss, report->gradient_norm, skipped, saver ? ", and are saved" : ""));
     }
     const bool looks = run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps);
     if (looks && !evaluate(run, trainer, world.rank(), s)) {

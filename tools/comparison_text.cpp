@@ -69,11 +69,15 @@ nlohmann::ordered_json comparison_json(const TimelineComparison& c) {
                        {"compute_lane", k.compute_lane},
                        {"predicted_s", k.predicted_s},
                        {"measured_s", k.measured_s}});
+  Json difference = Json::object();
+  for (std::size_t i = 0; i < c.measured.mean.size(); ++i)
+    difference[name(static_cast<TimeCategory>(i))] = c.measured.mean[i] - c.predicted.mean[i];
   return {{"predicted_step_s", c.predicted.step.v},
           {"measured_step_s", c.measured.step.v},
           {"ratio", c.step_ratio()},
           {"predicted_breakdown_s", time_split_json(c.predicted.mean)},
           {"measured_breakdown_s", time_split_json(c.measured.mean)},
+          {"difference_s", difference},
           {"operations", classes}};
 }
 

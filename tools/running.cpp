@@ -30,9 +30,9 @@ LinkShape shape_of(const ClusterSpec& c) {
   return shape;
 }
 
-// Ranks of the job that share this machine; all of them when nobody says so.
-int ranks_beside(int world) {
-  const int n = launched_ranks_beside().value_or(world);
+// Ranks of the job that share this machine; `otherwise` when nobody says so.
+int ranks_beside(int world, int otherwise) {
+  const int n = launched_ranks_beside().value_or(otherwise);
   return n > 0 ? std::min(n, world) : world;
 }
 int rank_beside() { return launched_rank_beside().value_or(0); }
@@ -58,10 +58,21 @@ void require_gpu(const RunningOptions& options) {
   if (const std::string missing = cuda_libraries().missing; !missing.empty()) refuse("cuda", missing);
 }
 
+// Ranks of the job whose memory is that of one process, and of one machine.
+struct RanksHere {
+  int in_process = 1, on_machine = 1;
+};
+RanksHere ranks_here(int world, const RunningOptions& options) {
+  if (!options.processes()) return {world, world};
+  const std::string master = process_environment("MASTER_ADDR");
+  const bool here = options.comm == "env" && (master == "localhost" || master.starts_with("127."));
+  return {1, ranks_beside(world, here ? world : 1)};
+}
+
 // Ranks allocate to the byte what their stage needs. Better to say now that a stage is beyond the device it was planned for,
-// or all of a process beyond what is here.
+// or all of a process or a machine beyond what is here.
 void require_memory(const std::string& path, const PlanFile& file, const ExecutionGraph& graph,
-                    int ranks_here, bool on_gpu) {
+                    RanksHere here, bool on_gpu) {
   const char* smaller = "plan for a smaller model, micro-batch or --seq-len, or for more ranks";
   std::int64_t all = 0, host_most = 0;
   for (int stage = 0; stage < graph.plan.pp; ++stage) {
@@ -83,18 +94,21 @@ void require_memory(const std::string& path, const PlanFile& file, const Executi
                               fmt::format("at most the {:.4g} GiB of the node it was planned for",
                                           gib(file.cluster.node.host_memory)),
                               "plan with less offload (oo, po, ao), or for more nodes"});
-  all = all / graph.plan.world() * ranks_here;
   const HostMachine machine = inspect_machine();
-  const bool limited = machine.process_memory.v > 0 && machine.process_memory < machine.memory;
-  const Bytes most = limited ? machine.process_memory : machine.memory;
+  const auto require = [&](Bytes need, Bytes most, int ranks, const char* of, const char* whose) {
+    if (most.v <= 0 || need <= most) return;
+    const int digits = gib(need) < 10 ? 3 : 1;
+    throw ConfigError(Problem{path, "plan",
+                              fmt::format("{:.{}f} GiB for the {} of this {}", gib(need), digits,
+                                          ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks), of),
+                              fmt::format("at most the {:.{}f} GiB {}", gib(most), digits, whose), smaller});
+  };
+  const std::int64_t each = all / graph.plan.world();
   // Beside what is allocated, threads reserve addresses for stacks and heaps and a library its code, which crashes without.
-  if (limited) all += (640 + std::int64_t{64} * ranks_here) << 20;
-  if (most.v > 0 && all > most.v)
-    throw ConfigError(Problem{
-        path, "plan", fmt::format("{:.1f} GiB for the {} ranks of this process", gib(Bytes(all)), ranks_here),
-        fmt::format("at most the {:.1f} GiB {}", gib(most),
-                    limited ? "that ulimit -v leaves a process" : "of this machine"),
-        smaller});
+  const std::int64_t reserved = (640 + std::int64_t{64} * here.in_process) << 20;
+  require(Bytes(each * here.in_process + reserved), machine.process_memory, here.in_process, "process",
+          "that ulimit -v leaves a process");
+  require(Bytes(each * here.on_machine), machine.memory, here.on_machine, "machine", "that it has");
 }
 
 }  // namespace
@@ -219,11 +233,11 @@ TrainingRun Runnable::training() const {
   run.processes = options_.processes();
   if (options_.comm == "env") run.tcp = launched_world();
   const int here = run.processes ? 1 : file_.plan.world();
-  require_memory(options_.plan, file_, graph_, here, on_gpu());
+  require_memory(options_.plan, file_, graph_, ranks_here(file_.plan.world(), options_), on_gpu());
   run.cuda = gpu_of(options_);
   run.programs = options_.programs && on_gpu();
   // Threads of two ranks on one core wait for each other in every matrix product.
-  const int beside = run.processes ? ranks_beside(file_.plan.world()) : here;
+  const int beside = run.processes ? ranks_beside(file_.plan.world(), file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);
   if (options_.shaped) run.shape = shape_of(file_.cluster);
   run.device.host_link = file_.cluster.device.host_link;

@@ -1,4 +1,5 @@
 // `sextant compare`: predicted against measured, operation by operation, for runs of a plan.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <ostream>
@@ -36,6 +37,9 @@ ComparedRun read_run(const std::string& path, const std::string& plan, const Com
                      const std::filesystem::path& presets) {
   const std::filesystem::path folder = path;
   const bool is_folder = std::filesystem::is_directory(folder);
+  if (plan.empty() && !is_folder)
+    throw ConfigError(Problem{path, "", "no folder", "a folder of: sextant run -o",
+                              "with --scale every argument is a run, with a plan of its own in it"});
   RunningOptions running;
   running.plan = plan.empty() ? (folder / "plan.json").string() : plan;
   ComparedRun run{path, std::make_unique<Runnable>(running, o.profile, presets), {}, {}};
@@ -47,6 +51,23 @@ ComparedRun read_run(const std::string& path, const std::string& plan, const Com
       load_timeline(is_folder ? folder / "timeline.json" : folder, graph_hash(graph), graph.ops.size());
   run.comparison = compare(graph, run.runnable->predicted(), run.measured);
   return run;
+}
+
+// A curve is of one model and one kind of step; ranks ascend, and what the first needs is the unit.
+void make_curve(std::vector<ComparedRun>& runs) {
+  const auto file = [](const ComparedRun& r) -> const PlanFile& { return r.runnable->file(); };
+  for (const ComparedRun& r : runs) {
+    const PlanFile &one = file(runs.front()), &other = file(r);
+    const char* differs = one.model != other.model                         ? "model"
+                          : one.training.seq_len != other.training.seq_len ? "sequence length"
+                          : one.training.compute != other.training.compute ? "precision"
+                                                                           : nullptr;
+    if (differs)
+      throw ConfigError(Problem{
+          r.path, differs, fmt::format("another one than that of {}", runs.front().path),
+          "the same in all runs of a scaling curve", "without --scale a plan and its runs are compared"});
+  }
+  std::ranges::stable_sort(runs, {}, [&](const ComparedRun& r) { return file(r).plan.world(); });
 }
 
 void print_scaling(Session& session, const std::vector<ComparedRun>& runs) {
@@ -71,6 +92,9 @@ void print_scaling(Session& session, const std::vector<ComparedRun>& runs) {
                    fmt::format("{:.0f}", tokens / m), fmt::format("{:.2f}", rate(run) / rate(runs.front()))});
   }
   session.terminal.out << table.render(session.terminal, session.common.wide);
+  const auto batch = [](const ComparedRun& r) { return r.runnable->file().training.global_batch; };
+  if (std::ranges::any_of(runs, [&](const ComparedRun& r) { return batch(r) != batch(runs.front()); }))
+    session.terminal.out << "the global batch is not the same in all runs: speed-ups are of tokens/s\n";
 }
 
 ExitCode run(Session& session, const CompareOptions& o) {
@@ -82,6 +106,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
     runs.push_back(read_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
+  if (o.scale) make_curve(runs);
   if (!o.trace.empty()) {
     std::string events;
     for (std::size_t i = 0; i < runs.size(); ++i) {

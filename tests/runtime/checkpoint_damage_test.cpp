@@ -301,6 +301,18 @@ TEST(CheckpointClock, SkippedStepsAreRemembered) {
   EXPECT_TRUE(tells(second.error, "not finite 3 steps in a row")) << second.error;
   EXPECT_EQ(good.from(folder.path()).go(7).error, "") << "control";
   EXPECT_EQ(good.steps.size(), 2U);
+
+  // A run that they end leaves the weights of the last good step behind, and goes on from there with better data.
+  const TempDir ended;
+  CheckpointTrial plain(kLayout), spoiled(kLayout, ended.path()), mended(kLayout);
+  ASSERT_EQ(plain.go(3).error, "");
+  spoil_from(spoiled, 3);
+  EXPECT_TRUE(tells(spoiled.go(12).error, "not finite 3 steps in a row")) << spoiled.error;
+  EXPECT_EQ(Checkpoint::open(ended.path()).manifest().clock,
+            (TrainerClock{.step = 6, .updates = 3, .skipped = 3, .skipped_in_a_row = 3}));
+  EXPECT_TRUE(tells(spoiled.error, "and are saved")) << spoiled.error;
+  EXPECT_EQ(mended.from(ended.path()).go(8).error, "");
+  EXPECT_TRUE(mended.at_start == plain.at_end);
 }
 
 // Each place at which writing may fail, on one rank or the first.

@@ -134,7 +134,7 @@ TEST(TcpCommunicator, WhoDoesNotComeIsNotWaitedForForEver) {
     make_tcp_world(world_of(0, 3, port, 0.5));
     FAIL() << "two ranks are missing";
   } catch (const BackendError& error) {
-    EXPECT_NE(std::string(error.what()).find("2 of 3 ranks have not come"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("2 of 3 ranks (1, 2) have not come"), std::string::npos)
         << error.what();
   }
   EXPECT_THROW(make_tcp_world(world_of(1, 2, port, 0.5)), BackendError) << "nor is rank 0";

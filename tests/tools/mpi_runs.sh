@@ -52,6 +52,16 @@ code=$?
 grep -q 'expected 3 ranks' out || fail "a plan for 2 ranks on 3: no word of it"
 [[ ! -e three/steps.jsonl ]] || fail "a refused run leaves a file of steps"
 
+# Ranks of one machine share its memory: one of these fits, all together do not.
+kib=$(awk '/MemTotal/ {print $2}' /proc/meminfo)
+"$sextant" simulate --model stories-260k --cluster 1x4xcpu --stack sextant --seq-len 32 --global-batch 4 --plan dp4.z0.mbs1 \
+  --set device.memory_GiB=100000 --set model.hidden=1024 --set model.vocab_size=$((kib / 40)) -o vast.json \
+  >out 2>&1 || fail "no vast plan"
+timeout 60 "$mpiexec" -n 4 "$sextant" run vast.json --comm mpi --steps 1 >out 2>&1
+code=$?
+[[ $code -eq 3 ]] || fail "too little memory for 4 ranks: exit $code, expected 3"
+grep -q 'for the 4 ranks of this machine, expected at most' out || fail "too little memory for 4 ranks: no word of it"
+
 # Damage that one rank alone meets: its word, and the end of all.
 cp -r ran damaged
 extents=$(echo damaged/checkpoints/*/rank-00001.safetensors)

@@ -184,6 +184,29 @@ TEST_F(RunVerbs, ScalingCurveOfRuns) {
   for (std::string* line : {&head, &rule, &first, &second}) std::getline(lines, *line);
   EXPECT_TRUE(head.ends_with("speed-up")) << curve.out;
   for (const std::string& row : {first, second}) EXPECT_TRUE(row.ends_with("1.00")) << curve.out;
+
+  // By ranks, whatever the order of the arguments; one model, and runs only.
+  const auto other = [&](const char* name, const Words& more) {
+    Words plan{"simulate", "--model", "stories-260k", "--cluster", "laptop",
+               "--stack",  "sextant", "--seq-len",    "32",        "--global-batch",
+               "4",        "--plan",  "dp1.z1.mbs2",  "-o",        "other.json"};
+    plan.insert(plan.end(), more.begin(), more.end());
+    ASSERT_EQ(call(plan).code, ExitCode::ok);
+    ASSERT_EQ(call({"run", "other.json", "--steps", "2", "-o", name}).code, ExitCode::ok);
+  };
+  other("one", {});
+  const auto ranks = json::parse(call({"compare", "--scale", "done", "one", "--json"}).out).at("runs");
+  EXPECT_EQ(ranks.at(0).at("run"), "one");
+  EXPECT_EQ(ranks.at(1).at("run"), "done");
+  double difference = 0;
+  for (const auto& [cause, s] : ranks.at(0).at("difference_s").items()) difference += s.get<double>();
+  EXPECT_NEAR(
+      difference,
+      ranks.at(0).at("measured_step_s").get<double>() - ranks.at(0).at("predicted_step_s").get<double>(),
+      1e-9);
+  other("deeper", {"--set", "model.n_layers=7"});
+  bad_file({"compare", "--scale", "done", "deeper"}, {"deeper", "model", "the same in all runs"});
+  bad_file({"compare", "--scale", "two.json", "done"}, {"two.json", "every argument is a run"});
 }
 
 TEST_F(RunVerbs, ProfilesThatAreNone) {
