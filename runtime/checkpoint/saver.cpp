@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::array kFields = {StateField::master, StateField::moment1, StateField::moment2};
+constexpr std::int64_t kNever = 1'000'000'000;
 constexpr const char* kExtentsKey = "sextant.extents";
 constexpr const char* kStepKey = "sextant.step";
 
@@ -52,7 +53,8 @@ CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Optimiz
       world_(world),
       stream_(trainer.device().create_stream("checkpoint")),
       staged_(trainer.state(), trainer.device()),
-      committed_(resumed) {
+      committed_(resumed),
+      standby_([this] { save(); }) {
   next_.dtype = trainer.state().accumulator();
   next_.optimizer = optimizer;
   next_.seed = options.seed;
@@ -96,9 +98,19 @@ void CheckpointSaver::heard(std::span<const double> sums) {
 void CheckpointSaver::save_if_due(StepReport& report) {
   due_ = due_ || (options_.every > 0 && trainer_.clock().step % options_.every == 0);
   report.save_pause = std::exchange(waited_, {});
-  if (!due_ || !may_stage_) return;
-  report.duration += stage();
-  report.save_pause += event_.pause;
+  if (due_ && may_stage_) {
+    report.duration += stage();
+    report.save_pause += event_.pause;
+  }
+  stand_by(report.duration);
+}
+
+// A copy has the time of a step: to find it a little late is soon enough.
+void CheckpointSaver::stand_by(Seconds step) {
+  const std::int64_t left = options_.every == 0 ? kNever
+                            : due_              ? 1
+                                                : options_.every - trainer_.clock().step % options_.every;
+  standby_.look_every(step * (left > 1 ? static_cast<double>(left - 1) / 2 : 1.0 / 16));
 }
 
 Seconds CheckpointSaver::stage() {
@@ -106,27 +118,41 @@ Seconds CheckpointSaver::stage() {
   trainer_.finish();
   const Seconds update = since(last_update);
   began_ = Clock::now();
-  copied_ = staged_.copy_from(trainer_.state(), trainer_.device(), stream_);
+  staged_.begin(trainer_.state(), trainer_.device(), stream_);
   next_.clock = trainer_.clock();
-  if (rank_ == 0 && options_.data) next_.data = options_.data(next_.clock.step);
   event_ = {};
   event_.step = next_.clock.step;
-  outstanding_ = true, may_stage_ = due_ = abandoned_ = false;
-  start([this, copied = *copied_] {
-    trainer_.device().synchronize(copied);
-    yield_to_others();  // not before: an update may wait for the same copy
-    write_file();
-    if (rank_ == 0) commit();
-  });
+  outstanding_ = copying_ = busy_ = true, may_stage_ = due_ = abandoned_ = false;
+  saved_ = {};
+  running_ = saved_.get_future();
+  standby_.begin();
   event_.pause = since(began_);
   return update;
 }
 
+void CheckpointSaver::save() {
+  std::promise<void> saved = std::move(saved_);
+  try {
+    staged_.help([this] { at(SavePoint::copy); });
+    staged_.finish(trainer_.device());
+    // By a thread of its own, as none gets back the turns that it has once yielded.
+    std::async(std::launch::async, [this] {
+      yield_to_others();
+      if (rank_ == 0 && options_.data) next_.data = options_.data(next_.clock.step);
+      write_file();
+      if (rank_ == 0) commit();
+    }).get();
+    saved.set_value();
+  } catch (...) {
+    saved.set_exception(std::current_exception());
+  }
+}
+
 void CheckpointSaver::wait_for_copy() {
-  if (!copied_) return;
+  if (!copying_) return;
   const auto start_time = Clock::now();
-  trainer_.device().synchronize(*copied_);
-  copied_.reset();
+  staged_.finish(trainer_.device());
+  copying_ = false;
   const Seconds waited = since(start_time);
   waited_ += waited, event_.pause += waited;
 }
@@ -254,7 +280,10 @@ void CheckpointSaver::report() {
 }
 
 void CheckpointSaver::wait() {
-  if (busy_) running_.wait();
+  if (busy_) {
+    standby_.hurry();
+    running_.wait();
+  }
   look();
 }
 

@@ -1,9 +1,10 @@
 // When is a run saved, and when is that a checkpoint? Behind a step each rank makes the update that is due, and goes on: until
-// the next update, one step later, its state stays as it is and is copied meanwhile. A thread of its own writes the copy to
-// a file of an unfinished folder. The first rank's thread waits for all the files, checks that they make up the model, writes
-// the manifest and gives the folder its name, in one rename. At the beginning of each step ranks tell each other how far they
-// are; no training waits for a disk: a save that is due while another is under way is put off, and one that fails is reported
-// and left to the next. Only the end of a run waits for its last one.
+// the next update, one step later, its state stays as it is and is copied meanwhile, by a thread that stands by for it; what
+// that has not begun by then, the rank copies itself. Another thread writes the copy to a file of an unfinished folder. The
+// first rank's waits for all the files, checks that they make up the model, writes the manifest and gives the folder its name,
+// in one rename. At the beginning of each step ranks tell each other how far they are; no training waits for a disk: a save
+// that is due while another is under way is put off, and one that fails is reported and left to the next. Only the end of a
+// run waits for its last one.
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include "runtime/checkpoint/manifest.hpp"
 #include "runtime/checkpoint/run_folder.hpp"
 #include "runtime/checkpoint/staged_state.hpp"
+#include "runtime/checkpoint/standby.hpp"
 
 namespace sextant {
 
@@ -37,7 +39,7 @@ struct SaveEvent {
 };
 
 // Places at which tests slow the disk down, let it fail, or end the process.
-enum class SavePoint : std::uint8_t { write_file, file_written, write_manifest, commit, committed };
+enum class SavePoint : std::uint8_t { copy, write_file, file_written, write_manifest, commit, committed };
 
 struct CheckpointOptions {
   std::filesystem::path run;
@@ -45,7 +47,8 @@ struct CheckpointOptions {
   Retention keep;
   PlanFile plan;
   std::int64_t seed = 0;
-  // On the first rank, when the state behind `step` steps is saved: a JSON object that says where the tokens come from.
+  // On the first rank's saving thread, when the state behind `step` steps is saved: a JSON object that says where the tokens
+  // come from.
   std::function<std::string(std::int64_t step)> data = {};
   std::string options = "{}";                           // the manifest's
   std::function<void()> before_commit = {};             // there, on the writing thread
@@ -53,7 +56,7 @@ struct CheckpointOptions {
   // A save that has failed while the run goes on: which file, why, and what comes next. On one rank, the first that has
   // met it, on its training thread.
   std::function<void(const std::string&)> on_problem = {};
-  std::function<void(SavePoint, int rank)> at = {};  // on a writing thread
+  std::function<void(SavePoint, int rank)> at = {};  // on a saving thread; at `copy` it throws nothing
 };
 
 class CheckpointSaver {
@@ -78,10 +81,12 @@ class CheckpointSaver {
  private:
   Seconds stage();       // how long the update took
   void wait_for_copy();  // before the state changes
+  void save();           // what is staged: on the thread that stands by
   void write_file() const;
   void commit();                // on the first rank
   void wait_for_files() const;  // there; throws when they will not come
   Manifest collect() const;     // there
+  void stand_by(Seconds step);  // which is how long one takes
   void start(std::function<void()> work);
   void look();  // has the work ended, and how
   void wait();
@@ -103,16 +108,18 @@ class CheckpointSaver {
   SaveEvent event_;
   std::chrono::steady_clock::time_point began_ = {};
   std::optional<std::chrono::steady_clock::time_point> ending_;  // since when the end of the run waits
-  std::optional<Event> copied_;  // when the state may change again; empty: it may
-  Seconds waited_;               // for that, since the last report
-  bool outstanding_ = false;     // staged, and not everyone is done with it
+  bool copying_ = false;                                         // the state may not change yet
+  Seconds waited_;                                               // for that, since the last report
+  bool outstanding_ = false;                                     // staged, and not everyone is done with it
   bool may_stage_ = true, due_ = false;
   bool busy_ = false, failed_ = false;  // of this rank's part
   std::string problem_;                 // of its own, when it has failed: not that of others
   enum class End : std::uint8_t { no, first_try, last_try } end_ = End::no;  // of the run
   std::atomic<bool> abandoned_ = false;    // no use to wait for the others' files
   std::optional<std::int64_t> committed_;  // known to the first rank
-  std::future<void> running_;              // last: ends before the rest goes
+  std::promise<void> saved_;
+  std::future<void> running_;
+  Standby standby_;  // last: ends before the rest goes
 };
 
 }  // namespace sextant

@@ -1,11 +1,17 @@
 #include "runtime/checkpoint/staged_state.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include "core/error.hpp"
 
 namespace sextant {
 namespace {
 
 constexpr std::array kFields = {StateField::master, StateField::moment1, StateField::moment2};
+// Of one part: few enough to be made in some 20 us, so that nobody waits long for who has taken one.
+constexpr std::size_t kPartBytes = std::size_t{1} << 17;
 
 template <class Bytes>
 Bytes part_of(Bytes bytes, std::int64_t first, std::int64_t n, std::int64_t element) {
@@ -22,6 +28,19 @@ void for_each_part(const RankState& state, std::size_t b, StateField field, std:
     f(static_cast<std::byte*>(view.data), host ? Space::host : Space::device,
       part_of(slice, host ? state.on_device(b) : 0, n, size_bytes(view.dtype)));
   }
+}
+
+// f(where to, where from, in which space, bytes) for each run of bytes that is copied.
+template <class Slices, class F>
+void for_each_copy(const RankState& state, const Slices& slices, F f) {
+  for (std::size_t field = 0; field < kFields.size(); ++field)
+    for (std::size_t b = 0; b < slices[field].size(); ++b) {
+      if (slices[field][b].empty()) continue;
+      for_each_part(state, b, kFields[field], slices[field][b],
+                    [&](const std::byte* from, Space space, std::span<std::byte> to) {
+                      f(to.data(), from, space, to.size());
+                    });
+    }
 }
 
 }  // namespace
@@ -53,6 +72,7 @@ StagedState::StagedState(const RankState& state, Device& device) {
       }
     });
   }
+  if (device.unified()) cut(state);
 }
 
 std::int64_t StagedState::bytes() const {
@@ -62,17 +82,39 @@ std::int64_t StagedState::bytes() const {
   return n;
 }
 
-Event StagedState::copy_from(const RankState& state, Device& device, StreamId stream) {
-  for (std::size_t f = 0; f < kFields.size(); ++f)
-    for (std::size_t b = 0; b < slices_[f].size(); ++b) {
-      if (slices_[f][b].empty()) continue;
-      for_each_part(state, b, kFields[f], slices_[f][b],
-                    [&](const std::byte* from, Space space, std::span<std::byte> to) {
-                      device.copy(stream, to.data(), Space::host, from, space,
-                                  Bytes(static_cast<std::int64_t>(to.size())));
-                    });
-    }
-  return device.record(stream);
+void StagedState::cut(const RankState& state) {
+  for_each_copy(state, slices_, [&](std::byte* to, const std::byte* from, Space, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += kPartBytes)
+      parts_.push_back({to + at, from + at, std::min(kPartBytes, bytes - at)});
+  });
+  taken_ = made_ = parts_.size();
+}
+
+void StagedState::begin(const RankState& state, Device& device, StreamId stream) {
+  if (device.unified()) {
+    made_ = 0;
+    taken_ = 0;
+    return;
+  }
+  for_each_copy(state, slices_, [&](std::byte* to, const std::byte* from, Space space, std::size_t bytes) {
+    device.copy(stream, to, Space::host, from, space, Bytes(static_cast<std::int64_t>(bytes)));
+  });
+  copied_ = device.record(stream);
+}
+
+void StagedState::help(const std::function<void()>& taken) {
+  bool first = true;
+  for (std::size_t i = 0; (i = taken_.fetch_add(1)) < parts_.size();) {
+    if (std::exchange(first, false) && taken) taken();
+    std::memcpy(parts_[i].to, parts_[i].from, parts_[i].bytes);
+    if (made_.fetch_add(1) + 1 == parts_.size()) made_.notify_all();
+  }
+}
+
+void StagedState::finish(Device& device) {
+  if (copied_) return device.synchronize(*copied_);
+  help();
+  for (std::size_t made = 0; (made = made_) < parts_.size();) made_.wait(made);
 }
 
 void restore(const RankState& state, Device& device, const Checkpoint& checkpoint) {

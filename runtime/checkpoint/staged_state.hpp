@@ -3,7 +3,10 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,16 +29,29 @@ class StagedState {
   const std::vector<Piece>& pieces() const { return pieces_; }
   std::int64_t bytes() const;
 
-  // Returns at once. Everything is here at the event; until then, nothing may change the state.
-  Event copy_from(const RankState&, Device&, StreamId);
+  // The copy is one of the device beside its work or, where the host reads the device's memory, of many parts that any
+  // threads make. From begin() until finish() has returned, nothing may change the state.
+  void begin(const RankState&, Device&, StreamId);  // returns at once
+  // Makes parts that nobody has taken until there are none; calls `taken` when it has taken the first.
+  void help(const std::function<void()>& taken = {});
+  void finish(Device&);  // helps, and waits for what others have taken
 
  private:
+  struct Part {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
   std::span<std::byte> memory(Device&, std::size_t bytes);
+  void cut(const RankState&);
 
   std::array<std::vector<std::span<std::byte>>, 3> slices_;  // [StateField][bucket]; empty: another rank's
   std::vector<Allocation> page_locked_;
   std::vector<std::vector<std::byte>> plain_;
   std::vector<Piece> pieces_;
+  std::optional<Event> copied_;  // by the device
+  std::vector<Part> parts_;      // by threads
+  std::atomic<std::size_t> taken_ = 0, made_ = 0;
 };
 
 // Fills the rank's state and its parameters from the checkpoint. Throws ConfigError when it is damaged.

@@ -329,6 +329,10 @@ TEST(CheckpointFailure, AFailingWriteCostsOneSaveAndNothingElse) {
       if (p == point && (rank == 2 || p >= SavePoint::write_manifest) && failures++ == 0)
         throw BackendError("No space left on device");
     };
+    t.run.on_step = [&](const StepReport& r) {  // steps long enough for a save to fail before the last one
+      t.steps.push_back(r);
+      if (r.step >= 4) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    };
     ASSERT_EQ(t.go(12).error, "");
     EXPECT_EQ(t.losses(), plain.losses());
     ASSERT_GE(t.saves.size(), 2U);
