@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <tbb/parallel_for.h>
 
+#include "core/device_formats.hpp"
 #include "core/plan_links.hpp"
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
@@ -45,9 +46,9 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
     out.note = to_string(problems.front());
     return out;
   }
-  if (const DeviceSpec& device = run.cluster.device; !device.peak.contains(run.training.compute)) {
-    out.note = fmt::format("precision: found {}, which {} does not compute in", name(run.training.compute),
-                           device.name);
+  if (auto problem = unknown_format(run.cluster.device, run.training.compute)) {
+    problem->key = "precision";
+    out.note = to_string(*problem);
     return out;
   }
   if (const auto refused = refuses(run.stack, run.plan, run.model, run.training))

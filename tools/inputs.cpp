@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/cluster_files.hpp"
+#include "core/device_formats.hpp"
 #include "core/file_io.hpp"
 #include "core/framework_map.hpp"
 #include "core/json_io.hpp"
@@ -241,13 +242,10 @@ void default_precision(const DeviceSpec& device, TrainingSpec& training) {
 }
 
 void check_precision(const DeviceSpec& device, Dtype compute) {
-  const bool narrow = compute == Dtype::bf16 || compute == Dtype::fp16 || compute == Dtype::fp8;
-  if (!narrow || device.generation == "cpu" || device.peak.contains(compute)) return;
-  std::vector<std::string_view> has;
-  for (const auto& [dtype, peak] : device.peak) has.push_back(name(dtype));
-  check({Problem{"", "training.compute", std::string(name(compute)),
-                 fmt::format("what {} computes in: {}", device.name, fmt::join(has, ", ")), ""}},
-        "--set");
+  auto problem = unknown_format(device, compute);
+  if (!problem) return;
+  problem->key = "training.compute";
+  check({*std::move(problem)}, "--set");
 }
 
 void check_positions(const ModelSpec& model, int seq_len) {

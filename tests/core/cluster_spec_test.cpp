@@ -8,6 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/annotated.hpp"
+#include "core/device_formats.hpp"
 #include "tests/core/cluster_support.hpp"
 
 using namespace sextant;
@@ -196,4 +197,15 @@ TEST(ClusterSpec, ValidateSeesWhatCodeSetBadly) {
   EXPECT_TELLS(text, "device.memory_GiB");
   EXPECT_TELLS(text, "node.link_bandwidth_GBps");
   EXPECT_TELLS(text, "jitter.compute_sigma");
+}
+
+TEST(DeviceFormats, NarrowOnesNeedAPeak) {
+  DeviceSpec d = small_cluster(1).device;
+  EXPECT_FALSE(unknown_format(d, Dtype::bf16));
+  EXPECT_FALSE(unknown_format(d, Dtype::fp32));
+  const auto fp8 = unknown_format(d, Dtype::fp8);
+  ASSERT_TRUE(fp8);
+  EXPECT_TELLS(to_string(*fp8), "found fp8, expected what A100-SXM4-80GB computes in: bf16");
+  d.generation = "cpu";
+  EXPECT_FALSE(unknown_format(d, Dtype::fp8));
 }

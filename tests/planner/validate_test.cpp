@@ -236,7 +236,7 @@ TEST(Predict, WhatStackOrDeviceCannotDoIsSaid) {
   r = llama_row(), r.training.compute = Dtype::fp8;
   const RunPrediction none = predict_run(r, map, options);
   EXPECT_FALSE(none.step_s);
-  EXPECT_NE(none.note.find("precision: found fp8"), std::string::npos) << none.note;
+  EXPECT_NE(none.note.find("precision: found fp8, expected what A100"), std::string::npos) << none.note;
 }
 
 TEST(Predict, UnknownDeviceIsANoteNotACrash) {
