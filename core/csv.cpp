@@ -55,10 +55,10 @@ int CsvTable::column(std::string_view name) const {
 const std::string& CsvTable::cell(const CsvRow& row, std::string_view name) const {
   static const std::string kEmpty;
   const int c = column(name);
-  return c < 0 ? kEmpty : row.cells[static_cast<std::size_t>(c)];
+  return c < 0 || c >= static_cast<int>(row.cells.size()) ? kEmpty : row.cells[static_cast<std::size_t>(c)];
 }
 
-CsvTable parse_csv(std::string_view text, const std::string& file) {
+CsvTable parse_csv(std::string_view text, const std::string& file, BadRows bad_rows) {
   CsvTable table;
   table.file = file;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte-order mark of spreadsheets
@@ -79,7 +79,8 @@ CsvTable parse_csv(std::string_view text, const std::string& file) {
     row.line = line;
     row.cells = record(text, at, line, file);
     if (row.cells.size() == 1 && row.cells[0].empty()) continue;  // a blank line
-    if (row.cells.size() != table.columns.size())
+    while (row.cells.size() > table.columns.size() && row.cells.back().empty()) row.cells.pop_back();
+    if (row.cells.size() != table.columns.size() && bad_rows == BadRows::refuse)
       bad(file, row.line, fmt::format("{} cells", row.cells.size()),
           fmt::format("{}, as the header line has", table.columns.size()));
     table.rows.push_back(std::move(row));
@@ -87,8 +88,8 @@ CsvTable parse_csv(std::string_view text, const std::string& file) {
   return table;
 }
 
-CsvTable read_csv(const std::filesystem::path& path) {
-  return parse_csv(read_text_file(path), path.string());
+CsvTable read_csv(const std::filesystem::path& path, BadRows bad_rows) {
+  return parse_csv(read_text_file(path), path.string(), bad_rows);
 }
 
 std::string csv_field(std::string_view s) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -17,12 +18,26 @@ namespace sextant {
 
 namespace {
 
-constexpr std::array<std::string_view, 29> kRequired = {
-    "run_id",        "source",        "date",       "framework", "model",     "layers",      "hidden",
-    "heads",         "kv_heads",      "ffn_hidden", "mlp",       "vocab",     "seq_len",     "gpu",
-    "nodes",         "gpus_per_node", "tp",         "cp",        "pp",        "dp",          "zero_stage",
-    "micro_batch",   "global_batch",  "recompute",  "attention", "precision", "step_time_s", "outcome",
-    "virtual_stages"};
+constexpr std::array<std::string_view, 27> kRequired = {
+    "run_id",    "source",    "date",          "framework",     "model",        "layers",
+    "hidden",    "heads",     "kv_heads",      "ffn_hidden",    "mlp",          "vocab",
+    "seq_len",   "gpu",       "nodes",         "gpus_per_node", "tp",           "cp",
+    "pp",        "dp",        "zero_stage",    "micro_batch",   "global_batch", "recompute",
+    "attention", "precision", "virtual_stages"};
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Spreadsheets write whole numbers as 4096.0 as well.
+std::optional<long long> whole_number(const std::string& text) {
+  constexpr long long kMost = std::numeric_limits<int>::max();
+  if (const auto n = parse_count(text, kMost)) return n;
+  const auto x = parse_decimal(text);
+  if (!x || *x < 0 || *x > static_cast<double>(kMost) || *x != std::floor(*x)) return std::nullopt;
+  return static_cast<long long>(*x);
+}
 
 // Reads the cells of one row, collecting what is wrong.
 class Cells {
@@ -36,12 +51,19 @@ class Cells {
   int count(std::string_view column, int least, int most = kMaxDegree) {
     const std::string& s = text(column);
     if (s.empty() && table_.column(column) < 0) return 0;
-    const auto n = parse_count(s, std::numeric_limits<int>::max());
+    const auto n = whole_number(s);
     if (!n || *n < least || *n > most) {
       wrong(column, fmt::format("a whole number from {} to {}", least, most));
       return std::max(least, 1);
     }
     return static_cast<int>(*n);
+  }
+
+  // 0 and 1, as words too.
+  bool flag(std::string_view column) {
+    const std::string s = lower(text(column));
+    if (s == "true" || s == "yes") return true;
+    return s != "false" && s != "no" && count(column, 0) != 0;
   }
 
   // Empty cells are "not stated"; what is stated must be a positive number.
@@ -57,7 +79,7 @@ class Cells {
   template <class T, std::size_t N>
   T choice(std::string_view column, const std::array<std::pair<std::string_view, T>, N>& choices,
            T fallback) {
-    const std::string& s = text(column);
+    const std::string s = lower(text(column));
     for (const auto& [name, value] : choices)
       if (name == s) return value;
     std::string names;
@@ -69,13 +91,22 @@ class Cells {
 
   std::vector<std::string> list(std::string_view column, char separator) const {
     std::vector<std::string> out;
-    const std::string& s = text(column);
+    const std::string s = lower(text(column));
     for (std::size_t at = 0; at < s.size();) {
       const std::size_t end = std::min(s.find(separator, at), s.size());
       if (end > at) out.push_back(s.substr(at, end - at));
       at = end + 1;
     }
     return out;
+  }
+
+  // Whether every column has its cell; says so when not.
+  bool complete() {
+    if (row_.cells.size() == table_.columns.size()) return true;
+    problems_.push_back({table_.file, fmt::format("line {}", row_.line),
+                         fmt::format("{} cells", row_.cells.size()),
+                         fmt::format("{}, as the header line has", table_.columns.size()), ""});
+    return false;
   }
 
   void wrong(std::string_view column, std::string expected) {
@@ -102,7 +133,7 @@ ModelSpec read_model(Cells& c) {
   m.head_dim = std::max(1, m.hidden / m.n_heads);
   using Mlp = std::pair<std::string_view, bool>;
   m.gated_mlp = c.choice("mlp", std::array{Mlp{"gated", true}, Mlp{"plain", false}}, true);
-  m.tied_embeddings = c.count("tied_embeddings", 0) != 0;
+  m.tied_embeddings = c.flag("tied_embeddings");
   if (!m.gated_mlp) {  // the plain rows are GPT-style
     m.norm = NormKind::layer;
     m.position = PositionKind::learned;
@@ -153,7 +184,7 @@ void read_layout(Cells& c, ParallelPlan& p, int layers) {
   p.tp = c.count("tp", 1), p.cp = c.count("cp", 1), p.pp = c.count("pp", 1), p.dp = c.count("dp", 1);
   p.vp = c.count("virtual_stages", 1);
   p.schedule = p.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
-  p.sequence_parallel = p.tp > 1 && c.count("sequence_parallel", 0) != 0;
+  p.sequence_parallel = p.tp > 1 && c.flag("sequence_parallel");
   p.zero_stage = c.count("zero_stage", 0);
   if (p.zero_stage > 3) c.wrong("zero_stage", "0 to 3");
   p.shard_degree = c.text("shard_degree").empty() ? 0 : c.count("shard_degree", 1);
@@ -204,9 +235,14 @@ void read_facts(Cells& c, RunRow& r) {
   }
 }
 
-RunRow read_row(Cells& c) {
+RunRow named_row(const Cells& c) {
   RunRow r;
   r.run_id = c.text("run_id"), r.source = c.text("source"), r.date = c.text("date");
+  return r;
+}
+
+RunRow read_row(Cells& c) {
+  RunRow r = named_row(c);
   r.framework = c.text("framework"), r.group_id = c.text("group_id"), r.notes = c.text("notes");
   if (r.run_id.empty()) c.wrong("run_id", "a unique name");
   const std::string& quality = c.text("quality");
@@ -254,24 +290,23 @@ std::vector<RunRow> runs_of(const CsvTable& table, BadRows bad) {
   if (!problems.empty()) throw ConfigError(std::move(problems));
   std::vector<RunRow> rows;
   constexpr std::size_t kEnoughProblems = 20;
-  bool sound = false, refused = bad == BadRows::refuse;
+  bool sound = false;
   for (const CsvRow& row : table.rows) {
     std::vector<Problem> here;
     Cells cells(table, row, here);
-    RunRow& run = rows.emplace_back(read_row(cells));
+    RunRow& run = rows.emplace_back(cells.complete() ? read_row(cells) : named_row(cells));
     run.file = table.file, run.line = row.line;
     for (const Problem& p : here) run.unreadable += (run.unreadable.empty() ? "" : "; ") + to_string(p);
     sound = sound || here.empty();
-    refused = refused || run.run_id.empty();
     if (problems.size() < kEnoughProblems) std::move(here.begin(), here.end(), std::back_inserter(problems));
-    if (refused && problems.size() >= kEnoughProblems) break;
+    if (bad == BadRows::refuse && problems.size() >= kEnoughProblems) break;
   }
-  if (!problems.empty() && (refused || !sound)) throw ConfigError(std::move(problems));
+  if (!problems.empty() && (bad == BadRows::refuse || !sound)) throw ConfigError(std::move(problems));
   return rows;
 }
 
 std::vector<RunRow> read_runs(const std::filesystem::path& path, BadRows bad) {
-  return runs_of(read_csv(path), bad);
+  return runs_of(read_csv(path, bad), bad);
 }
 
 }  // namespace sextant

@@ -48,11 +48,9 @@ struct RunRow {
       unreadable;  // what is wrong with its cells, when bad rows are kept: then only the names above count
 };
 
-// Bad rows are kept, so that one does not hide the others, or end the reading.
-enum class BadRows : std::uint8_t { refuse, keep };
-
-// Throws ConfigError naming file, line, column, what was found and what is expected: for all rows at once. Columns that
-// are missing, rows without a name, and files without a sound row are refused in any case.
+// Read leniently where the meaning is clear: 4096.0 is a whole number, words may be in capitals, what was measured may
+// have no column. Throws ConfigError naming file, line, column, what was found and what is expected: for all rows at
+// once. Other columns that are missing, and files without a sound row, are refused in any case.
 std::vector<RunRow> runs_of(const CsvTable&, BadRows = BadRows::refuse);
 std::vector<RunRow> read_runs(const std::filesystem::path&, BadRows = BadRows::refuse);
 

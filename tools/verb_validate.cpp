@@ -234,7 +234,7 @@ void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
                                         unmeasured - kShown);
 }
 
-// One bad row does not hide the others: it has no prediction, and is told.
+// One bad row does not hide the others: it has no prediction, and is told; all are counted.
 void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
                       const std::vector<RunPrediction>& predictions) {
   constexpr int kShown = 5;
@@ -248,14 +248,16 @@ void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
     else
       session.terminal.err << fmt::format("not predicted: {}\n", row.unreadable);
   }
-  if (unpredicted > kShown)
-    session.terminal.err << fmt::format("... and {} more rows: --predictions OUT.csv tells why of each\n",
-                                        unpredicted - kShown);
+  if (unpredicted > 0)
+    session.terminal.err << fmt::format(
+        "warning: {} of {} row{} not predicted; --predictions OUT.csv says why of each in its note\n",
+        unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are");
 }
 
 void check_unique(const std::vector<RunRow>& rows) {
   std::vector<std::pair<std::string, const RunRow*>> ids;
-  for (const auto& row : rows) ids.emplace_back(row.run_id, &row);
+  for (const auto& row : rows)
+    if (!row.run_id.empty()) ids.emplace_back(row.run_id, &row);
   std::stable_sort(ids.begin(), ids.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Problem> problems;
   for (std::size_t i = 1; i < ids.size(); ++i)
@@ -346,53 +348,55 @@ ExitCode run(Session& session, const ValidateOptions& options) {
 }  // namespace
 
 Verb validate_verb() {
-  return {.name = "validate",
-          .summary = "compare predictions with measured runs",
-          .description =
-              "Predicts every run of one or more CSV files and reports the error per source: 'error' is the "
-              "mean of "
-              "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
-              "what the "
-              "layout predicted best really loses. Rows without measured columns are predicted all the same.",
-          .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
-                       {"its prediction", "sextant validate runs.csv --predictions out.csv"},
-                       {"in CI: exit code 6 when a source is off by more",
-                        "sextant validate runs.csv --max-error 25"}},
-          .define = [](CLI::App& app) -> Run {
-            auto options = std::make_shared<ValidateOptions>();
-            app.add_option("runs", options->files, "CSV files of runs")->type_name("FILE");
-            add_text(app,
-                     {.flag = "--predictions",
-                      .metavar = "FILE",
-                      .text = "write every run's prediction with its interval as CSV"},
-                     options->predictions);
-            add_text(app,
-                     {.flag = "--calibration",
-                      .metavar = "FILE",
-                      .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
-                     options->calibration);
-            add_text(app,
-                     {.flag = "--collectives",
-                      .metavar = "FILE",
-                      .text = "score predicted collectives on a table of nccl-tests results instead of runs"},
-                     options->collectives);
-            add_number(app,
-                       {.flag = "--max-error",
-                        .metavar = "PERCENT",
-                        .text = "largest mean error of a source that is accepted; 0 = any",
-                        .unit = "percent",
-                        .min = 0,
-                        .max = 1000},
-                       options->max_error);
-            add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
-                     options->quality_c);
-            add_flag(app,
-                     {.flag = "--example",
-                      .metavar = "",
-                      .text = "print a CSV file with one unmeasured run, and exit"},
-                     options->example);
-            return [options](Session& session) { return run(session, *options); };
-          }};
+  return {
+      .name = "validate",
+      .summary = "compare predictions with measured runs",
+      .description =
+          "Predicts every run of one or more CSV files and reports the error per source: 'error' is the "
+          "mean of "
+          "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
+          "what the "
+          "layout predicted best really loses. Rows without measured columns are predicted all the same; a "
+          "row that cannot be read or simulated has its reason in the note.",
+      .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
+                   {"its prediction", "sextant validate runs.csv --predictions out.csv"},
+                   {"in CI: exit code 6 when a source is off by more",
+                    "sextant validate runs.csv --max-error 25"}},
+      .define = [](CLI::App& app) -> Run {
+        auto options = std::make_shared<ValidateOptions>();
+        app.add_option("runs", options->files, "CSV files of runs")->type_name("FILE");
+        add_text(app,
+                 {.flag = "--predictions",
+                  .metavar = "FILE",
+                  .text = "write every run's prediction with its interval as CSV"},
+                 options->predictions);
+        add_text(app,
+                 {.flag = "--calibration",
+                  .metavar = "FILE",
+                  .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
+                 options->calibration);
+        add_text(app,
+                 {.flag = "--collectives",
+                  .metavar = "FILE",
+                  .text = "score predicted collectives on a table of nccl-tests results instead of runs"},
+                 options->collectives);
+        add_number(app,
+                   {.flag = "--max-error",
+                    .metavar = "PERCENT",
+                    .text = "largest mean error of a source that is accepted; 0 = any",
+                    .unit = "percent",
+                    .min = 0,
+                    .max = 1000},
+                   options->max_error);
+        add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
+                 options->quality_c);
+        add_flag(app,
+                 {.flag = "--example",
+                  .metavar = "",
+                  .text = "print a CSV file with one unmeasured run, and exit"},
+                 options->example);
+        return [options](Session& session) { return run(session, *options); };
+      }};
 }
 
 }  // namespace sextant

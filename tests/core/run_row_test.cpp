@@ -101,10 +101,37 @@ TEST(RunRow, OneBadRowIsKeptWithWhatIsWrong) {
   EXPECT_NE(rows[0].unreadable.find("runs.csv:2"), std::string::npos) << rows[0].unreadable;
   EXPECT_EQ(rows[1].unreadable, "");
   EXPECT_EQ(rows[1].model.n_layers, 40);
-  // Without a sound row, or a name to write under, there is nothing to answer.
+  // Without a sound row there is nothing to answer.
   EXPECT_THROW(read_runs(dir.write("bad.csv", kHeader + bad), BadRows::keep), ConfigError);
   const std::string nameless = good.substr(good.find(','));
-  EXPECT_THROW(read_runs(dir.write("nameless.csv", kHeader + nameless + good), BadRows::keep), ConfigError);
+  const auto unnamed = read_runs(dir.write("nameless.csv", kHeader + nameless + good), BadRows::keep);
+  EXPECT_NE(unnamed[0].unreadable.find("run_id"), std::string::npos) << unnamed[0].unreadable;
+  const auto ragged = read_runs(dir.write("ragged.csv", kHeader + "ml-2,x\n" + good), BadRows::keep);
+  EXPECT_EQ(ragged[0].run_id, "ml-2");
+  EXPECT_NE(ragged[0].unreadable.find("found 2 cells"), std::string::npos) << ragged[0].unreadable;
+  EXPECT_EQ(ragged[1].unreadable, "");
+  EXPECT_NE(error_of(kHeader + bad + good).find("layers"), std::string::npos);
+}
+
+TEST(RunRow, WhatIsClearIsRead) {
+  const auto one = [](const std::string& from, const std::string& to) {
+    return read(kHeader + row(from, to))[0];
+  };
+  EXPECT_TRUE(one(",ok,", ",OOM,").out_of_memory);
+  EXPECT_EQ(one(",2048,A100", ",2048.0,A100").training.seq_len, 2048);
+  EXPECT_EQ(error_of(kHeader + row(",2048,A100", ",2048.5,A100")).find("seq_len") == std::string::npos,
+            false);
+  EXPECT_EQ(one("bf16", "BF16").training.compute, Dtype::bf16);
+  EXPECT_TRUE(one("32000,0,", "32000,TRUE,").model.tied_embeddings);
+  EXPECT_FALSE(one("32000,0,", "32000,False,").model.tied_embeddings);
+  EXPECT_EQ(read(kHeader + row("\n", ",,\n"))[0].model.n_layers, 40);  // empty cells behind the last column
+}
+
+TEST(RunRow, WhatIsMeasuredMayHaveNoColumn) {
+  std::string header = kHeader;
+  for (const char* column : {"step_time_s", "outcome"}) header.replace(header.find(column), 4, "left");
+  const auto rows = read(header + row());
+  EXPECT_FALSE(rows[0].step_time || rows[0].out_of_memory);
 }
 
 TEST(RunRow, MissingColumnIsNamedWithItsLikelyMisspelling) {

@@ -71,12 +71,31 @@ TEST(Validate, OneBadRowDoesNotHideTheOthers) {
   const auto outcome = call({"validate", runs, "--predictions", out});
   EXPECT_EQ(outcome.code, ExitCode::ok);
   EXPECT_NE(outcome.err.find("not predicted: " + runs + ":3: layers"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("warning: 1 of 2 rows are not predicted"), std::string::npos) << outcome.err;
   const CsvTable table = read_csv(out);
   ASSERT_EQ(table.rows.size(), 2U);
   EXPECT_NE(table.cell(table.rows[0], "step_time_s"), "");
   EXPECT_EQ(table.cell(table.rows[1], "run_id"), "example-2");
   EXPECT_EQ(table.cell(table.rows[1], "step_time_s"), "");
   EXPECT_NE(table.cell(table.rows[1], "note").find("forty"), std::string::npos);
+}
+
+TEST(Validate, RowsThatCannotBeReadAreNotedOneByOne) {
+  const TempDir folder;
+  const std::string good = example_with("", ""), bad = example_with("layers", "forty", "example-3"),
+                    ragged = "example-2,example,2025\n", nameless = example_with("", "", "");
+  const auto row = [](const std::string& text) { return text.substr(text.find('\n') + 1); };
+  const std::string runs = folder.write("runs.csv", good + row(bad) + ragged + row(nameless)).string();
+  const std::string out = (folder.path() / "out.csv").string();
+  EXPECT_EQ(call({"validate", runs, "--predictions", out}).code, ExitCode::ok);
+  const CsvTable table = read_csv(out);
+  ASSERT_EQ(table.rows.size(), 4U);
+  const auto note = [&](std::size_t i) { return table.cell(table.rows[i], "note"); };
+  EXPECT_NE(note(1).find("found forty"), std::string::npos) << note(1);
+  EXPECT_EQ(table.cell(table.rows[2], "run_id"), "example-2");
+  EXPECT_NE(note(2).find("found 3 cells, expected 33"), std::string::npos) << note(2);
+  EXPECT_NE(note(3).find("run_id"), std::string::npos) << note(3);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(table.cell(table.rows[i], "step_time_s").empty(), i > 0) << i;
 }
 
 TEST(Validate, AllThatIsScoredFitsEightyColumns) {
