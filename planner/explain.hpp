@@ -41,8 +41,8 @@ struct Change {
   int fields = 1;
   Prediction prediction;
 };
-// The change of fewest fields that makes the plan lawful and small enough; the fastest of those. Nothing when no change
-// of up to two fields does.
+// The change of fewest fields that makes the plan lawful and small enough; of those the nearest (a degree doubled or halved
+// is nearer than one changed by four), then the fastest. Nothing when no change of up to two fields does.
 std::optional<Change> smallest_fitting_change(const Job&, const ParallelPlan&);
 
 enum class Verdict : std::uint8_t { unlawful, too_large, slower, tie, best, faster };

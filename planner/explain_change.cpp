@@ -1,5 +1,7 @@
-// The smallest change that makes a layout possible: single fields first, then pairs.
+// The smallest change that makes a layout possible: single fields first, then pairs; of those the nearest.
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include <fmt/format.h>
@@ -125,16 +127,40 @@ bool possible(const Job& job, const ParallelPlan& plan) {
          !too_large(job, plan_memory(job, plan));
 }
 
+// How far one layout is from another: doublings of degrees and micro-batch, steps of ZeRO and of recomputation, and one for
+// whatever else differs. What a field brings along, as dp does or sequence parallelism with tp, does not count.
+double distance(const ParallelPlan& a, const ParallelPlan& b) {
+  const auto doublings = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
+  const bool same_degrees = a.tp == b.tp && a.cp == b.cp && a.pp == b.pp;
+  double d = doublings(a.tp, b.tp) + doublings(a.cp, b.cp) + doublings(a.pp, b.pp) + doublings(a.vp, b.vp) +
+             doublings(a.micro_batch, b.micro_batch) + std::abs(a.zero_stage - b.zero_stage) +
+             std::abs(static_cast<int>(a.recompute.kind) - static_cast<int>(b.recompute.kind));
+  if (same_degrees) d += doublings(a.dp, b.dp);
+  if (a.tp == b.tp) d += (a.sequence_parallel != b.sequence_parallel) + (a.overlap_tp != b.overlap_tp);
+  if (a.pp == b.pp && a.vp == b.vp) d += (a.schedule != b.schedule) + (a.chunks != b.chunks);
+  if (a.zero_stage == b.zero_stage) d += a.shard_degree != b.shard_degree;
+  if (a.activation_offload != b.activation_offload)
+    d += 1 + doublings(std::max(1, a.activation_offload), std::max(1, b.activation_offload));
+  return d + (a.optimizer_offload != b.optimizer_offload) + (a.parameter_offload != b.parameter_offload) +
+         (a.overlap_grad_reduce != b.overlap_grad_reduce) +
+         (a.overlap_param_gather != b.overlap_param_gather) + (a.bucket_elements != b.bucket_elements) +
+         (a.last_bucket_split != b.last_bucket_split) + (a.axis_order != b.axis_order);
+}
+
 }  // namespace
 
 std::optional<Change> smallest_fitting_change(const Job& job, const ParallelPlan& plan) {
   if (!degrees_fit(plan)) return std::nullopt;
   const std::vector<Step> steps = Steps(job, plan).take();
   std::optional<Change> best;
+  double nearest = INFINITY;
   const auto consider = [&](const ParallelPlan& p, const std::string& text, int fields) {
-    if (!possible(job, p)) return;
+    constexpr double kSame = 1e-9;
+    const double far = distance(plan, p);
+    if (far > nearest + kSame || !possible(job, p)) return;
     Change change{p, text, fields, predict(job, p)};
-    if (!best || change.prediction.step < best->prediction.step) best = std::move(change);
+    if (far < nearest - kSame || change.prediction.step < best->prediction.step) best = std::move(change);
+    nearest = std::min(nearest, far);
   };
   for (const Step& step : steps) {
     ParallelPlan p = plan;

@@ -78,6 +78,21 @@ TEST(Explain, SaysWhyNot) {
   EXPECT_LE(plan_memory(job, large.fix->plan).peak, owned.cluster.device.memory);
 }
 
+// Of degrees that fit the one that is next, though others are faster.
+TEST(Explain, TheSmallestChangeIsTheNearest) {
+  OwnedJob owned = job_of(79);
+  owned.model.n_heads = 8;
+  owned.finish();
+  const Job job = owned.job();
+  ParallelPlan wide = parse_plan_key("tp8.pp1.dp1.z0.mbs2");
+  wide.tp = 16;  // more than there are GPUs
+  const auto change = smallest_fitting_change(job, wide);
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->fields, 1);
+  EXPECT_EQ(change->plan.tp, 8) << change->text;
+  EXPECT_LT(predict(job, parse_plan_key("tp2.pp1.dp4.z0.mbs2")).step, change->prediction.step);
+}
+
 TEST(Explain, ChoicesAreSensitiveToWhatTheyRestOn) {
   const OwnedJob owned = job_of(79);
   const Job job = owned.job();
