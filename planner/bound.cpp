@@ -17,6 +17,17 @@ double alone_bound(const PipelineTimes& p, const StateTimes& t, double head, dou
   return head + work + p.slows * beside / (1 + p.slows * lanes);
 }
 
+double ready_to_reduce(const PipelineTimes& p, std::size_t chunk, const StateTimes::Reduction& r,
+                       double start) {
+  const double head = chunk + 1 == p.forward.size() && !r.head ? p.head_backward : 0.0;
+  return start + head + r.layers * p.layer_backward[chunk] + (r.embedding ? p.embedding_backward : 0.0);
+}
+
+double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {
+  return r.seconds + r.layers * p.layer_forward[chunk] +
+         (chunk + 1 == p.forward.size() ? p.head_forward : 0.0);
+}
+
 double closed_bound(const PipelineTimes& p, const StageStates& state, double closing) {
   static const StateTimes kNone;
   const auto of = [&](int s) -> const StateTimes& {
@@ -27,7 +38,10 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
   double head = 0;  // first forward of the stage begins
   double back = 0;  // from the end of the stage's last backward to the end of the first stage's
   double end = 0;
-  const double first_tail = state.empty() ? 0.0 : of(0).last_beside;
+  // What follows the first stage's last backward; reductions on the compute lane may fill the waits that it has.
+  double first_tail = state.empty() ? 0.0 : of(0).last_beside;
+  if (!state.empty() && p.pp > 1)
+    first_tail = std::max(first_tail, of(0).on_compute_last - (p.backward[0] - p.busy[0]));
   for (int s = 0; s < p.pp; ++s) {
     const StateTimes& t = of(s);
     const auto chunk = static_cast<std::size_t>(s);
@@ -36,7 +50,11 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
       back += p.backward[chunk - 1] + p.send[chunk - 1];
     }
     head = std::max(head, t.start);
-    if (!t.ready.empty()) head = std::max(head, t.ready[0] - p.forward[chunk]);
+    double late = head;  // the same where the first forward waits for parameters
+    if (!t.ready.empty()) late = std::max(head, forward_end(p, chunk, t.ready[0]) - p.forward[chunk]);
+    // Copies out go on while a single stage's forward waits, and with them some waits of its backward.
+    const bool copies = p.pp == 1 && !p.offloaded.empty() && p.offloaded[0].last > p.offloaded[0].first;
+    if (!copies) head = late;
     double slots = 0, waits = 0;  // waits for copies inside slots, which other work of the slot may fill
     for (int v = 0; v < p.vp; ++v) {
       const auto i = static_cast<std::size_t>(v * p.pp + s);
@@ -50,7 +68,7 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
       last_slot = std::max({p.busy[0] + p.slowed[0] + t.per_backward, p.backward[0], t.backward_floor});
       least = std::max(p.forward[0] + t.per_forward, t.forward_floor) + last_slot + p.weight[0];
       // The last layer copied out of a micro-batch comes back before its own backward and that of all before it.
-      if (!p.offloaded.empty() && p.offloaded[0].last > p.offloaded[0].first) {
+      if (copies) {
         const PipelineTimes::OffloadedChunk& o = p.offloaded[0];
         const int copied = o.last - o.first;
         least = std::max(least, o.forward + copied * (o.copy_out + o.backward) + o.copy_in);
@@ -67,10 +85,11 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
       last_send = s > 0 ? gradient : 0.0;
     }
     const double undisturbed = head + work;
-    double lane = undisturbed;
+    double lane = std::max(undisturbed, copies ? late + m * slots : 0.0);
+    // A wait inside the first forward may be filled by what is slowed before it.
     if (p.pp == 1)
       lane = std::max(
-          lane, alone_bound(p, t, head,
+          lane, alone_bound(p, t, t.start,
                             m * (p.forward[0] + p.busy[0] + p.weight[0] + t.per_forward + t.per_backward)));
     end = std::max(end, p.copies[chunk]);
     last_send += t.per_backward;  // the last gradient may leave before the slot's last reduction

@@ -73,13 +73,15 @@ struct PipelineTimes {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool beside = true;                             // transfers leave the compute lane free
   std::vector<double> forward, backward, weight;  // by model chunk
-  std::vector<double> busy;            // by model chunk: compute of the backward slot, without waits
-  std::vector<double> layer_backward;  // by model chunk: one layer, the least
-  std::vector<double> send;            // by stage: to the next one, and gradients back
-  std::vector<double> slowed;          // by model chunk: part of `backward` that is interference
-  std::vector<double> regather;        // by model chunk: collectives beside one backward slot
-  std::vector<double> copies;          // by stage: busiest copy lane, over the step
-  double slows = 0;                    // StackKernels::comm_slows_compute
+  std::vector<double> busy;  // by model chunk: compute of the backward slot, without waits
+  std::vector<double> layer_forward, layer_backward;  // by model chunk: one layer, the least
+  // In the last chunk behind its layers and before their backward; in the first one behind the backward of its layers.
+  double head_forward = 0, head_backward = 0, embedding_backward = 0;
+  std::vector<double> send;      // by stage: to the next one, and gradients back
+  std::vector<double> slowed;    // by model chunk: part of `backward` that is interference
+  std::vector<double> regather;  // by model chunk: collectives beside one backward slot
+  std::vector<double> copies;    // by stage: busiest copy lane, over the step
+  double slows = 0;              // StackKernels::comm_slows_compute
   // Offloaded activations: layer by layer, since a copy waits for a place in the ring.
   struct OffloadedChunk {
     int count = 0, first = 0, last = 0;  // layers; those from `first` to before `last` rest on the host
@@ -97,8 +99,12 @@ bool is_steady(const ParallelPlan&, const StackRules&);
 
 // What parameters, gradients and optimizer state add to one stage.
 struct StateTimes {
-  double start = 0;           // the compute lane is taken until here when the step begins
-  std::vector<double> ready;  // by chunk of the stage: its parameters are all there; empty: at once
+  double start = 0;  // the compute lane is taken until here when the step begins
+  struct Ready {
+    double seconds = 0;
+    int layers = 0;  // of the chunk, behind the one whose parameters come last
+  };
+  std::vector<Ready> ready;  // by chunk of the stage: its parameters are all there; empty: at once
   double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks
   double forward_floor = 0, backward_floor = 0;  // a slot is never shorter: units fetched and reduced in turn
   double lane_total = 0;                         // the busiest other lane, over the whole step
@@ -107,6 +113,8 @@ struct StateTimes {
   struct Reduction {
     std::uint16_t chunk = 0;   // of the stage
     std::uint16_t layers = 0;  // backward layers of that slot that come before it
+    bool head = false;         // it is the head's, which goes before the layers
+    bool embedding = false;    // it is the embedding's, which goes behind them
     double seconds = 0;
   };
   std::vector<Reduction> beside;  // in order of readiness
@@ -146,7 +154,7 @@ struct BucketSize {
 };
 struct BucketView {
   std::uint16_t size = 0;  // into StageBuckets::sizes
-  ParameterKind first = ParameterKind::embedding;
+  ParameterKind first = ParameterKind::embedding, last = first;
   std::uint16_t first_chunk = 0, last_chunk = 0;  // of the stage, of the first and the last parameter
   std::uint16_t before = 0;  // backward layers of the last one's chunk that come before it is done
   bool operator==(const BucketView&) const = default;
@@ -164,10 +172,19 @@ StageStates state_times(const Job&, const ParallelPlan&, const PlanLinks&, const
 // Time of the all-reduce that ends the step, 0 when the stack does not clip.
 double closing_time(const Job&, const PlanLinks&);
 
+// The two copies of a tied embedding add their gradients behind the first stage's last backward, which is the last
+// backward of all. 0 where one stage holds both.
+double tied_exchange_time(const Job&, const ParallelPlan&, const PlanLinks&);
+
 // One stage without a pipeline whose compute lane is taken until `head`, and has that much `work`.
 double alone_bound(const PipelineTimes&, const StateTimes&, double head, double work);
 
-// Closed form, O(pp): first micro-batch's arrival, the stage's own work, and the way back. `state` may be empty.
+// When what its slot has computed of it at least, and when the forward of a first micro-batch ends at least.
+double ready_to_reduce(const PipelineTimes&, std::size_t chunk, const StateTimes::Reduction&, double start);
+double forward_end(const PipelineTimes&, std::size_t chunk, const StateTimes::Ready&);
+
+// Closed form, O(pp): first micro-batch's arrival, the stage's own work, and the way back. `state` may be empty. `closing`
+// is what follows it all.
 double closed_bound(const PipelineTimes&, const StageStates& state, double closing);
 
 // A slot of merged_order() by the places of what it reads and leaves, which do not depend on times.

@@ -157,7 +157,7 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
     const std::size_t chunk = step.of / kSlotKinds;
     if (copied) end = std::max(end, copies.slot(t.lane, step, start));
     if (step.is_first && !state.empty() && !state[t.lane].ready.empty())
-      end = std::max(end, state[t.lane].ready[chunk / pp]);
+      end = std::max(end, forward_end(p, chunk, state[t.lane].ready[chunk / pp]));
     if (step.is_last) last_start[chunk] = start, last_busy[t.lane] = start + t.held;
     free = std::max(end, start + t.held);
     left[t.lane] -= t.compute;
@@ -186,7 +186,9 @@ void least_of(std::span<const StageStates* const> states, StageStates& out) {
       const StateTimes& other = (*state)[s];
       t.start = std::min(t.start, other.start);
       if (other.ready.empty()) t.ready.clear();
-      for (std::size_t v = 0; v < t.ready.size(); ++v) t.ready[v] = std::min(t.ready[v], other.ready[v]);
+      for (std::size_t v = 0; v < t.ready.size(); ++v)
+        t.ready[v] = {std::min(t.ready[v].seconds, other.ready[v].seconds),
+                      std::min(t.ready[v].layers, other.ready[v].layers)};
       t.per_forward = std::min(t.per_forward, other.per_forward);
       t.per_backward = std::min(t.per_backward, other.per_backward);
       t.forward_floor = std::min(t.forward_floor, other.forward_floor);
@@ -214,7 +216,7 @@ double tail(const PipelineTimes& p, const StageStates& state, const SlotScratch&
     double reduce = 0;
     for (const StateTimes::Reduction& r : state[s].beside) {
       const std::size_t chunk = r.chunk * pp + s;
-      reduce = std::max(reduce, scratch.last_start[chunk] + r.layers * p.layer_backward[chunk]) + r.seconds;
+      reduce = std::max(reduce, ready_to_reduce(p, chunk, r, scratch.last_start[chunk])) + r.seconds;
     }
     end = std::max(end, reduce);
   }

@@ -16,6 +16,18 @@ double closing_time(const Job& job, const PlanLinks& links) {
   return job.cost.price(CollectiveWork{CollectiveKind::all_reduce, Bytes(8), links.world, false}).duration.v;
 }
 
+double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLinks& links) {
+  if (!job.model.tied_embeddings || plan.pp == 1) return 0;
+  // Without a padding of buckets, and learned positions.
+  std::int64_t elements =
+      std::int64_t{job.model.hidden} * local_shape(job.model, plan.tp, job.stack.rules.vocab_multiple).vocab;
+  if (reduces_every_microbatch(plan, job.stack.rules)) elements /= plan.shards();
+  return job.cost
+      .price(CollectiveWork{CollectiveKind::all_reduce, Bytes(elements * size_bytes(job.training.gradient)),
+                            links.tied, false})
+      .duration.v;
+}
+
 std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
   const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
   std::vector<StageBuckets> out;
@@ -34,7 +46,7 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
       BucketView& view = mine.buckets.emplace_back();
       view.size = static_cast<std::uint16_t>(same - mine.sizes.begin());
       if (same == mine.sizes.end()) mine.sizes.push_back(size);
-      view.first = first.kind;
+      view.first = first.kind, view.last = last.kind;
       view.first_chunk = static_cast<std::uint16_t>(first.chunk / plan.pp);
       view.last_chunk = static_cast<std::uint16_t>(last.chunk / plan.pp);
       const LayerRange range = ranges[last.chunk];
@@ -59,6 +71,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
   };
   const StackRules& rules = job.stack.rules;
   const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
+  const double exchange = tied_exchange_time(job, plan, plan_links);
   StageStates out;
   out.reserve(by_stage.size());
   std::vector<StateTimes::Reduction> reductions;
@@ -147,10 +160,13 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
     if (gather && plan.overlap_param_gather) {
-      t.ready.assign(static_cast<std::size_t>(plan.vp), 0.0);
-      for (std::size_t i = 0; i < layout.buckets.size(); ++i)
-        for (std::size_t v = layout.buckets[i].last_chunk; v <= layout.buckets[i].first_chunk; ++v)
-          t.ready[v] = std::max(t.ready[v], gathered[i]);
+      t.ready.assign(static_cast<std::size_t>(plan.vp), {});
+      for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
+        const BucketView& bucket = layout.buckets[i];
+        for (std::size_t v = bucket.last_chunk; v <= bucket.first_chunk; ++v)
+          if (gathered[i] > t.ready[v].seconds)
+            t.ready[v] = {gathered[i], v == bucket.last_chunk ? bucket.before : 0};
+      }
     }
 
     // Units fetched for every pass.
@@ -193,12 +209,13 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       if (!shared || bucket.first != ParameterKind::embedding)
         in_ring += each, largest_reduce = std::max(largest_reduce, each);
       if (bucket.first == ParameterKind::down) unit_reduce = each;
+      const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
+                        (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
       if (!beside) {
         t.on_compute += once;
         if (bucket.last_chunk == 0) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
         // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
-        const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
-                          (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
+        if (tied) t.on_compute += exchange, t.on_compute_last += exchange;
         if (c.ring_gradients())
           t.per_backward += tied ? 0.0 : each;
         else
@@ -206,12 +223,17 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         continue;
       }
       // What is ready at the same time is reduced in one go.
+      const bool head = bucket.last == ParameterKind::head || bucket.last == ParameterKind::norm_final,
+                 embedding = bucket.last == ParameterKind::embedding;
       if (reductions.empty() || reductions.back().chunk != bucket.last_chunk ||
-          reductions.back().layers != bucket.before)
-        reductions.push_back({bucket.last_chunk, bucket.before, 0.0});
-      reductions.back().seconds += each + once;
-      t.last_beside = each + once;
-      t.beside_total += each + once;
+          reductions.back().layers != bucket.before || reductions.back().head != head ||
+          reductions.back().embedding != embedding)
+        reductions.push_back({bucket.last_chunk, bucket.before, head, embedding, 0.0});
+      // The first stage's copy is ready last; the other one is there by then.
+      const double exchanged = tied && bucket.first == ParameterKind::embedding ? exchange : 0.0;
+      reductions.back().seconds += each + once + exchanged;
+      t.last_beside = each + once + exchanged;
+      t.beside_total += each + once + exchanged;
     }
     t.beside.assign(reductions.begin(), reductions.end());
     if (beside && c.ring_gradients()) t.lane_total = std::max(t.lane_total, c.microbatches * every);

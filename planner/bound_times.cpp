@@ -149,7 +149,8 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
   p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
                                                             : stack.rules.p2p_beside_compute_1f1b;
   const int n = plan.pp * plan.vp;
-  for (auto* list : {&p.forward, &p.backward, &p.busy, &p.weight, &p.layer_backward, &p.slowed, &p.regather})
+  for (auto* list : {&p.forward, &p.backward, &p.busy, &p.weight, &p.layer_forward, &p.layer_backward,
+                     &p.slowed, &p.regather})
     list->assign(static_cast<std::size_t>(n), 0.0);
   for (auto* list : {&p.copies, &p.send}) list->assign(static_cast<std::size_t>(plan.pp), 0.0);
   p.slows = stack.kernels.comm_slows_compute;
@@ -190,14 +191,17 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
     p.backward[i] += p.slowed[i];
     p.regather[i] = kept * t.regather;
     p.weight[i] = count * t.weight;
+    p.layer_forward[i] = t.forward;
     p.layer_backward[i] = again == 0 ? t.backward : std::min(t.backward, t.recompute + t.backward_again);
     if (chunk == 0) {
       p.forward[i] += t.embedding_forward;
       p.backward[i] += t.embedding_backward, p.busy[i] += t.embedding_backward;
+      p.embedding_backward = t.embedding_backward;
     }
     if (chunk == n - 1) {
       p.forward[i] += t.head_forward, p.weight[i] += t.head_weight;
       p.backward[i] += t.head_backward, p.busy[i] += t.head_backward;
+      p.head_forward = t.head_forward, p.head_backward = t.head_backward;
     } else {
       p.forward[i] += t.residual;
     }

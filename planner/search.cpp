@@ -155,6 +155,40 @@ class Search {
       }
       if (found()) break;
     }
+    climb();
+  }
+
+  // From the best on, one field changed at a time for as long as that helps: those of the least bounds, one of a family.
+  void climb() {
+    while (!stop_asked() && !ranking_.empty()) {
+      const Simulated from = *ranking_.begin();
+      const std::vector<Choice> choices = neighbours(space_, from.choice);
+      std::vector<std::optional<Node>> members(choices.size());
+      const double limit = threshold();
+      each(choices.size(),
+           [&](std::size_t i) { members[i] = tree_.member(choices[i], limit, threads_.local().cache); });
+      std::vector<Node> nodes;
+      for (const std::optional<Node>& node : members)
+        if (node && !useless(*node)) nodes.push_back(*node);
+      std::ranges::sort(nodes, [](const Node& a, const Node& b) { return Later{}(b, a); });
+      std::set<Family> families;
+      std::erase_if(nodes, [&](const Node& node) {
+        return families.size() >= kGuesses ||
+               !families.insert(family_of(plan_of(space_, node.choice))).second;
+      });
+      simulate(nodes);
+      if (ranking_.begin()->choice == from.choice) return;
+    }
+  }
+
+  void simulate(std::vector<Node>& nodes) {
+    std::vector<std::optional<Simulated>> outcomes(nodes.size());
+    each(nodes.size(), [&](std::size_t i) {
+      Expansion ignored;
+      if (tree_.fits(nodes[i], threads_.local().cache, ignored)) outcomes[i] = simulated(nodes[i]);
+    });
+    for (const auto& outcome : outcomes)
+      if (outcome) rank(*outcome);
   }
 
   void guess(std::span<const Node> divisions, bool lean) {

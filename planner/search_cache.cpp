@@ -171,6 +171,16 @@ StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan) {
                      of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }));
 }
 
+double SearchCache::stateless_closing(const ParallelPlan& p) {
+  const Linked& l = linked(p, 1);
+  // Weight halves may stand behind the exchange.
+  if (!job_.model.tied_embeddings || p.pp == 1 || p.schedule == PipelineSchedule::zero_bubble)
+    return l.closing;
+  const bool sliced = reduces_every_microbatch(p, job_.stack.rules);
+  const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), sliced ? p.shards() : 1};
+  return l.closing + of(shared_->exchanges, key, [&] { return tied_exchange_time(job_, p, l.links); });
+}
+
 const SearchCache::EveryMicrobatch& SearchCache::every_microbatch(const ParallelPlan& p) {
   static const EveryMicrobatch kNone;
   if (p.zero_stage < 2 || p.shards() == 1) return kNone;

@@ -88,9 +88,9 @@ class SearchCache {
     Map<StatesByBuckets> states;
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
+    Map<double> exchanges;
     Map<Classes> classes;
     Map<std::int64_t> elements;
-    Map<double> kept_bounds;
     std::mutex numbering;
     std::unordered_map<GroupShape, int, ShapeHash> shapes;
     std::map<std::vector<int>, int> chunk_ids;
@@ -100,6 +100,8 @@ class SearchCache {
 
   const PlanLinks& links(const ParallelPlan& p) { return linked(p, p.shards()).links; }
   double closing(const ParallelPlan& p) { return linked(p, 1).closing; }
+  // The same, and what comes before it whatever the buckets are: for bounds that know nothing of state.
+  double stateless_closing(const ParallelPlan& p);
 
   // Times of a layer by stage; without links, of any stage. Good until the next call.
   const StageLayerTimes& layers(const ParallelPlan&);
@@ -110,16 +112,6 @@ class SearchCache {
   const std::vector<SlotStep>& steps(const ParallelPlan&, int microbatches);
 
   const EveryMicrobatch& every_microbatch(const ParallelPlan&);
-
-  // A bound of all members that make the same choices but of offloaded activations and of buckets.
-  template <class Make>
-  double kept_bound(const Choice& c, const Make& make) {
-    return of(
-        shared_->kept_bounds,
-        Key{c.tp, c.cp, c.pp, c.axis_order, c.micro_batch, c.zero_stage, c.shard_degree, c.sequence_parallel,
-            c.overlap_tp, c.recompute, c.form, c.split, c.optimizer_offload, c.parameter_offload},
-        make);
-  }
 
   std::int64_t elements(int tp);  // parameters of one tensor-parallel rank, all layers
 
@@ -135,6 +127,7 @@ class SearchCache {
     double ramp = 0;     // of the pipeline, once
     double shared = 0;   // of one micro-batch on the busiest stage, where stages are of unequal speed
     bool split = false;  // backward in halves: gradients are reduced once
+    double after = 0;    // all slots of every stage, once
   };
   std::vector<Sketch> sketches;
 

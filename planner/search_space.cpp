@@ -76,6 +76,31 @@ std::string SearchSpace::describe() const {
       overlap_param_gather.size());
 }
 
+std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
+  std::vector<Choice> out;
+  const auto change = [&](std::uint8_t Choice::*field, std::size_t values) {
+    for (std::size_t i = 0; i < values; ++i) {
+      if (i == c.*field) continue;
+      out.push_back(c);
+      out.back().*field = static_cast<std::uint8_t>(i);
+    }
+  };
+  change(&Choice::tp, s.tp.size()), change(&Choice::cp, s.cp.size()), change(&Choice::pp, s.pp.size());
+  change(&Choice::axis_order, s.axis_order.size()), change(&Choice::micro_batch, s.micro_batch.size());
+  change(&Choice::sequence_parallel, s.sequence_parallel.size());
+  change(&Choice::overlap_tp, s.overlap_tp.size()), change(&Choice::recompute, s.recompute.size());
+  change(&Choice::form, s.form.size()), change(&Choice::split, s.split.size());
+  change(&Choice::zero_stage, s.zero_stage.size()), change(&Choice::shard_degree, s.shard_degree.size());
+  change(&Choice::optimizer_offload, s.optimizer_offload.size());
+  change(&Choice::parameter_offload, s.parameter_offload.size());
+  change(&Choice::activation_offload, s.activation_offload.size());
+  change(&Choice::bucket_elements, s.bucket_elements.size());
+  change(&Choice::last_bucket_split, s.last_bucket_split.size());
+  change(&Choice::overlap_grad_reduce, s.overlap_grad_reduce.size());
+  change(&Choice::overlap_param_gather, s.overlap_param_gather.size());
+  return out;
+}
+
 ParallelPlan plan_of(const SearchSpace& s, const Choice& c) {
   ParallelPlan p;
   p.tp = s.tp[c.tp], p.cp = s.cp[c.cp], p.pp = s.pp[c.pp];

@@ -63,6 +63,9 @@ struct Choice {
   auto operator<=>(const Choice&) const = default;
 };
 
+// The members that differ from one in a single field.
+std::vector<Choice> neighbours(const SearchSpace&, const Choice&);
+
 // The member as a plan, its chunks left empty (`split` needs prices to become a list of layers).
 ParallelPlan plan_of(const SearchSpace&, const Choice&);
 

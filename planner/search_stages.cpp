@@ -1,6 +1,7 @@
 // The lower levels of the tree: stages, offload, buckets; and what tightens a node's bound.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -21,7 +22,6 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   ParallelPlan p = decided(node.choice, Level::kernels, cache);
   const Recompute recompute = p.recompute;
   const int m = microbatches(p, job_.training);
-  const double closing = cache.closing(p);
   const bool is_all_steady = steady(p);
   Node child = node;
   child.level = Level::pipeline;
@@ -74,7 +74,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
       ++out.bounds;
       child.choice.form = small(f), child.choice.split = small(split);
-      child.bound = std::max(node.bound, closed_bound(cache.times, {}, closing));
+      child.bound = std::max(node.bound, closed_bound(cache.times, {}, cache.stateless_closing(p)));
       out.add(child);
     }
   }
@@ -133,7 +133,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   ParallelPlan p = decided(node.choice, Level::pipeline, cache);
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  const double closing = cache.closing(p), leanest = leanest_offload(p);
+  const double closing = cache.stateless_closing(p), leanest = leanest_offload(p);
   Node child = node;
   child.level = Level::offload;
   child.members = members;
@@ -145,6 +145,21 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       p.parameter_offload = space_.parameter_offload[po] != 0;
       state_of_one.push_back(state_of_element(p));
     }
+  // Activations that stay where they are take the least time: a bound of all that offload as much of the state, by the
+  // horizon as well where parameters are fetched that far ahead.
+  std::map<std::pair<std::size_t, int>, double> kept;
+  const int chunks_id = cache.chunks_id(chunks);
+  const auto kept_bound = [&](std::size_t at) {
+    const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
+    if (!is_new) return known->second;
+    ++out.bounds;
+    list_states(p, child.choice, chunks_id, cache);
+    ParallelPlan stay = p;
+    stay.activation_offload = 0;
+    pipeline_times(stay, chunks, job_.stack, m, cache.layers(stay), false, cache.times);
+    return known->second = slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m),
+                                      cache.slots, out.limit);
+  };
   std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
   bool seen_none = false;
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
@@ -177,7 +192,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
         ++out.bounds;
-        child.bound = std::max(node.bound, copied);
+        child.bound = std::max({node.bound, copied, kept_bound(at)});
         out.add(child);
       }
   }
@@ -218,29 +233,42 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const int m = microbatches(p, job_.training);
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
-  const double closing = cache.closing(p);
+  const double closing = node.level == Level::pipeline ? cache.stateless_closing(p) : cache.closing(p);
   const std::vector<SlotStep>& steps = cache.steps(p, m);
   ++out.bounds;
-  const auto bound_of = [&](const ParallelPlan& timed, bool steady_slots) {
-    cache.states.clear();
-    if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
-    if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
-    pipeline_times(timed, chunks, job_.stack, m, cache.layers(timed), steady_slots, cache.times);
-    return slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit);
-  };
-  if (node.level == Level::offload && p.activation_offload > 0) {
-    // Activations that stay where they are take the least time. Many share that bound; its turn may never come.
-    const double kept = cache.kept_bound(node.choice, [&] {
-      ParallelPlan stay = p;
-      stay.activation_offload = 0;
-      return bound_of(stay, false);
-    });
-    if (kept > node.bound) {
-      node.bound = kept, node.refined = false;
-      return;
-    }
+  cache.states.clear();
+  if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
+  if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+  node.bound =
+      std::max(node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit));
+}
+
+std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cache) const {
+  if (space_.world % (std::int64_t{space_.tp[c.tp]} * space_.cp[c.cp] * space_.pp[c.pp]) != 0)
+    return std::nullopt;
+  ParallelPlan p = plan(c, cache);
+  if (const auto none = std::ranges::find(space_.zero_stage, 0);
+      p.shards() == 1 && p.zero_stage == 1 && none != space_.zero_stage.end()) {
+    c.zero_stage = small(static_cast<std::size_t>(none - space_.zero_stage.begin()));
+    p = plan(c, cache);
   }
-  node.bound = std::max(node.bound, bound_of(p, is_all_steady));
+  if (unlawful_reason(job_, p) || !space_.limits.admits(p)) return std::nullopt;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  Expansion ignored;
+  if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;
+  const int m = microbatches(p, job_.training);
+  const double closing = cache.closing(p);
+  Node node;
+  node.level = Level::full, node.choice = c, node.refined = true;
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
+  node.bound = closed_bound(cache.times, {}, cache.stateless_closing(p));
+  if (node.bound > limit) return std::nullopt;
+  const StageStates* state = &cache.state(p, cache.chunks_id(chunks));
+  node.bound =
+      std::max(closed_bound(cache.times, *state, closing),
+               slot_bound(cache.times, std::span(&state, 1), closing, cache.steps(p, m), cache.slots, limit));
+  return node.bound > limit ? std::nullopt : std::optional(node);
 }
 
 bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
@@ -283,11 +311,12 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     Node node;
     node.level = Level::full, node.choice = c, node.refined = true;
     pipeline_times(p, chunks, job_.stack, m, cache.layers(p), false, cache.times);
-    node.bound = closed_bound(cache.times, {}, cache.closing(p));
+    const double closing = cache.stateless_closing(p);
+    node.bound = closed_bound(cache.times, {}, closing);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     Expansion ignored;
     if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return;
-    node.bound = slot_bound(cache.times, {}, cache.closing(p), cache.steps(p, m), cache.slots,
+    node.bound = slot_bound(cache.times, {}, closing, cache.steps(p, m), cache.slots,
                             best ? std::min(limit, best->bound) : limit);
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     if (fits(node, cache, ignored)) best = node;
@@ -300,7 +329,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
         c.micro_batch = small(mbs), c.form = small(f);
         c.recompute = index(space_.recompute, Recompute{kind, -1});
         if (!lean) {
-          c.zero_stage = index(space_.zero_stage, 1);
+          c.zero_stage = index(space_.zero_stage, d.replicas() > 1 ? 1 : 0);
           consider();
           continue;
         }

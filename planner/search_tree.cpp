@@ -216,6 +216,10 @@ void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomp
     }
     shared = n / per_second;
   }
+  // Above ZeRO 1 a tied embedding's exchange is of slices; that stage may not be decided yet.
+  double after = 0;
+  if (linked)
+    after = job_.stack.can.max_zero_with_pp < 2 ? cache.stateless_closing(plan) : cache.closing(plan);
   for (const LayerTimes& t : stages.distinct) {
     const double model = recomputed * t.layer_total(true) + (n - recomputed) * t.layer_total(false) +
                          t.embedding_forward + t.embedding_backward + t.head_forward + t.head_backward +
@@ -223,7 +227,7 @@ void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomp
     const double layer = t.forward + (split ? 0.0 : std::min(t.backward, t.recompute + t.backward_again));
     const double ramp =
         pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * (layer + (split ? 1 : 2) * t.send) : 0.0;
-    cache.sketches.push_back({model / pp, ramp, shared, split});
+    cache.sketches.push_back({model / pp, ramp, shared, split, after});
   }
 }
 
@@ -232,11 +236,11 @@ double SearchTree::unscheduled(const SearchCache& cache, int microbatches,
                                const SearchCache::EveryMicrobatch& every) {
   const double f = every.fetched;
   double least = INFINITY;
-  for (const auto& [compute, ramp, shared, split] : cache.sketches) {
+  for (const auto& [compute, ramp, shared, split, after] : cache.sketches) {
     const double r = split ? 0.0 : every.reduced;
     const double slots =
         std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)});
-    least = std::min(least, std::max(microbatches * slots + ramp, microbatches * shared));
+    least = std::min(least, std::max(microbatches * slots + ramp, microbatches * shared) + after);
   }
   return least;
 }

@@ -66,6 +66,9 @@ class SearchTree {
   // A member of a division of the ranks that is worth simulating first: what a practitioner would try, or with as much
   // of everything that saves memory. None when what was tried does not fit or is bounded by `limit`.
   std::optional<Node> guess(const Node& division, bool lean, double limit, SearchCache&) const;
+  // One member with its tightest bound, unless it is unlawful or its bound is above the limit; with ZeRO 0 for a ZeRO 1
+  // that shards nothing.
+  std::optional<Node> member(Choice, double limit, SearchCache&) const;
 
   // What the search for the leanest (planner/leanest.hpp) builds on.
   // The plan with every field that is decided below the level at its neutral value.

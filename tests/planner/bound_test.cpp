@@ -6,6 +6,7 @@
 
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
+#include "planner/search_cache.hpp"
 #include "tests/planner/search_support.hpp"
 
 namespace sextant {
@@ -28,6 +29,45 @@ RC_GTEST_PROP(Bound, NeverExceedsTheSimulator, ()) {
   RC_TAG(step > 1.05 * bound ? "loose" : "tight");
   if (bound > step * (1 + 1e-9))
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
+}
+
+// What the search asks before it looks at state.
+RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
+  const testing::RandomJob random;
+  const Job job = random.job();
+  const ParallelPlan plan = random.plan();
+  RC_PRE(!unlawful(job, plan));
+  SearchSpace space;
+  space.world = plan.world();
+  SearchCache cache(job, space);
+  const int m = microbatches(plan, job.training);
+  PipelineTimes times;
+  pipeline_times(plan, layer_ranges(plan, job.model.n_layers), job.stack, m, cache.layers(plan), false,
+                 times);
+  const double closing = cache.stateless_closing(plan);
+  SlotScratch scratch;
+  const double bound = std::max(closed_bound(times, {}, closing),
+                                slot_bound(times, {}, closing, cache.steps(plan, m), scratch));
+  const double step = simulated(job, plan, cache.links(plan));
+  if (bound > step * (1 + 1e-9))
+    RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
+}
+
+// A small model with a large vocabulary on a slow network: its tied embedding is summed over the first and the last stage,
+// and gathers and reductions of few large buckets are waited for.
+TEST(Bound, IsTightWhereTheNetworkDecides) {
+  const testing::OwnedJob owned = testing::slow_network_job();
+  const Job job = owned.job();
+  for (const char* key : {"tp4.pp4.dp1.mbs4", "tp2.pp4.vp2.dp2.z1.mbs2", "tp1.pp4.dp4.z1.mbs1.nogr",
+                          "tp4.pp1.dp4.z1.mbs12", "tp4.pp1.dp4.z1.mbs12.b100M"}) {
+    const ParallelPlan plan = parse_plan_key(key);
+    ASSERT_FALSE(unlawful(job, plan)) << key;
+    const PlanLinks links = plan_links(job.topology, plan);
+    const double bound = step_lower_bound(job, std::span(&plan, 1), links).v,
+                 step = simulated(job, plan, links);
+    EXPECT_LE(bound, step * (1 + 1e-9)) << key;
+    EXPECT_GT(bound, 0.95 * step) << key;
+  }
 }
 
 // What the search asks while buckets, overlaps and offloaded activations are open.

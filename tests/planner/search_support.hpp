@@ -62,6 +62,18 @@ inline OwnedJob small_job(int nodes = 2, int gpus = 4, int n_layers = 8) {
   return o;
 }
 
+// Llama-3.2-1B in small batches on 4 nodes of 4 GPUs, 25 GB/s between them.
+inline OwnedJob slow_network_job() {
+  OwnedJob o = small_job(4, 4, 16);
+  o.model.hidden = 2048, o.model.ffn_hidden = 8192, o.model.head_dim = 64, o.model.vocab_size = 128256;
+  o.model.n_heads = 32, o.model.n_kv_heads = 8, o.model.tied_embeddings = true;
+  o.training.global_batch = 48;
+  o.cluster.node.nic_bandwidth = BytesPerSecond(6.25e9);
+  o.cluster.fabric.bandwidth = BytesPerSecond(25e9);
+  o.finish();
+  return o;
+}
+
 // Every member of a space.
 template <class F>
 void each_member(const SearchSpace& s, F visit) {

@@ -139,6 +139,26 @@ TEST(Search, FrontEqualsBruteForce) {
   EXPECT_LT(pareto_front(job, space, {}, 0.3, kSlowest).plans.size(), front.plans.size());
 }
 
+// Before the tree is walked there is a plan close to the best; and bounds spare what they should.
+TEST(Search, ClimbsFromItsFirstGuesses) {
+  const OwnedJob owned = testing::slow_network_job();
+  const Job job = owned.job();
+  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  space.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::interleaved, 2}};
+  space.activation_offload = {{0, 1}}, space.optimizer_offload = {0}, space.parameter_offload = {0};
+  space.zero_stage = {0, 1}, space.shard_degree = {0};
+  SearchOptions options;
+  Seconds early(INFINITY);
+  options.progress = [&](std::uint64_t simulated, Seconds best) {
+    if (simulated == 0) early = best;
+  };
+  const SearchReport report = search(job, space, options);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.05);
+  EXPECT_LT(report.fates[Fate::simulated], 300u);
+}
+
 std::vector<std::string> keys(const SearchReport& report) {
   std::vector<std::string> out;
   for (const RankedPlan& r : report.ranked) out.push_back(plan_key(r.plan));
