@@ -8,6 +8,7 @@
 #include "core/json_digest.hpp"
 #include "core/json_io.hpp"
 #include "core/plan_digest.hpp"
+#include "core/schema.hpp"
 
 namespace sextant {
 
@@ -120,15 +121,7 @@ void to_json(nlohmann::json& j, const PlanFile& file) {
 }
 
 void from_json(const nlohmann::json& j, PlanFile& file) {
-  // The schema first: of a file that is something else, its other fields are no news.
-  const bool has_schema = j.is_object() && j.contains("schema");
-  if (has_schema && j.at("schema") != kPlanSchema)
-    throw ConfigError(
-        Problem{.file = "",
-                .key = "schema",
-                .value = j.at("schema").dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                .expected = fmt::format("\"{}\"", kPlanSchema),
-                .hint = "a plan file is written by: sextant plan ... -o plan.json"});
+  require_schema(j, kPlanSchema, "a plan file is written by: sextant plan ... -o plan.json");
   read_object(j, file, kFileFields);
   const std::string key = plan_key(file.plan);
   if (const auto stated = j.find("key"); stated != j.end() && *stated != key)

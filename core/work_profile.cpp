@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json_io.hpp"
+#include "core/schema.hpp"
 #include "core/work.hpp"
 
 namespace sextant {
@@ -34,9 +35,9 @@ void to_json(nlohmann::json& j, const MeasuredWork& w) { write_object(j, w, kWor
 void from_json(const nlohmann::json& j, MeasuredWork& w) { read_object(j, w, kWork); }
 void to_json(nlohmann::json& j, const WorkProfile& p) { write_object(j, p, kProfile); }
 void from_json(const nlohmann::json& j, WorkProfile& p) {
+  require_schema(j, kProfileSchema,
+                 "a profile is written by: sextant profile --for plan.json -o profile.json");
   read_object(j, p, kProfile);
-  if (p.schema != kProfileSchema)
-    throw ConfigError(Problem{"", "schema", p.schema, kProfileSchema, "written by another version?"});
   for (const auto& [key, work] : p.works) parse_work_key(key);
 }
 

@@ -105,12 +105,14 @@ void end_soon(const Terminal& terminal, const std::string& report) {
 std::string heading(const Runnable& runnable, const std::string& profile) {
   const PlanFile& f = runnable.file();
   const std::size_t works = runnable.works_needed();
-  return fmt::format("{} on {} {} rank{} under {}: {} operations a step; {}", f.model.name, f.plan.world(),
-                     runnable.on_gpu() ? "GPU" : "CPU", f.plan.world() == 1 ? "" : "s", plan_key(f.plan),
-                     runnable.graph().ops.size(),
-                     profile.empty() ? "predicted from the cluster file alone"
-                                     : fmt::format("{} of {} kinds of work predicted from {}",
-                                                   runnable.works_measured(), works, profile));
+  return fmt::format(
+      "{} on {} {} rank{} under {}: {} operations a step; {}", f.model.name, f.plan.world(),
+      runnable.on_gpu() ? "GPU" : "CPU", f.plan.world() == 1 ? "" : "s", plan_key(f.plan),
+      runnable.graph().ops.size(),
+      profile.empty()
+          ? "predicted from the cluster file alone"
+          : fmt::format("{} of {} kinds of work predicted from {}{}", runnable.works_measured(), works,
+                        profile, runnable.works_measured() > 0 ? "" : ", a profile of other plans"));
 }
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {

@@ -228,7 +228,13 @@ TEST_F(RunVerbs, ProfilesThatAreNone) {
   write("bad.json", text_of("good.json").substr(0, 100));
   bad_file({"run", "two.json", "--profile", "bad.json"}, {"bad.json"});
   bad_file({"run", "two.json", "--profile", "absent.json"}, {"absent.json", "no such file"});
-  bad_file({"run", "two.json", "--profile", "two.json"}, {"two.json", "schema"});
+  bad_file({"run", "two.json", "--profile", "two.json"}, {"two.json", "schema", "sextant profile --for"});
+  EXPECT_EQ(call({"run", "two.json", "--profile", "two.json"}).err.find("unknown field"), std::string::npos);
+  json other = good;
+  other["works"] = json::object();
+  write("other.json", other);
+  const auto run = call({"run", "two.json", "--steps", "1", "--profile", "other.json"});
+  EXPECT_NE(run.out.find("a profile of other plans"), std::string::npos) << run.out;
 }
 
 }  // namespace
