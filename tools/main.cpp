@@ -2,20 +2,28 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
+
+#include <unistd.h>
 
 #include "tools/command.hpp"
 
-// Threads of a matrix product that wait for one another sleep instead of spinning: where other processes want the cores, too,
-// they spin for those that cannot run, and a step takes two to four times as long. The OpenMP library reads its policy while
-// it is loaded, which is before main() and after this. What the user has set stays.
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
-void wait_asleep() { ::setenv("OMP_WAIT_POLICY", "passive", 0); }
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = &wait_asleep;
+
+// Threads of a matrix product that wait for one another shall sleep instead of spinning: where other processes want the cores,
+// too, they spin for those that cannot run, and a step takes many times as long. The OpenMP library reads its policy while it
+// is loaded, so the program begins once more. What the user has set stays.
+void wait_asleep(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if ((verb != "run" && verb != "profile") || std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT"))
+    return;
+  if (::setenv("OMP_WAIT_POLICY", "passive", 0) == 0) ::execv("/proc/self/exe", argv);  // else as it is
+}
+
 }  // namespace
-#endif
 
 int main(int argc, char** argv) {
+  wait_asleep(argc, argv);
   std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: writing fails with a message instead
   std::ios::sync_with_stdio(false);
   return static_cast<int>(sextant::run_command({argv + 1, argv + argc}, sextant::detect_terminal()));

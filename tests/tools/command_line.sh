@@ -51,6 +51,12 @@ for limit in 300000 900000; do  # KiB
 done
 expect 0 '.' sh_ "ulimit -v 4000000; '$sextant' run $work/plan.json --steps 1"
 
+# Threads of a product sleep while they wait, unless the user says otherwise: shared cores are not spun away.
+spins() { sh_ "unset GOMP_SPINCOUNT OMP_WAIT_POLICY; $1 OMP_DISPLAY_ENV=verbose '$sextant' run $work/plan.json --steps 1 2>&1 |
+  grep -o \"GOMP_SPINCOUNT = '[0-9]*'\" | tail -1"; }
+expect 0 "= '0'" spins ''
+expect 0 "= '[1-9]" spins 'OMP_WAIT_POLICY=active'
+
 # Files that may not grow: told, not killed; nothing half written stays, and training goes on after a save that failed.
 printf 'a paragraph of text\n\n%.0s' {1..60000} >"$work/text.txt"
 "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 --plan dp2.z1.mbs2 \
