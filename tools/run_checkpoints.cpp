@@ -54,14 +54,16 @@ LogBefore log_before(const fs::path& file, std::int64_t step) {
   return log;
 }
 
-// A run that begins anew in the folder of one without a checkpoint: what that one did is not lost.
-void keep_steps_aside(const fs::path& steps) {
+// What a run did that left no checkpoint, or a file of which not every line can be read, is not lost. The new name; empty
+// when there was nothing.
+fs::path keep_steps_aside(const fs::path& steps) {
   std::error_code error;
-  if (!fs::exists(steps, error) || fs::file_size(steps, error) == 0) return;
+  if (!fs::exists(steps, error) || fs::file_size(steps, error) == 0) return {};
   fs::path aside = steps.parent_path() / "aside-steps.jsonl";
   for (int n = 2; fs::exists(aside); ++n)
     aside = steps.parent_path() / fmt::format("aside-steps-{}.jsonl", n);
   fs::rename(steps, aside);
+  return aside;
 }
 
 // What a run writes in its folder is written in the middle of things, and a pipe or device in its place would be waited for.
@@ -190,11 +192,14 @@ void RunFolder::begin() {
   const fs::path steps = folder_ / kSteps;
   if (!checkpoint_) keep_steps_aside(steps);
   const LogBefore log = log_before(steps, step);
-  if (!log.missing.empty())
+  if (!log.missing.empty()) {
+    const fs::path aside = keep_steps_aside(steps);
     warn_(
-        fmt::format("{}: nothing is there of the steps {}, which the checkpoint of step {} has behind it; "
+        fmt::format("{}: no whole line is there of step {}, which the checkpoint of step {} has behind it{}; "
                     "training goes on",
-                    steps.string(), log.missing, step));
+                    steps.string(), log.missing, step,
+                    aside.empty() ? "" : fmt::format(" (the file as it was: {})", aside.string())));
+  }
   write_file_atomic(steps, log.lines);
   steps_fd_ = ::open(steps.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (steps_fd_ < 0)

@@ -197,6 +197,10 @@ std::string RunData::heading(std::int64_t steps) const {
     text += fmt::format(", {:.3g} epochs in {} steps", epochs, steps);
     if (options_.packing == Packing::within)
       text += fmt::format(", {:.0f} % fill", 100 * (1 - windows.filled()));
+    if (!data.verified())
+      text += fmt::format(
+          " (too large to compare its {:.1f} GiB with their digests here: sextant data --check {})",
+          gib(Bytes(data.bytes())), names_[i]);
   }
   return text;
 }
@@ -219,6 +223,22 @@ Json RunData::identity() const {
 std::string RunData::tokens() const { return without_folders(identity().dump()).dump(); }
 
 bool RunData::same_as(const std::string& saved) const { return without_folders(saved).dump() == tokens(); }
+
+void RunData::require_sets_of(const std::string& saved) const {
+  const auto then = without_folders(saved);
+  if (!then.is_object() || !then.contains("sets") || then.at("sets").size() != sets_.size()) return;
+  for (std::size_t i = 0; i < sets_.size(); ++i) {
+    const std::string now = sets_[i].data->index().digest(),
+                      before = then.at("sets").at(i).value("digest", now);
+    if (now != before)
+      throw ConfigError(
+          Problem{(sets_[i].data->folder() / kDataIndexFile).string(), "digest", now,
+                  before + ", of the set that the run was trained on",
+                  fmt::format("another set is in its place: put that back, or go on with this one: "
+                              "--data {}",
+                              names_[i])});
+  }
+}
 
 double RunData::mean(const std::vector<double>& losses) const {
   double sum = 0, weights = 0;

@@ -49,6 +49,8 @@ class RunData {
   nlohmann::ordered_json identity() const;
   std::string tokens() const;  // the same without names of folders, which may have moved
   bool same_as(const std::string& saved) const;
+  // For a run that goes on with the sets it had: throws ConfigError when one was exchanged since, naming it.
+  void require_sets_of(const std::string& saved) const;
   // The weighted mean and each set's own, as written to steps.jsonl.
   nlohmann::ordered_json evaluation_json(std::int64_t step, const std::vector<double>& losses,
                                          Seconds took) const;

@@ -156,10 +156,12 @@ DataSet::DataSet(fs::path folder)
       index_(read_index(folder_)),
       train_(folder_, index_.train, index_.token_bytes, index_.tokenizer.vocab_size),
       validation_(folder_, index_.validation, index_.token_bytes, index_.tokenizer.vocab_size) {
-  if (bytes() > kVerifiedOnOpening) return;
+  if (!verified()) return;
   train_.verify();
   validation_.verify();
 }
+
+bool DataSet::verified() const { return bytes() <= kVerifiedOnOpening; }
 
 std::int64_t DataSet::bytes() const {
   std::int64_t all = 0;

@@ -55,6 +55,7 @@ class DataSet {
   const DataIndex& index() const { return index_; }
   const TokenRow& row(DataSplit s) const { return s == DataSplit::train ? train_ : validation_; }
   std::int64_t bytes() const;
+  bool verified() const;  // every byte, on opening
 
  private:
   std::filesystem::path folder_;

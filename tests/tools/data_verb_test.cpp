@@ -53,6 +53,19 @@ TEST_F(DataVerb, ARunLearnsTheText) {
   EXPECT_NE(other["steps"][11]["loss"], answer["steps"][11]["loss"]) << "control: another order";
 }
 
+TEST_F(DataVerb, ASetThatWasExchangedIsNotGoneOnWithUnasked) {
+  make("tokens");
+  ASSERT_EQ(call({"run", "plan.json", "--data", "tokens", "--steps", "2", "-o", "run"}).code, ExitCode::ok);
+  ASSERT_EQ(call({"run", "-o", "run", "--resume", "--steps", "3"}).code, ExitCode::ok) << "control";
+  fs::remove_all("tokens");
+  ASSERT_EQ(call(data({"--validation", "0.3", "--out", "tokens"})).code, ExitCode::ok);
+  bad_file({"run", "-o", "run", "--resume", "--steps", "4"},
+           {"tokens/index.json", "digest", "another set is in its place", "--data tokens"});
+  const auto asked = call({"run", "-o", "run", "--resume", "--steps", "4", "--data", "tokens"});
+  EXPECT_EQ(asked.code, ExitCode::ok) << asked.err;
+  EXPECT_NE(asked.out.find("the tokens are others"), std::string::npos) << asked.out;
+}
+
 TEST_F(DataVerb, SetsAreMixedAndPacked) {
   make("a"), make("b");
   const auto ran = call({"run", "plan.json", "--data", "a:0.7", "--data", "b:0.3", "--packing", "within",

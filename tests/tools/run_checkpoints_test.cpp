@@ -204,11 +204,12 @@ TEST_F(RunCheckpoints, StepsThatTheLogHasLostAreTold) {
     const Outcome o = run({"-o", "run", "--resume", "--steps", "6"});
     const std::string& err = o.err;
     EXPECT_EQ(o.code, ExitCode::ok) << err;
-    EXPECT_EQ(err.find("nothing is there of the steps"), err.rfind("nothing is there of the steps"));
-    EXPECT_EQ(err.find("run/steps.jsonl: nothing is there of the steps " + lost) != std::string::npos,
+    EXPECT_EQ(err.find("no whole line is there of step"), err.rfind("no whole line is there of step"));
+    EXPECT_EQ(err.find("run/steps.jsonl: no whole line is there of step " + lost) != std::string::npos,
               !lost.empty())
         << err;
     EXPECT_EQ(err.empty(), lost.empty()) << err;
+    EXPECT_EQ(fs::exists("run/aside-steps.jsonl") && text_of("run/aside-steps.jsonl") == log, !lost.empty());
     EXPECT_EQ(steps("run").size(), kept.size() + 1);
     EXPECT_DOUBLE_EQ(steps("run").back().at("loss"), all[5]);
     fs::remove_all("run");
