@@ -61,6 +61,12 @@ ModelSpec model_from_meta(const nlohmann::json& j, const std::string& name, std:
   // The file does not say that Llama-3.2 1B and 3B tie their embeddings; their model card does. Their rotary
   // scaling factor is 32, that of Llama-3.1 is 8.
   m.tied_embeddings = llama32;
+  if (notes)
+    notes->push_back(fmt::format(
+        "tied_embeddings: the file does not say; {} (--set model.tied_embeddings={} is the other)",
+        llama32 ? "true is taken, as of Llama-3.2 1B and 3B, whose sizes these are"
+                : "false is taken, as of all LLaMA models but Llama-3.2 1B and 3B",
+        !llama32));
   // Only scaled files say how far they reach; 2048 is ModelArgs' own max_seq_len.
   m.max_positions = scaled_rope ? 131072 : 2048;
   io.optional("max_seq_len", m.max_positions);

@@ -307,8 +307,13 @@ TEST(Meta, ParamsGiveThePresets) {
   EXPECT_TRUE(
       has(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")).at(0),
           "vocab_size: -1 in the file leaves it to the tokenizer; 32000 is taken"));
-  EXPECT_TRUE(
-      notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})")).empty());
+  const auto notes =
+      notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})"));
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_TRUE(has(notes[0], "tied_embeddings: the file does not say; false is taken")) << notes[0];
+  EXPECT_TRUE(has(
+      notes_of(json::parse(R"({"dim": 2048, "n_heads": 32, "n_layers": 16, "vocab_size": 128256})")).at(0),
+      "true is taken, as of Llama-3.2 1B and 3B"));
   same_shape(read(R"({"dim": 6656, "multiple_of": 256, "n_heads": 52, "n_layers": 60, "norm_eps": 1e-06,
                       "vocab_size": -1})",
                   "a"),

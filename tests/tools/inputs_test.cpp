@@ -103,8 +103,9 @@ TEST(Inputs, NotesOfAModelAreMootWhereSetStatesTheField) {
   const std::string model =
       folder.write("params.json", R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")
           .string();
-  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100"}).notes.size(), 1U);
-  const Question stated = ask({"--model", model, "--cluster", "8x8xh100", "--set", "model.vocab_size=50000"});
+  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100"}).notes.size(), 2U);
+  const Question stated = ask({"--model", model, "--cluster", "8x8xh100", "--set", "model.vocab_size=50000",
+                               "--set", "model.tied_embeddings=false"});
   EXPECT_TRUE(stated.notes.empty());
   EXPECT_EQ(stated.model.vocab_size, 50000);
 }
