@@ -82,6 +82,15 @@ RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpe
   return out;
 }
 
+Prediction with_step(Prediction p, Seconds step) {
+  const double slower = step / p.step;
+  for (Seconds* time : {&p.step, &p.step_lower, &p.step_upper}) *time = *time * slower;
+  for (double* rate : {&p.tokens_per_s, &p.tokens_per_s_gpu, &p.model_tflops_gpu, &p.mfu, &p.mfu_causal})
+    *rate /= slower;
+  p.exposed_share /= slower, p.usd_per_million_tokens *= slower;
+  return p;
+}
+
 std::vector<RobustPlan> rank_robust(const Job& job, const SearchReport& report, const JitterSpec& jitter,
                                     RobustMeasure measure, const RobustOptions& options) {
   std::vector<RobustPlan> out(report.ranked.size());

@@ -26,6 +26,9 @@ struct RobustOptions {
 // Steps as a user measures them (measured_step). The same seed gives the same steps for every plan of the same stages.
 RobustStep robust_step(const Job&, const ParallelPlan&, const JitterSpec&, const RobustOptions& = {});
 
+// A prediction whose step is another: its interval and the rates follow.
+Prediction with_step(Prediction, Seconds step);
+
 enum class RobustMeasure : std::uint8_t { mean, p90 };
 
 // Ranks the plans of a report anew; `slower` and ties follow. What jitter would move up from below the report's plans

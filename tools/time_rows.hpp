@@ -13,7 +13,8 @@ struct TimeRow {
   double seconds = 0;  // mean over stages
   double share = 0;    // of the step, [0, 1]
 };
-// One row for each category in its order, then stragglers and host: they sum to the step.
-std::vector<TimeRow> time_rows(const TimeSplit& mean, Seconds step);
+// One row for each category in its order, one for what jitter adds where it does, then stragglers and host: they sum to
+// the step.
+std::vector<TimeRow> time_rows(const TimeSplit& mean, Seconds step, Seconds jitter = Seconds(0));
 
 }  // namespace sextant

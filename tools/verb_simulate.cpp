@@ -15,6 +15,7 @@
 #include "core/words.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/lower.hpp"
+#include "planner/robust.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
 #include "planner/without_effect.hpp"
@@ -39,8 +40,10 @@ struct Simulated {
   Prediction prediction;
   Breakdown split;
   MemoryEstimate memory;
-  double beyond_graph_s = 0;                  // stragglers and fixed host time of the step
-  double host_s = 0;                          // the fixed host time alone
+  double beyond_graph_s = 0;  // stragglers and fixed host time of the step
+  double host_s = 0;          // the fixed host time alone
+  Seconds jitter;             // of the expected step, which `prediction` is of where it is stated
+  RobustStep sampled;         // where it is stated
   std::optional<CalibratedDoubt> calibrated;  // under --calibration
   std::size_t ops = 0;
 };
@@ -54,10 +57,17 @@ Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::str
   s.split = breakdown(graph, timeline);
   s.memory = estimate_memory(job.model, job.training, plan, job.stack);
   s.beyond_graph_s = s.prediction.step.v - s.split.step.v;
+  if (const JitterSpec& jitter = job.cluster.jitter; jitter != JitterSpec{}) {
+    s.sampled = robust_step(job, plan, jitter);
+    // Few samples may have a mean below the undisturbed step; the expected one is not.
+    s.jitter = std::max(Seconds(0), s.sampled.mean - s.prediction.step);
+    s.prediction = with_step(s.prediction, s.prediction.step + s.jitter);
+  }
   s.ops = graph.ops.size();
   s.host_s = job.stack.kernels.step_overhead.v;
   if (!trace.empty()) {
-    const std::array behind = {TracePart{"stragglers", s.beyond_graph_s - s.host_s},
+    const std::array behind = {TracePart{"jitter", s.jitter.v},
+                               TracePart{"stragglers", s.beyond_graph_s - s.host_s},
                                TracePart{"host", s.host_s}};
     write_trace(trace, trace_events(graph, timeline) + ",\n" + trace_step(timeline, behind, plan.pp));
   }
@@ -82,7 +92,7 @@ void print_time(Session& session, const Simulated& s) {
                {"slowest stage s", Align::right, 1}});
   const double step = s.prediction.step.v;
   std::size_t i = 0;
-  for (const TimeRow& row : time_rows(s.split.mean, s.prediction.step)) {
+  for (const TimeRow& row : time_rows(s.split.mean, s.prediction.step, s.jitter)) {
     std::string slowest;  // of what stages have of their own
     if (i < s.split.mean.size()) {
       double most = 0;
@@ -140,17 +150,24 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
     memory["reserved"] = gib(m.reserved());
     stages.push_back({{"stage", i}, {"time_s", time_split_json(s.split.stages[i])}, {"memory_GiB", memory}});
   }
+  Json split = time_split_json(s.split.mean);
+  split["jitter"] = s.jitter.v;
   Json out = {{"prediction", prediction_json(plan, s.prediction)},
-              {"breakdown_s", time_split_json(s.split.mean)},
+              {"breakdown_s", split},
               {"stragglers_and_host_s", s.beyond_graph_s},
               {"operations", s.ops},
               {"stages", stages}};
+  if (s.sampled.samples > 0) {
+    out["undisturbed_step_time_s"] = (s.prediction.step - s.jitter).v;
+    out["p90_step_time_s"] = s.sampled.p90.v;
+  }
   if (s.calibrated) out["known_from_calibration"] = s.calibrated->known;
   return out;
 }
 
 ExitCode run(Session& session, SimulateVerbOptions options) {
   settle(options.goodput, options.question);
+  options.question.samples_jitter = true;
   if (options.question.plan.empty())
     throw UsageError(
         "--plan is missing\n  for example: --plan tp2.pp2.dp16.z1.mbs1, or a file of: sextant plan -o");
@@ -177,6 +194,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     std::map<std::string, double> parts;
     for (int c = 0; c < kTimeCategories; ++c)
       parts[std::string(name(static_cast<TimeCategory>(c)))] = s.split.mean[static_cast<std::size_t>(c)];
+    parts["jitter"] = s.jitter.v;
     parts["stragglers_and_host"] = s.beyond_graph_s;
     PlanFile file = plan_file_of(session, q, plan, s.prediction, parts);
     file.prediction.goodput = goodput(job, plan, s.prediction.step, options.goodput.kind());
@@ -204,6 +222,11 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
         100 * p.mfu_causal));
+    if (s.sampled.samples > 0)
+      paragraph(fmt::format(
+          "the mean of {} steps under the stated jitter; one of ten takes {:.3f} s or more, the undisturbed "
+          "step {:.3f} s",
+          s.sampled.samples, s.sampled.p90.v, (p.step - s.jitter).v));
     if (s.calibrated)
       paragraph(fmt::format(
           "the calibration removed {:.0f} % of the doubt about the constants that decide this step{}",
@@ -223,11 +246,12 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
       paragraph(text);
     if (!options.output.empty()) out << "written: " << options.output << '\n';
     if (!options.trace.empty())
-      paragraph(
-          fmt::format("the trace is as long as the step: its operations end at {:.4f} s; {:.4f} s of "
-                      "stragglers and {:.4f} s of host "
-                      "time follow as slices of the process \"step\"",
-                      s.split.step.v, s.beyond_graph_s - s.host_s, s.host_s));
+      paragraph(fmt::format(
+          "the trace is as long as the step: its operations end at {:.4f} s; {}{:.4f} s of "
+          "stragglers and {:.4f} s of host "
+          "time follow as slices of the process \"step\"",
+          s.split.step.v, s.jitter > Seconds(0) ? fmt::format("{:.4f} s of jitter, ", s.jitter.v) : "",
+          s.beyond_graph_s - s.host_s, s.host_s));
     if (!options.trace.empty())
       out << fmt::format(
           "written: {}\nnext: open it in Perfetto (ui.perfetto.dev; it stays in the browser)\n",

@@ -193,6 +193,41 @@ TEST(Plan, TheFileItWritesIsWhatSimulateReads) {
   EXPECT_GT(slow.at("prediction").at("step_time_s").get<double>(), step);
 }
 
+// What is stated of stragglers and of the network is a part of the step, which the plan file has too.
+TEST(Plan, JitterIsAPartOfTheSimulatedStep) {
+  const TempDir folder;
+  const std::string path = (folder.path() / "plan.json").string();
+  const auto answer = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--plan", "tp2.pp2.dp4.z1.mbs1", "--json"});
+    const auto outcome = call(small("simulate", more));
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    auto j = nlohmann::json::parse(outcome.out);
+    double sum = j.at("stragglers_and_host_s");
+    for (const auto& [name, seconds] : j.at("breakdown_s").items()) sum += seconds.get<double>();
+    EXPECT_NEAR(sum, j.at("prediction").at("step_time_s").get<double>(), 1e-9 * sum);
+    return j;
+  };
+  const auto still = answer({});
+  EXPECT_EQ(still.at("breakdown_s").at("jitter"), 0);
+  EXPECT_FALSE(still.contains("undisturbed_step_time_s"));
+  const auto varying =
+      answer({"--set", "jitter.compute_sigma=0.05", "--set", "jitter.network_sigma=0.2", "-o", path});
+  const double step = varying.at("prediction").at("step_time_s"),
+               without = still.at("prediction").at("step_time_s"),
+               jitter = varying.at("breakdown_s").at("jitter");
+  EXPECT_NEAR(varying.at("undisturbed_step_time_s").get<double>(), without, 1e-9 * without);
+  EXPECT_NEAR(step - without, jitter, 1e-9 * step);
+  EXPECT_GT(jitter, 0.05 * without);
+  EXPECT_GT(varying.at("p90_step_time_s").get<double>(), step);
+  EXPECT_LT(varying.at("prediction").at("mfu").get<double>(), still.at("prediction").at("mfu").get<double>());
+  EXPECT_EQ(varying.at("notes").size(), still.at("notes").size());
+  const PlanFile file = load_plan_file(path);
+  EXPECT_NEAR(file.prediction.step_time_s.value, step, 1e-9 * step);
+  const auto text =
+      call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--set", "jitter.compute_sigma=0.05"}));
+  EXPECT_NE(text.out.find("under the stated jitter"), std::string::npos) << text.out;
+}
+
 TEST(Plan, TablesFitTheTerminal) {
   for (const int columns : {80, 120}) {
     const auto outcome = call(small("plan"), columns);
