@@ -54,7 +54,7 @@ CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Optimiz
       stream_(trainer.device().create_stream("checkpoint")),
       staged_(trainer.state(), trainer.device()),
       committed_(resumed),
-      standby_([this] { save(); }) {
+      standby_([this] { std::exchange(saved_, {})(); }) {
   next_.dtype = trainer.state().accumulator();
   next_.optimizer = optimizer;
   next_.seed = options.seed;
@@ -123,15 +123,15 @@ Seconds CheckpointSaver::stage() {
   event_ = {};
   event_.step = next_.clock.step;
   outstanding_ = copying_ = busy_ = true, may_stage_ = due_ = abandoned_ = false;
-  saved_ = {};
+  saved_ = std::packaged_task<void()>([this] { save(); });
   running_ = saved_.get_future();
   standby_.begin();
   event_.pause = since(began_);
   return update;
 }
 
+// What goes wrong is handed on as words: an exception would belong to two threads.
 void CheckpointSaver::save() {
-  std::promise<void> saved = std::move(saved_);
   try {
     staged_.help([this] { at(SavePoint::copy); });
     staged_.finish(trainer_.device());
@@ -142,9 +142,10 @@ void CheckpointSaver::save() {
       write_file();
       if (rank_ == 0) commit();
     }).get();
-    saved.set_value();
-  } catch (...) {
-    saved.set_exception(std::current_exception());
+  } catch (const OthersFailed& e) {
+    outcome_.error = e.what();
+  } catch (const std::exception& e) {
+    outcome_.error = outcome_.problem = e.what();
   }
 }
 
@@ -238,21 +239,20 @@ void CheckpointSaver::start(std::function<void()> work) {
 void CheckpointSaver::look() {
   if (!busy_ || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
   busy_ = false;
-  std::string error, problem;
+  Outcome outcome;
   try {
     running_.get();
-  } catch (const OthersFailed& e) {
-    error = e.what();
+    outcome = std::exchange(outcome_, {});
   } catch (const std::exception& e) {
-    error = problem = e.what();
+    outcome.error = outcome.problem = e.what();
   }
   if (!outstanding_) return;  // an unfinished folder has been removed, as far as it could
-  event_.error = error, problem_ = problem;
+  event_.error = outcome.error, problem_ = outcome.problem;
   if (event_.committed) {  // whatever came after it
     committed_ = event_.step;
     return report();
   }
-  failed_ = !error.empty();
+  failed_ = !outcome.error.empty();
 }
 
 int CheckpointSaver::first_that_failed() {

@@ -117,7 +117,10 @@ class CheckpointSaver {
   enum class End : std::uint8_t { no, first_try, last_try } end_ = End::no;  // of the run
   std::atomic<bool> abandoned_ = false;    // no use to wait for the others' files
   std::optional<std::int64_t> committed_;  // known to the first rank
-  std::promise<void> saved_;
+  struct Outcome {
+    std::string error, problem;  // what others have failed at is no problem of this rank
+  } outcome_;                    // of the save that the future says is over
+  std::packaged_task<void()> saved_;
   std::future<void> running_;
   Standby standby_;  // last: ends before the rest goes
 };
