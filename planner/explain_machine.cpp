@@ -164,6 +164,16 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         none_left("ax", space.axis_order.size()), none_left("split", space.split.size())})
     if (found) return found;
 
+  const bool offloads =
+      std::ranges::any_of(space.activation_offload,
+                          [](const ActivationOffload& a) {
+                            return a.layers > 0 || a.horizon == ParallelPlan{}.offload_horizon;
+                          }) ||
+      std::ranges::count(space.parameter_offload, 1) > 0;
+  if (!offloads)
+    return fmt::format("the limits {} state how far ahead to fetch, and leave nothing on the host",
+                       to_string(space.limits));
+
   // A list without its harmless value was narrowed: does the stack take any of it?
   const auto refused = [&](const auto& list, const auto& harmless, auto set) -> std::optional<std::string> {
     if (std::find(list.begin(), list.end(), harmless) != list.end()) return std::nullopt;
@@ -187,6 +197,7 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         refused(space.activation_offload, ActivationOffload{},
                 [](ParallelPlan&p, const ActivationOffload&a) {
                   p.activation_offload = a.layers, p.offload_horizon = a.horizon;
+                  p.parameter_offload = a.layers == 0;
                 }),
         refused(space.bucket_elements, std::int64_t{0},
                 [](ParallelPlan&p, std::int64_t b) { p.bucket_elements = b; }),

@@ -91,6 +91,10 @@ Prediction with_step(Prediction p, Seconds step) {
   return p;
 }
 
+Prediction expected(const Prediction& undisturbed, const RobustStep& sampled) {
+  return with_step(undisturbed, std::max(undisturbed.step, sampled.mean));
+}
+
 std::vector<RobustPlan> rank_robust(const Job& job, const SearchReport& report, const JitterSpec& jitter,
                                     RobustMeasure measure, const RobustOptions& options) {
   std::vector<RobustPlan> out(report.ranked.size());

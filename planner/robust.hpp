@@ -28,6 +28,8 @@ RobustStep robust_step(const Job&, const ParallelPlan&, const JitterSpec&, const
 
 // A prediction whose step is another: its interval and the rates follow.
 Prediction with_step(Prediction, Seconds step);
+// Of the expected step. Few samples may have a mean below the undisturbed step; the expected one is not.
+Prediction expected(const Prediction& undisturbed, const RobustStep&);
 
 enum class RobustMeasure : std::uint8_t { mean, p90 };
 

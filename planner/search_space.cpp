@@ -10,6 +10,7 @@ namespace sextant {
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kMostMicroBatches = 128;  // an index of a choice has eight bits
 
 std::vector<int> divisors(int n, int most) {
   std::vector<int> out;
@@ -139,7 +140,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   // The usual order first: of equal placements the first one stands for all.
   std::stable_partition(s.axis_order.begin(), s.axis_order.end(),
                         [](const AxisOrder& o) { return o == ParallelPlan{}.axis_order; });
-  s.micro_batch = divisors(training.global_batch, 32);
+  s.micro_batch = divisors(training.global_batch, training.global_batch);
+  if (s.micro_batch.size() > kMostMicroBatches) s.micro_batch.resize(kMostMicroBatches);
   s.sequence_parallel = {0, 1};
   s.overlap_tp = {0, 1};
   s.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::selective, -1}, {RecomputeKind::full, -1}};
@@ -154,9 +156,13 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
   s.optimizer_offload = {0, 0.25, 0.5, 0.75, 1};
   s.parameter_offload = {0, 1};
-  s.activation_offload = {{0, 1}};
-  for (const int n : ladder(model.n_layers + 1))
-    for (const int horizon : {1, 2}) s.activation_offload.push_back({n, horizon});
+  for (const int horizon : ladder(model.n_layers)) s.activation_offload.push_back({0, horizon});
+  if (s.activation_offload.empty()) s.activation_offload.push_back({0, 1});
+  const auto offload = [&](int layers) {
+    for (int horizon = 1; horizon <= std::clamp(layers - 1, 1, 4); ++horizon)
+      s.activation_offload.push_back({layers, horizon});
+  };
+  for (const int n : ladder(model.n_layers + 1)) offload(n);
   s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
   s.last_bucket_split = {1, 4};
   s.overlap_grad_reduce = {1, 0};
@@ -170,7 +176,7 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
     if (limit.field == PlanField::optimizer_offload) s.optimizer_offload.push_back(limit.value / 100);
     if (limit.field == PlanField::vp && whole > 1) s.form.push_back({PipelineSchedule::interleaved, whole});
-    if (limit.field == PlanField::activation_offload) s.activation_offload.push_back({whole, 1});
+    if (limit.field == PlanField::activation_offload && whole > 0) offload(whole);
     if (limit.field == PlanField::bucket_elements)
       s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
     if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);
@@ -184,7 +190,7 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     if (limit.field != PlanField::offload_horizon || limit.relation != Relation::equal) continue;
     const std::vector<ActivationOffload> known = s.activation_offload;
     for (const ActivationOffload& a : known)
-      if (a.layers > 0) s.activation_offload.push_back({a.layers, static_cast<int>(limit.value)});
+      s.activation_offload.push_back({a.layers, static_cast<int>(limit.value)});
   }
   unique(s.tp), unique(s.cp), unique(s.pp), unique(s.micro_batch), unique(s.shard_degree);
   unique(s.optimizer_offload), unique(s.form), unique(s.activation_offload), unique(s.bucket_elements);

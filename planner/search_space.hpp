@@ -25,6 +25,7 @@ struct PipelineForm {
 // embedding and LM head counted (planner/stage_split.hpp).
 enum class StageSplit : std::uint8_t { even, balanced };
 
+// The horizon is that of parameters on the host as well; where neither is there, it is 1.
 struct ActivationOffload {
   int layers = 0, horizon = 1;
   bool operator==(const ActivationOffload&) const = default;

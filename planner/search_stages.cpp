@@ -17,6 +17,11 @@ std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index);
 
 }  // namespace
 
+bool idle_horizon(const ParallelPlan& p) {
+  return p.offload_horizon != ParallelPlan{}.offload_horizon && p.activation_offload == 0 &&
+         !p.parameter_offload;
+}
+
 void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::pipeline);
   ParallelPlan p = decided(node.choice, Level::kernels, cache);
@@ -161,18 +166,26 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
                                       cache.slots, out.limit);
   };
   std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
-  bool seen_none = false;
+  const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     p.activation_offload = space_.activation_offload[ao].layers;
     p.offload_horizon = space_.activation_offload[ao].horizon;
     p.optimizer_offload = 0, p.parameter_offload = false;
-    const std::uint64_t here = oo_n * po_n * members;
+    std::uint64_t here = oo_n * po_n * members;
     if (!lawful(p, here, out)) continue;
-    if (p.activation_offload == 0 && seen_none) {
-      out.fates[Fate::repeated] += here;
-      continue;
+    const bool parameters_alone = idle_horizon(p);  // without them it says nothing
+    if (parameters_alone) {
+      here = oo_n * parameters_on * members;
+      if (po_n > parameters_on)
+        reject(
+            Fate::contradiction, (po_n - parameters_on) * oo_n * members, p,
+            [&] {
+              return fmt::format("offload_horizon is {}, expected 1 where nothing is offloaded",
+                                 p.offload_horizon);
+            },
+            out);
+      if (here == 0) continue;
     }
-    if (p.activation_offload == 0) seen_none = true;
     const Flight in_flight = flight(p, chunks);
     if (!flight_fits(in_flight, p, leanest, here, out)) continue;
     child.choice.activation_offload = small(ao);
@@ -186,6 +199,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       for (std::size_t po = 0; po < po_n; ++po) {
         p.optimizer_offload = space_.optimizer_offload[oo];
         p.parameter_offload = space_.parameter_offload[po] != 0;
+        if (parameters_alone && !p.parameter_offload) continue;
         const std::size_t at = oo * po_n + po;
         if (!is_lawful[at] && !lawful(p, members, out)) continue;
         is_lawful[at] = true;
@@ -253,7 +267,7 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
     c.zero_stage = small(static_cast<std::size_t>(none - space_.zero_stage.begin()));
     p = plan(c, cache);
   }
-  if (unlawful_reason(job_, p) || !space_.limits.admits(p)) return std::nullopt;
+  if (unlawful_reason(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return std::nullopt;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   Expansion ignored;
   if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;
@@ -305,7 +319,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
   std::optional<Node> best;
   const auto consider = [&] {
     const ParallelPlan p = plan(c, cache);
-    if (unlawful(job_, p) || !space_.limits.admits(p)) return;
+    if (unlawful(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return;
     const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
     const int m = microbatches(p, job_.training);
     Node node;
@@ -321,6 +335,11 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
     if (node.bound > limit || (best && node.bound >= best->bound)) return;
     if (fits(node, cache, ignored)) best = node;
   };
+  const auto& ao = space_.activation_offload;
+  const auto most_offloaded = static_cast<std::size_t>(
+      std::ranges::max_element(ao, {},
+                               [](const ActivationOffload& a) { return std::pair(a.layers, -a.horizon); }) -
+      ao.begin());
   const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
   for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
     for (std::size_t f = 0; f < space_.form.size(); ++f)
@@ -338,7 +357,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
           c.zero_stage = most(space_.zero_stage);
           c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
           c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
-          c.activation_offload = small(saved > 2 ? space_.activation_offload.size() - 1 : 0);
+          c.activation_offload = small(saved > 2 ? most_offloaded : 0);
           consider();
         }
       }

@@ -60,7 +60,9 @@ ExitCode answer_steadiest(const Asking& a) {
   const Seconds beyond = measure(ranked.front());
   ranked.resize(std::min(sampled, static_cast<std::size_t>(a.options.top)));
   for (RobustPlan& r : ranked) r.plan.tie = &r != &ranked.front() && r.plan.slower < kTieShare;
-  write_plan(a, a.question().cluster.gpus(), ranked.front().plan);
+  RankedPlan written = ranked.front().plan;  // as simulate writes it
+  written.prediction = expected(written.prediction, ranked.front().step);
+  write_plan(a, a.question().cluster.gpus(), written);
   if (a.session.common.json) {
     Json j = answer_json(a, {}, report);
     j["rank_by"] = a.options.rank_by;

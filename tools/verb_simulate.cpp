@@ -59,9 +59,9 @@ Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::str
   s.beyond_graph_s = s.prediction.step.v - s.split.step.v;
   if (const JitterSpec& jitter = job.cluster.jitter; jitter != JitterSpec{}) {
     s.sampled = robust_step(job, plan, jitter);
-    // Few samples may have a mean below the undisturbed step; the expected one is not.
-    s.jitter = std::max(Seconds(0), s.sampled.mean - s.prediction.step);
-    s.prediction = with_step(s.prediction, s.prediction.step + s.jitter);
+    const Seconds undisturbed = s.prediction.step;
+    s.prediction = expected(s.prediction, s.sampled);
+    s.jitter = s.prediction.step - undisturbed;
   }
   s.ops = graph.ops.size();
   s.host_s = job.stack.kernels.step_overhead.v;

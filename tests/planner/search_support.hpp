@@ -164,6 +164,7 @@ class RandomJob {
     if (p.recompute.kind == RecomputeKind::full && coin()) p.recompute.layers = upto(1, 3);
     if (upto(0, 3) == 0) p.optimizer_offload = 0.5;
     p.parameter_offload = upto(0, 5) == 0;
+    if (p.parameter_offload && coin()) p.offload_horizon = upto(0, 4);
     if (upto(0, 4) == 0) p.activation_offload = 1, p.offload_horizon = upto(0, 2);
     if (coin()) p.bucket_elements = std::int64_t{1} << upto(12, 24);
     p.last_bucket_split = upto(1, 3);

@@ -139,6 +139,72 @@ TEST(Search, FrontEqualsBruteForce) {
   EXPECT_LT(pareto_front(job, space, {}, 0.3, kSlowest).plans.size(), front.plans.size());
 }
 
+// Parameters that rest on the host are fetched ahead as far as memory and time ask for, activations there or not.
+TEST(Search, LooksAheadForParametersAlone) {
+  OwnedJob owned = testing::slow_network_job();
+  owned.cluster.nodes = 1, owned.cluster.node.gpus = 2;
+  owned.training.global_batch = 8, owned.training.seq_len = 2048;
+  owned.finish();
+  const Job job = owned.job();
+  SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.gpus(),
+                    parse_plan_limits("po=on,z=3,mbs=1,tp=1,cp=1,pp=1,b=0,lb=1,gr=on", "--fix"));
+  EXPECT_EQ(space.activation_offload.front(), (ActivationOffload{0, 1}));
+  EXPECT_NE(std::ranges::find(space.activation_offload, ActivationOffload{0, 3}),
+            space.activation_offload.end());
+  space.axis_order.resize(1), space.recompute.resize(1), space.optimizer_offload = {0};
+  const BruteForce expected = brute_force(job, space);
+  const SearchReport report = search(job, space);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_LE(report.ranked.front().simulated.v, expected.step * (1 + 1e-6))
+      << plan_key(report.ranked.front().plan) << " against " << expected.key;
+  EXPECT_GT(report.ranked.front().plan.offload_horizon, 1);
+  EXPECT_EQ(report.fates.total(), space.size());
+  std::erase_if(space.activation_offload,
+                [](const ActivationOffload& a) { return a.layers == 0 && a.horizon > 1; });
+  EXPECT_GT(search(job, space).ranked.front().simulated, report.ranked.front().simulated);
+}
+
+// A horizon without anything on the host is no layout of its own, however the space is narrowed.
+TEST(Search, KnowsNoHorizonOfNothing) {
+  const OwnedJob owned = testing::small_job(1, 4, 8);
+  for (const char* limits : {"hz=2", "hz=2,po=off", "hz>=3"}) {
+    const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus(),
+                                            parse_plan_limits(limits, "--limit"));
+    const SearchReport report = search(owned.job(), space);
+    ASSERT_FALSE(report.ranked.empty()) << limits;
+    for (const RankedPlan& r : report.ranked) {
+      EXPECT_FALSE(idle_horizon(r.plan)) << plan_key(r.plan);
+      EXPECT_TRUE(space.limits.admits(r.plan)) << plan_key(r.plan);
+    }
+    EXPECT_EQ(report.fates.total(), space.size());
+  }
+  const SearchReport none =
+      search(owned.job(), default_space(owned.model, owned.training, owned.cluster.gpus(),
+                                        parse_plan_limits("hz=2,po=off,ao=0", "--fix")));
+  EXPECT_TRUE(none.ranked.empty());
+}
+
+// Very short sequences: a micro-batch is as large as its replica's share of the batch lets it be.
+TEST(Search, TakesMicroBatchesOfAnySize) {
+  OwnedJob owned = testing::small_job(1, 2, 4);
+  owned.training.seq_len = 32, owned.training.global_batch = 256;
+  owned.finish();
+  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  EXPECT_EQ(space.micro_batch.back(), 256);
+  const SearchReport report = search(owned.job(), space);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_GT(report.ranked.front().plan.micro_batch, 32);
+  std::erase_if(space.micro_batch, [](int mbs) { return mbs > 32; });
+  EXPECT_GT(search(owned.job(), space).ranked.front().simulated, report.ranked.front().simulated);
+  // As many as an index can tell apart: the smallest.
+  owned.training.global_batch = 14'414'400;  // 504 divisors
+  const std::vector<int> many = default_space(owned.model, owned.training, 1).micro_batch;
+  EXPECT_LT(many.size(), 256u);
+  EXPECT_TRUE(std::ranges::is_sorted(many));
+  EXPECT_GT(many.back(), 256);
+}
+
 // Before the tree is walked there is a plan close to the best; and bounds spare what they should.
 TEST(Search, ClimbsFromItsFirstGuesses) {
   const OwnedJob owned = testing::slow_network_job();

@@ -386,6 +386,26 @@ TEST(Plan, JitterRanksAnew) {
   EXPECT_NE(table.out.find("faster without jitter"), std::string::npos) << table.out;
 }
 
+// Whichever verb writes the plan of a machine that varies, its step is the expected one.
+TEST(Plan, WritesTheExpectedStepAsSimulateDoes) {
+  const TempDir dir;
+  const std::string planned = (dir.path() / "planned.json").string(),
+                    simulated = (dir.path() / "simulated.json").string();
+  for (const std::string by : {"expected", "p90"}) {
+    ASSERT_EQ(call(small("plan", {"--rank-by", by, "--straggler-sigma", "0.03", "--network-sigma", "0.2",
+                                  "--fix", "gr=on,pg=on,b=0,lb=1", "-o", planned}))
+                  .code,
+              ExitCode::ok);
+    ASSERT_EQ(call({"simulate", "--plan", planned, "-o", simulated}).code, ExitCode::ok);
+    const PlanFile a = load_plan_file(planned), b = load_plan_file(simulated);
+    ASSERT_NE(a.cluster.jitter, JitterSpec{});
+    EXPECT_EQ(a.plan, b.plan);
+    EXPECT_DOUBLE_EQ(a.prediction.step_time_s.value, b.prediction.step_time_s.value) << by;
+    EXPECT_DOUBLE_EQ(a.prediction.step_time_s.upper, b.prediction.step_time_s.upper) << by;
+    EXPECT_DOUBLE_EQ(a.prediction.tokens_per_s_per_gpu, b.prediction.tokens_per_s_per_gpu) << by;
+  }
+}
+
 TEST(Plan, EveryAnswerFitsTheTerminal) {
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
            {"--scale", "8,16"},
