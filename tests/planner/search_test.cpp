@@ -65,7 +65,7 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
     if (unlawful(job, plan_of(space, choice))) return;
     const ParallelPlan plan = tree.plan(choice, cache);
-    if (unlawful(job, plan)) return;
+    if (unlawful(job, plan) || idle_horizon(plan)) return;
     ++best.lawful;
     const Bytes peak = plan_memory(job, plan).peak;
     if (peak > job.cluster.device.memory) return;
