@@ -13,12 +13,11 @@ std::optional<double> RankTrainer::evaluate(const SequenceSource& source, std::i
   finish();
   std::array<double, 2> sums = {0, 0};  // loss, valid targets
   for (std::int64_t b = 0; b < batches; ++b) {
-    double asked = stop && stop() ? 1 : 0;
-    sum({&asked, 1});
-    if (asked > 0) return {};
-    between(Watchdog::Between::reading_tokens);
-    launcher_.batch = batch(source, b);
-    between(Watchdog::Between::nothing);
+    const std::exception_ptr missing = take_batch(source, b);
+    std::array<double, 2> agreed = {stop && stop() ? 1.0 : 0.0, missing ? 1.0 : 0.0};
+    sum(agreed);
+    if (agreed[0] > 0) return {};
+    if (agreed[1] > 0) throw TokensMissing(missing);
     launcher_.part = StepLauncher::Part::evaluate;
     launcher_.begin_step();
     executor_.run_step();

@@ -106,6 +106,16 @@ StepBatch RankTrainer::batch(const SequenceSource& source, std::int64_t step) co
   return make_batch(source, step, graph_.plan, graph_.training, at_, graph_.model.vocab_size, apart_);
 }
 
+std::exception_ptr RankTrainer::take_batch(const SequenceSource& source, std::int64_t step) {
+  between(Watchdog::Between::reading_tokens);
+  try {
+    launcher_.batch = batch(source, step);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return {};
+}
+
 void RankTrainer::rehearse() {
   launcher_.batch = batch(source_, clock_.step);
   launcher_.batch.loss_scale = 1;
@@ -147,14 +157,14 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
   StepReport report;
   report.step = clock_.step;
   const bool speaks = at_.tp == 0 && at_.pp == 0;
-  between(Watchdog::Between::reading_tokens);
-  launcher_.batch = batch(source_, clock_.step);
-  std::vector<double> agreed = {speaks ? static_cast<double>(launcher_.batch.valid_targets) : 0.0,
-                                stop ? 1.0 : 0.0};
+  const std::exception_ptr missing = take_batch(source_, clock_.step);
+  std::vector<double> agreed = {speaks && !missing ? static_cast<double>(launcher_.batch.valid_targets) : 0.0,
+                                stop ? 1.0 : 0.0, missing ? 1.0 : 0.0};
   agreed.insert(agreed.end(), votes.begin(), votes.end());
   sum(agreed);
-  std::copy(agreed.begin() + 2, agreed.end(), votes.begin());
+  std::copy(agreed.begin() + 3, agreed.end(), votes.begin());
   if (agreed[1] > 0) return {};
+  if (agreed[2] > 0) throw TokensMissing(missing);
   const double valid = agreed[0];
   if (valid == 0)
     throw ConfigError(Problem{"", fmt::format("step {}", clock_.step), "no token that carries a loss",

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "core/stack_spec.hpp"
 #include "runtime/executor.hpp"
@@ -56,6 +59,14 @@ struct RankOptions {
 std::vector<Problem> runtime_refuses(const ModelSpec&, const TrainingSpec&, const ParallelPlan&,
                                      const StackSpec&, const KernelTable&);
 
+// No rank has begun the step, or the batch of held-out text, as one cannot have its tokens; thrown on all of them alike.
+class TokensMissing : public std::runtime_error {
+ public:
+  explicit TokensMissing(std::exception_ptr reason)
+      : std::runtime_error("a rank cannot have its tokens"), why(std::move(reason)) {}
+  std::exception_ptr why;  // of this rank; null: it has its own
+};
+
 class RankTrainer {
  public:
   // Collective over `world`. The graph was lowered with operands; everything given outlives the trainer.
@@ -66,7 +77,7 @@ class RankTrainer {
   // libraries load, connect, take their memory and choose what is fastest before anything is timed. Collective.
   void rehearse();
   void initialise(const WeightSource& weights) { state_.initialise(weights); }
-  // The next step; or nothing, when any rank asks to stop. `votes` are summed over the ranks before it.
+  // The next step; or nothing, when any rank asks to stop. `votes` are summed over the ranks before it. Throws TokensMissing.
   std::optional<StepReport> step(bool stop = false, SpanRecorder* recorder = nullptr,
                                  std::span<double> votes = {});
   void finish();  // updates with the last step's gradients
@@ -76,7 +87,7 @@ class RankTrainer {
   // Sums over the ranks, however long they take.
   void agree(std::span<double> votes);
   // The mean loss of `batches` global batches (steps 0, 1, ... of the source), at the weights as they are. Training goes
-  // on from it to the same bits as without it. Nothing when any rank asks to stop before the last batch.
+  // on from it to the same bits as without it. Nothing when any rank asks to stop before the last batch. Throws TokensMissing.
   std::optional<double> evaluate(const SequenceSource&, std::int64_t batches,
                                  const std::function<bool()>& stop = {});
 
@@ -97,6 +108,8 @@ class RankTrainer {
 
  private:
   StepBatch batch(const SequenceSource&, std::int64_t step) const;
+  // Makes it the one to work on; why that cannot be, if it cannot.
+  std::exception_ptr take_batch(const SequenceSource&, std::int64_t step);
   void sum(std::span<double> values);  // over all ranks, outside of the graph
   Bytes most_memory();
   void between(Watchdog::Between);  // tells the watchdog, when there is one

@@ -91,6 +91,71 @@ bool evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64
   return true;
 }
 
+// Until the last step, or the one before which the run is asked to end.
+void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* saver, int rank,
+                 Shared& shared, Spans& spans) {
+  const std::int64_t first = trainer.clock().step;
+  for (std::int64_t s = first; s < run.steps; ++s) {
+    std::array<double, CheckpointSaver::kVotes> votes{};
+    if (saver) votes = saver->votes();
+    const bool stop = asked_to_stop(run, rank);
+    const bool recorded = run.record && (!run.programs || s == first || s + 1 == run.steps);
+    auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
+    if (saver) saver->heard(votes);
+    if (!report) {
+      const std::lock_guard lock(shared.mutex);
+      shared.result.stopped = true;
+      return;
+    }
+    if (recorded && run.timer) run.timer->end_step(rank, spans.spans());
+    if (recorded && run.on_spans) run.on_spans(rank, s, spans.spans());
+    const std::int64_t skipped = trainer.clock().skipped_in_a_row;
+    if (saver && skipped < run.max_skipped) saver->save_if_due(*report);
+    if (rank == 0) {
+      const std::lock_guard lock(shared.mutex);
+      ++shared.result.steps;
+      if (run.on_step) run.on_step(*report);
+    }
+    if (skipped >= run.max_skipped) {
+      trainer.finish();
+      if (saver) saver->finish();
+      shared.all_throw = true;
+      throw BackendError(fmt::format(
+          "step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
+          "are as they were "
+          "before the first of them{}; try a lower --lr, a longer --warmup, or other data",
+          report->step, report->loss, report->gradient_norm, skipped, saver ? ", and are saved" : ""));
+    }
+    const bool looks = run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps);
+    if (looks && !evaluate(run, trainer, rank, s)) {
+      const std::lock_guard lock(shared.mutex);
+      shared.result.stopped = true;
+      return;
+    }
+  }
+}
+
+// The run has ended well but for this.
+[[noreturn]] void end_without_tokens(const TokensMissing& missing, const TrainingRun& run,
+                                     std::int64_t step) {
+  if (missing.why) {
+    try {
+      std::rethrow_exception(missing.why);
+    } catch (const ConfigError& e) {
+      auto problems = e.problems();
+      if (run.save) {
+        std::string& hint = problems.front().hint;
+        hint += fmt::format("{}the run is saved behind {} steps, and --resume goes on from there",
+                            hint.empty() ? "" : "; ", step);
+      }
+      throw ConfigError(std::move(problems));
+    }
+  }
+  if (!run.processes) throw Aborted("another rank cannot have its tokens");
+  throw ConfigError(Problem{"", fmt::format("step {}", step), "a rank that cannot have its tokens",
+                            "tokens for all ranks", "it says why"});
+}
+
 void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   // Starting up takes as long as it takes; what is watched is how long a rank waits for the others meanwhile.
   const auto wait = [&](const auto& meet) {
@@ -144,47 +209,18 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     });
   });
   Spans spans(run.graph.ops.size());
-  const std::int64_t first = trainer.clock().step;
-  for (std::int64_t s = first; s < run.steps; ++s) {
-    std::array<double, CheckpointSaver::kVotes> votes{};
-    if (saver) votes = saver->votes();
-    const bool stop = asked_to_stop(run, world.rank());
-    const bool recorded = run.record && (!run.programs || s == first || s + 1 == run.steps);
-    auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
-    if (saver) saver->heard(votes);
-    if (!report) {
-      const std::lock_guard lock(shared.mutex);
-      shared.result.stopped = true;
-      break;
-    }
-    if (recorded && run.timer) run.timer->end_step(world.rank(), spans.spans());
-    if (recorded && run.on_spans) run.on_spans(world.rank(), s, spans.spans());
-    const std::int64_t skipped = trainer.clock().skipped_in_a_row;
-    if (saver && skipped < run.max_skipped) saver->save_if_due(*report);
-    if (world.rank() == 0) {
-      const std::lock_guard lock(shared.mutex);
-      ++shared.result.steps;
-      if (run.on_step) run.on_step(*report);
-    }
-    if (skipped >= run.max_skipped) {
-      trainer.finish();
-      if (saver) saver->finish();
-      shared.all_throw = true;
-      throw BackendError(fmt::format(
-          "step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
-          "are as they were "
-          "before the first of them{}; try a lower --lr, a longer --warmup, or other data",
-          report->step, report->loss, report->gradient_norm, skipped, saver ? ", and are saved" : ""));
-    }
-    const bool looks = run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps);
-    if (looks && !evaluate(run, trainer, world.rank(), s)) {
-      const std::lock_guard lock(shared.mutex);
-      shared.result.stopped = true;
-      break;
-    }
+  std::optional<TokensMissing> missing;
+  try {
+    train_steps(run, trainer, saver ? &*saver : nullptr, world.rank(), shared, spans);
+  } catch (const TokensMissing& e) {
+    missing = e;
   }
   trainer.finish();
   if (saver) saver->finish();
+  if (missing) {
+    shared.all_throw = true;
+    end_without_tokens(*missing, run, trainer.clock().step);
+  }
   if (run.on_end) run.on_end(trainer, world.rank());
   if (run.record) {
     const std::lock_guard lock(shared.mutex);

@@ -199,7 +199,8 @@ std::string RunData::heading(std::int64_t steps) const {
       text += fmt::format(", {:.0f} % fill", 100 * (1 - windows.filled()));
     if (!data.verified())
       text += fmt::format(
-          " (too large to compare its {:.1f} GiB with their digests here: sextant data --check {})",
+          " (of an earlier version: its {:.1f} GiB have no digests by block to compare with: sextant data "
+          "--check {})",
           gib(Bytes(data.bytes())), names_[i]);
   }
   return text;

@@ -23,6 +23,7 @@ constexpr auto kShardFields = [](auto& io, auto& s) {
   io.required("documents", s.documents, between(1, kMostTokens));
   io.required("tokens_digest", s.tokens_digest);
   io.required("documents_digest", s.documents_digest);
+  io.optional("blocks_digest", s.blocks_digest);
 };
 constexpr auto kTokenizerFields = [](auto& io, auto& t) {
   io.required("kind", t.kind);
@@ -73,7 +74,8 @@ std::string DataIndex::digest() const {
 
 std::vector<Problem> validate(const DataIndex& index) {
   std::vector<Problem> problems;
-  if (index.schema != DataIndex::kSchema && index.schema != DataIndex::kSchemaWithoutDigest)
+  if (index.schema != DataIndex::kSchema && index.schema != DataIndex::kSchemaWithoutBlocks &&
+      index.schema != DataIndex::kSchemaWithoutDigest)
     problems.push_back({"", "schema", index.schema, DataIndex::kSchema, "is this the index of a data set?"});
   if (index.token_bytes != token_bytes_of(index.tokenizer.vocab_size))
     problems.push_back({"", "token_bytes", std::to_string(index.token_bytes),

@@ -1,6 +1,6 @@
 // What a data set says of itself, index.json: the tokenizer, and for each split the shards with their digests. A shard is
-// two files: NAME.tokens, ids one behind the other in little-endian words of token_bytes, and NAME.documents, for each
-// document the token behind its last (64 bits). Documents do not reach over shards. docs/data.md describes the files.
+// NAME.tokens, ids one behind the other in little-endian words of token_bytes, NAME.documents, for each document the token
+// behind its last (64 bits), and NAME.blocks, digests of their blocks. Documents do not reach over shards. docs/data.md describes the files.
 #pragma once
 
 #include <array>
@@ -30,6 +30,7 @@ struct DataShard {
   std::string name;  // "train-00000"
   std::int64_t tokens = 0, documents = 0;
   std::string tokens_digest, documents_digest;  // XXH3-128 of the files
+  std::string blocks_digest = {};  // of NAME.blocks (block_digests.hpp); empty: none, as of schemas 1 and 2
   bool operator==(const DataShard&) const = default;
 };
 
@@ -49,7 +50,8 @@ struct DataIndex {
   double validation_fraction = 0;
   std::vector<DataShard> train = {}, validation = {};
 
-  static constexpr const char* kSchema = "sextant.data/2";
+  static constexpr const char* kSchema = "sextant.data/3";
+  static constexpr const char* kSchemaWithoutBlocks = "sextant.data/2";
   static constexpr const char* kSchemaWithoutDigest = "sextant.data/1";
   const std::vector<DataShard>& shards(DataSplit s) const {
     return s == DataSplit::train ? train : validation;

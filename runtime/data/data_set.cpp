@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little,
               "tokens are stored little-endian and read as they are");
 
-constexpr std::int64_t kVerifiedOnOpening = 256LL << 20;  // bytes: a tenth of a second
 constexpr std::size_t kBlock = 4U << 20;
 
 fs::path with_suffix(const fs::path& path, const char* suffix) { return path.string() + suffix; }
@@ -69,6 +68,30 @@ TokenRow::TokenRow(const fs::path& folder, const std::vector<DataShard>& shards,
   }
 }
 
+bool TokenRow::compare_what_is_read() {
+  for (Shard& s : shards_) s.check = s.check_of_blocks();
+  return std::ranges::all_of(shards_, [](const Shard& s) { return s.check != nullptr; });
+}
+
+std::unique_ptr<BlockCheck> TokenRow::Shard::check_of_blocks() const {
+  if (about.blocks_digest.empty()) return {};
+  return std::make_unique<BlockCheck>(
+      with_suffix(path, ".blocks"), about.blocks_digest,
+      std::array{BlockCheck::File{with_suffix(path, ".tokens"), tokens.bytes()},
+                 BlockCheck::File{with_suffix(path, ".documents"), documents.bytes()}});
+}
+
+void TokenRow::Shard::touch_tokens(std::int64_t first, std::size_t count, int token_bytes) const {
+  const auto bytes = static_cast<std::size_t>(token_bytes);
+  if (check) check->touch(0, static_cast<std::size_t>(first) * bytes, count * bytes);
+}
+
+std::uint64_t TokenRow::Shard::end_of(std::int64_t document) const {
+  if (check)
+    check->touch(1, static_cast<std::size_t>(document) * sizeof(std::uint64_t), sizeof(std::uint64_t));
+  return documents.as<std::uint64_t>()[document];
+}
+
 std::size_t TokenRow::shard_of(std::int64_t token) const {
   return static_cast<std::size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) - begins_.begin()) -
          1;
@@ -80,6 +103,7 @@ void TokenRow::read(std::int64_t first, std::span<std::int32_t> out) const {
   for (std::size_t shard = shard_of(first); !out.empty(); ++shard) {
     const std::int64_t from = first - begins_[shard];
     const std::size_t n = std::min(out.size(), static_cast<std::size_t>(begins_[shard + 1] - first));
+    shards_[shard].touch_tokens(from, n, token_bytes_);
     std::int32_t highest = 0, lowest = 0;
     const auto copy = [&]<class Word>(const Word* words) {
       for (std::size_t i = 0; i < n; ++i) {
@@ -113,30 +137,34 @@ void TokenRow::documents_begun_in(std::int64_t first, std::int64_t last,
                                   const std::function<void(std::int64_t)>& use) const {
   for (std::size_t shard = shard_of(first); shard < shards_.size() && begins_[shard] < last; ++shard) {
     const Shard& s = shards_[shard];
-    const auto* ends = s.documents.as<std::uint64_t>();
     if (first <= begins_[shard]) use(begins_[shard]);
     const auto from = static_cast<std::uint64_t>(std::max<std::int64_t>(first - begins_[shard], 1));
     // The last document's end begins none.
-    const auto* end = std::lower_bound(ends, ends + s.about.documents - 1, from);
+    std::int64_t at = 0;
+    for (std::int64_t left = s.about.documents - 1; left > 0;) {
+      const std::int64_t half = left / 2;
+      const bool behind = s.end_of(at + half) < from;
+      if (behind) at += half + 1;
+      left = behind ? left - half - 1 : half;
+    }
     std::uint64_t before = from - 1;
-    for (; end != ends + s.about.documents - 1; ++end) {
-      const std::int64_t begin = begins_[shard] + static_cast<std::int64_t>(*end);
-      if (*end <= before || *end > static_cast<std::uint64_t>(s.about.tokens))
-        refuse_document(s, end - ends, before);
+    for (; at < s.about.documents - 1; ++at) {
+      const std::uint64_t end = s.end_of(at);
+      const std::int64_t begin = begins_[shard] + static_cast<std::int64_t>(end);
+      if (end <= before || end > static_cast<std::uint64_t>(s.about.tokens)) refuse_document(s, at, before);
       if (begin >= last) break;
       use(begin);
-      before = *end;
+      before = end;
     }
   }
 }
 
 void TokenRow::for_each_document(const std::function<void(std::int64_t, std::int64_t)>& use) const {
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
-    const auto* ends = shards_[shard].documents.as<std::uint64_t>();
     const auto tokens = static_cast<std::uint64_t>(shards_[shard].about.tokens);
     std::uint64_t begin = 0;
     for (std::int64_t d = 0; d < shards_[shard].about.documents; ++d) {
-      const std::uint64_t end = ends[d];
+      const std::uint64_t end = shards_[shard].end_of(d);
       if (end <= begin || end > tokens) refuse_document(shards_[shard], d, begin);
       use(begins_[shard] + static_cast<std::int64_t>(begin), begins_[shard] + static_cast<std::int64_t>(end));
       begin = end;
@@ -148,20 +176,23 @@ void TokenRow::verify(const std::function<void(std::int64_t)>& progress) const {
   for (const Shard& s : shards_) {
     compare(with_suffix(s.path, ".tokens"), s.tokens, s.about.tokens_digest, progress);
     compare(with_suffix(s.path, ".documents"), s.documents, s.about.documents_digest, progress);
+    if (const auto blocks = s.check_of_blocks()) blocks->read_lines();
   }
 }
 
-DataSet::DataSet(fs::path folder)
+DataSet::DataSet(fs::path folder, std::int64_t verified_on_opening)
     : folder_(std::move(folder)),
       index_(read_index(folder_)),
       train_(folder_, index_.train, index_.token_bytes, index_.tokenizer.vocab_size),
       validation_(folder_, index_.validation, index_.token_bytes, index_.tokenizer.vocab_size) {
-  if (!verified()) return;
-  train_.verify();
-  validation_.verify();
+  if (bytes() <= verified_on_opening) {
+    train_.verify();
+    validation_.verify();
+  } else {
+    const bool train = train_.compare_what_is_read(), validation = validation_.compare_what_is_read();
+    verified_ = train && validation;
+  }
 }
-
-bool DataSet::verified() const { return bytes() <= kVerifiedOnOpening; }
 
 std::int64_t DataSet::bytes() const {
   std::int64_t all = 0;

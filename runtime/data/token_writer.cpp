@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "core/digest.hpp"
+#include "core/file_io.hpp"
 #include "core/json_io.hpp"
+#include "runtime/data/block_digests.hpp"
 
 namespace sextant {
 namespace {
@@ -29,7 +31,7 @@ constexpr auto kProgressFields = [](auto& io, auto& p) {
   io.optional("documents_digest", p.documents_digest);
 };
 
-// A growing file and the digest of what it holds.
+// A growing file and the digests of what it holds.
 class OutputFile {
  public:
   // Keeps the first `keep` bytes of what is there, which have this digest unless it is empty.
@@ -45,7 +47,7 @@ class OutputFile {
       if (n == 0)
         throw ConfigError(Problem{path_.string(), "", fmt::format("{} bytes", keep - left),
                                   fmt::format("at least {}", keep), ""});
-      digest_.add(std::string_view(block).substr(0, static_cast<std::size_t>(n)));
+      count(std::string_view(block).substr(0, static_cast<std::size_t>(n)));
       left -= n;
     }
     if (const std::string found = digest(); !kept_digest.empty() && found != kept_digest)
@@ -69,10 +71,12 @@ class OutputFile {
     if (::fsync(fd_) != 0) failed();
   }
   std::string digest() const { return digest_.text(); }
+  std::string blocks() const { return blocks_.text(); }
 
  private:
+  void count(std::string_view bytes) { digest_.add(bytes), blocks_.add(bytes); }
   void write() {
-    digest_.add(std::string_view(buffer_));
+    count(buffer_);
     for (std::string_view left = buffer_; !left.empty();) {
       const ssize_t n = ::write(fd_, left.data(), left.size());
       if (n < 0 && errno == EINTR) continue;
@@ -89,6 +93,7 @@ class OutputFile {
   int fd_ = -1;
   std::string buffer_;
   Digest digest_;
+  BlockDigests blocks_;
 };
 
 }  // namespace
@@ -152,6 +157,9 @@ class TokenWriter::Shards {
     shard.tokens = progress_.tokens, shard.documents = progress_.documents;
     shard.tokens_digest = std::exchange(progress_.tokens_digest, {});
     shard.documents_digest = std::exchange(progress_.documents_digest, {});
+    const std::string blocks = tokens_->blocks() + documents_->blocks();
+    write_file_atomic(folder_ / (shard.name + ".blocks"), blocks);
+    shard.blocks_digest = digest(blocks);
     progress_.closed.push_back(std::move(shard));
     progress_.tokens = progress_.documents = 0;
     tokens_.reset(), documents_.reset();

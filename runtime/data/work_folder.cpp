@@ -22,9 +22,9 @@ constexpr const char* kLockFile = "lock";
 // What a preparation makes, also where a kill has left one half (NAME.XXXXXX).
 bool is_ours(const fs::path& file) {
   const std::string name = file.filename().string();
-  return file.extension() == ".tokens" || file.extension() == ".documents" ||
-         name.starts_with(kJournalFile) || name.starts_with(kDataIndexFile) ||
-         name.starts_with(kTokenizerConfig) ||
+  return file.extension() == ".tokens" || file.extension() == ".documents" || file.extension() == ".blocks" ||
+         file.stem().extension() == ".blocks" || name.starts_with(kJournalFile) ||
+         name.starts_with(kDataIndexFile) || name.starts_with(kTokenizerConfig) ||
          std::ranges::any_of(kTokenizerFiles, [&](std::string_view t) { return name.starts_with(t); });
 }
 
