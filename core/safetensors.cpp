@@ -53,6 +53,12 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
+std::string printable(std::string_view bytes) {
+  std::string text = "'";
+  for (const char c : bytes) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + "'";
+}
+
 // nlohmann keeps the last of equal keys; a file with two tensors of one name is refused instead.
 nlohmann::json parse_header(std::string_view text, const std::string& file) {
   std::vector<std::set<std::string>> open;
@@ -68,8 +74,14 @@ nlohmann::json parse_header(std::string_view text, const std::string& file) {
   try {
     header = nlohmann::json::parse(text, watch);
   } catch (const nlohmann::json::parse_error& e) {
-    throw ConfigError(
-        Problem{file, "header", e.what(), "a JSON object", "the file is damaged or not safetensors"});
+    // The parser names the byte behind what it could not take.
+    const std::size_t at = std::min(std::max<std::size_t>(e.byte, 1) - 1, text.size());
+    throw ConfigError(Problem{file, fmt::format("header, byte {}", at),
+                              at < text.size() ? printable(text.substr(at, 24)) : "its end",
+                              "a JSON object of tensors", "the file is damaged or not safetensors"});
+  } catch (const nlohmann::json::exception&) {  // what is JSON, and no number that could be held
+    throw ConfigError(Problem{file, "header", "a number beyond all bounds", "counts of up to 63 bits",
+                              "the file is damaged or not safetensors"});
   }
   if (!header.is_object())
     throw ConfigError(Problem{file, "header", header.type_name(), "a JSON object", {}});

@@ -145,8 +145,8 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* 
       auto problems = e.problems();
       if (run.save) {
         std::string& hint = problems.front().hint;
-        hint += fmt::format("{}the run is saved behind {} steps, and --resume goes on from there",
-                            hint.empty() ? "" : "; ", step);
+        hint +=
+            fmt::format("{}the run is saved: --resume goes on from step {}", hint.empty() ? "" : "; ", step);
       }
       throw ConfigError(std::move(problems));
     }

@@ -78,6 +78,21 @@ void require_plain_files(const fs::path& folder) {
   }
 }
 
+// It can appear while the run lasts, and not before. The folder of the run is made in time.
+void require_stop_file(const fs::path& file, const fs::path& run) {
+  if (file.empty()) return;
+  const auto refuse = [&](const char* expected, const char* hint) {
+    throw ConfigError(Problem{"--stop-file", "", file.string(), expected, hint});
+  };
+  std::error_code error;
+  if (fs::exists(file, error))
+    refuse("a file that is not there yet", "it would end the run at once: remove it");
+  const auto plain = [](const fs::path& path) { return (fs::absolute(path) / "").lexically_normal(); };
+  const fs::path folder = fs::absolute(file).parent_path();
+  if (!fs::is_directory(folder, error) && (run.empty() || plain(folder) != plain(run)))
+    refuse("a file in a folder that is there", "no such folder: nobody could make the file");
+}
+
 }  // namespace
 
 void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
@@ -102,7 +117,8 @@ void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
   add_flag(app,
            {.flag = "--resume",
             .metavar = "",
-            .text = "go on from the newest checkpoint in -o, under its own plan or the given one"},
+            .text = "go on from the newest checkpoint in -o, under its own plan or the given one; begins "
+                    "where the folder is there and has none yet"},
            o.resume);
   add_number(app,
              {.flag = "--resume-step",
@@ -127,19 +143,22 @@ void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
 
 RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
     : folder_(folder), flags_(flags) {
+  require_stop_file(flags.stop_file, folder_);
   if (folder.empty()) {
     if (flags.resume || flags.resume_step >= 0 || flags.save_every > 0 || flags.keep_every > 0)
       throw UsageError("checkpoints are in the folder of the run: add -o DIR");
     return;
   }
   if (flags.resume_step >= 0 && !flags.resume) throw UsageError("--resume-step goes with --resume");
-  if (!flags.stop_file.empty() && fs::exists(flags.stop_file))
-    throw ConfigError(Problem{"--stop-file", "", flags.stop_file, "a file that is not there yet",
-                              "it would end the run at once: remove it"});
   std::error_code error;
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error))
     throw ConfigError(
         Problem{"-o", "", folder, "a folder that can be made and written", "a file has this name"});
+  if (flags.resume && !fs::exists(folder_, error) && !error)
+    throw ConfigError(
+        Problem{"-o", "", folder, "the folder of a run to go on with",
+                "there is no such folder: without --resume a run is begun there; a command that is "
+                "to begin a run and, given again, to go on with it, needs the folder: mkdir"});
   require_plain_files(folder_);
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
@@ -216,7 +235,8 @@ void RunFolder::add_step(const std::string& line, Seconds step) {
   const bool waited = !unwritten_.empty();
   unwritten_ += line + '\n';
   if (!write_steps() && !waited)
-    warn_(fmt::format("steps.jsonl: {}; its lines are kept, and training goes on", std::strerror(errno)));
+    warn_(fmt::format("{}: {}; its lines are kept, and training goes on", (folder_ / kSteps).string(),
+                      std::strerror(errno)));
 }
 
 bool RunFolder::write_steps() {
@@ -233,7 +253,7 @@ void RunFolder::sync() {
   if (steps_fd_ < 0) return;
   const std::lock_guard lock(steps_mutex_);
   if (!write_steps() || ::fsync(steps_fd_) != 0)
-    throw BackendError(fmt::format("steps.jsonl: {}", std::strerror(errno)));
+    throw BackendError(fmt::format("{}: {}", (folder_ / kSteps).string(), std::strerror(errno)));
 }
 
 bool RunFolder::time_to_stop() {

@@ -33,6 +33,23 @@ int terminal_columns(int fd) {
   winsize size{};
   return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
+
+std::string wrapped(int columns, std::string_view text) {
+  const bool endless = columns == kUnlimitedColumns;
+  const int width = endless ? kUnlimitedColumns : std::clamp(columns, 40, 110);
+  std::string out;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
+    std::string lead(blanks, ' ');
+    for (const std::string& part : wrap(line.substr(blanks), width - static_cast<int>(blanks) - 2)) {
+      out += lead + part + '\n';
+      lead.assign(blanks + 2, ' ');
+    }
+  }
+  return out;
+}
 }  // namespace
 
 Terminal detect_terminal() {
@@ -96,20 +113,11 @@ std::vector<std::string> wrap(std::string_view text, int width) {
 }
 
 std::string wrapped_message(const Terminal& terminal, std::string_view text) {
-  const bool endless = terminal.err_columns == kUnlimitedColumns;
-  const int width = endless ? kUnlimitedColumns : std::clamp(terminal.err_columns, 40, 110);
-  std::string out;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
-    std::string lead(blanks, ' ');
-    for (const std::string& part : wrap(line.substr(blanks), width - static_cast<int>(blanks) - 2)) {
-      out += lead + part + '\n';
-      lead.assign(blanks + 2, ' ');
-    }
-  }
-  return out;
+  return wrapped(terminal.err_columns, text);
+}
+
+std::string wrapped_answer(const Terminal& terminal, std::string_view text) {
+  return wrapped(terminal.columns, text);
 }
 
 }  // namespace sextant

@@ -38,5 +38,6 @@ std::vector<std::string> wrap(std::string_view text, int width);
 // A message for stderr, each line of which is wrapped at its width (40 to 110 columns), two blanks further in behind a break.
 // Ends with a line end.
 std::string wrapped_message(const Terminal&, std::string_view text);
+std::string wrapped_answer(const Terminal&, std::string_view text);  // the same for stdout
 
 }  // namespace sextant

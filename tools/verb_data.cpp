@@ -105,12 +105,13 @@ void print_result(Session& session, const DataVerbOptions& o, const PrepareResul
                      static_cast<double>(result.text_bytes) / 1e6,
                      static_cast<double>(result.text_bytes) / std::max(1.0, tokens), seconds);
   if (result.documents_left_out > 0)
-    out << fmt::format("left out: {} documents; the first: {}\n", result.documents_left_out,
-                       result.first_left_out);
+    out << wrapped_answer(session.terminal, fmt::format("left out: {} documents; the first: {}",
+                                                        result.documents_left_out, result.first_left_out));
   if (result.empty_inputs > 0) out << fmt::format("without text: {} files\n", result.empty_inputs);
   if (o.validation > 0 && result.index.tokens(DataSplit::validation) == 0)
-    out << "no document was held out: more of them (--document paragraph), or a larger --validation, give a "
-           "validation split\n";
+    out << wrapped_answer(session.terminal,
+                          "no document was held out: more of them (--document paragraph), or a larger "
+                          "--validation, give a validation split");
   out << fmt::format("written: {0}\nnext: sextant run plan.json --data {0}\n", o.out);
 }
 

@@ -51,10 +51,11 @@ class StepLog {
       if (steps_.empty())
         out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
                            "grad norm", "lr", "tokens/s", "MFU %", "GiB", "s", "expected");
-      out << fmt::format("{:>6} {:>8.4f} {:>9.3f} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}{}\n",
+      out << fmt::format("{:>6} {:>8.4f} {:>9.3f} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}\n",
                          r.step, r.loss, r.gradient_norm, r.rate, tokens_per_s, 100 * mfu, gib(r.memory),
-                         r.duration.v, predicted, r.skipped ? "  skipped: not finite" : "")
+                         r.duration.v, predicted)
           << std::flush;
+      if (r.skipped) tell("skipped: loss or gradients are not finite");
     }
     Json line = {{"step", r.step},
                  {"loss", r.loss},
@@ -76,7 +77,8 @@ class StepLog {
     folder_.add_step(line.dump());
   }
   void tell(const std::string& what) {
-    if (!session_.common.json) session_.terminal.out << "       " << what << '\n' << std::flush;
+    if (session_.common.json) return;
+    session_.terminal.out << wrapped_answer(session_.terminal, "       " + what) << std::flush;
   }
   const Json& steps() const { return steps_; }
   const Json& evaluations() const { return evaluations_; }

@@ -44,15 +44,21 @@ ExitCode show(Session& session, const std::string& from) {
                 {"dtype", type_text(found.type)}});
     return ExitCode::ok;
   }
-  session.terminal.out << fmt::format(
-      "{}: {:.3g} B parameters in {} tensors, {} file{}, {:.3g} GB in {}\n"
-      "{} layers, hidden {}, {} heads ({} for keys and values), vocabulary {}{}\n\n"
-      "next: sextant plan --model {} --cluster ... --stack sextant -o plan.json\n"
-      "      sextant run plan.json --init {}\n",
-      m.name, static_cast<double>(found.parameters) / 1e9, found.tensors, found.shards,
-      found.shards == 1 ? "" : "s", static_cast<double>(found.bytes) / 1e9, type_text(found.type), m.n_layers,
-      m.hidden, m.n_heads, m.n_kv_heads, m.vocab_size, m.tied_embeddings ? ", embeddings tied" : "", from,
-      from);
+  session.terminal.out << wrapped_answer(
+                              session.terminal,
+                              fmt::format(
+                                  "{}: {:.3g} B parameters in {} tensors, {} file{}, {:.3g} GB in {}\n"
+                                  "{} layers, hidden {}, {} heads ({} for keys and values), "
+                                  "vocabulary {}{}",
+                                  m.name, static_cast<double>(found.parameters) / 1e9, found.tensors,
+                                  found.shards, found.shards == 1 ? "" : "s",
+                                  static_cast<double>(found.bytes) / 1e9, type_text(found.type), m.n_layers,
+                                  m.hidden, m.n_heads, m.n_kv_heads, m.vocab_size,
+                                  m.tied_embeddings ? ", embeddings tied" : ""))
+                       << fmt::format(
+                              "\nnext: sextant plan --model {0} --cluster ... --stack sextant -o plan.json\n"
+                              "      sextant run plan.json --init {0}\n",
+                              from);
   return ExitCode::ok;
 }
 
@@ -86,24 +92,23 @@ ExitCode export_weights(Session& session, const std::string& from, const Weights
                 {"files", done.files}});
     return ExitCode::ok;
   }
-  session.terminal.out << fmt::format("written: {}: {} tensors, {:.3f} GB in {}, {} files\n", o.out,
-                                      done.tensors, static_cast<double>(done.bytes) / 1e9, name(type),
-                                      done.files.size());
-  if (o.dtype == "same" && !source.why_type.empty())
-    session.terminal.out << fmt::format("{}: {}\n", name(type), source.why_type);
+  const auto tell = [&](const std::string& what) {
+    session.terminal.out << wrapped_answer(session.terminal, what);
+  };
+  tell(fmt::format("written: {}: {} tensors, {:.3f} GB in {}, {} files", o.out, done.tensors,
+                   static_cast<double>(done.bytes) / 1e9, name(type), done.files.size()));
+  if (o.dtype == "same" && !source.why_type.empty()) tell(fmt::format("{}: {}", name(type), source.why_type));
   const auto has = [&](std::string_view file) {
     return std::ranges::find(done.files, file) != done.files.end();
   };
   if (std::ranges::none_of(kTokenizerFiles, has) && source.tokenizer == "bytes")
-    session.terminal.out << fmt::format(
+    tell(fmt::format(
         "no tokenizer: the data was plain bytes, which no file describes; sextant sample {} --tokenizer "
-        "bytes\n",
-        o.out);
+        "bytes",
+        o.out));
   else if (has("tokenizer.model") && !has("tokenizer.json") && !has(kTokenizerConfig))
-    session.terminal.out
-        << "tokenizer.model holds ranks as Meta ships them, which transformers does not load\n";
-  session.terminal.out << fmt::format(
-      "next: in Python, transformers.AutoModelForCausalLM.from_pretrained(\"{}\")\n", o.out);
+    tell("tokenizer.model holds ranks as Meta ships them, which transformers does not load");
+  tell(fmt::format("next: in Python, transformers.AutoModelForCausalLM.from_pretrained(\"{}\")", o.out));
   return ExitCode::ok;
 }
 
@@ -129,7 +134,8 @@ Verb weights_verb() {
           "show: reads config.json and the header of every safetensors file of a folder and says what is "
           "there; whatever does not fit together is named by file and tensor. export: writes a folder that "
           "transformers loads unchanged, tensor by tensor, from the newest checkpoint of a run or from such "
-          "a folder. The same format gives the same bits.",
+          "a folder. The same format gives the same bits. Of a checkpoint the weights are read and compared "
+          "with their digests, and no optimizer state.",
       .examples = {{"the newest checkpoint of a run, for transformers",
                     "sextant weights export tiny-run --out tiny-hf --dtype bf16"},
                    {"an earlier one, that was kept", "sextant weights export saved-run --step 4 --out at-4"},

@@ -91,7 +91,8 @@ void add_step_option(CLI::App& app, int& step) {
 
 OpenedWeights open_weights(const std::string& from, int step) {
   std::error_code none;
-  if (auto found = step < 0 ? Checkpoint::open_newest(from) : Checkpoint::open(from, step)) {
+  constexpr auto kUse = CheckpointUse::read_weights;
+  if (auto found = step < 0 ? Checkpoint::open_newest(from, kUse) : Checkpoint::open(from, step, kUse)) {
     const auto checkpoint = std::make_shared<const Checkpoint>(std::move(*found));
     const Manifest& m = checkpoint->manifest();
     const fs::path kept = kept_hugging_face_files(from);

@@ -47,6 +47,7 @@ struct Place {
 struct Checkpoint::Impl {
   fs::path run, path;
   std::int64_t step = 0;
+  CheckpointUse use = CheckpointUse::go_on;
   bool candidate = false;  // asked only whether it is there
   Manifest manifest;
   std::vector<std::unique_ptr<OpenedFile>> files;
@@ -94,6 +95,9 @@ std::string Checkpoint::Impl::otherwise() const {
     } catch (const ConfigError&) {
       continue;
     }
+    if (use == CheckpointUse::read_weights)
+      return fmt::format(
+          "the checkpoint is damaged; the one of step {0} before it has all its files: --step {0}", at->step);
     return fmt::format(
         "the checkpoint is damaged; go on from the one of step {0}, which is complete: sextant run -o {1} "
         "--resume --resume-step {0}",
@@ -133,8 +137,11 @@ void Checkpoint::Impl::load(const fs::path& of_run, std::int64_t of_step) {
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     const StoredFile& stored_file = manifest.files[f];
     std::error_code error;
+    const fs::file_status status = fs::status(path / stored_file.name, error);
+    if (fs::exists(status) && !fs::is_regular_file(status))
+      damaged(stored_file.name, "", "no regular file", "the file that the manifest names");
     const auto size = fs::file_size(path / stored_file.name, error);
-    if (error) damaged(stored_file.name, "", error.message(), "a file that the manifest names");
+    if (error) damaged(stored_file.name, "", error.message(), "the file that the manifest names");
     if (static_cast<std::int64_t>(size) != stored_file.bytes)
       damaged(stored_file.name, "size", fmt::format("{} bytes", size),
               fmt::format("{} bytes", stored_file.bytes));
@@ -223,7 +230,7 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 const Manifest& Checkpoint::manifest() const { return impl_->manifest; }
 const fs::path& Checkpoint::path() const { return impl_->path; }
 
-Checkpoint Checkpoint::open(const fs::path& run, std::optional<std::int64_t> step) {
+Checkpoint Checkpoint::open(const fs::path& run, std::optional<std::int64_t> step, CheckpointUse use) {
   const auto all = committed_checkpoints(run);
   if (all.empty())
     throw ConfigError(Problem{run.string(), "", "no checkpoint", "the folder of a run: sextant run -o",
@@ -236,13 +243,14 @@ Checkpoint Checkpoint::open(const fs::path& run, std::optional<std::int64_t> ste
                               fmt::format("one of {}", steps), ""});
   }
   auto impl = std::make_unique<Impl>();
+  impl->use = use;
   impl->load(run, which->step);
   return Checkpoint(std::move(impl));
 }
 
-std::optional<Checkpoint> Checkpoint::open_newest(const fs::path& run) {
+std::optional<Checkpoint> Checkpoint::open_newest(const fs::path& run, CheckpointUse use) {
   if (committed_checkpoints(run).empty()) return {};
-  return open(run);
+  return open(run, {}, use);
 }
 
 void Checkpoint::read(StateField field, const ModelSlice& slice, ElementRange range,

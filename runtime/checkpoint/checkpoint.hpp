@@ -19,12 +19,17 @@
 
 namespace sextant {
 
+// What a checkpoint is opened for: in its words an earlier one is offered when it is damaged.
+enum class CheckpointUse : std::uint8_t { go_on, read_weights };
+
 class Checkpoint {
  public:
   // Of a run's folder the newest complete checkpoint, or that of `step`. Throws ConfigError when there is none.
-  static Checkpoint open(const std::filesystem::path& run, std::optional<std::int64_t> step = {});
+  static Checkpoint open(const std::filesystem::path& run, std::optional<std::int64_t> step = {},
+                         CheckpointUse = CheckpointUse::go_on);
   // Nothing when the folder holds no checkpoint at all.
-  static std::optional<Checkpoint> open_newest(const std::filesystem::path& run);
+  static std::optional<Checkpoint> open_newest(const std::filesystem::path& run,
+                                               CheckpointUse = CheckpointUse::go_on);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

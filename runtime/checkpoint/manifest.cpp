@@ -118,8 +118,7 @@ bool is_file_name(const std::string& name) {
 }
 
 [[noreturn]] void damaged(const std::string& file, std::string key, std::string value, std::string expected) {
-  throw ConfigError(
-      Problem{file, std::move(key), std::move(value), std::move(expected), "the manifest is damaged"});
+  throw ConfigError(Problem{file, std::move(key), std::move(value), std::move(expected), ""});
 }
 
 }  // namespace

@@ -43,9 +43,11 @@ EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
       continue;
     }
     const std::size_t before = out.ids.size();
-    tokenizer_.encode(text, out.ids);
+    const bool whole = !slice.continues && !slice.open;
+    const bool blank = whole && text.find_first_not_of(" \t\r\n\v\f") == text.npos;
+    if (!blank) tokenizer_.encode(text, out.ids);
     out.text_bytes += static_cast<std::int64_t>(text.size());
-    if (out.ids.size() > before || slice.continues || slice.open)
+    if (out.ids.size() > before || !whole)
       out.parts.push_back({out.ids.size() - before, slice.continues, slice.open});
     else if (out.left_out++ == 0)
       out.first_left_out = fmt::format("{}:{}: an empty document", block.input->path.string(), slice.line);

@@ -143,7 +143,11 @@ TEST_F(Safetensors, DamageIsNamed) {
       0, "each name once");
   expect_refused(R"({"__metadata__":{"a":1}})", 0, "a string");
   expect_refused("[]", 0, "a JSON object");
-  expect_refused("{\"a\":", 0, "a JSON object");
+  expect_refused("{\"a\":", 0, "header, byte 5: found its end, expected a JSON object of tensors");
+  expect_refused("{\"a\" \x01\"b\"}", 0,
+                 "header, byte 5: found '?\"b\"}', expected a JSON object of tensors");
+  expect_refused(one(R"({"dtype":"F32","shape":[1e999],"data_offsets":[0,8]})"), 8, "beyond all bounds");
+  EXPECT_EQ(refusal("{\"a\":", 0).find("json.exception"), std::string::npos) << "in our words";
 }
 
 TEST_F(Safetensors, LengthsThatLie) {

@@ -132,6 +132,10 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
            {"cut.txt.gz", "unexpected end", "to its end"});
   write("empty.txt", std::string());
   bad_file({"data", "empty.txt", "--tokenizer", "bytes", "--out", "x"}, {"empty.txt", "no text"});
+  write("blank.txt", std::string(" \n\t\n\r\n\n  "));
+  for (const char* document : {"file", "line", "paragraph"})
+    bad_file({"data", "blank.txt", "--tokenizer", "bytes", "--document", document, "--out", "x"},
+             {"blank.txt", "no text"});
   write("binary.txt", std::string("\x7f"
                                   "ELF\0\1",
                                   6));

@@ -26,7 +26,8 @@ for c in a b c d e f g h i j; do printf '%0.s'$c {1..300} && printf '\n\n'; done
 rm -rf ran local
 "$mpiexec" -n 2 "$sextant" run two.json --comm mpi --steps 3 --lr 0.007 --seed 5 --data tokens --eval-every 2 \
   --eval-batches 1 --save-every 2 --keep-every 2 -o ran >out 2>&1 || fail "a run to go on with: exit $?"
-"$mpiexec" -n 2 "$sextant" run --comm mpi -o ran --resume --steps 6 >out 2>&1 || fail "--resume: exit $?"
+"$mpiexec" -n 2 "$sextant" run --comm mpi -o ran --resume --steps 6 >wrapped 2>&1 || fail "--resume: exit $?"
+tr -s '\r\n ' ' ' <wrapped >out # mpirun gives its ranks a terminal, whose width their lines have
 grep -q 'as in the run so far: .*--lr 0.007.*--seed 5.*--data .*tokens.*--eval-every 2.*--save-every 2.*--keep-every 2' out ||
   fail "--resume on MPI ranks: not the options of the run"
 grep -q 'other than in the run so far: --steps 6 (was 3)' out || fail "--resume: no word of the other steps"

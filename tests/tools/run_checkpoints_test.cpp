@@ -27,7 +27,9 @@ class RunCheckpoints : public BadInput {
     ASSERT_TRUE(fs::exists(file));
   }
   // A rate that does not depend on how many steps are asked for.
-  static Outcome run(const Words& more) { return call(Words{"run", "--lr-final-ratio", "1"} + more); }
+  static Outcome run(const Words& more) {
+    return call(Words{"run", "--lr-final-ratio", "1"} + more, kUnlimitedColumns);
+  }
   static void good(const Words& more) {
     const Outcome o = run(more);
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
@@ -243,7 +245,10 @@ TEST_F(RunCheckpoints, AnEarlierCheckpointSetsLaterOnesAside) {
           {"run", "no checkpoint of step 5", "one of"});
 }
 
-TEST_F(RunCheckpoints, WithoutACheckpointItStarts) {
+TEST_F(RunCheckpoints, WithoutACheckpointItStartsWhereTheFolderIsThere) {
+  usage({"run", "two.json", "--steps", "2", "-o", "new", "--resume"},
+        {"-o: found new, expected the folder of a run", "without --resume a run is begun there", "mkdir"});
+  fs::create_directory("new");
   good({"two.json", "--steps", "2", "-o", "new", "--resume"});
   EXPECT_EQ(losses("new").size(), 2U);
   good({"two.json", "--steps", "2", "-o", "unsaved", "--no-save"});
@@ -322,6 +327,24 @@ TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
   EXPECT_EQ(losses("run").size(), 12U);
 }
 
+TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
+  const auto widest = [](const Words& words, int columns) {
+    const Outcome o = call(Words{"run", "--lr-final-ratio", "1"} + words, columns);
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    std::istringstream lines(o.out);
+    int most = 0;
+    for (std::string line; std::getline(lines, line);) most = std::max(most, display_width(line));
+    return std::pair{most, o.out};
+  };
+  const Words first = {"two.json", "--steps", "6", "--save-every", "2", "--products", "exact"};
+  const Words on = {"--resume", "--save-every", "3", "--keep-last", "4", "--lr", "0.5", "--steps", "9"};
+  EXPECT_LE(widest(first + Words{"-o", "narrow"}, 80).first, 80);
+  EXPECT_LE(widest(on + Words{"-o", "narrow"}, 80).first, 80);
+  EXPECT_LE(widest(first + Words{"-o", "wide"}, 120).first, 120);
+  const auto [most, text] = widest(first + Words{"-o", "piped"}, kUnlimitedColumns);
+  EXPECT_GT(most, 80) << "control: a file has whole lines\n" << text;
+}
+
 // A pipe would be waited for, a device swallow what is written.
 TEST_F(RunCheckpoints, FilesOfTheRunAreRegularFiles) {
   good({"two.json", "--steps", "2", "-o", "run"});
@@ -355,11 +378,15 @@ TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
 TEST_F(RunCheckpoints, WhatIsRefused) {
   good({"two.json", "--steps", "2", "-o", "run"});
   usage({"run", "two.json", "--resume"}, {"add -o DIR"});
-  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "no run to go on with"});
+  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "the folder of a run to go on with"});
+  usage({"run", "-o", "folder", "--resume"}, {"folder", "no run to go on with"});
   usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
   usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
   usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume goes on with it"});
   usage({"run", "two.json", "-o", "folder", "--stop-file", "two.json"}, {"--stop-file", "remove it"});
+  usage({"run", "two.json", "--stop-file", "nodir/stop"},
+        {"--stop-file", "nodir/stop", "in a folder that is there"});
+  good({"two.json", "--steps", "1", "-o", "made/", "--stop-file", "made/stop"});
   make("large.json", "dp2.z1.mbs2", "stories-15m");
   bad_file({"run", "large.json", "-o", "run", "--resume"},
            {"large.json", "model.hidden", "found 288, expected 64", "checkpoint of another model"});

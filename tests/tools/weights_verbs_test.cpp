@@ -92,6 +92,24 @@ TEST_F(WeightsVerbs, FoldersThatAreNotWhatTheySay) {
   bad_file({"run", "tiny.json", "--init", "meta"}, {"consolidated", "convert_llama_weights_to_hf"});
 }
 
+TEST_F(WeightsVerbs, OfADamagedCheckpointTheOneBeforeIsOffered) {
+  const Outcome ran =
+      call({"run", "tiny.json", "--steps", "6", "--save-every", "2", "--keep-last", "9", "-o", "run"});
+  ASSERT_EQ(ran.code, ExitCode::ok) << ran.err;
+  const std::string newest = "run/checkpoints/step-00000006/manifest.json", whole = text_of(newest);
+  write(newest, whole.substr(0, whole.size() - 3));
+  for (const Words& verb :
+       {Words{"weights", "export", "run", "--out", "out"}, Words{"sample", "run", "--tokenizer", "bytes"}}) {
+    const Outcome o = call(verb);
+    EXPECT_EQ(o.code, ExitCode::bad_input);
+    EXPECT_EQ(o.err.find("--resume"), std::string::npos) << o.err;
+    const std::size_t at = o.err.find("--step ");
+    ASSERT_NE(at, std::string::npos) << o.err;
+    EXPECT_EQ(call(verb + Words{"--step", std::to_string(std::stoi(o.err.substr(at + 7)))}).code,
+              ExitCode::ok);
+  }
+}
+
 TEST_F(WeightsVerbs, WeightsOfAnotherModel) {
   ModelSpec other = testing::tiny_model(3);
   export_hugging_face(other, random_weights(other, 1), "other", {});
@@ -153,7 +171,7 @@ TEST_F(WeightsVerbs, ARunFromScratchIsExportedWithTheTokenizerOfItsData) {
 
   answer({"data", "text.txt", "--tokenizer", "bytes", "--validation", "0", "--out", "bytes"});
   answer({"run", "larger.json", "--steps", "1", "--data", "bytes", "-o", "of-bytes"});
-  const Outcome said = call({"weights", "export", "of-bytes", "--out", "out-bytes"});
+  const Outcome said = call({"weights", "export", "of-bytes", "--out", "out-bytes"}, kUnlimitedColumns);
   EXPECT_NE(said.out.find("sextant sample out-bytes --tokenizer bytes"), std::string::npos) << said.out;
   EXPECT_EQ(json::parse(text_of("out-bytes/generation_config.json")).at("eos_token_id"), 257);
 }
