@@ -19,9 +19,17 @@ using sentencepiece::SentencePieceProcessor;
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, how pieces spell a space
 
-[[noreturn]] void failed(const std::string& file, const sentencepiece::util::Status& status) {
-  throw ConfigError(
-      Problem{file, "", status.ToString(), "a sentencepiece model, as LLaMA 1 and 2 ship it", ""});
+// Some damage the library tells by its status, some by what its parts throw.
+void load(SentencePieceProcessor& model, std::string_view bytes, const std::string& file) {
+  std::string found;
+  try {
+    const auto status = model.LoadFromSerializedProto({bytes.data(), bytes.size()});
+    if (status.ok()) return;
+    found = status.ToString();
+  } catch (const std::exception&) {
+    found = "pieces of which no vocabulary can be made";
+  }
+  throw ConfigError(Problem{file, "", found, "a sentencepiece model, as LLaMA 1 and 2 ship it", ""});
 }
 
 std::vector<int> encode(const SentencePieceProcessor& model, std::string_view text) {
@@ -106,9 +114,7 @@ class WordEncoder {
 
 Tokenizer parse_sentencepiece(std::string_view model_bytes, const std::string& file) {
   const auto model = std::make_shared<SentencePieceProcessor>();
-  if (const auto status = model->LoadFromSerializedProto({model_bytes.data(), model_bytes.size()});
-      !status.ok())
-    failed(file, status);
+  load(*model, model_bytes, file);
   TokenizerInfo info{.kind = TokenizerKind::sentencepiece, .vocab_size = model->GetPieceSize()};
   if (model->bos_id() >= 0) info.bos = model->bos_id(), info.bos_name = model->IdToPiece(*info.bos);
   if (model->eos_id() >= 0) info.eos = model->eos_id(), info.eos_name = model->IdToPiece(*info.eos);
