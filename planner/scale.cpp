@@ -260,7 +260,7 @@ LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const Searc
     return out;
   }
   SearchOptions how = budget.next(options.top);
-  how.memory_limit = lean.peak;
+  how.memory_limit = lean.peak, how.move_layers = false;
   how.budget_s = how.budget_s > 0 ? std::min(how.budget_s, kLeanestSearch_s) : kLeanestSearch_s;
   out.report = search(job, lean.equals, how);
   // The others' fates where nothing fits.

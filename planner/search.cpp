@@ -15,6 +15,7 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include "planner/layer_moves.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
 #include "planner/search_budget.hpp"
@@ -62,7 +63,9 @@ class Better {
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
 constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
-constexpr int kExamples = 4;  // of each fate
+constexpr int kExamples = 4;        // of each fate
+constexpr std::size_t kClimbs = 6;  // pipelines whose layers are moved
+constexpr double kWithin = 1.1;     // of the best step, before that
 
 class Search {
  public:
@@ -73,6 +76,7 @@ class Search {
 
   SearchReport run() {
     look();
+    move_layers();
     finish();
     return std::move(report_);
   }
@@ -309,13 +313,36 @@ class Search {
   }
 
   Simulated simulated(const Node& node) {
+    return {step_of(tree_.plan(node.choice, threads_.local().cache)), node.choice, node.peak};
+  }
+  double step_of(const ParallelPlan& plan) {
     PerThread& mine = threads_.local();
-    const ParallelPlan plan = tree_.plan(node.choice, mine.cache);
     const FoldedGraph graph =
         lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack);
     const std::vector<OpCost> costs = price(graph, job_.cost);
-    return {simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v, node.choice,
-            node.peak};
+    return simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v;
+  }
+
+  // From the fastest on, of those that a better cut may bring to the front.
+  void move_layers() {
+    const auto& limits = space_.limits.limits;
+    const bool pinned = std::ranges::count(limits, PlanField::stage_split, &PlanLimit::field) > 0;
+    if (!options_.move_layers || pinned || ranking_.empty()) return;
+    std::set<Simulated, Better> known(better_);
+    for (const auto& [family, best] : best_of_family_) known.insert(best);
+    LayerMoves moves(
+        job_, tree_,
+        {[this]() -> SearchCache& { return threads_.local().cache; },
+         [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
+    std::size_t climbs = 0;
+    for (const Simulated& from : known) {
+      if (climbs == kClimbs || from.step > kWithin * ranking_.begin()->step) break;
+      const ParallelPlan plan = tree_.plan(from.choice, threads_.local().cache);
+      if (plan.pp * plan.vp == 1) continue;
+      ++climbs;
+      if (const auto found = moves.climb(plan, from.step)) moved_.emplace_back(from, *found);
+    }
+    report_.moved = moves.simulated();
   }
 
   void take(Outcome& outcome) {
@@ -383,15 +410,31 @@ class Search {
                                                     : std::min(queue_.front().bound, ranking_.begin()->step));
       drain(Fate::unvisited);
     }
-    for (const Simulated& result : ranking_) {
-      RankedPlan plan = ranked(result);
-      const Seconds best =
-          report_.ranked.empty() ? plan.prediction.step : report_.ranked.front().prediction.step;
-      plan.slower = std::max(0.0, plan.prediction.step / best - 1);
-      plan.tie = !report_.ranked.empty() && plan.slower < options_.tie_share;
-      report_.ranked.push_back(std::move(plan));
+    rank_all();
+    for (RankedPlan& plan : report_.ranked) {
+      const RankedPlan& best = report_.ranked.front();
+      plan.slower = std::max(0.0, plan.prediction.step / best.prediction.step - 1);
+      plan.tie = &plan != &best && plan.slower < options_.tie_share;
     }
     report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+  // The members found, each in place of itself where its layers were moved.
+  void rank_all() {
+    const auto is_moved = [&](const Simulated& member) {
+      return std::ranges::any_of(moved_, [&](const auto& m) { return m.first.choice == member.choice; });
+    };
+    for (const Simulated& member : ranking_)
+      if (!is_moved(member)) report_.ranked.push_back(ranked(member));
+    for (const auto& [member, found] : moved_)
+      report_.ranked.push_back({.plan = found.plan,
+                                .prediction = predict(job_, found.plan),
+                                .simulated = Seconds(found.step),
+                                .before_moves = Seconds(member.step)});
+    std::ranges::stable_sort(report_.ranked, {}, [](const RankedPlan& plan) {
+      return std::floor(std::log(plan.simulated.v) / kSame);
+    });
+    if (report_.ranked.size() > ranking_.size()) report_.ranked.resize(ranking_.size());
   }
 
   RankedPlan ranked(const Simulated& result) {
@@ -414,6 +457,7 @@ class Search {
   std::vector<Node> queue_;  // a heap
   std::map<Family, Simulated> best_of_family_;
   std::set<Simulated, Better> ranking_{better_};  // the best of the best families
+  std::vector<std::pair<Simulated, MovedLayers>> moved_;
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
   SearchReport report_;

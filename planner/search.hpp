@@ -53,6 +53,8 @@ struct RankedPlan {
   ParallelPlan plan;
   Prediction prediction;
   Seconds simulated;
+  std::optional<Seconds>
+      before_moves;   // simulated, of the member whose layers were moved (planner/layer_moves.hpp)
   double slower = 0;  // than the first, as a share
   bool tie = false;   // closer to the first than the model's own error
 };
@@ -65,6 +67,7 @@ struct SearchOptions {
   std::optional<Bytes> memory_limit;  // instead of the device's
   std::optional<Seconds> at_most;     // layouts whose simulated step is longer need not be found
   double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
+  bool move_layers = true;            // in the end, look for better cuts of the best pipelines
   double others_share = 0;  // the first is the best; families behind it may be so much faster than shown
   std::function<void(std::uint64_t simulated, Seconds best)> progress;
 };
@@ -77,7 +80,8 @@ struct SearchReport {
   std::uint64_t bounds = 0;  // lower bounds computed, of members or of parts of the space
   bool exact = true;         // false: stopped before the proof was complete
   std::string stopped;       // why, when not exact
-  Seconds best_bound;        // no layout of the space is faster than this
+  Seconds best_bound;        // no layout of the space is faster than this; layouts with moved layers may be
+  std::uint64_t moved = 0;   // layouts simulated whose layers were moved: none of the space
   double wall_s = 0;
 };
 

@@ -267,22 +267,33 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
     c.zero_stage = small(static_cast<std::size_t>(none - space_.zero_stage.begin()));
     p = plan(c, cache);
   }
+  const auto least = bound(p, limit, cache);
+  if (!least) return std::nullopt;
+  Node node;
+  node.level = Level::full, node.choice = c, node.refined = true;
+  node.bound = *least;
+  return node;
+}
+
+std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, SearchCache& cache) const {
   if (unlawful_reason(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return std::nullopt;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   Expansion ignored;
   if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;
   const int m = microbatches(p, job_.training);
   const double closing = cache.closing(p);
-  Node node;
-  node.level = Level::full, node.choice = c, node.refined = true;
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
-  node.bound = closed_bound(cache.times, {}, cache.stateless_closing(p));
-  if (node.bound > limit) return std::nullopt;
+  if (closed_bound(cache.times, {}, cache.stateless_closing(p)) > limit) return std::nullopt;
   const StageStates* state = &cache.state(p, cache.chunks_id(chunks));
-  node.bound =
+  const double least =
       std::max(closed_bound(cache.times, *state, closing),
                slot_bound(cache.times, std::span(&state, 1), closing, cache.steps(p, m), cache.slots, limit));
-  return node.bound > limit ? std::nullopt : std::optional(node);
+  return least > limit ? std::nullopt : std::optional(least);
+}
+
+bool SearchTree::fits(const ParallelPlan& plan) const {
+  const PlanMemory memory = plan_memory(job_, plan);
+  return memory.peak <= memory_limit_ && memory.host_of_node <= job_.cluster.node.host_memory;
 }
 
 bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {

@@ -66,6 +66,10 @@ class SearchTree {
   // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.
   bool fits(Node&, SearchCache&, Expansion&) const;
   ParallelPlan plan(const Choice&, SearchCache&) const;
+  bool fits(const ParallelPlan&) const;
+  // The tightest bound of a plan, of any cut into stages. Nothing when it is unlawful, outside the limits, above `limit`,
+  // or clearly too large.
+  std::optional<double> bound(const ParallelPlan&, double limit, SearchCache&) const;
   // A member of a division of the ranks that is worth simulating first: what a practitioner would try, or with as much
   // of everything that saves memory. None when what was tried does not fit or is bounded by `limit`.
   std::optional<Node> guess(const Node& division, bool lean, double limit, SearchCache&) const;

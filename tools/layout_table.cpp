@@ -67,6 +67,7 @@ nlohmann::ordered_json ranked_json(const RankedPlan& r) {
   nlohmann::ordered_json j = prediction_json(r.plan, r.prediction);
   j["slower_share"] = r.slower;
   j["tie"] = r.tie;
+  j["gained_by_moves_share"] = r.before_moves ? 1 - r.simulated / *r.before_moves : 0.0;
   return j;
 }
 

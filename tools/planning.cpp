@@ -157,9 +157,13 @@ nlohmann::ordered_json report_json(const SearchReport& report) {
   }
   for (const auto& e : report.examples)
     examples.push_back({{"fate", name(e.fate)}, {"key", e.plan_key}, {"reason", e.text}});
-  return {{"space", report.space},         {"fates", fates},
-          {"examples", examples},          {"exact", report.exact},
-          {"stopped", report.stopped},     {"best_bound_s", report.best_bound.v},
+  return {{"space", report.space},
+          {"fates", fates},
+          {"examples", examples},
+          {"exact", report.exact},
+          {"stopped", report.stopped},
+          {"best_bound_s", report.best_bound.v},
+          {"moved_simulated", report.moved},
           {"search_time_s", report.wall_s}};
 }
 

@@ -165,7 +165,13 @@ void print_choice(Session& session, const Explained& e) {
   paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
   const std::string space = fmt::format("{} layouts", count_text(e.report.space));
   const std::string proof = e.report.exact ? "proved" : "not proved: " + e.report.stopped;
-  if (e.own.verdict == Verdict::best) {
+  const RankedPlan* best = e.report.ranked.empty() ? nullptr : &e.report.ranked.front();
+  if (e.own.verdict == Verdict::best && best && best->before_moves) {
+    paragraph(fmt::format("faster than the fastest of {} ({}): single layers were moved from stage to stage "
+                          "for as long as that helped",
+                          space, proof),
+              2);
+  } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
   } else {
     paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof,
@@ -173,7 +179,10 @@ void print_choice(Session& session, const Explained& e) {
               2);
     if (!e.chosen.chunks.empty() && p.step < e.report.ranked.front().prediction.step)
       paragraph(
-          "its stages are cut by hand: the search tries equal ones and those balanced by time, no others", 2);
+          "its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
+          "best of "
+          "them on, single layers moved",
+          2);
   }
   std::size_t next = 0;
   for (const RankedPlan& r : e.report.ranked) {
