@@ -32,6 +32,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// As wide as its column, however large.
+std::string fitted(double x, std::size_t width, int decimals) {
+  const std::string text = fmt::format("{:.{}f}", x, decimals);
+  return text.size() <= width ? text : fmt::format("{:.2e}", x);
+}
+
 // One line per step, on the terminal and in steps.jsonl.
 class StepLog {
  public:
@@ -51,9 +57,9 @@ class StepLog {
       if (steps_.empty())
         out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
                            "grad norm", "lr", "tokens/s", "MFU %", "GiB", "s", "expected");
-      out << fmt::format("{:>6} {:>8.4f} {:>9.3f} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}\n",
-                         r.step, r.loss, r.gradient_norm, r.rate, tokens_per_s, 100 * mfu, gib(r.memory),
-                         r.duration.v, predicted)
+      out << fmt::format("{:>6} {:>8} {:>9} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}\n", r.step,
+                         fitted(r.loss, 8, 4), fitted(r.gradient_norm, 9, 3), r.rate, tokens_per_s, 100 * mfu,
+                         gib(r.memory), r.duration.v, predicted)
           << std::flush;
       if (r.skipped) tell("skipped: loss or gradients are not finite");
     }

@@ -150,8 +150,8 @@ void TokenRow::documents_begun_in(std::int64_t first, std::int64_t last,
     std::uint64_t before = from - 1;
     for (; at < s.about.documents - 1; ++at) {
       const std::uint64_t end = s.end_of(at);
-      const std::int64_t begin = begins_[shard] + static_cast<std::int64_t>(end);
       if (end <= before || end > static_cast<std::uint64_t>(s.about.tokens)) refuse_document(s, at, before);
+      const std::int64_t begin = begins_[shard] + static_cast<std::int64_t>(end);
       if (begin >= last) break;
       use(begin);
       before = end;

@@ -328,9 +328,9 @@ TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
 }
 
 TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
-  const auto widest = [](const Words& words, int columns) {
+  const auto widest = [](const Words& words, int columns, ExitCode code = ExitCode::ok) {
     const Outcome o = call(Words{"run", "--lr-final-ratio", "1"} + words, columns);
-    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    EXPECT_EQ(o.code, code) << o.err;
     std::istringstream lines(o.out);
     int most = 0;
     for (std::string line; std::getline(lines, line);) most = std::max(most, display_width(line));
@@ -343,6 +343,12 @@ TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
   EXPECT_LE(widest(first + Words{"-o", "wide"}, 120).first, 120);
   const auto [most, text] = widest(first + Words{"-o", "piped"}, kUnlimitedColumns);
   EXPECT_GT(most, 80) << "control: a file has whole lines\n" << text;
+  // Weights that every update multiplies by -99: large losses, and soon none that is finite.
+  const auto [diverged, rows] = widest({"two.json", "--steps", "40", "--lr", "10", "--weight-decay", "10",
+                                        "--clip", "1e9", "--max-skipped", "3"},
+                                       80, ExitCode::run_failed);
+  EXPECT_LE(diverged, 80) << rows;
+  EXPECT_NE(rows.find("\n       skipped: loss or gradients are not finite\n"), std::string::npos) << rows;
 }
 
 // A pipe would be waited for, a device swallow what is written.
