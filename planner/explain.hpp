@@ -42,7 +42,8 @@ struct Change {
   Prediction prediction;
 };
 // The change of fewest fields that makes the plan lawful and small enough; of those the nearest (a degree doubled or halved
-// is nearer than one changed by four), then the fastest. Nothing when no change of up to two fields does.
+// is nearer than one changed by four, any ZeRO stage nearer than another grid of ranks, a part of the optimizer on the host
+// or of the layers recomputed nearer than all), then the fastest. Nothing when no change of up to two fields does.
 std::optional<Change> smallest_fitting_change(const Job&, const ParallelPlan&);
 
 enum class Verdict : std::uint8_t { unlawful, too_large, slower, tie, best, faster };

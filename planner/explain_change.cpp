@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "planner/explain.hpp"
+#include "planner/stage_split.hpp"
 
 namespace sextant {
 namespace {
@@ -39,6 +40,12 @@ class Steps {
   void saving() {
     for (const RecomputeKind kind : {RecomputeKind::selective, RecomputeKind::full})
       add(fmt::format("{} recomputation", name(kind)), [kind](ParallelPlan& p) { p.recompute = {kind, -1}; });
+    const int longest = longest_chunk(layer_ranges(plan_, job_.model.n_layers));
+    for (int layers = 1; layers < longest; layers += (layers + 3) / 4)
+      add(fmt::format("full recomputation of {} layer{} a chunk", layers, layers == 1 ? "" : "s"),
+          [layers](ParallelPlan& p) {
+            p.recompute = {RecomputeKind::full, layers};
+          });
     for (int mbs = plan_.micro_batch / 2; mbs >= 1; mbs /= 2)
       add(fmt::format("micro-batches of {}", mbs), [mbs](ParallelPlan& p) { p.micro_batch = mbs; });
     for (int z = plan_.zero_stage + 1; z <= 3; ++z)
@@ -48,7 +55,13 @@ class Steps {
     if (plan_.tp > 1 && !plan_.sequence_parallel)
       add("sequence parallelism", [](ParallelPlan& p) { p.sequence_parallel = true; });
     if (job_.stack.can.optimizer_offload)
-      add("the optimizer on the host", [](ParallelPlan& p) { p.optimizer_offload = 1; });
+      for (const int percent : {25, 50, 75, 100})
+        add(percent == 100 ? "the optimizer on the host"
+                           : fmt::format("{} % of the optimizer on the host", percent),
+            [percent](ParallelPlan& p) { p.optimizer_offload = percent / 100.0; });
+    for (const std::int64_t millions : {25, 100, 400})
+      add(fmt::format("buckets of {} million elements", millions),
+          [millions](ParallelPlan& p) { p.bucket_elements = millions * 1'000'000; });
     if (job_.stack.can.parameter_offload)
       add("parameters on the host", [](ParallelPlan& p) { p.parameter_offload = true; });
     if (job_.stack.can.activation_offload)
@@ -127,22 +140,33 @@ bool possible(const Job& job, const ParallelPlan& plan) {
          !too_large(job, plan_memory(job, plan));
 }
 
+// 1 for selective, 2 for full recomputation, in between for a part of the layers in full.
+double recomputed(const ModelSpec& model, const ParallelPlan& p) {
+  if (p.recompute.kind != RecomputeKind::full || p.recompute.layers < 0)
+    return static_cast<int>(p.recompute.kind);
+  return 1 + static_cast<double>(p.recompute.layers) /
+                 std::max(1, longest_chunk(layer_ranges(p, model.n_layers)));
+}
+
 // How far one layout is from another: doublings of degrees and micro-batch, steps of ZeRO and of recomputation, and one for
-// whatever else differs. What a field brings along, as dp does or sequence parallelism with tp, does not count.
-double distance(const ParallelPlan& a, const ParallelPlan& b) {
+// whatever else differs, with its share. Another grid of ranks is further than any ZeRO stage. What a field brings along,
+// as dp does or sequence parallelism with tp, does not count.
+double distance(const ModelSpec& model, const ParallelPlan& a, const ParallelPlan& b) {
+  constexpr double kGrid = 2.5;
   const auto doublings = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
   const bool same_degrees = a.tp == b.tp && a.cp == b.cp && a.pp == b.pp;
   double d = doublings(a.tp, b.tp) + doublings(a.cp, b.cp) + doublings(a.pp, b.pp) + doublings(a.vp, b.vp) +
              doublings(a.micro_batch, b.micro_batch) + std::abs(a.zero_stage - b.zero_stage) +
-             std::abs(static_cast<int>(a.recompute.kind) - static_cast<int>(b.recompute.kind));
-  if (same_degrees) d += doublings(a.dp, b.dp);
+             std::abs(recomputed(model, a) - recomputed(model, b));
+  d += same_degrees ? doublings(a.dp, b.dp) : kGrid;
   if (a.tp == b.tp) d += (a.sequence_parallel != b.sequence_parallel) + (a.overlap_tp != b.overlap_tp);
   if (a.pp == b.pp && a.vp == b.vp) d += (a.schedule != b.schedule) + (a.chunks != b.chunks);
   if (a.zero_stage == b.zero_stage) d += a.shard_degree != b.shard_degree;
   if (a.activation_offload != b.activation_offload)
     d += 1 + doublings(std::max(1, a.activation_offload), std::max(1, b.activation_offload));
-  return d + (a.optimizer_offload != b.optimizer_offload) + (a.parameter_offload != b.parameter_offload) +
-         (a.overlap_grad_reduce != b.overlap_grad_reduce) +
+  d += ((a.optimizer_offload > 0) != (b.optimizer_offload > 0)) +
+       std::abs(a.optimizer_offload - b.optimizer_offload);
+  return d + (a.parameter_offload != b.parameter_offload) + (a.overlap_grad_reduce != b.overlap_grad_reduce) +
          (a.overlap_param_gather != b.overlap_param_gather) + (a.bucket_elements != b.bucket_elements) +
          (a.last_bucket_split != b.last_bucket_split) + (a.axis_order != b.axis_order);
 }
@@ -156,7 +180,7 @@ std::optional<Change> smallest_fitting_change(const Job& job, const ParallelPlan
   double nearest = INFINITY;
   const auto consider = [&](const ParallelPlan& p, const std::string& text, int fields) {
     constexpr double kSame = 1e-9;
-    const double far = distance(plan, p);
+    const double far = distance(job.model, plan, p);
     if (far > nearest + kSame || !possible(job, p)) return;
     Change change{p, text, fields, predict(job, p)};
     if (far < nearest - kSame || change.prediction.step < best->prediction.step) best = std::move(change);

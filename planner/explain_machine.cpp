@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -226,9 +227,43 @@ std::string never_divides(const Job& job, const SearchSpace& space) {
         none("mbs", space.micro_batch, job.training.global_batch, "sequences of a step")})
     if (found) return *found;
   const auto least = [](const std::vector<int>& values) { return *std::ranges::min_element(values); };
-  if (const std::int64_t ranks = std::int64_t{least(space.tp)} * least(space.cp) * least(space.pp);
-      ranks > space.world)
-    return fmt::format("tp * cp * pp is at least {}, and there are {} GPUs", ranks, space.world);
+  if (const std::int64_t fewest = std::int64_t{least(space.tp)} * least(space.cp) * least(space.pp);
+      fewest > space.world)
+    return fmt::format("tp * cp * pp is at least {}, and there are {} GPUs", fewest, space.world);
+  // What several fields make together.
+  std::set<std::int64_t> ranks, sequences;
+  bool divides = false, fills = false, shared = false;
+  for (const int tp : space.tp)
+    for (const int cp : space.cp)
+      for (const int pp : space.pp) {
+        const std::int64_t own = std::int64_t{tp} * cp * pp;
+        ranks.insert(own);
+        if (own > space.world || space.world % own != 0) continue;
+        divides = true;
+        const auto dp = static_cast<int>(space.world / own);
+        if (!space.limits.admits(PlanField::dp, dp)) continue;
+        fills = true;
+        for (const int mbs : space.micro_batch) {
+          sequences.insert(std::int64_t{mbs} * dp);
+          shared = shared || job.training.global_batch % (std::int64_t{mbs} * dp) == 0;
+        }
+      }
+  const auto some = [](const std::set<std::int64_t>& values) {
+    constexpr std::size_t kShown = 4;
+    std::vector<std::string> words;
+    for (const std::int64_t value : values)
+      if (words.size() < kShown) words.push_back(fmt::format("{}", value));
+    if (values.size() > kShown) words.emplace_back("...");
+    return fmt::format("{}", fmt::join(words, ", "));
+  };
+  if (!divides)
+    return fmt::format("tp * cp * pp is {}, expected a divisor of the {} GPUs", some(ranks), space.world);
+  if (fills && !shared)
+    return fmt::format("mbs * dp is {}, expected a divisor of the {} sequences of a step", some(sequences),
+                       job.training.global_batch);
+  const int vp = std::ranges::min_element(space.form, {}, &PipelineForm::vp)->vp;
+  if (const std::int64_t chunks = std::int64_t{least(space.pp)} * vp; chunks > job.model.n_layers)
+    return fmt::format("pp * vp is at least {}, and there are {} layers", chunks, job.model.n_layers);
   for (int dp = 1; dp <= space.world; ++dp)
     if (space.world % dp == 0 && space.limits.admits(PlanField::dp, dp)) return "";
   return fmt::format("no divisor of the {} GPUs is a dp within the limits", space.world);

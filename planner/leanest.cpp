@@ -18,6 +18,7 @@
 
 #include "planner/search_budget.hpp"
 #include "planner/search_tree.hpp"
+#include "planner/stage_split.hpp"
 
 namespace sextant {
 namespace {
@@ -262,9 +263,9 @@ class LeanSearch {
             tree_.fill_chunks(p, space_.split[split], cache, chunks);
             if (std::find(seen.begin(), seen.end(), chunks) != seen.end()) continue;
             seen.push_back(chunks);
-            int longest = 0;
-            for (const LayerRange& range : chunks) longest = std::max(longest, range.count);
-            if (p.recompute.layers > longest || (chunks != even && !job_.stack.can.uneven_stages)) continue;
+            if (p.recompute.layers > longest_chunk(chunks) ||
+                (chunks != even && !job_.stack.can.uneven_stages))
+              continue;
             child.choice.axis_order = order.front(), child.choice.overlap_tp = small(tiled);
             offload(child, p, seen.back(), held, out);
           }

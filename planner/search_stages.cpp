@@ -50,8 +50,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       const bool balanced = space_.split[split] == StageSplit::balanced;
       if (balanced) fill_chunks(p, StageSplit::even, cache, cache.even);
       const bool uneven = balanced && chunks != cache.even;
-      int longest = 0;
-      for (const LayerRange& range : chunks) longest = std::max(longest, range.count);
+      const int longest = longest_chunk(chunks);
       if (recompute.layers > longest) {
         reject(
             Fate::contradiction, members, p,

@@ -118,4 +118,10 @@ std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainC
   return out;
 }
 
+int longest_chunk(std::span<const LayerRange> chunks) {
+  int most = 0;
+  for (const LayerRange& range : chunks) most = std::max(most, range.count);
+  return most;
+}
+
 }  // namespace sextant

@@ -24,4 +24,6 @@ void balanced_chunks(int n_layers, int n_chunks, const ChainCost&,
 void balanced_chunks(int n_layers, std::span<const double> layer, double embedding, double head,
                      std::vector<LayerRange>& out);
 
+int longest_chunk(std::span<const LayerRange>);  // layers
+
 }  // namespace sextant

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parameter_layout.hpp"
+#include "planner/stage_split.hpp"
 
 namespace sextant {
 namespace {
@@ -18,12 +19,6 @@ bool cuts_some_bucket(ParallelPlan plan, const ModelSpec& model, const StackRule
   return false;
 }
 
-int longest_chunk(const ParallelPlan& plan, const ModelSpec& model) {
-  int most = 0;
-  for (const LayerRange& range : layer_ranges(plan, model.n_layers)) most = std::max(most, range.count);
-  return most;
-}
-
 }  // namespace
 
 std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpec& model,
@@ -34,7 +29,8 @@ std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpe
       !plan.parameter_offload)
     out.push_back("offload_horizon: neither activations nor parameters are offloaded");
   if (plan.activation_offload > 0 && plan.recompute.kind == RecomputeKind::full &&
-      (plan.recompute.layers < 0 || plan.recompute.layers >= longest_chunk(plan, model)))
+      (plan.recompute.layers < 0 ||
+       plan.recompute.layers >= longest_chunk(layer_ranges(plan, model.n_layers))))
     out.push_back(
         "activation_offload: layers that are recomputed keep nothing to offload; its buffers are held all "
         "the same");

@@ -3,18 +3,53 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "core/cluster_spec.hpp"
+#include "core/model_spec.hpp"
+#include "core/plan_limits.hpp"
+#include "core/stack_spec.hpp"
+#include "core/training_spec.hpp"
 #include "tools/preset_files.hpp"
 
 namespace sextant {
 
 namespace {
 
-// What may follow an option, told by its metavar.
+// What may follow an option, told by its metavar. heads: words behind which a value is to be written.
 struct Value {
-  enum Kind { none, words, presets, files, folders } kind = none;
+  enum Kind { none, words, heads, presets, files, folders } kind = none;
   std::string argument;  // the words, or the kind of preset
 };
+
+// "tp= cp= ...": the fields of a layout.
+std::string layout_fields() {
+  std::string all;
+  for (int f = 0; f < kPlanFields; ++f) {
+    const std::string limit = to_string(PlanLimits{{{static_cast<PlanField>(f), Relation::equal, 0}}});
+    all += (f > 0 ? " " : "") + limit.substr(0, limit.find('=') + 1);
+  }
+  return all;
+}
+
+// "nodes= fabric.bandwidth_GBps= ... model.hidden= ...": what --set overrides, lists apart.
+std::string setting_keys() {
+  std::string all;
+  const auto add = [&](const std::string& prefix, const nlohmann::json& value) {
+    const nlohmann::json flat = value.flatten();
+    for (const auto& [path, leaf] : flat.items()) {
+      if (path.find_first_of("0123456789") != std::string::npos) continue;
+      std::string key = path.substr(1);
+      std::replace(key.begin(), key.end(), '/', '.');
+      all += (all.empty() ? "" : " ") + prefix + key + "=";
+    }
+  };
+  add("", ClusterSpec());
+  add("model.", ModelSpec());
+  add("training.", TrainingSpec());
+  add("stack.", StackSpec());
+  return all;
+}
 
 Value value_of(const CLI::Option& option) {
   if (option.get_expected_max() == 0) return {};
@@ -25,6 +60,8 @@ Value value_of(const CLI::Option& option) {
   if (metavar == "CLUSTER") return {Value::presets, "clusters"};
   if (metavar == "STACK") return {Value::presets, "stacks"};
   if (metavar == "KIND") return {Value::words, fmt::format("{} show", fmt::join(kPresetKinds, " "))};
+  if (metavar == "FIELD=VALUE,..." || metavar == "LIMIT,...") return {Value::heads, layout_fields()};
+  if (metavar == "KEY=VALUE") return {Value::heads, setting_keys()};
   if (metavar == "DIR") return {Value::folders, ""};
   if (metavar.starts_with("FILE") || metavar.ends_with("|FILE")) return {Value::files, ""};
   return {Value::words, ""};  // takes a value that cannot be guessed
@@ -41,6 +78,12 @@ const CLI::Option* positional(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     if (!option->nonpositional() && !option->get_group().empty()) return option;
   return nullptr;
+}
+
+// `sextant presets show` is followed by the name of one.
+bool shows_presets(const CLI::App& app) {
+  const CLI::Option* first = positional(app);
+  return first && first->get_type_name() == "KIND";
 }
 
 std::vector<std::string> names_of(const CLI::Option& option) {
@@ -67,6 +110,9 @@ std::string bash_offer(const Value& value) {
   switch (value.kind) {
     case Value::words:
       return fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$word\"))", value.argument);
+    case Value::heads:
+      return fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$word\")); compopt -o nospace 2>/dev/null",
+                         value.argument);
     case Value::presets:
       return fmt::format("COMPREPLY=($(compgen -W \"$(_sextant_presets {})\" -f -- \"$word\"))",
                          value.argument);
@@ -96,7 +142,7 @@ std::string shell_quoted(const std::string& text) {
 std::string bash_completion(const CommandLine& line) {
   std::string out = fmt::format(R"sh(# bash completion of sextant; made by: sextant completion bash
 _sextant_presets() {{
-  "${{COMP_WORDS[0]}}" presets "$1" --names 2>/dev/null
+  "${{COMP_WORDS[0]}}" presets "$@" --names 2>/dev/null
 }}
 _sextant() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}}
@@ -120,6 +166,10 @@ _sextant() {{
     out += fmt::format(
         "      if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '{}' -- \"$word\")); return; fi\n",
         all_names(app));
+    if (shows_presets(app))
+      out +=
+          "      if [[ $before == show ]]; then COMPREPLY=($(compgen -W \"$(_sextant_presets)\" -- "
+          "\"$word\")); return; fi\n";
     if (const CLI::Option* first = positional(app))
       out += fmt::format("      {}\n", bash_offer(value_of(*first)));
     out += "      ;;\n";
@@ -133,6 +183,8 @@ std::string zsh_completion(const CommandLine& line) {
     switch (value.kind) {
       case Value::words:
         return value.argument.empty() ? "" : fmt::format("({})", value.argument);
+      case Value::heads:
+        return fmt::format("compadd -S \"\" -- {}", value.argument);
       case Value::presets:
         return fmt::format("_sextant_presets {}", value.argument);
       case Value::files:
@@ -158,7 +210,7 @@ std::string zsh_completion(const CommandLine& line) {
   std::string out = R"sh(#compdef sextant
 # zsh completion of sextant; made by: sextant completion zsh
 _sextant_presets() {
-  compadd -- ${(f)"$(sextant presets $1 --names 2>/dev/null)"}
+  compadd -- ${(f)"$(sextant presets $@ --names 2>/dev/null)"}
   _files
 }
 _sextant() {
@@ -171,7 +223,10 @@ _sextant() {
       "    )\n    _describe verb verbs\n    return\n  fi\n  local verb=${words[2]}\n  shift words\n"
       "  (( CURRENT-- ))\n  case $verb in\n";
   for (std::size_t i = 0; i < line.apps.size(); ++i) {
-    out += fmt::format("    {})\n      _arguments", verbs()[i].name);
+    out += fmt::format("    {})\n", verbs()[i].name);
+    if (shows_presets(*line.apps[i]))
+      out += "      if [[ ${words[CURRENT-1]} == show ]]; then _sextant_presets; return; fi\n";
+    out += "      _arguments";
     for (const CLI::Option* option : named_options(*line.apps[i])) {
       const Value value = value_of(*option);
       for (const auto& name : names_of(*option)) {
@@ -199,6 +254,7 @@ std::string fish_completion(const CommandLine& line) {
         fmt::format("complete -c sextant -n '__fish_seen_subcommand_from {}'", verb.name);
     const auto offer = [](const Value& value) -> std::string {
       switch (value.kind) {
+        case Value::heads:
         case Value::words:
           return value.argument.empty() ? " -x" : fmt::format(" -x -a {}", shell_quoted(value.argument));
         case Value::presets:
@@ -222,8 +278,13 @@ std::string fish_completion(const CommandLine& line) {
       const Value value = value_of(*first);
       if (value.kind == Value::words && !value.argument.empty())
         out += head + " -a " + shell_quoted(value.argument) + '\n';
-      else if (value.kind == Value::files)
-        out += head + " -F\n";
+      if (shows_presets(*line.apps[i]))
+        out += fmt::format(
+            "complete -c sextant -n '__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from show' "
+            "-a "
+            "'(sextant presets --names 2>/dev/null)'\n",
+            verb.name);
+      if (value.kind == Value::files) out += head + " -F\n";
     }
   }
   return out;

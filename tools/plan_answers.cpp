@@ -183,7 +183,7 @@ ExitCode finished(const Asking& a, bool found) {
 
 ExitCode nothing(const Asking& a, const SearchReport& report) {
   if (!a.session.common.json)
-    return print_nothing(a.session, "plan", a.planning, a.space, report, a.searching);
+    return print_nothing(a.session, "plan", a.planning, a.space, report, a.searching, a.options.question);
   Json j = answer_json(a, {}, report);
   if (const auto n = what_would_fit(a.planning, a.space, report, a.searching)) {
     if (n->fewer_gpus) j["fewer_gpus"] = fewer_json(a, *n->fewer_gpus);

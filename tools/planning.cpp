@@ -247,8 +247,16 @@ std::optional<NothingFits> what_would_fit(const Planning& planning, const Search
   return n;
 }
 
+namespace {
+// As options: " --limit 'tp<=8'".
+std::string limits_of(const Question& q) {
+  return q.limits.limits.empty() ? "" : fmt::format(" --limit '{}'", to_string(q.limits));
+}
+}  // namespace
+
 ExitCode print_nothing(Session& session, const std::string& verb, const Planning& planning,
-                       const SearchSpace& space, const SearchReport& report, Searching& searching) {
+                       const SearchSpace& space, const SearchReport& report, Searching& searching,
+                       const QuestionOptions& asked) {
   auto& err = session.terminal.err;
   const Question& q = planning.question();
   const Job job = planning.job();
@@ -264,9 +272,17 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   err << paint(session.terminal.err_color, Style::red, who) << first.str().substr(who.size());
   if (report.space > 0)
     line(fmt::format("{} layouts: {}", count_text(report.space), fates_text(report.fates)));
+  // The next question that has an answer.
+  std::string next;
+  const auto ask = [&](const std::string& more) {
+    next = fmt::format("sextant plan{}{}", question_arguments(asked), more);
+  };
   if (const auto reason = never_possible(job, space)) {
     line(*reason);
+    if (!q.limits.limits.empty() && !never_possible(job, default_space(q.model, q.training, space.world)))
+      ask("");
   } else if (stopped) {
+    if (!searching.interrupted()) ask(limits_of(q));
     line(searching.interrupted() ? "interrupted" : report.stopped + "; this proves nothing");
   } else {
     print_reasons(err, session.terminal, report);
@@ -275,12 +291,17 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
                                        searching.options(1, "without limits"));
       if (!free.ranked.empty()) {
         searching.finish();
+        ask("");
         line(fmt::format("without {}: {} fits", to_string(q.limits), plan_key(free.ranked.front().plan)));
       }
     }
-    if (const auto n = what_would_fit(planning, space, report, searching))
+    if (const auto n = what_would_fit(planning, space, report, searching)) {
       for (const auto& text : n->lines) line(text);
+      if (next.empty() && n->fewest.found)
+        ask(fmt::format("{} --scale {}", limits_of(q), n->fewest.found->gpus));
+    }
   }
+  if (!next.empty()) err << "next: " << next << '\n';
   return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
 }
 

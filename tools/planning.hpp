@@ -119,10 +119,10 @@ void print_reasons(std::ostream&, const Terminal&, const SearchReport&);
 std::optional<NothingFits> what_would_fit(const Planning&, const SearchSpace&, const SearchReport&,
                                           Searching&);
 
-// Nothing was found: why, what comes closest and the numbers of GPUs that would do. The exit code: interrupted after
+// Nothing was found: why, what comes closest, the numbers of GPUs that would do, and the next command. The exit code: interrupted after
 // Ctrl-C, otherwise no feasible plan, with text and --json alike.
 ExitCode print_nothing(Session&, const std::string& verb, const Planning&, const SearchSpace&,
-                       const SearchReport&, Searching&);
+                       const SearchReport&, Searching&, const QuestionOptions& asked);
 
 // "4", "sel", "full", "full12".
 std::string recompute_text(const Recompute&);

@@ -308,7 +308,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   const SearchSpace space = default_space(q.model, q.training, world, q.limits);
   SearchReport report = search_possible(planning.job(), space, searching.options(5));
   if (report.ranked.empty() && !q.plan && !session.common.json)
-    return print_nothing(session, "explain", planning, space, report, searching);
+    return print_nothing(session, "explain", planning, space, report, searching, options.question);
   if (report.ranked.empty() && !q.plan) {
     Json j = question_json(q);
     j.update(report_json(report));

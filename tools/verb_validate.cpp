@@ -239,19 +239,21 @@ void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
                       const std::vector<RunPrediction>& predictions) {
   constexpr int kShown = 5;
   int unpredicted = 0;
+  const auto say = [&](const std::string& text) {
+    print_wrapped(session.terminal.err, session.terminal, text);
+  };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (predictions[i].step_s || ++unpredicted > kShown) continue;
     const RunRow& row = rows[i];
     if (row.unreadable.empty())
-      session.terminal.err << fmt::format("not predicted: {}:{}: {}: {}\n", row.file, row.line, row.run_id,
-                                          predictions[i].note);
+      say(fmt::format("not predicted: {}:{}: {}: {}", row.file, row.line, row.run_id, predictions[i].note));
     else
-      session.terminal.err << fmt::format("not predicted: {}\n", row.unreadable);
+      say(fmt::format("not predicted: {}", row.unreadable));
   }
   if (unpredicted > 0)
-    session.terminal.err << fmt::format(
-        "warning: {} of {} row{} not predicted; --predictions OUT.csv says why of each in its note\n",
-        unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are");
+    say(fmt::format(
+        "warning: {} of {} row{} not predicted; --predictions OUT.csv says why of each in its note",
+        unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are"));
 }
 
 void check_unique(const std::vector<RunRow>& rows) {

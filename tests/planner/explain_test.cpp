@@ -93,6 +93,51 @@ TEST(Explain, TheSmallestChangeIsTheNearest) {
   EXPECT_LT(predict(job, parse_plan_key("tp2.pp1.dp4.z0.mbs2")).step, change->prediction.step);
 }
 
+// The smallest change of a plan for which a little memory is missing: it fits `leaner`'s peak.
+std::optional<Change> change_within(OwnedJob& owned, const char* plan, const char* leaner) {
+  owned.cluster.device.memory = plan_memory(owned.job(), parse_plan_key(leaner)).peak;
+  owned.finish();
+  EXPECT_TRUE(too_large(owned.job(), plan_memory(owned.job(), parse_plan_key(plan)))) << plan;
+  return smallest_fitting_change(owned.job(), parse_plan_key(plan));
+}
+
+TEST(Explain, AnotherGridIsFurtherThanAnyZeroStage) {
+  OwnedJob owned = job_of(79);
+  owned.stack.can.optimizer_offload = owned.stack.can.parameter_offload = owned.stack.can.activation_offload =
+      false;
+  for (const char* sharded : {"dp8.z2.mbs1.full", "dp8.z3.mbs1.full"}) {
+    const auto change = change_within(owned, "dp8.z0.mbs1.full", sharded);
+    ASSERT_TRUE(change);
+    EXPECT_EQ(change->fields, 1);
+    EXPECT_EQ(change->plan.tp, 1) << change->text;
+    EXPECT_GT(change->plan.zero_stage, 0) << change->text;
+  }
+}
+
+TEST(Explain, TheSmallestChangeTriesSharesLayersAndBuckets) {
+  OwnedJob owned = job_of(79, 1);
+  owned.cluster.node.gpus = 1, owned.cluster.node.nics = 1;
+  owned.stack.can.parameter_offload = owned.stack.can.activation_offload = false;
+  owned.finish();
+  const auto share = change_within(owned, "mbs1.full", "mbs1.full.oo25");
+  ASSERT_TRUE(share);
+  EXPECT_DOUBLE_EQ(share->plan.optimizer_offload, 0.25) << share->text;
+  owned.stack.can.optimizer_offload = owned.stack.can.recompute_selective = false;
+  owned.finish();
+  const auto layers = change_within(owned, "mbs1", "mbs1.full2");
+  ASSERT_TRUE(layers);
+  EXPECT_EQ(layers->plan.recompute, (Recompute{RecomputeKind::full, 2})) << layers->text;
+
+  OwnedJob many = job_of(79);
+  many.stack.can.optimizer_offload = many.stack.can.parameter_offload = many.stack.can.activation_offload =
+      false;
+  many.stack.can.zero_stages = {0, 1, 2}, many.stack.rules.reduce_every_microbatch = true;
+  const auto bucket = change_within(many, "dp8.z2.mbs1.full.b400M", "dp8.z2.mbs1.full.b25M");
+  ASSERT_TRUE(bucket);
+  EXPECT_EQ(bucket->fields, 1);
+  EXPECT_NE(bucket->plan.bucket_elements, 400'000'000) << bucket->text;
+}
+
 TEST(Explain, ChoicesAreSensitiveToWhatTheyRestOn) {
   const OwnedJob owned = job_of(79);
   const Job job = owned.job();
@@ -134,6 +179,20 @@ TEST(Explain, NothingFitsSaysWhatWould) {
   enough.memory_limit = n.needed, little.memory_limit = Bytes(n.needed.v - 1);
   EXPECT_FALSE(search(job, space, enough).ranked.empty());
   EXPECT_TRUE(search(job, space, little).ranked.empty());
+}
+
+// Each divides by itself; what they make together does not.
+TEST(Explain, FieldsThatDivideOnlyAloneAreNamedTogether) {
+  OwnedJob owned = testing::small_job(3, 8, 8);
+  owned.model.n_heads = 8, owned.training.global_batch = 48;
+  owned.finish();
+  const auto cause = [&](const char* limits) {
+    const SearchSpace space =
+        default_space(owned.model, owned.training, 24, parse_plan_limits(limits, "--fix"));
+    return why_nothing_fits(owned.job(), space, 24).cause;
+  };
+  EXPECT_EQ(cause("tp=8,pp=2,cp=1"), "tp * cp * pp is 16, expected a divisor of the 24 GPUs");
+  EXPECT_EQ(cause("dp=24,mbs=3"), "mbs * dp is 72, expected a divisor of the 48 sequences of a step");
 }
 
 TEST(Scale, FewestGpusHoldTheDeadline) {

@@ -132,6 +132,7 @@ TEST_F(BadInput, Layouts) {
       {"mbs=3", "mbs is 3, expected a divisor of the 1024 sequences"},
       {"dp=3", "no divisor of the 8 GPUs is a dp within the limits"},
       {"tp=4,pp=4", "tp * cp * pp is at least 16, and there are 8 GPUs"},
+      {"dp=8,mbs=256", "mbs * dp is 2048, expected a divisor of the 1024 sequences"},
   };
   for (const auto& [fix, cause] : pins) {
     const auto question = search({"--fix", fix});

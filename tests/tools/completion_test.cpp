@@ -44,6 +44,17 @@ TEST(Completion, BashOffersVerbsOptionsAndChoices) {
   EXPECT_EQ(offered({"sextant", "doctor", "--xyz"}), "\n");
 }
 
+TEST(Completion, BashOffersFieldsAndKeys) {
+  EXPECT_EQ(offered({"sextant", "plan", "--fix", "tp"}), "tp= tpo=\n");
+  EXPECT_EQ(offered({"sextant", "plan", "--limit", "sched"}), "schedule=\n");
+  EXPECT_EQ(offered({"sextant", "simulate", "--set", "fabric.band"}), "fabric.bandwidth_GBps=\n");
+  EXPECT_EQ(offered({"sextant", "plan", "--set", "training.seq"}), "training.seq_len=\n");
+  EXPECT_EQ(offered({"sextant", "presets", "sh"}), "show\n");
+  // The command itself is asked for names: here one of any kind, as without a kind.
+  const std::string script = bash_completion(CommandLine());
+  EXPECT_NE(script.find("$before == show"), std::string::npos);
+}
+
 TEST(Completion, EveryOptionOfEveryVerbIsInEveryScript) {
   const CommandLine line;
   for (const auto& script : {bash_completion(line), zsh_completion(line), fish_completion(line)})

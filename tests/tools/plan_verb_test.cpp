@@ -490,6 +490,9 @@ TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   EXPECT_NE(outcome.err.find("no layout is possible"), std::string::npos);
   EXPECT_NE(outcome.err.find("smallest change: GPUs of"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("fewest GPUs: "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("next: sextant plan --model llama-2-70b --cluster 1x8xa100-40gb"),
+            std::string::npos)
+      << outcome.err;
   // What fits may be too slow to be of use: both say how slow.
   std::size_t steps = 0;
   for (std::size_t at = 0; (at = outcome.err.find(" s a", at)) != std::string::npos; ++at) ++steps;
