@@ -11,6 +11,7 @@
 
 #include "planner/robust.hpp"
 #include "planner/scale.hpp"
+#include "planner/search_budget.hpp"
 #include "planner/shortlist.hpp"
 #include "tools/layout_table.hpp"
 
@@ -129,8 +130,11 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
     a.say(fmt::format("No other layout of this space is faster{} under the model: proved in {}.", when,
                       duration_text(report.wall_s)));
   else if (!report.exact)
-    a.say(fmt::format("Not proved best: {}. No layout of the space is faster{} than {:.3f} s.",
-                      report.stopped, when, report.best_bound.v));
+    a.say(fmt::format("Not proved best: {}. No layout of the space is faster{} than {:.3f} s.{}",
+                      report.stopped, when, report.best_bound.v,
+                      report.stopped == kTimeSpent && a.options.budget_s == 0
+                          ? " --budget-s SECONDS gives the search another time than a minute."
+                          : ""));
   if (!moved) return;
   const auto seconds = [&](Seconds simulated) {
     return measured_step(a.planning.job(), report.ranked.front().plan, simulated).v;
@@ -217,7 +221,9 @@ void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
 ExitCode answer_fastest(const Asking& a) {
   // Near copies are passed over: a shortlist needs more layouts to choose from.
   const int wanted = std::max(a.options.top, 6 * a.options.shortlist);
-  SearchReport report = search_possible(a.planning.job(), a.space, a.searching.options(wanted));
+  SearchOptions how = a.searching.options(wanted);
+  if (a.options.budget_s == 0) how.budget_s = kPatience_s;
+  SearchReport report = search_possible(a.planning.job(), a.space, how);
   if (report.ranked.empty()) return nothing(a, report);
   const auto fewer = fewer_gpus(a, report.ranked.front());
   use_covariance(a.session, a.options.question, a.question(), report.ranked);

@@ -14,6 +14,9 @@
 
 namespace sextant {
 
+// The search for the fastest ends then, unless --budget-s states another time, seconds.
+inline constexpr double kPatience_s = 60;
+
 // What every answer needs.
 struct Asking {
   Session& session;

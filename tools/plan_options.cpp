@@ -172,7 +172,8 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_number(app,
              {.flag = "--budget-s",
               .metavar = "SECONDS",
-              .text = "stop after this time with the best so far; 0 = until proved",
+              .text = "stop after this time with the best so far; 0 = until proved, the fastest alone after "
+                      "a minute",
               .unit = "seconds",
               .min = 0,
               .max = 1e6},
