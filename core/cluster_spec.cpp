@@ -46,6 +46,7 @@ constexpr auto kNodeFields = [](auto& io, auto& n) {
   io.required("link", n.link, kLinkNames);
   io.required("link_bandwidth_GBps", n.link_bandwidth, positive(1e5));
   io.required("link_latency_us", n.link_latency, from_zero(1e6));
+  io.optional("link_rings", n.link_rings);
   io.optional("nvls", n.nvls);
   io.optional("domain_nodes", n.domain_nodes, between(1, 1024));
   io.required("nics", n.nics, between(0, kMaxNics));
@@ -60,10 +61,12 @@ constexpr auto kFabricFields = [](auto& io, auto& f) {
   io.optional("bandwidth_GBps", f.bandwidth, from_zero(1e6));
   io.required("efficiency", f.efficiency, kFactor);
   io.required("latency_us", f.latency, from_zero(1e6));
+  io.optional("start_us", f.start, from_zero(1e6));
   io.optional("leaf_nodes", f.leaf_nodes, between(0, kMaxNodes));
   io.optional("oversubscription", f.oversubscription, between(1, 1000));
   io.optional("rails", f.rails);
   io.optional("in_network", f.in_network);
+  io.optional("reduces_inside", f.reduces_inside);
 };
 
 constexpr auto kDefectFields = [](auto& io, auto& d) {
@@ -243,6 +246,13 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
     add("node.domain_nodes", std::to_string(n.domain_nodes), "1 unless node.link is nvswitch");
   if (n.nvls && n.link != NodeLinkKind::nvswitch)
     add("node.nvls", "true", "false unless node.link is nvswitch");
+  const std::vector<double>& rings = n.link_rings;
+  if (!rings.empty() && n.link != NodeLinkKind::nvlink_mesh)
+    add("node.link_rings", fmt::format("{} numbers", rings.size()), "none unless node.link is nvlink_mesh");
+  for (std::size_t i = 0; i < rings.size(); ++i)
+    if (!(rings[i] > 0 && rings[i] <= kMaxGpusPerNode))
+      add(fmt::format("node.link_rings[{}]", i), fmt::format("{:g}", rings[i]),
+          fmt::format("above 0 and at most {}", kMaxGpusPerNode));
   if (c.fabric.oversubscription > 1 && c.fabric.leaf_nodes == 0)
     add("fabric.oversubscription", fmt::format("{:g}", c.fabric.oversubscription),
         "1 without fabric.leaf_nodes",

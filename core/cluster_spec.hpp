@@ -37,6 +37,8 @@ struct NodeSpec {
   int gpus = 8;
   NodeLinkKind link = NodeLinkKind::nvswitch;
   BytesPerSecond link_bandwidth;  // per GPU and direction, all its links to the others together
+  std::vector<double> link_rings;  // of a mesh of as many GPUs as numbers, that are not all linked alike: how many rings
+                                   // their links make, by ranks from 1
   Seconds link_latency;
   bool nvls = false;     // in-switch reduction
   int domain_nodes = 1;  // nodes that share one NVLink domain (18 trays of an NVL72 system)
@@ -53,10 +55,13 @@ struct FabricSpec {
   BytesPerSecond bandwidth;       // nominal, one node, per direction: nics * nic_bandwidth
   double efficiency = 0.8;        // reachable share of nominal for large messages
   Seconds latency;                // one hop of a ring between nodes, as collectives see it
+  Seconds start;                  // of a collective between nodes, beyond what one inside a node takes
   int leaf_nodes = 0;             // nodes under one leaf switch; 0 = one level
   double oversubscription = 1.0;  // of leaf uplinks: 1 = full bisection, 2 = half, ...; needs leaf_nodes
   bool rails = true;              // NIC i of every node meets on rail i
   bool in_network = false;        // SHARP
+  bool reduces_inside = false;    // all-reduces exchange between nodes what each node reduced inside (trees,
+                                  // not rings over all ranks); with SHARP always
   bool operator==(const FabricSpec&) const = default;
 };
 

@@ -18,8 +18,11 @@ struct GroupShape {
                                      // and oversubscription; 0 if unused
   Seconds node_latency;              // one hop inside the node
   Seconds network_latency;           // one hop between nodes
+  Seconds network_start;             // of a collective between nodes, beyond what one inside a node takes
   bool switched = false;             // NVSwitch (all-to-all) rather than a mesh or PCIe
-  bool in_network = false;           // NVLS / SHARP can reduce in the switch
+  bool in_switch = false;            // the switch inside a node can reduce (NVLS)
+  bool in_network = false;           // those between nodes can (SHARP)
+  bool reduces_inside = false;       // an all-reduce exchanges between nodes what each node reduced inside
   bool operator==(const GroupShape&) const = default;
 };
 

@@ -68,6 +68,11 @@ Sharing Topology::Impl::sharing(const RankPattern& pattern) const {
 double Topology::Impl::inside(std::span<const int> members, const Sharing* use) const {
   double rate = kInfinite;
   if (spec.node.link == NodeLinkKind::nvlink_mesh) {
+    const std::vector<double>& rings = spec.node.link_rings;
+    if (static_cast<int>(rings.size()) == spec.node.gpus) {
+      for (const int r : members) rate = std::min(rate, spec.node.link_bandwidth.v * state(r).node_link);
+      return rate * rings[members.size() - 1] / *std::max_element(rings.begin(), rings.end());
+    }
     const double edge = spec.node.link_bandwidth.v / (spec.node.gpus - 1);
     for (const int a : members) {
       double sum = 0;
@@ -152,9 +157,13 @@ void worsen(GroupShape& worst, const GroupShape& other) {
 
 void finish(GroupShape& shape, const ClusterSpec& spec) {
   if (shape.node_bandwidth.v > 0) shape.node_latency = spec.node.link_latency;
-  if (shape.nodes > 1) shape.network_latency = spec.fabric.latency;
+  if (shape.nodes > 1) {
+    shape.network_latency = spec.fabric.latency, shape.network_start = spec.fabric.start;
+    shape.in_network = spec.fabric.in_network;
+    shape.reduces_inside = spec.fabric.reduces_inside || spec.fabric.in_network;
+  }
   shape.switched = spec.node.link == NodeLinkKind::nvswitch;
-  shape.in_network = shape.size > 1 && (shape.nodes > 1 ? spec.fabric.in_network : spec.node.nvls);
+  shape.in_switch = shape.ranks_per_node > 1 && spec.node.nvls;
 }
 }  // namespace
 

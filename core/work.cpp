@@ -36,8 +36,11 @@ std::string group_text(const GroupShape& g) {
   std::string out = fmt::format(" g{} nodes{} per{}", g.size, g.nodes, g.ranks_per_node);
   out += link_text("in", g.node_bandwidth, g.node_latency);
   out += link_text("out", g.network_bandwidth, g.network_latency);
+  if (g.network_start.v != 0) out += fmt::format(" start{}us", decimal(g.network_start.v, 6));
   if (g.switched) out += " switched";
+  if (g.in_switch) out += " in_switch";
   if (g.in_network) out += " in_network";
+  if (g.reduces_inside) out += " reduces_inside";
   return out;
 }
 
@@ -144,9 +147,22 @@ class KeyReader {
     g.ranks_per_node = static_cast<int>(number("per", std::numeric_limits<int>::max()));
     link("in", g.node_bandwidth, g.node_latency);
     link("out", g.network_bandwidth, g.network_latency);
+    start(g.network_start);
     g.switched = take("switched");
+    g.in_switch = take("in_switch");
     g.in_network = take("in_network");
+    g.reduces_inside = take("reduces_inside");
     return g;
+  }
+
+  void start(Seconds& start) {
+    constexpr std::string_view kStart = "start", kTime = "us";
+    if (at_ >= words_.size() || letters(words_[at_]) != kStart) return;
+    const std::string_view text = word("a start");
+    const auto time = text.ends_with(kTime) ? parse_decimal(text.substr(kStart.size(), text.size() - kStart.size() - kTime.size()), 6)
+                                            : std::nullopt;
+    if (!time) fail(text, "a start such as start30us");
+    start = Seconds(*time);
   }
 
   void link(std::string_view where, BytesPerSecond& bandwidth, Seconds& latency) {

@@ -61,15 +61,15 @@ constexpr std::array kFields = {
     SEXTANT_FIELD(host_smoothing_power),
     SEXTANT_FIELD(host_copy_efficiency),
     SEXTANT_FIELD(host_update_efficiency),
+    SEXTANT_FIELD(collective_start_us),
+    SEXTANT_FIELD(protocol_base_us),
     SEXTANT_FIELD(collective_skew_us),
     SEXTANT_FIELD(collective_step_us),
     SEXTANT_FIELD(link_efficiency),
     SEXTANT_FIELD(link_efficiency_in_switch),
     SEXTANT_FIELD(link_efficiency_mesh),
-    SEXTANT_FIELD(link_pair),
-    SEXTANT_FIELD(link_quad),
-    SEXTANT_FIELD(network_start_us),
-    SEXTANT_FIELD(network_tree_hops),
+    SEXTANT_FIELD(ring_half_ranks),
+    SEXTANT_FIELD(network_hops_per_node),
 };
 #undef SEXTANT_FIELD
 

@@ -50,14 +50,15 @@ struct CostConstants {
   double host_copy_efficiency = 0;    // of the host link
   double host_update_efficiency = 0;  // of the host memory, CPU Adam
   // collectives
-  double collective_skew_us = 0;         // launch and skew of a collective inside a training step
-  double collective_step_us = 0;         // ... and what each step of its ring adds, inside a node
+  double collective_start_us = 0;        // of a collective inside a node, alone, beside its protocol's latency
+  double protocol_base_us = 0;           // of the Simple protocol; also of a transfer
+  double collective_skew_us = 0;         // what ranks wait for each other inside a training step
+  double collective_step_us = 0;         // ... and what each step of their ring adds, inside a node
   double link_efficiency = 0;            // switched links, all-gather and reduce-scatter
   double link_efficiency_in_switch = 0;  // all-reduce in the switch (NVLS): bus rate over link rate
   double link_efficiency_mesh = 0;       // direct links
-  double link_pair = 0, link_quad = 0;   // n = 2, n <= 4
-  double network_start_us = 0;           // of a collective or a transfer between nodes, or a transfer inside
-  double network_tree_hops = 0;          // hops per log2(nodes) of a tree all-reduce
+  double ring_half_ranks = 0;            // rings of n ranks over a switch reach n / (n + this) of the links
+  double network_hops_per_node = 0;      // hops between nodes of an all-reduce, over the nodes
 
   bool operator==(const CostConstants&) const = default;
 };

@@ -30,7 +30,7 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
   std::vector<int> ranks(static_cast<std::size_t>(table.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
   const GroupShape group = topology.group_of(ranks);
-  const Machine machine(cluster.device, cluster.node, constants);
+  const Machine machine(cluster.device, cluster.node, alone(constants));
   Eigen::VectorXd out(static_cast<Eigen::Index>(samples.size()));
   for (std::size_t i = 0; i < samples.size(); ++i)
     out[static_cast<Eigen::Index>(i)] =

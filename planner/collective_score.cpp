@@ -32,31 +32,23 @@ std::optional<CollectiveKind> kind_of(const std::string& text) {
   return std::nullopt;
 }
 
-// Links inside the node, of the device's usual node.
-void add_node(NcclCase& c, int gpus_per_node, const std::filesystem::path& presets) {
-  const ClusterSpec cluster =
-      load_cluster(fmt::format("1x{}x{}", std::max(1, gpus_per_node), c.device), presets);
-  c.link = cluster.node.link_bandwidth.v;
-  c.domain_ranks = std::max(1, gpus_per_node) * cluster.node.domain_nodes;
+// As a step prices it: on a cluster of the fabric preset that the row's text selects. Seconds.
+ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map, const std::filesystem::path& presets) {
+  const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
+    return !r.preset.empty() && on.fabric.find(r.fabric) != std::string::npos;
+  });
+  const int nodes = (on.ranks + on.gpus_per_node - 1) / on.gpus_per_node;
+  return load_cluster(fmt::format("{}x{}x{}{}", nodes, on.gpus_per_node, on.device,
+                                  nodes > 1 && rule != map.clusters.end() ? "@" + rule->preset : ""),
+                      presets);
 }
 
-// As a step prices it: on a cluster of the fabric preset that the row's text selects. Seconds.
-double in_step(const NcclCase& c, int gpus_per_node, const FrameworkMap& map,
-               const std::filesystem::path& presets) {
-  const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
-    return !r.preset.empty() && c.fabric.find(r.fabric) != std::string::npos;
-  });
-  const int nodes = (c.ranks + gpus_per_node - 1) / gpus_per_node;
-  const ClusterSpec cluster =
-      load_cluster(fmt::format("{}x{}x{}{}", nodes, gpus_per_node, c.device,
-                               nodes > 1 && rule != map.clusters.end() ? "@" + rule->preset : ""),
-                   presets);
-  std::vector<int> ranks(static_cast<std::size_t>(c.ranks));
+// Of the first ranks of a cluster. Seconds.
+double time_on(const ClusterSpec& cluster, const CollectiveRow& row, const CostConstants& constants) {
+  std::vector<int> ranks(static_cast<std::size_t>(row.on.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const Machine machine(cluster.device, cluster.node,
-                        load_cost_preset(cluster.device.generation, presets / "cost").constants);
-  const CollectiveWork work{c.kind, Bytes(std::llround(c.bytes)), Topology(cluster).group_of(ranks), false};
-  return price_collective(work, machine).duration.v;
+  const CollectiveWork work{row.kind, Bytes(std::llround(row.bytes)), Topology(cluster).group_of(ranks), false};
+  return price_collective(work, Machine(cluster.device, cluster.node, constants)).duration.v;
 }
 
 }  // namespace
@@ -64,7 +56,7 @@ double in_step(const NcclCase& c, int gpus_per_node, const FrameworkMap& map,
 std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
                                                const std::filesystem::path& preset_dir) {
   const CsvTable table = read_csv(csv);
-  const NcclModel model = load_nccl_model(preset_dir);
+  const std::vector<QuietNetwork> networks = load_quiet_networks(preset_dir);
   const FrameworkMap map = load_framework_map(preset_dir);
   std::vector<Problem> problems;
   for (const char* column : {"source", "collective", "gpu", "ranks", "nodes", "gpus_per_node", "fabric",
@@ -87,8 +79,8 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     CollectiveRow row;
     row.line = line.line;
     row.source = table.cell(line, "source");
-    row.gpu = row.what.device = table.cell(line, "gpu");
-    row.fabric = row.what.fabric = table.cell(line, "fabric");
+    row.on.device = table.cell(line, "gpu");
+    row.on.fabric = table.cell(line, "fabric");
     const auto kind = kind_of(table.cell(line, "collective"));
     if (!kind)
       problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
@@ -97,21 +89,23 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
                gpus = number("gpus_per_node"), time = number("time_us"), bus = number("bus_bandwidth_GBps"),
                low = number("low_bus_bandwidth_GBps"), high = number("high_bus_bandwidth_GBps");
     const auto network = number("internode_GBps_per_node");
-    if (!kind || !size || !ranks || !nodes || !gpus || row.fabric.empty() || *ranks < 2 || (!time && !bus)) {
+    if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 || (!time && !bus)) {
       row.use = CollectiveRowUse::unstated;
       rows.push_back(std::move(row));
       continue;
     }
-    row.what.kind = *kind;
-    row.what.bytes = *size;
-    row.what.ranks = static_cast<int>(*ranks), row.what.nodes = static_cast<int>(*nodes);
-    row.what.node_network = network.value_or(0) * 1e9;
-    row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.what.ranks) / (*bus * 1e9);
+    row.kind = *kind;
+    row.bytes = *size;
+    row.on.ranks = static_cast<int>(*ranks), row.nodes = static_cast<int>(*nodes);
+    row.on.gpus_per_node = std::max(1, static_cast<int>(*gpus));
+    row.on.node_network = BytesPerSecond(network.value_or(0) * 1e9);
+    row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
     if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
     try {
-      add_node(row.what, static_cast<int>(*gpus), preset_dir);
-      row.predicted_s = nccl_time(row.what, model).v;
-      row.in_step_s = in_step(row.what, static_cast<int>(*gpus), map, preset_dir);
+      const ClusterSpec quiet = quiet_cluster(row.on, networks, preset_dir);
+      const CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      row.predicted_s = time_on(quiet, row, alone(constants));
+      row.in_step_s = time_on(step_cluster(row.on, map, preset_dir), row, constants);
     } catch (const ConfigError&) {  // hardware that no table knows
       row.use = CollectiveRowUse::unstated;
     }
@@ -122,7 +116,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
   using Same = std::tuple<CollectiveKind, std::string, std::string, int, int, double>;
   std::map<Same, std::pair<double, double>> range;
   const auto same = [](const CollectiveRow& r) {
-    return Same{r.what.kind, r.gpu, r.fabric, r.what.ranks, r.what.nodes, r.what.bytes};
+    return Same{r.kind, r.on.device, r.on.fabric, r.on.ranks, r.nodes, r.bytes};
   };
   for (const CollectiveRow& r : rows) {
     if (r.use == CollectiveRowUse::unstated) continue;
@@ -146,23 +140,23 @@ std::vector<CollectiveScore> score_collectives(std::span<const CollectiveRow> ro
       ++s.set_aside;
       return;
     }
-    const int size = r.what.bytes >= kLargeMessage ? 0 : 1;
+    const int size = r.bytes >= kLargeMessage ? 0 : 1;
     const double error = 100 * (r.predicted_s / r.time_s - 1);
     s.mape[size] += std::abs(error);
     if (std::abs(error) > std::abs(s.worst[size])) s.worst[size] = error;
     s.in_step_mape[size] += 100 * std::abs(r.in_step_s / r.time_s - 1);
     s.inside[size] += std::abs(error) <= kBar[static_cast<std::size_t>(size)];
     ++s.rows[size];
-    s.ranks_low = s.ranks_low == 0 ? r.what.ranks : std::min(s.ranks_low, r.what.ranks);
-    s.ranks_high = std::max(s.ranks_high, r.what.ranks);
+    s.ranks_low = s.ranks_low == 0 ? r.on.ranks : std::min(s.ranks_low, r.on.ranks);
+    s.ranks_high = std::max(s.ranks_high, r.on.ranks);
   };
   for (const CollectiveRow& r : rows) {
     auto at = std::find_if(scores.begin(), scores.end(),
-                           [&](const auto& s) { return s.source == r.source && s.gpu == r.gpu; });
+                           [&](const auto& s) { return s.source == r.source && s.gpu == r.on.device; });
     if (at == scores.end()) {
       scores.emplace_back();
       at = scores.end() - 1;
-      at->source = r.source, at->gpu = r.gpu;
+      at->source = r.source, at->gpu = r.on.device;
     }
     add(*at, r);
     add(all, r);

@@ -1,5 +1,5 @@
 // How good are predicted collectives on published tables? Every row of a collectives.csv whose hardware is stated is
-// predicted (cost_models/nccl.hpp); errors are reported per source and device for large messages (64 MiB and more) and
+// predicted by the model of training steps (cost_models/collective.hpp), alone on a quiet network; errors are reported per source and device for large messages (64 MiB and more) and
 // for the rest. Nothing is fitted here.
 //
 // Set aside, and counted: rows whose own 5th and 95th percentile lie further apart than 0.87 to 1.15 of their middle, and
@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cost_models/nccl.hpp"
+#include "core/work.hpp"
+#include "planner/quiet_network.hpp"
 
 namespace sextant {
 
@@ -19,12 +20,15 @@ enum class CollectiveRowUse : std::uint8_t { scored, unstated, spread, contradic
 
 struct CollectiveRow {
   int line = 0;
-  std::string source, gpu, fabric;
-  NcclCase what;
+  std::string source;
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  double bytes = 0;  // as nccl-tests counts them
+  TestedHardware on;
+  int nodes = 1;
   double time_s = 0;       // measured
-  double predicted_s = 0;  // 0 when not predicted
-  double in_step_s =
-      0;  // the same as a training step prices it (cost_models/collective.hpp); 0 when not predicted
+  double predicted_s = 0;  // alone; 0 when not predicted
+  double in_step_s = 0;    // as a training step prices it: with what ranks wait for each other there, over
+                           // the network of whole runs; 0 when not predicted
   CollectiveRowUse use = CollectiveRowUse::scored;
 };
 

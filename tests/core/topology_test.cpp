@@ -239,7 +239,7 @@ TEST(Topology, NvlinkDomainOverNodesCountsAsOne) {
   const GroupShape tp = t.group(grid, {Axis::tp});
   EXPECT_EQ(tp.nodes, 1);
   EXPECT_EQ(tp.ranks_per_node, 8);
-  EXPECT_TRUE(tp.in_network);
+  EXPECT_TRUE(tp.in_switch);
   const GroupShape dp = t.group(grid, {Axis::dp});
   EXPECT_EQ(dp.nodes, 2);
   EXPECT_EQ(dp.ranks_per_node, 9);

@@ -62,7 +62,7 @@ inline GroupShape inside(const ClusterSpec& c, int n) {
   GroupShape g;
   g.size = n, g.nodes = 1, g.ranks_per_node = n;
   g.node_bandwidth = c.node.link_bandwidth, g.node_latency = c.node.link_latency;
-  g.switched = true, g.in_network = c.node.nvls;
+  g.switched = true, g.in_switch = c.node.nvls;
   return g;
 }
 
@@ -72,6 +72,7 @@ inline GroupShape across(const ClusterSpec& c, int nodes, int per_node) {
   g.size = nodes * per_node, g.nodes = nodes, g.ranks_per_node = per_node;
   g.network_bandwidth = c.fabric.bandwidth * (c.fabric.efficiency * per_node / c.node.gpus);
   g.network_latency = c.fabric.latency;
+  g.reduces_inside = c.fabric.reduces_inside;
   return g;
 }
 

@@ -89,7 +89,9 @@ inline GroupShape group() {
   g.size = upto(1, 4096), g.nodes = upto(1, 512), g.ranks_per_node = upto(1, 72);
   g.node_bandwidth = BytesPerSecond(rate()), g.network_bandwidth = BytesPerSecond(rate());
   g.node_latency = Seconds(share() * 1e-4), g.network_latency = Seconds(share() * 1e-4);
-  g.switched = *rc::gen::arbitrary<bool>(), g.in_network = *rc::gen::arbitrary<bool>();
+  g.network_start = Seconds(*rc::gen::arbitrary<bool>() ? share() * 1e-4 : 0);
+  g.switched = *rc::gen::arbitrary<bool>(), g.in_switch = *rc::gen::arbitrary<bool>();
+  g.in_network = *rc::gen::arbitrary<bool>(), g.reduces_inside = *rc::gen::arbitrary<bool>();
   return g;
 }
 

@@ -1,0 +1,34 @@
+// The cluster on which nccl-tests ran, from what a table says about it: nodes of a device preset, and the network as tables
+// found it with nothing else on it (tools/presets/nccl_tests.json). Networks of fabric presets are those of whole runs, on
+// which other traffic and many nodes weigh.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/cluster_spec.hpp"
+
+namespace sextant {
+
+struct QuietNetwork {
+  std::string fabric;  // text that the fabric in words contains
+  std::string preset;  // fabric preset that it is otherwise
+  double efficiency = 0;
+  Seconds latency;
+  bool in_network = false, reduces_inside = false;
+  std::string source, date;
+};
+std::vector<QuietNetwork> load_quiet_networks(const std::filesystem::path& preset_dir);
+
+struct TestedHardware {
+  std::string device, fabric;  // as a table writes them
+  int ranks = 1, gpus_per_node = 8;
+  BytesPerSecond node_network;  // of one node, per direction, nominal; 0 = as the preset
+};
+
+// Throws ConfigError naming the device, or the fabric of several nodes, that nobody knows.
+ClusterSpec quiet_cluster(const TestedHardware&, const std::vector<QuietNetwork>&,
+                          const std::filesystem::path& preset_dir);
+
+}  // namespace sextant
