@@ -159,8 +159,10 @@ class KeyReader {
     constexpr std::string_view kStart = "start", kTime = "us";
     if (at_ >= words_.size() || letters(words_[at_]) != kStart) return;
     const std::string_view text = word("a start");
-    const auto time = text.ends_with(kTime) ? parse_decimal(text.substr(kStart.size(), text.size() - kStart.size() - kTime.size()), 6)
-                                            : std::nullopt;
+    const auto time =
+        text.ends_with(kTime)
+            ? parse_decimal(text.substr(kStart.size(), text.size() - kStart.size() - kTime.size()), 6)
+            : std::nullopt;
     if (!time) fail(text, "a start such as start30us");
     start = Seconds(*time);
   }

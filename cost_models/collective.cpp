@@ -14,9 +14,9 @@ struct Protocol {
   double base, step, share;
 };
 constexpr std::array kProtocols = {
-    Protocol{6.6 / 8.4, 0.6 / 3.4, 0.5},   // LL: every 4 bytes carry a flag of 4 bytes
-    Protocol{14 / 8.4, 1.9 / 3.4, 0.92},   // LL128: 8 of 128 bytes are flags
-    Protocol{1, 1, 1},                     // Simple
+    Protocol{6.6 / 8.4, 0.6 / 3.4, 0.5},  // LL: every 4 bytes carry a flag of 4 bytes
+    Protocol{14 / 8.4, 1.9 / 3.4, 0.92},  // LL128: 8 of 128 bytes are flags
+    Protocol{1, 1, 1},                    // Simple
 };
 
 // Steps of a ring over n ranks.

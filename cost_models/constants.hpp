@@ -50,11 +50,11 @@ struct CostConstants {
   double host_copy_efficiency = 0;    // of the host link
   double host_update_efficiency = 0;  // of the host memory, CPU Adam
   // collectives
-  double collective_start_us = 0;        // of a collective inside a node, alone, beside its protocol's latency
-  double protocol_base_us = 0;           // of the Simple protocol; also of a transfer
-  double collective_skew_us = 0;         // what ranks wait for each other inside a training step
-  double collective_step_us = 0;         // ... and what each step of their ring adds, inside a node
-  double link_efficiency = 0;            // switched links, all-gather and reduce-scatter
+  double collective_start_us = 0;  // of a collective inside a node, alone, beside its protocol's latency
+  double protocol_base_us = 0;     // of the Simple protocol; also of a transfer
+  double collective_skew_us = 0;   // what ranks wait for each other inside a training step
+  double collective_step_us = 0;   // ... and what each step of their ring adds, inside a node
+  double link_efficiency = 0;      // switched links, all-gather and reduce-scatter
   double link_efficiency_in_switch = 0;  // all-reduce in the switch (NVLS): bus rate over link rate
   double link_efficiency_mesh = 0;       // direct links
   double ring_half_ranks = 0;            // rings of n ranks over a switch reach n / (n + this) of the links

@@ -49,7 +49,7 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
                               fmt::format("at most the {} nodes of the cluster", cluster.nodes), ""});
   std::vector<NcclSample> samples;
   for (const NcclSample& s : table.samples)
-    if (across || s.bytes >= kLarge) samples.push_back(s);
+    if (s.bytes >= kLarge) samples.push_back(s);
   NetworkFit out;
   out.samples = static_cast<int>(samples.size());
   if (samples.empty()) return out;

@@ -2,7 +2,7 @@
 // and the time of one hop; inside one node: the reachable share of its links. Least squares on the logarithm of time,
 // priors as for step times.
 //
-// Ignores what a training step adds to a collective (launch, skew between ranks): nccl-tests do not show it.
+// Ignores what a training step adds to a collective (ranks that wait for each other): nccl-tests do not show it.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,8 @@ struct NetworkFit {
   double mape_before = 0, mape_after = 0;  // percent, of the sizes used
 };
 
-// The table's ranks must fit the cluster, filled node by node. Inside a node sizes of at least 16 MiB are used.
+// The table's ranks must fit the cluster, filled node by node. Sizes of at least 16 MiB are used: smaller messages are
+// ruled by start-up, which is not fitted.
 NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&);
 
 }  // namespace sextant

@@ -33,7 +33,8 @@ std::optional<CollectiveKind> kind_of(const std::string& text) {
 }
 
 // As a step prices it: on a cluster of the fabric preset that the row's text selects. Seconds.
-ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map, const std::filesystem::path& presets) {
+ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map,
+                         const std::filesystem::path& presets) {
   const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
     return !r.preset.empty() && on.fabric.find(r.fabric) != std::string::npos;
   });
@@ -47,7 +48,8 @@ ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map, cons
 double time_on(const ClusterSpec& cluster, const CollectiveRow& row, const CostConstants& constants) {
   std::vector<int> ranks(static_cast<std::size_t>(row.on.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const CollectiveWork work{row.kind, Bytes(std::llround(row.bytes)), Topology(cluster).group_of(ranks), false};
+  const CollectiveWork work{row.kind, Bytes(std::llround(row.bytes)), Topology(cluster).group_of(ranks),
+                            false};
   return price_collective(work, Machine(cluster.device, cluster.node, constants)).duration.v;
 }
 
@@ -89,7 +91,8 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
                gpus = number("gpus_per_node"), time = number("time_us"), bus = number("bus_bandwidth_GBps"),
                low = number("low_bus_bandwidth_GBps"), high = number("high_bus_bandwidth_GBps");
     const auto network = number("internode_GBps_per_node");
-    if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 || (!time && !bus)) {
+    if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 ||
+        (!time && !bus)) {
       row.use = CollectiveRowUse::unstated;
       rows.push_back(std::move(row));
       continue;
@@ -103,7 +106,8 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
     try {
       const ClusterSpec quiet = quiet_cluster(row.on, networks, preset_dir);
-      const CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      const CostConstants constants =
+          load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
       row.predicted_s = time_on(quiet, row, alone(constants));
       row.in_step_s = time_on(step_cluster(row.on, map, preset_dir), row, constants);
     } catch (const ConfigError&) {  // hardware that no table knows

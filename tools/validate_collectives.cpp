@@ -87,9 +87,9 @@ ExitCode validate_collectives(Session& session, const std::string& file, double 
     print_wrapped(
         session.terminal.out, session.terminal,
         fmt::format(
-            "scored: collectives alone on the machine. Steps price them by another model, with launch and "
-            "skew and at the rates of whole runs: on the same rows it is {:.0f} % off at 64 MiB and "
-            "above, {:.0f} % below",
+            "scored: collectives alone on the machine. In a step the same model adds what ranks wait for each "
+            "other, over networks as whole runs see them: {:.0f} % from these rows at 64 MiB and above, "
+            "{:.0f} % below",
             all.in_step_mape[0], all.in_step_mape[1]));
   }
   const double worst = std::max(all.mape[0], all.mape[1]);

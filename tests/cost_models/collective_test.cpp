@@ -16,10 +16,10 @@ Machine machine_of(const ClusterSpec& c) {
 
 // System: all-gather of 256 MiB on p5 (H100, EFA 3200 Gb/s), bus bandwidth by nodes, median of many runs
 // (nanotron, ultrascale playbook, chart values, 2025-02). Expectation: hop latency alone explains the fall:
-// 38 us a hop and a constant 250 GB/s reproduce 2..64 nodes within 21 %.
+// 42 us a hop and a constant 250 GB/s reproduce 2..64 nodes within 21 %.
 TEST(Collective, EfaAllGatherFallsWithNodes) {
   ClusterSpec c = test::h100_cluster();
-  c.fabric.latency = Seconds(38e-6);
+  c.fabric.latency = Seconds(42e-6);
   c.fabric.efficiency = 250.0 / 400.0;
   const Machine m = machine_of(c);
   const std::pair<int, double> rows[] = {{2, 184.61}, {4, 118.97}, {8, 69.0},
@@ -44,7 +44,8 @@ TEST(Collective, OneNodeOfA100) {
 
 // One data-parallel group in eight gets an eighth of the NICs: the same vector takes eight times as long.
 TEST(Collective, SharedNicsAreShared) {
-  const ClusterSpec c = test::h100_cluster();
+  ClusterSpec c = test::h100_cluster();
+  c.fabric.efficiency = 0.5;  // below what rings inside a node reach
   const Machine m = machine_of(c);
   const Bytes bytes(std::int64_t{1} << 33);
   const double alone =

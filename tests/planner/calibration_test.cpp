@@ -97,9 +97,9 @@ TEST(Calibration, ConstantsFittedToWholeRunsAreCounted) {
              count.memory, count.frozen.size(), fmt::join(count.frozen, ", "));
   EXPECT_LE(count.all(), 60U);  // asked
   // docs/models-and-limits.md states them.
-  EXPECT_EQ(count.step_time, 27U);
+  EXPECT_EQ(count.step_time, 26U);
   EXPECT_EQ(count.memory, 26U);
-  EXPECT_EQ(count.frozen.size(), 6U);
+  EXPECT_EQ(count.frozen.size(), 5U);
 }
 
 // The presets of step time hold what this fit from cold gives, rounded: `sextant calibrate --refit` on the same rows.

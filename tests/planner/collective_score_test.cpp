@@ -161,7 +161,8 @@ Case any_case() {
                              CollectiveKind::reduce_scatter);
   c.on.device = *rc::gen::element<std::string>("V100-SXM2-32GB", "A100-SXM4-80GB", "H100-SXM5-80GB",
                                                "GB200-NVL72-186GB");
-  c.on.fabric = *rc::gen::element<std::string>("EFA 4x100 Gb/s", "EFA 3200 Gb/s", "X800", "NDR 8x400", "RoCE");
+  c.on.fabric =
+      *rc::gen::element<std::string>("EFA 4x100 Gb/s", "EFA 3200 Gb/s", "X800", "NDR 8x400", "RoCE");
   const bool domains = c.on.device.starts_with("GB200");
   c.on.gpus_per_node = domains ? 4 : 8;
   c.on.ranks = *rc::gen::inRange(2, domains ? 576 : 64);

@@ -320,7 +320,7 @@ TEST(NcclTable, CalibratesTheFabric) {
   const auto constants = load_cost_preset("ampere", presets / "cost").constants;
   const double nominal = cluster.fabric.bandwidth.v / 1e9;
   const NetworkFit fit =
-      calibrate_network(parse_nccl_table(nccl_text(4, 0.6 * nominal, 2000, "sum", 2), "ar.txt"), cluster,
+      calibrate_network(parse_nccl_table(nccl_text(4, 0.6 * nominal, 300, "sum", 2), "ar.txt"), cluster,
                         constants, load_calibration_rules(presets));
   ASSERT_EQ(fit.constants.size(), 2U);
   EXPECT_NEAR(fit.constants[0].value, 0.6, 0.03);
