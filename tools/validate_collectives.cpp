@@ -87,7 +87,8 @@ ExitCode validate_collectives(Session& session, const std::string& file, double 
     print_wrapped(
         session.terminal.out, session.terminal,
         fmt::format(
-            "scored: collectives alone on the machine. In a step the same model adds what ranks wait for each "
+            "scored: collectives alone on the machine. In a step the same model adds what ranks wait for "
+            "each "
             "other, over networks as whole runs see them: {:.0f} % from these rows at 64 MiB and above, "
             "{:.0f} % below",
             all.in_step_mape[0], all.in_step_mape[1]));
