@@ -51,6 +51,7 @@ nlohmann::json without_folders(const std::string& text) {
   auto identity = nlohmann::json::parse(text, nullptr, false);  // the order of its keys says nothing
   if (identity.is_object() && identity.contains("sets"))
     for (auto& set : identity["sets"]) set.erase("folder"), set.erase("path");
+  if (identity.is_object()) identity.erase("tokenizer");  // in the digests of the sets, and new to old runs
   return identity;
 }
 
@@ -215,6 +216,7 @@ Json RunData::identity() const {
                     {"digest", sets_[i].data->index().digest()},
                     {"weight", sets_[i].weight}});
   return {{"sets", sets},
+          {"tokenizer", sets_.front().data->index().tokenizer.digest},
           {"seed", options_.seed},
           {"seq_len", options_.seq_len},
           {"global_batch", options_.global_batch},
@@ -239,6 +241,19 @@ void RunData::require_sets_of(const std::string& saved) const {
                               "--data {}",
                               names_[i])});
   }
+}
+
+void RunData::require_tokenizer_of(const std::string& saved) const {
+  const auto then = nlohmann::json::parse(saved, nullptr, false);
+  if (sets_.empty() || !then.is_object() || !then.contains("tokenizer")) return;
+  const DataTokenizer& t = sets_.front().data->index().tokenizer;
+  if (then.at("tokenizer") == t.digest) return;
+  throw ConfigError(Problem{
+      (sets_.front().data->folder() / kDataIndexFile).string(), "tokenizer.digest",
+      fmt::format("{} ({})", t.digest, t.source),
+      fmt::format("{}, with whose tokens the run's model was trained", then.at("tokenizer").dump()),
+      "make the data with the run's tokenizer; a new run may begin with its weights under another one: "
+      "'sextant weights export RUN --out DIR', then 'run --init DIR'"});
 }
 
 double RunData::mean(const std::vector<double>& losses) const {

@@ -51,6 +51,8 @@ class RunData {
   bool same_as(const std::string& saved) const;
   // For a run that goes on with the sets it had: throws ConfigError when one was exchanged since, naming it.
   void require_sets_of(const std::string& saved) const;
+  // ... and, with any sets: when its tokens are not of the tokenizer that the run was trained with.
+  void require_tokenizer_of(const std::string& saved) const;
   // The weighted mean and each set's own, as written to steps.jsonl.
   nlohmann::ordered_json evaluation_json(std::int64_t step, const std::vector<double>& losses,
                                          Seconds took) const;

@@ -167,6 +167,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
       [&](const std::string& what) { warn(session.terminal, what); });
   const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
   if (from && o.data.of_the_run) data.require_sets_of(from->manifest().data);
+  if (from) data.require_tokenizer_of(from->manifest().data);
   data.attach(training);
   folder.keep_data([&](std::int64_t) { return data.identity().dump(); });
   training.steps = o.steps;

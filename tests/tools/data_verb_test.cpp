@@ -66,6 +66,19 @@ TEST_F(DataVerb, ASetThatWasExchangedIsNotGoneOnWithUnasked) {
   EXPECT_NE(asked.out.find("the tokens are others"), std::string::npos) << asked.out;
 }
 
+TEST_F(DataVerb, ARunDoesNotGoOnWithTokensOfAnotherTokenizer) {
+  make("tokens");
+  ASSERT_EQ(call({"run", "plan.json", "--data", "tokens", "--steps", "2", "-o", "run"}).code, ExitCode::ok);
+  ASSERT_EQ(call(data({"--validation", "0.3", "--out", "again"})).code, ExitCode::ok);
+  const auto same = call({"run", "-o", "run", "--resume", "--steps", "3", "--data", "again"});
+  EXPECT_EQ(same.code, ExitCode::ok) << "control: " << same.err;
+  const std::string unigram = SEXTANT_SOURCE_DIR "/tests/golden/tokenizers/unigram.model";
+  ASSERT_EQ(call({"data", "text.txt", "--tokenizer", unigram, "--document", "line", "--out", "pieces"}).code,
+            ExitCode::ok);
+  bad_file({"run", "-o", "run", "--resume", "--steps", "4", "--data", "pieces"},
+           {"pieces/index.json", "tokenizer.digest", "the run's tokenizer", "--init"});
+}
+
 TEST_F(DataVerb, SetsAreMixedAndPacked) {
   make("a"), make("b");
   const auto ran = call({"run", "plan.json", "--data", "a:0.7", "--data", "b:0.3", "--packing", "within",
