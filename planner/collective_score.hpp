@@ -1,6 +1,6 @@
 // How good are predicted collectives on published tables? Every row of a collectives.csv whose hardware is stated is
-// predicted by the model of training steps (cost_models/collective.hpp), alone on a quiet network; errors are reported per source and device for large messages (64 MiB and more) and
-// for the rest. Nothing is fitted here.
+// predicted by the model of training steps (cost_models/collective.hpp), alone on a quiet network; errors are reported per
+// source and device for large messages (64 MiB and more) and for the rest. Nothing is fitted here.
 //
 // Set aside, and counted: rows whose own 5th and 95th percentile lie further apart than 0.87 to 1.15 of their middle, and
 // rows that another row of the same hardware and message contradicts by more than 15 %: no model can be near them.
@@ -43,11 +43,10 @@ struct CollectiveScore {
   int ranks_low = 0, ranks_high = 0;
   // [0]: messages of 64 MiB and more; [1]: smaller ones
   int rows[2] = {0, 0};
-  double mape[2] = {0, 0};   // percent
-  double worst[2] = {0, 0};  // signed, percent
-  double in_step_mape[2] = {
-      0, 0};               // of in_step_s; launch and skew are in it, and the fabrics' rates in whole runs
-  int inside[2] = {0, 0};  // within 5 and 15 %
+  double mape[2] = {0, 0};          // percent
+  double worst[2] = {0, 0};         // signed, percent
+  double in_step_mape[2] = {0, 0};  // of in_step_s
+  int inside[2] = {0, 0};           // within 5 and 15 %
   int set_aside = 0;
 };
 // By source and device, and the sum of all as the last element.
