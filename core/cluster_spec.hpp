@@ -37,8 +37,9 @@ struct NodeSpec {
   int gpus = 8;
   NodeLinkKind link = NodeLinkKind::nvswitch;
   BytesPerSecond link_bandwidth;  // per GPU and direction, all its links to the others together
-  // Of a mesh of as many GPUs as numbers, that are not all linked alike: how many rings their links make, by ranks from 1.
-  std::vector<double> link_rings;
+  std::vector<double>
+      link_rings;  // of a mesh of as many GPUs as numbers, that are not all linked alike: how many rings
+                   // their links make, by ranks from 1
   Seconds link_latency;
   bool nvls = false;     // in-switch reduction
   int domain_nodes = 1;  // nodes that share one NVLink domain (18 trays of an NVL72 system)

@@ -74,10 +74,9 @@ OpCost price_collective(const CollectiveWork& w, const Machine& m, double tp_hid
   const double large = bus_factor(w.kind, n) * static_cast<double>(w.bytes.v) / bandwidth;
   const double steps = ring_steps(w.kind, g.nodes > 1 ? g.ranks_per_node : n);
   double fixed = 1e-6 * c.collective_start_us;
-  if (g.nodes > 1)
-    fixed += g.network_start.v + hops_time(w, c);
-  else
-    fixed += 1e-6 * (c.collective_skew_us + c.collective_step_us * steps);
+  // Ranks of several nodes wait for each other no less than those of one; hops fitted to whole runs hold it where they take long.
+  const double waits = 1e-6 * (c.collective_skew_us + c.collective_step_us * steps);
+  fixed += g.nodes > 1 ? std::max(waits, g.network_start.v + hops_time(w, c)) : waits;
   OpCost cost;
   cost.duration = Seconds(std::numeric_limits<double>::infinity());
   for (const Protocol& p : kProtocols) {

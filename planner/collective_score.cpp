@@ -38,6 +38,8 @@ ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map,
   const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
     return !r.preset.empty() && on.fabric.find(r.fabric) != std::string::npos;
   });
+  if (ClusterSpec usual = load_cluster(on.device, presets); on.nodes <= 1 && on.ranks <= usual.node.gpus)
+    return usual;
   const int nodes = (on.ranks + on.gpus_per_node - 1) / on.gpus_per_node;
   return load_cluster(fmt::format("{}x{}x{}{}", nodes, on.gpus_per_node, on.device,
                                   nodes > 1 && rule != map.clusters.end() ? "@" + rule->preset : ""),
@@ -99,7 +101,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     }
     row.kind = *kind;
     row.bytes = *size;
-    row.on.ranks = static_cast<int>(*ranks), row.nodes = static_cast<int>(*nodes);
+    row.on.ranks = static_cast<int>(*ranks), row.on.nodes = static_cast<int>(*nodes);
     row.on.gpus_per_node = std::max(1, static_cast<int>(*gpus));
     row.on.node_network = BytesPerSecond(network.value_or(0) * 1e9);
     row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
@@ -120,7 +122,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
   using Same = std::tuple<CollectiveKind, std::string, std::string, int, int, double>;
   std::map<Same, std::pair<double, double>> range;
   const auto same = [](const CollectiveRow& r) {
-    return Same{r.kind, r.on.device, r.on.fabric, r.on.ranks, r.nodes, r.bytes};
+    return Same{r.kind, r.on.device, r.on.fabric, r.on.ranks, r.on.nodes, r.bytes};
   };
   for (const CollectiveRow& r : rows) {
     if (r.use == CollectiveRowUse::unstated) continue;

@@ -24,7 +24,6 @@ struct CollectiveRow {
   CollectiveKind kind = CollectiveKind::all_reduce;
   double bytes = 0;  // as nccl-tests counts them
   TestedHardware on;
-  int nodes = 1;
   double time_s = 0;       // measured
   double predicted_s = 0;  // alone; 0 when not predicted
   double in_step_s = 0;    // as a training step prices it: with what ranks wait for each other there, over

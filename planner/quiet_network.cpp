@@ -44,7 +44,8 @@ std::vector<QuietNetwork> load_quiet_networks(const std::filesystem::path& prese
 ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwork>& networks,
                           const std::filesystem::path& preset_dir) {
   ClusterSpec usual = load_cluster(on.device, preset_dir);
-  if (on.ranks <= usual.node.gpus) return usual;  // also where a table calls the ranks a node
+  if (on.nodes <= 1 && on.ranks <= usual.node.gpus)
+    return usual;  // also where a table calls the ranks a node
   const int per_node = std::max(1, on.gpus_per_node);
   const auto shape = fmt::format("{}x{}x{}", (on.ranks + per_node - 1) / per_node, per_node, on.device);
   if (on.ranks <= per_node * usual.node.domain_nodes) return load_cluster(shape, preset_dir);

@@ -25,6 +25,7 @@ struct TestedHardware {
   std::string device, fabric;  // as a table writes them
   int ranks = 1, gpus_per_node = 8;
   BytesPerSecond node_network;  // of one node, per direction, nominal; 0 = as the preset
+  int nodes = 1;                // that the ranks are spread over, where the table says so
 };
 
 // Throws ConfigError naming the device, or the fabric of several nodes, that nobody knows.

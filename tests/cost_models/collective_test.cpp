@@ -55,6 +55,19 @@ TEST(Collective, SharedNicsAreShared) {
   EXPECT_NEAR(shared / alone, 8.0, 0.01);
 }
 
+// What ranks of one node wait for each other, ranks of several wait too: a tiny message takes no less over two nodes of eight
+// than inside one.
+TEST(Collective, SeveralNodesWaitNoLessThanOne) {
+  const ClusterSpec c = test::h100_cluster();
+  const Machine m = machine_of(c);
+  for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather})
+    for (const std::int64_t bytes : {8L, 65536L, 1L << 20, 1L << 24}) {
+      const double inside = price_collective({kind, Bytes(bytes), test::inside(c, 8), false}, m).duration.v;
+      EXPECT_GE(price_collective({kind, Bytes(bytes), test::across(c, 2, 8), false}, m).duration.v, inside)
+          << bytes;
+    }
+}
+
 TEST(Collective, HiddenShareIsExposedTheRest) {
   const ClusterSpec c = test::h100_cluster();
   const Machine m = machine_of(c);
