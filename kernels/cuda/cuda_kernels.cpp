@@ -8,18 +8,11 @@ namespace {
 
 bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
 
-// The stream's sum, its copy and its norm, one kernel after another.
-void residual_and_norm(const RmsnormForwardArgs& g) {
-  if (g.branch.data) cuda::add({.a = g.x, .b = g.branch, .out = g.x, .stream = g.stream});
-  if (g.kept.data) cuda::cast({.source = g.x, .destination = g.kept, .stream = g.stream});
-  cuda::rmsnorm_forward(g);
-}
-
 KernelTable make_table(const char* name, bool reference) {
   return {.name = name,
           .supports = supports,
           .gemm = reference ? cuda::gemm_tiles : cuda::gemm,
-          .rmsnorm_forward = residual_and_norm,
+          .rmsnorm_forward = cuda::rmsnorm_forward,
           .rmsnorm_apply = cuda::rmsnorm_apply,
           .rmsnorm_backward = cuda::rmsnorm_backward,
           .rope = cuda::rope,

@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include <cuda_bf16.h>
+
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/math.hpp"
 #include "kernels/tensor_view.hpp"
@@ -24,9 +26,7 @@ __device__ __forceinline__ float widen(Bfloat16 x) {
 template <class T, class From>
 __device__ __forceinline__ T narrow(From x) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    Bfloat16 out;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(static_cast<float>(x)));
-    return out;
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(x)))};
   } else {
     return static_cast<T>(x);
   }
@@ -133,8 +133,8 @@ void map(const CudaStream& s, const Op& op, std::int64_t rows, std::int64_t begi
   const std::int64_t y = rows < 32768 ? rows : 32768;
   const std::int64_t limit = 4096 / (y < 4096 ? y : 4096);  // some waves of any chip; longer rows go round
   const std::int64_t x = blocks < limit ? blocks : (limit < 1 ? 1 : limit);
-  map_kernel<<<dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)), 256, 0, s.stream>>>(op, rows, begin,
-                                                                                             end, wide);
+  map_kernel<Op><<<dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)), 256, 0, s.stream>>>(
+      op, rows, begin, end, wide);
   check_launch(name);
 }
 

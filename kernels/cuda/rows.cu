@@ -26,20 +26,32 @@ __device__ __forceinline__ void for_columns(std::int64_t cols, bool wide, F&& f)
 
 // --- root-mean-square norm -------------------------------------------------------------------------------
 
+// With a statistic to make, the sum with the branch and its copy come on the way: each thread reads back what it has
+// written itself.
 template <class T, bool kMakeStatistic>
 __global__ void __launch_bounds__(kRowThreads)
-    rmsnorm_kernel(Rows<T> x, const T* weight, Rows<T> y, Accumulator<T>* inverse_rms, std::int64_t rows,
-                   std::int64_t cols, Accumulator<T> eps, bool wide) {
+    rmsnorm_kernel(Rows<T> x, Rows<T> branch, Rows<T> kept, const T* weight, Rows<T> y,
+                   Accumulator<T>* inverse_rms, std::int64_t rows, std::int64_t cols, Accumulator<T> eps,
+                   bool wide) {
   using A = Accumulator<T>;
   constexpr int W = kWidthOf<T>;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* from = x(row);
+    T* from = x(row);
     T* to = y(row);
     A r;
     if constexpr (kMakeStatistic) {
+      const T* added = branch.data ? branch(row) : nullptr;
+      T* copy = kept.data ? kept(row) : nullptr;
       A squares = 0;
       for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
-        const auto pack = read<N>(from + c);
+        auto pack = read<N>(from + c);
+        if (added) {
+          const auto more = read<N>(added + c);
+#pragma unroll
+          for (int i = 0; i < N; ++i) pack.v[i] = narrow<T>(widen(pack.v[i]) + widen(more.v[i]));
+          write(from + c, pack);
+        }
+        if (copy) write(copy + c, pack);
 #pragma unroll
         for (int i = 0; i < N; ++i) squares += widen(pack.v[i]) * widen(pack.v[i]);
       });
@@ -238,8 +250,8 @@ struct CrossEntropyGradient {
 
 // --- gradient of the vocabulary's rows -------------------------------------------------------------------
 
-// A block per token. The block of the first token with an id adds all tokens of that id, in their order, so
-// that repeated tokens always add up the same way.
+// A block per token. The block of the first token with an id adds up all tokens of that id, in their order, so that
+// repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU.
 template <class T>
 __global__ void __launch_bounds__(256)
     embedding_backward_kernel(const std::int32_t* ids, std::int64_t n, Rows<T> dout,
@@ -258,31 +270,50 @@ __global__ void __launch_bounds__(256)
   __shared__ std::int64_t matches[256];
   __shared__ int warp_count[8];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  A* to = dtable(row);
-  for (std::int64_t base = token; base < n; base += blockDim.x) {
-    const std::int64_t t = base + threadIdx.x;
-    const bool match = t < n && ids[t] == id;
-    const unsigned votes = __ballot_sync(0xffffffffu, match);
-    if (lane == 0) warp_count[warp] = __popc(votes);
-    __syncthreads();
-    int before = 0, count = 0;
-    for (int w = 0; w < 8; ++w) {
-      if (w < warp) before += warp_count[w];
-      count += warp_count[w];
-    }
-    if (match) matches[before + __popc(votes & ((1u << lane) - 1u))] = t;
-    __syncthreads();
-    if (count > 0)
-      for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
-        auto sum = read<N>(to + c);
-        for (int m = 0; m < count; ++m) {
-          const auto x = read<N>(dout(matches[m]) + c);
+  for (std::int64_t chunk = 0; chunk < cols; chunk += blockDim.x * W) {  // W columns a thread
+    const auto column = [&](int i) -> std::int64_t {
+      return wide ? chunk + threadIdx.x * W + i : chunk + i * blockDim.x + threadIdx.x;
+    };
+    const bool whole = wide && column(W - 1) < cols;
+    A sum[W] = {};
+    for (std::int64_t base = token; base < n; base += blockDim.x) {
+      const std::int64_t t = base + threadIdx.x;
+      const bool match = t < n && ids[t] == id;
+      const unsigned votes = __ballot_sync(0xffffffffu, match);
+      if (lane == 0) warp_count[warp] = __popc(votes);
+      __syncthreads();
+      int before = 0, count = 0;
+      for (int w = 0; w < 8; ++w) {
+        if (w < warp) before += warp_count[w];
+        count += warp_count[w];
+      }
+      if (match) matches[before + __popc(votes & ((1u << lane) - 1u))] = t;
+      __syncthreads();
+      for (int m = 0; m < count; ++m) {
+        const T* from = dout(matches[m]);
+        if (whole) {
+          const auto x = read<W>(from + column(0));
 #pragma unroll
-          for (int i = 0; i < N; ++i) sum.v[i] += widen(x.v[i]);
+          for (int i = 0; i < W; ++i) sum[i] += widen(x.v[i]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < W; ++i)
+            if (column(i) < cols) sum[i] += widen(from[column(i)]);
         }
-        write(to + c, sum);
-      });
-    __syncthreads();  // the list is used up before it is made again
+      }
+      __syncthreads();  // the list is used up before it is made again
+    }
+    A* to = dtable(row);
+    if (whole) {
+      auto x = read<W>(to + column(0));
+#pragma unroll
+      for (int i = 0; i < W; ++i) x.v[i] += sum[i];
+      write(to + column(0), x);
+    } else {
+#pragma unroll
+      for (int i = 0; i < W; ++i)
+        if (column(i) < cols) to[column(i)] += sum[i];
+    }
   }
 }
 
@@ -359,13 +390,19 @@ void same_extents(const TensorView& a, const TensorView& b, const char* what) {
   SEXTANT_CHECK(a.rows == b.rows && a.cols == b.cols, what);
 }
 
+template <class T>
+Rows<T> rows_or_none(const TensorView& x) {
+  return x.data ? rows_of<T>(x) : Rows<T>{nullptr, 0};
+}
+
 template <class T, bool kMakeStatistic>
-void rmsnorm(const TensorView& x, const TensorView& weight, const TensorView& y,
-             const TensorView& inverse_rms, double eps, NativeStream stream) {
+void rmsnorm(const RmsnormForwardArgs& g) {
   using A = Accumulator<T>;
-  rmsnorm_kernel<T, kMakeStatistic><<<row_blocks(x.rows), kRowThreads, 0, stream_of(stream).stream>>>(
-      rows_of<T>(x), weight.row<T>(), rows_of<T>(y), inverse_rms.row<A>(), x.rows, x.cols,
-      static_cast<A>(eps), all_aligned(x, weight, y));
+  const bool wide = all_aligned(g.x, g.weight, g.y) && (!g.branch.data || aligned(g.branch)) &&
+                    (!g.kept.data || aligned(g.kept));
+  rmsnorm_kernel<T, kMakeStatistic><<<row_blocks(g.x.rows), kRowThreads, 0, stream_of(g.stream).stream>>>(
+      rows_of<T>(g.x), rows_or_none<T>(g.branch), rows_or_none<T>(g.kept), g.weight.row<T>(), rows_of<T>(g.y),
+      g.inverse_rms.row<A>(), g.x.rows, g.x.cols, static_cast<A>(g.eps), wide);
   check_launch("rmsnorm");
 }
 
@@ -373,17 +410,21 @@ void rmsnorm(const TensorView& x, const TensorView& weight, const TensorView& y,
 
 void rmsnorm_forward(const RmsnormForwardArgs& g) {
   same_extents(g.x, g.y, "rmsnorm: extents disagree");
+  if (g.branch.data) same_extents(g.x, g.branch, "rmsnorm: extents disagree");
+  if (g.kept.data) same_extents(g.x, g.kept, "rmsnorm: extents disagree");
   SEXTANT_CHECK(g.weight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows, "rmsnorm: extents disagree");
   if (g.x.elements() == 0) return;
-  with_type(g.x.dtype,
-            [&]<class T>() { rmsnorm<T, true>(g.x, g.weight, g.y, g.inverse_rms, g.eps, g.stream); });
+  with_type(g.x.dtype, [&]<class T>() { rmsnorm<T, true>(g); });
 }
 
 void rmsnorm_apply(const RmsnormApplyArgs& g) {
   same_extents(g.x, g.y, "rmsnorm: extents disagree");
   SEXTANT_CHECK(g.weight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows, "rmsnorm: extents disagree");
   if (g.x.elements() == 0) return;
-  with_type(g.x.dtype, [&]<class T>() { rmsnorm<T, false>(g.x, g.weight, g.y, g.inverse_rms, 0, g.stream); });
+  with_type(g.x.dtype, [&]<class T>() {
+    rmsnorm<T, false>(
+        {.x = g.x, .weight = g.weight, .y = g.y, .inverse_rms = g.inverse_rms, .stream = g.stream});
+  });
 }
 
 void rmsnorm_backward(const RmsnormBackwardArgs& g) {
@@ -405,8 +446,7 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
     rmsnorm_backward_kernel<T>
         <<<static_cast<unsigned>(blocks), kGradientThreads, static_cast<std::size_t>(shared), s.stream>>>(
             rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
-            g.bypass.data ? rows_of<T>(g.bypass) : Rows<T>{nullptr, 0}, rows_of<T>(g.dx), partial, g.x.rows,
-            g.x.cols, wide);
+            rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, wide);
     check_launch("rmsnorm backward");
     add_partials_kernel<A><<<static_cast<unsigned>((g.x.cols + 31) / 32), 256, 0, s.stream>>>(
         partial, blocks, g.x.cols, g.dweight.row<A>());

@@ -14,7 +14,8 @@ void for_each_extent(F&& f) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t rows : {1, 7, 129})
       for (const std::int64_t cols : {1, 8, 95, 128, 1000, 4096})
-        for (const std::int64_t gap : {0, 3, 16}) f(dtype, rows, cols, gap);
+        for (const std::int64_t gap : {0, 3, 16})
+          if (!left_out()) f(dtype, rows, cols, gap);
 }
 
 TEST_F(CudaKernels, PassesOverFlatState) {
@@ -167,6 +168,7 @@ TEST_F(CudaKernels, RopeBothWays) {
   for (const Dtype dtype : kDtypes)
     for (const int d : {2, 10, 64, 128})
       for (const int heads : {1, 3}) {
+        if (left_out()) continue;
         ModelSpec model;
         model.head_dim = d;
         const Dtype wide = accumulator_of(dtype);
@@ -214,6 +216,7 @@ TEST_F(CudaKernels, EmbeddingInSlices) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t width : {1, 95, 128})
       for (const int tokens : {1, 7, 129, 700}) {
+        if (left_out()) continue;
         std::vector<std::int32_t> list(static_cast<std::size_t>(tokens));
         for (int t = 0; t < tokens; ++t) list[static_cast<std::size_t>(t)] = t % 3 == 0 ? 12 : (t * 31) % 50;
         const TwinList ids(list);
@@ -239,6 +242,7 @@ TEST_F(CudaKernels, CrossEntropyOverVocabularySlices) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t rows : {1, 7, 129})
       for (const std::int64_t slice : {1, 96, 515, 4096}) {
+        if (left_out()) continue;
         const Dtype wide = accumulator_of(dtype);
         const std::int64_t vocab = 2 * slice - slice / 4;  // of two slices; the end of the second is padding
         std::vector<std::int32_t> list(static_cast<std::size_t>(rows));
@@ -282,13 +286,13 @@ TEST_F(CudaKernels, CrossEntropyOverVocabularySlices) {
 
 // Run twice, the same bits: for all kernels that sum.
 TEST_F(CudaKernels, RepeatInEveryBit) {
-  const std::int64_t rows = 300, cols = 1024;
+  const std::int64_t rows = 300, cols = 512;
   const Twin x(Dtype::bf16, rows, cols), weight(Dtype::bf16, 1, cols), dy(Dtype::bf16, rows, cols),
       inverse(Dtype::fp32, 1, rows, 0.1, 1.0), b(Dtype::bf16, cols, cols);
   std::vector<std::vector<double>> first;
   for (int run = 0; run < 3; ++run) {
     const Twin dx = Twin::poisoned(Dtype::bf16, rows, cols),
-               dweight(Dtype::fp32, 1, cols, std::vector<double>(1024, 0.0)),
+               dweight(Dtype::fp32, 1, cols, std::vector<double>(512, 0.0)),
                norm(Dtype::fp64, 1, 1, std::vector<double>{0}),
                product = Twin::poisoned(Dtype::fp32, rows, cols);
     test_gpu()->launch(test_stream(), [&](NativeStream s) {

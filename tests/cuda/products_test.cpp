@@ -27,6 +27,7 @@ TEST_F(CudaProducts, AttentionTilesAndLibrary) {
                                     {2, 4, 2, 64, 80, 2},
                                     {1, 2, 2, 32, 120, 5}})
         for (int rank = 0; rank < c.cp; ++rank) {
+          if (left_out()) continue;
           const std::int64_t q_rows = static_cast<std::int64_t>(c.batch) * c.seq / c.cp,
                              k_rows = static_cast<std::int64_t>(c.batch) * c.seq;
           const std::int64_t q_cols = static_cast<std::int64_t>(c.heads) * c.d,
@@ -78,10 +79,12 @@ TEST_F(CudaProducts, AttentionTilesAndLibrary) {
           out.expect_alike(bound, what + " out");
           lse.expect_alike(dtype == Dtype::bf16 ? 1e-4 : bound_of(wide, 3), what + " lse");
           if (c.seq > 1) dq.expect_alike(bound, what + " dq");
-          if (c.seq > 1) dkv.expect_columns_alike(0, k_cols, bound, what + " dk");
-          const auto got = to_doubles(dkv.downloaded().view().column_range(k_cols, k_cols)),
-                     expected = to_doubles(dkv.on(false).column_range(k_cols, k_cols));
-          EXPECT_LE(relative_distance(got, expected), bound) << what << " dv";
+          for (const bool values : {false, true}) {  // of one token dk is but rounding
+            if (c.seq == 1 && !values) continue;
+            const auto got = to_doubles(dkv.downloaded().view().column_range(values * k_cols, k_cols)),
+                       expected = to_doubles(dkv.on(false).column_range(values * k_cols, k_cols));
+            EXPECT_LE(relative_distance(got, expected), bound) << what << (values ? " dv" : " dk");
+          }
         }
 }
 
@@ -97,6 +100,7 @@ TEST_F(CudaProducts, MatrixProducts) {
             const bool ta = form & 1, tb = form & 2;
             const Dtype c_type = into_wide ? accumulator_of(dtype) : dtype;
             for (const bool accumulate : {false, true}) {
+              if (left_out()) continue;
               const Twin a(dtype, ta ? e.k : e.m, ta ? e.m : e.k),
                   b(dtype, tb ? e.n : e.k, (tb ? e.k : e.n) + 8);
               const Twin c = accumulate ? Twin(c_type, e.m, e.n + 8) : Twin::poisoned(c_type, e.m, e.n + 8);

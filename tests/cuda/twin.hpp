@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -166,6 +167,17 @@ inline std::string label(const char* what, Dtype dtype, std::int64_t rows, std::
                          std::int64_t more = 0) {
   return std::string(what) + " " + std::string(name(dtype)) + " " + std::to_string(rows) + "x" +
          std::to_string(cols) + (more ? " +" + std::to_string(more) : "");
+}
+
+// Whether a case of a large grid is left out: none on a GPU; where SEXTANT_SHARE says n, as on an emulated one, all but
+// every n-th, others in every run.
+inline bool left_out() {
+  static const unsigned share = [] {
+    const char* given = std::getenv("SEXTANT_SHARE");
+    return static_cast<unsigned>(given ? std::max(1, std::atoi(given)) : 1);
+  }();
+  static unsigned at = std::random_device{}();
+  return ++at % share != 0;
 }
 
 class GpuTest : public ::testing::Test {
