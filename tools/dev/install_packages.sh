@@ -8,6 +8,7 @@ packages=(
   g++ cmake ninja-build pkg-config              # build
   libcli11-dev libfmt-dev nlohmann-json3-dev    # command line, text, JSON
   libboost-dev libboost-graph-dev               # cluster graphs
+  libboost-context-dev                          # fibers of the emulated GPU of the tests
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
   libdnnl-dev                                   # CPU matrix products
