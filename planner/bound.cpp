@@ -24,8 +24,8 @@ double ready_to_reduce(const PipelineTimes& p, std::size_t chunk, const StateTim
 }
 
 double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {
-  return r.seconds + r.layers * p.layer_forward[chunk] +
-         (chunk + 1 == p.forward.size() ? p.head_forward : 0.0);
+  const double head = r.head ? p.head_product : p.head_forward;
+  return r.seconds + r.layers * p.layer_forward[chunk] + (chunk + 1 == p.forward.size() ? head : 0.0);
 }
 
 double closed_bound(const PipelineTimes& p, const StageStates& state, double closing) {

@@ -27,6 +27,7 @@ struct LayerTimes {
   double backward_again = 0;  // of a recomputed one, without the repeated forward
   double embedding_forward = 0, embedding_backward = 0, residual = 0;
   double head_forward = 0, head_backward = 0, head_weight = 0;
+  double head_product = 0;  // of head_forward: what follows the final norm
   double send = 0;
   double regather = 0;  // collectives beside a backward layer whose activations were kept (under SP)
   double slowed = 0;    // such a layer is at least that much longer for them, from the second on, when steady
@@ -76,7 +77,7 @@ struct PipelineTimes {
   std::vector<double> busy;  // by model chunk: compute of the backward slot, without waits
   std::vector<double> layer_forward, layer_backward;  // by model chunk: one layer, the least
   // In the last chunk behind its layers and before their backward; in the first one behind the backward of its layers.
-  double head_forward = 0, head_backward = 0, embedding_backward = 0;
+  double head_forward = 0, head_product = 0, head_backward = 0, embedding_backward = 0;
   std::vector<double> send;      // by stage: to the next one, and gradients back
   std::vector<double> slowed;    // by model chunk: part of `backward` that is interference
   std::vector<double> regather;  // by model chunk: collectives beside one backward slot
@@ -102,7 +103,8 @@ struct StateTimes {
   double start = 0;  // the compute lane is taken until here when the step begins
   struct Ready {
     double seconds = 0;
-    int layers = 0;  // of the chunk, behind the one whose parameters come last
+    int layers = 0;     // of the chunk, behind the one whose parameters come last
+    bool head = false;  // the head's product alone waits for them
   };
   std::vector<Ready> ready;  // by chunk of the stage: its parameters are all there; empty: at once
   double per_forward = 0, per_backward = 0;      // added to every slot of the stage, spread over its chunks
@@ -117,9 +119,22 @@ struct StateTimes {
     bool embedding = false;    // it is the embedding's, which goes behind them
     double seconds = 0;
   };
-  std::vector<Reduction> beside;  // in order of readiness
-  double last_beside = 0;         // the last of them
+  // Of the last micro-batch, in order of readiness: those beside compute, and all where gradients go to the host.
+  std::vector<Reduction> reductions;
+  struct Copied {
+    double all = 0, last = 0;  // the last bucket of it
+  };
+  std::vector<Copied> copied;  // to the host, by reduction; empty: nothing
+  double last_beside = 0;      // the last of those beside compute
   double beside_total = 0;
+  // What a backward slot of a chunk reduces in every micro-batch, beside it through a ring of two places or on its own lane:
+  // the first bucket, and the seconds of all buckets, of all but the last and of all but the last two (negative where there
+  // is one).
+  struct Ring {
+    Reduction first;
+    double all = 0, but_one = 0, but_two = 0;
+  };
+  std::vector<Ring> rings;  // by chunk of the stage; empty: nothing is reduced so
   // Collectives beside compute over the whole step without the last reduction, and the lanes that they take.
   double collectives = 0;
   int collective_lanes = 0;
@@ -139,6 +154,13 @@ class StageStates {
   void clear() { distinct_.clear(), index_.clear(); }
   void reserve(std::size_t stages) {
     distinct_.reserve(std::min<std::size_t>(3, stages)), index_.reserve(stages);
+  }
+  std::size_t bytes() const {
+    std::size_t n = index_.capacity() * sizeof index_[0] + distinct_.capacity() * sizeof distinct_[0];
+    for (const StateTimes& t : distinct_)
+      n += t.ready.size() * sizeof t.ready[0] + t.reductions.size() * sizeof t.reductions[0] +
+           t.copied.size() * sizeof t.copied[0] + t.rings.size() * sizeof t.rings[0];
+    return n;
   }
 
  private:
@@ -203,7 +225,10 @@ struct SlotScratch {
   std::vector<double> way;         // to the next stages, to the previous ones, and nowhere: free again
   std::vector<double> last_busy;   // by stage: end of its last backward, but for its waits
   std::vector<double> last_start;  // by model chunk: of the last micro-batch's backward
-  std::vector<double> arrived;     // by SlotStep::from
+  // Reductions of every micro-batch: their lane by stage, without the last of them as well; the lane when the last
+  // micro-batch's backward begins, by model chunk.
+  std::vector<double> reduced, reduced_but_one, reduced_before;
+  std::vector<double> arrived;  // by SlotStep::from
   struct Taken {
     double span = 0, held = 0;  // until what it sends may leave; until the lane is free, without waits
     double compute = 0, send = 0;
@@ -216,10 +241,13 @@ struct SlotScratch {
   std::vector<std::size_t> turn;
 };
 // One pass over the slots of all stages: exact but for what happens inside a slot. Of whichever of the states is the
-// best, and not above the least of theirs; without any, as if there were none. `steps` are slot_steps() of the schedule.
+// best, and not above the least of theirs; without any, as if there were none. `Start::open`: of all that differ from the
+// states in what of the update is on the host, so that it is not known when the step starts. `steps` are slot_steps() of the schedule.
 // `scratch` is reused between calls. Above `limit` it may end early with any bound above it.
+enum class Start : std::uint8_t { known, open };
 double slot_bound(const PipelineTimes&, std::span<const StageStates* const> states, double closing,
-                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY);
+                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY,
+                  Start start = Start::known);
 
 // All of it for the best of some plans that differ in buckets, overlaps and offloaded activations alone: what the tests
 // compare with the simulator.

@@ -1,5 +1,6 @@
 // The bound that looks at every slot of the schedule.
 #include <algorithm>
+#include <limits>
 
 #include "planner/bound.hpp"
 
@@ -127,6 +128,18 @@ std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int 
 
 namespace {
 
+// The lane of reductions goes on; until when the slot cannot end.
+double reduce_through_ring(const PipelineTimes& p, const StateTimes::Ring& ring, std::size_t chunk,
+                           const SlotStep& step, std::size_t stage, double start, SlotScratch& scratch) {
+  double &reduced = scratch.reduced[stage], &but_one = scratch.reduced_but_one[stage];
+  if (step.is_last) scratch.reduced_before[chunk] = reduced;
+  if (ring.all <= 0) return 0;
+  const double begin = std::max(reduced, ready_to_reduce(p, chunk, ring.first, start));
+  const double free = ring.but_two >= 0 ? begin + ring.but_two : but_one;
+  but_one = begin + ring.but_one, reduced = begin + ring.all;
+  return free;
+}
+
 // What the slots of all stages take: fills the scratch. Above `limit` it may end early, with what the step takes at
 // least; otherwise 0.
 double pass(const PipelineTimes& p, const StageStates& state, const std::vector<SlotStep>& steps,
@@ -137,7 +150,9 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
   auto &lane = scratch.lane, &left = scratch.left, &way = scratch.way, &last_busy = scratch.last_busy;
   auto &last_start = scratch.last_start, &arrived = scratch.arrived;
   auto& table = scratch.taken;
-  for (auto* list : {&lane, &left, &last_busy}) list->assign(pp, 0.0);
+  for (auto* list : {&lane, &left, &last_busy, &scratch.reduced, &scratch.reduced_but_one})
+    list->assign(pp, 0.0);
+  scratch.reduced_before.assign(n_chunks, 0.0);
   way.assign(2 * pp + 1, 0.0);
   last_start.assign(n_chunks, 0.0);
   const std::size_t nothing = 2 * n_chunks * m;
@@ -148,7 +163,7 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
   fill_taken(p, state, table);
   for (const SlotScratch::Taken& t : table) left[t.lane] += p.microbatches * t.compute;
   const double hopeless = limit * (1 + 1e-9);  // room for roundings of `left`
-  const bool copied = !p.offloaded.empty();
+  const bool copied = !p.offloaded.empty(), ringed = !state.empty() && !state[0].rings.empty();
   for (const SlotStep& step : steps) {
     const SlotScratch::Taken& t = table[step.of];
     double& free = lane[t.lane];
@@ -158,6 +173,9 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
     if (copied) end = std::max(end, copies.slot(t.lane, step, start));
     if (step.is_first && !state.empty() && !state[t.lane].ready.empty())
       end = std::max(end, forward_end(p, chunk, state[t.lane].ready[chunk / pp]));
+    if (ringed && step.of % kSlotKinds == static_cast<std::size_t>(SlotKind::backward))
+      end = std::max(
+          end, reduce_through_ring(p, state[t.lane].rings[chunk / pp], chunk, step, t.lane, start, scratch));
     if (step.is_last) last_start[chunk] = start, last_busy[t.lane] = start + t.held;
     free = std::max(end, start + t.held);
     left[t.lane] -= t.compute;
@@ -169,8 +187,33 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
   return 0;
 }
 
+// When all parameters of a chunk are there. Where nothing is waited for but the start, all layers are behind it.
+void least_ready(const StateTimes& other, StateTimes& out) {
+  const std::size_t chunks = std::max(other.ready.size(), out.ready.size());
+  const StateTimes::Ready started{other.start, std::numeric_limits<int>::max(), false};
+  if (out.ready.empty()) out.ready.assign(chunks, {out.start, std::numeric_limits<int>::max(), false});
+  for (std::size_t v = 0; v < chunks; ++v) {
+    StateTimes::Ready& mine = out.ready[v];
+    const StateTimes::Ready& its = other.ready.empty() ? started : other.ready[v];
+    mine = {std::min(mine.seconds, its.seconds), std::min(mine.layers, its.layers), mine.head || its.head};
+  }
+}
+
+void least_of(const std::vector<StateTimes::Ring>& other, std::vector<StateTimes::Ring>& out) {
+  if (other.empty()) out.clear();
+  for (std::size_t v = 0; v < out.size(); ++v) {
+    StateTimes::Ring& ring = out[v];
+    ring.first.layers = std::min(ring.first.layers, other[v].first.layers);
+    ring.first.head = ring.first.head || other[v].first.head;
+    ring.first.embedding = ring.first.embedding && other[v].first.embedding;
+    ring.all = std::min(ring.all, other[v].all);
+    ring.but_one = std::min(ring.but_one, other[v].but_one);
+    ring.but_two = std::min(ring.but_two, other[v].but_two);
+  }
+}
+
 // What a pass looks at, the least of several by stage.
-void least_of(std::span<const StageStates* const> states, StageStates& out) {
+void least_of(std::span<const StageStates* const> states, Start start, StageStates& out) {
   out.clear();
   for (std::size_t s = 0; s < states.front()->size(); ++s) {
     if (std::ranges::all_of(states, [&](const StageStates* state) { return state->is_as_before(s); })) {
@@ -182,27 +225,28 @@ void least_of(std::span<const StageStates* const> states, StageStates& out) {
     t.start = first.start, t.ready = first.ready;
     t.per_forward = first.per_forward, t.per_backward = first.per_backward;
     t.forward_floor = first.forward_floor, t.backward_floor = first.backward_floor;
+    t.rings = first.rings;
     for (const StageStates* state : states.subspan(1)) {
       const StateTimes& other = (*state)[s];
+      least_ready(other, t);
       t.start = std::min(t.start, other.start);
-      if (other.ready.empty()) t.ready.clear();
-      for (std::size_t v = 0; v < t.ready.size(); ++v)
-        t.ready[v] = {std::min(t.ready[v].seconds, other.ready[v].seconds),
-                      std::min(t.ready[v].layers, other.ready[v].layers)};
       t.per_forward = std::min(t.per_forward, other.per_forward);
       t.per_backward = std::min(t.per_backward, other.per_backward);
       t.forward_floor = std::min(t.forward_floor, other.forward_floor);
       t.backward_floor = std::min(t.backward_floor, other.backward_floor);
+      least_of(other.rings, t.rings);
     }
+    if (start == Start::open) t.start = 0, t.ready.clear();
     out.add(std::move(t));
   }
 }
 
 // From the end of the slots to the end of the step.
-double tail(const PipelineTimes& p, const StageStates& state, const SlotScratch& scratch) {
+double tail(const PipelineTimes& p, const StageStates& state, double closing, Start start,
+            const SlotScratch& scratch) {
   const auto pp = static_cast<std::size_t>(p.pp);
   double alone = 0, end = 0;
-  if (p.pp == 1 && !state.empty()) {
+  if (p.pp == 1 && !state.empty() && start == Start::known) {
     const double work = p.microbatches * (p.forward[0] + p.busy[0] + p.weight[0] + state[0].per_forward +
                                           state[0].per_backward);
     alone = alone_bound(p, state[0], state[0].start, work);
@@ -212,13 +256,17 @@ double tail(const PipelineTimes& p, const StageStates& state, const SlotScratch&
     end = std::max({end, lane, p.copies[s]});
     if (state.empty()) continue;
     end = std::max({end, scratch.last_busy[s] + state[s].on_compute_last, state[s].lane_total});
-    if (p.pp == 1 && !state[s].beside.empty()) end = std::max(end, lane + state[s].last_beside);
-    double reduce = 0;
-    for (const StateTimes::Reduction& r : state[s].beside) {
+    if (p.pp == 1 && !state[s].reductions.empty()) end = std::max(end, lane + state[s].last_beside);
+    double reduce = 0, copy = 0;
+    const auto& copied = state[s].copied;
+    for (std::size_t i = 0; i < state[s].reductions.size(); ++i) {
+      const StateTimes::Reduction& r = state[s].reductions[i];
       const std::size_t chunk = r.chunk * pp + s;
-      reduce = std::max(reduce, ready_to_reduce(p, chunk, r, scratch.last_start[chunk])) + r.seconds;
+      const double ready = ready_to_reduce(p, chunk, r, scratch.last_start[chunk]);
+      reduce = std::max({reduce, scratch.reduced_before[chunk], ready}) + r.seconds;
+      if (!copied.empty()) copy = std::max(copy + copied[i].all, reduce + copied[i].last);
     }
-    end = std::max(end, reduce);
+    end = std::max({end, reduce, copy - closing});  // nothing follows a copy
   }
   return end;
 }
@@ -226,14 +274,15 @@ double tail(const PipelineTimes& p, const StageStates& state, const SlotScratch&
 }  // namespace
 
 double slot_bound(const PipelineTimes& p, std::span<const StageStates* const> states, double closing,
-                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit) {
+                  const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit, Start start) {
   static const StageStates kNone;
-  if (states.size() > 1) least_of(states, scratch.least);
-  const StageStates& least = states.empty() ? kNone : states.size() > 1 ? scratch.least : *states.front();
+  const bool as_it_is = states.size() == 1 && start == Start::known;
+  if (!states.empty() && !as_it_is) least_of(states, start, scratch.least);
+  const StageStates& least = states.empty() ? kNone : as_it_is ? *states.front() : scratch.least;
   const double early = pass(p, least, steps, scratch, limit - closing);
   if (early > 0) return early + closing;
-  double end = states.empty() ? tail(p, kNone, scratch) : INFINITY;
-  for (const StageStates* state : states) end = std::min(end, tail(p, *state, scratch));
+  double end = states.empty() ? tail(p, kNone, closing, start, scratch) : INFINITY;
+  for (const StageStates* state : states) end = std::min(end, tail(p, *state, closing, start, scratch));
   return end + closing;
 }
 

@@ -61,6 +61,18 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
   return out;
 }
 
+namespace {
+
+// Of all buckets of one size.
+struct SizeTimes {
+  std::int64_t on_host = 0;  // elements of the slice
+  double gather = 0, reduce = 0, norm = 0;
+  double update = 0, host_update = 0, host_copy = 0;  // where each bucket is updated apart
+  double gradient_copy = 0;                           // to the host, in the end
+};
+
+}  // namespace
+
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
 StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
                         const std::vector<StageBuckets>& by_stage) {
@@ -74,7 +86,20 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
   const double exchange = tied_exchange_time(job, plan, plan_links);
   StageStates out;
   out.reserve(by_stage.size());
+  // Parameters updated on the host come back by copy.
+  const auto updated_on_host = [&](std::int64_t elements) {
+    return elements > 0 ? state_work(StateKind::update, elements, true) : 0.0;
+  };
+  const auto copied_back = [&](std::int64_t elements) {
+    return elements > 0 && !plan.parameter_offload
+               ? seconds(CopyWork{Bytes(elements * size_bytes(job.training.parameter)),
+                                  CopyDirection::host_to_device})
+               : 0.0;
+  };
+  std::vector<SizeTimes> by_size;
+  std::vector<double> gathers, gathered;  // by bucket
   std::vector<StateTimes::Reduction> reductions;
+  std::vector<StateTimes::Copied> copied;
   for (int stage = 0; stage < plan.pp; ++stage) {
     const StageBuckets& layout = by_stage[static_cast<std::size_t>(stage)];
     if (stage > 0 && plan_links.index(stage) == plan_links.index(stage - 1) &&
@@ -88,59 +113,55 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     const bool pipelined = gather && rules.pipelined_update && plan.overlap_param_gather;
     StateTimes t;
 
-    // Prices by size.
-    const std::size_t n_sizes = layout.sizes.size();
-    std::vector<double> gather_of(n_sizes, 0.0), update_of(n_sizes, 0.0), reduce_of(n_sizes, 0.0),
-        norm_of(n_sizes, 0.0);
-    std::vector<std::int64_t> host_of(n_sizes);
-    for (std::size_t k = 0; k < n_sizes; ++k) {
-      const BucketSize& size = layout.sizes[k];
-      host_of[k] = host_share(plan, size.slice);
-      const std::int64_t device = size.slice - host_of[k];
+    by_size.clear();
+    for (const BucketSize& size : layout.sizes) {
+      SizeTimes& of = by_size.emplace_back();
+      of.on_host = host_share(plan, size.slice);
+      const std::int64_t device = size.slice - of.on_host;
       if (layout.shards > 1)
-        gather_of[k] = seconds(CollectiveWork{CollectiveKind::all_gather,
-                                              Bytes(size.elements * size_bytes(job.training.parameter)),
-                                              links.shard, false});
-      if (pipelined && device > 0) update_of[k] = state_work(StateKind::update, device);
+        of.gather = seconds(CollectiveWork{CollectiveKind::all_gather,
+                                           Bytes(size.elements * size_bytes(job.training.parameter)),
+                                           links.shard, false});
+      if (pipelined && device > 0) of.update = state_work(StateKind::update, device);
+      if (pipelined) of.host_update = updated_on_host(of.on_host), of.host_copy = copied_back(of.on_host);
+      if (of.on_host > 0)
+        of.gradient_copy = seconds(
+            CopyWork{Bytes(of.on_host * size_bytes(job.training.gradient)), CopyDirection::device_to_host});
       if (c.sp() && size.norms > 0)
-        reduce_of[k] +=
+        of.reduce +=
             seconds(CollectiveWork{CollectiveKind::all_reduce,
                                    Bytes(size.norms * size_bytes(job.training.gradient)), links.tp, false});
       if (plan.replicas() > 1)
-        reduce_of[k] += seconds(
+        of.reduce += seconds(
             CollectiveWork{layout.shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,
                            Bytes(size.elements * size_bytes(job.training.reduction)), links.shard, false});
       if (links.replica.size > 1 && layout.shards > 1)
-        reduce_of[k] += seconds(CollectiveWork{CollectiveKind::all_reduce,
-                                               Bytes(size.slice * size_bytes(job.training.reduction)),
-                                               links.replica, false});
-      if (c.ring_gradients()) reduce_of[k] += state_work(StateKind::accumulate, size.slice);
-      if (rules.clip_gradients) norm_of[k] = state_work(StateKind::norm, size.slice);
+        of.reduce += seconds(CollectiveWork{CollectiveKind::all_reduce,
+                                            Bytes(size.slice * size_bytes(job.training.reduction)),
+                                            links.replica, false});
+      if (c.ring_gradients()) of.reduce += state_work(StateKind::accumulate, size.slice);
+      if (rules.clip_gradients) of.norm = state_work(StateKind::norm, size.slice);
     }
 
-    std::vector<double> gathers(layout.buckets.size(), 0.0), gathered(layout.buckets.size(), 0.0);
+    gathers.assign(layout.buckets.size(), 0.0), gathered.assign(layout.buckets.size(), 0.0);
     std::int64_t device_all = 0, host_all = 0;
-    double update = 0, lane = 0;
+    double update = 0, host_update = 0, host_copy = 0, lane = 0;
     for (int b = n - 1; b >= 0; --b) {
       const auto i = static_cast<std::size_t>(b);
-      const std::size_t k = layout.buckets[i].size;
-      device_all += layout.sizes[k].slice - host_of[k], host_all += host_of[k];
-      gathers[i] = gather_of[k];
+      const SizeTimes& of = by_size[layout.buckets[i].size];
+      device_all += layout.sizes[layout.buckets[i].size].slice - of.on_host, host_all += of.on_host;
+      gathers[i] = of.gather;
       if (pipelined) {
-        update += update_of[k];
-        lane = std::max(lane, update) + gathers[i];
+        update += of.update, host_update += of.host_update;
+        host_copy = std::max(host_copy, host_update) + of.host_copy;
+        lane = std::max({lane, update, host_copy}) + of.gather;
         gathered[i] = lane;
       }
     }
     double host_back = 0;  // parameters updated on the host are here
     if (!pipelined) {
       if (device_all > 0) update = state_work(StateKind::update, device_all);
-      if (host_all > 0) {
-        host_back = state_work(StateKind::update, host_all, true);
-        if (!plan.parameter_offload)
-          host_back += seconds(
-              CopyWork{Bytes(host_all * size_bytes(job.training.parameter)), CopyDirection::host_to_device});
-      }
+      host_back = updated_on_host(host_all) + copied_back(host_all);
     }
     t.start = update;
     if (gather && !pipelined) {
@@ -165,7 +186,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         const BucketView& bucket = layout.buckets[i];
         for (std::size_t v = bucket.last_chunk; v <= bucket.first_chunk; ++v)
           if (gathered[i] > t.ready[v].seconds)
-            t.ready[v] = {gathered[i], v == bucket.last_chunk ? bucket.before : 0};
+            t.ready[v] = {gathered[i], v == bucket.last_chunk ? bucket.before : 0,
+                          bucket.last == ParameterKind::head};
       }
     }
 
@@ -202,15 +224,28 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0;
     const bool shared =
         job.model.tied_embeddings && c.n_chunks() == 1;  // an embedding has a place of its own
-    reductions.clear();
+    // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
+    const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
+    reductions.clear(), copied.clear();
+    if (c.ring_gradients()) t.rings.resize(static_cast<std::size_t>(plan.vp));
     for (const BucketView& bucket : layout.buckets) {
-      const double each = reduce_of[bucket.size], once = norm_of[bucket.size];
+      const SizeTimes& of = by_size[bucket.size];
+      const double each = of.reduce, once = of.norm;
       every += each;
-      if (!shared || bucket.first != ParameterKind::embedding)
-        in_ring += each, largest_reduce = std::max(largest_reduce, each);
+      const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
+      if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
       if (bucket.first == ParameterKind::down) unit_reduce = each;
       const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
                         (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
+      const bool head = bucket.last == ParameterKind::head || bucket.last == ParameterKind::norm_final,
+                 embedding = bucket.last == ParameterKind::embedding;
+      const StateTimes::Reduction own{bucket.last_chunk, bucket.before, head, embedding};
+      if (!t.rings.empty() && through_ring) {
+        StateTimes::Ring& ring = t.rings[bucket.last_chunk];
+        if (ring.all == 0) ring.first = own;
+        ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
+        ring.but_one = ring.all, ring.all += each;
+      }
       if (!beside) {
         t.on_compute += once;
         if (bucket.last_chunk == 0) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
@@ -220,22 +255,25 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
           t.per_backward += tied ? 0.0 : each;
         else
           t.on_compute += each;
-        continue;
+        if (host_all == 0) continue;
       }
+      // With a split backward the embedding is done before the weights of layers.
+      if (c.split_backward() && embedding) continue;
       // What is ready at the same time is reduced in one go.
-      const bool head = bucket.last == ParameterKind::head || bucket.last == ParameterKind::norm_final,
-                 embedding = bucket.last == ParameterKind::embedding;
       if (reductions.empty() || reductions.back().chunk != bucket.last_chunk ||
           reductions.back().layers != bucket.before || reductions.back().head != head ||
           reductions.back().embedding != embedding)
-        reductions.push_back({bucket.last_chunk, bucket.before, head, embedding, 0.0});
+        reductions.push_back(own), copied.push_back({});
       // The first stage's copy is ready last; the other one is there by then.
       const double exchanged = tied && bucket.first == ParameterKind::embedding ? exchange : 0.0;
       reductions.back().seconds += each + once + exchanged;
+      if (!head_last) copied.back().all += of.gradient_copy, copied.back().last = of.gradient_copy;
+      if (!beside) continue;
       t.last_beside = each + once + exchanged;
       t.beside_total += each + once + exchanged;
     }
-    t.beside.assign(reductions.begin(), reductions.end());
+    t.reductions.assign(reductions.begin(), reductions.end());
+    if (host_all > 0) t.copied.assign(copied.begin(), copied.end());
     if (beside && c.ring_gradients()) t.lane_total = std::max(t.lane_total, c.microbatches * every);
     // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
     // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.

@@ -94,8 +94,8 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
   t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
   t.residual = blocks.of(BlockKind::residual, Pass::forward);
-  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter +
-                   blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
+  t.head_product = blocks.of(BlockKind::head, Pass::forward) + links.loss_gather;
+  t.head_forward = blocks.of(BlockKind::norm, Pass::forward) + enter + t.head_product;
   t.head_backward = enter + blocks.of(BlockKind::head, back) + leave + norm;
   if (split) {
     t.weight = 2 * enter + blocks.of(BlockKind::mlp, Pass::backward_weight) +
@@ -201,7 +201,7 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
     if (chunk == n - 1) {
       p.forward[i] += t.head_forward, p.weight[i] += t.head_weight;
       p.backward[i] += t.head_backward, p.busy[i] += t.head_backward;
-      p.head_forward = t.head_forward, p.head_backward = t.head_backward;
+      p.head_forward = t.head_forward, p.head_product = t.head_product, p.head_backward = t.head_backward;
     } else {
       p.forward[i] += t.residual;
     }

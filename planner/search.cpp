@@ -292,20 +292,26 @@ class Search {
     }
     std::vector<Outcome> outcomes(nodes.size());
     each(nodes.size(), [&](std::size_t i) { work(nodes[i], outcomes[i]); });
+    if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
     for (Outcome& outcome : outcomes) take(outcome);
+  }
+
+  void forget_states() {
+    shared_->states.clear(), shared_->state_bytes = 0;
+    for (PerThread& thread : threads_) thread.cache.forget_last_states();
   }
 
   void work(const Node& node, Outcome& outcome) {
     PerThread& mine = threads_.local();
     outcome.expansion.limit = limit_of(node);
     outcome.expansion.exemplified = exemplified_;
-    if (node.level >= Level::pipeline && !node.refined) {
+    if (node.refined < SearchTree::passes(node.level)) {
       Node refined = node;
       tree_.refine(refined, mine.cache, outcome.expansion);
       if (refined.members > 0) outcome.expansion.add(refined);
     } else if (node.level != Level::full) {
       Node expanded = node;
-      expanded.refined = false;  // children start anew
+      expanded.refined = 0;  // children start anew
       tree_.expand(expanded, mine.cache, outcome.expansion);
     } else if (Node whole = node; tree_.fits(whole, mine.cache, outcome.expansion)) {
       outcome.simulated = simulated(whole);

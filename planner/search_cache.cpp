@@ -148,6 +148,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
   StageStates state = state_of(p, chunks_of_plan);
   const std::lock_guard lock(kept.adding);
   if (const StageStates* found = made()) return *found;
+  shared_->state_bytes += state.bytes();
   return kept.made.emplace_front(wanted, std::move(state)).second;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <forward_list>
@@ -86,6 +87,7 @@ class SearchCache {
     Map<BlockTimes> blocks;
     Map<LinkTimes> link_times;
     Map<StatesByBuckets> states;
+    std::atomic<std::size_t> state_bytes = 0;  // of what they hold
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
     Map<double> exchanges;
@@ -108,6 +110,10 @@ class SearchCache {
   const StageLayerTimes& layers_without_links(const ParallelPlan&);
   // `chunks` is chunks_id() of the plan's.
   const StageStates& state(const ParallelPlan&, int chunks);
+  // A search that goes on for long would keep more of them than memory holds. Between expansions, by each thread's cache
+  // once the shared ones are gone: references to states end here.
+  static constexpr std::size_t kMostStateBytes = std::size_t{256} << 20;
+  void forget_last_states() { last_states_ = nullptr; }
   int chunks_id(const std::vector<LayerRange>&);
   const std::vector<SlotStep>& steps(const ParallelPlan&, int microbatches);
 

@@ -1,9 +1,7 @@
-// The lower levels of the tree: stages, offload, buckets; and what tightens a node's bound.
+// The lower levels of the tree: stages, offload, buckets.
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
-#include <tuple>
 
 #include <fmt/format.h>
 
@@ -16,6 +14,35 @@ namespace {
 std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
 }  // namespace
+
+void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
+                             std::vector<LayerRange>& out) const {
+  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
+  out.clear();
+  if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
+    // Balanced by the prices of what the layers always do: the first stage's, unless some stages are slower.
+    ParallelPlan priced = p;
+    priced.activation_offload = 0;
+    const StageLayerTimes& stages = cache.layers(priced);
+    const LayerTimes& t = stages.of(0);
+    const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
+    if (stages.uneven) {
+      std::vector<double> layer;
+      for (int c = 0; c < n_chunks; ++c) layer.push_back(stages.of(c % p.pp).layer_total(again));
+      const LayerTimes& last = stages.of(p.pp - 1);
+      return balanced_chunks(n, layer, t.embedding_forward + t.embedding_backward,
+                             last.head_forward + last.head_backward + last.head_weight, out);
+    }
+    const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
+                         t.head_forward + t.head_backward + t.head_weight};
+    if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);
+  }
+  for (int c = 0, first = 0; c < n_chunks; ++c) {
+    const int count = n / n_chunks + (c < n % n_chunks ? 1 : 0);
+    out.push_back({first, count});
+    first += count;
+  }
+}
 
 bool idle_horizon(const ParallelPlan& p) {
   return p.offload_horizon != ParallelPlan{}.offload_horizon && p.activation_offload == 0 &&
@@ -121,14 +148,40 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
         }
 }
 
-// States of the plans below one whose buckets and overlaps are open.
+// States of the plans below one whose buckets and overlaps are open, added to what the cache lists.
 void SearchTree::list_states(ParallelPlan p, Choice choice, int chunks_id, SearchCache& cache) const {
-  cache.states.clear();
   each_bucketing(
       p, choice, [&] { return !unlawful_reason(job_, p); },
       [&](bool repeated) {
         if (!repeated) cache.states.push_back(&cache.state(p, chunks_id));
       });
+}
+
+// The same where it is open what is offloaded as well: of all that may fit. None where that tells nothing.
+Start SearchTree::list_fitting_states(ParallelPlan p, Choice choice, const std::vector<LayerRange>& chunks,
+                                      SearchCache& cache) const {
+  const int chunks_id = cache.chunks_id(chunks);
+  ParallelPlan lean = p;
+  if (may_offload_activations_) lean.activation_offload = job_.model.n_layers;
+  const Flight in_flight = flight(lean, chunks);
+  const auto may_fit = [&] {
+    Expansion ignored;
+    return flight_fits(in_flight, p, state_of_element(p), 1, ignored);
+  };
+  // Where nothing need be on the host, all that is known is what is reduced in every micro-batch.
+  const bool none_needed = may_fit();
+  if (none_needed && !reduces_every_microbatch(p, job_.stack.rules)) return Start::open;
+  for (std::size_t oo = 0; oo < (none_needed ? 1 : space_.optimizer_offload.size()); ++oo)
+    for (std::size_t po = 0; po < space_.parameter_offload.size(); ++po) {
+      p.optimizer_offload = none_needed ? 0.0 : space_.optimizer_offload[oo];
+      p.parameter_offload = space_.parameter_offload[po] != 0;
+      // What is fetched further ahead holds up less.
+      p.offload_horizon = p.parameter_offload ? most_horizon_ : ParallelPlan{}.offload_horizon;
+      if (unlawful_reason(job_, p) || !(none_needed || may_fit())) continue;
+      choice.optimizer_offload = small(oo), choice.parameter_offload = small(po);
+      list_states(p, choice, chunks_id, cache);
+    }
+  return none_needed ? Start::open : Start::known;
 }
 
 void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion& out) const {
@@ -157,6 +210,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
     if (!is_new) return known->second;
     ++out.bounds;
+    cache.states.clear();
     list_states(p, child.choice, chunks_id, cache);
     ParallelPlan stay = p;
     stay.activation_offload = 0;
@@ -233,145 +287,6 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
         child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks_id), closing));
         out.add(child);
       });
-}
-
-void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
-  ParallelPlan p = decided(node.choice, node.level, cache);
-  node.refined = true;
-  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
-  if (lowered_ && !still_fits(node, p, chunks, out)) {
-    node.members = 0;
-    return;
-  }
-  const int m = microbatches(p, job_.training);
-  const int chunks_id = cache.chunks_id(chunks);
-  const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
-  const double closing = node.level == Level::pipeline ? cache.stateless_closing(p) : cache.closing(p);
-  const std::vector<SlotStep>& steps = cache.steps(p, m);
-  ++out.bounds;
-  cache.states.clear();
-  if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
-  if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
-  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
-  node.bound =
-      std::max(node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit));
-}
-
-std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cache) const {
-  if (space_.world % (std::int64_t{space_.tp[c.tp]} * space_.cp[c.cp] * space_.pp[c.pp]) != 0)
-    return std::nullopt;
-  ParallelPlan p = plan(c, cache);
-  if (const auto none = std::ranges::find(space_.zero_stage, 0);
-      p.shards() == 1 && p.zero_stage == 1 && none != space_.zero_stage.end()) {
-    c.zero_stage = small(static_cast<std::size_t>(none - space_.zero_stage.begin()));
-    p = plan(c, cache);
-  }
-  const auto least = bound(p, limit, cache);
-  if (!least) return std::nullopt;
-  Node node;
-  node.level = Level::full, node.choice = c, node.refined = true;
-  node.bound = *least;
-  return node;
-}
-
-std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, SearchCache& cache) const {
-  if (unlawful_reason(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return std::nullopt;
-  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
-  Expansion ignored;
-  if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;
-  const int m = microbatches(p, job_.training);
-  const double closing = cache.closing(p);
-  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
-  if (closed_bound(cache.times, {}, cache.stateless_closing(p)) > limit) return std::nullopt;
-  const StageStates* state = &cache.state(p, cache.chunks_id(chunks));
-  const double least =
-      std::max(closed_bound(cache.times, *state, closing),
-               slot_bound(cache.times, std::span(&state, 1), closing, cache.steps(p, m), cache.slots, limit));
-  return least > limit ? std::nullopt : std::optional(least);
-}
-
-bool SearchTree::fits(const ParallelPlan& plan) const {
-  const PlanMemory memory = plan_memory(job_, plan);
-  return memory.peak <= memory_limit_ && memory.host_of_node <= job_.cluster.node.host_memory;
-}
-
-bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
-  const ParallelPlan p = decided(node.choice, Level::full, cache);
-  const PlanMemory memory = plan_memory(job_, p);
-  node.peak = memory.peak.v;
-  const bool on_host = memory.host_of_node <= job_.cluster.node.host_memory;
-  if (memory.peak <= memory_limit_ && on_host) return true;
-  reject(
-      Fate::out_of_memory, node.members, p,
-      [&] {
-        if (!on_host) return too_large(job_, memory)->text;
-        return fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),
-                           gib(memory_limit_), memory.largest, memory.stage);
-      },
-      out);
-  return false;
-}
-
-std::optional<Node> SearchTree::guess(const Node& division, bool lean, double limit,
-                                      SearchCache& cache) const {
-  const auto index = [](const auto& list, const auto& wanted) {
-    const auto found = std::find(list.begin(), list.end(), wanted);
-    return small(found == list.end() ? 0 : static_cast<std::size_t>(found - list.begin()));
-  };
-  const auto most = [](const auto& list) {
-    return small(static_cast<std::size_t>(std::max_element(list.begin(), list.end()) - list.begin()));
-  };
-  Choice c = division.choice;
-  const ParallelPlan d = plan_of(space_, c);
-  if (d.tp > job_.cluster.node.gpus && !lean) return std::nullopt;
-  c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
-  if (d.tp > 1 && job_.stack.can.overlap_tp) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
-  std::optional<Node> best;
-  const auto consider = [&] {
-    const ParallelPlan p = plan(c, cache);
-    if (unlawful(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return;
-    const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
-    const int m = microbatches(p, job_.training);
-    Node node;
-    node.level = Level::full, node.choice = c, node.refined = true;
-    pipeline_times(p, chunks, job_.stack, m, cache.layers(p), false, cache.times);
-    const double closing = cache.stateless_closing(p);
-    node.bound = closed_bound(cache.times, {}, closing);
-    if (node.bound > limit || (best && node.bound >= best->bound)) return;
-    Expansion ignored;
-    if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return;
-    node.bound = slot_bound(cache.times, {}, closing, cache.steps(p, m), cache.slots,
-                            best ? std::min(limit, best->bound) : limit);
-    if (node.bound > limit || (best && node.bound >= best->bound)) return;
-    if (fits(node, cache, ignored)) best = node;
-  };
-  const auto& ao = space_.activation_offload;
-  const auto most_offloaded = static_cast<std::size_t>(
-      std::ranges::max_element(ao, {},
-                               [](const ActivationOffload& a) { return std::pair(a.layers, -a.horizon); }) -
-      ao.begin());
-  const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
-  for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
-    for (std::size_t f = 0; f < space_.form.size(); ++f)
-      for (const RecomputeKind kind : kinds) {
-        if (d.pp == 1 && space_.form[f].schedule != PipelineSchedule::one_f_one_b) continue;
-        c.micro_batch = small(mbs), c.form = small(f);
-        c.recompute = index(space_.recompute, Recompute{kind, -1});
-        if (!lean) {
-          c.zero_stage = index(space_.zero_stage, d.replicas() > 1 ? 1 : 0);
-          consider();
-          continue;
-        }
-        // From a little of what saves memory to all of it.
-        for (int saved = 0; saved < 4 && !best; ++saved) {
-          c.zero_stage = most(space_.zero_stage);
-          c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
-          c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
-          c.activation_offload = small(saved > 2 ? most_offloaded : 0);
-          consider();
-        }
-      }
-  return best;
 }
 
 }  // namespace sextant

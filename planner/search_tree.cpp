@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "planner/stage_split.hpp"
-
 namespace sextant {
 namespace {
 
@@ -61,9 +59,11 @@ SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_li
   parameters_ = static_cast<double>(parameter_counts(job.model).total);
   most_vp_ = 1;
   for (const PipelineForm& form : space.form) most_vp_ = std::max(most_vp_, form.vp);
-  least_horizon_ = ParallelPlan{}.offload_horizon;
-  for (const ActivationOffload& a : ao)
+  least_horizon_ = most_horizon_ = ParallelPlan{}.offload_horizon;
+  for (const ActivationOffload& a : ao) {
     if (a.layers > 0) least_horizon_ = std::min(least_horizon_, a.horizon);
+    most_horizon_ = std::max(most_horizon_, a.horizon);
+  }
 }
 
 std::uint64_t SearchTree::below(Level level) const {
@@ -113,35 +113,6 @@ bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansi
   reject(
       fate, members, plan, [&] { return unlawful(job_, plan)->text; }, out);
   return false;
-}
-
-void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
-                             std::vector<LayerRange>& out) const {
-  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
-  out.clear();
-  if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
-    // Balanced by the prices of what the layers always do: the first stage's, unless some stages are slower.
-    ParallelPlan priced = p;
-    priced.activation_offload = 0;
-    const StageLayerTimes& stages = cache.layers(priced);
-    const LayerTimes& t = stages.of(0);
-    const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
-    if (stages.uneven) {
-      std::vector<double> layer;
-      for (int c = 0; c < n_chunks; ++c) layer.push_back(stages.of(c % p.pp).layer_total(again));
-      const LayerTimes& last = stages.of(p.pp - 1);
-      return balanced_chunks(n, layer, t.embedding_forward + t.embedding_backward,
-                             last.head_forward + last.head_backward + last.head_weight, out);
-    }
-    const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
-                         t.head_forward + t.head_backward + t.head_weight};
-    if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);
-  }
-  for (int c = 0, first = 0; c < n_chunks; ++c) {
-    const int count = n / n_chunks + (c < n % n_chunks ? 1 : 0);
-    out.push_back({first, count});
-    first += count;
-  }
 }
 
 ParallelPlan SearchTree::plan(const Choice& choice, SearchCache& cache) const {

@@ -30,8 +30,8 @@ struct Node {
   std::uint64_t members = 1;
   Choice choice;
   Level level = Level::root;
-  bool refined = false;   // its slots have been walked
-  std::int64_t peak = 0;  // of a full node, once asked for: its memory, bytes
+  std::uint8_t refined = 0;  // how often its slots have been walked (see passes)
+  std::int64_t peak = 0;     // of a full node, once asked for: its memory, bytes
 };
 
 struct Expansion {
@@ -61,6 +61,8 @@ class SearchTree {
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
+  // How often a node is worth refining: with stages, and then with the states that fit; with all that is offloaded; whole.
+  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 2 : 1; }
   // A tighter bound of a node whose stages are decided. One that does not fit a lowered limit has no members left.
   void refine(Node&, SearchCache&, Expansion&) const;
   // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.
@@ -139,7 +141,9 @@ class SearchTree {
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
   template <class Lawful, class Visit>
   void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
-  void list_states(ParallelPlan, Choice, int chunks_id, SearchCache&) const;  // into the cache's room
+  void list_states(ParallelPlan, Choice, int chunks_id, SearchCache&) const;  // adds to the cache's room
+  // Whether the listed states say when the step starts.
+  Start list_fitting_states(ParallelPlan, Choice, const std::vector<LayerRange>& chunks, SearchCache&) const;
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   // Counts them; `text` is asked while an example of the fate is wanted.
   template <class Text>
@@ -170,7 +174,7 @@ class SearchTree {
   // What the stack leaves possible of what the space asks for.
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_, parameters_;
-  int most_vp_, least_horizon_;
+  int most_vp_, least_horizon_, most_horizon_;
 };
 
 }  // namespace sextant
