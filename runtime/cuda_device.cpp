@@ -65,20 +65,17 @@ class Point {
 
   cudaEvent_t event() const { return event_; }
 
-  // Seconds from the origin; nothing while it is not reached. Throws what went wrong on the GPU.
+  // Seconds from the origin; nothing while it is not reached, and for ever when something went wrong on the GPU, which
+  // synchronize() says: others may ask this one, a watchdog's thread among them.
   std::optional<double> reached() const {
     const std::lock_guard lock(mutex_);
     if (at_) return at_;
-    const cudaError_t status = cudaEventQuery(event_);
-    if (status == cudaErrorNotReady) {
-      cudaGetLastError();
-      return {};
-    }
-    check(status, "cudaEventQuery");
+    float ms = 0;
+    if (cudaEventQuery(event_) != cudaSuccess) return cudaGetLastError(), std::nullopt;
     const auto before = base_->reached();
     if (!before) return {};  // on another stream, and later than this event
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, base_->event(), event_), "cudaEventElapsedTime");
+    if (cudaEventElapsedTime(&ms, base_->event(), event_) != cudaSuccess)
+      return cudaGetLastError(), std::nullopt;
     at_ = std::max(0.0, *before + 1e-3 * static_cast<double>(ms));
     base_.reset();
     return at_;
@@ -121,6 +118,7 @@ class CudaDevice final : public Device {
   }
 
   ~CudaDevice() override {
+    cudaSetDevice(ordinal_);
     for (auto& s : streams_) {
       cudaStreamSynchronize(s->stream);
       cuda::release_scratch(*s);
@@ -288,11 +286,13 @@ class CudaDevice final : public Device {
     check(cudaStreamWaitEvent(stream(id).stream, point(event).event(), 0), "cudaStreamWaitEvent");
   }
   std::optional<Seconds> reached(const Event& event) const override {
+    cudaSetDevice(ordinal_);  // a thread that has chosen no GPU would wake the first
     const auto at = point(event).reached();
     if (!at) return {};
     return Seconds(*at);
   }
   void synchronize(const Event& event) override {
+    activate();
     const Point& p = point(event);
     const bool waited = !p.reached();
     check(cudaEventSynchronize(p.event()), "cudaEventSynchronize");

@@ -189,7 +189,7 @@ struct Reduce {
         }
       }
     }
-    A sum[W] = {};
+    A sum[W];
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       bool some = false;

@@ -120,8 +120,13 @@ class Products {
       const std::lock_guard lock(choosing_);
       if (!product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
     }
-    if (product.proposals.empty()) return false;
-    require(start(product, product.proposals.front(), g, s, workspace), "cublasLtMatmul");
+    cublasLtMatmulHeuristicResult_t best;
+    {
+      const std::lock_guard lock(mutex_);  // another rank may be choosing
+      if (product.proposals.empty()) return false;
+      best = product.proposals.front();
+    }
+    require(start(product, best, g, s, workspace), "cublasLtMatmul");
     return true;
   }
 
