@@ -38,7 +38,10 @@ Outcome run(Mistake mistake) {
 
 class Faults : public ::testing::Test {
  protected:
-  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  void SetUp() override {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    cudaSetDevice(0);
+  }
 };
 
 TEST_F(Faults, AKernelWithoutAMistakeRuns) {

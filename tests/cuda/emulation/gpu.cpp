@@ -11,7 +11,13 @@ Machine& machine() {
   return *instance;
 }
 
+cudaError_t chosen(const char* call) {
+  if (device_of_thread < 0)
+    return machine().fail(cudaErrorInvalidDevice, std::string(call) + " on a thread that has chosen no GPU");
+  return machine().broken() ? (last_error = cudaErrorIllegalAddress) : cudaSuccess;
+}
 cudaError_t usable(cudaStream_t s, const char* call) {
+  if (const auto e = chosen(call); e != cudaSuccess) return e;
   if (!s || !machine().is_stream(s))
     return machine().fail(cudaErrorInvalidResourceHandle, std::string(call) + ": no stream that was made");
   if (s->device != device_of_thread)
@@ -20,6 +26,7 @@ cudaError_t usable(cudaStream_t s, const char* call) {
   return cudaSuccess;
 }
 cudaError_t uncaptured(const char* call) {
+  if (const auto e = chosen(call); e != cudaSuccess) return e;
   if (!capturing) return cudaSuccess;
   capturing->spoilt = true;
   return machine().fail(cudaErrorStreamCaptureUnsupported, std::string(call) + " while a stream is captured");
@@ -33,6 +40,7 @@ std::uint64_t now_ns() {
 int device_of(cudaStream_t s) { return s->device; }
 Counts take_counts() { return machine().take_counts(); }
 std::vector<std::string> take_reports() { return machine().take_reports(); }
+void break_down() { machine().break_down(); }
 void set_profiler(Profiler profiler) { machine().set_profiler(std::move(profiler)); }
 
 cudaError_t set_kernel_attribute(const void* kernel, cudaFuncAttribute what, int value) {

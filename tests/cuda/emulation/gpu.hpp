@@ -41,6 +41,9 @@ Counts take_counts();
 // What went wrong since they were last taken: faults of kernels, errors that a call has returned.
 std::vector<std::string> take_reports();
 
+// From now on every call says that a kernel went astray, as of a GPU on which one did.
+void break_down();
+
 // Told of each kernel, copy and fill that has run: what a profiler sees. None by default.
 struct Activity {
   enum Kind { kernel, copy, fill } kind;

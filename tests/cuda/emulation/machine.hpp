@@ -55,7 +55,7 @@ inline constexpr std::size_t kShared = 48 << 10, kMostShared = 227 << 10;
 inline constexpr std::int64_t kMemory = std::int64_t{4} << 30;
 
 // Of the calling thread.
-inline thread_local int device_of_thread = 0;
+inline thread_local int device_of_thread = -1;  // none chosen, where CUDA would take the first
 inline thread_local cudaError_t last_error = cudaSuccess;
 inline thread_local CUstream_st* capturing = nullptr;
 
@@ -179,6 +179,14 @@ class Machine {
     const std::lock_guard lock(mutex_);
     return std::exchange(reports_, {});
   }
+  void break_down() {
+    const std::lock_guard lock(mutex_);
+    broken_ = true;
+  }
+  bool broken() {
+    const std::lock_guard lock(mutex_);
+    return broken_;
+  }
   void set_profiler(Profiler profiler) {
     const std::lock_guard lock(mutex_);
     profiler_ = std::make_shared<const Profiler>(std::move(profiler));
@@ -278,14 +286,16 @@ class Machine {
   std::map<std::byte*, Memory> blocks_;
   std::int64_t used_ = 0;
   Counts counts_;
+  bool broken_ = false;
   std::vector<std::string> reports_;
   std::shared_ptr<const Profiler> profiler_;
   std::atomic<std::uint64_t> correlations_{0};
 };
 
 Machine& machine();
-// Whether the calling thread may use this stream now, and whether a capture of its own allows such a call.
+// Whether the calling thread may use this stream now, has chosen a GPU, and has no capture under way that forbids a call.
 cudaError_t usable(cudaStream_t, const char* call);
+cudaError_t chosen(const char* call);
 cudaError_t uncaptured(const char* call);
 
 }  // namespace emulation

@@ -84,6 +84,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  if (const auto e = chosen("cudaStreamCreate"); e != cudaSuccess) return e;
   return *s = machine().make_stream(), cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
@@ -100,6 +101,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t function, void* data
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (const auto e = chosen("cudaEventCreate"); e != cudaSuccess) return e;
   *event = new CUevent_st{.device = device_of_thread, .times = (flags & cudaEventDisableTiming) == 0};
   return cudaSuccess;
 }
@@ -124,6 +126,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const auto e = chosen("cudaEventQuery"); e != cudaSuccess) return e;
   return machine().reached(event->mark) ? cudaSuccess : machine().fail(cudaErrorNotReady, "");
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -132,6 +135,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return machine().wait(event->mark), cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  if (const auto e = chosen("cudaEventElapsedTime"); e != cudaSuccess) return e;
   if (!begin->times || !end->times || !begin->mark || !end->mark || begin->device != end->device)
     return machine().fail(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: events without a time");
   if (!machine().reached(begin->mark) || !machine().reached(end->mark))

@@ -1,0 +1,74 @@
+// The GPU's kernels as the CPU's reference, in the order of streams: for tests of what enqueues them, since fibers are
+// slow.
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.hpp"
+#include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/kernels.hpp"
+#include "runtime/ordered_sum.hpp"
+#include "tests/cuda/emulation/gpu.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+template <auto kMember, class Args>
+void enqueue(Args g) {
+  const CudaStream& s = stream_of(g.stream);
+  g.stream = {};
+  check(emulation::enqueue(s.stream, [g] { (cpu_reference_kernels().*kMember)(g); }), "a kernel");
+}
+
+}  // namespace
+
+void gemm_tiles(const GemmArgs& g) { enqueue<&KernelTable::gemm>(g); }
+void rmsnorm_forward(const RmsnormForwardArgs& g) { enqueue<&KernelTable::rmsnorm_forward>(g); }
+void rmsnorm_apply(const RmsnormApplyArgs& g) { enqueue<&KernelTable::rmsnorm_apply>(g); }
+void rmsnorm_backward(const RmsnormBackwardArgs& g) { enqueue<&KernelTable::rmsnorm_backward>(g); }
+void rope(const RopeArgs& g) { enqueue<&KernelTable::rope>(g); }
+void attention_forward_tiles(const AttentionForwardArgs& g) { enqueue<&KernelTable::attention_forward>(g); }
+void attention_backward_tiles(const AttentionBackwardArgs& g) {
+  enqueue<&KernelTable::attention_backward>(g);
+}
+void swiglu_forward(const SwigluForwardArgs& g) { enqueue<&KernelTable::swiglu_forward>(g); }
+void swiglu_backward(const SwigluBackwardArgs& g) { enqueue<&KernelTable::swiglu_backward>(g); }
+void embedding_forward(const EmbeddingForwardArgs& g) { enqueue<&KernelTable::embedding_forward>(g); }
+void embedding_backward(const EmbeddingBackwardArgs& g) { enqueue<&KernelTable::embedding_backward>(g); }
+void cross_entropy_stats(const CrossEntropyStatsArgs& g) { enqueue<&KernelTable::cross_entropy_stats>(g); }
+void cross_entropy_combine(const CrossEntropyCombineArgs& g) {
+  enqueue<&KernelTable::cross_entropy_combine>(g);
+}
+void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
+  enqueue<&KernelTable::cross_entropy_gradient>(g);
+}
+void squared_norm(const SquaredNormArgs& g) { enqueue<&KernelTable::squared_norm>(g); }
+void total(const TotalArgs& g) { enqueue<&KernelTable::total>(g); }
+void add(const AddArgs& g) { enqueue<&KernelTable::add>(g); }
+void accumulate(const AccumulateArgs& g) { enqueue<&KernelTable::accumulate>(g); }
+void cast(const CastArgs& g) { enqueue<&KernelTable::cast>(g); }
+void zero(const ZeroArgs& g) { enqueue<&KernelTable::zero>(g); }
+void scale(const ScaleArgs& g) { enqueue<&KernelTable::scale>(g); }
+
+void adamw(const AdamwArgs& g) {  // its ranges are the caller's
+  const CudaStream& s = stream_of(g.stream);
+  const std::vector<ElementRange> decay(g.decay.begin(), g.decay.end());
+  check(emulation::enqueue(s.stream,
+                           [g, decay] {
+                             AdamwArgs own = g;
+                             own.decay = decay, own.stream = {};
+                             cpu_reference_kernels().adamw(own);
+                           }),
+        "a kernel");
+}
+
+void reduce_in_order(std::span<const void* const> parts, void* out, std::int64_t count, Dtype dtype,
+                     bool maximum, NativeStream stream) {
+  const std::vector<const void*> all(parts.begin(), parts.end());
+  check(emulation::enqueue(stream_of(stream).stream,
+                           [=] {
+                             sextant::reduce_in_order(all, out, count, dtype,
+                                                      maximum ? Reduction::max : Reduction::sum);
+                           }),
+        "a kernel");
+}
+
+}  // namespace sextant::cuda

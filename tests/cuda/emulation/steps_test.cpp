@@ -1,0 +1,80 @@
+// Unit: the runtime over an emulated GPU. Expectation: a step does not allocate, and waits for the GPU at its ends only:
+// for its tokens on the way in, once a lane, and for what it reports; a GPU on which a kernel went astray ends
+// the run as an error, also where a watchdog looks on.
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_kernels.hpp"
+#include "runtime/training_run.hpp"
+#include "tests/cuda/emulation/cublaslt.hpp"
+#include "tests/cuda/emulation/gpu.hpp"
+#include "tests/support/specs.hpp"
+
+namespace sextant::testing {
+namespace {
+
+struct Steps {
+  StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
+  ExecutionGraph graph;
+  explicit Steps(const std::string& key) : graph(lower_tiny(key, 4, 8, stack)) {}
+
+  RunResult run(const std::function<void(const StepReport&)>& on_step, bool programs = false) {
+    TrainingRun run{.graph = graph,
+                    .stack = stack,
+                    .kernels = *cuda_kernels(),
+                    .sequences = synthetic_sequences(graph.model.vocab_size, graph.training.global_batch, 1),
+                    .weights = random_weights(graph.model, 1)};
+    run.cuda = CudaDeviceOptions{};
+    run.steps = 5;
+    run.programs = programs;
+    run.expected.assign(graph.works.size(), Seconds(1));
+    run.on_step = on_step;
+    return train(run);
+  }
+};
+
+TEST(EmulatedSteps, NothingInAStepWaitsOrAllocates) {
+  for (const char* key : {"mbs2", "mbs1.oo50", "mbs2.ao3", "mbs1.full2", "mbs2.po"})
+    for (const bool programs : {false, true}) {
+      Steps steps(key);
+      const auto lanes = static_cast<int>(steps.graph.lanes.size());
+      steps.run(
+          [&](const StepReport& report) {
+            const emulation::Counts counts = emulation::take_counts();
+            if (report.step < 2) return;  // the first takes what is kept
+            EXPECT_EQ(counts.allocations, 0) << key << ", step " << report.step;
+            EXPECT_LE(counts.pageable_copies, 2) << key << ", step " << report.step;
+            EXPECT_LE(counts.waits, lanes + 2) << key << ", step " << report.step;
+            EXPECT_GT(counts.kernels, 0);
+          },
+          programs);
+    }
+}
+
+// The rehearsed step times what the library proposes.
+TEST(EmulatedSteps, TheFastestProductIsChosen) {
+  std::vector<int> algorithms;
+  Steps("mbs2").run([&](const StepReport&) { algorithms.push_back(emulation::last_product_algorithm()); });
+  EXPECT_EQ(algorithms, std::vector<int>(5, 2));
+}
+
+TEST(EmulatedSteps, ABrokenGpuEndsTheRun) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto die = [] {
+    try {
+      Steps("mbs2").run([](const StepReport& report) {
+        if (report.step == 2) emulation::break_down();
+      });
+    } catch (const BackendError& error) {
+      fmt::print(stderr, "said: {}\n", error.what());
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(die(), ::testing::ExitedWithCode(7), "said: .*error 700");
+}
+
+}  // namespace
+}  // namespace sextant::testing
