@@ -36,7 +36,9 @@ namespace {
 using cuda::check;
 
 constexpr std::chrono::milliseconds kPoll{100};
-constexpr int kOldest = 21400;  // 2.14: the first with non-blocking communicators
+constexpr std::chrono::minutes kPatience{10};  // for all ranks to connect
+constexpr int kEager = 1000;                   // times that NCCL is asked at once whether it has taken a call
+constexpr int kOldest = 21400;                 // 2.14: the first with non-blocking communicators
 
 struct Nccl {
   cuda::Library library{"libnccl.so.2"};
@@ -131,6 +133,13 @@ class NcclJob {
     const std::lock_guard lock(mutex_);
     throw Aborted(reason_);
   }
+  // Calls NCCL with a communicator that no abort() takes away meanwhile; throws Aborted after one. Nothing blocks in f.
+  template <class F>
+  ncclResult_t call(F f) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw Aborted(reason_);
+    return f();
+  }
   void abort(std::string_view reason) noexcept {
     std::vector<ncclComm_t> comms;
     {
@@ -199,7 +208,8 @@ class NcclCommunicator final : public Communicator {
     const ncclResult_t begun = nccl().init(&comm_, host_->size(), id, host_->rank(), &config);
     if (comm_) job_->add(comm_);
     try {
-      settle(begun, "ncclCommInitRankConfig");
+      require_all_began(begun);
+      settle(begun, "ncclCommInitRankConfig", std::chrono::steady_clock::now() + kPatience);
     } catch (...) {
       if (comm_ && job_->remove(comm_)) nccl().abort(comm_);
       throw;
@@ -230,9 +240,10 @@ class NcclCommunicator final : public Communicator {
     if (!stream.handle) return host_->all_reduce(in, out, count, dtype, reduction, stream);
     check_all_reduce(in, out, count, dtype);
     if (count > 0)
-      settle(nccl().all_reduce(in, out, static_cast<std::size_t>(count), type_of(dtype), op_of(reduction),
-                               live(), raw(stream)),
-             "ncclAllReduce");
+      call("ncclAllReduce", [&] {
+        return nccl().all_reduce(in, out, static_cast<std::size_t>(count), type_of(dtype), op_of(reduction),
+                                 comm_, raw(stream));
+      });
   }
 
   // Shards of one size in one call; of several sizes as a reduction to every rank, launched together.
@@ -242,9 +253,10 @@ class NcclCommunicator final : public Communicator {
     check_reduce_scatter(in, out, counts, dtype, rank(), size());
     if (const auto count = common(counts)) {
       if (*count > 0)
-        settle(nccl().reduce_scatter(in, out, static_cast<std::size_t>(*count), type_of(dtype),
-                                     op_of(reduction), live(), raw(stream)),
-               "ncclReduceScatter");
+        call("ncclReduceScatter", [&] {
+          return nccl().reduce_scatter(in, out, static_cast<std::size_t>(*count), type_of(dtype),
+                                       op_of(reduction), comm_, raw(stream));
+        });
       return;
     }
     together([&] {
@@ -253,7 +265,7 @@ class NcclCommunicator final : public Communicator {
         const std::int64_t n = counts[static_cast<std::size_t>(r)];
         if (n > 0)
           require(nccl().reduce(from, r == rank() ? out : nullptr, static_cast<std::size_t>(n),
-                                type_of(dtype), op_of(reduction), r, live(), raw(stream)),
+                                type_of(dtype), op_of(reduction), r, comm_, raw(stream)),
                   "ncclReduce");
         from += n * size_bytes(dtype);
       }
@@ -266,8 +278,9 @@ class NcclCommunicator final : public Communicator {
     check_all_gather(in, out, bytes, rank(), size());
     if (const auto n = common(bytes)) {
       if (*n > 0)
-        settle(nccl().all_gather(in, out, static_cast<std::size_t>(*n), ncclUint8, live(), raw(stream)),
-               "ncclAllGather");
+        call("ncclAllGather", [&] {
+          return nccl().all_gather(in, out, static_cast<std::size_t>(*n), ncclUint8, comm_, raw(stream));
+        });
       return;
     }
     together([&] {
@@ -276,7 +289,7 @@ class NcclCommunicator final : public Communicator {
         const std::int64_t n = bytes[static_cast<std::size_t>(r)];
         if (n > 0)
           require(nccl().broadcast(r == rank() ? in : to, to, static_cast<std::size_t>(n), ncclUint8, r,
-                                   live(), raw(stream)),
+                                   comm_, raw(stream)),
                   "ncclBroadcast");
         to += n;
       }
@@ -287,30 +300,34 @@ class NcclCommunicator final : public Communicator {
     if (!stream.handle) return host_->broadcast(data, bytes, root, stream);
     SEXTANT_CHECK(root >= 0 && root < size(), "the root is a rank of the group");
     if (bytes > 0)
-      settle(
-          nccl().broadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, live(), raw(stream)),
-          "ncclBroadcast");
+      call("ncclBroadcast", [&] {
+        return nccl().broadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, comm_,
+                                raw(stream));
+      });
   }
 
   void send(const void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (!stream.handle) return host_->send(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
     if (bytes > 0)
-      settle(nccl().send(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)),
-             "ncclSend");
+      call("ncclSend", [&] {
+        return nccl().send(data, static_cast<std::size_t>(bytes), ncclUint8, peer, comm_, raw(stream));
+      });
   }
   void recv(void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (!stream.handle) return host_->recv(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
     if (bytes > 0)
-      settle(nccl().recv(data, static_cast<std::size_t>(bytes), ncclUint8, peer, live(), raw(stream)),
-             "ncclRecv");
+      call("ncclRecv", [&] {
+        return nccl().recv(data, static_cast<std::size_t>(bytes), ncclUint8, peer, comm_, raw(stream));
+      });
   }
 
   void barrier(NativeStream stream) override {
     if (!stream.handle) return host_->barrier(stream);
     void* word = cuda::scratch(cuda::stream_of(stream), sizeof(float));
-    settle(nccl().all_reduce(word, word, 1, ncclFloat32, ncclSum, live(), raw(stream)), "ncclAllReduce");
+    call("ncclAllReduce",
+         [&] { return nccl().all_reduce(word, word, 1, ncclFloat32, ncclSum, comm_, raw(stream)); });
   }
 
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
@@ -327,10 +344,6 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  ncclComm_t live() const {  // an aborted one is gone
-    job_->require_running();
-    return comm_;
-  }
   static cudaStream_t raw(NativeStream stream) { return cuda::stream_of(stream).stream; }
   static ncclRedOp_t op_of(Reduction reduction) { return reduction == Reduction::max ? ncclMax : ncclSum; }
   static std::optional<std::int64_t> common(std::span<const std::int64_t> sizes) {
@@ -344,21 +357,43 @@ class NcclCommunicator final : public Communicator {
     throw BackendError(fmt::format("{}: {}", call, nccl().error_string(status)));
   }
 
+  // A rank whose NCCL refuses at once never connects, and the others would wait for it.
+  void require_all_began(ncclResult_t begun) const {
+    double refused = begun != ncclSuccess && begun != ncclInProgress;
+    const bool here = refused > 0;
+    host_->all_reduce(&refused, &refused, 1, Dtype::fp64, Reduction::max, {});
+    if (refused > 0 && !here) throw BackendError("ncclCommInitRankConfig failed on another rank");
+    require(begun, "ncclCommInitRankConfig");
+  }
+
   // Until NCCL has taken the call; the stream carries it out later.
-  void settle(ncclResult_t status, const char* call) const {
+  using Deadline = std::chrono::steady_clock::time_point;
+  void settle(ncclResult_t status, const char* call, Deadline deadline = Deadline::max()) const {
     require(status, call);
-    while (status == ncclInProgress) {
-      std::this_thread::yield();
+    for (int asked = 0; status == ncclInProgress; ++asked) {
+      if (asked < kEager)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
       status = job_->status(comm_);
       require(status, call);
+      if (status == ncclInProgress && std::chrono::steady_clock::now() > deadline)
+        throw BackendError(
+            fmt::format("{}: not all of {} ranks came within {} minutes", call, size(), kPatience.count()));
     }
   }
 
+  template <class F>
+  void call(const char* name, F f) const {
+    settle(job_->call(std::move(f)), name);
+  }
   template <class Calls>
   void together(Calls calls) const {
-    require(nccl().group_start(), "ncclGroupStart");
-    calls();
-    settle(nccl().group_end(), "ncclGroupEnd");
+    call("ncclGroupEnd", [&] {
+      require(nccl().group_start(), "ncclGroupStart");
+      calls();
+      return nccl().group_end();
+    });
   }
 
   std::shared_ptr<NcclJob> job_;
