@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "core/parallel_plan.hpp"
 #include "core/stack_spec.hpp"
@@ -41,7 +42,7 @@ struct Trained {
 };
 
 struct How {
-  bool gpu = false, reference = true, nccl = false;  // nccl: of one rank, since there is one GPU
+  bool gpu = false, reference = true, nccl = false;  // nccl: a GPU for each rank
   Dtype dtype = Dtype::fp64;
   int steps = 4, hidden = 64;
   bool programs = false;
@@ -67,12 +68,18 @@ Trained train_small(const std::string& key, const How& how) {
   Trained result;
   std::mutex mutex;
   auto world = make_local_world(plan.world());
-  if (how.gpu)
-    for (auto& c : world) c = how.nccl ? connect_nccl(std::move(c), 0) : share_cuda_device(std::move(c), 0);
-  run_ranks(world, [&](Communicator& c) {
+  if (how.gpu && !how.nccl)
+    for (auto& c : world) c = share_cuda_device(std::move(c), 0);
+  run_ranks(world, [&](Communicator& local) {
+    std::vector<int> all(static_cast<std::size_t>(local.size()));
+    std::iota(all.begin(), all.end(), 0);
+    const int ordinal = how.nccl ? local.rank() : 0;
+    const auto connected = how.nccl ? connect_nccl(local.group(all), ordinal) : nullptr;
+    Communicator& c = connected ? *connected : local;
     CpuDeviceOptions cpu;
     cpu.on_error = [&](const std::string& what) { c.abort(what); };
-    const auto device = how.gpu ? make_cuda_device({.rehearses = false}) : make_cpu_device(cpu);
+    const auto device =
+        how.gpu ? make_cuda_device({.ordinal = ordinal, .rehearses = false}) : make_cpu_device(cpu);
     RankOptions options;
     options.programs = how.programs;
     options.executor.on_failure = [&](const std::string& what) { c.abort(what); };
@@ -152,10 +159,15 @@ TEST_F(CudaTraining, HeadsThatTheLibraryServes) {
   EXPECT_NE(too_far(train_small("mbs4", how), "mbs4", how), "");
 }
 
-TEST_F(CudaTraining, OneRankUnderNccl) {
+// As many ranks as there are GPUs.
+TEST_F(CudaTraining, UnderNccl) {
   std::string why;
   if (nccl_version(why).empty()) GTEST_SKIP() << why;
-  expect_alike(train_small("mbs4", {.gpu = true, .nccl = true}), train_small("mbs4", {}), 1e-10, "NCCL");
+  const auto gpus = static_cast<int>(cuda_gpus(why).size());
+  for (const char* key : {"mbs4", "dp2.z1.mbs1.b4K", "dp4.z3.mbs1", "tp2.sp.mbs2", "cp2.mbs2", "pp2.vp2.mbs1",
+                          "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1"})
+    if (parse_plan_key(key).world() <= gpus)
+      expect_alike(train_small(key, {.gpu = true, .nccl = true}), train_small(key, {}), 1e-10, key);
 }
 
 TEST_F(CudaTraining, NcclGivesBackWhatOneRankHas) {

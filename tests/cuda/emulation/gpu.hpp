@@ -15,7 +15,7 @@
 
 namespace emulation {
 
-inline constexpr int kGpus = 2;
+inline constexpr int kGpus = 8;
 
 // A point of a stream that is reached or not.
 struct Mark {

@@ -1,4 +1,4 @@
-// The emulated machine itself, for gpu.cpp and runtime_api.cpp alone: its streams, its memory and its two threads.
+// The emulated machine itself, for gpu.cpp, runtime_api.cpp and libraries: its streams, its memory and its two threads.
 #pragma once
 
 #include <algorithm>
@@ -120,6 +120,11 @@ class Machine {
   void wait(const std::shared_ptr<Mark>& mark) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !mark || mark->reached; });
+  }
+  void reach(const std::shared_ptr<Mark>& mark) {
+    const std::lock_guard lock(mutex_);
+    mark->reached = true;
+    changed_.notify_all();
   }
   bool reached(const std::shared_ptr<Mark>& mark) {
     const std::lock_guard lock(mutex_);
