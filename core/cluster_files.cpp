@@ -53,6 +53,20 @@ bool has(const json& j, const char* part, const char* key) {
   return j.contains(part) && j[part].is_object() && j[part].contains(key);
 }
 
+// A number or a list by itself, or with its origin: {"value": 8, "source": ...}.
+const json& value_of(const json& stated) {
+  return stated.is_object() && stated.contains("value") ? stated["value"] : stated;
+}
+
+// Rings are of a whole node: one with another number of GPUs is another mesh.
+void drop_rings_of_other_nodes(json& cluster) {
+  if (!has(cluster, "node", "link_rings") || !has(cluster, "node", "gpus")) return;
+  json& node = cluster["node"];
+  const json &rings = value_of(node["link_rings"]), &gpus = value_of(node["gpus"]);
+  if (rings.is_array() && gpus.is_number_integer() && gpus.get<std::int64_t>() != std::ssize(rings))
+    node.erase("link_rings");
+}
+
 // Puts `over` on top of `base`. The network's rate is one number under two keys: what is set last counts.
 void overlay(json& base, const json& over) {
   if (has(over, "fabric", "bandwidth_GBps") && !has(over, "node", "nic_bandwidth_GBps") &&
@@ -63,6 +77,7 @@ void overlay(json& base, const json& over) {
       base.contains("fabric"))
     base["fabric"].erase("bandwidth_GBps");
   base.merge_patch(over);
+  if (!has(over, "node", "link_rings")) drop_rings_of_other_nodes(base);
 }
 
 // The preset that a part names, as "device": "h100" or "device": {"preset": "h100", ...}.
@@ -169,6 +184,7 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   whole["nodes"] = nodes;
   whole["name"] = fabric.empty() ? what : fmt::format("{}@{}", what, fabric);
   node["gpus"] = gpus;
+  drop_rings_of_other_nodes(whole);
   // A node with fewer or more GPUs than usual has its NICs in proportion, unless the fabric was named.
   if (const int nics = node.value("nics", 0); fabric.empty() && gpus != usual && nics > 0)
     node["nics"] = std::max(1, static_cast<int>(static_cast<long>(nics) * gpus / usual));
@@ -247,6 +263,7 @@ void apply_overrides(ClusterSpec& spec, const std::vector<std::string>& settings
     } else if (by_nic && j["fabric"].is_object()) {
       j["fabric"].erase("bandwidth_GBps");
     }
+    if (!has(touched, "node", "link_rings")) drop_rings_of_other_nodes(j);
     from_json(j, changed);
   });
   spec = std::move(changed);

@@ -249,6 +249,9 @@ void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
   const std::vector<double>& rings = n.link_rings;
   if (!rings.empty() && n.link != NodeLinkKind::nvlink_mesh)
     add("node.link_rings", fmt::format("{} numbers", rings.size()), "none unless node.link is nvlink_mesh");
+  else if (!rings.empty() && static_cast<int>(rings.size()) != n.gpus)
+    add("node.link_rings", fmt::format("{} numbers", rings.size()),
+        fmt::format("{}, one for each number of GPUs of a node, or none", n.gpus));
   for (std::size_t i = 0; i < rings.size(); ++i)
     if (!(rings[i] > 0 && rings[i] <= kMaxGpusPerNode))
       add(fmt::format("node.link_rings[{}]", i), fmt::format("{:g}", rings[i]),

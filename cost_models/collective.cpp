@@ -24,6 +24,12 @@ double ring_steps(CollectiveKind kind, int n) {
   return (kind == CollectiveKind::all_reduce ? 2.0 : 1.0) * (n - 1);
 }
 
+// What ranks of a node wait for each other in a step. Steps of longer rings than whole runs have shown (eight GPUs) wait for
+// nobody more. Seconds.
+double waits(CollectiveKind kind, double steps, const CostConstants& c) {
+  return 1e-6 * (c.collective_skew_us + c.collective_step_us * std::min(steps, ring_steps(kind, 8)));
+}
+
 // Bus rate of a rank inside its node. Bytes/s.
 double inside_rate(CollectiveKind kind, const GroupShape& g, const CostConstants& c) {
   if (!g.switched) return g.node_bandwidth.v * c.link_efficiency_mesh;
@@ -75,8 +81,8 @@ OpCost price_collective(const CollectiveWork& w, const Machine& m, double tp_hid
   const double steps = ring_steps(w.kind, g.nodes > 1 ? g.ranks_per_node : n);
   double fixed = 1e-6 * c.collective_start_us;
   // Ranks of several nodes wait for each other no less than those of one; hops fitted to whole runs hold it where they take long.
-  const double waits = 1e-6 * (c.collective_skew_us + c.collective_step_us * steps);
-  fixed += g.nodes > 1 ? std::max(waits, g.network_start.v + hops_time(w, c)) : waits;
+  const double inside = waits(w.kind, steps, c);
+  fixed += g.nodes > 1 ? std::max(inside, g.network_start.v + hops_time(w, c)) : inside;
   OpCost cost;
   cost.duration = Seconds(std::numeric_limits<double>::infinity());
   for (const Protocol& p : kProtocols) {

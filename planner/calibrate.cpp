@@ -45,6 +45,7 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   const Posterior prior{Eigen::VectorXd::Zero(n), p.prior_covariance()};
 
   Eigen::VectorXd x = prior.mean, now = p.log_time(x);
+  const Eigen::VectorXd untouched = now;
   out.before = seconds_of(now);
   out.mape_before = mape(measured - now);
   Posterior fit = prior;
@@ -55,9 +56,11 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
     x = p.clamped(fit.mean);
     now = p.log_time(x);
   }
+  out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
+  out.taken = fit_of == FitOf::presets || out.rows < 2 || out.mape_left_out <= out.mape_before;
+  if (!out.taken) x = prior.mean, now = untouched;
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
-  out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
   for (Eigen::Index k = 0; k < n; ++k) {
     const Knob& knob = knobs[static_cast<std::size_t>(k)];
     out.constants.push_back({knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))});

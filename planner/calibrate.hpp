@@ -25,12 +25,16 @@ struct Calibration {
   std::vector<KnobFit> constants;
   std::vector<double> covariance;  // of the logarithms, row by row
   int rows = 0;
-  // Percent, of the rows fitted; left_out: each row predicted from all the others (linearised).
+  // A user's fit that predicts each run worse from the others than the presets do is not taken: the constants stay.
+  bool taken = true;
+  // Percent, of the rows fitted, with these constants; left_out: each row predicted by the fit to all the others
+  // (linearised), taken or not.
   double mape_before = 0, mape_after = 0, mape_left_out = 0;
   std::vector<double> before, after;  // predicted seconds of each run
 };
 
-// One run is enough to move the machine's time factor; five move a stack's and a fabric's constants too.
+// One run is enough to move the machine's time factor, with nothing to say whether that helps; five move a stack's and a
+// fabric's constants too.
 // `base` stands in the place of the presets, where they are not what the knobs' priors were read from.
 Calibration calibrate(std::span<const MeasuredRun>, const std::filesystem::path& preset_dir,
                       const CalibrationRules&, std::span<const Knob>, FitOf = FitOf::own_runs,

@@ -41,7 +41,7 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
 }  // namespace
 
 NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const CostConstants& constants,
-                             const CalibrationRules& rules) {
+                             const CalibrationRules& rules, const QuietNetwork* idle) {
   const bool across = table.nodes > 1;
   const int needed = std::max(table.nodes, (table.ranks + cluster.node.gpus - 1) / cluster.node.gpus);
   if (needed > cluster.nodes)
@@ -55,8 +55,11 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   if (samples.empty()) return out;
 
   std::vector<Knob> knobs;
+  const FabricSpec of_steps = cluster.fabric;
   if (across) {
-    const FabricSpec& f = cluster.fabric;
+    FabricSpec& f = cluster.fabric;
+    out.fabric = f.name, out.idle_known = idle != nullptr;
+    if (idle) use_network(*idle, f);
     knobs.push_back(
         {KnobOf::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
     knobs.push_back({KnobOf::fabric, f.name, "latency_us", f.latency.v * 1e6, rules.rule("latency_us").sigma,
@@ -77,10 +80,11 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     return log_times(table, samples, cluster, constants, knobs, theta);
   };
 
+  // Wider than for step times: this is the measurement of the thing itself. Published tables of one fabric agree better.
+  constexpr double kWider = 3, kPublished = 0.1;
   Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
   for (Eigen::Index k = 0; k < n; ++k) {
-    // Wider than for step times: this is the measurement of the thing itself.
-    const double sigma = 3 * knobs[static_cast<std::size_t>(k)].sigma;
+    const double sigma = idle && across ? kPublished : kWider * knobs[static_cast<std::size_t>(k)].sigma;
     prior.covariance(k, k) = sigma * sigma;
   }
   Eigen::VectorXd x = prior.mean, now = at(x);
@@ -104,8 +108,13 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   }
   out.mape_after = mape(measured - now);
   for (Eigen::Index k = 0; k < n; ++k) {
-    const Knob& knob = knobs[static_cast<std::size_t>(k)];
-    out.constants.push_back({knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))});
+    Knob knob = knobs[static_cast<std::size_t>(k)];
+    if (across) {
+      const double before = setting_value(of_steps, knob.key) / knob.prior;
+      knob.prior *= before, knob.low *= before, knob.high *= knob.key == "efficiency" ? 1 : before;
+    }
+    const double value = knob.prior * std::exp(x[k]);
+    out.constants.push_back({knob, std::min(value, knob.high), std::sqrt(fit.covariance(k, k))});
   }
   return out;
 }

@@ -2,14 +2,19 @@
 // and the time of one hop; inside one node: the reachable share of its links. Least squares on the logarithm of time,
 // priors as for step times.
 //
+// A table shows an idle network, whole runs one that carries many nodes and other traffic. Where published tables of the
+// same fabric are known, the constants of steps move by the factor by which this table differs from those.
+//
 // Ignores what a training step adds to a collective (ranks that wait for each other): nccl-tests do not show it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/cluster_spec.hpp"
 #include "planner/calibrate.hpp"
 #include "planner/nccl_table.hpp"
+#include "planner/quiet_network.hpp"
 
 namespace sextant {
 
@@ -17,10 +22,14 @@ struct NetworkFit {
   std::vector<KnobFit> constants;
   int samples = 0;
   double mape_before = 0, mape_after = 0;  // percent, of the sizes used
+  std::string fabric;                      // between nodes: whose
+  bool idle_known = false;                 // published tables of it are
 };
 
 // The table's ranks must fit the cluster, filled node by node. Sizes of at least 16 MiB are used: smaller messages are
 // ruled by start-up, which is not fitted.
-NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&);
+// `idle`: the cluster's fabric in published tables, or null.
+NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&,
+                             const QuietNetwork* idle);
 
 }  // namespace sextant

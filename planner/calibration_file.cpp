@@ -85,7 +85,7 @@ CalibrationFile calibration_file_of(const Calibration& calibration) {
       for (const std::size_t column : index) f.covariance.push_back(calibration.covariance[row * n + column]);
   f.error_before_percent = calibration.mape_before;
   f.error_after_percent = calibration.mape_after;
-  f.error_left_out_percent = calibration.mape_left_out;
+  f.error_left_out_percent = calibration.taken ? calibration.mape_left_out : calibration.mape_before;
   return f;
 }
 

@@ -32,18 +32,12 @@ std::optional<CollectiveKind> kind_of(const std::string& text) {
   return std::nullopt;
 }
 
-// As a step prices it: on a cluster of the fabric preset that the row's text selects. Seconds.
-ClusterSpec step_cluster(const TestedHardware& on, const FrameworkMap& map,
-                         const std::filesystem::path& presets) {
+// Fabric preset that the row's text selects for steps; empty: what such nodes usually have.
+std::string fabric_of_steps(const std::string& text, const FrameworkMap& map) {
   const auto rule = std::find_if(map.clusters.begin(), map.clusters.end(), [&](const ClusterRule& r) {
-    return !r.preset.empty() && on.fabric.find(r.fabric) != std::string::npos;
+    return !r.preset.empty() && text.find(r.fabric) != std::string::npos;
   });
-  if (ClusterSpec usual = load_cluster(on.device, presets); on.nodes <= 1 && on.ranks <= usual.node.gpus)
-    return usual;
-  const int nodes = (on.ranks + on.gpus_per_node - 1) / on.gpus_per_node;
-  return load_cluster(fmt::format("{}x{}x{}{}", nodes, on.gpus_per_node, on.device,
-                                  nodes > 1 && rule != map.clusters.end() ? "@" + rule->preset : ""),
-                      presets);
+  return rule == map.clusters.end() ? "" : rule->preset;
 }
 
 // Of the first ranks of a cluster. Seconds.
@@ -58,7 +52,8 @@ double time_on(const ClusterSpec& cluster, const CollectiveRow& row, const CostC
 }  // namespace
 
 std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
-                                               const std::filesystem::path& preset_dir) {
+                                               const std::filesystem::path& preset_dir,
+                                               std::span<const Setting> settings) {
   const CsvTable table = read_csv(csv);
   const std::vector<QuietNetwork> networks = load_quiet_networks(preset_dir);
   const FrameworkMap map = load_framework_map(preset_dir);
@@ -71,13 +66,14 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
 
   std::vector<CollectiveRow> rows;
   for (const CsvRow& line : table.rows) {
-    const auto number = [&](const char* column) -> std::optional<double> {
+    const auto number = [&](const char* column, bool positive = false) -> std::optional<double> {
       const std::string& text = table.cell(line, column);
       if (text.empty()) return std::nullopt;
       const auto x = parse_decimal(text);
-      if (!x || *x < 0)
+      if (!x || *x < 0 || (positive && *x == 0))
         problems.push_back({fmt::format("{}:{}", table.file, line.line), column, text,
-                            "a number of at least 0, or nothing", ""});
+                            positive ? "a number above 0, or nothing" : "a number of at least 0, or nothing",
+                            ""});
       return x;
     };
     CollectiveRow row;
@@ -90,8 +86,9 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
       problems.push_back({fmt::format("{}:{}", table.file, line.line), "collective",
                           table.cell(line, "collective"), "all_reduce, all_gather or reduce_scatter", ""});
     const auto size = number("size_bytes"), ranks = number("ranks"), nodes = number("nodes"),
-               gpus = number("gpus_per_node"), time = number("time_us"), bus = number("bus_bandwidth_GBps"),
-               low = number("low_bus_bandwidth_GBps"), high = number("high_bus_bandwidth_GBps");
+               gpus = number("gpus_per_node"), time = number("time_us", true),
+               bus = number("bus_bandwidth_GBps", true), low = number("low_bus_bandwidth_GBps"),
+               high = number("high_bus_bandwidth_GBps");
     const auto network = number("internode_GBps_per_node");
     if (!kind || !size || !ranks || !nodes || !gpus || row.on.fabric.empty() || *ranks < 2 ||
         (!time && !bus)) {
@@ -107,11 +104,13 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
     if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
     try {
-      const ClusterSpec quiet = quiet_cluster(row.on, networks, preset_dir);
-      const CostConstants constants =
-          load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      const ClusterSpec quiet = quiet_cluster(row.on, networks, preset_dir, settings);
+      ClusterSpec of_steps = tested_cluster(row.on, fabric_of_steps(row.on.fabric, map), preset_dir);
+      CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
+      use_settings(settings, of_steps.fabric);
+      use_settings(settings, quiet.device.generation, constants);
       row.predicted_s = time_on(quiet, row, alone(constants));
-      row.in_step_s = time_on(step_cluster(row.on, map, preset_dir), row, constants);
+      row.in_step_s = time_on(of_steps, row, constants);
     } catch (const ConfigError&) {  // hardware that no table knows
       row.use = CollectiveRowUse::unstated;
     }

@@ -31,9 +31,10 @@ struct CollectiveRow {
   CollectiveRowUse use = CollectiveRowUse::scored;
 };
 
-// Reads, judges and predicts. Throws ConfigError naming file, line and column of what cannot be read.
+// Reads, judges and predicts, with a calibration's settings in the place of the presets. Throws ConfigError naming file, line and column of what cannot be read.
 std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
-                                               const std::filesystem::path& preset_dir);
+                                               const std::filesystem::path& preset_dir,
+                                               std::span<const Setting> settings = {});
 
 inline constexpr double kLargeMessage = 64.0 * (1 << 20);
 

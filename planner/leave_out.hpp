@@ -24,7 +24,7 @@ struct LeftOut {
 };
 struct LeaveOutOptions {
   int min_rows = 7;
-  int few = 5, draws = 4;
+  int few = 5, draws = 12;
   std::uint64_t seed = 1;
   int fit_rows_per_source = 50;  // at most so many of each other source enter the fit
 };

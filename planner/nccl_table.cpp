@@ -52,7 +52,7 @@ struct Signs {
 };
 
 // size count type redop [root] time algbw busbw ...
-void read_line(std::string_view line, NcclTable& table, Signs& signs) {
+void read_line(std::string_view line, int at, NcclTable& table, Signs& signs) {
   const auto cells = cells_of(line);
   if (cells.size() < 7) return;
   const auto real = [](std::string_view s) { return number_after(s, "").value_or(-1); };
@@ -61,6 +61,9 @@ void read_line(std::string_view line, NcclTable& table, Signs& signs) {
   // The root is a whole number, a time is not always; older versions print no root.
   const std::size_t time = cells[4] == "-1" || cells.size() >= 13 ? 5 : 4;
   if (time + 2 >= cells.size()) return;
+  if (const auto stated = number_after(cells[time], ""); stated && !(*stated > 0))
+    throw ConfigError(Problem{fmt::format("{}:{}", table.file, at), "time", std::string(cells[time]),
+                              "microseconds above 0", "the run did not end well, or the line was cut"});
   const double us = real(cells[time]), algorithm = real(cells[time + 1]), bus = real(cells[time + 2]);
   if (us <= 0) return;
   signs.reduces = cells[3] != "none";
@@ -96,7 +99,7 @@ NcclTable parse_nccl_table(std::string_view text, const std::string& file,
   table.file = file;
   std::map<std::string, int> hosts;
   Signs signs;
-  each_line(text, [&](std::string_view line, int) {
+  each_line(text, [&](std::string_view line, int number) {
     if (const std::size_t at = line.find("Rank "); at != std::string_view::npos) {
       if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
         std::string_view host = line.substr(on + 4);
@@ -106,7 +109,7 @@ NcclTable parse_nccl_table(std::string_view text, const std::string& file,
       }
       return;
     }
-    read_line(line, table, signs);
+    read_line(line, number, table, signs);
   });
   table.nodes = static_cast<int>(hosts.size());
   if (table.samples.empty() || table.ranks < 2)

@@ -33,6 +33,12 @@ constexpr auto kNetworks = [](auto& io, auto& n) {
 };
 void from_json(const nlohmann::json& j, Networks& n) { read_object(j, n, kNetworks); }
 
+// Do the ranks leave one domain of NVLink?
+bool crosses(const TestedHardware& on, const ClusterSpec& usual) {
+  if (on.nodes <= 1 && on.ranks <= usual.node.gpus) return false;
+  return on.ranks > std::max(1, on.gpus_per_node) * usual.node.domain_nodes;
+}
+
 }  // namespace
 
 void from_json(const nlohmann::json& j, QuietNetwork& n) { read_object(j, n, kNetwork); }
@@ -41,14 +47,33 @@ std::vector<QuietNetwork> load_quiet_networks(const std::filesystem::path& prese
   return load_json<Networks>(preset_dir / "nccl_tests.json").list;
 }
 
-ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwork>& networks,
-                          const std::filesystem::path& preset_dir) {
+const QuietNetwork* quiet_network_of(const std::string& fabric, const std::vector<QuietNetwork>& networks) {
+  const auto at = std::find_if(networks.begin(), networks.end(),
+                               [&](const QuietNetwork& n) { return n.preset == fabric; });
+  return at == networks.end() ? nullptr : &*at;
+}
+
+void use_network(const QuietNetwork& n, FabricSpec& f) {
+  f.efficiency = n.efficiency, f.latency = n.latency;
+  f.in_network = n.in_network;
+  f.reduces_inside = f.reduces_inside || n.reduces_inside;
+}
+
+ClusterSpec tested_cluster(const TestedHardware& on, const std::string& fabric,
+                           const std::filesystem::path& preset_dir) {
   ClusterSpec usual = load_cluster(on.device, preset_dir);
-  if (on.nodes <= 1 && on.ranks <= usual.node.gpus)
+  if (!crosses(on, usual) && on.ranks <= usual.node.gpus)
     return usual;  // also where a table calls the ranks a node
   const int per_node = std::max(1, on.gpus_per_node);
-  const auto shape = fmt::format("{}x{}x{}", (on.ranks + per_node - 1) / per_node, per_node, on.device);
-  if (on.ranks <= per_node * usual.node.domain_nodes) return load_cluster(shape, preset_dir);
+  const bool across = crosses(on, usual) && !fabric.empty();
+  return load_cluster(fmt::format("{}x{}x{}{}", (on.ranks + per_node - 1) / per_node, per_node, on.device,
+                                  across ? "@" + fabric : ""),
+                      preset_dir);
+}
+
+ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwork>& networks,
+                          const std::filesystem::path& preset_dir, std::span<const Setting> settings) {
+  if (!crosses(on, load_cluster(on.device, preset_dir))) return tested_cluster(on, "", preset_dir);
   const auto at = std::find_if(networks.begin(), networks.end(), [&](const QuietNetwork& n) {
     return on.fabric.find(n.fabric) != std::string::npos;
   });
@@ -58,10 +83,13 @@ ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwo
     throw ConfigError(
         Problem{"", "fabric", on.fabric, fmt::format("a text with one of {}", fmt::join(known, ", ")), ""});
   }
-  ClusterSpec c = load_cluster(shape + "@" + at->preset, preset_dir);
-  c.fabric.efficiency = at->efficiency, c.fabric.latency = at->latency;
-  c.fabric.in_network = at->in_network;
-  c.fabric.reduces_inside = c.fabric.reduces_inside || at->reduces_inside;
+  ClusterSpec c = tested_cluster(on, at->preset, preset_dir);
+  const FabricSpec preset = c.fabric;
+  FabricSpec calibrated = preset;
+  use_settings(settings, calibrated);
+  use_network(*at, c.fabric);
+  c.fabric.efficiency = std::min(1.0, c.fabric.efficiency * calibrated.efficiency / preset.efficiency);
+  if (preset.latency.v > 0) c.fabric.latency = c.fabric.latency * (calibrated.latency / preset.latency);
   if (on.node_network.v > 0) {
     c.fabric.bandwidth = on.node_network;
     c.node.nic_bandwidth = on.node_network / c.node.nics;

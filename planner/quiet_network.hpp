@@ -4,10 +4,12 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/cluster_spec.hpp"
+#include "planner/setting.hpp"
 
 namespace sextant {
 
@@ -20,6 +22,9 @@ struct QuietNetwork {
   std::string source, date;
 };
 std::vector<QuietNetwork> load_quiet_networks(const std::filesystem::path& preset_dir);
+// The first of this fabric preset; null where no table of it was published.
+const QuietNetwork* quiet_network_of(const std::string& fabric, const std::vector<QuietNetwork>&);
+void use_network(const QuietNetwork&, FabricSpec&);
 
 struct TestedHardware {
   std::string device, fabric;  // as a table writes them
@@ -28,8 +33,13 @@ struct TestedHardware {
   int nodes = 1;                // that the ranks are spread over, where the table says so
 };
 
-// Throws ConfigError naming the device, or the fabric of several nodes, that nobody knows.
+// The same nodes over the fabric preset, where they are more than one domain; empty: as such nodes usually have it.
+ClusterSpec tested_cluster(const TestedHardware&, const std::string& fabric,
+                           const std::filesystem::path& preset_dir);
+
+// Throws ConfigError naming the device, or the fabric of several nodes, that nobody knows. What `settings` change on the
+// fabric of steps changes the quiet one by the same factor.
 ClusterSpec quiet_cluster(const TestedHardware&, const std::vector<QuietNetwork>&,
-                          const std::filesystem::path& preset_dir);
+                          const std::filesystem::path& preset_dir, std::span<const Setting> settings = {});
 
 }  // namespace sextant

@@ -102,7 +102,9 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
   const NcclTable table = parse_nccl_table(read_text_file(file), file, kind);
-  NetworkFit fit = calibrate_network(table, cluster, constants, rules);
+  const std::vector<QuietNetwork> idle = load_quiet_networks(presets);
+  NetworkFit fit =
+      calibrate_network(table, cluster, constants, rules, quiet_network_of(cluster.fabric.name, idle));
   if (fit.samples == 0) {
     const auto largest = std::max_element(table.samples.begin(), table.samples.end(),
                                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });

@@ -1,12 +1,14 @@
 #include "tools/validate_collectives.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <ostream>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/calibration_file.hpp"
 #include "planner/collective_score.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
@@ -36,8 +38,17 @@ nlohmann::ordered_json to_json(const std::vector<CollectiveScore>& scores) {
 
 }  // namespace
 
-ExitCode validate_collectives(Session& session, const std::string& file, double max_error) {
-  const auto rows = predict_collectives(file, session.presets());
+ExitCode validate_collectives(Session& session, const std::string& file, const std::string& calibration,
+                              double max_error) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    throw ConfigError(
+        Problem{file, "", "no such file", "a table of collectives, one line each",
+                "published tables are not part of sextant: README, \"Accuracy and limits\", names those "
+                "it is scored on"});
+  const auto rows = predict_collectives(
+      file, session.presets(),
+      calibration.empty() ? std::vector<Setting>() : load_calibration(calibration).settings());
   const auto scores = score_collectives(rows);
   const CollectiveScore& all = scores.back();
   if (session.common.json) {
@@ -84,14 +95,13 @@ ExitCode validate_collectives(Session& session, const std::string& file, double 
     table.emphasize_last_row();
     session.terminal.out << table.render(session.terminal, session.common.wide);
     session.terminal.out << '\n';
-    print_wrapped(
-        session.terminal.out, session.terminal,
-        fmt::format(
-            "scored: collectives alone on the machine. In a step the same model adds what ranks wait for "
-            "each "
-            "other, over networks as whole runs see them: {:.0f} % from these rows at 64 MiB and above, "
-            "{:.0f} % below",
-            all.in_step_mape[0], all.in_step_mape[1]));
+    print_wrapped(session.terminal.out, session.terminal,
+                  fmt::format("scored: collectives alone on the machine. In a step the same model adds what "
+                              "ranks wait for each "
+                              "other, over networks as whole runs see them: {:.0f} % from these rows at 64 "
+                              "MiB and above, {:.0f} % "
+                              "below",
+                              all.in_step_mape[0], all.in_step_mape[1]));
   }
   const double worst = std::max(all.mape[0], all.mape[1]);
   if (max_error <= 0 || worst <= max_error) return ExitCode::ok;

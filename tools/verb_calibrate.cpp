@@ -1,8 +1,6 @@
 // `sextant calibrate`: constants of the cost models from measured runs, logs and nccl-tests.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -16,10 +14,10 @@
 #include "planner/fitted_count.hpp"
 #include "planner/leave_out.hpp"
 #include "tools/calibrate_material.hpp"
+#include "tools/calibration_text.hpp"
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/refit_memory.hpp"
-#include "tools/table.hpp"
 
 namespace sextant {
 
@@ -89,126 +87,6 @@ std::vector<std::optional<double>> predicted_peaks(const Material& m, const std:
   return out;
 }
 
-std::string owner_text(const Knob& k) {
-  if (k.of == KnobOf::device) return k.owner.empty() ? "all devices" : k.owner;
-  return k.also.empty() ? k.owner : fmt::format("{} and {} more of its class", k.owner, k.also.size());
-}
-
-void print_constants(Session& session, const Material& m, const Calibration& c) {
-  constexpr double kNoticed = 0.005;
-  const std::vector<KnobFit> alone = m.measured_alone();
-  Table table({{"constant", Align::left},
-               {"of", Align::left},
-               {"preset", Align::right},
-               {"fitted", Align::right},
-               {"moved %", Align::right},
-               {"+- %", Align::right},
-               {"known", Align::left, 1}});
-  std::size_t silent = 0;
-  for (const KnobFit& k : c.constants) {
-    const double moved = k.value / k.knob.prior - 1;
-    const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const KnobFit& a) {
-      return a.knob.of == k.knob.of && a.knob.owner == k.knob.owner && a.knob.key == k.knob.key;
-    });
-    if (!by_itself && !k.identified() && std::abs(moved) < kNoticed) {
-      ++silent;
-      continue;
-    }
-    table.add_row({k.knob.key, owner_text(k.knob), fmt::format("{:.4g}", k.knob.prior),
-                   fmt::format("{:.4g}", k.value), fmt::format("{:+.1f}", 100 * moved),
-                   fmt::format("{:.1f}", 100 * k.sigma),
-                   by_itself        ? "measured alone"
-                   : k.identified() ? "from the data"
-                                    : "mostly prior"});
-  }
-  auto& out = session.terminal.out;
-  if (!table.empty()) out << '\n' << table.render(session.terminal, session.common.wide);
-  if (silent > 0)
-    out << fmt::format("{} more stay{} at the presets: the data say nothing about {}\n", silent,
-                       silent == 1 ? "s" : "", silent == 1 ? "it" : "them");
-}
-
-void print_residuals(Session& session, const Material& m, const Calibration& c,
-                     const std::vector<std::optional<double>>& peaks) {
-  constexpr std::size_t kShown = 20;
-  std::vector<Column> columns = {{"run", Align::left},
-                                 {"measured s", Align::right},
-                                 {"before %", Align::right},
-                                 {"after %", Align::right}};
-  const bool memory = std::any_of(peaks.begin(), peaks.end(), [](const auto& p) { return p.has_value(); });
-  if (memory)
-    for (const Column& more : {Column{"peak GiB", Align::right}, Column{"off %", Align::right},
-                               Column{"counted as", Align::left, 1}})
-      columns.push_back(more);
-  Table table(columns);
-  for (std::size_t i = 0; i < m.runs.size() && i < kShown; ++i) {
-    const double measured = m.runs[i].step.v;
-    std::vector<std::string> cells = {m.runs[i].id, fmt::format("{:.4g}", measured),
-                                      fmt::format("{:+.1f}", 100 * (c.before[i] / measured - 1)),
-                                      fmt::format("{:+.1f}", 100 * (c.after[i] / measured - 1))};
-    if (memory && peaks[i]) {
-      const double peak = *m.runs[i].peak_memory_GiB;
-      cells.insert(cells.end(),
-                   {fmt::format("{:.1f}", peak), fmt::format("{:+.1f}", 100 * (*peaks[i] / peak - 1)),
-                    m.runs[i].run.memory_kind});
-    } else if (memory) {
-      cells.insert(cells.end(), {"", "", ""});
-    }
-    table.add_row(std::move(cells));
-  }
-  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
-  if (m.runs.size() > kShown)
-    session.terminal.out << fmt::format("... and {} more; --json has all\n", m.runs.size() - kShown);
-  if (memory) session.terminal.out << "peaks are compared, not fitted: memory has no constants of your own\n";
-}
-
-// What was measured by itself, before any whole step.
-void print_measured_alone(Session& session, const Material& m) {
-  auto& out = session.terminal.out;
-  for (const NetworkFit& n : m.networks)
-    out << fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after\n", n.samples,
-                       n.mape_before, n.mape_after);
-  for (const ProfileFit& p : m.profiles) {
-    out << fmt::format("{} works of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n", p.works,
-                       p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before, p.mape_after);
-    if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
-    for (const KnobFit& k : p.constants)
-      out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.knob.key,
-                         owner_text(k.knob), k.knob.prior, k.value, 100 * (k.value / k.knob.prior - 1),
-                         100 * k.sigma);
-  }
-}
-
-void print_in_vain(Session& session, const Material& m) {
-  for (const TriedInVain& t : m.in_vain)
-    session.terminal.out << fmt::format(
-        "{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its time is not "
-        "fitted\n",
-        t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB, t.available_GiB,
-        100 * t.chance);
-}
-
-void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
-  Table table({{"source left out", Align::left},
-               {"rows", Align::right},
-               {"error %", Align::right},
-               {"median %", Align::right},
-               {"after five rows %", Align::right},
-               {"median %", Align::right}});
-  double all = 0, few = 0;
-  for (const LeftOut& s : scores) {
-    table.add_row({s.source, fmt::format("{}", s.rows), fmt::format("{:.1f}", s.mape),
-                   fmt::format("{:.1f}", s.median), fmt::format("{:.1f}", s.mape_few),
-                   fmt::format("{:.1f}", s.median_few)});
-    all += s.mape, few += s.mape_few;
-  }
-  const auto n = static_cast<double>(std::max<std::size_t>(1, scores.size()));
-  table.add_row(
-      {"mean over sources", "", fmt::format("{:.1f}", all / n), "", fmt::format("{:.1f}", few / n), ""});
-  table.emphasize_last_row();
-  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
-}
-
 // What a fit of the presets says beside the constants of step time.
 struct Refit {
   std::vector<RefittedMemory> memory;
@@ -231,64 +109,6 @@ void print_refit(Session& session, const Refit& refit) {
       "of "
       "earlier fits that stay as they are ({})\n",
       n.all(), n.step_time, n.memory, n.frozen.size(), fmt::join(n.frozen, ", "));
-}
-
-Json to_json(const Material& m, const Calibration& c, const std::vector<std::optional<double>>& peaks,
-             const std::vector<LeftOut>& left_out) {
-  Json runs = Json::array(), networks = Json::array(), sources = Json::array();
-  Json profiles = Json::array(), in_vain = Json::array();
-  for (std::size_t i = 0; i < m.runs.size(); ++i) {
-    Json run = {{"run_id", m.runs[i].id},
-                {"plan", plan_key(m.runs[i].run.plan)},
-                {"measured_s", m.runs[i].step.v},
-                {"before_s", c.before[i]},
-                {"after_s", c.after[i]}};
-    if (peaks[i]) {
-      run["measured_peak_GiB"] = *m.runs[i].peak_memory_GiB;
-      run["predicted_peak_GiB"] = *peaks[i];
-      run["memory_kind"] = m.runs[i].run.memory_kind;
-    }
-    runs.push_back(std::move(run));
-  }
-  for (const ProfileFit& p : m.profiles) {
-    Json constants = Json::array();
-    for (const KnobFit& k : p.constants)
-      constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(k.knob.of)]},
-                           {"owner", k.knob.owner},
-                           {"key", k.knob.key},
-                           {"preset", k.knob.prior},
-                           {"value", k.value},
-                           {"sigma", k.sigma}});
-    profiles.push_back({{"file", p.file},
-                        {"machine", p.machine},
-                        {"date", p.date},
-                        {"works", p.works},
-                        {"error_before_percent", p.mape_before},
-                        {"error_after_percent", p.mape_after},
-                        {"constants", constants}});
-  }
-  for (const TriedInVain& t : m.in_vain)
-    in_vain.push_back({{"key", t.key},
-                       {"foreseen", t.foreseen()},
-                       {"predicted_peak_GiB", t.peak_GiB},
-                       {"available_memory_GiB", t.available_GiB},
-                       {"chance_of_overflow", t.chance}});
-  for (const NetworkFit& n : m.networks)
-    networks.push_back({{"sizes", n.samples},
-                        {"error_before_percent", n.mape_before},
-                        {"error_after_percent", n.mape_after}});
-  for (const LeftOut& s : left_out)
-    sources.push_back({{"source", s.source},
-                       {"rows", s.rows},
-                       {"error_percent", s.mape},
-                       {"error_after_five_rows_percent", s.mape_few}});
-  Json out = {
-      {"calibration", nlohmann::json(calibration_file_of(c))}, {"runs", runs}, {"networks", networks}};
-  if (!profiles.empty()) out["profiles"] = profiles;
-  if (!in_vain.empty()) out["out_of_memory"] = in_vain;
-  if (!m.notes.empty()) out["notes"] = m.notes;
-  if (!sources.empty()) out["left_out"] = sources;
-  return out;
 }
 
 void check(const CalibrateOptions& options) {
@@ -350,7 +170,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   const auto peaks =
       options.refit ? std::vector<std::optional<double>>(m.runs.size()) : predicted_peaks(m, presets);
   if (session.common.json) {
-    Json out = to_json(m, c, peaks, left_out);
+    Json out = calibration_json(m, c, peaks, left_out);
     if (options.refit) {
       out["memory"] = to_json(refit.memory);
       if (options.leave_out) out["memory_left_out"] = memory_left_out_json(memory_of_left_out);
@@ -361,10 +181,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   }
   auto& out = session.terminal.out;
   if (!m.runs.empty()) {
-    out << fmt::format("{} run{}: mean error {:.1f} % before, {:.1f} % after", m.runs.size(),
-                       m.runs.size() == 1 ? "" : "s", c.mape_before, c.mape_after);
-    if (m.runs.size() > 1) out << fmt::format("; {:.1f} % for a run that was left out", c.mape_left_out);
-    out << '\n';
+    print_wrapped(out, session.terminal, calibration_summary(c));
   }
   print_in_vain(session, m);
   print_measured_alone(session, m);

@@ -295,7 +295,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   if (!options.collectives.empty()) {
     if (!options.files.empty())
       throw UsageError("--collectives takes its own table: give runs in a second command");
-    return validate_collectives(session, options.collectives, options.max_error);
+    return validate_collectives(session, options.collectives, options.calibration, options.max_error);
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");

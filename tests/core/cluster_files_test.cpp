@@ -279,6 +279,19 @@ TEST(Overrides, AnyFieldByItsPath) {
   EXPECT_EQ(c, before);
 }
 
+// A DGX-1's rings are of its eight GPUs: half a node is another mesh, and numbers of one's own must be as many as GPUs.
+TEST(Overrides, RingsOfAMeshAreOfAWholeNode) {
+  EXPECT_EQ(load("2x8xv100-32gb").node.link_rings.size(), 8U);
+  EXPECT_TRUE(load("2x4xv100-32gb").node.link_rings.empty());
+  ClusterSpec c = load("2x8xv100-32gb");
+  apply_overrides(c, {"node.gpus=4"});
+  EXPECT_TRUE(c.node.link_rings.empty());
+  apply_overrides(c, {"node.link_rings=[1,1,2,3]"});
+  EXPECT_EQ(c.node.link_rings.size(), 4U);
+  expect_tells(complaint([&] { apply_overrides(c, {"node.link_rings=[1,1,2]"}); }), "node.link_rings");
+  expect_tells(complaint([&] { apply_overrides(c, {"node.gpus=four"}); }), "node.gpus");
+}
+
 TEST(Overrides, BadSettingsChangeNothingAndAreExplained) {
   ClusterSpec c = load("8x8xh100");
   const ClusterSpec before = c;

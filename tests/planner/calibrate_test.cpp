@@ -85,6 +85,24 @@ TEST_F(Calibrate, MovesTheConstantThatMoved) {
   EXPECT_GT(std::abs(before / real - 1), 0.03);
 }
 
+// Errors in both directions speak for no constant: what a fit makes of them helps no further run, and the presets stay.
+TEST_F(Calibrate, AFitThatHelpsNoOtherRunIsNotTaken) {
+  auto scattered = measured("time_factor", 1.0);
+  for (std::size_t i = 0; i < scattered.size(); ++i)
+    scattered[i].step = scattered[i].step * (i % 2 == 0 ? 1.06 : 1 / 1.06);
+  const auto k = knobs();
+  const Calibration c = calibrate(scattered, presets_, rules_, k);
+  EXPECT_FALSE(c.taken);
+  EXPECT_GT(c.mape_left_out, c.mape_before);
+  EXPECT_DOUBLE_EQ(c.mape_after, c.mape_before);
+  for (const KnobFit& f : c.constants) EXPECT_DOUBLE_EQ(f.value, f.knob.prior) << f.knob.key;
+  EXPECT_DOUBLE_EQ(calibration_file_of(c).error_left_out_percent, c.mape_before);
+  // Negative control: an error that all runs share is taken, and so is one run's, of which nothing can be said.
+  EXPECT_TRUE(calibrated("time_factor", 1.06).taken);
+  scattered.resize(1);
+  EXPECT_TRUE(calibrate(scattered, presets_, rules_, k).taken);
+}
+
 // A machine that is slower as a whole: its time factor says so, within what a prior of 7 % lets five runs say.
 TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
   auto five = measured("time_factor", 1.15);

@@ -74,6 +74,26 @@ TEST(Collectives, RowsAreSetAsideByRuleAlone) {
   EXPECT_EQ(scores.back().set_aside, 5);
 }
 
+// What a calibration says of links inside nodes is used as it is, of the network between them by the same factor.
+TEST(Collectives, CalibrationsAreUsed) {
+  const TempDir dir;
+  write_file_atomic(dir.path() / "c.csv",
+                    std::string(kHeader) +
+                        "a,all_reduce,A100-SXM4-80GB,8,1,8,,NVSwitch,8589934592,8193,,,\n"
+                        "b,all_reduce,A100-SXM4-80GB,16,2,8,50,EFA 4x100,8589934592,8193,,,\n");
+  const auto with = [&](std::vector<Setting> settings) {
+    return predict_collectives(dir.path() / "c.csv", test::preset_dir(), settings);
+  };
+  const auto before = with({});
+  const double inside = load_cost_preset("ampere", test::preset_dir() / "cost").constants.link_efficiency;
+  const auto slow_links = with({{KnobOf::device, "ampere", "link_efficiency", inside / 2}});
+  EXPECT_NEAR(slow_links[0].predicted_s / before[0].predicted_s, 2, 0.05);
+  const double between = load_cluster("2x8xa100-80gb@efa-p4d", test::preset_dir()).fabric.efficiency;
+  const auto slow_network = with({{KnobOf::fabric, "efa-p4d", "efficiency", between / 2}});
+  EXPECT_NEAR(slow_network[0].predicted_s, before[0].predicted_s, 1e-12);
+  EXPECT_NEAR(slow_network[1].predicted_s / before[1].predicted_s, 2, 0.05);
+}
+
 TEST(Collectives, BadTablesAreNamed) {
   const TempDir dir;
   write_file_atomic(dir.path() / "no_column.csv", "source,collective\na,all_reduce\n");
@@ -81,6 +101,9 @@ TEST(Collectives, BadTablesAreNamed) {
   write_file_atomic(dir.path() / "bad.csv",
                     std::string(kHeader) + "a,all_reduce,A100-SXM4-80GB,8,1,8,,NVSwitch,many,8193,,,\n");
   EXPECT_THROW(predict_collectives(dir.path() / "bad.csv", test::preset_dir()), ConfigError);
+  write_file_atomic(dir.path() / "zero.csv",
+                    std::string(kHeader) + "a,all_reduce,A100-SXM4-80GB,8,1,8,,NVSwitch,8,0,,,\n");
+  EXPECT_THROW(predict_collectives(dir.path() / "zero.csv", test::preset_dir()), ConfigError);
   write_file_atomic(dir.path() / "kind.csv",
                     std::string(kHeader) + "a,all_to_all,A100-SXM4-80GB,8,1,8,,NVSwitch,8,8193,,,\n");
   EXPECT_THROW(predict_collectives(dir.path() / "kind.csv", test::preset_dir()), ConfigError);
@@ -196,6 +219,23 @@ RC_GTEST_PROP(Collectives, SlowerLinksNeverSpeedThemUp, ()) {
     slow.fabric.bandwidth = slow.fabric.bandwidth / factor;
   }
   RC_ASSERT(alone_on(c, slow, c.bytes) >= alone_on(c, cluster, c.bytes) * (1 - 1e-12));
+}
+
+// What ranks of a node wait for each other in a step is known of eight: a larger one has the latency of its longer ring, and
+// no more waiting.
+TEST(Collectives, WaitsAreNotExtrapolatedToLargerNodes) {
+  const auto in_step = [](const char* cluster) {
+    const ClusterSpec c = load_cluster(cluster, test::preset_dir());
+    std::vector<int> ranks(static_cast<std::size_t>(c.gpus()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto preset = load_cost_preset(c.device.generation, test::preset_dir() / "cost");
+    return price_collective({CollectiveKind::all_reduce, Bytes(1024), Topology(c).group_of(ranks), false},
+                            Machine(c.device, c.node, preset.constants))
+        .duration.v;
+  };
+  EXPECT_LT(in_step("1x16xh100"), 1.1 * in_step("2x8xh100"));
+  EXPECT_LT(in_step("1x4xh100"), in_step("1x8xh100"));
+  EXPECT_LT(in_step("1x72xgb200"), 2 * in_step("1x8xh100"));
 }
 
 RC_GTEST_PROP(Collectives, TimeGrowsWithTheMessageAndTendsToBandwidth, ()) {

@@ -3,11 +3,15 @@
 // huggingface/nanotron logging, NVIDIA/nccl-tests common.cu).
 #include "planner/run_log.hpp"
 
+#include <numeric>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/cluster_files.hpp"
 #include "core/error.hpp"
+#include "core/topology.hpp"
+#include "cost_models/collective.hpp"
 #include "planner/calibrate_network.hpp"
 #include "planner/nccl_table.hpp"
 #include "tests/support/measured.hpp"
@@ -314,6 +318,18 @@ TEST(NcclTable, IsReadWithItsKindFromTheFactors) {
 }
 
 // A network slower than its preset is found: the fabric's share of its nominal rate is bus over nominal.
+TEST(NcclTable, TimesThatAreNoneAreRefused) {
+  std::string text = nccl_text(2, 150, 100, "sum", 2);
+  text += "    33554432       8388608     float     sum      -1      0.0    0.00    0.00      0\n";
+  try {
+    parse_nccl_table(text, "ar.txt");
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("ar.txt:"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("above 0"), std::string::npos) << e.what();
+  }
+}
+
 TEST(NcclTable, CalibratesTheFabric) {
   const auto presets = test::preset_dir();
   const ClusterSpec cluster = load_cluster("4x8xa100-80gb", presets);
@@ -321,15 +337,44 @@ TEST(NcclTable, CalibratesTheFabric) {
   const double nominal = cluster.fabric.bandwidth.v / 1e9;
   const NetworkFit fit =
       calibrate_network(parse_nccl_table(nccl_text(4, 0.6 * nominal, 300, "sum", 2), "ar.txt"), cluster,
-                        constants, load_calibration_rules(presets));
+                        constants, load_calibration_rules(presets), nullptr);
   ASSERT_EQ(fit.constants.size(), 2U);
   EXPECT_NEAR(fit.constants[0].value, 0.6, 0.03);
   EXPECT_LT(fit.mape_after, 5);
   EXPECT_LT(fit.mape_after, fit.mape_before);
   const ClusterSpec small = load_cluster("2x8xa100-80gb", presets);
   EXPECT_THROW(calibrate_network(parse_nccl_table(nccl_text(4, 100, 2000, "sum", 2), "ar.txt"), small,
-                                 constants, load_calibration_rules(presets)),
+                                 constants, load_calibration_rules(presets), nullptr),
                ConfigError);
+}
+
+// A table that lies as far from published ones of the idle fabric moves the constants of steps by that factor: one that
+// equals them moves nothing, however far steps are from an idle network.
+TEST(NcclTable, MovesStepsByTheFactorToPublishedTables) {
+  const auto presets = test::preset_dir();
+  const ClusterSpec cluster = load_cluster("2x8xh100@efa-p5", presets);
+  const auto constants = load_cost_preset("hopper", presets / "cost").constants;
+  const auto networks = load_quiet_networks(presets);
+  const QuietNetwork* idle = quiet_network_of("efa-p5", networks);
+  ASSERT_NE(idle, nullptr);
+  EXPECT_EQ(quiet_network_of("hdr-8x200", networks), nullptr);
+  ClusterSpec quiet = cluster;
+  use_network(*idle, quiet.fabric);
+  const auto fitted = [&](double slower, const QuietNetwork* known) {
+    NcclTable table = parse_nccl_table(nccl_text(2, 150, 100, "sum", 2), "ar.txt");
+    std::vector<int> ranks(16);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const GroupShape group = Topology(quiet).group_of(ranks);
+    for (NcclSample& s : table.samples)
+      s.time_s = slower * price_collective({table.kind, Bytes(s.bytes), group, false},
+                                           Machine(quiet.device, quiet.node, alone(constants)))
+                              .duration.v;
+    return calibrate_network(table, cluster, constants, load_calibration_rules(presets), known).constants;
+  };
+  EXPECT_NEAR(fitted(1, idle)[0].value, cluster.fabric.efficiency, 1e-9);
+  EXPECT_NEAR(fitted(1, idle)[1].value, 1e6 * cluster.fabric.latency.v, 1e-6);
+  EXPECT_NEAR(fitted(1.2, idle)[0].value, cluster.fabric.efficiency / 1.2, 0.02 * cluster.fabric.efficiency);
+  EXPECT_GT(fitted(1, nullptr)[0].value, 1.2 * cluster.fabric.efficiency);  // negative control
 }
 
 }  // namespace

@@ -98,6 +98,22 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   const Json calibration = Json::parse(outcome.out).at("calibration");
   EXPECT_NEAR(calibration.at("error_before_percent"), 100 * (1 - 1 / 1.1), 1.0);
   EXPECT_LT(calibration.at("error_after_percent"), 4.0);
+  EXPECT_TRUE(Json::parse(outcome.out).at("taken"));
+
+  // Errors in both directions help no further run: the presets stay, and the command says so.
+  double off = 1.1;
+  for (auto& t : tried["plans"]) {
+    t["measured_step_s"] =
+        off * t.at("plan_file").at("prediction").at("step_time_s").at("value").get<double>();
+    off = 1 / off;
+  }
+  folder.write("shortlist.json", tried.dump());
+  const Json scattered = Json::parse(call({"calibrate", "--tried", list, "--json"}).out);
+  EXPECT_FALSE(scattered.at("taken"));
+  EXPECT_GT(scattered.at("fit_error_left_out_percent"),
+            scattered.at("calibration").at("error_before_percent").get<double>());
+  for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
+  EXPECT_NE(call({"calibrate", "--tried", list}).out.find("The presets stay"), std::string::npos);
 }
 
 TEST(CalibrateVerb, ComparesPeaksOfLogs) {

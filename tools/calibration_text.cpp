@@ -1,0 +1,229 @@
+#include "tools/calibration_text.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <ostream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "planner/calibration_file.hpp"
+#include "tools/planning.hpp"
+#include "tools/table.hpp"
+
+namespace sextant {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string owner_text(const Knob& k) {
+  if (k.of == KnobOf::device) return k.owner.empty() ? "all devices" : k.owner;
+  return k.also.empty() ? k.owner : fmt::format("{} and {} more of its class", k.owner, k.also.size());
+}
+
+}  // namespace
+
+std::string calibration_summary(const Calibration& c) {
+  if (!c.taken)
+    return fmt::format(
+        "{} runs: mean error {:.1f} %, which a fit does not better: {:.1f} % for a run that was left out of "
+        "it. The "
+        "presets stay; intervals know how far off these runs were. Runs of other layouts may say more",
+        c.rows, c.mape_before, c.mape_left_out);
+  const std::string all = fmt::format("{} run{}: mean error {:.1f} % before, {:.1f} % after", c.rows,
+                                      c.rows == 1 ? "" : "s", c.mape_before, c.mape_after);
+  return c.rows == 1 ? all : fmt::format("{}; {:.1f} % for a run that was left out", all, c.mape_left_out);
+}
+
+void print_constants(Session& session, const Material& m, const Calibration& c) {
+  constexpr double kNoticed = 0.005;
+  const std::vector<KnobFit> alone = m.measured_alone();
+  Table table({{"constant", Align::left},
+               {"of", Align::left},
+               {"preset", Align::right},
+               {"fitted", Align::right},
+               {"moved %", Align::right},
+               {"+- %", Align::right},
+               {"known", Align::left, 1}});
+  std::size_t silent = 0;
+  for (const KnobFit& k : c.constants) {
+    const double moved = k.value / k.knob.prior - 1;
+    const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const KnobFit& a) {
+      return a.knob.of == k.knob.of && a.knob.owner == k.knob.owner && a.knob.key == k.knob.key;
+    });
+    if (!by_itself && !k.identified() && std::abs(moved) < kNoticed) {
+      ++silent;
+      continue;
+    }
+    table.add_row({k.knob.key, owner_text(k.knob), fmt::format("{:.4g}", k.knob.prior),
+                   fmt::format("{:.4g}", k.value), fmt::format("{:+.1f}", 100 * moved),
+                   fmt::format("{:.1f}", 100 * k.sigma),
+                   by_itself        ? "measured alone"
+                   : k.identified() ? "from the data"
+                                    : "mostly prior"});
+  }
+  auto& out = session.terminal.out;
+  if (!table.empty()) out << '\n' << table.render(session.terminal, session.common.wide);
+  if (silent > 0)
+    out << fmt::format("{} more stay{} at the presets: the data say nothing about {}\n", silent,
+                       silent == 1 ? "s" : "", silent == 1 ? "it" : "them");
+}
+
+void print_residuals(Session& session, const Material& m, const Calibration& c,
+                     const std::vector<std::optional<double>>& peaks) {
+  constexpr std::size_t kShown = 20;
+  std::vector<Column> columns = {{"run", Align::left},
+                                 {"measured s", Align::right},
+                                 {"before %", Align::right},
+                                 {"after %", Align::right}};
+  const bool memory = std::any_of(peaks.begin(), peaks.end(), [](const auto& p) { return p.has_value(); });
+  if (memory)
+    for (const Column& more : {Column{"peak GiB", Align::right}, Column{"off %", Align::right},
+                               Column{"counted as", Align::left, 1}})
+      columns.push_back(more);
+  Table table(columns);
+  for (std::size_t i = 0; i < m.runs.size() && i < kShown; ++i) {
+    const double measured = m.runs[i].step.v;
+    std::vector<std::string> cells = {m.runs[i].id, fmt::format("{:.4g}", measured),
+                                      fmt::format("{:+.1f}", 100 * (c.before[i] / measured - 1)),
+                                      fmt::format("{:+.1f}", 100 * (c.after[i] / measured - 1))};
+    if (memory && peaks[i]) {
+      const double peak = *m.runs[i].peak_memory_GiB;
+      cells.insert(cells.end(),
+                   {fmt::format("{:.1f}", peak), fmt::format("{:+.1f}", 100 * (*peaks[i] / peak - 1)),
+                    m.runs[i].run.memory_kind});
+    } else if (memory) {
+      cells.insert(cells.end(), {"", "", ""});
+    }
+    table.add_row(std::move(cells));
+  }
+  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+  if (m.runs.size() > kShown)
+    session.terminal.out << fmt::format("... and {} more; --json has all\n", m.runs.size() - kShown);
+  if (memory) session.terminal.out << "peaks are compared, not fitted: memory has no constants of your own\n";
+}
+
+void print_measured_alone(Session& session, const Material& m) {
+  auto& out = session.terminal.out;
+  for (const NetworkFit& n : m.networks) {
+    std::string text = fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after",
+                                   n.samples, n.mape_before, n.mape_after);
+    if (!n.fabric.empty())
+      text += n.idle_known
+                  ? fmt::format(
+                        ". They show {} idle: its constants in steps move as far as this table lies from "
+                        "published ones",
+                        n.fabric)
+                  : fmt::format(
+                        ". They show {} idle, of which no other table is known: steps get it as it is, and "
+                        "may turn out slower; give runs beside it",
+                        n.fabric);
+    print_wrapped(out, session.terminal, text);
+  }
+  for (const ProfileFit& p : m.profiles) {
+    out << fmt::format("{} works of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n", p.works,
+                       p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before, p.mape_after);
+    if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
+    for (const KnobFit& k : p.constants)
+      out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.knob.key,
+                         owner_text(k.knob), k.knob.prior, k.value, 100 * (k.value / k.knob.prior - 1),
+                         100 * k.sigma);
+  }
+}
+
+void print_in_vain(Session& session, const Material& m) {
+  for (const TriedInVain& t : m.in_vain)
+    session.terminal.out << fmt::format(
+        "{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its time is not "
+        "fitted\n",
+        t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB, t.available_GiB,
+        100 * t.chance);
+}
+
+void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
+  Table table({{"source left out", Align::left},
+               {"rows", Align::right},
+               {"error %", Align::right},
+               {"median %", Align::right},
+               {"after five rows %", Align::right},
+               {"median %", Align::right}});
+  double all = 0, few = 0;
+  for (const LeftOut& s : scores) {
+    table.add_row({s.source, fmt::format("{}", s.rows), fmt::format("{:.1f}", s.mape),
+                   fmt::format("{:.1f}", s.median), fmt::format("{:.1f}", s.mape_few),
+                   fmt::format("{:.1f}", s.median_few)});
+    all += s.mape, few += s.mape_few;
+  }
+  const auto n = static_cast<double>(std::max<std::size_t>(1, scores.size()));
+  table.add_row(
+      {"mean over sources", "", fmt::format("{:.1f}", all / n), "", fmt::format("{:.1f}", few / n), ""});
+  table.emphasize_last_row();
+  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+}
+
+Json calibration_json(const Material& m, const Calibration& c,
+                      const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out) {
+  Json runs = Json::array(), networks = Json::array(), sources = Json::array();
+  Json profiles = Json::array(), in_vain = Json::array();
+  for (std::size_t i = 0; i < m.runs.size(); ++i) {
+    Json run = {{"run_id", m.runs[i].id},
+                {"plan", plan_key(m.runs[i].run.plan)},
+                {"measured_s", m.runs[i].step.v},
+                {"before_s", c.before[i]},
+                {"after_s", c.after[i]}};
+    if (peaks[i]) {
+      run["measured_peak_GiB"] = *m.runs[i].peak_memory_GiB;
+      run["predicted_peak_GiB"] = *peaks[i];
+      run["memory_kind"] = m.runs[i].run.memory_kind;
+    }
+    runs.push_back(std::move(run));
+  }
+  for (const ProfileFit& p : m.profiles) {
+    Json constants = Json::array();
+    for (const KnobFit& k : p.constants)
+      constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(k.knob.of)]},
+                           {"owner", k.knob.owner},
+                           {"key", k.knob.key},
+                           {"preset", k.knob.prior},
+                           {"value", k.value},
+                           {"sigma", k.sigma}});
+    profiles.push_back({{"file", p.file},
+                        {"machine", p.machine},
+                        {"date", p.date},
+                        {"works", p.works},
+                        {"error_before_percent", p.mape_before},
+                        {"error_after_percent", p.mape_after},
+                        {"constants", constants}});
+  }
+  for (const TriedInVain& t : m.in_vain)
+    in_vain.push_back({{"key", t.key},
+                       {"foreseen", t.foreseen()},
+                       {"predicted_peak_GiB", t.peak_GiB},
+                       {"available_memory_GiB", t.available_GiB},
+                       {"chance_of_overflow", t.chance}});
+  for (const NetworkFit& n : m.networks) {
+    Json one = {
+        {"sizes", n.samples}, {"error_before_percent", n.mape_before}, {"error_after_percent", n.mape_after}};
+    if (!n.fabric.empty()) one["fabric"] = n.fabric, one["idle_known"] = n.idle_known;
+    networks.push_back(std::move(one));
+  }
+  for (const LeftOut& s : left_out)
+    sources.push_back({{"source", s.source},
+                       {"rows", s.rows},
+                       {"error_percent", s.mape},
+                       {"error_after_five_rows_percent", s.mape_few}});
+  Json out = {{"calibration", nlohmann::json(calibration_file_of(c))},
+              {"taken", c.taken},
+              {"fit_error_left_out_percent", c.mape_left_out},
+              {"runs", runs},
+              {"networks", networks}};
+  if (!profiles.empty()) out["profiles"] = profiles;
+  if (!in_vain.empty()) out["out_of_memory"] = in_vain;
+  if (!m.notes.empty()) out["notes"] = m.notes;
+  if (!sources.empty()) out["left_out"] = sources;
+  return out;
+}
+
+}  // namespace sextant

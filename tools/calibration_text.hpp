@@ -1,0 +1,31 @@
+// How a calibration is shown: what was measured alone, which constants moved, how far each run was and is off, what a source
+// that is left out would see, and the fields of --json.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "planner/leave_out.hpp"
+#include "tools/calibrate_material.hpp"
+#include "tools/verbs.hpp"
+
+namespace sextant {
+
+std::string calibration_summary(const Calibration&);
+void print_in_vain(Session&, const Material&);
+// What was measured by itself, before any whole step.
+void print_measured_alone(Session&, const Material&);
+void print_constants(Session&, const Material&, const Calibration&);
+// `peaks`: predicted, in GiB, by run; nothing where none was measured.
+void print_residuals(Session&, const Material&, const Calibration&,
+                     const std::vector<std::optional<double>>& peaks);
+void print_left_out(Session&, const std::vector<LeftOut>&);
+
+nlohmann::ordered_json calibration_json(const Material&, const Calibration&,
+                                        const std::vector<std::optional<double>>& peaks,
+                                        const std::vector<LeftOut>&);
+
+}  // namespace sextant
