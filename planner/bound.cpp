@@ -17,12 +17,6 @@ double alone_bound(const PipelineTimes& p, const StateTimes& t, double head, dou
   return head + work + p.slows * beside / (1 + p.slows * lanes);
 }
 
-double ready_to_reduce(const PipelineTimes& p, std::size_t chunk, const StateTimes::Reduction& r,
-                       double start) {
-  const double head = chunk + 1 == p.forward.size() && !r.head ? p.head_backward : 0.0;
-  return start + head + r.layers * p.layer_backward[chunk] + (r.embedding ? p.embedding_backward : 0.0);
-}
-
 double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {
   const double head = r.head ? p.head_product : p.head_forward;
   return r.seconds + r.layers * p.layer_forward[chunk] + (chunk + 1 == p.forward.size() ? head : 0.0);

@@ -202,7 +202,11 @@ double tied_exchange_time(const Job&, const ParallelPlan&, const PlanLinks&);
 double alone_bound(const PipelineTimes&, const StateTimes&, double head, double work);
 
 // When what its slot has computed of it at least, and when the forward of a first micro-batch ends at least.
-double ready_to_reduce(const PipelineTimes&, std::size_t chunk, const StateTimes::Reduction&, double start);
+inline double ready_to_reduce(const PipelineTimes& p, std::size_t chunk, const StateTimes::Reduction& r,
+                              double start) {
+  const double head = chunk + 1 == p.forward.size() && !r.head ? p.head_backward : 0.0;
+  return start + head + r.layers * p.layer_backward[chunk] + (r.embedding ? p.embedding_backward : 0.0);
+}
 double forward_end(const PipelineTimes&, std::size_t chunk, const StateTimes::Ready&);
 
 // Closed form, O(pp): first micro-batch's arrival, the stage's own work, and the way back. `state` may be empty. `closing`

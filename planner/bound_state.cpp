@@ -76,12 +76,17 @@ struct SizeTimes {
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
 StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
                         const std::vector<StageBuckets>& by_stage) {
-  const Context c = lowering::make_context(job.model, job.training, plan_links, plan, job.stack);
+  const StackRules& rules = job.stack.rules;
+  const bool ring_gradients = reduces_every_microbatch(plan, rules),
+             ring_parameters = fetches_parameters(plan, rules),
+             sp = plan.sequence_parallel && plan.tp > 1,
+             split_backward = plan.schedule == PipelineSchedule::zero_bubble;
+  const std::size_t unit_ring_count = Context::unit_ring_count(plan, rules);
+  const int microbatches = sextant::microbatches(plan, job.training);
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
   const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
     return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
   };
-  const StackRules& rules = job.stack.rules;
   const bool beside = plan.overlap_grad_reduce && plan.replicas() > 1;
   const double exchange = tied_exchange_time(job, plan, plan_links);
   StageStates out;
@@ -109,7 +114,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     }
     const StageLinks& links = plan_links.of(stage);
     const int n = static_cast<int>(layout.buckets.size());
-    const bool gather = layout.shards > 1 && !c.ring_parameters();
+    const bool gather = layout.shards > 1 && !ring_parameters;
     const bool pipelined = gather && rules.pipelined_update && plan.overlap_param_gather;
     StateTimes t;
 
@@ -127,7 +132,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       if (of.on_host > 0)
         of.gradient_copy = seconds(
             CopyWork{Bytes(of.on_host * size_bytes(job.training.gradient)), CopyDirection::device_to_host});
-      if (c.sp() && size.norms > 0)
+      if (sp && size.norms > 0)
         of.reduce +=
             seconds(CollectiveWork{CollectiveKind::all_reduce,
                                    Bytes(size.norms * size_bytes(job.training.gradient)), links.tp, false});
@@ -139,7 +144,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         of.reduce += seconds(CollectiveWork{CollectiveKind::all_reduce,
                                             Bytes(size.slice * size_bytes(job.training.reduction)),
                                             links.replica, false});
-      if (c.ring_gradients()) of.reduce += state_work(StateKind::accumulate, size.slice);
+      if (ring_gradients) of.reduce += state_work(StateKind::accumulate, size.slice);
       if (rules.clip_gradients) of.norm = state_work(StateKind::norm, size.slice);
     }
 
@@ -173,10 +178,10 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         t.start = std::max(update, host_back) + std::accumulate(gathers.begin(), gathers.end(), 0.0);
       }
     }
-    if (!gather && !c.ring_parameters()) t.start = std::max(t.start, host_back);
+    if (!gather && !ring_parameters) t.start = std::max(t.start, host_back);
     if (gather && plan.overlap_param_gather && !rules.gather_beside_forward)
       t.start = std::max(t.start, lane);
-    if (!c.ring_gradients()) t.start += state_work(StateKind::zero, layout.padded);
+    if (!ring_gradients) t.start += state_work(StateKind::zero, layout.padded);
     // The first operation of a stage reads the bucket that is gathered first.
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);
@@ -193,7 +198,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
 
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0;  // the latter of one layer
-    if (c.ring_parameters()) {
+    if (ring_parameters) {
       double forward = 0, backward = 0, copies = 0;
       for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
         // The embedding is not read in the backward pass.
@@ -213,21 +218,21 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
           if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
       // Units fetched ahead may be gathered in an earlier slot than the one that reads them; on a lane of their own, beside
       // what follows the last reader of the unit before.
-      if (c.unit_ring_count() > 1 || plan.overlap_param_gather)
-        t.lane_total = std::max(t.lane_total, c.microbatches * fetched);
+      if (unit_ring_count > 1 || plan.overlap_param_gather)
+        t.lane_total = std::max(t.lane_total, microbatches * fetched);
       else
         t.per_forward += forward, t.per_backward += backward;
-      t.lane_total = std::max(t.lane_total, c.microbatches * copies);
+      t.lane_total = std::max(t.lane_total, microbatches * copies);
     }
 
     // Reductions of the last micro-batch, or of each.
     double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0;
     const bool shared =
-        job.model.tied_embeddings && c.n_chunks() == 1;  // an embedding has a place of its own
+        job.model.tied_embeddings && plan.pp * plan.vp == 1;  // an embedding has a place of its own
     // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
     const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
     reductions.clear(), copied.clear();
-    if (c.ring_gradients()) t.rings.resize(static_cast<std::size_t>(plan.vp));
+    if (ring_gradients) t.rings.resize(static_cast<std::size_t>(plan.vp));
     for (const BucketView& bucket : layout.buckets) {
       const SizeTimes& of = by_size[bucket.size];
       const double each = of.reduce, once = of.norm;
@@ -248,17 +253,17 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       }
       if (!beside) {
         t.on_compute += once;
-        if (bucket.last_chunk == 0) t.on_compute_last += once + (c.ring_gradients() ? 0.0 : each);
+        if (bucket.last_chunk == 0) t.on_compute_last += once + (ring_gradients ? 0.0 : each);
         // The copies of a tied embedding are reduced behind their exchange, not in the last slot.
         if (tied) t.on_compute += exchange, t.on_compute_last += exchange;
-        if (c.ring_gradients())
+        if (ring_gradients)
           t.per_backward += tied ? 0.0 : each;
         else
           t.on_compute += each;
         if (host_all == 0) continue;
       }
       // With a split backward the embedding is done before the weights of layers.
-      if (c.split_backward() && embedding) continue;
+      if (split_backward && embedding) continue;
       // What is ready at the same time is reduced in one go.
       if (reductions.empty() || reductions.back().chunk != bucket.last_chunk ||
           reductions.back().layers != bucket.before || reductions.back().head != head ||
@@ -274,22 +279,22 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     }
     t.reductions.assign(reductions.begin(), reductions.end());
     if (host_all > 0) t.copied.assign(copied.begin(), copied.end());
-    if (beside && c.ring_gradients()) t.lane_total = std::max(t.lane_total, c.microbatches * every);
+    if (beside && ring_gradients) t.lane_total = std::max(t.lane_total, microbatches * every);
     // Layer by layer, a unit's reduction and the fetch of the unit after the next wait for its backward and, on a lane
     // that they share, for one another; gradients of a third bucket wait for the first one's place in the ring.
     if (plan.pp == 1) {
-      const int n_layers = job.model.n_layers - 1 - static_cast<int>(c.unit_ring_count());
-      const bool together = beside && c.ring_gradients() && unit_gather > 0;
+      const int n_layers = job.model.n_layers - 1 - static_cast<int>(unit_ring_count);
+      const bool together = beside && ring_gradients && unit_gather > 0;
       t.forward_floor = n_layers * unit_gather;
       t.backward_floor = n_layers * (unit_gather + (together ? unit_reduce : 0.0));
-      if (beside && c.ring_gradients())
+      if (beside && ring_gradients)
         t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
     }
     // Overlapped fetches run on the reductions' lane when those are overlapped as well.
-    const bool fetched_beside = c.ring_parameters() && plan.overlap_param_gather && layout.shards > 1;
-    const double reduced = (c.ring_gradients() ? c.microbatches : 1) * every;
-    if (fetched_beside && beside) t.lane_total = std::max(t.lane_total, c.microbatches * fetched + reduced);
-    if (fetched_beside) t.collectives += c.microbatches * fetched;
+    const bool fetched_beside = ring_parameters && plan.overlap_param_gather && layout.shards > 1;
+    const double reduced = (ring_gradients ? microbatches : 1) * every;
+    if (fetched_beside && beside) t.lane_total = std::max(t.lane_total, microbatches * fetched + reduced);
+    if (fetched_beside) t.collectives += microbatches * fetched;
     if (gather && plan.overlap_param_gather)
       t.collectives += std::accumulate(gathers.begin(), gathers.end(), 0.0);
     if (beside) t.collectives += std::max(0.0, reduced - t.last_beside);

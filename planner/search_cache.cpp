@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <initializer_list>
 #include <set>
 
 #include "core/parameter_layout.hpp"
@@ -15,6 +16,16 @@ int axes_code(const AxisOrder& order) {
   int code = 0;
   for (const Axis axis : order) code = 4 * code + static_cast<int>(axis);
   return code;
+}
+
+// Numbers that are not negative, each in so many bits, at most 64 together.
+struct Bits {
+  int value, bits;
+};
+std::uint64_t packed(std::initializer_list<Bits> numbers) {
+  std::uint64_t out = 0;
+  for (const Bits& n : numbers) out = out << n.bits | static_cast<std::uint64_t>(n.value);
+  return out;
 }
 
 // Axes of extent 1 stand nowhere.
@@ -35,7 +46,8 @@ SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_p
     : job_(job), space_(space), shared_(std::move(shared)) {}
 
 const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
-  const Key key{p.tp, p.cp, p.pp, p.dp, axes_code(p.axis_order), shards};
+  const Packed key{packed({{p.tp, 21}, {p.cp, 21}, {p.pp, 21}}),
+                   packed({{p.dp, 25}, {shards, 25}, {axes_code(p.axis_order), 8}})};
   if (last_linked_ && key == last_key_) return *last_linked_;
   const Linked& found = of(shared_->links, key, [&] {
     Linked made;
@@ -57,7 +69,10 @@ const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards
 
 const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {
   const bool split = p.schedule == PipelineSchedule::zero_bubble;
-  const Key key{p.tp, p.cp, p.micro_batch, p.sequence_parallel, static_cast<int>(p.recompute.kind), split};
+  const Packed key{packed({{p.tp, 21}, {p.cp, 21}}), packed({{p.micro_batch, 31},
+                                                             {p.sequence_parallel, 1},
+                                                             {static_cast<int>(p.recompute.kind), 2},
+                                                             {split, 1}})};
   return of(recent_blocks_, shared_->blocks, key, [&] { return block_times(job_, p); });
 }
 
@@ -92,26 +107,31 @@ const StageLayerTimes& SearchCache::layers_without_links(const ParallelPlan& p) 
   return layers_;
 }
 
-const LinkTimes& SearchCache::part(const Key& key, const ParallelPlan& p, const StageLinks& links) {
+const LinkTimes& SearchCache::part(const Packed& key, const ParallelPlan& p, const StageLinks& links) {
   return of(recent_links_, shared_->link_times, key, [&] { return link_times(job_, p, links); });
 }
 
 LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, const StageLinks& links) {
   enum Part : int { tp = 1, cp, next, copies };
+  const std::uint64_t degrees = packed({{p.tp, 21}, {p.cp, 21}});
+  const auto key = [&](Part of, int id, int sp = 0, int tiled = 0, int recompute = 0) {
+    return Packed{degrees,
+                  packed({{p.micro_batch, 31}, {of, 3}, {id, 26}, {sp, 1}, {tiled, 1}, {recompute, 2}})};
+  };
   const int sp = p.sequence_parallel;
   LinkTimes t;
   if (p.tp > 1) {
-    const LinkTimes& x = part({tp, ids[0], p.tp, p.cp, p.micro_batch, sp, p.overlap_tp}, p, links);
+    const LinkTimes& x = part(key(tp, ids[0], sp, p.overlap_tp), p, links);
     t.tp_gather = x.tp_gather, t.tp_leave = x.tp_leave, t.loss_gather = x.loss_gather;
   }
   if (p.cp > 1) {
-    const LinkTimes& x = part({cp, ids[1], p.tp, p.cp, p.micro_batch}, p, links);
+    const LinkTimes& x = part(key(cp, ids[1]), p, links);
     t.cp_gather = x.cp_gather, t.cp_scatter = x.cp_scatter;
   }
-  if (p.pp > 1) t.send = part({next, ids[2], p.tp, p.cp, p.micro_batch, sp}, p, links).send;
+  if (p.pp > 1) t.send = part(key(next, ids[2], sp), p, links).send;
   if (p.activation_offload > 0) {
     const LinkTimes& x =
-        part({copies, p.tp, p.cp, p.micro_batch, sp, static_cast<int>(p.recompute.kind)}, p, links);
+        part(key(copies, 0, sp, 0, static_cast<int>(p.recompute.kind)), p, links);
     t.copy_out = x.copy_out, t.copy_in = x.copy_in;
   }
   return t;

@@ -23,6 +23,7 @@ namespace sextant {
 
 class SearchCache {
   using Key = std::array<int, 16>;
+  using Packed = std::array<std::uint64_t, 2>;  // of what is asked for most
   // Sums of products of two halves each (NH): the products do not wait for one another.
   struct KeyHash {
     std::size_t operator()(const Key& key) const {
@@ -32,11 +33,15 @@ class SearchCache {
       std::uint64_t h = 0;
       for (std::size_t i = 0; i < 8; i += 2)
         h += (w[i] + 0x9E3779B97F4A7C15ull * (i + 1)) * (w[i + 1] + 0xD6E8FEB86659FD93ull * (i + 3));
-      return (h ^ h >> 32) * 0x9FB21C651E98DF25ull >> 7;
+      return mixed(h);
     }
+    std::size_t operator()(const Packed& w) const {
+      return mixed((w[0] + 0x9E3779B97F4A7C15ull) * (w[1] + 0xD6E8FEB86659FD93ull));
+    }
+    static std::size_t mixed(std::uint64_t h) { return (h ^ h >> 32) * 0x9FB21C651E98DF25ull >> 7; }
   };
-  template <class T>
-  using Map = tbb::concurrent_unordered_map<Key, T, KeyHash>;
+  template <class T, class K = Key>
+  using Map = tbb::concurrent_unordered_map<K, T, KeyHash>;
   using LinkIds = std::array<int, 3>;  // of a stage's links of tp, cp and to the next stage
   struct StageKind {
     LinkIds links;
@@ -83,9 +88,9 @@ class SearchCache {
 
   // What all threads of a search share.
   struct Shared {
-    Map<Linked> links;
-    Map<BlockTimes> blocks;
-    Map<LinkTimes> link_times;
+    Map<Linked, Packed> links;
+    Map<BlockTimes, Packed> blocks;
+    Map<LinkTimes, Packed> link_times;
     Map<StatesByBuckets> states;
     std::atomic<std::size_t> state_bytes = 0;  // of what they hold
     Map<std::vector<StageBuckets>> buckets;
@@ -142,19 +147,19 @@ class SearchCache {
   template <class T>
   struct Front {
     static constexpr std::size_t kPlaces = 128;
-    std::array<Key, kPlaces> keys{};
+    std::array<Packed, kPlaces> keys{};
     std::array<const T*, kPlaces> values{};
   };
   template <class T, class Make>
-  static const T& of(Front<T>& front, Map<T>& map, const Key& key, const Make& make) {
+  static const T& of(Front<T>& front, Map<T, Packed>& map, const Packed& key, const Make& make) {
     const std::size_t at = KeyHash()(key) % Front<T>::kPlaces;
     if (!front.values[at] || front.keys[at] != key)
       front.keys[at] = key, front.values[at] = &of(map, key, make);
     return *front.values[at];
   }
   // The value of a key, made when nobody has.
-  template <class T, class Make>
-  static const T& of(Map<T>& map, const Key& key, const Make& make) {
+  template <class T, class K, class Make>
+  static const T& of(Map<T, K>& map, const K& key, const Make& make) {
     if (const auto found = map.find(key); found != map.end()) return found->second;
     return map.emplace(key, make()).first->second;
   }
@@ -162,7 +167,7 @@ class SearchCache {
   const Linked& linked(const ParallelPlan&, int shards);  // 1: links of tp, cp and stages alone
   const BlockTimes& blocks(const ParallelPlan&);
   LinkTimes times_over(const LinkIds&, const ParallelPlan&, const StageLinks&);
-  const LinkTimes& part(const Key&, const ParallelPlan&, const StageLinks&);
+  const LinkTimes& part(const Packed&, const ParallelPlan&, const StageLinks&);
   StageStates state_of(const ParallelPlan&, int chunks);
   EveryMicrobatch every_of(const ParallelPlan&);
   Classes classes_of(const ParallelPlan&);
@@ -178,7 +183,7 @@ class SearchCache {
   Front<LinkTimes> recent_links_;
   Key last_state_key_{};
   StatesByBuckets* last_states_ = nullptr;  // of last_state_key_
-  Key last_key_{};
+  Packed last_key_{};
   const Linked* last_linked_ = nullptr;  // of last_key_
   std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;
   std::size_t slots_kept_ = 0;

@@ -34,10 +34,10 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   cache.states.clear();
   Start start = Start::known;
   if (node.level == Level::pipeline && with_states) {
-    start = list_fitting_states(p, node.choice, chunks, cache);
+    start = list_fitting_states(p, chunks, cache);
     if (cache.states.empty()) return;
   }
-  if (node.level == Level::offload) list_states(p, node.choice, chunks_id, cache);
+  if (node.level == Level::offload) list_states(p, bucketings(p), chunks_id, cache);
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   node.bound = std::max(node.bound,

@@ -1,7 +1,9 @@
 // The lower levels of the tree: stages, offload, buckets.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -148,17 +150,31 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
         }
 }
 
-// States of the plans below one whose buckets and overlaps are open, added to what the cache lists.
-void SearchTree::list_states(ParallelPlan p, Choice choice, int chunks_id, SearchCache& cache) const {
+SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p) const {
+  Bucketings out;
+  Choice ignored;
   each_bucketing(
-      p, choice, [&] { return !unlawful_reason(job_, p); },
+      p, ignored, [&] { return !unlawful_reason(job_, p); },
       [&](bool repeated) {
-        if (!repeated) cache.states.push_back(&cache.state(p, chunks_id));
+        if (!repeated)
+          out.push_back(
+              {p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce, p.overlap_param_gather});
       });
+  return out;
+}
+
+// States of the plans below one whose buckets and overlaps are open, added to what the cache lists.
+void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int chunks_id,
+                             SearchCache& cache) {
+  for (const SearchCache::Bucketing& b : bucketings) {
+    p.bucket_elements = b.elements, p.last_bucket_split = b.last_split;
+    p.overlap_grad_reduce = b.reduce, p.overlap_param_gather = b.gather;
+    cache.states.push_back(&cache.state(p, chunks_id));
+  }
 }
 
 // The same where it is open what is offloaded as well: of all that may fit. None where that tells nothing.
-Start SearchTree::list_fitting_states(ParallelPlan p, Choice choice, const std::vector<LayerRange>& chunks,
+Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRange>& chunks,
                                       SearchCache& cache) const {
   const int chunks_id = cache.chunks_id(chunks);
   ParallelPlan lean = p;
@@ -171,16 +187,20 @@ Start SearchTree::list_fitting_states(ParallelPlan p, Choice choice, const std::
   // Where nothing need be on the host, all that is known is what is reduced in every micro-batch.
   const bool none_needed = may_fit();
   if (none_needed && !reduces_every_microbatch(p, job_.stack.rules)) return Start::open;
-  for (std::size_t oo = 0; oo < (none_needed ? 1 : space_.optimizer_offload.size()); ++oo)
-    for (std::size_t po = 0; po < space_.parameter_offload.size(); ++po) {
-      p.optimizer_offload = none_needed ? 0.0 : space_.optimizer_offload[oo];
-      p.parameter_offload = space_.parameter_offload[po] != 0;
-      // What is fetched further ahead holds up less.
-      p.offload_horizon = p.parameter_offload ? most_horizon_ : ParallelPlan{}.offload_horizon;
-      if (unlawful_reason(job_, p) || !(none_needed || may_fit())) continue;
-      choice.optimizer_offload = small(oo), choice.parameter_offload = small(po);
-      list_states(p, choice, chunks_id, cache);
+  for (const std::uint8_t parameters : space_.parameter_offload) {
+    p.parameter_offload = parameters != 0;
+    // What is fetched further ahead holds up less.
+    p.offload_horizon = p.parameter_offload ? most_horizon_ : ParallelPlan{}.offload_horizon;
+    std::optional<Bucketings> of_these;
+    for (const double share : space_.optimizer_offload) {
+      p.optimizer_offload = none_needed ? 0.0 : share;
+      if (!unlawful_reason(job_, p) && (none_needed || may_fit())) {
+        if (!of_these) of_these = bucketings(p);
+        list_states(p, *of_these, chunks_id, cache);
+      }
+      if (none_needed) break;
     }
+  }
   return none_needed ? Start::open : Start::known;
 }
 
@@ -206,12 +226,15 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   // horizon as well where parameters are fetched that far ahead.
   std::map<std::pair<std::size_t, int>, double> kept;
   const int chunks_id = cache.chunks_id(chunks);
+  std::array<std::optional<Bucketings>, 2> known_bucketings;  // without and with parameters on the host
   const auto kept_bound = [&](std::size_t at) {
     const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
     if (!is_new) return known->second;
     ++out.bounds;
     cache.states.clear();
-    list_states(p, child.choice, chunks_id, cache);
+    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
+    if (!of_these) of_these = bucketings(p);
+    list_states(p, *of_these, chunks_id, cache);
     ParallelPlan stay = p;
     stay.activation_offload = 0;
     pipeline_times(stay, chunks, job_.stack, m, cache.layers(stay), false, cache.times);

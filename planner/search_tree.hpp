@@ -141,9 +141,14 @@ class SearchTree {
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
   template <class Lawful, class Visit>
   void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
-  void list_states(ParallelPlan, Choice, int chunks_id, SearchCache&) const;  // adds to the cache's room
+  // Buckets and overlaps of a plan that is lawful without them, each kind once; what of the update is on the host does not
+  // matter to them.
+  using Bucketings = std::vector<SearchCache::Bucketing>;
+  Bucketings bucketings(ParallelPlan) const;
+  // Adds to the cache's room.
+  static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&);
   // Whether the listed states say when the step starts.
-  Start list_fitting_states(ParallelPlan, Choice, const std::vector<LayerRange>& chunks, SearchCache&) const;
+  Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   // Counts them; `text` is asked while an example of the fate is wanted.
   template <class Text>

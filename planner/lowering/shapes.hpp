@@ -33,10 +33,11 @@ struct Context {
   bool ring_parameters() const { return fetches_parameters(plan, stack.rules); }
   // Units held at once when parameters are fetched unit by unit. With parameters on the host, a horizon of more or less than
   // the one layer that it is by default adds to what the stack fetches ahead.
-  std::size_t unit_ring_count() const {
+  std::size_t unit_ring_count() const { return unit_ring_count(plan, stack.rules); }
+  static std::size_t unit_ring_count(const ParallelPlan& plan, const StackRules& rules) {
     if (!plan.overlap_param_gather && !plan.parameter_offload) return 1;
     const int further = plan.parameter_offload ? plan.offload_horizon - 1 : 0;
-    return static_cast<std::size_t>(std::max(1, stack.rules.prefetch_blocks) + further) + 1;
+    return static_cast<std::size_t>(std::max(1, rules.prefetch_blocks) + further) + 1;
   }
   // Places for gradients that are reduced in every micro-batch. DeepSpeed, which works module by module, takes a second one
   // only to reduce beside the backward pass (stage_1_and_2.py, stage3.py: double buffers with overlap_comm).
