@@ -78,8 +78,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
                         const std::vector<StageBuckets>& by_stage) {
   const StackRules& rules = job.stack.rules;
   const bool ring_gradients = reduces_every_microbatch(plan, rules),
-             ring_parameters = fetches_parameters(plan, rules),
-             sp = plan.sequence_parallel && plan.tp > 1,
+             ring_parameters = fetches_parameters(plan, rules), sp = plan.sequence_parallel && plan.tp > 1,
              split_backward = plan.schedule == PipelineSchedule::zero_bubble;
   const std::size_t unit_ring_count = Context::unit_ring_count(plan, rules);
   const int microbatches = sextant::microbatches(plan, job.training);

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
+#include "planner/each.hpp"
 
 namespace sextant {
 namespace {
@@ -29,16 +28,6 @@ ParallelPlan with_counts(const ParallelPlan& from, const std::vector<int>& count
   }
   if (even) p.chunks.clear();
   return p;
-}
-
-template <class F>
-void each(std::size_t n, const F& f) {
-  tbb::parallel_for(
-      tbb::blocked_range<std::size_t>(0, n, 1),
-      [&](const auto& range) {
-        for (std::size_t i = range.begin(); i < range.end(); ++i) f(i);
-      },
-      tbb::simple_partitioner{});
 }
 
 }  // namespace

@@ -3,22 +3,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
 
 #include <fmt/format.h>
-#include <tbb/blocked_range.h>
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include "planner/each.hpp"
 #include "planner/layer_moves.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
 #include "planner/search_budget.hpp"
+#include "planner/search_ranking.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -33,31 +32,6 @@ struct Later {
     if (a.level != b.level) return a.level < b.level;
     return a.choice > b.choice;
   }
-};
-
-// Steps that differ by less than this share are the same: far below what any model tells apart.
-constexpr double kSame = 1e-6;
-
-struct Simulated {
-  double step = 0;
-  Choice choice;
-  std::int64_t peak = 0;  // bytes
-};
-
-// Faster; as fast and simpler.
-class Better {
- public:
-  explicit Better(const SearchSpace& space) : space_(&space) {}
-  bool operator()(const Simulated& a, const Simulated& b) const {
-    const double x = std::floor(std::log(a.step) / kSame), y = std::floor(std::log(b.step) / kSame);
-    if (x != y) return x < y;
-    const auto effort = effort_of(plan_of(*space_, a.choice)), other = effort_of(plan_of(*space_, b.choice));
-    if (effort != other) return effort < other;
-    return a.step != b.step ? a.step < b.step : a.choice < b.choice;
-  }
-
- private:
-  const SearchSpace* space_;
 };
 
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
@@ -92,7 +66,8 @@ class Search {
     finish();
     if (out.exact && !front_->points.empty()) report_.best_bound = Seconds(front_->points.front().step);
     for (const Simulated& point : front_->points) {
-      RankedPlan& plan = out.plans.emplace_back(ranked(point));
+      RankedPlan& plan =
+          out.plans.emplace_back(ranked_plan(job_, point, tree_.plan(point.choice, threads_.local().cache)));
       plan.slower = plan.prediction.step / out.plans.front().prediction.step - 1;
       plan.tie = out.plans.size() > 1 && plan.slower < options_.tie_share;
     }
@@ -120,13 +95,12 @@ class Search {
     report_.space = space_.size();
     if (report_.space > 0) begin();
     while (!queue_.empty() && !stop_asked())
-      if (best_in_limit() && queue_.front().bound > edge(front_->best->step))
+      if (best_in_limit() && queue_.front().bound > as_fast(front_->best->step))
         next_point();
       else
         round();
     if (!queue_.empty() && !found()) dive();
-    if (!queue_.empty())
-      report_.stopped = options_.cancel && options_.cancel->load() ? "interrupted" : kTimeSpent;
+    if (!queue_.empty()) report_.stopped = cancelled() ? "interrupted" : kTimeSpent;
   }
 
   // The fastest within the limit is known: from here on only what needs less memory is of interest.
@@ -140,7 +114,8 @@ class Search {
     for (const Simulated& seen : front_->seen) consider(seen);
   }
   void consider(const Simulated& seen) {
-    if (seen.peak <= limit_.v && seen.step <= threshold() && (!front_->best || better_(seen, *front_->best)))
+    if (seen.peak <= limit_.v && seen.step <= threshold() &&
+        (!front_->best || ranking_.better()(seen, *front_->best)))
       front_->best = seen;
   }
 
@@ -165,7 +140,7 @@ class Search {
   // From the best on, one field changed at a time for as long as that helps: those of the least bounds, one of a family.
   void climb() {
     while (!stop_asked() && !ranking_.empty()) {
-      const Simulated from = *ranking_.begin();
+      const Simulated from = ranking_.best();
       const std::vector<Choice> choices = neighbours(space_, from.choice);
       std::vector<std::optional<Node>> members(choices.size());
       const double limit = threshold();
@@ -181,7 +156,7 @@ class Search {
                !families.insert(family_of(plan_of(space_, node.choice))).second;
       });
       simulate(nodes);
-      if (ranking_.begin()->choice == from.choice) return;
+      if (ranking_.best().choice == from.choice) return;
     }
   }
 
@@ -206,17 +181,6 @@ class Search {
       if (outcome.simulated) rank(*outcome.simulated);
   }
 
-  // Indices are handed out one by one: some nodes take a hundred times as long as others.
-  template <class F>
-  static void each(std::size_t n, const F& f) {
-    tbb::parallel_for(
-        tbb::blocked_range<std::size_t>(0, n, 1),
-        [&](const auto& range) {
-          for (std::size_t i = range.begin(); i < range.end(); ++i) f(i);
-        },
-        tbb::simple_partitioner{});
-  }
-
   // No plan can be of use whose bound is above: the last of the families wanted.
   double threshold() const {
     const double useful = options_.at_most ? options_.at_most->v : INFINITY;
@@ -225,30 +189,18 @@ class Search {
           front_->points.empty() ? front_->best : std::optional(front_->points.front());
       return first ? std::min(useful, front_->slowest * first->step) : useful;
     }
-    if (ranking_.size() < static_cast<std::size_t>(std::max(1, options_.top))) return useful;
-    return std::min(useful, std::max(edge(ranking_.begin()->step), nearly(ranking_.rbegin()->step)));
-  }
-  // What has a bound up to here may turn out to be as fast, and simpler.
-  static double edge(double step) { return step * (1 + 2 * kSame); }
-  // Behind the first, what can be only a little faster is not looked for.
-  double nearly(double step) const { return edge(step) * (1 - options_.others_share); }
-  double family_best(const Choice& choice) const {
-    const auto found = best_of_family_.find(family_of(plan_of(space_, choice)));
-    if (found == best_of_family_.end()) return INFINITY;
-    return std::max(edge(ranking_.begin()->step), nearly(found->second.step));
+    return std::min(useful, ranking_.limit());
   }
   // No member of the node is of use whose bound is above: from the pipeline's form on, all are of one family.
   double limit_of(const Node& node) const {
     return node.level < Level::pipeline || front_ ? threshold()
-                                                  : std::min(threshold(), family_best(node.choice));
+                                                  : std::min(threshold(), ranking_.limit_of(node.choice));
   }
   bool useless(const Node& node) const { return node.bound > threshold() || node.bound > limit_of(node); }
 
   bool found() const { return !ranking_.empty() || (front_ && !front_->seen.empty()); }
-  bool stop_asked() const {
-    return (options_.cancel && options_.cancel->load()) ||
-           (options_.budget_s > 0 && spent() > options_.budget_s);
-  }
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+  bool stop_asked() const { return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s); }
   double spent() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   // Asked to stop with nothing to show: straight down, the best child first, to one layout that fits.
@@ -258,8 +210,7 @@ class Search {
     std::sort(stack.begin(), stack.end(), Later{});
     // Whoever has lost patience gets what a second more can find.
     const auto start = std::chrono::steady_clock::now();
-    const bool cancelled = options_.cancel && options_.cancel->load();
-    const std::chrono::duration<double> patience(cancelled ? 1.0 : std::max(1.0, options_.budget_s));
+    const std::chrono::duration<double> patience(cancelled() ? 1.0 : std::max(1.0, options_.budget_s));
     while (!stack.empty() && !found() && std::chrono::steady_clock::now() - start < patience) {
       const Node node = stack.back();
       stack.pop_back();
@@ -275,7 +226,7 @@ class Search {
 
   void round() {
     std::vector<Node> nodes;
-    const double until = best_in_limit() ? edge(front_->best->step) : threshold();
+    const double until = best_in_limit() ? as_fast(front_->best->step) : threshold();
     while (!queue_.empty() && nodes.size() < kRound) {
       if (queue_.front().bound > until) break;
       std::pop_heap(queue_.begin(), queue_.end(), Later{});
@@ -334,15 +285,13 @@ class Search {
     const auto& limits = space_.limits.limits;
     const bool pinned = std::ranges::count(limits, PlanField::stage_split, &PlanLimit::field) > 0;
     if (!options_.move_layers || pinned || ranking_.empty()) return;
-    std::set<Simulated, Better> known(better_);
-    for (const auto& [family, best] : best_of_family_) known.insert(best);
     LayerMoves moves(
         job_, tree_,
         {[this]() -> SearchCache& { return threads_.local().cache; },
          [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
     std::size_t climbs = 0;
-    for (const Simulated& from : known) {
-      if (climbs == kClimbs || from.step > kWithin * ranking_.begin()->step) break;
+    for (const Simulated& from : ranking_.families()) {
+      if (climbs == kClimbs || from.step > kWithin * ranking_.best().step) break;
       const ParallelPlan plan = tree_.plan(from.choice, threads_.local().cache);
       if (plan.pp * plan.vp == 1) continue;
       ++climbs;
@@ -376,19 +325,7 @@ class Search {
       if (front_->best) tell(*front_->best);
       return;
     }
-    const Family family = family_of(plan_of(space_, result.choice));
-    const auto found = best_of_family_.find(family);
-    if (found != best_of_family_.end()) {
-      if (!better_(result, found->second)) return;
-      ranking_.erase(found->second);
-    }
-    best_of_family_.insert_or_assign(family, result);
-    ranking_.insert(result);
-    if (ranking_.size() > static_cast<std::size_t>(std::max(1, options_.top))) {
-      const auto last = std::prev(ranking_.end());
-      ranking_.erase(last);
-    }
-    tell(*ranking_.begin());
+    if (ranking_.add(result)) tell(ranking_.best());
   }
 
   // The step as the answer will state it.
@@ -410,59 +347,28 @@ class Search {
 
   void finish() {
     report_.exact = report_.stopped.empty();
-    report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.begin()->step);
+    report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.best().step);
     if (!report_.exact && !queue_.empty()) {
       report_.best_bound = Seconds(ranking_.empty() ? queue_.front().bound
-                                                    : std::min(queue_.front().bound, ranking_.begin()->step));
+                                                    : std::min(queue_.front().bound, ranking_.best().step));
       drain(Fate::unvisited);
     }
-    rank_all();
-    for (RankedPlan& plan : report_.ranked) {
-      const RankedPlan& best = report_.ranked.front();
-      plan.slower = std::max(0.0, plan.prediction.step / best.prediction.step - 1);
-      plan.tie = &plan != &best && plan.slower < options_.tie_share;
-    }
+    report_.ranked = ranked_plans(
+        job_, ranking_, moved_, options_.tie_share,
+        [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
     report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
-  }
-
-  // The members found, each in place of itself where its layers were moved.
-  void rank_all() {
-    const auto is_moved = [&](const Simulated& member) {
-      return std::ranges::any_of(moved_, [&](const auto& m) { return m.first.choice == member.choice; });
-    };
-    for (const Simulated& member : ranking_)
-      if (!is_moved(member)) report_.ranked.push_back(ranked(member));
-    for (const auto& [member, found] : moved_)
-      report_.ranked.push_back({.plan = found.plan,
-                                .prediction = predict(job_, found.plan),
-                                .simulated = Seconds(found.step),
-                                .before_moves = Seconds(member.step)});
-    std::ranges::stable_sort(report_.ranked, {}, [](const RankedPlan& plan) {
-      return std::floor(std::log(plan.simulated.v) / kSame);
-    });
-    if (report_.ranked.size() > ranking_.size()) report_.ranked.resize(ranking_.size());
-  }
-
-  RankedPlan ranked(const Simulated& result) {
-    RankedPlan out;
-    out.plan = tree_.plan(result.choice, threads_.local().cache);
-    out.prediction = predict(job_, out.plan);
-    out.simulated = Seconds(result.step);
-    return out;
   }
 
   const Job& job_;
   const SearchSpace& space_;
   const SearchOptions& options_;
   Bytes limit_ = options_.memory_limit.value_or(job_.cluster.device.memory);
-  Better better_{space_};
   std::optional<Front> front_;
   SearchTree tree_;
   std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
-  std::map<Family, Simulated> best_of_family_;
-  std::set<Simulated, Better> ranking_{better_};  // the best of the best families
+  Ranking ranking_{space_, options_.top, options_.others_share};
   std::vector<std::pair<Simulated, MovedLayers>> moved_;
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples

@@ -130,8 +130,7 @@ LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, con
   }
   if (p.pp > 1) t.send = part(key(next, ids[2], sp), p, links).send;
   if (p.activation_offload > 0) {
-    const LinkTimes& x =
-        part(key(copies, 0, sp, 0, static_cast<int>(p.recompute.kind)), p, links);
+    const LinkTimes& x = part(key(copies, 0, sp, 0, static_cast<int>(p.recompute.kind)), p, links);
     t.copy_out = x.copy_out, t.copy_in = x.copy_in;
   }
   return t;

@@ -9,6 +9,7 @@
 #include "planner/search.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/search_space.hpp"
+#include "planner/stage_memory.hpp"
 
 namespace sextant {
 
@@ -106,6 +107,79 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
     if (!surest || mine < half_width(ranked[*surest].prediction)) surest = i;
   }
   return surest;
+}
+
+namespace {
+
+constexpr double kSurelyFits = 0.05;  // chance of running out of memory, below
+
+// The most memory that leaves room.
+Bytes roomy(Bytes capacity) {
+  std::int64_t low = 0, high = capacity.v / 10 * 9;
+  if (chance_of_overflow(Bytes(high), capacity) < kSurelyFits) return Bytes(high);
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (chance_of_overflow(Bytes(middle), capacity) < kSurelyFits ? low : high) = middle;
+  }
+  return Bytes(low);
+}
+
+bool surer(const Prediction& p, const Prediction& than) {
+  constexpr double kRounding = 1e-9;
+  const double mine = half_width(p), other = half_width(than);
+  return 2 * mine <= (1 + kRounding) * other ||
+         (p.chance_of_overflow < kSurelyFits && than.chance_of_overflow >= 2 * kSurelyFits &&
+          mine <= (1 + kRounding) * other);
+}
+
+}  // namespace
+
+std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
+                                     std::span<const RankedPlan> ranked, const SearchOptions& options) {
+  if (ranked.empty()) return std::nullopt;
+  const RankedPlan& first = ranked.front();
+  const SearchBudget budget(options);
+  const auto ask = [&](std::initializer_list<PlanLimit> kind) -> std::optional<RankedPlan> {
+    PlanLimits within = limits;
+    within.limits.insert(within.limits.end(), kind);
+    const SearchSpace space = default_space(job.model, job.training, first.plan.world(), within);
+    if (budget.over() || space.size() == 0) return std::nullopt;
+    SearchOptions how = budget.next();
+    const Bytes limit = roomy(first.prediction.memory_available);
+    how.memory_limit = std::min(limit, options.memory_limit.value_or(limit));
+    how.at_most = first.simulated * (1 + options.tie_share);
+    const SearchReport report = search(job, space, how);
+    if (report.ranked.empty()) return std::nullopt;
+    RankedPlan found = report.ranked.front();
+    found.slower = found.prediction.step / first.prediction.step - 1;
+    found.tie = found.slower < options.tie_share;
+    return found.tie && surer(found.prediction, first.prediction) ? std::optional(found) : std::nullopt;
+  };
+  const Doubt doubt = first.prediction.doubt;
+  if (doubt == Doubt::offload || doubt == Doubt::near_full || doubt == Doubt::tp_crosses ||
+      first.prediction.chance_of_overflow >= kSurelyFits) {
+    const PlanLimit on_fast_links{PlanField::tp, Relation::less_equal,
+                                  static_cast<double>(job.cluster.node.gpus * job.cluster.node.domain_nodes)};
+    if (auto found = ask({{PlanField::optimizer_offload, Relation::equal, 0},
+                          {PlanField::parameter_offload, Relation::equal, 0},
+                          {PlanField::activation_offload, Relation::equal, 0},
+                          on_fast_links}))
+      return found;
+    if (auto found = ask({on_fast_links})) return found;
+  }
+  const auto tie = surer_tie(ranked);
+  return tie ? std::optional(ranked[*tie]) : std::nullopt;
+}
+
+PlanLimits told_apart(const ParallelPlan& surer, const ParallelPlan& first) {
+  PlanLimits out;
+  for (const PlanField field :
+       {PlanField::tp, PlanField::cp, PlanField::pp, PlanField::vp, PlanField::zero_stage,
+        PlanField::micro_batch, PlanField::recompute, PlanField::optimizer_offload,
+        PlanField::parameter_offload, PlanField::activation_offload})
+    if (const double value = field_value(surer, field); value != field_value(first, field))
+      out.limits.push_back({field, Relation::equal, value});
+  return out;
 }
 
 void to_json(nlohmann::json& j, const Tried& t) {

@@ -110,17 +110,25 @@ void print_best(const Asking& a, const RankedPlan& best) {
     a.say(text);
 }
 
-void print_surer_tie(const Asking& a, const std::vector<RankedPlan>& ranked) {
-  const auto at = surer_tie(ranked);
-  if (!at) return;
-  const Prediction &best = ranked.front().prediction, &tie = ranked[*at].prediction;
+std::optional<RankedPlan> surer_plan(const Asking& a, const SearchReport& report) {
+  SearchOptions how = a.searching.options(1, "surer ties");
+  if (a.options.budget_s == 0) how.budget_s = std::max(1e-6, a.options.patience_s - report.wall_s);
+  auto surer = surer_plan(a.planning.job(), a.question().limits, report.ranked, how);
+  if (surer) use_covariance(a.session, a.options.question, a.question(), surer->plan, surer->prediction);
+  return surer;
+}
+
+void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& best) {
+  const Prediction &first = best.prediction, &tie = surer.prediction;
   const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
+  const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
   a.say(
-      fmt::format("uncertain to {:.0f} %, since {}. A tie, {:.1f} % slower, is known to {:.0f} %: #{}, {}. "
-                  "Without runs of both "
-                  "(--shortlist 3), take that.",
-                  percent(best), reason(best.doubt), 100 * ranked[*at].slower, percent(tie), *at + 1,
-                  plan_key(ranked[*at].plan)));
+      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 is uncertain "
+                  "to {:.0f} %{}. "
+                  "--fix {} asks for its kind.",
+                  plan_key(surer.plan), 100 * surer.slower, tie.step_lower.v, tie.step_upper.v,
+                  overflow.empty() ? "less than 1 in 20 to run out of memory" : overflow, percent(first),
+                  why.empty() ? "" : ", since " + why, to_string(told_apart(surer.plan, best.plan))));
 }
 
 void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
@@ -222,26 +230,31 @@ ExitCode answer_fastest(const Asking& a) {
   // Near copies are passed over: a shortlist needs more layouts to choose from.
   const int wanted = std::max(a.options.top, 6 * a.options.shortlist);
   SearchOptions how = a.searching.options(wanted);
-  if (a.options.budget_s == 0) how.budget_s = kPatience_s;
+  if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
   SearchReport report = search_possible(a.planning.job(), a.space, how);
   if (report.ranked.empty()) return nothing(a, report);
   const auto fewer = fewer_gpus(a, report.ranked.front());
   use_covariance(a.session, a.options.question, a.question(), report.ranked);
   if (a.options.shortlist > 0) write_shortlist(a, report);
-  a.searching.finish();
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
+  const auto surer = surer_plan(a, report);
+  a.searching.finish();
   const RankedPlan& best = report.ranked.front();
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {
     Json j = answer_json(a, report.ranked, report);
     if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
+    if (surer) {
+      j["surer"] = ranked_json(a, *surer);
+      j["surer"]["fix"] = to_string(told_apart(surer->plan, best.plan));
+    }
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
   print_ranking(a, report.ranked);
   print_best(a, best);
-  print_surer_tie(a, report.ranked);
+  if (surer) print_surer(a, *surer, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);
   print_search(a, report);
   for (const RankedPlan& r : report.ranked)

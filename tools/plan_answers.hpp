@@ -2,6 +2,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,9 +14,6 @@
 #include "tools/planning.hpp"
 
 namespace sextant {
-
-// The search for the fastest ends then, unless --budget-s states another time, seconds.
-inline constexpr double kPatience_s = 60;
 
 // What every answer needs.
 struct Asking {
@@ -46,8 +44,9 @@ ExitCode answer_fewest(const Asking&);
 // Writes the best as the plan file that -o asks for, on a cluster of that many GPUs.
 void write_plan(const Asking&, int gpus, const RankedPlan& best);
 void print_best(const Asking&, const RankedPlan& best);
-// Says when the best is far less certain than a tie of it.
-void print_surer_tie(const Asking&, const std::vector<RankedPlan>& ranked);
+// What ties with the best and is surer. Says so.
+std::optional<RankedPlan> surer_plan(const Asking&, const SearchReport&);
+void print_surer(const Asking&, const RankedPlan& surer, const RankedPlan& best);
 nlohmann::ordered_json ranked_json(const Asking&, const RankedPlan&);  // with goodput
 void print_search(const Asking&, const SearchReport&, std::string_view when = "");
 // A table of the first to the last, and of what each loses.

@@ -18,6 +18,7 @@ struct PlanOptions {
   int top = 5, shortlist = 0;
   double budget_s = 0, price_usd = 0, straggler_sigma = 0, network_sigma = 0;
   bool pareto = false;
+  double patience_s = 60;  // the search for the fastest ends then, unless budget_s states another time
 };
 
 void add_plan_options(CLI::App&, PlanOptions&);

@@ -1,5 +1,6 @@
 // `sextant plan` and `sextant simulate` over a small space: what is printed agrees with itself, and with the
 // plan file that one writes and the other reads.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
@@ -13,10 +14,16 @@
 #include "core/plan_file.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
-#include "tools/plan_options.hpp"
+#include "tools/plan_answers.hpp"
 
 namespace sextant {
 namespace {
+
+// As one line: where text wraps does not matter.
+std::string unwrapped(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
 
 // One 7B model on two nodes, most fields pinned: a space that is searched at once.
 std::vector<std::string> small(const std::string& verb, std::vector<std::string> more = {}) {
@@ -133,14 +140,75 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
   ASSERT_NE(tie, ranked.end());
   EXPECT_TRUE(tie->at("tie").get<bool>());
   EXPECT_LE(2 * width(*tie), width(ranked.front()) * 1.0001);
-  const std::string text = with({}).out;
+  const std::string text = unwrapped(with({}).out);
   EXPECT_NE(text.find("uncertain to 20 %, since it fills more than nine tenths of the memory"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find(key), std::string::npos);
-  // Alone in the table, the best has no tie to be told of.
-  EXPECT_EQ(with({"--top", "1"}).out.find("uncertain"), std::string::npos);
+  // The best stands alone in the table, and what is surer is told all the same.
+  EXPECT_NE(unwrapped(with({"--top", "1"}).out).find("ties with #1 and is surer: "), std::string::npos);
   EXPECT_FALSE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).contains("surer_tie"));
+}
+
+TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
+  const std::vector<std::string> ask = {
+      "plan",           "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb", "--seq-len", "4096",
+      "--global-batch", "1024",    "--top",       "1"};
+  std::vector<std::string> json = ask;
+  json.emplace_back("--json");
+  const auto j = nlohmann::json::parse(call(json).out);
+  const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
+  ASSERT_GT(best.at("plan").at("activation_offload"), 0);
+  EXPECT_EQ(surer.at("plan").value("activation_offload", 0), 0);
+  EXPECT_LT(surer.at("slower_share"), 0.02);
+  EXPECT_TRUE(surer.at("tie").get<bool>());
+  EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
+  EXPECT_GT(best.at("chance_of_overflow"), 0.1);
+  const auto width = [](const nlohmann::json& r) {
+    return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
+  };
+  EXPECT_LE(2 * width(surer), width(best));
+  const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call(ask).out);
+  EXPECT_NE(fix.find("ao=0"), std::string::npos) << fix;
+  EXPECT_NE(text.find("ties with #1 and is surer: " + key), std::string::npos) << text;
+  EXPECT_NE(text.find("--fix " + fix), std::string::npos) << text;
+  // What it is told to ask for holds that layout.
+  std::vector<std::string> fixed = json;
+  fixed.insert(fixed.end(), {"--fix", fix});
+  const auto again = nlohmann::json::parse(call(fixed).out);
+  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+}
+
+TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
+  const auto j = nlohmann::json::parse(call(small("plan", {"--json"})).out);
+  EXPECT_LT(j.at("ranked").at(0).at("chance_of_overflow"), 0.05);
+  EXPECT_FALSE(j.contains("surer"));
+}
+
+// The search for the fastest ends after a minute, unless another time is asked for.
+TEST(Plan, LosesPatience) {
+  PlanOptions options;
+  EXPECT_EQ(options.patience_s, 60);
+  options.question.model = "llama-2-7b", options.question.cluster = "2x8xa100-80gb";
+  const auto answer = [&] {
+    std::ostringstream out, err;
+    Session session{{.out = out, .err = err, .columns = 200}, {}, {}};
+    const auto presets = session.presets();
+    const Planning planning(read_question(options.question, presets), presets);
+    const Question& q = planning.question();
+    const SearchSpace space = default_space(q.model, q.training, q.cluster.gpus(), q.limits);
+    Searching searching(session.terminal, options.budget_s);
+    EXPECT_EQ(answer_fastest({session, options, planning, space, searching}), ExitCode::ok);
+    return unwrapped(out.str());
+  };
+  EXPECT_NE(answer().find("proved in"), std::string::npos);
+  options.patience_s = 1e-9;
+  const std::string hurried = answer();
+  EXPECT_NE(hurried.find("Not proved best: the time for the search is spent."), std::string::npos) << hurried;
+  EXPECT_NE(hurried.find("--budget-s SECONDS gives the search another time than a minute."),
+            std::string::npos);
+  options.budget_s = 60;
+  EXPECT_NE(answer().find("proved in"), std::string::npos);
 }
 
 TEST(Plan, JsonAgreesWithItself) {
