@@ -121,10 +121,14 @@ void expect_alike(const Trained& got, const Trained& expected, double bound, con
     EXPECT_LE(relative_distance(got.weights.at(name), values), bound) << what << ": " << name;
 }
 
-// What is further from the same training in fp64 than roundings explain; empty when nothing is.
+// What of a training in bf16 is further from the same in fp64 than roundings explain; empty when nothing is.
 std::string too_far(const Trained& got, const std::string& key, const How& how) {
-  const Trained truth = train_small(key, {.hidden = how.hidden}),
-                cpu = train_small(key, {.dtype = how.dtype, .hidden = how.hidden});
+  static std::map<std::pair<std::string, int>, std::pair<Trained, Trained>> known;
+  const auto [at, is_new] = known.try_emplace({key, how.hidden});
+  if (is_new)
+    at->second = {train_small(key, {.hidden = how.hidden}),
+                  train_small(key, {.dtype = Dtype::bf16, .hidden = how.hidden})};
+  const auto& [truth, cpu] = at->second;
   std::string found;
   if (std::abs(got.steps[0].gradient_norm / truth.steps[0].gradient_norm - 1) > 1e-2) found += "first norm ";
   for (std::size_t s = 0; s < truth.steps.size(); ++s)
@@ -166,7 +170,7 @@ TEST_F(CudaTraining, UnderNccl) {
   const auto gpus = static_cast<int>(cuda_gpus(why).size());
   for (const char* key : {"mbs4", "dp2.z1.mbs1.b4K", "dp4.z3.mbs1", "tp2.sp.mbs2", "cp2.mbs2", "pp2.vp2.mbs1",
                           "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1"})
-    if (parse_plan_key(key).world() <= gpus)
+    if (parse_plan_key(key).world() <= gpus && !left_out())
       expect_alike(train_small(key, {.gpu = true, .nccl = true}), train_small(key, {}), 1e-10, key);
 }
 

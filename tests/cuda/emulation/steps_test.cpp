@@ -36,7 +36,7 @@ struct Steps {
 };
 
 TEST(EmulatedSteps, NothingInAStepWaitsOrAllocates) {
-  for (const char* key : {"mbs2", "mbs1.oo50", "mbs2.ao3", "mbs1.full2", "mbs2.po"})
+  for (const char* key : {"mbs2", "mbs1.oo50.po", "mbs2.ao3"})
     for (const bool programs : {false, true}) {
       Steps steps(key);
       const auto lanes = static_cast<int>(steps.graph.lanes.size());
