@@ -186,7 +186,8 @@ std::string zsh_completion(const CommandLine& line) {
       case Value::heads:
         return fmt::format("compadd -S \"\" -- {}", value.argument);
       case Value::presets:
-        return fmt::format("_sextant_presets {}", value.argument);
+        // Behind a blank: _arguments would put words of its own before the kind.
+        return fmt::format(" _sextant_presets {}", value.argument);
       case Value::files:
         return "_files";
       case Value::folders:
@@ -240,7 +241,11 @@ _sextant() {
              shell_quoted("*:" + plain(first->get_type_name()) + ":" + action(value_of(*first)));
     out += "\n      ;;\n";
   }
-  return out + "  esac\n}\ncompdef _sextant sextant\n";
+  // Found in fpath, the whole script is read as the function when TAB is pressed for the first time.
+  return out +
+         "  esac\n}\nif [[ ${funcstack[1]} == _sextant ]]; then _sextant \"$@\"; else compdef _sextant "
+         "sextant; "
+         "fi\n";
 }
 
 std::string fish_completion(const CommandLine& line) {

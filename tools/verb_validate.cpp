@@ -240,7 +240,7 @@ void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
   constexpr int kShown = 5;
   int unpredicted = 0;
   const auto say = [&](const std::string& text) {
-    print_wrapped(session.terminal.err, session.terminal, text);
+    session.terminal.err << wrapped_message(session.terminal, text + '\n');
   };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (predictions[i].step_s || ++unpredicted > kShown) continue;

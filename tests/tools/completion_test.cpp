@@ -65,6 +65,66 @@ TEST(Completion, EveryOptionOfEveryVerbIsInEveryScript) {
     }
 }
 
+// What fish offers when TAB is pressed behind the line, without the descriptions.
+std::string offered_by_fish(const std::string& line) {
+  const TempDir dir;
+  const std::string completions = dir.write("sextant.fish", fish_completion(CommandLine())).string();
+  const auto script =
+      dir.write("ask.fish",
+                "function sextant; test \"$argv\" = 'presets models --names'; and echo llama-9; "
+                "end\nsource " +
+                    completions + "\ncomplete -C '" + line + "'\n");
+  return output_of("fish --no-config " + script.string() + " 2>&1 | cut -f1 | tr '\\n' ' '");
+}
+
+TEST(Completion, FishOffersTheSame) {
+  if (!find_program("fish")) GTEST_SKIP() << "fish is not installed";
+  EXPECT_EQ(offered_by_fish("sextant doc"), "doctor ");
+  EXPECT_EQ(offered_by_fish("sextant doctor --co"), "--color ");
+  EXPECT_EQ(offered_by_fish("sextant doctor --color a"), "always auto ");
+  EXPECT_EQ(offered_by_fish("sextant plan --fix tp"), "tp= tpo= ");
+  EXPECT_EQ(offered_by_fish("sextant plan --set fabric.band"), "fabric.bandwidth_GBps= ");
+  EXPECT_EQ(offered_by_fish("sextant plan --model llama-"), "llama-9 ");
+}
+
+// Whether zsh, in a terminal of its own, makes `completed` of the line when TAB is pressed behind it; else what it shows.
+std::string completed_by_zsh(const std::string& line, const std::string& completed) {
+  const TempDir dir;
+  dir.write("_sextant", zsh_completion(CommandLine()));
+  const auto script = dir.write("type.zsh", R"sh(
+zmodload zsh/zpty || exit 0
+zpty shell zsh -f -i
+read_until() {
+  local all= piece
+  for i in {1..200}; do
+    while zpty -r -t shell piece; do all+=$piece; done
+    if [[ $all == *$1* ]]; then return 0; fi
+    sleep 0.05
+  done
+  print -r -- "no $1 in: $all"
+  return 1
+}
+zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -d $1/dump; unset zle_bracketed_paste"
+zpty -w shell 'sextant() { [[ "$*" == "presets models --names" ]] && print llama-9; }; print rea""dy'
+read_until ready || exit
+zpty -w -n shell "$2"$'\t'
+read_until "$3" && print -r -- "$3"
+)sh");
+  return output_of("zsh -f " + script.string() + " " + dir.path().string() + " '" + line + "' '" + completed +
+                   "' 2>&1");
+}
+
+TEST(Completion, ZshOffersTheSame) {
+  if (!find_program("zsh")) GTEST_SKIP() << "zsh is not installed";
+  for (const auto& [line, completed] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"sextant doc", "sextant doctor"},
+           {"sextant doctor --co", "--color"},
+           {"sextant doctor --color al", "always"},
+           {"sextant plan --set fabric.band", "fabric.bandwidth_GBps="},
+           {"sextant plan --model lla", "llama-9"}})
+    EXPECT_EQ(completed_by_zsh(line, completed), std::string(completed) + "\n") << line;
+}
+
 class Syntax : public ::testing::TestWithParam<const char*> {};
 TEST_P(Syntax, ShellReadsItsScript) {
   const std::string shell = GetParam();

@@ -108,6 +108,20 @@ TEST(Validate, AllThatIsScoredFitsEightyColumns) {
   EXPECT_EQ(outcome.out.find("not shown"), std::string::npos) << outcome.out;
 }
 
+TEST(Validate, WhatIsNotPredictedIsToldInEightyColumns) {
+  const TempDir folder;
+  const std::string good = example_with("", ""), bad = example_with("gpu", "Z9000", "example-2"),
+                    unread = example_with("layers", "forty", "example-3");
+  const auto row = [](const std::string& text) { return text.substr(text.find('\n') + 1); };
+  const std::string runs = folder.write("runs.csv", good + row(bad) + row(unread)).string();
+  std::ostringstream out, err;
+  EXPECT_EQ(run_command({"validate", runs}, {.out = out, .err = err, .columns = 200, .err_columns = 80}),
+            ExitCode::ok);
+  EXPECT_NE(err.str().find("Z9000"), std::string::npos) << err.str();
+  std::istringstream lines(err.str());
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
+}
+
 TEST(Validate, TheToleranceDecidesTheExitCode) {
   const TempDir folder;
   const std::string slow = folder.write("slow.csv", example_with("step_time_s", "280")).string();
