@@ -117,7 +117,7 @@ Json memory_bound(Bench& b, double copy_bandwidth) {
   const std::int64_t rows = 32768, h = 4096, f = 11008;
   {
     const TensorView x = b.matrix(Dtype::bf16, rows, h), y = b.matrix(Dtype::bf16, rows, h),
-                     z = b.matrix(Dtype::bf16, rows, h);
+                     z = b.matrix(Dtype::bf16, rows, h), kept = b.matrix(Dtype::bf16, rows, h);
     const TensorView w = b.matrix(Dtype::bf16, 1, h), r = b.matrix(Dtype::fp32, 1, rows),
                      dw = b.matrix(Dtype::fp32, 1, h);
     const double n = static_cast<double>(rows * h);
@@ -126,6 +126,10 @@ Json memory_bound(Bench& b, double copy_bandwidth) {
         [&](NativeStream s) { k.cast({.source = x, .destination = z, .stream = s}); });
     add("rmsnorm forward", 4 * n, [&](NativeStream s) {
       k.rmsnorm_forward({.x = x, .weight = w, .y = y, .inverse_rms = r, .stream = s});
+    });
+    add("residual and rmsnorm", 10 * n, [&](NativeStream s) {  // reads two, writes three
+      k.rmsnorm_forward(
+          {.x = x, .weight = w, .y = y, .inverse_rms = r, .branch = z, .kept = kept, .stream = s});
     });
     add("rmsnorm backward", 8 * n, [&](NativeStream s) {
       k.rmsnorm_backward(

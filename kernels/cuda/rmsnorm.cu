@@ -1,0 +1,194 @@
+// The root-mean-square norm and its gradient. Bound by memory; no atomics, so sums have one order.
+#include <cstdint>
+
+#include "kernels/cuda/kernels.hpp"
+#include "kernels/cuda/rows.cuh"
+
+namespace sextant::cuda {
+namespace {
+
+constexpr int kRowThreads = 256;
+
+// With a statistic to make, the sum with the branch and its copy come on the way: each thread reads back what it has
+// written itself.
+template <class T, bool kMakeStatistic>
+__global__ void __launch_bounds__(kRowThreads)
+    rmsnorm_kernel(Rows<T> x, Rows<T> branch, Rows<T> kept, const T* weight, Rows<T> y,
+                   Accumulator<T>* inverse_rms, std::int64_t rows, std::int64_t cols, Accumulator<T> eps,
+                   bool wide) {
+  using A = Accumulator<T>;
+  constexpr int W = kWidthOf<T>;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    T* from = x(row);
+    T* to = y(row);
+    A r;
+    if constexpr (kMakeStatistic) {
+      const T* added = branch.data ? branch(row) : nullptr;
+      T* copy = kept.data ? kept(row) : nullptr;
+      A squares = 0;
+      for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
+        auto pack = read<N>(from + c);
+        if (added) {
+          const auto more = read<N>(added + c);
+#pragma unroll
+          for (int i = 0; i < N; ++i) pack.v[i] = narrow<T>(widen(pack.v[i]) + widen(more.v[i]));
+          write(from + c, pack);
+        }
+        if (copy) write(copy + c, pack);
+#pragma unroll
+        for (int i = 0; i < N; ++i) squares += widen(pack.v[i]) * widen(pack.v[i]);
+      });
+      squares = block_sum(squares);
+      r = A(1) / root(squares / static_cast<A>(cols) + eps);
+      if (threadIdx.x == 0) inverse_rms[row] = r;
+    } else {
+      r = inverse_rms[row];
+    }
+    for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {  // the row is in the first cache by now
+      const auto pack = read<N>(from + c), gain = read<N>(weight + c);
+      Pack<T, N> out;
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        out.v[i] = narrow<T>(rmsnorm_element(widen(pack.v[i]), r, widen(gain.v[i])));
+      write(to + c, out);
+    });
+  }
+}
+
+// One pass: dx by rows, and of the weight's gradient a partial sum per block over a fixed range of rows, kept
+// in shared memory where each thread owns its columns.
+constexpr int kGradientBlocks = 256;
+constexpr int kGradientThreads = 512;
+
+template <class T>
+__global__ void __launch_bounds__(kGradientThreads)
+    rmsnorm_backward_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,
+                            Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, std::int64_t rows,
+                            std::int64_t cols, bool wide) {
+  using A = Accumulator<T>;
+  constexpr int W = kWidthOf<T>;
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  A* sum = reinterpret_cast<A*>(shared_bytes);
+  for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[c + i] = A(0);
+  });
+  const std::int64_t first = rows * blockIdx.x / gridDim.x, last = rows * (blockIdx.x + 1) / gridDim.x;
+  for (std::int64_t row = first; row < last; ++row) {
+    const T *xs = x(row), *dys = dy(row);
+    const T* added = bypass.data ? bypass(row) : nullptr;
+    T* to = dx(row);
+    const A r = inverse_rms[row];
+    A projection = 0;
+    for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
+      const auto px = read<N>(xs + c), pw = read<N>(weight + c), pd = read<N>(dys + c);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const A value = widen(px.v[i]), d = widen(pd.v[i]);
+        projection += d * widen(pw.v[i]) * value;
+        sum[c + i] += d * (value * r);
+      }
+    });
+    const A along = block_sum(projection) * r * r / static_cast<A>(cols);
+    for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
+      const auto px = read<N>(xs + c), pw = read<N>(weight + c), pd = read<N>(dys + c);
+      Pack<T, N> out;
+      Pack<T, N> by{};
+      if (added) by = read<N>(added + c);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const A d = rmsnorm_gradient<A>(widen(px.v[i]), r, widen(pw.v[i]), widen(pd.v[i]), along);
+        out.v[i] = narrow<T>(added ? widen(by.v[i]) + d : d);
+      }
+      write(to + c, out);  // dx may be dy or bypass: this thread has read what it overwrites
+    });
+  }
+  for_columns<W>(cols, wide, [&]<int N>(std::int64_t c) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) partial[blockIdx.x * cols + c + i] = sum[c + i];
+  });
+}
+
+// dweight[c] += sum over blocks of partial[block][c]: 8 groups of blocks, then the groups in order, in fp64.
+template <class A>
+__global__ void __launch_bounds__(256)
+    add_partials_kernel(const A* partial, std::int64_t blocks, std::int64_t cols, A* dweight) {
+  __shared__ double group_sum[8][32];
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+  double sum = 0;
+  if (c < cols)
+    for (std::int64_t b = blocks * group / 8; b < blocks * (group + 1) / 8; ++b) sum += partial[b * cols + c];
+  group_sum[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || c >= cols) return;
+  double all = 0;
+  for (int g = 0; g < 8; ++g) all += group_sum[g][lane];
+  dweight[c] = static_cast<A>(static_cast<double>(dweight[c]) + all);
+}
+
+template <class T>
+Rows<T> rows_or_none(const TensorView& x) {
+  return x.data ? rows_of<T>(x) : Rows<T>{nullptr, 0};
+}
+
+template <class T, bool kMakeStatistic>
+void rmsnorm(const RmsnormForwardArgs& g) {
+  using A = Accumulator<T>;
+  const bool wide = all_aligned(g.x, g.weight, g.y) && (!g.branch.data || aligned(g.branch)) &&
+                    (!g.kept.data || aligned(g.kept));
+  rmsnorm_kernel<T, kMakeStatistic><<<row_blocks(g.x.rows), kRowThreads, 0, stream_of(g.stream).stream>>>(
+      rows_of<T>(g.x), rows_or_none<T>(g.branch), rows_or_none<T>(g.kept), g.weight.row<T>(), rows_of<T>(g.y),
+      g.inverse_rms.row<A>(), g.x.rows, g.x.cols, static_cast<A>(g.eps), wide);
+  check_launch("rmsnorm");
+}
+
+}  // namespace
+
+void rmsnorm_forward(const RmsnormForwardArgs& g) {
+  same_extents(g.x, g.y, "rmsnorm: extents disagree");
+  if (g.branch.data) same_extents(g.x, g.branch, "rmsnorm: extents disagree");
+  if (g.kept.data) same_extents(g.x, g.kept, "rmsnorm: extents disagree");
+  SEXTANT_CHECK(g.weight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows, "rmsnorm: extents disagree");
+  if (g.x.elements() == 0) return;
+  with_type(g.x.dtype, [&]<class T>() { rmsnorm<T, true>(g); });
+}
+
+void rmsnorm_apply(const RmsnormApplyArgs& g) {
+  same_extents(g.x, g.y, "rmsnorm: extents disagree");
+  SEXTANT_CHECK(g.weight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows, "rmsnorm: extents disagree");
+  if (g.x.elements() == 0) return;
+  with_type(g.x.dtype, [&]<class T>() {
+    rmsnorm<T, false>(
+        {.x = g.x, .weight = g.weight, .y = g.y, .inverse_rms = g.inverse_rms, .stream = g.stream});
+  });
+}
+
+void rmsnorm_backward(const RmsnormBackwardArgs& g) {
+  same_extents(g.x, g.dy, "rmsnorm: extents disagree"), same_extents(g.x, g.dx, "rmsnorm: extents disagree");
+  SEXTANT_CHECK(g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows && g.weight.cols == g.x.cols,
+                "rmsnorm: extents disagree");
+  if (g.x.elements() == 0) return;
+  with_type(g.x.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    CudaStream& s = stream_of(g.stream);
+    const std::int64_t blocks = g.x.rows < kGradientBlocks ? g.x.rows : kGradientBlocks;
+    const std::int64_t shared = g.x.cols * static_cast<std::int64_t>(sizeof(A));
+    if (shared > 40 * 1024)  // beside what block_sum has
+      check(cudaFuncSetAttribute(rmsnorm_backward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared)),
+            "rmsnorm of this width: shared memory");
+    auto* partial = static_cast<A*>(scratch(s, blocks * shared));
+    const bool wide = all_aligned(g.x, g.weight, g.dy, g.dx) && (!g.bypass.data || aligned(g.bypass));
+    rmsnorm_backward_kernel<T>
+        <<<static_cast<unsigned>(blocks), kGradientThreads, static_cast<std::size_t>(shared), s.stream>>>(
+            rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
+            rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, wide);
+    check_launch("rmsnorm backward");
+    add_partials_kernel<A><<<static_cast<unsigned>((g.x.cols + 31) / 32), 256, 0, s.stream>>>(
+        partial, blocks, g.x.cols, g.dweight.row<A>());
+    check_launch("rmsnorm weight gradient");
+  });
+}
+
+}  // namespace sextant::cuda
