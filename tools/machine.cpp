@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <sstream>
 
@@ -57,12 +56,12 @@ Bytes usable_memory() {
 }
 
 // The CUDA driver is asked through its own library, so that this command needs no toolkit. Any failure means
-// that no GPU can be used (error 35, "driver too old", is what a machine without GPU answers).
+// that no GPU can be used (error 35, "driver too old", is what a machine without GPU answers). It stays loaded: what it
+// has begun does not end with it.
 std::vector<GpuFound> cuda_devices() {
-  const std::unique_ptr<void, int (*)(void*)> library(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL),
-                                                      dlclose);
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!library) return {};
-  const auto symbol = [&](const char* name) { return dlsym(library.get(), name); };
+  const auto symbol = [&](const char* name) { return dlsym(library, name); };
   const auto init = reinterpret_cast<int (*)(unsigned)>(symbol("cuInit"));
   const auto count = reinterpret_cast<int (*)(int*)>(symbol("cuDeviceGetCount"));
   const auto get = reinterpret_cast<int (*)(int*, int)>(symbol("cuDeviceGet"));

@@ -226,15 +226,15 @@ def main():
     r.results["date"] = time.strftime("%Y-%m-%d")
     doctor = r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
                                                      os.path.join(HERE, "presets")], 30)
-    if not (doctor or {}).get("machine", {}).get("gpus"):
+    smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
+                               "--format=csv"], 20)
+    r.results["gpu"] = smi.strip().splitlines()[-1] if smi else None
+    if not smi and not (doctor or {}).get("machine", {}).get("gpus"):
         found = [c["found"] for c in (doctor or {}).get("checks", []) if c["name"] == "GPU"]
         r.results["no_gpu"] = found[0] if found else "sextant doctor says nothing of one"
         r.save()
         print(f"no GPU: {r.results['no_gpu']}; nothing was checked", file=sys.stderr)
         return 3
-    smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
-                               "--format=csv"], 20)
-    r.results["gpu"] = smi.strip().splitlines()[-1] if smi else None
     for group in (tests, bench, machine, sanitizer, train, edge):
         if not options.only or group.__name__ in options.only:
             group(r)
