@@ -117,7 +117,7 @@ class SearchCache {
   const StageStates& state(const ParallelPlan&, int chunks);
   // A search that goes on for long would keep more of them than memory holds. Between expansions, by each thread's cache
   // once the shared ones are gone: references to states end here.
-  static constexpr std::size_t kMostStateBytes = std::size_t{256} << 20;
+  static constexpr std::size_t kMostStateBytes = std::size_t{512} << 20;
   void forget_last_states() { last_states_ = nullptr; }
   int chunks_id(const std::vector<LayerRange>&);
   const std::vector<SlotStep>& steps(const ParallelPlan&, int microbatches);

@@ -165,7 +165,9 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
                           {PlanField::activation_offload, Relation::equal, 0},
                           on_fast_links}))
       return found;
-    if (auto found = ask({on_fast_links})) return found;
+    // Elsewhere what offloads or is nearly full is no surer.
+    if (doubt == Doubt::tp_crosses)
+      if (auto found = ask({on_fast_links})) return found;
   }
   const auto tie = surer_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;
