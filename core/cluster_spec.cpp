@@ -38,6 +38,8 @@ constexpr auto kDeviceFields = [](auto& io, auto& d) {
   io.required("launch_overhead_us", d.launch_overhead, from_zero(1e6));
   io.required("host_link_GBps", d.host_link, positive(1e5));
   io.optional("power_W", d.power_W, from_zero(1e5));
+  io.optional("power_limit_W", d.power_limit_W, from_zero(1e5));
+  io.optional("clock_factor", d.clock_factor, kFactor);
   io.optional("price_usd_per_hour", d.price_usd_per_hour, from_zero(1e5));
 };
 
@@ -222,12 +224,24 @@ void check_defect(const ClusterSpec& c, const Defect& d, const auto& add) {
   none("missing", d.missing, false, of);
 }
 
+void check_power(const DeviceSpec& d, std::vector<Problem>& problems) {
+  if (d.power_limit_W <= 0) return;
+  if (d.power_W <= 0)
+    problems.push_back({"", "device.power_limit_W", fmt::format("{:g}", d.power_limit_W),
+                        "device.power_W, which it is a share of", ""});
+  else if (d.power_limit_W > d.power_W || d.power_limit_W < 0.2 * d.power_W)
+    problems.push_back({"", "device.power_limit_W", fmt::format("{:g}", d.power_limit_W),
+                        fmt::format("between {:g} and the {:g} W of the board", 0.2 * d.power_W, d.power_W),
+                        ""});
+}
+
 // What no single field shows: how the fields fit together.
 void check_together(const ClusterSpec& c, std::vector<Problem>& problems) {
   const auto add = [&](std::string key, std::string value, std::string expected, std::string hint = "") {
     problems.push_back({"", std::move(key), std::move(value), std::move(expected), std::move(hint)});
   };
   const NodeSpec& n = c.node;
+  check_power(c.device, problems);
   if (c.device.peak.empty())
     add("device.peak_TFLOPS", "nothing", "the dense peak of at least one number format");
   if (static_cast<long>(c.nodes) * n.gpus > kMaxGpus)
@@ -326,6 +340,12 @@ void from_json(const json& annotated, ClusterSpec& out) {
   reader.finish();
   if (auto problems = validate(c); !problems.empty()) throw ConfigError(std::move(problems));
   out = std::move(c);
+}
+
+double clock_share(const DeviceSpec& d) {
+  const double by_power =
+      d.power_limit_W > 0 && d.power_W > 0 ? std::cbrt(std::min(1.0, d.power_limit_W / d.power_W)) : 1;
+  return std::min(d.clock_factor, by_power);
 }
 
 }  // namespace sextant

@@ -27,9 +27,15 @@ struct DeviceSpec {
   Seconds launch_overhead;        // of one kernel
   BytesPerSecond host_link;       // PCIe or C2C, per direction
   double power_W = 0;             // board power
+  double power_limit_W = 0;       // of a capped board (nvidia-smi -pl); 0 = none
+  double clock_factor = 1;        // of the clock that the peaks are of, where it is held (nvidia-smi -lgc)
   double price_usd_per_hour = 0;  // of one GPU, on-demand list price; 0 = unknown
   bool operator==(const DeviceSpec&) const = default;
 };
+
+// The clock of the multiprocessors over that of the peaks, (0, 1]: the lower of clock_factor and what a power limit leaves,
+// the cube root of its share of the board's power. Source: dynamic power is f V^2, and V falls with f. Memory keeps its own.
+double clock_share(const DeviceSpec&);
 
 enum class NodeLinkKind : std::uint8_t { nvswitch, nvlink_mesh, pcie, shared_memory };
 
@@ -37,9 +43,8 @@ struct NodeSpec {
   int gpus = 8;
   NodeLinkKind link = NodeLinkKind::nvswitch;
   BytesPerSecond link_bandwidth;  // per GPU and direction, all its links to the others together
-  std::vector<double>
-      link_rings;  // of a mesh of as many GPUs as numbers, that are not all linked alike: how many rings
-                   // their links make, by ranks from 1
+  // Of a mesh whose GPUs are not all linked alike: how many rings their links make, by ranks from 1 to all.
+  std::vector<double> link_rings;
   Seconds link_latency;
   bool nvls = false;     // in-switch reduction
   int domain_nodes = 1;  // nodes that share one NVLink domain (18 trays of an NVL72 system)

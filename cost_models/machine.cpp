@@ -16,7 +16,7 @@ double peak_of(const DeviceSpec& d, std::initializer_list<Dtype> preference) {
 Machine::Machine(const DeviceSpec& d, const NodeSpec& node, const CostConstants& c) : constants(c) {
   using enum Dtype;
   const auto set = [&](Dtype t, std::initializer_list<Dtype> order) {
-    peak[static_cast<std::size_t>(t)] = peak_of(d, order);
+    peak[static_cast<std::size_t>(t)] = peak_of(d, order) * clock_share(d);
   };
   set(fp8, {fp8, bf16, fp16, tf32, fp32});
   set(fp16, {fp16, bf16, tf32, fp32});

@@ -1,5 +1,6 @@
 // The numbers of one device that every formula reads, taken once from its spec and constants so that pricing
-// looks nothing up. Rates are what can be reached, not what the data sheet says; `peak` is the data sheet's.
+// looks nothing up. Rates are what can be reached, not what the data sheet says; `peak` is the data sheet's at the clock the device
+// is held to.
 #pragma once
 
 #include <array>

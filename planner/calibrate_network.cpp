@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -16,6 +15,18 @@ namespace {
 
 constexpr std::int64_t kLarge = std::int64_t{16} << 20;
 
+// Where the table's ranks sit: on the nodes that it names, from the first GPU of each on.
+std::vector<int> seats(const NcclTable& table, const ClusterSpec& cluster) {
+  std::vector<int> taken(static_cast<std::size_t>(table.nodes), 0), out;
+  for (const int node : table.node_of)
+    out.push_back(node * cluster.node.gpus + taken[static_cast<std::size_t>(node)]++);
+  if (const int most = *std::max_element(taken.begin(), taken.end()); most > cluster.node.gpus)
+    throw ConfigError(Problem{table.file, "ranks", fmt::format("{} on one node", most),
+                              fmt::format("at most the {} GPUs of a node of the cluster", cluster.node.gpus),
+                              ""});
+  return out;
+}
+
 // Logarithms of predicted times with the knobs at prior * exp(theta).
 Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>& samples, ClusterSpec cluster,
                           CostConstants constants, const std::vector<Knob>& knobs,
@@ -26,10 +37,7 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
                         knobs[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
   use_settings(settings, cluster.fabric);
   use_settings(settings, cluster.device.generation, constants);
-  const Topology topology(cluster);
-  std::vector<int> ranks(static_cast<std::size_t>(table.ranks));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const GroupShape group = topology.group_of(ranks);
+  const GroupShape group = Topology(cluster).group_of(seats(table, cluster));
   const Machine machine(cluster.device, cluster.node, alone(constants));
   Eigen::VectorXd out(static_cast<Eigen::Index>(samples.size()));
   for (std::size_t i = 0; i < samples.size(); ++i)
@@ -42,11 +50,10 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
 
 NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const CostConstants& constants,
                              const CalibrationRules& rules, const QuietNetwork* idle) {
-  const bool across = table.nodes > 1;
-  const int needed = std::max(table.nodes, (table.ranks + cluster.node.gpus - 1) / cluster.node.gpus);
-  if (needed > cluster.nodes)
+  if (table.nodes > cluster.nodes)
     throw ConfigError(Problem{table.file, "ranks", fmt::format("{} on {} nodes", table.ranks, table.nodes),
                               fmt::format("at most the {} nodes of the cluster", cluster.nodes), ""});
+  const bool across = Topology(cluster).group_of(seats(table, cluster)).nodes > 1;
   std::vector<NcclSample> samples;
   for (const NcclSample& s : table.samples)
     if (s.bytes >= kLarge) samples.push_back(s);
@@ -107,6 +114,15 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     now = at(x);
   }
   out.mape_after = mape(measured - now);
+  constexpr double kAbsurd = 60;  // percent: other hardware, another unit, or a run that did not end well
+  if (out.mape_after > kAbsurd)
+    throw ConfigError(
+        Problem{table.file, "time",
+                fmt::format("{:g} us for {} bytes", 1e6 * samples.back().time_s, samples.back().bytes),
+                fmt::format("times of {} ranks on {} nodes of {}: predicted {:.4g} us", table.ranks,
+                            table.nodes, cluster.device.name, 1e6 * std::exp(now[now.size() - 1])),
+                "no rate of this cluster's links comes near: is --cluster the one that the table is of, and "
+                "are the times microseconds?"});
   for (Eigen::Index k = 0; k < n; ++k) {
     Knob knob = knobs[static_cast<std::size_t>(k)];
     if (across) {

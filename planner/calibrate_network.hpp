@@ -26,7 +26,8 @@ struct NetworkFit {
   bool idle_known = false;                 // published tables of it are
 };
 
-// The table's ranks must fit the cluster, filled node by node. Sizes of at least 16 MiB are used: smaller messages are
+// The table's ranks sit on as many of the cluster's nodes as it names, and must fit there. Throws ConfigError when they do
+// not, and on times that no rate of these links comes near. Sizes of at least 16 MiB are used: smaller messages are
 // ruled by start-up, which is not fitted.
 // `idle`: the cluster's fabric in published tables, or null.
 NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&,

@@ -104,14 +104,15 @@ NcclTable parse_nccl_table(std::string_view text, const std::string& file,
       if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
         std::string_view host = line.substr(on + 4);
         host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
-        ++hosts[std::string(host.substr(0, host.find(' ')))];
+        const auto node = hosts.try_emplace(std::string(host.substr(0, host.find(' '))), table.nodes);
+        if (node.second) ++table.nodes;
+        table.node_of.push_back(node.first->second);
         ++table.ranks;
       }
       return;
     }
     read_line(line, number, table, signs);
   });
-  table.nodes = static_cast<int>(hosts.size());
   if (table.samples.empty() || table.ranks < 2)
     throw ConfigError(Problem{file, "",
                               fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),

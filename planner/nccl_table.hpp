@@ -22,6 +22,7 @@ struct NcclTable {
   std::string file;
   CollectiveKind kind = CollectiveKind::all_reduce;
   int ranks = 0, nodes = 0;
+  std::vector<int> node_of;  // of each rank; nodes are numbered as they are first named
   std::vector<NcclSample> samples;
 };
 

@@ -12,6 +12,7 @@
 #include "planner/run_log.hpp"
 #include "planner/shortlist.hpp"
 #include "tools/planning.hpp"
+#include "tools/unknown_names.hpp"
 
 namespace sextant {
 
@@ -171,6 +172,9 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
     auto more = measured_runs(rows, map, presets);
     std::move(more.begin(), more.end(), std::back_inserter(m.runs));
   }
+  std::vector<std::string> of_runs;
+  for (const MeasuredRun& run : m.runs) of_runs.push_back(run.run.note);
+  m.notes = unknown_names(of_runs);
   for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m.notes));
   for (const auto& file : options.tried) read_tried(file, presets, m);
   for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules));

@@ -134,12 +134,39 @@ void print_measured_alone(Session& session, const Material& m) {
 }
 
 void print_in_vain(Session& session, const Material& m) {
-  for (const TriedInVain& t : m.in_vain)
-    session.terminal.out << fmt::format(
-        "{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its time is not "
-        "fitted\n",
-        t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB, t.available_GiB,
-        100 * t.chance);
+  std::optional<double> least;
+  for (const TriedInVain& t : m.in_vain) {
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format("{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its "
+                    "time is not fitted",
+                    t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB,
+                    t.available_GiB, 100 * t.chance));
+    if (!t.foreseen()) least = std::min(least.value_or(t.peak_GiB), t.peak_GiB);
+  }
+  if (least)
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format(
+            "memory is not fitted: sextant plan --set device.memory_GiB={:.1f} ... leaves out what is "
+            "as full as that",
+            std::floor(10 * *least - 0.5) / 10));
+}
+
+void print_fastest_tried(Session& session, const Material& m, const std::vector<std::string>& tried) {
+  const MeasuredRun* fastest = nullptr;
+  int count = 0;
+  for (const MeasuredRun& r : m.runs) {
+    if (std::find(tried.begin(), tried.end(), r.source) == tried.end()) continue;
+    ++count;
+    if (!fastest || r.step < fastest->step) fastest = &r;
+  }
+  if (count < 2) return;
+  print_wrapped(
+      session.terminal.out, session.terminal,
+      fmt::format("fastest of the {} layouts tried: {}, {:.4g} s. Keep it until another is measured faster: "
+                  "predictions that lie closer than their intervals decide nothing",
+                  count, fastest->id, fastest->step.v));
 }
 
 void print_left_out(Session& session, const std::vector<LeftOut>& scores) {

@@ -22,6 +22,8 @@ void print_constants(Session&, const Material&, const Calibration&);
 // `peaks`: predicted, in GiB, by run; nothing where none was measured.
 void print_residuals(Session&, const Material&, const Calibration&,
                      const std::vector<std::optional<double>>& peaks);
+// Of the layouts of the shortlists `tried` the one to keep: what was measured is worth more than what is predicted.
+void print_fastest_tried(Session&, const Material&, const std::vector<std::string>& tried);
 void print_left_out(Session&, const std::vector<LeftOut>&);
 
 nlohmann::ordered_json calibration_json(const Material&, const Calibration&,

@@ -122,6 +122,27 @@ void check(const CalibrateOptions& options) {
   if (options.leave_out && !options.refit) throw UsageError("--leave-out needs --refit");
 }
 
+// Runs that are all off by more than any machine is were written in another unit, or are of another job.
+void check_units(const Material& m, const std::filesystem::path& presets) {
+  constexpr double kAbsurd = 20;
+  double least = kAbsurd, first = 0;
+  for (const MeasuredRun& r : m.runs) {
+    const auto step = predict_step(r.run, {presets});
+    if (!step) return;
+    const double factor = r.step / *step;
+    if (first == 0) first = factor;
+    if ((factor > 1) != (first > 1)) return;
+    least = std::min(least, std::max(factor, 1 / factor));
+  }
+  if (least < kAbsurd) return;
+  throw ConfigError(
+      Problem{m.runs.front().source, "step_time_s",
+              fmt::format("{:.4g} s of {}, and so for every run", m.runs.front().step.v, m.runs.front().id),
+              fmt::format("times within a factor of {:g} of the predicted {:.4g} s", kAbsurd,
+                          m.runs.front().step.v / first),
+              "are the times seconds, of one step, and of this model and cluster?"});
+}
+
 const std::string& first_file(const MaterialOptions& m) {
   return !m.runs.empty() ? m.runs.front() : !m.logs.empty() ? m.logs.front() : m.tried.front();
 }
@@ -154,9 +175,11 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   if (options.refit) m.runs = balanced(all);
   if (m.runs.empty() && m.networks.empty() && m.profiles.empty()) {
     if (!session.common.json) print_in_vain(session, m);
-    throw ConfigError(Problem{first_file(options.material), "step_time_s", "",
+    const bool tried = options.material.runs.empty() && options.material.logs.empty();
+    throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
                               "at least one run with a measured time", ""});
   }
+  if (!m.runs.empty() && !options.refit) check_units(m, presets);
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
   const Refit refit = refit_rest(options, presets, c);
   std::vector<LeftOut> left_out;
@@ -188,6 +211,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   print_constants(session, m, c);
   if (options.refit) print_refit(session, refit);
   if (!m.runs.empty()) print_residuals(session, m, c, peaks);
+  print_fastest_tried(session, m, options.material.tried);
   if (!left_out.empty()) print_left_out(session, left_out);
   print_memory_left_out(session, memory_of_left_out);
   if (options.output.empty())

@@ -20,6 +20,7 @@
 #include "tools/inputs.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
+#include "tools/unknown_names.hpp"
 #include "tools/validate_collectives.hpp"
 #include "tools/verbs.hpp"
 
@@ -335,6 +336,10 @@ ExitCode run(Session& session, const ValidateOptions& options) {
                                         rows.size() == 1 ? "" : "s",
                                         rows.size() - static_cast<std::size_t>(unpredicted));
     print_scores(session, scores);
+    std::vector<std::string> notes;
+    for (const RunPrediction& p : predictions) notes.push_back(p.note);
+    for (const std::string& unknown : unknown_names(notes))
+      print_wrapped(session.terminal.out, session.terminal, unknown);
     print_unmeasured(session, rows, predictions);
     if (options.predictions.empty())
       session.terminal.out << "\nnext: --predictions OUT.csv writes the prediction of every run\n";

@@ -188,6 +188,23 @@ TEST(ClusterSpec, ContradictionsAreRefused) {
   EXPECT_TELLS(complaint(c), "1048576 GPUs");
 }
 
+TEST(ClusterSpec, PowerAndClockLimitsLowerTheClock) {
+  ClusterSpec c = small_cluster(4);
+  c.device.power_W = 400;
+  EXPECT_EQ(clock_share(c.device), 1);
+  c.device.power_limit_W = 200;
+  EXPECT_NEAR(clock_share(c.device), std::cbrt(0.5), 1e-15);
+  c.device.clock_factor = 0.7;
+  EXPECT_EQ(clock_share(c.device), 0.7);
+  EXPECT_EQ(complaint(c), "");
+  c.device.power_limit_W = 401;
+  EXPECT_TELLS(complaint(c), "device.power_limit_W");
+  c.device.power_limit_W = 40;
+  EXPECT_TELLS(complaint(c), "device.power_limit_W");
+  c.device.power_limit_W = 300, c.device.power_W = 0;
+  EXPECT_TELLS(complaint(c), "device.power_W");
+}
+
 TEST(ClusterSpec, ValidateSeesWhatCodeSetBadly) {
   ClusterSpec c = small_cluster(4);
   c.device.memory = Bytes(-1);

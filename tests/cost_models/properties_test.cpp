@@ -1,6 +1,7 @@
 // What must hold for any work on any device: monotone, below the roofline's peak, never faster on slower
 // parts.
 #include <algorithm>
+#include <cmath>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -111,6 +112,18 @@ RC_GTEST_PROP(Properties, SlowerDeviceIsNeverFaster, ()) {
       slow.device.launch_overhead = slow.device.launch_overhead * (1 / factor);
   }
   RC_ASSERT(seconds(AnalyticCostModel(slow, stack, test::preset_dir()), w) >= before * (1 - kRounding));
+}
+
+// Half the board's power is a clock of its cube root, which acts as peaks that are lower by it do.
+RC_GTEST_PROP(Properties, APowerLimitIsALowerPeak, ()) {
+  ClusterSpec limited = any_cluster(), slow = limited;
+  limited.device.power_W = 700, limited.device.power_limit_W = 350;
+  for (auto& [dtype, peak] : slow.device.peak) peak = peak * std::cbrt(0.5);
+  const StackSpec stack = any_stack();
+  const BlockWork w = any_block();
+  const double with_limit = seconds(AnalyticCostModel(limited, stack, test::preset_dir()), w);
+  const double with_peak = seconds(AnalyticCostModel(slow, stack, test::preset_dir()), w);
+  RC_ASSERT(std::abs(with_limit - with_peak) <= 1e-12 * with_peak);
 }
 
 RC_GTEST_PROP(Properties, CollectivesAreMonotoneInBytesAndLinks, ()) {

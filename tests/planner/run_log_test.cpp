@@ -350,6 +350,49 @@ TEST(NcclTable, CalibratesTheFabric) {
 
 // A table that lies as far from published ones of the idle fabric moves the constants of steps by that factor: one that
 // equals them moves nothing, however far steps are from an idle network.
+// Ranks sit where the table says: one on each of two nodes shares no NIC and touches no NVLink.
+TEST(NcclTable, RanksSitOnTheNodesThatItNames) {
+  const auto presets = test::preset_dir();
+  const ClusterSpec cluster = load_cluster("4x8xa100-80gb", presets);
+  const auto constants = load_cost_preset("ampere", presets / "cost").constants;
+  const auto rules = load_calibration_rules(presets);
+  NcclTable table = parse_nccl_table(nccl_text(2, 150, 100, "sum", 2), "ar.txt");
+  EXPECT_EQ(table.node_of, (std::vector<int>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
+  const auto fitted = [&](std::vector<int> node_of) {
+    NcclTable t = table;
+    t.nodes = 1 + *std::max_element(node_of.begin(), node_of.end());
+    t.ranks = static_cast<int>(node_of.size()), t.node_of = std::move(node_of);
+    std::vector<int> seats, taken(4, 0);
+    for (const int n : t.node_of) seats.push_back(8 * n + taken[static_cast<std::size_t>(n)]++);
+    ClusterSpec slow = cluster;
+    slow.fabric.efficiency *= 0.7;
+    const GroupShape group = Topology(slow).group_of(seats);
+    for (NcclSample& s : t.samples)
+      s.time_s = price_collective({t.kind, Bytes(s.bytes), group, false},
+                                  Machine(slow.device, slow.node, alone(constants)))
+                     .duration.v;
+    return calibrate_network(t, cluster, constants, rules, nullptr).constants.at(0).value;
+  };
+  const double truth = 0.7 * cluster.fabric.efficiency;
+  EXPECT_NEAR(fitted({0, 1}), truth, 0.03 * truth);
+  EXPECT_NEAR(fitted({0, 0, 1, 1, 2, 2, 3, 3}), truth, 0.03 * truth);
+  EXPECT_THROW(fitted(std::vector<int>(9, 0)), ConfigError);
+}
+
+// Times in another unit, or of another machine, are no measurement of these links.
+TEST(NcclTable, TimesThatNoRateComesNearAreRefused) {
+  const auto presets = test::preset_dir();
+  const ClusterSpec cluster = load_cluster("4x8xa100-80gb", presets);
+  const auto constants = load_cost_preset("ampere", presets / "cost").constants;
+  for (const double factor : {1e-3, 1e3}) {
+    NcclTable table = parse_nccl_table(nccl_text(2, 150, 100, "sum", 2), "ar.txt");
+    for (NcclSample& s : table.samples) s.time_s *= factor;
+    EXPECT_THROW(calibrate_network(table, cluster, constants, load_calibration_rules(presets), nullptr),
+                 ConfigError)
+        << factor;
+  }
+}
+
 TEST(NcclTable, MovesStepsByTheFactorToPublishedTables) {
   const auto presets = test::preset_dir();
   const ClusterSpec cluster = load_cluster("2x8xh100@efa-p5", presets);

@@ -113,7 +113,29 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   EXPECT_GT(scattered.at("fit_error_left_out_percent"),
             scattered.at("calibration").at("error_before_percent").get<double>());
   for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
-  EXPECT_NE(call({"calibrate", "--tried", list}).out.find("The presets stay"), std::string::npos);
+  const std::string shown = call({"calibrate", "--tried", list}).out;
+  EXPECT_NE(shown.find("The presets stay"), std::string::npos) << shown;
+  const std::string second =
+      tried.at("plans").at(1).at("plan_file").at("key");  // the one that was faster than predicted
+  EXPECT_NE(shown.find("layouts tried: " + second), std::string::npos) << shown;
+
+  // A layout that did not fit is no time, and what to do about it is said.
+  tried["plans"][0]["measured_step_s"] = nullptr;
+  tried["plans"][0]["outcome"] = "oom";
+  folder.write("shortlist.json", tried.dump());
+  const std::string died = call({"calibrate", "--tried", list}).out;
+  EXPECT_NE(died.find("--set device.memory_GiB="), std::string::npos) << died;
+
+  // Milliseconds in the place of seconds.
+  for (auto& t : tried["plans"]) {
+    t["outcome"] = nullptr;
+    t["measured_step_s"] =
+        1000 * t.at("plan_file").at("prediction").at("step_time_s").at("value").get<double>();
+  }
+  folder.write("shortlist.json", tried.dump());
+  const auto in_ms = call({"calibrate", "--tried", list});
+  EXPECT_EQ(in_ms.code, ExitCode::bad_input);
+  EXPECT_NE(in_ms.err.find("are the times seconds"), std::string::npos) << in_ms.err;
 }
 
 TEST(CalibrateVerb, ComparesPeaksOfLogs) {
