@@ -1,5 +1,7 @@
 #include "planner/calibration_file.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -20,12 +22,21 @@ constexpr auto kConstant = [](auto& io, auto& c) {
   io.optional("preset_sigma", c.preset_sigma, at_least(0));
 };
 
+constexpr auto kRanOut = [](auto& io, auto& r) {
+  io.required("key", r.key);
+  io.required("stack", r.stack);
+  io.required("device", r.device);
+  io.required("predicted_peak_GiB", r.predicted_peak_GiB, above(0));
+  io.required("available_memory_GiB", r.available_memory_GiB, above(0));
+};
+
 constexpr auto kFile = [](auto& io, auto& f) {
   io.required("schema", f.schema);
   io.required("constants", f.constants);
   io.optional("covariance", f.covariance);
   io.optional("runs", f.runs);
   io.optional("profiles", f.profiles);
+  io.optional("out_of_memory", f.out_of_memory);
   io.optional("error_before_percent", f.error_before_percent, at_least(0));
   io.optional("error_after_percent", f.error_after_percent, at_least(0));
   io.optional("error_left_out_percent", f.error_left_out_percent, at_least(0));
@@ -56,6 +67,8 @@ void check(const CalibrationFile& f) {
 
 void to_json(nlohmann::json& j, const CalibratedConstant& c) { write_object(j, c, kConstant); }
 void from_json(const nlohmann::json& j, CalibratedConstant& c) { read_object(j, c, kConstant); }
+void to_json(nlohmann::json& j, const RanOut& r) { write_object(j, r, kRanOut); }
+void from_json(const nlohmann::json& j, RanOut& r) { read_object(j, r, kRanOut); }
 void to_json(nlohmann::json& j, const CalibrationFile& f) { write_object(j, f, kFile); }
 void from_json(const nlohmann::json& j, CalibrationFile& f) {
   read_object(j, f, kFile);
@@ -66,6 +79,17 @@ std::vector<Setting> CalibrationFile::settings() const {
   std::vector<Setting> out;
   for (const CalibratedConstant& c : constants) out.push_back({c.of, c.owner, c.key, c.value});
   return out;
+}
+
+std::optional<double> CalibrationFile::memory_limit_GiB(const std::string& stack,
+                                                        const std::string& device) const {
+  constexpr double kBelow = 0.999;
+  std::optional<double> limit;
+  for (const RanOut& r : out_of_memory)
+    if (const double below = kBelow * std::min(r.predicted_peak_GiB, r.available_memory_GiB);
+        r.stack == stack && r.device == device)
+      limit = std::min(limit.value_or(below), below);
+  return limit;
 }
 
 CalibrationFile calibration_file_of(const Calibration& calibration) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,16 +22,26 @@ struct CalibratedConstant {
   bool operator==(const CalibratedConstant&) const = default;
 };
 
+// A layout that was predicted to need so much of a GPU's memory, and ran out of it.
+struct RanOut {
+  std::string key, stack, device;
+  double predicted_peak_GiB = 0, available_memory_GiB = 0;
+  bool operator==(const RanOut&) const = default;
+};
+
 struct CalibrationFile {
   std::string schema = "sextant.calibration/1";
   std::vector<CalibratedConstant> constants;
   std::vector<double> covariance;     // of the logarithms of the constants, row by row
   std::vector<std::string> runs;      // what was read: ids
   std::vector<std::string> profiles;  // machine and date of each
+  std::vector<RanOut> out_of_memory;
   double error_before_percent = 0, error_after_percent = 0, error_left_out_percent = 0;
   std::string sextant, created;  // which version wrote it, when
   std::vector<std::string> command;
   std::vector<Setting> settings() const;
+  // What plans of this stack may be predicted to need of this device's memory, in GiB: less than what ran out of it.
+  std::optional<double> memory_limit_GiB(const std::string& stack, const std::string& device) const;
   bool operator==(const CalibrationFile&) const = default;
 };
 
@@ -40,6 +51,8 @@ CalibrationFile calibration_file_of(const Calibration&);
 CalibrationFile load_calibration(const std::filesystem::path&);
 void save_calibration(const std::filesystem::path&, const CalibrationFile&);
 
+void to_json(nlohmann::json&, const RanOut&);
+void from_json(const nlohmann::json&, RanOut&);
 void to_json(nlohmann::json&, const CalibrationFile&);
 void from_json(const nlohmann::json&, CalibrationFile&);
 

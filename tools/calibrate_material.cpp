@@ -83,7 +83,8 @@ void read_tried(const std::string& file, const std::filesystem::path& presets, M
     }
     const RunPrediction p = predict_resolved(std::move(run), {presets});
     m.in_vain.push_back(
-        {key, p.memory_GiB.value_or(0), gib(f.cluster.device.memory), p.chance_of_overflow.value_or(0)});
+        {{key, f.stack.name, f.cluster.device.name, p.memory_GiB.value_or(0), gib(f.cluster.device.memory)},
+         p.chance_of_overflow.value_or(0)});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/calibrate_network.hpp"
+#include "planner/calibration_file.hpp"
 #include "planner/profile_priors.hpp"
 #include "tools/inputs.hpp"
 
@@ -22,8 +23,8 @@ struct MaterialOptions {
 
 // A layout that was tried and ran out of memory.
 struct TriedInVain {
-  std::string key;
-  double peak_GiB = 0, available_GiB = 0, chance = 0;  // predicted
+  RanOut what;
+  double chance = 0;  // predicted
   bool foreseen() const { return chance >= 0.5; }
 };
 

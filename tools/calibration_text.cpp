@@ -134,23 +134,17 @@ void print_measured_alone(Session& session, const Material& m) {
 }
 
 void print_in_vain(Session& session, const Material& m) {
-  std::optional<double> least;
-  for (const TriedInVain& t : m.in_vain) {
-    print_wrapped(
-        session.terminal.out, session.terminal,
-        fmt::format("{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its "
-                    "time is not fitted",
-                    t.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.peak_GiB,
-                    t.available_GiB, 100 * t.chance));
-    if (!t.foreseen()) least = std::min(least.value_or(t.peak_GiB), t.peak_GiB);
-  }
-  if (least)
-    print_wrapped(
-        session.terminal.out, session.terminal,
-        fmt::format(
-            "memory is not fitted: sextant plan --set device.memory_GiB={:.1f} ... leaves out what is "
-            "as full as that",
-            std::floor(10 * *least - 0.5) / 10));
+  const auto say = [&](const std::string& text) {
+    print_wrapped(session.terminal.out, session.terminal, text);
+  };
+  for (const TriedInVain& t : m.in_vain)
+    say(fmt::format(
+        "{} ran out of memory, {}: {:.1f} of {:.1f} GiB predicted, {:.0f} % to run out; its time is not "
+        "fitted",
+        t.what.key, t.foreseen() ? "as foreseen" : "which was not foreseen", t.what.predicted_peak_GiB,
+        t.what.available_memory_GiB, 100 * t.chance));
+  if (!m.in_vain.empty())
+    say("plans of the same stack and device will be predicted to need less than that, under --calibration");
 }
 
 void print_fastest_tried(Session& session, const Material& m, const std::vector<std::string>& tried) {
@@ -225,10 +219,10 @@ Json calibration_json(const Material& m, const Calibration& c,
                         {"constants", constants}});
   }
   for (const TriedInVain& t : m.in_vain)
-    in_vain.push_back({{"key", t.key},
+    in_vain.push_back({{"key", t.what.key},
                        {"foreseen", t.foreseen()},
-                       {"predicted_peak_GiB", t.peak_GiB},
-                       {"available_memory_GiB", t.available_GiB},
+                       {"predicted_peak_GiB", t.what.predicted_peak_GiB},
+                       {"available_memory_GiB", t.what.available_memory_GiB},
                        {"chance_of_overflow", t.chance}});
   for (const NetworkFit& n : m.networks) {
     Json one = {

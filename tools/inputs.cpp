@@ -301,7 +301,17 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   check_precision(q.cluster.device, q.training.compute);
   check_positions(q.model, q.training.seq_len);
   if (!options.calibration.empty()) {
-    q.calibrated = load_calibration(options.calibration).settings();
+    const CalibrationFile calibration = load_calibration(options.calibration);
+    q.calibrated = calibration.settings();
+    DeviceSpec& d = q.cluster.device;
+    if (const auto limit = calibration.memory_limit_GiB(q.stack.name, d.name);
+        limit && *limit < gib(d.memory)) {
+      q.notes.push_back(
+          fmt::format("what was predicted to need {:.1f} GiB under {} ran out of memory on {}: less is "
+                      "planned with, instead of {:.1f}",
+                      *limit, q.stack.name, d.name, gib(d.memory)));
+      d.memory = from_gib(*limit);
+    }
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
   }

@@ -150,6 +150,7 @@ const std::string& first_file(const MaterialOptions& m) {
 void save(const Session& session, const std::string& path, const Material& m, const Calibration& c) {
   CalibrationFile file = calibration_file_of(c);
   for (const auto& r : m.runs) file.runs.push_back(r.id);
+  for (const TriedInVain& t : m.in_vain) file.out_of_memory.push_back(t.what);
   for (const auto& p : m.profiles) file.profiles.push_back(fmt::format("{}; {}", p.machine, p.date));
   file.sextant = version_text();
   file.created =
@@ -173,8 +174,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   for (const std::string& note : m.notes) session.terminal.err << fmt::format("note: {}\n", note);
   const std::vector<MeasuredRun> all = m.runs;
   if (options.refit) m.runs = balanced(all);
-  if (m.runs.empty() && m.networks.empty() && m.profiles.empty()) {
-    if (!session.common.json) print_in_vain(session, m);
+  if (m.runs.empty() && m.networks.empty() && m.profiles.empty() && m.in_vain.empty()) {
     const bool tried = options.material.runs.empty() && options.material.logs.empty();
     throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
                               "at least one run with a measured time", ""});
