@@ -454,6 +454,34 @@ TEST(Plan, JitterRanksAnew) {
   EXPECT_NE(table.out.find("faster without jitter"), std::string::npos) << table.out;
 }
 
+// What bears a network that varies much may be far slower on a steady one: it is found without a hint.
+TEST(Plan, JitterIsBorneAsWellAsAnyPinnedLayoutBearsIt) {
+  const auto best = [](const std::string& by, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"plan",
+                                    "--model",
+                                    "llama-2-13b",
+                                    "--cluster",
+                                    "8x8xa100-80gb",
+                                    "--global-batch",
+                                    "256",
+                                    "--set",
+                                    "fabric.bandwidth_GBps=25",
+                                    "--rank-by",
+                                    by,
+                                    "--straggler-sigma",
+                                    "0.02",
+                                    "--network-sigma",
+                                    "0.5",
+                                    "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto j = nlohmann::json::parse(call(all).out);
+    return j.at("ranked").at(0).at(by + "_step_time_s").get<double>();
+  };
+  const double p90 = best("p90", {}), expected = best("expected", {});
+  for (const char* pinned : {"pp=8", "tp=8"}) EXPECT_LE(p90, 1.01 * best("p90", {"--fix", pinned})) << pinned;
+  EXPECT_LE(expected, 1.01 * best("expected", {"--fix", "pp=8"}));
+}
+
 // Whichever verb writes the plan of a machine that varies, its step is the expected one.
 TEST(Plan, WritesTheExpectedStepAsSimulateDoes) {
   const TempDir dir;
