@@ -324,11 +324,10 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     q.notes.push_back(
         "the jitter that is stated acts on no step here: sextant plan --rank-by expected or p90 samples it");
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
-    q.notes.push_back(
-        fmt::format("{:g} of {:g} W: products and attention at {:.2f} of their rates, the cube root of the "
-                    "share of power; no "
-                    "published run shows such a limit",
-                    d.power_limit_W, d.power_W, clock_share(d)));
+    q.notes.push_back(fmt::format(
+        "{:g} of {:g} W: products and attention at {:.2f} of their rates, the cube root of the share of "
+        "power; no published run shows such a limit",
+        d.power_limit_W, d.power_W, clock_share(d)));
   const FrameworkMap map = load_framework_map(presets);
   if (const auto far = far_from_measured(map.measured, q.model, q.training, q.cluster); !far.empty()) {
     q.interval = map.class_interval;

@@ -62,10 +62,7 @@ ExitCode answer_steadiest(const Asking& a) {
   SearchOptions how = a.searching.options(n);
   how.at_most = at_most;
   // Nothing comes back when it is stopped at once.
-  if (SearchReport more = search_possible(job, a.space, how); !more.ranked.empty()) {
-    report = std::move(more);
-    sample();
-  }
+  if (SearchReport more = search_possible(job, a.space, how); !more.ranked.empty()) report = std::move(more);
   const bool all = static_cast<int>(report.ranked.size()) < n;
   const Seconds not_listed = report.ranked.back().prediction.step;
   for (RankedPlan& found : best_on_slow_network(a, p90, a.options.top)) {

@@ -1,6 +1,7 @@
 // `sextant calibrate`: constants of the cost models from measured runs, logs and nccl-tests.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -123,18 +124,16 @@ void check(const CalibrateOptions& options) {
 }
 
 // Runs that are all off by more than any machine is were written in another unit, or are of another job.
-void check_units(const Material& m, const std::filesystem::path& presets) {
+void check_units(const Material& m, const Calibration& c) {
   constexpr double kAbsurd = 20;
-  double least = kAbsurd, first = 0;
-  for (const MeasuredRun& r : m.runs) {
-    const auto step = predict_step(r.run, {presets});
-    if (!step) return;
-    const double factor = r.step / *step;
+  double least = INFINITY, first = 0;
+  for (std::size_t i = 0; i < c.before.size(); ++i) {
+    const double factor = m.runs[i].step.v / c.before[i];
     if (first == 0) first = factor;
     if ((factor > 1) != (first > 1)) return;
     least = std::min(least, std::max(factor, 1 / factor));
   }
-  if (least < kAbsurd) return;
+  if (c.before.empty() || least < kAbsurd) return;
   throw ConfigError(
       Problem{m.runs.front().source, "step_time_s",
               fmt::format("{:.4g} s of {}, and so for every run", m.runs.front().step.v, m.runs.front().id),
@@ -179,8 +178,8 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
                               "at least one run with a measured time", ""});
   }
-  if (!m.runs.empty() && !options.refit) check_units(m, presets);
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
+  if (!options.refit) check_units(m, c);
   const Refit refit = refit_rest(options, presets, c);
   std::vector<LeftOut> left_out;
   std::vector<SourceScore> memory_of_left_out;

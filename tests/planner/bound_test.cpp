@@ -1,6 +1,8 @@
 // The bounds never exceed the simulator, over random models, clusters and plans; and they are tight where they should be.
 #include "planner/bound.hpp"
 
+#include <initializer_list>
+
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -53,38 +55,35 @@ RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
 }
 
-// A small model with a large vocabulary on a slow network: its tied embedding is summed over the first and the last stage,
-// and gathers and reductions of few large buckets are waited for.
-TEST(Bound, IsTightWhereTheNetworkDecides) {
+// Bounds of these layouts on a slow network lie at most so far below their steps, and never above.
+void expect_tight(std::initializer_list<const char*> keys, double share) {
   const testing::OwnedJob owned = testing::slow_network_job();
   const Job job = owned.job();
-  for (const char* key : {"tp4.pp4.dp1.mbs4", "tp2.pp4.vp2.dp2.z1.mbs2", "tp1.pp4.dp4.z1.mbs1.nogr",
-                          "tp4.pp1.dp4.z1.mbs12", "tp4.pp1.dp4.z1.mbs12.b100M"}) {
+  for (const char* key : keys) {
     const ParallelPlan plan = parse_plan_key(key);
     ASSERT_FALSE(unlawful(job, plan)) << key;
     const PlanLinks links = plan_links(job.topology, plan);
     const double bound = step_lower_bound(job, std::span(&plan, 1), links).v,
                  step = simulated(job, plan, links);
     EXPECT_LE(bound, step * (1 + 1e-9)) << key;
-    EXPECT_GT(bound, 0.95 * step) << key;
+    EXPECT_GT(bound, share * step) << key;
   }
+}
+
+// A small model with a large vocabulary on a slow network: its tied embedding is summed over the first and the last stage,
+// and gathers and reductions of few large buckets are waited for.
+TEST(Bound, IsTightWhereTheNetworkDecides) {
+  expect_tight({"tp4.pp4.dp1.mbs4", "tp2.pp4.vp2.dp2.z1.mbs2", "tp1.pp4.dp4.z1.mbs1.nogr",
+                "tp4.pp1.dp4.z1.mbs12", "tp4.pp1.dp4.z1.mbs12.b100M"},
+               0.95);
 }
 
 // Adam on the host, its copies both ways, and gradients that are reduced for every micro-batch through two places.
 TEST(Bound, IsTightWhereTheHostDecides) {
-  const testing::OwnedJob owned = testing::slow_network_job();
-  const Job job = owned.job();
-  for (const char* key :
-       {"tp4.pp1.dp4.z1.mbs12.oo100", "tp4.pp1.dp4.z2.mbs6.oo100.b25M", "tp2.pp2.dp4.z2.mbs3.oo50",
-        "tp2.pp2.vp4.dp4.z2.mbs1.oo100.b25M", "tp1.pp4.vp2.dp4.z2.mbs1", "tp2.pp4.vp2.dp2.z2.mbs2.b25M"}) {
-    const ParallelPlan plan = parse_plan_key(key);
-    ASSERT_FALSE(unlawful(job, plan)) << key;
-    const PlanLinks links = plan_links(job.topology, plan);
-    const double bound = step_lower_bound(job, std::span(&plan, 1), links).v,
-                 step = simulated(job, plan, links);
-    EXPECT_LE(bound, step * (1 + 1e-9)) << key;
-    EXPECT_GT(bound, 0.9 * step) << key;
-  }
+  expect_tight(
+      {"tp4.pp1.dp4.z1.mbs12.oo100", "tp4.pp1.dp4.z2.mbs6.oo100.b25M", "tp2.pp2.dp4.z2.mbs3.oo50",
+       "tp2.pp2.vp4.dp4.z2.mbs1.oo100.b25M", "tp1.pp4.vp2.dp4.z2.mbs1", "tp2.pp4.vp2.dp2.z2.mbs2.b25M"},
+      0.9);
 }
 
 // The head's parameters may come after the final norm has run.
