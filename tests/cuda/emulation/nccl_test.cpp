@@ -112,13 +112,13 @@ TEST(EmulatedNccl, AnAbortFreesWhoWaits) {
   std::atomic<int> freed = 0;
   EXPECT_THROW(run_local_ranks(2,
                                [&](Communicator& host) {
+                                 Values x(5);  // outlives the stream that may yet write it
                                  Rank rank(host);
                                  if (host.rank() == 1) {
                                    std::this_thread::sleep_for(std::chrono::milliseconds(50));
                                    rank.comm->abort("the test ends it");
                                    throw BackendError("the test ends it");
                                  }
-                                 Values x(5);
                                  const auto wait = [&] {
                                    rank.call([&](NativeStream s) {  // the other never comes
                                      rank.comm->all_reduce(x.data(), x.data(), 5, Dtype::fp32, Reduction::sum,
@@ -145,8 +145,8 @@ TEST(EmulatedNccl, AnAbortFreesWhoWaits) {
 TEST(EmulatedNccl, AnAbortAmidCalls) {
   for (int repeat = 0; repeat < 100; ++repeat)
     run_local_ranks(1, [&](Communicator& host) {
+      Values x(5);  // outlives the stream that may yet write it
       Rank rank(host);
-      Values x(5);
       std::thread watchdog([&] {
         std::this_thread::sleep_for(std::chrono::microseconds(10 * repeat));
         rank.comm->abort("late");
