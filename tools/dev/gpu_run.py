@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """All checks of the GPU backend on this machine: tests, kernel benchmarks, this machine's profile, compute-sanitizer,
-training steps of LLaMA beside PyTorch's in turns, the largest model that fits. Made by tools/dev/gpu_checks.sh, which
-builds what it runs. Writes one JSON file, anew after every step; a file that is there already is added to, so that
-parts can be run one by one:
+training steps of LLaMA beside PyTorch's in turns, the largest model that fits; and what that says about each target of
+the backend (gpu_verdicts.py). It runs in the folder that tools/dev/gpu_checks.sh makes, which builds what it runs. Writes
+one JSON file, anew after every step; a file that is there already is added to, so that parts can be run one by one:
 
   python3 gpu_run.py --out results.json                            # everything, as far as --budget-s goes
   python3 gpu_run.py --out results.json --only tests               # tests, bench, machine, sanitizer, train or edge
-  python3 gpu_run.py --out results.json --only train --model llama-3.2-1b
+  python3 gpu_run.py --out results.json --only train --model llama-3.2-1b --seq-len 4096
 
-Each part ends within nine minutes. Exit status: 0 all is well, 1 something failed, 3 there is no GPU.
+Each part ends within nine minutes. Exit status: 0 all is well, 1 something failed or a target was missed, 2 usage, 3 there
+is no GPU.
 """
 import argparse
 import glob
@@ -17,14 +18,19 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+
+import gpu_verdicts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.path.join(HERE, "bin")
 START = time.monotonic()
 # name of the preset, layout, sequence length, micro-batch, micro-batches of a step
-MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 4), ("llama-3.2-3b", "mbs2", 2048, 2, 8),
-          ("llama-2-7b", "mbs1.sel", 2048, 1, 16)]
+MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 4), ("llama-3.2-1b", "mbs2", 4096, 2, 4),
+          ("llama-3.2-3b", "mbs2", 2048, 2, 8), ("llama-3.2-3b", "mbs1", 4096, 1, 8),
+          ("llama-2-7b", "mbs1.sel", 2048, 1, 16), ("llama-2-7b", "mbs1.sel", 4096, 1, 8)]
+KINDS = {"h200": "h200", "h100": "h100", "a100": "a100-80gb"}  # in a GPU's name, and its preset
 
 
 def environment():
@@ -39,8 +45,9 @@ def environment():
 
 
 class Runner:
-    def __init__(self, out, budget_s, models=None):
-        self.out, self.budget_s, self.models, self.env = out, budget_s, models, environment()
+    def __init__(self, out, budget_s, models=None, sequences=None):
+        self.out, self.budget_s, self.env = out, budget_s, environment()
+        self.models, self.sequences = models, sequences
         self.results = {"steps": []}
         if os.path.exists(out):
             with open(out) as file:
@@ -108,6 +115,36 @@ class Runner:
             return None
 
 
+class DriverMemory:
+    """What the driver says is in use on the GPU beyond what was before, at most, while the block runs; GiB."""
+
+    def __init__(self):
+        self.peak_GiB, self.before, self.over = None, self.used(), threading.Event()
+
+    @staticmethod
+    def used():
+        try:
+            return int(subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+                                      capture_output=True, text=True, timeout=10).stdout.strip())
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return None
+
+    def watch(self):
+        while not self.over.wait(0.5):
+            now = self.used()
+            if now is not None and self.before is not None:
+                self.peak_GiB = max(self.peak_GiB or 0, (now - self.before) / 1024)
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
 def tests(r):
     r.gtest("cuda_math_test", 20)
     r.gtest("cuda_kernels_test", 120)
@@ -144,33 +181,45 @@ def train(r):
     sextant, presets = os.path.join(BIN, "sextant"), ["--presets", os.path.join(HERE, "presets")]
     rows = r.results.setdefault("training", [])
     for model, layout, seq, mbs, micro in MODELS:
-        if r.models and model not in r.models:
+        if (r.models and model not in r.models) or (r.sequences and seq not in r.sequences):
             continue
-        plan = os.path.join("/tmp", f"plan-{os.getpid()}-{model}.json")
+        name = f"{model} {seq}"
+        plan = os.path.join("/tmp", f"plan-{os.getpid()}-{model}-{seq}.json")
         fix = f"mbs={mbs}," + ("rec=sel" if ".sel" in layout else "rec=none")
         row = {"model": model, "layout": layout, "seq_len": seq, "global_batch": mbs * micro, "rounds": []}
         rows.append(row)
-        made = r.run(f"plan {model}", [sextant, "plan", "--model", model, *cluster(r), "--stack", "sextant",
+        made = r.run(f"plan {name}", [sextant, "plan", "--model", model, *cluster(r), "--stack", "sextant",
                                        "--seq-len", str(seq), "--global-batch", str(mbs * micro), "--fix", fix,
                                        "-o", plan, *presets], 20)
         if made is None:
             row["refused"] = r.results["steps"][-1].get("errors")
             continue
+        with open(plan) as file:
+            planned = json.load(file)
+        row["peak_TFLOPS"] = planned["cluster"]["device"]["peak_TFLOPS"]["bf16"]
+        row["planned_peak_GiB"] = planned["prediction"]["peak_memory_GiB"]["value"]
         profile = plan + ".profile"
-        r.run(f"profile {model}", [sextant, "profile", "--for", plan, "-o", profile, "--device", "cuda", *presets], 90)
+        r.run(f"profile {name}", [sextant, "profile", "--for", plan, "-o", profile, "--device", "cuda", *presets], 90)
         base = [sextant, "run", plan, "--device", "cuda", "--json", *presets]
-        ours = base + ["--steps", "8"] + (["--profile", profile] if os.path.exists(profile) else [])
+        row["profiled"] = os.path.exists(profile)
+        if row["profiled"]:
+            base += ["--profile", profile]
+        ours = base + ["--steps", "8"]
         torch = [sys.executable, os.path.join(HERE, "torch_llama.py"), model]
         sizes = [str(seq), str(mbs), str(micro)]
         for turn in range(2):
+            with DriverMemory() as driver:
+                of_round = {"sextant": r.json(f"run {name} {turn}", ours, 90)}
+            if of_round["sextant"] and driver.peak_GiB:
+                row["driver_peak_GiB"] = max(row.get("driver_peak_GiB", 0), driver.peak_GiB)
             row["rounds"].append({
-                "sextant": r.json(f"run {model} {turn}", ours, 90),
-                "with_graphs": r.json(f"graphs {model} {turn}", base + ["--steps", "8", "--cuda-graphs"], 90),
-                "eager": r.json(f"torch eager {model} {turn}", torch + ["eager", *sizes], 60),
-                "compile": r.json(f"torch compile {model} {turn}", torch + ["compile", *sizes], 110)})
+                **of_round,
+                "with_graphs": r.json(f"graphs {name} {turn}", ours + ["--cuda-graphs"], 90),
+                "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 60),
+                "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 110)})
             r.save()
         # Operations by their kernels; the steps above count as a whole.
-        row["by_kernels"] = r.json(f"record {model}", base + ["--record", "--steps", "3"], 90)
+        row["by_kernels"] = r.json(f"record {name}", base + ["--record", "--steps", "3"], 90)
         r.save()
 
 
@@ -203,15 +252,22 @@ def edge(r):
                                                      *presets], 120)
                 row[key + "_exit"] = r.results["steps"][-1].get("exit")
                 if key == "one_more":  # the failure is what was predicted
-                    r.results["steps"][-1]["expected_to_fail"] = True
-        row["as_predicted"] = row.get("fits_exit") == 0 and row.get("one_more_exit") not in (0, None)
+                    step = r.results["steps"][-1]
+                    step["expected_to_fail"] = True
+                    row["one_more_lacks_memory"] = "bytes asked" in step.get("errors", "")
         r.save()
 
 
 def cluster(r):
     """This GPU for the planner: its preset, with the memory that the driver says it has, and nine tenths of the host's."""
     name, memory = (r.results.get("gpu") or "NVIDIA H200,,143771 MiB").split(",")[0::2][:2]
-    kind = next((k for k in ("h200", "h100", "a100-80gb") if k.split("-")[0] in name.lower()), "h200")
+    kind = next((kind for part, kind in KINDS.items() if part in name.lower()), None)
+    if not kind:
+        kind = "h200"
+        said = f"{name} has no preset here: plans and predictions are of an {kind} with its memory"
+        if r.results.get("planned_as") != said:
+            print(said, file=sys.stderr)
+        r.results["planned_as"] = said
     host_GiB = r.results["doctor"]["machine"].get("memory_GiB", 128)
     return ["--cluster", "1x1x" + kind, "--set", f"device.memory_GiB={float(memory.split()[0]) / 1024:.3f}",
             "--set", f"node.host_memory_GiB={0.9 * host_GiB:.0f}"]
@@ -221,10 +277,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--only", choices=["tests", "bench", "machine", "sanitizer", "train", "edge"], action="append")
-    parser.add_argument("--model", choices=[m[0] for m in MODELS], action="append", help="of train; default: all")
+    parser.add_argument("--model", choices=sorted({m[0] for m in MODELS}), action="append", help="of train; default: all")
+    parser.add_argument("--seq-len", type=int, choices=sorted({m[2] for m in MODELS}), action="append",
+                        help="of train; default: all")
     parser.add_argument("--budget-s", type=float, default=540)
     options = parser.parse_args()
-    r = Runner(options.out, options.budget_s, options.model)
+    if not os.path.exists(os.path.join(BIN, "sextant")):
+        print(f"{BIN} has no sextant: this script runs in the folder that tools/dev/gpu_checks.sh FOLDER makes\n"
+              "  for example: tools/dev/gpu_checks.sh build/gpu-bundle && python3 build/gpu-bundle/gpu_run.py --out results.json",
+              file=sys.stderr)
+        return 2
+    r = Runner(options.out, options.budget_s, options.model, options.seq_len)
     r.results["date"] = time.strftime("%Y-%m-%d")
     doctor = r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
                                                      os.path.join(HERE, "presets")], 30)
@@ -237,16 +300,19 @@ def main():
         r.save()
         print(f"no GPU: {r.results['no_gpu']}; nothing was checked", file=sys.stderr)
         return 3
+    r.results.pop("no_gpu", None)
     for group in (tests, bench, machine, sanitizer, train, edge):
         if not options.only or group.__name__ in options.only:
             group(r)
             r.save()
     bad = [s["step"] for s in r.results["steps"][r.first:]
            if s.get("exit") not in (0, None) and not s.get("expected_to_fail")]
-    bad += [f"edge of memory, offload {row['offload']}" for row in r.results.get("edge", []) if not row.get("as_predicted")]
+    judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
+    r.save()
+    print("\n".join(gpu_verdicts.table(judged)))
     print("failed: " + ", ".join(bad) if bad else "all steps ended well")
     print("results: " + options.out)
-    return 1 if bad else 0
+    return 1 if bad or any(v["verdict"] == "missed" for v in judged) else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,250 @@
+"""System: the verdicts of tools/dev/gpu_run.py on the targets of the GPU backend. Expectation: made-up results that reach
+every bar meet every target, and each of them moved below its bar, or left out, is seen in that target alone; the script
+itself, over stand-ins for its programs, forms the figures that the verdicts want.
+
+  gpu_verdicts_test.py SOURCE_FOLDER
+  gpu_verdicts_test.py SOURCE_FOLDER SEXTANT PLAN_FILE [OPTIONS OF RUN]      that `sextant run --json` gives what they read
+"""
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = sys.argv[1]
+sys.path.insert(0, os.path.join(SOURCE, "tools", "dev"))
+import gpu_verdicts  # noqa: E402
+
+
+def run_of(tokens_per_s, mfu, step_s):
+    slow = {"tokens_per_s": tokens_per_s / 10, "mfu_causal_halved": mfu / 10, "step_time_s": 10 * step_s,
+            "predicted_step_time_s": step_s, "skipped": False}
+    step = {**slow, "tokens_per_s": tokens_per_s, "mfu_causal_halved": mfu, "step_time_s": step_s,
+            "predicted_step_time_s": 1.04 * step_s}
+    operations = [{"operations": "mlp forward", "predicted_s": 0.91, "measured_s": 1.0},
+                  {"operations": "optimizer", "predicted_s": 0.109, "measured_s": 0.1}]
+    return {"steps": [slow, slow] + [step] * 6, "memory": {"planned_bytes": 1 << 36, "allocated_bytes": 1 << 36},
+            "comparison": {"operations": operations}}
+
+
+def results():
+    """Invented: no machine gave these figures."""
+    rows = []
+    for model, bar in gpu_verdicts.MFU_BARS.items():
+        for seq in gpu_verdicts.SEQUENCES:
+            one = {"sextant": run_of(20000, bar + 0.01, 1.5), "eager": {"tokens_per_s": 20000 / 1.8},
+                   "compile": {"tokens_per_s": 20000 / 1.12}}
+            rows.append({"model": model, "seq_len": seq, "peak_TFLOPS": 989.4, "profiled": True, "planned_peak_GiB": 100.0,
+                         "driver_peak_GiB": 101.5, "rounds": [one, copy.deepcopy(one)], "by_kernels": run_of(1, 1, 1)})
+    edge = {"fits_exit": 0, "one_more_exit": 7, "one_more_lacks_memory": True}
+    return {"gpu": "NVIDIA H200, 0, 143771 MiB", "training": rows,
+            "kernels": {"memory_bound": [{"kernel": "add", "share_of_copy": 0.93}, {"kernel": "adamw", "share_of_copy": 0.86}]},
+            "edge": [{"offload": False, **edge}, {"offload": True, **edge}],
+            "steps": [{"step": check, "exit": 0, "passed": 12, "failed": {}} for check in ("memcheck", "racecheck")]}
+
+
+def spoil_runs(key, factor):
+    def spoil(r):
+        for round_of in r["training"][-1]["rounds"]:
+            for step in round_of["sextant"]["steps"]:
+                step[key] *= factor
+    return spoil
+
+
+def left_out(*path):
+    def spoil(r):
+        for key in path[:-1]:
+            r = r[key]
+        del r[path[-1]]
+    return spoil
+
+
+def set_to(value, *path):
+    def spoil(r):
+        for key in path[:-1]:
+            r = r[key]
+        r[path[-1]] = value
+    return spoil
+
+
+class Verdicts(unittest.TestCase):
+    def expect(self, spoil, target, verdict):
+        """Only `target` changes, and to `verdict`."""
+        r = results()
+        spoil(r)
+        got = {v["target"]: v for v in gpu_verdicts.verdicts(r)}
+        changed = {name: v["verdict"] for name, v in got.items() if v["verdict"] != "met"}
+        self.assertEqual(changed, {target: verdict})
+        if verdict == "not measured":
+            self.assertTrue(got[target]["why"])
+        else:
+            self.assertIn("figure", got[target])
+
+    def test_all_are_met(self):
+        judged = gpu_verdicts.verdicts(results())
+        self.assertEqual({v["verdict"] for v in judged}, {"met"})
+        self.assertEqual(len(judged), 12)
+        self.assertAlmostEqual(judged[0]["figure"], 0.51)  # steps of warming up are left out
+        self.assertEqual(len(list(gpu_verdicts.table(judged))), 12)
+
+    def test_nothing_is_measured(self):
+        for r in ({}, {"gpu": "NVIDIA H200", "training": [], "steps": []}):
+            self.assertEqual({v["verdict"] for v in gpu_verdicts.verdicts(r)}, {"not measured"})
+            self.assertTrue(all("figure" not in v for v in gpu_verdicts.verdicts(r)))
+
+    def test_another_gpu_measures_no_target(self):
+        r = results()
+        r["gpu"] = "NVIDIA A100-SXM4-80GB, 0, 81920 MiB"
+        judged = gpu_verdicts.verdicts(r)
+        self.assertEqual({v["verdict"] for v in judged}, {"not measured"})
+        self.assertIn("figure", judged[0])
+
+    def test_a_figure_below_its_bar_misses_its_target_alone(self):
+        eager = ["training", 0, "rounds"]
+        for spoil, target in (
+                (spoil_runs("mfu_causal_halved", 0.59 / 0.61), "MFU of llama-2-7b, causal halved"),
+                (lambda r: [set_to(20000 / 1.75, *eager, i, "eager", "tokens_per_s")(r) for i in (0, 1)],
+                 "tokens/s over PyTorch eager"),
+                (lambda r: [set_to(20000 / 1.09, *eager, i, "compile", "tokens_per_s")(r) for i in (0, 1)],
+                 "tokens/s over PyTorch compile"),
+                (spoil_runs("predicted_step_time_s", 0.94 / 1.04), "predicted against measured step"),
+                (set_to(0.89, "training", 3, "by_kernels", "comparison", "operations", 0, "predicted_s"),
+                 "predicted against measured classes of operations"),
+                (set_to((1 << 36) + 1, "training", 2, "rounds", 1, "sextant", "memory", "allocated_bytes"),
+                 "memory that the runtime allocates, against the plan"),
+                (set_to(102.1, "training", 1, "driver_peak_GiB"), "planned peak against what the driver reports"),
+                (set_to(0.849, "kernels", "memory_bound", 0, "share_of_copy"), "own kernels, share of the copy bandwidth"),
+                (set_to(7, "edge", 0, "fits_exit"), "the largest model that fits runs, one layer more does not"),
+                (set_to(0, "edge", 1, "one_more_exit"), "the largest model that fits runs, one layer more does not"),
+                (set_to(False, "edge", 1, "one_more_lacks_memory"),
+                 "the largest model that fits runs, one layer more does not"),
+                (set_to({"Rope": 1}, "steps", 1, "failed"), "compute-sanitizer is clean")):
+            with self.subTest(target=target):
+                self.expect(spoil, target, "missed")
+
+    def test_what_was_not_run_is_not_measured(self):
+        for spoil, target in (
+                (left_out("training", 0, "rounds", 1, "eager"), "tokens/s over PyTorch eager"),
+                (set_to(None, "training", 0, "by_kernels"), "predicted against measured classes of operations"),
+                (left_out("training", 5, "driver_peak_GiB"), "planned peak against what the driver reports"),
+                (left_out("kernels"), "own kernels, share of the copy bandwidth"),
+                (left_out("edge", 1), "the largest model that fits runs, one layer more does not"),
+                (set_to("timeout", "edge", 1, "one_more_exit"), "the largest model that fits runs, one layer more does not"),
+                (left_out("steps", 0), "compute-sanitizer is clean"),
+                (set_to(0, "steps", 0, "passed"), "compute-sanitizer is clean"),
+                (set_to(312.0, "training", 0, "peak_TFLOPS"), "MFU of llama-3.2-1b, causal halved")):
+            with self.subTest(target=target):
+                self.expect(spoil, target, "not measured")
+
+    def test_a_sequence_that_was_not_run_leaves_its_targets_open(self):
+        r = results()
+        r["training"] = [row for row in r["training"] if row["seq_len"] == 2048]
+        judged = gpu_verdicts.verdicts(r)
+        self.assertEqual([v["verdict"] for v in judged], ["not measured"] * 9 + ["met"] * 3)
+        self.assertIn("4096: not run", judged[0]["why"])
+
+    def test_without_a_profile_no_prediction_is_judged(self):
+        r = results()
+        for row in r["training"]:
+            row["profiled"] = False
+        names = [v["target"] for v in gpu_verdicts.verdicts(r) if v["verdict"] == "not measured"]
+        self.assertEqual(names, ["predicted against measured step", "predicted against measured classes of operations"])
+
+
+FAKE = """#!{python}
+import json, os, sys, time
+verb = sys.argv[1]
+if verb == "doctor":
+    print(json.dumps({{"machine": {{"memory_GiB": 128, "gpus": [{{"name": "x"}}]}}, "checks": []}}))
+elif verb in ("plan", "profile"):
+    out = sys.argv[sys.argv.index("-o") + 1]
+    with open(out, "w") as file:
+        json.dump({{"cluster": {{"device": {{"peak_TFLOPS": {{"bf16": 989.4}}}}}},
+                   "prediction": {{"peak_memory_GiB": {{"value": 3.0}}}}}}, file)
+elif verb == "run":
+    if not "--cuda-graphs" in sys.argv and not "--record" in sys.argv:
+        with open(os.environ["USED"], "w") as file:
+            file.write("3500")
+        time.sleep(0.9)
+        with open(os.environ["USED"], "w") as file:
+            file.write("428")
+    assert "--profile" in sys.argv
+    print(os.environ["RUN"])
+"""
+SMI = """#!/bin/bash
+case $1 in *memory.used*) cat "$USED" ;; *) printf 'name\\nNVIDIA {gpu}, 1.0, 143771 MiB, 1, 2, 3\\n' ;; esac
+"""
+
+
+class Script(unittest.TestCase):
+    """gpu_run.py over stand-ins for sextant, PyTorch and the driver."""
+
+    def call(self, *arguments, gpu="H200", mfu=0.52, built=True):
+        with tempfile.TemporaryDirectory() as folder:
+            made = {"torch_llama.py": 'print(\'{"tokens_per_s": 10000}\')\n', "used": "428"}
+            if built:
+                os.mkdir(os.path.join(folder, "bin"))
+                made.update({"bin/sextant": FAKE.format(python=sys.executable), "bin/nvidia-smi": SMI.format(gpu=gpu)})
+            for name, text in made.items():
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(text)
+                os.chmod(os.path.join(folder, name), 0o755)
+            for name in ("gpu_run.py", "gpu_verdicts.py"):
+                shutil.copy(os.path.join(SOURCE, "tools", "dev", name), folder)
+            out = os.path.join(folder, "results.json")
+            env = {**os.environ, "PATH": os.path.join(folder, "bin") + ":" + os.environ["PATH"],
+                   "USED": os.path.join(folder, "used"), "RUN": json.dumps(run_of(20000, mfu, 1.5))}
+            done = subprocess.run([sys.executable, os.path.join(folder, "gpu_run.py"), "--out", out, "--only", "train",
+                                   "--model", "llama-3.2-1b", *arguments],
+                                  env=env, capture_output=True, text=True, timeout=100)
+            if not os.path.exists(out):
+                return done, None
+            with open(out) as file:
+                return done, json.load(file)
+
+    def test_figures_become_verdicts(self):
+        done, found = self.call()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        of = {v["target"]: v for v in found["verdicts"]}
+        self.assertEqual(of["MFU of llama-3.2-1b, causal halved"]["verdict"], "met")
+        self.assertEqual(of["MFU of llama-2-7b, causal halved"]["verdict"], "not measured")
+        self.assertEqual(of["tokens/s over PyTorch eager"]["figure"], 2.0)
+        self.assertEqual([row["driver_peak_GiB"] for row in found["training"]], [3.0, 3.0])
+        self.assertIn("met           MFU of llama-3.2-1b", done.stdout)
+
+    def test_a_missed_target_is_no_success(self):
+        done, _ = self.call("--seq-len", "4096", mfu=0.48)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("missed        MFU of llama-3.2-1b, causal halved: 48.0 % (llama-3.2-1b at 4096)", done.stdout)
+
+    def test_an_unknown_gpu_is_said(self):
+        done, found = self.call("--seq-len", "2048", gpu="L40S")
+        self.assertIn("no preset here: plans and predictions are of an h200", done.stderr)
+        self.assertIn("L40S", found["planned_as"])
+        self.assertEqual({v["verdict"] for v in found["verdicts"]}, {"not measured"})
+
+    def test_outside_its_folder_it_names_the_script_that_makes_it(self):
+        done, found = self.call(built=False)
+        self.assertEqual((done.returncode, found), (2, None))
+        self.assertIn("tools/dev/gpu_checks.sh", done.stderr)
+
+
+class Fields(unittest.TestCase):
+    """What the verdicts read is what the command writes."""
+
+    def test_run_has_them(self):
+        done = subprocess.run([sys.argv[2], "run", sys.argv[3], "--json", "--steps", "4", "--presets",
+                               os.path.join(SOURCE, "tools", "presets"), *sys.argv[4:]], capture_output=True, text=True,
+                              timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        got, expected = json.loads(done.stdout), run_of(1, 1, 1)
+        self.assertLessEqual(expected["steps"][0].keys(), got["steps"][0].keys())
+        self.assertLessEqual(expected["comparison"]["operations"][0].keys(), got["comparison"]["operations"][0].keys())
+        self.assertGreater(gpu_verdicts.steady(got, "mfu_causal_halved"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + (["Fields"] if len(sys.argv) > 2 else ["Verdicts", "Script"]))

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""What the results of gpu_run.py say about each target of the GPU backend: met, missed, or not measured and why, with the
+figure and the bar.
+
+  python3 gpu_verdicts.py results.json
+
+A target is met when all that it asks for was measured and reaches the bar; one case below the bar misses it. Targets are
+of one H200: figures of another GPU are shown, and are not measurements of them.
+"""
+import json
+import statistics
+import sys
+
+PEAK_TFLOPS = 989.4  # dense bf16 of an H200
+SEQUENCES = (2048, 4096)
+MFU_BARS = {"llama-3.2-1b": 0.50, "llama-3.2-3b": 0.57, "llama-2-7b": 0.60}
+LEAST_ROUNDS = 2  # of taking turns with PyTorch
+FIRST_STEADY = 2  # steps of a run before it are of warming up
+
+
+def judge(target, bar, cases, at_least=True, unit="%"):
+    """`cases`: (name, figure or None, why there is none). The worst figure stands for the target."""
+    figures = [(figure, name) for name, figure, _ in cases if figure is not None]
+    verdict = {"target": target, "bar": bar, "at_least": at_least, "unit": unit}
+    if figures:
+        verdict["figure"], verdict["of"] = (min if at_least else max)(figures)
+        if verdict["figure"] < bar if at_least else verdict["figure"] > bar:
+            return {**verdict, "verdict": "missed"}
+    missing = [f"{name}: {why}" for name, figure, why in cases if figure is None] if cases else ["nothing was run"]
+    return {**verdict, "verdict": "not measured", "why": "; ".join(missing)} if missing else {**verdict, "verdict": "met"}
+
+
+def steady(run, key):
+    """Median over the steps of a run that count; None without any."""
+    values = [s[key] for s in (run or {}).get("steps", [])[FIRST_STEADY:] if not s.get("skipped") and s.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def rows_of(results, model=None):
+    """A row for each model and sequence asked for: the last one measured, or one that says why there is none."""
+    for name in [model] if model else MFU_BARS:
+        for seq in SEQUENCES:
+            found = [r for r in results.get("training", []) if (r["model"], r["seq_len"]) == (name, seq)]
+            yield f"{name} at {seq}", found[-1] if found else {"rounds": [], "refused": "not run"}
+
+
+def mfu(results, model):
+    cases = []
+    for name, row in rows_of(results, model):
+        figures = [f for f in (steady(r.get("sextant"), "mfu_causal_halved") for r in row["rounds"]) if f is not None]
+        if row.get("peak_TFLOPS") != PEAK_TFLOPS and figures:
+            cases.append((name, None, f"MFU is of a peak of {row.get('peak_TFLOPS')} TFLOP/s"))
+        else:
+            cases.append((name, statistics.median(figures) if figures else None, row.get("refused") or "no run ended well"))
+    return judge(f"MFU of {model}, causal halved", MFU_BARS[model], cases)
+
+
+def ratio(results, mode, bar):
+    cases = []
+    for name, row in rows_of(results):
+        pairs = [(steady(r.get("sextant"), "tokens_per_s"), (r.get(mode) or {}).get("tokens_per_s")) for r in row["rounds"]]
+        ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
+        why = row.get("refused") or f"{len(ratios)} rounds of both, {LEAST_ROUNDS} are asked for"
+        cases.append((name, statistics.median(ratios) if len(ratios) >= LEAST_ROUNDS else None, why))
+    return judge(f"tokens/s over PyTorch {mode}", bar, cases, unit="times")
+
+
+def predicted_step(results):
+    cases = []
+    for name, row in rows_of(results):
+        runs = [r.get("sextant") for r in row["rounds"]] if row.get("profiled") else []
+        pairs = [(steady(run, "predicted_step_time_s"), steady(run, "step_time_s")) for run in runs]
+        errors = [abs(p / m - 1) for p, m in pairs if p and m]
+        why = row.get("refused") or ("no run ended well" if row.get("profiled") else "no profile was taken before it")
+        cases.append((name, statistics.median(errors) if errors else None, why))
+    return judge("predicted against measured step", 0.05, cases, at_least=False)
+
+
+def predicted_classes(results):
+    cases = []
+    for name, row in rows_of(results):
+        operations = ((row.get("by_kernels") or {}).get("comparison") or {}).get("operations") or []
+        if not operations or not row.get("profiled"):
+            cases.append((name, None, row.get("refused") or ("no recorded run" if row.get("profiled") else "no profile")))
+        for o in operations if row.get("profiled") else []:
+            if o["measured_s"] > 0:
+                cases.append((f"{name}, {o['operations']}", abs(o["predicted_s"] / o["measured_s"] - 1), ""))
+            elif o["predicted_s"] > 0:
+                cases.append((f"{name}, {o['operations']}", None, "predicted, but never seen"))
+    return judge("predicted against measured classes of operations", 0.10, cases, at_least=False)
+
+
+def memory_allocated(results):
+    cases = []
+    for name, row in rows_of(results):
+        memory = [(r.get("sextant") or {}).get("memory") for r in row["rounds"]]
+        apart = [abs(m["allocated_bytes"] - m["planned_bytes"]) for m in memory if m]
+        cases.append((name, max(apart) if apart else None, row.get("refused") or "no run ended well"))
+    return judge("memory that the runtime allocates, against the plan", 0, cases, at_least=False, unit="bytes")
+
+
+def memory_of_driver(results):
+    cases = []
+    for name, row in rows_of(results):
+        planned, seen = row.get("planned_peak_GiB"), row.get("driver_peak_GiB")
+        why = row.get("refused") or "the driver was not asked"
+        cases.append((name, abs(planned / seen - 1) if planned and seen else None, why))
+    return judge("planned peak against what the driver reports", 0.02, cases, at_least=False)
+
+
+def bandwidth(results):
+    kernels = (results.get("kernels") or {}).get("memory_bound") or []
+    return judge("own kernels, share of the copy bandwidth", 0.85, [(k["kernel"], k["share_of_copy"], "") for k in kernels])
+
+
+def edge(results):
+    """1 where the planner and the GPU agree: what is said to fit runs, one layer more ends for want of memory."""
+    rows, cases = {r["offload"]: r for r in results.get("edge") or []}, []
+    for offload, name in ((False, "without offload"), (True, "with offload")):
+        row = rows.get(offload) or {}
+        said, more = row.get("fits_exit"), row.get("one_more_exit")
+        if said is None or more is None or "timeout" in (said, more):
+            cases.append((name, None, "not run to its end"))
+        else:
+            cases.append((name, float(said == 0 and more != 0 and bool(row.get("one_more_lacks_memory"))), ""))
+    return judge("the largest model that fits runs, one layer more does not", 1, cases, unit="")
+
+
+def sanitizer(results):
+    cases = []
+    for check in ("memcheck", "racecheck"):
+        steps = [s for s in results.get("steps", []) if s["step"] == check]
+        step = steps[-1] if steps else {}
+        ran = step.get("passed", 0) + len(step.get("failed", {})) > 0 and step.get("exit") != "timeout"
+        clean = float(step.get("exit") == 0 and not step.get("failed"))
+        cases.append((check, clean if ran else None, "not run to its end"))
+    return judge("compute-sanitizer is clean", 1, cases, unit="")
+
+
+def verdicts(results):
+    """One entry for each target."""
+    judged = [*(mfu(results, model) for model in MFU_BARS), ratio(results, "eager", 1.76), ratio(results, "compile", 1.10),
+              predicted_step(results), predicted_classes(results), memory_allocated(results), memory_of_driver(results),
+              bandwidth(results), edge(results), sanitizer(results)]
+    gpu = (results.get("gpu") or "no GPU").split(",")[0]
+    if "H200" not in gpu:
+        for v in judged:
+            v["verdict"], v["why"] = "not measured", "; ".join(filter(None, (f"targets are of an H200, this is {gpu}", v.get("why"))))
+    return judged
+
+
+def table(judged):
+    def shown(x, unit):
+        return f"{100 * x:.1f} %" if unit == "%" else f"{x:.2f} times" if unit == "times" else f"{x:.0f} {unit}".strip()
+
+    for v in judged:
+        line = f"{v['verdict']:12}  {v['target']}: "
+        if "figure" in v:
+            line += f"{shown(v['figure'], v['unit'])} ({v['of']}), "
+        line += f"{'at least' if v['at_least'] else 'at most'} {shown(v['bar'], v['unit'])} asked"
+        yield line + (f" [{v['why']}]" if v.get("why") else "")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with open(sys.argv[1]) as results_file:
+        print("\n".join(table(verdicts(json.load(results_file)))))
