@@ -8,6 +8,7 @@
 // depends on shapes only, never on addresses, threads or time.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -155,12 +156,23 @@ struct CrossEntropyGradientArgs {
   NativeStream stream = {};
 };
 
-// AdamW over a shard. Scalars are read when the kernel runs: they come from a norm computed just before.
+// AdamW over a shard. Scalars are read when the kernel runs: they come from a norm computed just before. What of them is a
+// quotient or a root is worked out before; kernels round them to A and divide nothing by them.
 struct AdamwScalars {
-  double rate = 0, gradient_scale = 1;      // scale: the clipping factor
-  double correction1 = 1, correction2 = 1;  // 1 - beta^t, t counts successful steps
-  bool skip = false;                        // gradients were not finite
+  double keep = 1, gradient_scale = 1;  // 1 - rate * decay, of ranges that take decay; the clipping factor
+  double step = 0, root2 = 1;           // rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
+  bool skip = false;                    // gradients were not finite
 };
+struct AdamwStep {
+  double rate = 0, weight_decay = 0.1, gradient_scale = 1;
+  double correction1 = 1, correction2 = 1;  // 1 - beta^t, t counts successful steps
+};
+inline AdamwScalars scalars_of(const AdamwStep& s) {
+  return {.keep = 1.0 - s.rate * s.weight_decay,
+          .gradient_scale = s.gradient_scale,
+          .step = s.rate / s.correction1,
+          .root2 = 1.0 / std::sqrt(s.correction2)};
+}
 struct ElementRange {
   std::int64_t begin = 0, end = 0;
   bool operator==(const ElementRange&) const = default;
@@ -170,14 +182,14 @@ struct AdamwArgs {
   TensorView gradient;                  // A [1, n]
   TensorView parameter;                 // T [1, n], out; may be master
   std::span<const ElementRange> decay;  // sorted element ranges that take weight decay
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   const AdamwScalars* scalars = nullptr;
   NativeStream stream = {};
 };
 
 struct SquaredNormArgs {
   TensorView x;           // A or T [rows, cols]
-  double* sum = nullptr;  // += sum of squares, summed in fp64
+  double* sum = nullptr;  // += sum of squares, right to 1e-9 or better
   NativeStream stream = {};
 };
 struct TotalArgs {

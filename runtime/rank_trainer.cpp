@@ -99,7 +99,7 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
             return own;
           }()) {
   launcher_.beta1 = optimizer.beta1, launcher_.beta2 = optimizer.beta2;
-  launcher_.epsilon = optimizer.epsilon, launcher_.weight_decay = optimizer.weight_decay;
+  launcher_.epsilon = optimizer.epsilon;
 }
 
 StepBatch RankTrainer::batch(const SequenceSource& source, std::int64_t step) const {
@@ -193,12 +193,14 @@ std::optional<StepReport> RankTrainer::step(bool stop, SpanRecorder* recorder, s
     ++clock_.skipped, ++clock_.skipped_in_a_row;
   } else {
     ++clock_.updates, clock_.skipped_in_a_row = 0;
-    s.rate = report.rate;
-    s.gradient_scale = report.gradient_norm > optimizer_.clip_norm
-                           ? optimizer_.clip_norm / (report.gradient_norm + 1e-6)
-                           : 1.0;
-    s.correction1 = 1 - std::pow(optimizer_.beta1, static_cast<double>(clock_.updates));
-    s.correction2 = 1 - std::pow(optimizer_.beta2, static_cast<double>(clock_.updates));
+    const auto updates = static_cast<double>(clock_.updates);
+    s = scalars_of({.rate = report.rate,
+                    .weight_decay = optimizer_.weight_decay,
+                    .gradient_scale = report.gradient_norm > optimizer_.clip_norm
+                                          ? optimizer_.clip_norm / (report.gradient_norm + 1e-6)
+                                          : 1.0,
+                    .correction1 = 1 - std::pow(optimizer_.beta1, updates),
+                    .correction2 = 1 - std::pow(optimizer_.beta2, updates)});
   }
   pending_ = true;
   ++clock_.step;

@@ -9,14 +9,13 @@ namespace sextant::cpu {
 namespace {
 
 template <class T>
-void update(const AdamwArgs& g, std::int64_t begin, std::int64_t end, double weight_decay) {
+void update(const AdamwArgs& g, std::int64_t begin, std::int64_t end, bool decays) {
   using A = Accumulator<T>;
   const AdamwScalars& s = *g.scalars;
-  const A keep = static_cast<A>(1.0 - s.rate * weight_decay), scale = static_cast<A>(s.gradient_scale);
+  const A keep = decays ? static_cast<A>(s.keep) : A(1), scale = static_cast<A>(s.gradient_scale);
   const A beta1 = static_cast<A>(g.beta1), beta2 = static_cast<A>(g.beta2);
   const A rest1 = static_cast<A>(1.0 - g.beta1), rest2 = static_cast<A>(1.0 - g.beta2);
-  const A step = static_cast<A>(s.rate / s.correction1),
-          root2 = static_cast<A>(1.0 / std::sqrt(s.correction2));
+  const A step = static_cast<A>(s.step), root2 = static_cast<A>(s.root2);
   const A eps = static_cast<A>(g.eps);
   A* master = g.master.row<A>();
   A* m = g.moment1.row<A>();
@@ -46,11 +45,11 @@ void adamw(const AdamwArgs& g) {
     for (const ElementRange& range : g.decay) {
       const std::int64_t begin = std::clamp<std::int64_t>(range.begin, at, n);
       const std::int64_t end = std::clamp<std::int64_t>(range.end, begin, n);
-      update<T>(g, at, begin, 0.0);
-      update<T>(g, begin, end, g.weight_decay);
+      update<T>(g, at, begin, false);
+      update<T>(g, begin, end, true);
       at = end;
     }
-    update<T>(g, at, n, 0.0);
+    update<T>(g, at, n, false);
   });
 }
 

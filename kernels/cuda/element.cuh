@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/math.hpp"
+#include "kernels/cuda/two_float.hpp"
 #include "kernels/tensor_view.hpp"
 
 namespace sextant::cuda {
@@ -88,17 +89,25 @@ decltype(auto) with_type(Dtype dtype, F&& f) {
 
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
+template <class A>
+__device__ __forceinline__ A from_lane(A x, int offset) {
+  return __shfl_xor_sync(0xffffffffu, x, offset);
+}
+__device__ __forceinline__ TwoFloat from_lane(TwoFloat x, int offset) {
+  return {from_lane(x.high, offset), from_lane(x.low, offset)};
+}
+
 // Sum over a block of at most 1024 threads; every thread gets it. The order depends on the number of threads
 // alone. Ends with a barrier, so that calls may follow each other.
 template <class A>
 __device__ __forceinline__ A block_sum(A value) {
   __shared__ A partial[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  for (int offset = 16; offset > 0; offset /= 2) value += from_lane(value, offset);
   if (lane == 0) partial[warp] = value;
   __syncthreads();
-  value = lane < warps ? partial[lane] : A(0);
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  value = lane < warps ? partial[lane] : A{};
+  for (int offset = 16; offset > 0; offset /= 2) value += from_lane(value, offset);
   __syncthreads();
   return value;
 }

@@ -81,20 +81,21 @@ struct Adamw {
   const A* gradient;
   T* parameter;
   const AdamwScalars* scalars;
-  double beta1, beta2, eps, weight_decay;
+  A beta1, beta2, rest1, rest2, eps;
+  bool decays;
   template <int W>
   __device__ void element(std::int64_t, std::int64_t c) const {
     const AdamwScalars s = *scalars;
     if (s.skip) return;
-    const AdamwFactors<A> f{.keep = static_cast<A>(1.0 - s.rate * weight_decay),
+    const AdamwFactors<A> f{.keep = decays ? static_cast<A>(s.keep) : A(1),
                             .scale = static_cast<A>(s.gradient_scale),
-                            .beta1 = static_cast<A>(beta1),
-                            .beta2 = static_cast<A>(beta2),
-                            .rest1 = static_cast<A>(1.0 - beta1),
-                            .rest2 = static_cast<A>(1.0 - beta2),
-                            .step = static_cast<A>(s.rate / s.correction1),
-                            .root2 = static_cast<A>(1.0 / sqrt(s.correction2)),
-                            .eps = static_cast<A>(eps)};
+                            .beta1 = beta1,
+                            .beta2 = beta2,
+                            .rest1 = rest1,
+                            .rest2 = rest2,
+                            .step = static_cast<A>(s.step),
+                            .root2 = static_cast<A>(s.root2),
+                            .eps = eps};
     const auto g = read<W>(gradient + c);
     auto p = read<W>(master + c), m = read<W>(moment1 + c), v = read<W>(moment2 + c);
     Pack<T, W> out;
@@ -111,12 +112,15 @@ struct Adamw {
 constexpr int kNormBlocks = 512;  // fixed: the order of a sum depends on extents alone
 
 template <class T>
+using SquareSum = std::conditional_t<std::is_same_v<T, double>, double, TwoFloat>;
+
+template <class T>
 __global__ void __launch_bounds__(256)
-    squares_kernel(Rows<T> x, std::int64_t rows, std::int64_t cols, bool wide, double* partial) {
+    squares_kernel(Rows<T> x, std::int64_t rows, std::int64_t cols, bool wide, SquareSum<T>* partial) {
   constexpr int W = kWidthOf<T>;
   const std::int64_t threads = static_cast<std::int64_t>(kNormBlocks) * blockDim.x;
   const std::int64_t self = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  double sum = 0;
+  SquareSum<T> sum{};
   for (std::int64_t r = 0; r < rows; ++r) {
     const T* row = x(r);
     std::int64_t whole = 0;
@@ -125,24 +129,23 @@ __global__ void __launch_bounds__(256)
       for (std::int64_t g = self; g < whole; g += threads) {
         const auto pack = read<W>(row + g * W);
 #pragma unroll
-        for (int i = 0; i < W; ++i) {
-          const double value = widen(pack.v[i]);
-          sum += value * value;
-        }
+        for (int i = 0; i < W; ++i) add_square(sum, widen(pack.v[i]));
+        settle(sum);
       }
     }
     for (std::int64_t c = whole * W + self; c < cols; c += threads) {
-      const double value = widen(row[c]);
-      sum += value * value;
+      add_square(sum, widen(row[c]));
+      settle(sum);
     }
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kNormBlocks) finish_squares_kernel(const double* partial, double* sum) {
-  const double all = block_sum(partial[threadIdx.x]);
-  if (threadIdx.x == 0) *sum += all;
+template <class S>
+__global__ void __launch_bounds__(kNormBlocks) finish_squares_kernel(const S* partial, double* sum) {
+  const S all = block_sum(partial[threadIdx.x]);
+  if (threadIdx.x == 0) *sum += in_fp64(all);
 }
 
 __global__ void total_kernel(const double* x, std::int64_t n, double* sum) {
@@ -283,23 +286,25 @@ void adamw(const AdamwArgs& g) {
                 g.gradient.row<A>(),
                 g.parameter.row<T>(),
                 g.scalars,
-                g.beta1,
-                g.beta2,
-                g.eps,
-                0.0};
-    const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
-      op.weight_decay = weight_decay;
+                static_cast<A>(g.beta1),
+                static_cast<A>(g.beta2),
+                static_cast<A>(1.0 - g.beta1),
+                static_cast<A>(1.0 - g.beta2),
+                static_cast<A>(g.eps),
+                false};
+    const auto update = [&](std::int64_t begin, std::int64_t end, bool decays) {
+      op.decays = decays;
       map(stream_of(g.stream), op, 1, begin, end, wide, "adamw");
     };
     std::int64_t at = 0;
     for (const ElementRange& range : g.decay) {
       const std::int64_t begin = std::clamp<std::int64_t>(range.begin, at, n);
       const std::int64_t end = std::clamp<std::int64_t>(range.end, begin, n);
-      update(at, begin, 0.0);
-      update(begin, end, g.weight_decay);
+      update(at, begin, false);
+      update(begin, end, true);
       at = end;
     }
-    update(at, n, 0.0);
+    update(at, n, false);
   });
 }
 
@@ -309,11 +314,12 @@ void squared_norm(const SquaredNormArgs& g) {
   flatten(x);
   if (x.elements() == 0) return;
   CudaStream& s = stream_of(g.stream);
-  auto* partial = static_cast<double*>(scratch(s, kNormBlocks * static_cast<std::int64_t>(sizeof(double))));
   with_type(x.dtype, [&]<class T>() {
+    using S = SquareSum<T>;
+    auto* partial = static_cast<S*>(scratch(s, kNormBlocks * static_cast<std::int64_t>(sizeof(S))));
     squares_kernel<T><<<kNormBlocks, 256, 0, s.stream>>>(rows_of<T>(x), x.rows, x.cols, aligned(x), partial);
+    finish_squares_kernel<S><<<1, kNormBlocks, 0, s.stream>>>(partial, g.sum);
   });
-  finish_squares_kernel<<<1, kNormBlocks, 0, s.stream>>>(partial, g.sum);
   check_launch("squared norm");
 }
 

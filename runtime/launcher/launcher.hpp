@@ -44,7 +44,7 @@ class StepLauncher {
   Part part = Part::whole;
   StepBatch batch;
   AdamwScalars scalars;
-  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 
   void begin_step() { exchange_.send(batch, scalars); }
   // The loss is of this rank's valid targets, on the last stage; the norm of the global gradient, before clipping.

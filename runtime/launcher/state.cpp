@@ -79,7 +79,7 @@ void StepLauncher::update(const Op& op, StreamId stream) {
     for (std::size_t b = first; b < last; ++b) {
       if ((host ? state_.on_host(b) : state_.on_device(b)) == 0) continue;
       AdamwArgs args = state_.adamw(b, host);
-      args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon, args.weight_decay = weight_decay;
+      args.beta1 = beta1, args.beta2 = beta2, args.eps = epsilon;
       args.scalars = host ? &scalars : exchange_.scalars();
       args.stream = native;
       (host ? cpu_kernels() : kernels_).adamw(args);

@@ -196,7 +196,7 @@ Json memory_bound(Bench& b, double copy_bandwidth) {
     const TensorView p = b.matrix(Dtype::fp32, 1, n), m = b.matrix(Dtype::fp32, 1, n),
                      v = b.matrix(Dtype::fp32, 1, n), g = b.matrix(Dtype::fp32, 1, n),
                      w = b.matrix(Dtype::bf16, 1, n), sum = b.matrix(Dtype::fp64, 1, 1);
-    const AdamwScalars scalars{.rate = 1e-4, .correction1 = 0.5, .correction2 = 0.5};
+    const AdamwScalars scalars = scalars_of({.rate = 1e-4, .correction1 = 0.5, .correction2 = 0.5});
     const Allocation on_device(b.device(), Space::device, Bytes(sizeof scalars));
     b.device().transfer(on_device.data(), &scalars, Bytes(sizeof scalars));
     const ElementRange all{0, n};

@@ -94,7 +94,7 @@ void adamw(benchmark::State& state, Dtype dtype) {
   const Matrix master = filled(a, 1, n), m = filled(a, 1, n), v(a, 1, n), gradient = filled(a, 1, n),
                p(dtype, 1, n);
   const ElementRange decay{0, n};
-  const AdamwScalars scalars{.rate = 1e-3, .correction1 = 0.1, .correction2 = 0.05};
+  const AdamwScalars scalars = scalars_of({.rate = 1e-3, .correction1 = 0.1, .correction2 = 0.05});
   for (auto _ : state)
     cpu_kernels().adamw({.master = master.view(),
                          .moment1 = m.view(),

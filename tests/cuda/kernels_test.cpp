@@ -64,8 +64,8 @@ TEST_F(CudaKernels, AdamwGivesTheBitsOfTheCpu) {
       const Dtype wide = accumulator_of(dtype);
       const Twin master(wide, 1, n), m(wide, 1, n), v(wide, 1, n, 0.1, 1.0), gradient(wide, 1, n);
       const Twin parameter = Twin::poisoned(dtype, 1, n);
-      const AdamwScalars scalars{
-          .rate = 3e-3, .gradient_scale = 0.7, .correction1 = 0.19, .correction2 = 0.1};
+      const AdamwScalars scalars =
+          scalars_of({.rate = 3e-3, .gradient_scale = 0.7, .correction1 = 0.19, .correction2 = 0.1});
       static_assert(sizeof scalars == 40);
       std::vector<double> raw(5);
       std::memcpy(raw.data(), &scalars, sizeof scalars);

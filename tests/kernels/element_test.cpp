@@ -77,7 +77,8 @@ std::vector<double> ramp(std::int64_t n, double scale = 1.0) {
 TEST(Adamw, ShardsAndDecayRangesAgreeWithTheWhole) {
   constexpr std::int64_t n = 203;
   const std::vector<ElementRange> decay = {{3, 50}, {50, 90}, {120, 203}};
-  const AdamwScalars scalars{.rate = 1e-2, .gradient_scale = 0.3, .correction1 = 0.1, .correction2 = 0.05};
+  const AdamwScalars scalars =
+      scalars_of({.rate = 1e-2, .gradient_scale = 0.3, .correction1 = 0.1, .correction2 = 0.05});
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
     const Dtype a = accumulator_of(dtype);
     const auto run = [&](const std::vector<std::int64_t>& cuts) {
@@ -123,7 +124,7 @@ TEST(Adamw, ShardsAndDecayRangesAgreeWithTheWhole) {
 TEST(Adamw, SkippedStepLeavesEverything) {
   const Matrix master(Dtype::fp32, 1, 5, ramp(5)), m(Dtype::fp32, 1, 5), v(Dtype::fp32, 1, 5);
   const Matrix gradient(Dtype::fp32, 1, 5, std::vector<double>(5, std::nan("")));
-  const AdamwScalars scalars{.rate = 1, .skip = true};
+  const AdamwScalars scalars{.step = 1, .skip = true};
   cpu_kernels().adamw({.master = master.view(),
                        .moment1 = m.view(),
                        .moment2 = v.view(),

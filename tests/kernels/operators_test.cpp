@@ -402,17 +402,17 @@ TEST(Operators, AdamwTwentySteps) {
                   const std::int64_t n = master.view().cols;
                   const Matrix m(c.dtype(), 1, n), v(c.dtype(), 1, n);
                   const ElementRange all{0, n};
-                  AdamwScalars scalars{.rate = c.parameter<double>("rate")};
                   for (int step = 0; step < 20; ++step) {
-                    scalars.correction1 = 1 - std::pow(0.9, step + 1);
-                    scalars.correction2 = 1 - std::pow(0.95, step + 1);
+                    const AdamwScalars scalars = scalars_of({.rate = c.parameter<double>("rate"),
+                                                             .weight_decay = c.parameter<double>("decay"),
+                                                             .correction1 = 1 - std::pow(0.9, step + 1),
+                                                             .correction2 = 1 - std::pow(0.95, step + 1)});
                     c.variant().table->adamw({.master = master.view(),
                                               .moment1 = m.view(),
                                               .moment2 = v.view(),
                                               .gradient = gradients.view().row_range(step, 1),
                                               .parameter = master.view(),
                                               .decay = {&all, 1},
-                                              .weight_decay = c.parameter<double>("decay"),
                                               .scalars = &scalars});
                   }
                   c.expect_near(master.view(), "parameter");

@@ -42,10 +42,10 @@ class Optimizer {
       k.squared_norm({.x = g[name].view(), .sum = &squares});
     }
     const double norm = std::sqrt(squares);
-    const AdamwScalars scalars{.rate = rate_of(index),
-                               .gradient_scale = norm > 1 ? 1 / (norm + 1e-6) : 1.0,
-                               .correction1 = 1 - std::pow(0.9, index + 1),
-                               .correction2 = 1 - std::pow(0.95, index + 1)};
+    const AdamwScalars scalars = scalars_of({.rate = rate_of(index),
+                                             .gradient_scale = norm > 1 ? 1 / (norm + 1e-6) : 1.0,
+                                             .correction1 = 1 - std::pow(0.9, index + 1),
+                                             .correction2 = 1 - std::pow(0.95, index + 1)});
     for (auto& [name, master] : master_) {
       const std::int64_t n = master.view().cols, half = n / 2;
       const ElementRange decayed{0, name.find("norm") == std::string::npos ? n : 0};
