@@ -255,7 +255,8 @@ RunRow read_row(Cells& c) {
   r.gpu = c.text("gpu"), r.fabric = c.text("fabric"), r.precision = c.text("precision");
   if (r.gpu.empty()) c.wrong("gpu", "a device preset");
   r.nodes = c.count("nodes", 1), r.gpus_per_node = c.count("gpus_per_node", 1);
-  if (const auto rate = c.positive("internode_GBps_per_node")) r.node_network = BytesPerSecond(*rate * 1e9);
+  if (const auto nominal = c.positive("internode_GBps_per_node"))
+    r.node_network = BytesPerSecond(*nominal * 1e9);
   const ParallelPlan& p = r.plan;
   const std::int64_t gpus = std::int64_t{r.nodes} * r.gpus_per_node;
   const std::int64_t at_once = std::int64_t{p.micro_batch} * p.dp;
@@ -265,7 +266,11 @@ RunRow read_row(Cells& c) {
   if (r.training.global_batch % at_once != 0)
     c.wrong("global_batch", fmt::format("a multiple of micro_batch*dp = {}", at_once));
   r.assumed = c.list("assumed", ';');
-  if (const auto t = c.positive("step_time_s")) r.step_time = Seconds(*t);
+  const auto step = c.positive("step_time_s"), rate = c.positive("tokens_per_s_per_gpu");
+  if (step)
+    r.step_time = Seconds(*step);
+  else if (rate)
+    r.step_time = Seconds(double{1} * r.training.global_batch * r.training.seq_len / (*rate * world));
   r.peak_memory_GiB = c.positive("peak_memory_GiB");
   r.memory_kind = c.text("memory_kind");
   using Outcome = std::pair<std::string_view, bool>;

@@ -1,6 +1,7 @@
 // One published or own training run: what was trained, where, with which layout, and what was measured. Read
 // from the CSV schema of the measured runs (columns in docs of `sextant validate`); derived columns are not
-// trusted but recomputed. Which software stack it ran on is decided by core/framework_map.
+// trusted but recomputed, tokens_per_s_per_gpu apart where a step has no time. Which software stack it ran on is decided
+// by core/framework_map.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,9 @@ struct KnobFit {
   double value = 0;
   double sigma = 0;  // relative, after the fit
   bool identified() const { return sigma < 0.7 * knob.sigma; }
+  bool at_limit() const {
+    return (knob.low > 0 && value < knob.low * 1.001) || (knob.high > 0 && value > knob.high / 1.001);
+  }
 };
 
 struct Calibration {

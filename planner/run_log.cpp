@@ -230,10 +230,12 @@ LogFormat format_of(std::string_view text, const std::string& file) {
   if (text.find("elapsed_time_per_iteration_ms:") != std::string_view::npos) return LogFormat::nanotron;
   if (text.find("tps:") != std::string_view::npos && text.find("step:") != std::string_view::npos)
     return LogFormat::torchtitan;
-  throw ConfigError(Problem{file, "", "no line with a step time",
-                            "a log of Megatron-LM ('elapsed time per iteration (ms):'), nanotron "
-                            "('elapsed_time_per_iteration_ms:') or torchtitan ('step: ... tps:')",
-                            "steps must be logged, not only losses"});
+  const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
+  throw ConfigError(Problem{
+      file, "", utf16 ? "text in UTF-16" : "no line with a step time",
+      "a log of Megatron-LM ('elapsed time per iteration (ms):'), nanotron "
+      "('elapsed_time_per_iteration_ms:') or torchtitan ('step: ... tps:')",
+      utf16 ? "iconv -f UTF-16 -t UTF-8 makes it readable" : "steps must be logged, not only losses"});
 }
 
 // What is stated before the first step holds for all: a value that another step was run with is another run's.

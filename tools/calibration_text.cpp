@@ -61,6 +61,7 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
                    fmt::format("{:.4g}", k.value), fmt::format("{:+.1f}", 100 * moved),
                    fmt::format("{:.1f}", 100 * k.sigma),
                    by_itself        ? "measured alone"
+                   : k.at_limit()   ? "at its limit"
                    : k.identified() ? "from the data"
                                     : "mostly prior"});
   }

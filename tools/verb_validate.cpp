@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
-#include <limits>
+#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -19,9 +18,9 @@
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
 #include "tools/planning.hpp"
-#include "tools/table.hpp"
 #include "tools/unknown_names.hpp"
 #include "tools/validate_collectives.hpp"
+#include "tools/validation_text.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
@@ -132,129 +131,25 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
   return {{"sources", sources}, {"runs", runs}};
 }
 
-std::string shown(bool known, double value, const char* format) {
-  return known ? fmt::format(fmt::runtime(format), value) : "";
-}
-
-// The last row: means over sources of the errors, over groups of the ranking, and sums of what is counted.
-SourceScore overall(const std::vector<SourceScore>& scores) {
-  SourceScore all;
-  all.source = "mean over sources";
-  double timed = 0, peaks = 0;
-  for (const SourceScore& s : scores) {
-    all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
-    all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
-    all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
-    all.kendall_tau += s.groups * s.kendall_tau;
-    all.regret_1 += s.groups * s.regret_1, all.regret_3 += s.groups * s.regret_3;
-    if (s.rows > s.unpredicted) {
-      ++timed;
-      all.mape += s.mape, all.median += s.median, all.bias += s.bias, all.p90 += s.p90;
-    }
-    if (s.memory_rows > 0) ++peaks, all.memory_mape += s.memory_mape;
-  }
-  for (double* x : {&all.mape, &all.median, &all.bias, &all.p90}) *x /= std::max(1.0, timed);
-  for (double* x : {&all.kendall_tau, &all.regret_1, &all.regret_3}) *x /= std::max(1, all.groups);
-  all.memory_mape /= std::max(1.0, peaks);
-  return all;
-}
-
-// What is said of step times, then of the choice of a layout and of memory: both fit a terminal of 80 columns.
-void print_scores(Session& session, const std::vector<SourceScore>& scores) {
-  Table times({{"source", Align::left},
-               {"rows", Align::right},
-               {"error %", Align::right},
-               {"median %", Align::right},
-               {"bias %", Align::right},
-               {"p90 %", Align::right},
-               {"in interval %", Align::right}});
-  Table others({{"source", Align::left},
-                {"tau", Align::right},
-                {"regret %", Align::right},
-                {"of 3 %", Align::right},
-                {"OOM found", Align::right},
-                {"false", Align::right},
-                {"memory %", Align::right},
-                {"inside %", Align::right}});
-  const auto add = [&](const SourceScore& s) {
-    const int timed = s.rows - s.unpredicted, oom = s.oom_true + s.oom_missed;
-    if (s.rows > 0)
-      times.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
-                     shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
-                     shown(timed > 0, s.p90, "{:.1f}"),
-                     shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
-    if (s.groups + oom + s.oom_false + s.memory_rows > 0)
-      others.add_row(
-          {s.source, shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
-           shown(s.groups > 0, s.regret_3, "{:.1f}"), oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "",
-           fmt::format("{}", s.oom_false), shown(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
-           shown(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
-  };
-  for (const auto& s : scores) add(s);
-  if (scores.size() > 1) {
-    add(overall(scores));
-    for (Table* table : {&times, &others})
-      if (!table->empty()) table->emphasize_last_row();
-  }
-  for (const Table* table : {&times, &others})
-    if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);
-  if (!others.empty())
-    print_wrapped(session.terminal.out, session.terminal,
-                  "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
-                  "best loses against the "
-                  "best measured, and the best measured of three; OOM found: of the runs that ran out of "
-                  "memory; false: said to, "
-                  "and did not; memory: error of the peak, and peaks inside their interval");
-}
-
-// Runs without a measured time are predictions, not comparisons: shown one by one.
-void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
-                      const std::vector<RunPrediction>& predictions) {
-  constexpr std::size_t kShown = 20;
-  Table table({{"run", Align::left},
-               {"step s", Align::right},
-               {"from", Align::right, 1},
-               {"to", Align::right, 1},
-               {"peak GiB", Align::right},
-               {"fits", Align::left},
-               {"note", Align::left}});
-  std::size_t unmeasured = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].step_time || rows[i].out_of_memory || rows[i].peak_memory_GiB || ++unmeasured > kShown)
+// A folder stands for the CSV files in it, by name.
+std::vector<std::string> tables_of(const std::vector<std::string>& given) {
+  std::vector<std::string> files;
+  for (const std::string& name : given) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(name, error)) {
+      files.push_back(name);
       continue;
-    const auto& p = predictions[i];
-    const auto text = [](const std::optional<double>& x) { return x ? fmt::format("{:.4g}", *x) : ""; };
-    table.add_row({p.run_id, text(p.step_s), text(p.step_lower_s), text(p.step_upper_s), text(p.memory_GiB),
-                   p.fits ? (*p.fits ? "yes" : "no") : "", p.note});
+    }
+    std::vector<std::string> inside;
+    for (const auto& entry : std::filesystem::directory_iterator(name, error))
+      if (entry.path().extension() == ".csv") inside.push_back(entry.path().string());
+    if (inside.empty())
+      throw ConfigError(Problem{name, "", error ? error.message() : "a folder without CSV files",
+                                "tables of measured runs, *.csv", ""});
+    std::sort(inside.begin(), inside.end());
+    std::move(inside.begin(), inside.end(), std::back_inserter(files));
   }
-  if (unmeasured == 0) return;
-  session.terminal.out << fmt::format("\n{} without measured time or memory:\n", unmeasured)
-                       << table.render(session.terminal, session.common.wide);
-  if (unmeasured > kShown)
-    session.terminal.out << fmt::format("... and {} more: --predictions OUT.csv has them all\n",
-                                        unmeasured - kShown);
-}
-
-// One bad row does not hide the others: it has no prediction, and is told; all are counted.
-void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
-                      const std::vector<RunPrediction>& predictions) {
-  constexpr int kShown = 5;
-  int unpredicted = 0;
-  const auto say = [&](const std::string& text) {
-    session.terminal.err << wrapped_message(session.terminal, text + '\n');
-  };
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (predictions[i].step_s || ++unpredicted > kShown) continue;
-    const RunRow& row = rows[i];
-    if (row.unreadable.empty())
-      say(fmt::format("not predicted: {}:{}: {}: {}", row.file, row.line, row.run_id, predictions[i].note));
-    else
-      say(fmt::format("not predicted: {}", row.unreadable));
-  }
-  if (unpredicted > 0)
-    say(fmt::format(
-        "warning: {} of {} row{} not predicted; --predictions OUT.csv says why of each in its note",
-        unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are"));
+  return files;
 }
 
 void check_unique(const std::vector<RunRow>& rows) {
@@ -300,10 +195,11 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
-  check_output("--predictions", options.predictions, options.files);
+  const std::vector<std::string> tables = tables_of(options.files);
+  check_output("--predictions", options.predictions, tables);
   const auto presets = session.presets();
   std::vector<RunRow> rows;
-  for (const auto& file : options.files) {
+  for (const auto& file : tables) {
     if (::access(file.c_str(), F_OK) != 0 && errno == ENOENT)
       throw ConfigError(Problem{
           file, "", "no such file", "a table of measured runs, one line each",
@@ -359,7 +255,8 @@ Verb validate_verb() {
       .name = "validate",
       .summary = "compare predictions with measured runs",
       .description =
-          "Predicts every run of one or more CSV files and reports the error per source: 'error' is the "
+          "Predicts every run of one or more CSV files (of a folder: all its *.csv) and reports the error "
+          "per source: 'error' is the "
           "mean of "
           "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
           "what the "
@@ -371,7 +268,7 @@ Verb validate_verb() {
                     "sextant validate runs.csv --max-error 25"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<ValidateOptions>();
-        app.add_option("runs", options->files, "CSV files of runs")->type_name("FILE");
+        app.add_option("runs", options->files, "CSV files of runs, or folders of them")->type_name("FILE");
         add_text(app,
                  {.flag = "--predictions",
                   .metavar = "FILE",

@@ -76,6 +76,21 @@ TEST(RunRow, EmptyMeasurementsAreAllowed) {
   EXPECT_FALSE(rows[0].step_time || rows[0].peak_memory_GiB);
 }
 
+TEST(RunRow, AStepWithoutItsTimeHasItFromTokensPerSecond) {
+  const auto with_rate = [](std::string text, const std::string& rate) {
+    std::string header = kHeader;
+    header.insert(header.size() - 1, ",tokens_per_s_per_gpu");
+    text.insert(text.size() - 1, "," + rate);
+    return read(header + text)[0].step_time;
+  };
+  const auto from_rate = with_rate(row(",35.5,61,", ",,61,"), "4096");
+  ASSERT_TRUE(from_rate);
+  EXPECT_DOUBLE_EQ(from_rate->v, 2048.0 * 2048 / (4096 * 32));
+  EXPECT_DOUBLE_EQ(with_rate(row(), "4096")->v, 35.5);  // a measured time comes first
+  EXPECT_FALSE(with_rate(row(",35.5,61,", ",,61,"), ""));
+  EXPECT_THROW(with_rate(row(), "-1"), ConfigError);
+}
+
 TEST(RunRow, DamageIsNamed) {
   const auto names = [](const std::string& error, const std::string& what) {
     return error.find(what) != std::string::npos && error.find(":2") != std::string::npos;

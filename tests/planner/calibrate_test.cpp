@@ -214,5 +214,18 @@ TEST_F(Calibrate, MemoryFindsTheCoefficientThatMoved) {
   EXPECT_THROW(memory_constant(StackMemory{}, "saved_fnn"), ConfigError);
 }
 
+TEST(CalibrateConstants, OneAtItsLimitSaysSo) {
+  KnobFit fit;
+  fit.knob.low = 0.4, fit.knob.high = 1.0;
+  const auto at_limit = [&](double value) {
+    fit.value = value;
+    return fit.at_limit();
+  };
+  EXPECT_TRUE(at_limit(0.4) && at_limit(1.0));
+  EXPECT_FALSE(at_limit(0.42) || at_limit(0.98));
+  fit.knob.low = fit.knob.high = 0;  // without limits
+  EXPECT_FALSE(at_limit(1.0));
+}
+
 }  // namespace
 }  // namespace sextant

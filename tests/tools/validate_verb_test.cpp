@@ -49,6 +49,22 @@ TEST(Validate, PredictsAnUnmeasuredRunIntoTheStatedColumns) {
   EXPECT_NEAR(json.at("runs")[0].at("step_time_s"), number("step_time_s"), 1e-6);
 }
 
+TEST(Validate, AFolderStandsForItsTables) {
+  const TempDir folder;
+  const std::string path = folder.path().string();
+  EXPECT_NE(call({"validate", path}).err.find("a folder without CSV files"), std::string::npos);
+  folder.write("b.csv", example_with("", "", "second"));
+  folder.write("a.csv", example_with("", "", "first"));
+  folder.write("notes.txt", "not a table");
+  const auto outcome = call({"validate", path, "--json"});
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const auto runs = nlohmann::json::parse(outcome.out).at("runs");
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0].at("run_id"), "first");
+  EXPECT_EQ(runs[1].at("run_id"), "second");
+  EXPECT_NE(call({"validate", path, "--predictions", path + "/a.csv"}).code, ExitCode::ok);
+}
+
 TEST(Validate, ARowThatCannotBeSimulatedHasEmptyCellsAndAReason) {
   const TempDir folder;
   const std::string runs = folder.write("runs.csv", example_with("gpu", "Z9000")).string();
