@@ -25,7 +25,7 @@ json strip(const json& j, const std::string& path, std::vector<Problem>& problem
     return out;
   }
   if (!j.is_object()) return j;
-  if (const auto value = j.find("value"); value != j.end()) {
+  if (j.contains("value")) {
     for (const auto& item : j.items())
       if (std::ranges::find(kAnnotations, item.key()) == kAnnotations.end()) {
         const std::string near = closest(item.key(), kAnnotations);
@@ -34,7 +34,7 @@ json strip(const json& j, const std::string& path, std::vector<Problem>& problem
              near.empty() ? fmt::format("unknown annotation, there are {}", fmt::join(kAnnotations, ", "))
                           : fmt::format("unknown annotation, did you mean {}?", near)});
       }
-    return *value;
+    return value_of(j);
   }
   json out = json::object();
   for (const auto& item : j.items())
@@ -42,6 +42,10 @@ json strip(const json& j, const std::string& path, std::vector<Problem>& problem
   return out;
 }
 }  // namespace
+
+const json& value_of(const json& stated) {
+  return stated.is_object() && stated.contains("value") ? stated["value"] : stated;
+}
 
 json plain_values(const json& annotated) {
   std::vector<Problem> problems;

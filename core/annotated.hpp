@@ -11,4 +11,7 @@ namespace sextant {
 // value, low, high, unit, origin, source, date, note.
 nlohmann::json plain_values(const nlohmann::json& annotated);
 
+// What one field says, annotated or plain; its annotations are not judged.
+const nlohmann::json& value_of(const nlohmann::json& stated);
+
 }  // namespace sextant

@@ -54,10 +54,6 @@ bool has(const json& j, const char* part, const char* key) {
 }
 
 // A number or a list by itself, or with its origin: {"value": 8, "source": ...}.
-const json& value_of(const json& stated) {
-  return stated.is_object() && stated.contains("value") ? stated["value"] : stated;
-}
-
 // Rings are of a whole node: one with another number of GPUs is another mesh.
 void drop_rings_of_other_nodes(json& cluster) {
   if (!has(cluster, "node", "link_rings") || !has(cluster, "node", "gpus")) return;

@@ -33,7 +33,6 @@ std::string lower(std::string text) {
 // Spreadsheets write whole numbers as 4096.0 as well.
 std::optional<long long> whole_number(const std::string& text) {
   constexpr long long kMost = std::numeric_limits<int>::max();
-  if (const auto n = parse_count(text, kMost)) return n;
   const auto x = parse_decimal(text);
   if (!x || *x < 0 || *x > static_cast<double>(kMost) || *x != std::floor(*x)) return std::nullopt;
   return static_cast<long long>(*x);

@@ -5,6 +5,7 @@
 
 #include "core/file_io.hpp"
 #include "core/json_io.hpp"
+#include "core/schema.hpp"
 
 namespace sextant {
 namespace {
@@ -23,7 +24,10 @@ constexpr auto kFields = [](auto& io, auto& s) {
   io.required("start_s", s.start_s);
   io.required("end_s", s.end_s);
 };
-void from_json(const nlohmann::json& j, Stored& s) { read_object(j, s, kFields); }
+void from_json(const nlohmann::json& j, Stored& s) {
+  require_schema(j, kSchema, "a timeline is written by: sextant run PLAN -o DIR");
+  read_object(j, s, kFields);
+}
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
@@ -46,7 +50,6 @@ Timeline load_timeline(const std::filesystem::path& path, std::uint64_t hash, st
       throw ConfigError(Problem{path.string(), key, found, expected,
                                 "the timeline belongs to another plan, model or version of sextant"});
   };
-  require(s.schema == kSchema, "schema", s.schema, kSchema);
   require(s.graph == hex(hash), "graph", s.graph, hex(hash));
   require(s.start_s.size() == ops && s.end_s.size() == ops, "start_s, end_s",
           fmt::format("{} and {} operations", s.start_s.size(), s.end_s.size()),

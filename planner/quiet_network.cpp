@@ -1,6 +1,7 @@
 #include "planner/quiet_network.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,6 +40,18 @@ bool crosses(const TestedHardware& on, const ClusterSpec& usual) {
   return on.ranks > std::max(1, on.gpus_per_node) * usual.node.domain_nodes;
 }
 
+// `usual`: one node of the device, as its preset has it.
+ClusterSpec tested_cluster(const TestedHardware& on, ClusterSpec usual, const std::string& fabric,
+                           const std::filesystem::path& preset_dir) {
+  if (!crosses(on, usual) && on.ranks <= usual.node.gpus)
+    return usual;  // also where a table calls the ranks a node
+  const int per_node = std::max(1, on.gpus_per_node);
+  const bool across = crosses(on, usual) && !fabric.empty();
+  return load_cluster(fmt::format("{}x{}x{}{}", (on.ranks + per_node - 1) / per_node, per_node, on.device,
+                                  across ? "@" + fabric : ""),
+                      preset_dir);
+}
+
 }  // namespace
 
 void from_json(const nlohmann::json& j, QuietNetwork& n) { read_object(j, n, kNetwork); }
@@ -61,19 +74,13 @@ void use_network(const QuietNetwork& n, FabricSpec& f) {
 
 ClusterSpec tested_cluster(const TestedHardware& on, const std::string& fabric,
                            const std::filesystem::path& preset_dir) {
-  ClusterSpec usual = load_cluster(on.device, preset_dir);
-  if (!crosses(on, usual) && on.ranks <= usual.node.gpus)
-    return usual;  // also where a table calls the ranks a node
-  const int per_node = std::max(1, on.gpus_per_node);
-  const bool across = crosses(on, usual) && !fabric.empty();
-  return load_cluster(fmt::format("{}x{}x{}{}", (on.ranks + per_node - 1) / per_node, per_node, on.device,
-                                  across ? "@" + fabric : ""),
-                      preset_dir);
+  return tested_cluster(on, load_cluster(on.device, preset_dir), fabric, preset_dir);
 }
 
 ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwork>& networks,
                           const std::filesystem::path& preset_dir, std::span<const Setting> settings) {
-  if (!crosses(on, load_cluster(on.device, preset_dir))) return tested_cluster(on, "", preset_dir);
+  ClusterSpec usual = load_cluster(on.device, preset_dir);
+  if (!crosses(on, usual)) return tested_cluster(on, std::move(usual), "", preset_dir);
   const auto at = std::find_if(networks.begin(), networks.end(), [&](const QuietNetwork& n) {
     return on.fabric.find(n.fabric) != std::string::npos;
   });
@@ -83,7 +90,7 @@ ClusterSpec quiet_cluster(const TestedHardware& on, const std::vector<QuietNetwo
     throw ConfigError(
         Problem{"", "fabric", on.fabric, fmt::format("a text with one of {}", fmt::join(known, ", ")), ""});
   }
-  ClusterSpec c = tested_cluster(on, at->preset, preset_dir);
+  ClusterSpec c = tested_cluster(on, std::move(usual), at->preset, preset_dir);
   const FabricSpec preset = c.fabric;
   FabricSpec calibrated = preset;
   use_settings(settings, calibrated);
