@@ -31,6 +31,12 @@ constexpr auto kGoodputFields = [](auto& io, auto& g) {
   io.required("tokens_per_s", g.tokens_per_s, at_least(0));
 };
 
+constexpr auto kJitterFields = [](auto& io, auto& j) {
+  io.required("rank_by", j.rank_by, kRankByNames);
+  io.required("undisturbed_step_time_s", j.undisturbed_step_time_s, at_least(0));
+  io.required("p90_step_time_s", j.p90_step_time_s, at_least(0));
+};
+
 constexpr auto kPredictionFields = [](auto& io, auto& p) {
   io.required("step_time_s", p.step_time_s);
   io.required("peak_memory_GiB", p.peak_memory_GiB);
@@ -40,6 +46,7 @@ constexpr auto kPredictionFields = [](auto& io, auto& p) {
   io.required("mfu", p.mfu, at_least(0));
   io.optional("breakdown_s", p.breakdown_s);
   io.optional("goodput", p.goodput);
+  io.optional("jitter", p.jitter);
 };
 
 constexpr auto kProvenanceFields = [](auto& io, auto& p) {
@@ -76,12 +83,27 @@ void check_estimate(std::vector<Problem>& problems, const std::string& key, cons
                         .hint = ""});
 }
 
+void check_breakdown(std::vector<Problem>& problems, const PlanPrediction& p) {
+  constexpr double kRounding = 1e-6;
+  if (p.breakdown_s.empty()) return;
+  double sum = 0;
+  for (const auto& [part, seconds] : p.breakdown_s) sum += seconds;
+  if (!(std::abs(sum - p.step_time_s.value) <= kRounding * p.step_time_s.value))
+    problems.push_back({.file = "",
+                        .key = "prediction.breakdown_s",
+                        .value = fmt::format("parts that sum to {}", sum),
+                        .expected = fmt::format("parts of the step, which is {}", p.step_time_s.value),
+                        .hint = ""});
+}
+
 }  // namespace
 
 void to_json(nlohmann::json& j, const Estimate& e) { write_object(j, e, kEstimateFields); }
 void from_json(const nlohmann::json& j, Estimate& e) { read_object(j, e, kEstimateFields); }
 void to_json(nlohmann::json& j, const PlanGoodput& g) { write_object(j, g, kGoodputFields); }
 void from_json(const nlohmann::json& j, PlanGoodput& g) { read_object(j, g, kGoodputFields); }
+void to_json(nlohmann::json& j, const PlanJitter& s) { write_object(j, s, kJitterFields); }
+void from_json(const nlohmann::json& j, PlanJitter& s) { read_object(j, s, kJitterFields); }
 void to_json(nlohmann::json& j, const PlanPrediction& p) { write_object(j, p, kPredictionFields); }
 void from_json(const nlohmann::json& j, PlanPrediction& p) { read_object(j, p, kPredictionFields); }
 void to_json(nlohmann::json& j, const Provenance& p) { write_object(j, p, kProvenanceFields); }
@@ -111,6 +133,7 @@ std::vector<Problem> validate(const PlanFile& file) {
                           .hint = refusal->text});
   check_estimate(problems, "prediction.step_time_s", file.prediction.step_time_s);
   check_estimate(problems, "prediction.peak_memory_GiB", file.prediction.peak_memory_GiB);
+  check_breakdown(problems, file.prediction);
   return problems;
 }
 

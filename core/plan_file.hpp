@@ -14,6 +14,7 @@
 #include "core/cluster_spec.hpp"
 #include "core/model_spec.hpp"
 #include "core/parallel_plan.hpp"
+#include "core/rank_by.hpp"
 #include "core/stack_spec.hpp"
 #include "core/training_spec.hpp"
 
@@ -40,6 +41,14 @@ struct PlanGoodput {
   bool operator==(const PlanGoodput&) const = default;
 };
 
+// Where the cluster's jitter is part of the step, which is the expected one then.
+struct PlanJitter {
+  RankBy rank_by = RankBy::expected;   // what the layout was chosen by
+  double undisturbed_step_time_s = 0;  // without jitter
+  double p90_step_time_s = 0;          // one step of ten takes as long or longer
+  bool operator==(const PlanJitter&) const = default;
+};
+
 struct PlanPrediction {
   Estimate step_time_s;
   Estimate peak_memory_GiB;  // of the heaviest stage, as the framework's allocator reserves it
@@ -47,8 +56,9 @@ struct PlanPrediction {
   double tokens_per_s_per_gpu = 0;
   double model_tflops_per_gpu = 0;
   double mfu = 0;                             // against the dense 16-bit peak
-  std::map<std::string, double> breakdown_s;  // parts of the step by name; they sum to it
+  std::map<std::string, double> breakdown_s;  // parts of the step by name; they sum to it. Empty: not known
   std::optional<PlanGoodput> goodput;
+  std::optional<PlanJitter> jitter;
   bool operator==(const PlanPrediction&) const = default;
 };
 
@@ -72,11 +82,14 @@ struct PlanFile {
 };
 
 // What the parts contradict each other in: a plan that does not divide, more ranks than GPUs, a stack that is
-// not the training's, a stack that refuses the plan, an interval that does not hold its value.
+// not the training's, a stack that refuses the plan, an interval that does not hold its value, parts that do not sum
+// to the step.
 std::vector<Problem> validate(const PlanFile&);
 
 void to_json(nlohmann::json&, const PlanGoodput&);
 void from_json(const nlohmann::json&, PlanGoodput&);
+void to_json(nlohmann::json&, const PlanJitter&);
+void from_json(const nlohmann::json&, PlanJitter&);
 void to_json(nlohmann::json&, const PlanPrediction&);
 void from_json(const nlohmann::json&, PlanPrediction&);
 void to_json(nlohmann::json&, const PlanFile&);

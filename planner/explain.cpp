@@ -8,8 +8,7 @@
 
 #include "core/plan_links.hpp"
 #include "core/words.hpp"
-#include "planner/lower.hpp"
-#include "planner/simulate.hpp"
+#include "planner/robust.hpp"
 #include "planner/stage_memory.hpp"
 
 namespace sextant {
@@ -18,16 +17,15 @@ namespace {
 struct Simulated {
   Breakdown breakdown;
   PlanLinks links;
-  Seconds step;
+  Seconds step, jitter;  // by what it is ranked; the part of it that jitter adds
 };
 
-Simulated simulate_plan(const Job& job, const ParallelPlan& plan) {
-  Simulated s;
-  s.links = plan_links(job.topology, plan);
-  const ExecutionGraph graph = lower(job.model, job.training, s.links, plan, job.stack, {.operands = false});
-  const Timeline timeline = simulate(graph, price(graph, job.cost), simulate_options(job, plan));
-  s.breakdown = breakdown(graph, timeline);
-  s.step = timeline.makespan();
+Simulated simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by) {
+  Simulated s{step_breakdown(job, plan), plan_links(job.topology, plan), {}, {}};
+  s.step = measured_step(job, plan, s.breakdown.step);
+  if (by == RankBy::undisturbed || job.cluster.jitter == JitterSpec{}) return s;
+  const Seconds ranked = ranked_step(predict_under(job, plan, by), by);
+  s.jitter = ranked - s.step, s.step = ranked;
   return s;
 }
 
@@ -87,14 +85,23 @@ std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simu
   return "";
 }
 
-std::string terms_text(const std::vector<TimeTerm>& terms, double total) {
-  std::vector<std::string> parts;
-  for (const TimeTerm& t : terms) {
-    if (parts.size() == 3 || std::abs(t.seconds) < 0.05 * std::abs(total)) break;
-    parts.push_back(fmt::format("{} {:+.3f} s{}", words(name(t.category)), t.seconds,
-                                t.seconds > 0 && !t.cause.empty() ? " (" + t.cause + ")" : ""));
+// What explains the sign of the difference first.
+std::string terms_text(const std::vector<TimeTerm>& terms, Seconds jitter, double total) {
+  std::vector<std::pair<double, std::string>> parts;
+  for (const TimeTerm& t : terms)
+    parts.emplace_back(t.seconds, fmt::format("{} {:+.3f} s{}", words(name(t.category)), t.seconds,
+                                              t.seconds > 0 && !t.cause.empty() ? " (" + t.cause + ")" : ""));
+  if (jitter != Seconds(0)) parts.emplace_back(jitter.v, fmt::format("jitter {:+.3f} s", jitter.v));
+  const double sign = total >= 0 ? 1 : -1;
+  std::ranges::stable_sort(parts, std::ranges::greater{},
+                           [&](const auto& part) { return sign * part.first; });
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> texts;
+  for (const auto& [seconds, text] : parts) {
+    if (texts.size() == kShown || std::abs(seconds) < 0.05 * std::abs(total)) break;
+    texts.push_back(text);
   }
-  return fmt::format("{}", fmt::join(parts, "; "));
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 // The heaviest stage of each, by category.
@@ -122,10 +129,10 @@ std::string_view name(Verdict verdict) {
   return names[static_cast<std::size_t>(verdict)];
 }
 
-Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan& other) {
-  const Simulated a = simulate_plan(job, best), b = simulate_plan(job, other);
+Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan& other, RankBy by) {
+  const Simulated a = simulate_plan(job, best, by), b = simulate_plan(job, other, by);
   Comparison c;
-  c.best_step = measured_step(job, best, a.step), c.other_step = measured_step(job, other, b.step);
+  c.best_step = a.step, c.other_step = b.step, c.best_jitter = a.jitter, c.other_jitter = b.jitter;
   c.slower = c.other_step / c.best_step - 1;
   c.best = a.breakdown.mean, c.other = b.breakdown.mean;
   for (int i = 0; i < kTimeCategories; ++i) {
@@ -134,23 +141,24 @@ Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan&
         b.breakdown.mean[static_cast<std::size_t>(i)] - a.breakdown.mean[static_cast<std::size_t>(i)];
     c.terms.push_back({category, seconds, cause_of(category, best, a, other, b)});
   }
-  const double total = (b.step - a.step).v;
-  // What explains the sign of the difference first.
+  const Seconds jitter = b.jitter - a.jitter;
+  const double total = (b.breakdown.step - a.breakdown.step + jitter).v;
   std::stable_sort(c.terms.begin(), c.terms.end(), [&](const TimeTerm& x, const TimeTerm& y) {
     return total >= 0 ? x.seconds > y.seconds : x.seconds < y.seconds;
   });
   c.text = fmt::format("{} by {:.1f} %: {}", c.slower >= 0 ? "slower" : "faster", 100 * std::abs(c.slower),
-                       terms_text(c.terms, total));
+                       terms_text(c.terms, jitter, total));
   return c;
 }
 
-WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& best, double tie_share) {
+WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& best, RankBy by,
+               double tie_share) {
   WhyNot w;
   const auto with_fix = [&] {
-    w.fix = smallest_fitting_change(job, plan);
+    w.fix = smallest_fitting_change(job, plan, by);
     if (w.fix)
       w.lines.push_back(fmt::format("smallest change: {} ({}), {:.3f} s a step, {:.1f} GiB", w.fix->text,
-                                    plan_key(w.fix->plan), w.fix->prediction.step.v,
+                                    plan_key(w.fix->plan), ranked_step(w.fix->prediction, by).v,
                                     gib(w.fix->prediction.memory.peak)));
     else
       w.lines.push_back("no change of one or two fields makes it possible");
@@ -183,7 +191,7 @@ WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& bes
     w.lines.push_back("this is the best layout");
     return w;
   }
-  w.comparison = compare(job, best, plan);
+  w.comparison = compare(job, best, plan, by);
   w.verdict = std::abs(w.comparison->slower) < tie_share ? Verdict::tie
               : w.comparison->slower > 0                 ? Verdict::slower
                                                          : Verdict::faster;
@@ -195,8 +203,8 @@ WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& bes
   return w;
 }
 
-WhyNot why_not(const Job& job, const FilledPlan& filled, const ParallelPlan& best) {
-  WhyNot w = why_not(job, filled.plan, best);
+WhyNot why_not(const Job& job, const FilledPlan& filled, const ParallelPlan& best, RankBy by) {
+  WhyNot w = why_not(job, filled.plan, best, by);
   if (!filled.indivisible) return w;
   const Problem& p = *filled.indivisible;
   std::string text = fmt::format("{}, expected {} ({})", p.value, p.expected, p.hint);

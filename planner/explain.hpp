@@ -19,20 +19,24 @@ namespace sextant {
 // above 20 % in 98 (15,055 pairs of `sextant validate --json` over the measured runs, 2026-11-20).
 inline constexpr double kTieShare = 0.02;
 
-// Where the step of `other` is longer than that of `best`; terms sum to the difference of their simulated steps.
+// Where the step of `other` is longer than that of `best`; terms sum to the difference of their simulated steps, without
+// jitter.
 struct TimeTerm {
   TimeCategory category = TimeCategory::compute;
   double seconds = 0;
   std::string cause;  // "TP all-reduce crosses nodes", empty when nothing is to add
 };
 struct Comparison {
-  Seconds best_step, other_step;
-  double slower = 0;            // share of the best step
-  std::vector<TimeTerm> terms;  // largest first
-  TimeSplit best{}, other{};    // seconds of the simulated step by category, mean over stages
-  std::string text;             // "slower by 14 %: exposed tp +1.2 s (TP crosses nodes); bubble -0.1 s"
+  Seconds best_step, other_step;      // by what they are ranked
+  Seconds best_jitter, other_jitter;  // the part of them that jitter adds
+  double slower = 0;                  // share of the best step
+  std::vector<TimeTerm> terms;        // largest first
+  TimeSplit best{}, other{};          // seconds of the simulated step by category, mean over stages
+  std::string text;                   // "slower by 14 %: exposed tp +1.2 s (TP crosses nodes); bubble -0.1 s"
 };
-Comparison compare(const Job&, const ParallelPlan& best, const ParallelPlan& other);
+// RankBy here and below: with jitter in the cluster, steps are compared as plans are ranked by it.
+Comparison compare(const Job&, const ParallelPlan& best, const ParallelPlan& other,
+                   RankBy = RankBy::undisturbed);
 
 // One or two fields changed.
 struct Change {
@@ -44,7 +48,7 @@ struct Change {
 // The change of fewest fields that makes the plan lawful and small enough; of those the nearest (a degree doubled or halved
 // is nearer than one changed by four, any ZeRO stage nearer than another grid of ranks, a part of the optimizer on the host
 // or of the layers recomputed nearer than all), then the fastest. Nothing when no change of up to two fields does.
-std::optional<Change> smallest_fitting_change(const Job&, const ParallelPlan&);
+std::optional<Change> smallest_fitting_change(const Job&, const ParallelPlan&, RankBy = RankBy::undisturbed);
 
 enum class Verdict : std::uint8_t { unlawful, too_large, slower, tie, best, faster };
 std::string_view name(Verdict);
@@ -63,9 +67,10 @@ struct WhyNot {
   std::optional<Change> fix;             // what would make it possible
   std::vector<std::string> lines;
 };
-WhyNot why_not(const Job&, const ParallelPlan& plan, const ParallelPlan& best, double tie_share = kTieShare);
+WhyNot why_not(const Job&, const ParallelPlan& plan, const ParallelPlan& best, RankBy = RankBy::undisturbed,
+               double tie_share = kTieShare);
 // Of a plan key: one without dp that does not fill the cluster is no layout.
-WhyNot why_not(const Job&, const FilledPlan&, const ParallelPlan& best);
+WhyNot why_not(const Job&, const FilledPlan&, const ParallelPlan& best, RankBy = RankBy::undisturbed);
 
 // Had one field of the choice been another: the best layout of the space in which it is. A field that the limits pin,
 // or without another value, has no entry; `plan` is empty when nothing else fits.
@@ -76,7 +81,7 @@ struct Alternative {
   bool exact = true;
 };
 std::vector<Alternative> alternatives(const Job&, const PlanLimits&, const ParallelPlan& best, int world,
-                                      const SearchOptions& = {});
+                                      const SearchOptions& = {}, RankBy = RankBy::undisturbed);
 
 // Would the choice be another one if the machine were a little worse than stated?
 struct Sensitivity {
@@ -90,7 +95,7 @@ struct Sensitivity {
   std::string text;
 };
 std::vector<Sensitivity> sensitivities(const Job&, const SearchSpace&, const ParallelPlan& best,
-                                       const SearchOptions& = {});
+                                       const SearchOptions& = {}, RankBy = RankBy::undisturbed);
 
 // Why a search over the space cannot find anything, whatever the sizes: limits that no listed value satisfies, or a
 // field whose every value the stack refuses. Nothing when that is not so.

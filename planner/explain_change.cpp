@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "planner/explain.hpp"
+#include "planner/robust.hpp"
 #include "planner/stage_split.hpp"
 
 namespace sextant {
@@ -173,7 +174,7 @@ double distance(const ModelSpec& model, const ParallelPlan& a, const ParallelPla
 
 }  // namespace
 
-std::optional<Change> smallest_fitting_change(const Job& job, const ParallelPlan& plan) {
+std::optional<Change> smallest_fitting_change(const Job& job, const ParallelPlan& plan, RankBy by) {
   if (!degrees_fit(plan)) return std::nullopt;
   const std::vector<Step> steps = Steps(job, plan).take();
   std::optional<Change> best;
@@ -182,8 +183,9 @@ std::optional<Change> smallest_fitting_change(const Job& job, const ParallelPlan
     constexpr double kSame = 1e-9;
     const double far = distance(job.model, plan, p);
     if (far > nearest + kSame || !possible(job, p)) return;
-    Change change{p, text, fields, predict(job, p)};
-    if (far < nearest - kSame || change.prediction.step < best->prediction.step) best = std::move(change);
+    Change change{p, text, fields, predict_under(job, p, by)};
+    if (far < nearest - kSame || ranked_step(change.prediction, by) < ranked_step(best->prediction, by))
+      best = std::move(change);
     nearest = std::min(nearest, far);
   };
   for (const Step& step : steps) {

@@ -9,7 +9,9 @@
 
 #include "planner/explain.hpp"
 #include "planner/leanest.hpp"
+#include "planner/robust.hpp"
 #include "planner/search_budget.hpp"
+#include "planner/steadiest.hpp"
 
 namespace sextant {
 namespace {
@@ -60,7 +62,7 @@ std::string refusal(const Job& job, const ParallelPlan& p) {
 }  // namespace
 
 std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, const ParallelPlan& best,
-                                      int world, const SearchOptions& options) {
+                                      int world, const SearchOptions& options, RankBy by) {
   constexpr std::array kFields = {PlanField::tp,         PlanField::pp,          PlanField::cp,
                                   PlanField::zero_stage, PlanField::micro_batch, PlanField::recompute};
   const SearchBudget budget(options);
@@ -77,11 +79,11 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
     Alternative a;
     a.field = text.substr(0, text.find("!="));
     a.other = "not " + text.substr(text.find("!=") + 2);
-    const SearchReport report = search(job, space, budget.next());
-    a.exact = report.exact;
-    if (!report.ranked.empty()) {
-      a.plan = report.ranked.front();
-      a.comparison = compare(job, best, a.plan->plan);
+    const SteadyPlans found = steadiest_plans(job, space, by, budget.next());
+    a.exact = found.proved;
+    if (!found.report.ranked.empty()) {
+      a.plan = found.report.ranked.front();
+      a.comparison = compare(job, best, a.plan->plan, by);
     }
     out.push_back(std::move(a));
   }
@@ -89,16 +91,20 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
 }
 
 std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space, const ParallelPlan& best,
-                                       const SearchOptions& options) {
+                                       const SearchOptions& options, RankBy by) {
   const SearchBudget budget(options);
   std::vector<Sensitivity> out;
-  const Seconds now = predict(job, best).step;
+  const auto step_of = [&](const Job& machine, const ParallelPlan& plan) {
+    return ranked_step(predict_under(machine, plan, by), by);
+  };
+  const Seconds now = step_of(job, best);
   const auto ask = [&](std::string what, const Job& changed) {
     if (budget.over()) return;
     Sensitivity s;
     s.what = std::move(what);
-    const SearchReport report = search(changed, space, budget.next());
-    s.exact = report.exact;
+    const SteadyPlans found = steadiest_plans(changed, space, by, budget.next());
+    const SearchReport& report = found.report;
+    s.exact = found.proved;
     s.possible = !too_large(changed, plan_memory(changed, best));
     if (report.ranked.empty()) {
       s.same = false;
@@ -108,8 +114,11 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     }
     s.plan = report.ranked.front().plan;
     s.same = *s.plan == best;
-    s.slower = report.ranked.front().prediction.step / now - 1;
-    if (s.possible) s.regret = predict(changed, best).step / report.ranked.front().prediction.step - 1;
+    Seconds then = ranked_step(report.ranked.front().prediction, by);
+    const Seconds stays = s.possible ? step_of(changed, best) : then;
+    // Of what was not proved, staying may be better.
+    if (stays < then) s.same = true, s.plan = best, then = stays;
+    s.slower = then / now - 1, s.regret = stays / then - 1;
     if (s.same)
       s.text = "the same choice";
     else if (!s.possible)

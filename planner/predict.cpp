@@ -76,6 +76,38 @@ Seconds measured_step(const Job& job, const ParallelPlan& plan, Seconds simulate
   return simulated * stragglers + job.stack.kernels.step_overhead;
 }
 
+void set_step_interval(Prediction& p, double half_width) {
+  const double model = std::log1p(half_width);
+  const auto away = [&](double jitter) { return std::exp(std::hypot(model, std::max(0.0, jitter))); };
+  p.step_lower = p.step * (1 / (p.jitter ? away(std::log(p.step / p.jitter->p05)) : 1 + half_width));
+  p.step_upper = p.step * (p.jitter ? away(std::log(p.jitter->p95 / p.step)) : 1 + half_width);
+}
+
+Seconds ranked_step(const Prediction& p, RankBy by) {
+  if (!p.jitter || by == RankBy::expected) return p.step;
+  return by == RankBy::p90 ? p.jitter->p90 : p.jitter->undisturbed;
+}
+
+Breakdown step_breakdown(const Job& job, const ParallelPlan& plan) {
+  const ExecutionGraph graph =
+      lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
+  return breakdown(graph, simulate(graph, price(graph, job.cost), simulate_options(job, plan)));
+}
+
+std::map<std::string, double> step_parts(const TimeSplit& mean, const Prediction& p) {
+  std::map<std::string, double> parts;
+  const Seconds undisturbed = ranked_step(p, RankBy::undisturbed);
+  double rest = undisturbed.v;
+  for (int c = 0; c < kTimeCategories; ++c) {
+    const double seconds = mean[static_cast<std::size_t>(c)];
+    parts[std::string(name(static_cast<TimeCategory>(c)))] = seconds;
+    rest -= seconds;
+  }
+  parts["jitter"] = (p.step - undisturbed).v;
+  parts["stragglers_and_host"] = rest;
+  return parts;
+}
+
 std::optional<RejectReason> unlawful_reason(const Job& job, const ParallelPlan& plan) {
   if (const std::string_view key = broken_rule(plan, job.model, job.training); !key.empty())
     return reason_of(plan, key);
@@ -144,7 +176,7 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
   p.doubt = doubt_of(plan, job.cluster, filled, p.exposed_share);
   const double wider = interval * job.interval, u = step_half_width(p.doubt) * wider,
                m = memory_half_width(p.doubt) * wider;
-  p.step_lower = p.step * (1 / (1 + u)), p.step_upper = p.step * (1 + u);
+  set_step_interval(p, u);
   const auto bytes = static_cast<double>(p.memory.peak.v);
   p.memory_lower = Bytes(std::llround(bytes / (1 + m)));
   p.memory_upper = Bytes(std::llround(bytes * (1 + m)));

@@ -4,12 +4,15 @@
 // (planner/robust.hpp).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/breakdown.hpp"
 #include "core/parallel_plan.hpp"
 #include "core/plan_links.hpp"
+#include "core/rank_by.hpp"
 #include "core/rejection.hpp"
 #include "planner/doubt.hpp"
 #include "planner/job.hpp"
@@ -26,8 +29,15 @@ struct PlanMemory {
 };
 PlanMemory plan_memory(const Job&, const ParallelPlan&);
 
+// Sampled steps under the cluster's jitter (planner/robust.hpp), and the one without.
+struct JitteredStep {
+  Seconds undisturbed, p05, p90, p95;
+  int samples = 0;
+};
+
 struct Prediction {
   Seconds step, step_lower, step_upper;  // the interval holds nine of ten measured runs like this one
+  std::optional<JitteredStep> jitter;    // then `step` is the expected one, and the interval has its spread
   double tokens_per_s = 0, tokens_per_s_gpu = 0;
   double model_tflops_gpu = 0;
   double mfu = 0;            // against the dense 16-bit peak, attention in full
@@ -45,6 +55,18 @@ struct Prediction {
 // The plan must be lawful for model, batch and stack. `interval` widens both intervals: above 1 for a software stack
 // known by its class alone.
 Prediction predict(const Job&, const ParallelPlan&, double interval = 1.0);
+
+// The interval [step / (1 + u), step (1 + u)], u the relative half width of what the model may be off; with the spread of
+// jitter where the step has it. Both are taken as independent and lognormal, so that their logarithms add in squares.
+void set_step_interval(Prediction&, double half_width);
+
+// The step that layouts are ranked by. Without jitter all three are the same.
+Seconds ranked_step(const Prediction&, RankBy);
+
+// Where the undisturbed step of the representative ranks goes, without stragglers and host.
+Breakdown step_breakdown(const Job&, const ParallelPlan&);
+// Seconds of the step by part, jitter, stragglers and host among them; they sum to it.
+std::map<std::string, double> step_parts(const TimeSplit& mean, const Prediction&);
 
 // From the simulator's makespan to the step a user measures: stragglers and fixed host time. Increasing.
 Seconds measured_step(const Job&, const ParallelPlan&, Seconds simulated);

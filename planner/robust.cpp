@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include <boost/math/special_functions/erf.hpp>
-#include <tbb/parallel_for.h>
 
 #include "core/plan_links.hpp"
 #include "planner/lower.hpp"
@@ -78,36 +78,28 @@ RobustStep robust_step(const Job& job, const ParallelPlan& plan, const JitterSpe
   out.samples = options.samples;
   if (steps.empty()) return out;
   out.mean = Seconds(std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size()));
-  out.p50 = Seconds(quantile(0.5)), out.p90 = Seconds(quantile(0.9));
+  out.p05 = Seconds(quantile(0.05)), out.p50 = Seconds(quantile(0.5));
+  out.p90 = Seconds(quantile(0.9)), out.p95 = Seconds(quantile(0.95));
   return out;
-}
-
-Prediction with_step(Prediction p, Seconds step) {
-  const double slower = step / p.step;
-  for (Seconds* time : {&p.step, &p.step_lower, &p.step_upper}) *time = *time * slower;
-  for (double* rate : {&p.tokens_per_s, &p.tokens_per_s_gpu, &p.model_tflops_gpu, &p.mfu, &p.mfu_causal})
-    *rate /= slower;
-  p.exposed_share /= slower, p.usd_per_million_tokens *= slower;
-  return p;
 }
 
 Prediction expected(const Prediction& undisturbed, const RobustStep& sampled) {
-  return with_step(undisturbed, std::max(undisturbed.step, sampled.mean));
+  Prediction p = undisturbed;
+  p.jitter = JitteredStep{undisturbed.step, sampled.p05, sampled.p90, sampled.p95, sampled.samples};
+  p.step = std::max(undisturbed.step, sampled.mean);
+  const double slower = p.step / undisturbed.step;
+  for (double* rate : {&p.tokens_per_s, &p.tokens_per_s_gpu, &p.model_tflops_gpu, &p.mfu, &p.mfu_causal})
+    *rate /= slower;
+  p.exposed_share /= slower, p.usd_per_million_tokens *= slower;
+  set_step_interval(p, undisturbed.step_upper / undisturbed.step - 1);
+  return p;
 }
 
-std::vector<RobustPlan> rank_robust(const Job& job, const SearchReport& report, const JitterSpec& jitter,
-                                    RobustMeasure measure, const RobustOptions& options) {
-  std::vector<RobustPlan> out(report.ranked.size());
-  tbb::parallel_for(std::size_t{0}, out.size(), [&](std::size_t i) {
-    out[i] = {report.ranked[i], robust_step(job, report.ranked[i].plan, jitter, options)};
-  });
-  const auto key = [&](const RobustPlan& p) {
-    return measure == RobustMeasure::mean ? p.step.mean : p.step.p90;
-  };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](const RobustPlan& a, const RobustPlan& b) { return key(a) < key(b); });
-  for (RobustPlan& p : out) p.plan.slower = key(p) / key(out.front()) - 1;
-  return out;
+Prediction predict_under(const Job& job, const ParallelPlan& plan, RankBy by) {
+  Prediction undisturbed = predict(job, plan);
+  const JitterSpec& jitter = job.cluster.jitter;
+  if (by == RankBy::undisturbed || jitter == JitterSpec{}) return undisturbed;
+  return expected(undisturbed, robust_step(job, plan, jitter));
 }
 
 }  // namespace sextant

@@ -4,17 +4,16 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "core/cluster_spec.hpp"
 #include "core/parallel_plan.hpp"
 #include "planner/job.hpp"
-#include "planner/search.hpp"
+#include "planner/predict.hpp"
 
 namespace sextant {
 
 struct RobustStep {
-  Seconds mean, p50, p90;
+  Seconds mean, p05, p50, p90, p95;
   int samples = 0;
 };
 
@@ -26,20 +25,11 @@ struct RobustOptions {
 // Steps as a user measures them (measured_step). The same seed gives the same steps for every plan of the same stages.
 RobustStep robust_step(const Job&, const ParallelPlan&, const JitterSpec&, const RobustOptions& = {});
 
-// A prediction whose step is another: its interval and the rates follow.
-Prediction with_step(Prediction, Seconds step);
-// Of the expected step. Few samples may have a mean below the undisturbed step; the expected one is not.
+// Of the expected step: rates follow, and the interval holds the spread of jitter beside what the model may be off. Few
+// samples may have a mean below the undisturbed step; the expected one is not.
 Prediction expected(const Prediction& undisturbed, const RobustStep&);
 
-enum class RobustMeasure : std::uint8_t { mean, p90 };
-
-// Ranks the plans of a report anew; `slower` and ties follow. What jitter would move up from below the report's plans
-// is not looked for: ask the search for more of them.
-struct RobustPlan {
-  RankedPlan plan;
-  RobustStep step;
-};
-std::vector<RobustPlan> rank_robust(const Job&, const SearchReport&, const JitterSpec&, RobustMeasure,
-                                    const RobustOptions& = {});
+// predict(), of the expected step where the cluster states jitter and layouts are ranked under it.
+Prediction predict_under(const Job&, const ParallelPlan&, RankBy);
 
 }  // namespace sextant

@@ -320,9 +320,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
-  if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter)
-    q.notes.push_back(
-        "the jitter that is stated acts on no step here: sextant plan --rank-by expected or p90 samples it");
+  if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
     q.notes.push_back(fmt::format(
         "{:g} of {:g} W: products and attention at {:.2f} of their rates, the cube root of the share of "

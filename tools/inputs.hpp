@@ -20,6 +20,11 @@
 
 namespace sextant {
 
+// A note where the cluster states jitter and the answer is of a step without.
+inline constexpr const char* kJitterUnread =
+    "the jitter that is stated acts on no step here: --rank-by expected or p90, of plan and explain, samples "
+    "it";
+
 struct QuestionOptions {
   std::string model, cluster, stack, plan, calibration;
   int seq_len = 0, global_batch = 0;  // 0: not given

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/robust.hpp"
 #include "planner/scale.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/shortlist.hpp"
@@ -46,8 +45,9 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
   });
   Shortlist list;
   for (const std::size_t i : shortlist(pool, a.options.shortlist))
-    list.plans.push_back(
-        {plan_file_of(a.session, a.question(), pool[i].plan, pool[i].prediction), std::nullopt});
+    list.plans.push_back({plan_file_of(a.session, a.question(), pool[i].plan, pool[i].prediction,
+                                       step_breakdown(a.planning.job(), pool[i].plan).mean),
+                          std::nullopt});
   save_shortlist(a.options.output, list);
 }
 
@@ -84,7 +84,9 @@ void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
   if (a.options.output.empty()) return;
   Question sized = a.question();
   if (gpus != sized.cluster.gpus()) sized.cluster = resized(sized.cluster, gpus);
-  PlanFile file = plan_file_of(a.session, sized, best.plan, best.prediction);
+  const Planning planning(std::move(sized), a.session.presets());
+  PlanFile file = plan_file_of(a.session, planning.question(), best.plan, best.prediction,
+                               step_breakdown(planning.job(), best.plan).mean, a.options.jitter.rank_by());
   file.prediction.goodput =
       goodput(a.planning.job(), best.plan, best.prediction.step, a.options.goodput.kind());
   save_plan_file(a.options.output, file);
@@ -104,6 +106,7 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   "of it {} of stage {}",
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
+  if (p.jitter) a.say("this step is " + jitter_text(p));
   if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
   if (const auto text = goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind());
       !text.empty())
@@ -173,8 +176,9 @@ void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
     a.out() << "\nwritten: " << a.options.output;
     arguments = " --plan " + a.options.output;
   }
-  a.out() << fmt::format("\nnext: sextant simulate{0} --trace step.json.gz\n      sextant explain{0}\n",
-                         arguments);
+  const bool ranked = a.options.output.empty() && !a.options.jitter.ranked_by.empty();
+  a.out() << fmt::format("\nnext: sextant simulate{0} --trace step.json.gz\n      sextant explain{0}{1}\n",
+                         arguments, ranked ? " --rank-by " + a.options.jitter.ranked_by : "");
 }
 
 nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan>& ranked,

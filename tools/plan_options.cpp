@@ -92,7 +92,8 @@ void settle(PlanOptions& o) {
   const auto refuse = [](const std::string& text) { throw UsageError(text); };
   if (o.shortlist > 0 && o.output.empty())
     refuse("--shortlist needs -o\n  for example: --shortlist 3 -o shortlist.json");
-  if (o.shortlist > 0 && (o.objective != "throughput" || o.pareto || !o.rank_by.empty() || !o.scale.empty()))
+  if (o.shortlist > 0 &&
+      (o.objective != "throughput" || o.pareto || !o.jitter.ranked_by.empty() || !o.scale.empty()))
     refuse("--shortlist is for the fastest layouts: without --objective, --pareto, --rank-by and --scale");
   if (!o.deadline.empty() && !fewest) refuse("--deadline is for --objective fewest-gpus");
   if (o.deadline.empty() != o.tokens.empty())
@@ -103,17 +104,57 @@ void settle(PlanOptions& o) {
     refuse("--scale goes with --objective throughput, goodput or tokens-per-dollar");
   if (o.pareto && (!o.scale.empty() || o.objective != "throughput"))
     refuse("--pareto is an answer of its own: without --scale and --objective");
-  if (!o.rank_by.empty() && (o.pareto || !o.scale.empty() || o.objective != "throughput"))
+  if (!o.jitter.ranked_by.empty() && (o.pareto || !o.scale.empty() || o.objective != "throughput"))
     refuse("--rank-by ranks the layouts of one cluster: without --pareto, --scale and --objective");
   if (!o.output.empty() && !o.scale.empty() && !sized)
     refuse("-o writes one layout: with --scale, --objective goodput or tokens-per-dollar chooses it");
   settle(o.goodput, o.question);
-  o.question.samples_jitter = !o.rank_by.empty();
+  o.question.samples_jitter = !o.jitter.ranked_by.empty();
   auto& set = o.question.set;
   if (o.price_usd > 0) set.push_back(fmt::format("device.price_usd_per_hour={}", decimal(o.price_usd)));
+  settle(o.jitter, o.question);
+}
+
+RankBy JitterOptions::rank_by() const {
+  return ranked_by.empty() ? RankBy::undisturbed : ranked_by == "p90" ? RankBy::p90 : RankBy::expected;
+}
+
+void settle(const JitterOptions& o, QuestionOptions& question) {
+  auto& set = question.set;
   if (o.straggler_sigma > 0)
     set.push_back(fmt::format("jitter.compute_sigma={}", decimal(o.straggler_sigma)));
   if (o.network_sigma > 0) set.push_back(fmt::format("jitter.network_sigma={}", decimal(o.network_sigma)));
+}
+
+void require_jitter(const JitterOptions& o, const JitterSpec& jitter) {
+  if (!o.ranked_by.empty() && jitter == JitterSpec{})
+    throw UsageError(
+        "--rank-by needs jitter\n  for example: --straggler-sigma 0.02 --network-sigma 0.1, or the cluster's "
+        "jitter.compute_sigma");
+}
+
+void add_jitter_options(CLI::App& app, JitterOptions& o) {
+  add_text(app,
+           {.flag = "--rank-by",
+            .metavar = "expected|p90",
+            .text = "rank by the mean or the 90th percentile of steps under jitter"},
+           o.ranked_by);
+  add_number(app,
+             {.flag = "--straggler-sigma",
+              .metavar = "S",
+              .text = "spread of every rank's compute from step to step (lognormal); 0 = the cluster's",
+              .unit = "",
+              .min = 0,
+              .max = 1},
+             o.straggler_sigma);
+  add_number(app,
+             {.flag = "--network-sigma",
+              .metavar = "S",
+              .text = "spread of the network's bandwidth from step to step (lognormal); 0 = the cluster's",
+              .unit = "",
+              .min = 0,
+              .max = 1},
+             o.network_sigma);
 }
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
@@ -145,27 +186,7 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_flag(app,
            {.flag = "--pareto", .metavar = "", .text = "the layouts that trade step time against memory"},
            o.pareto);
-  add_text(app,
-           {.flag = "--rank-by",
-            .metavar = "expected|p90",
-            .text = "rank by the mean or the 90th percentile of steps under jitter"},
-           o.rank_by);
-  add_number(app,
-             {.flag = "--straggler-sigma",
-              .metavar = "S",
-              .text = "spread of every rank's compute from step to step (lognormal); 0 = the cluster's",
-              .unit = "",
-              .min = 0,
-              .max = 1},
-             o.straggler_sigma);
-  add_number(app,
-             {.flag = "--network-sigma",
-              .metavar = "S",
-              .text = "spread of the network's bandwidth from step to step (lognormal); 0 = the cluster's",
-              .unit = "",
-              .min = 0,
-              .max = 1},
-             o.network_sigma);
+  add_jitter_options(app, o.jitter);
   add_number(app,
              {.flag = "--top", .metavar = "N", .text = "layouts to show", .unit = "", .min = 1, .max = 1000},
              o.top);

@@ -5,18 +5,32 @@
 #include <string>
 #include <vector>
 
+#include "core/rank_by.hpp"
 #include "core/units.hpp"
 #include "tools/goodput_text.hpp"
 #include "tools/inputs.hpp"
 
 namespace sextant {
 
+// How the machine varies, and which of a layout's steps decides.
+struct JitterOptions {
+  std::string ranked_by;
+  double straggler_sigma = 0, network_sigma = 0;
+  RankBy rank_by() const;
+};
+void add_jitter_options(CLI::App&, JitterOptions&);
+// The spread becomes a setting of the cluster.
+void settle(const JitterOptions&, QuestionOptions&);
+// Throws UsageError where steps are to be ranked under jitter and none is stated.
+void require_jitter(const JitterOptions&, const JitterSpec&);
+
 struct PlanOptions {
   QuestionOptions question;
+  JitterOptions jitter;
   GoodputOptions goodput;
-  std::string objective = "throughput", rank_by, scale, tokens, deadline, output;
+  std::string objective = "throughput", scale, tokens, deadline, output;
   int top = 5, shortlist = 0;
-  double budget_s = 0, price_usd = 0, straggler_sigma = 0, network_sigma = 0;
+  double budget_s = 0, price_usd = 0;
   bool pareto = false;
   double patience_s = 60;  // the search for the fastest ends then, unless budget_s states another time
 };

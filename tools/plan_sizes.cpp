@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/robust.hpp"
 #include "planner/scale.hpp"
 #include "tools/layout_table.hpp"
 #include "tools/plan_answers.hpp"

@@ -2,131 +2,74 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/robust.hpp"
 #include "planner/scale.hpp"
+#include "planner/steadiest.hpp"
 #include "tools/layout_table.hpp"
 #include "tools/plan_answers.hpp"
 
 namespace sextant {
 
 namespace {
-
 using Json = nlohmann::ordered_json;
-
-// The layouts that are best on a network as slow as in one step of ten, or as in the mean of its times: what bears a varying
-// network may lie far below the best on a steady one.
-std::vector<RankedPlan> best_on_slow_network(const Asking& a, bool p90, int top) {
-  const double sigma = a.question().cluster.jitter.network_sigma;
-  if (sigma <= 0) return {};
-  // Of a lognormal factor of mean 1: the 10th percentile, or the inverse of the mean of its inverse.
-  const double factor = std::exp(p90 ? -1.2816 * sigma - 0.5 * sigma * sigma : -sigma * sigma);
-  Question slow = a.question();
-  slow.cluster.fabric.bandwidth = slow.cluster.fabric.bandwidth * factor;
-  slow.cluster.node.nic_bandwidth = slow.cluster.node.nic_bandwidth * factor;
-  const Planning planning(std::move(slow), a.session.presets());
-  return search_possible(planning.job(), a.space, a.searching.options(top)).ranked;
-}
-
 }  // namespace
 
-// The expected step is never below the steady one (a step is convex in its durations, whose means jitter does not
-// lower), so that the first layout left out bounds all the others; for the 90th percentile that is a rule of thumb.
 ExitCode answer_steadiest(const Asking& a) {
   const Job job = a.planning.job();
   const JitterSpec& jitter = a.question().cluster.jitter;
-  if (jitter == JitterSpec{})
-    throw UsageError(
-        "--rank-by needs jitter\n  for example: --straggler-sigma 0.02 --network-sigma 0.1, or the cluster's "
-        "jitter.compute_sigma");
-  const bool p90 = a.options.rank_by == "p90";
-  const auto measure = [&](const RobustPlan& p) { return p90 ? p.step.p90 : p.step.mean; };
-  constexpr int kSampled = 30;  // kinds of layouts
-  SearchReport report = search_possible(job, a.space, a.searching.options(1));
-  if (report.ranked.empty()) return nothing(a, report);
-  std::vector<RobustPlan> ranked;
-  const auto sample = [&] {
-    ranked = rank_robust(job, report, jitter, p90 ? RobustMeasure::p90 : RobustMeasure::mean);
-  };
-  sample();
-  // What is slower without jitter than the steady best is with it cannot be better.
-  const ParallelPlan& steady_best = report.ranked.front().plan;
-  const Seconds fixed = measured_step(job, steady_best, Seconds(0));
-  const Seconds at_most((measure(ranked.front()) - fixed) /
-                        (measured_step(job, steady_best, Seconds(1)) - fixed));
-  const int n = std::max(kSampled, 2 * a.options.top);
-  SearchOptions how = a.searching.options(n);
-  how.at_most = at_most;
-  // Nothing comes back when it is stopped at once.
-  if (SearchReport more = search_possible(job, a.space, how); !more.ranked.empty()) report = std::move(more);
-  const bool all = static_cast<int>(report.ranked.size()) < n;
-  const Seconds not_listed = report.ranked.back().prediction.step;
-  for (RankedPlan& found : best_on_slow_network(a, p90, a.options.top)) {
-    const auto same = [&](const RankedPlan& r) { return r.plan == found.plan; };
-    if (std::any_of(report.ranked.begin(), report.ranked.end(), same)) continue;
-    found.prediction = predict(job, found.plan);
-    found.simulated = found.prediction.step, found.before_moves.reset();
-    report.ranked.push_back(std::move(found));
-  }
-  sample();
-  for (RobustPlan& r : ranked)
-    use_covariance(a.session, a.options.question, a.question(), r.plan.plan, r.plan.prediction);
-  const bool enough = report.exact && (all || not_listed >= measure(ranked.front()));
+  require_jitter(a.options.jitter, jitter);
+  if (never_possible(job, a.space)) return nothing(a, search_possible(job, a.space, {}));
+  const RankBy by = a.options.jitter.rank_by();
+  SteadyPlans steady = steadiest_plans(job, a.space, by, a.searching.options(a.options.top));
+  std::vector<RankedPlan>& ranked = steady.report.ranked;
+  if (ranked.empty()) return nothing(a, steady.report);
+  use_covariance(a.session, a.options.question, a.question(), ranked);
   a.searching.finish();
-  const std::size_t sampled = ranked.size();
-  const Seconds beyond = measure(ranked.front());
-  ranked.resize(std::min(sampled, static_cast<std::size_t>(a.options.top)));
-  for (RobustPlan& r : ranked) r.plan.tie = &r != &ranked.front() && r.plan.slower < kTieShare;
-  RankedPlan written = ranked.front().plan;  // as simulate writes it
-  written.prediction = expected(written.prediction, ranked.front().step);
-  write_plan(a, a.question().cluster.gpus(), written);
+  const RankedPlan& best = ranked.front();
+  write_plan(a, a.question().cluster.gpus(), best);
   if (a.session.common.json) {
-    Json j = answer_json(a, {}, report);
-    j["rank_by"] = a.options.rank_by;
-    for (const RobustPlan& r : ranked) {
-      Json entry = ranked_json(r.plan);
-      entry["expected_step_time_s"] = r.step.mean.v, entry["p90_step_time_s"] = r.step.p90.v;
-      j["ranked"].push_back(std::move(entry));
-    }
+    Json j = answer_json(a, ranked, steady.report);
+    j["rank_by"] = a.options.jitter.ranked_by;
     j["jitter"] = {{"compute_sigma", jitter.compute_sigma}, {"network_sigma", jitter.network_sigma}};
-    j["sampled_layouts"] = sampled, j["ranking_proved"] = enough;
+    j["sampled_layouts"] = steady.sampled, j["ranking_proved"] = steady.proved;
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
-  LayoutTable table({{"#"}}, {{"expected s"}, {"p90 s"}, {"slower %"}});
+  LayoutTable table({{"#"}}, {{"undisturbed s", Align::right, 3}, {"p90 s"}, {"slower %"}});
   int rank = 0;
-  for (const RobustPlan& r : ranked) {
+  for (const RankedPlan& r : ranked) {
     ++rank;
-    table.add({fmt::format("{}", rank)}, r.plan,
-              {fmt::format("{:.3f}", r.step.mean.v), fmt::format("{:.3f}", r.step.p90.v),
-               slower_text(r.plan, rank == 1)},
+    table.add({fmt::format("{}", rank)}, r,
+              {fmt::format("{:.3f}", r.prediction.jitter->undisturbed.v),
+               fmt::format("{:.3f}", r.prediction.jitter->p90.v), slower_text(r, rank == 1)},
               rank == 1);
   }
   a.say_question();
-  a.say(
-      fmt::format("ranked by the {} of {} steps; spread of each rank's compute {:g} %, of the network {:g} %",
-                  p90 ? "90th percentile" : "mean", ranked.front().step.samples, 100 * jitter.compute_sigma,
-                  100 * jitter.network_sigma));
+  a.say(fmt::format(
+      "ranked by {} of {} steps under jitter; spread of each rank's compute {:g} %, of the network {:g} %",
+      by == RankBy::p90 ? "the 90th percentile (p90 s)" : "the mean (step s)",
+      best.prediction.jitter->samples, 100 * jitter.compute_sigma, 100 * jitter.network_sigma));
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
-  print_best(a, ranked.front().plan);
-  const ParallelPlan& steady = report.ranked.front().plan;
-  a.say(steady == ranked.front().plan.plan
+  print_best(a, best);
+  a.say(steady.undisturbed.plan == best.plan
             ? "Without jitter it is the best as well."
-            : fmt::format("Without jitter {} is the best, with {:.3f} s.", plan_key(steady),
-                          report.ranked.front().prediction.step.v));
-  a.say(enough ? fmt::format(
-                     "The best of {} layouts that were sampled; every other kind takes at least {:.3f} s "
-                     "even without jitter.",
-                     sampled, beyond.v)
-               : fmt::format(
-                     "The best of {} layouts that were sampled; others were not, so that this is no proof.",
-                     sampled));
-  print_search(a, report, " without jitter");
-  print_next(a, a.question().cluster.gpus(), ranked.front().plan.plan);
+            : fmt::format("Without jitter {} is the best, with {:.3f} s.", plan_key(steady.undisturbed.plan),
+                          steady.undisturbed.prediction.step.v));
+  a.say(
+      steady.proved
+          ? fmt::format("The best of {} layouts that were sampled; every other kind takes at least {:.3f} s "
+                        "even without jitter.",
+                        steady.sampled, ranked_step(best.prediction, by).v)
+          : fmt::format(
+                "The best of {} layouts that were sampled; others were not, so that this is no proof.",
+                steady.sampled));
+  SearchReport undisturbed = steady.report;
+  undisturbed.ranked = {steady.undisturbed};
+  print_search(a, undisturbed, " without jitter");
+  print_next(a, a.question().cluster.gpus(), best.plan);
   return finished(a, true);
 }
 

@@ -61,7 +61,7 @@ std::string question_arguments(const QuestionOptions& o) {
 }
 
 PlanFile plan_file_of(const Session& session, const Question& q, const ParallelPlan& plan,
-                      const Prediction& p, std::map<std::string, double> breakdown_s) {
+                      const Prediction& p, const TimeSplit& mean, RankBy rank_by) {
   PlanFile file;
   file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack;
   file.plan = plan;
@@ -72,8 +72,10 @@ PlanFile plan_file_of(const Session& session, const Question& q, const ParallelP
                      .tokens_per_s_per_gpu = p.tokens_per_s_gpu,
                      .model_tflops_per_gpu = p.model_tflops_gpu,
                      .mfu = p.mfu,
-                     .breakdown_s = std::move(breakdown_s),
-                     .goodput = {}};
+                     .breakdown_s = step_parts(mean, p),
+                     .goodput = {},
+                     .jitter = {}};
+  if (p.jitter) file.prediction.jitter = PlanJitter{rank_by, p.jitter->undisturbed.v, p.jitter->p90.v};
   file.provenance = {.sextant = version_text(),
                      .created = fmt::format(
                          "{:%Y-%m-%dT%H:%M:%SZ}",
@@ -88,7 +90,7 @@ std::optional<CalibratedDoubt> use_covariance(const Session& session, const Ques
   const CalibratedDoubt doubt =
       calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
                        session.presets(), step_half_width(p.doubt) * q.interval);
-  p.step_lower = p.step * (1 / (1 + doubt.half_width)), p.step_upper = p.step * (1 + doubt.half_width);
+  set_step_interval(p, doubt.half_width);
   return doubt;
 }
 
@@ -113,28 +115,42 @@ std::string overflow_text(double chance) {
   return "chance of running out of memory: " + odds;
 }
 
+std::string jitter_text(const Prediction& p) {
+  if (!p.jitter) return "";
+  return fmt::format(
+      "expected under the stated jitter (the mean of {} sampled steps); {:.3f} s or more in one step of ten, "
+      "{:.3f} s undisturbed",
+      p.jitter->samples, p.jitter->p90.v, p.jitter->undisturbed.v);
+}
+
 nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Prediction& p) {
-  return {{"key", plan_key(plan)},
-          {"plan", nlohmann::json(plan)},
-          {"step_time_s", p.step.v},
-          {"step_time_s_lower", p.step_lower.v},
-          {"step_time_s_upper", p.step_upper.v},
-          {"tokens_per_s", p.tokens_per_s},
-          {"tokens_per_s_per_gpu", p.tokens_per_s_gpu},
-          {"model_tflops_per_gpu", p.model_tflops_gpu},
-          {"mfu", p.mfu},
-          {"mfu_causal_halved", p.mfu_causal},
-          {"exposed_communication_share", p.exposed_share},
-          {"peak_memory_GiB", gib(p.memory.peak)},
-          {"peak_memory_GiB_lower", gib(p.memory_lower)},
-          {"peak_memory_GiB_upper", gib(p.memory_upper)},
-          {"chance_of_overflow", p.chance_of_overflow},
-          {"doubt", name(p.doubt)},
-          {"available_memory_GiB", gib(p.memory_available)},
-          {"host_memory_GiB", gib(p.memory.host)},
-          {"heaviest_stage", p.memory.stage},
-          {"fits", p.fits},
-          {"usd_per_million_tokens", p.usd_per_million_tokens}};
+  nlohmann::ordered_json j = {{"key", plan_key(plan)},
+                              {"plan", nlohmann::json(plan)},
+                              {"step_time_s", p.step.v},
+                              {"step_time_s_lower", p.step_lower.v},
+                              {"step_time_s_upper", p.step_upper.v},
+                              {"tokens_per_s", p.tokens_per_s},
+                              {"tokens_per_s_per_gpu", p.tokens_per_s_gpu},
+                              {"model_tflops_per_gpu", p.model_tflops_gpu},
+                              {"mfu", p.mfu},
+                              {"mfu_causal_halved", p.mfu_causal},
+                              {"exposed_communication_share", p.exposed_share},
+                              {"peak_memory_GiB", gib(p.memory.peak)},
+                              {"peak_memory_GiB_lower", gib(p.memory_lower)},
+                              {"peak_memory_GiB_upper", gib(p.memory_upper)},
+                              {"chance_of_overflow", p.chance_of_overflow},
+                              {"doubt", name(p.doubt)},
+                              {"available_memory_GiB", gib(p.memory_available)},
+                              {"host_memory_GiB", gib(p.memory.host)},
+                              {"heaviest_stage", p.memory.stage},
+                              {"fits", p.fits},
+                              {"usd_per_million_tokens", p.usd_per_million_tokens}};
+  if (p.jitter) {
+    j["undisturbed_step_time_s"] = p.jitter->undisturbed.v;
+    j["expected_step_time_s"] = p.step.v;
+    j["p90_step_time_s"] = p.jitter->p90.v;
+  }
+  return j;
 }
 
 nlohmann::ordered_json question_json(const Question& q) {

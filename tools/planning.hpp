@@ -58,8 +58,12 @@ void print_notes(Session&, const Question&);
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
 std::string question_arguments(const QuestionOptions&);
 
+// `rank_by`: what the layout was chosen by, where the prediction is of the expected step.
 PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, const Prediction&,
-                      std::map<std::string, double> breakdown_s = {});
+                      const TimeSplit& mean, RankBy rank_by = RankBy::expected);
+
+// "expected under the stated jitter (the mean of 64 sampled steps); ..."; empty without jitter in the prediction.
+std::string jitter_text(const Prediction&);
 
 // Under --calibration: the interval of what its runs leave open. Nothing without one.
 std::optional<CalibratedDoubt> use_covariance(const Session&, const QuestionOptions&, const Question&,

@@ -10,8 +10,9 @@
 #include "core/json_io.hpp"
 #include "core/plan_key.hpp"
 #include "core/words.hpp"
-#include "planner/explain.hpp"
-#include "tools/planning.hpp"
+#include "planner/robust.hpp"
+#include "tools/explained.hpp"
+#include "tools/plan_options.hpp"
 #include "tools/table.hpp"
 #include "tools/time_rows.hpp"
 
@@ -19,34 +20,13 @@ namespace sextant {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct ExplainOptions {
   QuestionOptions question;
+  JitterOptions jitter;
   std::string layout;  // the positional one
   std::vector<std::string> why;
   double budget_s = 0;
   bool quick = false;
-};
-
-struct Asked {
-  ParallelPlan plan;
-  WhyNot answer;
-  std::vector<std::string> notes;
-};
-
-struct Explained {
-  ParallelPlan chosen;
-  Prediction prediction;
-  bool calibrated = false;  // its interval is a calibration's
-  WhyNot own;               // of the chosen layout against the best of the space
-  SearchReport report;
-  TimeSplit time{};
-  std::vector<Comparison> runners_up;  // beside report.ranked from the second on
-  std::vector<Asked> why;
-  std::vector<Alternative> alternatives;
-  std::vector<Sensitivity> sensitivities;
-  bool stopped = false;  // not every question was asked
 };
 
 FilledPlan read_key(const std::string& text, const Question& q) {
@@ -55,32 +35,33 @@ FilledPlan read_key(const std::string& text, const Question& q) {
   return filled;
 }
 
-Explained explain(const Planning& planning, const ExplainOptions& options, SearchReport report,
+Explained explain(const Planning& planning, const ExplainOptions& options, RankBy by, SteadyPlans found,
                   Searching& searching) {
   const Question& q = planning.question();
   const Job job = planning.job();
   Explained e;
-  e.report = std::move(report);
-  const ParallelPlan& best = e.report.ranked.empty() ? *q.plan : e.report.ranked.front().plan;
+  e.by = by, e.found = std::move(found);
+  const std::vector<RankedPlan>& ranked = e.found.report.ranked;
+  const ParallelPlan& best = ranked.empty() ? *q.plan : ranked.front().plan;
   e.chosen = q.plan.value_or(best);
-  e.own = why_not(job, e.chosen, best);
+  e.own = why_not(job, e.chosen, best, by);
   // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
     const FilledPlan filled = read_key(key, q);
-    e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen), filled.notes});
+    e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes});
   }
   if (e.own.rejection) return e;
-  e.prediction = predict(job, e.chosen);
-  e.time = compare(job, e.chosen, e.chosen).best;
-  for (const RankedPlan& r : e.report.ranked)
-    if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan));
+  e.prediction = predict_under(job, e.chosen, by);
+  e.time = step_breakdown(job, e.chosen).mean;
+  for (const RankedPlan& r : ranked)
+    if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan, by));
   if (options.quick) return e;
   if (!searching.stopped())
     e.alternatives =
-        alternatives(job, q.limits, e.chosen, e.chosen.world(), searching.options(1, "other fields"));
+        alternatives(job, q.limits, e.chosen, e.chosen.world(), searching.options(1, "other fields"), by);
   if (!searching.stopped())
     e.sensitivities = sensitivities(job, default_space(q.model, q.training, e.chosen.world(), q.limits),
-                                    e.chosen, searching.options(1, "other machines"));
+                                    e.chosen, searching.options(1, "other machines"), by);
   e.stopped = searching.stopped();
   return e;
 }
@@ -97,7 +78,7 @@ std::string cause(const Comparison& c) {
   return colon == std::string::npos ? "" : c.text.substr(colon + 2);
 }
 
-void print_comparison(Session& session, const Comparison& c) {
+void print_comparison(Session& session, const Comparison& c, RankBy by) {
   Table table(
       {{"seconds", Align::left}, {"chosen"}, {"this one"}, {"difference"}, {"because", Align::left, 1}});
   std::vector<TimeTerm> terms = c.terms;
@@ -111,12 +92,16 @@ void print_comparison(Session& session, const Comparison& c) {
                    fmt::format("{:.3f}", c.other[i]), fmt::format("{:+.3f}", t.seconds),
                    t.seconds > 0 ? t.cause : ""});
   }
-  const TimeRow beside = time_rows(c.best, c.best_step).back();
-  const double best = beside.seconds, other = time_rows(c.other, c.other_step).back().seconds;
-  table.add_row({beside.what, fmt::format("{:.3f}", best), fmt::format("{:.3f}", other),
-                 fmt::format("{:+.3f}", other - best), ""});
-  table.add_row({"step", fmt::format("{:.3f}", c.best_step.v), fmt::format("{:.3f}", c.other_step.v),
-                 fmt::format("{:+.3f}", (c.other_step - c.best_step).v), ""});
+  const auto add = [&](const std::string& what, double best, double other) {
+    table.add_row({what, fmt::format("{:.3f}", best), fmt::format("{:.3f}", other),
+                   fmt::format("{:+.3f}", other - best), ""});
+  };
+  if (by != RankBy::undisturbed) add("jitter", c.best_jitter.v, c.other_jitter.v);
+  const TimeRow beside = time_rows(c.best, c.best_step, c.best_jitter).back();
+  add(beside.what, beside.seconds, time_rows(c.other, c.other_step, c.other_jitter).back().seconds);
+  add(by == RankBy::undisturbed ? "step"
+                                : fmt::format("step, {}", kRankByNames[static_cast<std::size_t>(by)]),
+      c.best_step.v, c.other_step.v);
   table.emphasize_last_row();
   session.terminal.out << table.render(session.terminal, session.common.wide);
 }
@@ -133,7 +118,7 @@ void print_memory(Session& session, const WhyNot& w) {
   session.terminal.out << table.render(session.terminal, session.common.wide);
 }
 
-void print_why(Session& session, const Asked& asked) {
+void print_why(Session& session, const Asked& asked, RankBy by) {
   auto& out = session.terminal.out;
   out << '\n';
   print_wrapped(out, session.terminal,
@@ -141,7 +126,7 @@ void print_why(Session& session, const Asked& asked) {
   for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
   for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
   if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
-    out << '\n', print_comparison(session, *asked.answer.comparison);
+    out << '\n', print_comparison(session, *asked.answer.comparison, by);
   if (!asked.answer.memory.empty()) out << '\n', print_memory(session, asked.answer);
 }
 
@@ -155,18 +140,35 @@ void print_choice(Session& session, const Explained& e) {
   paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
                         gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
             2);
+  if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
   if (e.calibrated)
     paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
                           p.step_lower.v, p.step_upper.v),
               2);
   std::vector<std::string> parts;
-  for (const TimeRow& row : time_rows(e.time, p.step))
+  for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
     if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
   paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
-  const std::string space = fmt::format("{} layouts", count_text(e.report.space));
-  const std::string proof = e.report.exact ? "proved" : "not proved: " + e.report.stopped;
-  const RankedPlan* best = e.report.ranked.empty() ? nullptr : &e.report.ranked.front();
-  if (e.own.verdict == Verdict::best && best && best->before_moves) {
+  const SearchReport& report = e.found.report;
+  const RankedPlan* best = report.ranked.empty() ? nullptr : &report.ranked.front();
+  const bool jittered = p.jitter.has_value();
+  const std::string space = jittered
+                                ? fmt::format("{} layouts that were sampled under jitter", e.found.sampled)
+                                : fmt::format("{} layouts", count_text(report.space));
+  const std::string proof = !report.exact    ? "not proved: " + report.stopped
+                            : e.found.proved ? "proved"
+                                             : "no proof: others were not sampled";
+  const std::string_view fastest = e.by == RankBy::p90 ? "best by p90"
+                                   : jittered          ? "best by mean"
+                                                       : "fastest";
+  if (jittered) {
+    if (e.own.verdict == Verdict::best)
+      paragraph(fmt::format("the {} of {} ({})", fastest, space, proof), 2);
+    else
+      paragraph(fmt::format("of {} ({}) {} is the {}: this one is {}", space, proof, plan_key(best->plan),
+                            fastest, words(e.own.lines.front())),
+                2);
+  } else if (e.own.verdict == Verdict::best && best && best->before_moves) {
     paragraph(fmt::format("faster than the fastest of {} ({}): single layers were moved from stage to stage "
                           "for as long as that helped",
                           space, proof),
@@ -174,10 +176,10 @@ void print_choice(Session& session, const Explained& e) {
   } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
   } else {
-    paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof,
-                          plan_key(e.report.ranked.front().plan), words(e.own.lines.front())),
+    paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof, plan_key(best->plan),
+                          words(e.own.lines.front())),
               2);
-    if (!e.chosen.chunks.empty() && p.step < e.report.ranked.front().prediction.step)
+    if (!e.chosen.chunks.empty() && p.step < best->prediction.step)
       paragraph(
           "its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
           "best of "
@@ -185,7 +187,7 @@ void print_choice(Session& session, const Explained& e) {
           2);
   }
   std::size_t next = 0;
-  for (const RankedPlan& r : e.report.ranked) {
+  for (const RankedPlan& r : report.ranked) {
     if (r.plan == e.chosen) continue;
     if (next == 0) out << "\nnext to it\n";
     const Comparison& c = e.runners_up[next++];
@@ -196,7 +198,9 @@ void print_choice(Session& session, const Explained& e) {
 void print_alternatives(Session& session, const Explained& e) {
   if (e.alternatives.empty()) return;
   auto& out = session.terminal.out;
-  out << "\nwith another value of one field, the best would be\n";
+  const bool sampled = e.by != RankBy::undisturbed;
+  out << fmt::format("\nwith another value of one field, the best{} would be\n",
+                     sampled ? " of those sampled" : "");
   for (const Alternative& a : e.alternatives) {
     const std::string head = fmt::format("{} {}: ", a.field, a.other);
     if (!a.plan)
@@ -205,7 +209,7 @@ void print_alternatives(Session& session, const Explained& e) {
       print_wrapped(
           out, session.terminal,
           fmt::format("{}{}, {}{}; {}", head, plan_key(a.plan->plan), change_text(a.comparison->slower),
-                      a.exact ? "" : " (not proved)", cause(*a.comparison)),
+                      a.exact || sampled ? "" : " (not proved)", cause(*a.comparison)),
           2);
   }
 }
@@ -225,113 +229,65 @@ void print_sensitivities(Session& session, const Explained& e) {
           "{} would be best, {}", plan_key(*s.plan),
           s.regret < kTieShare ? fmt::format("a tie with staying ({:.1f} %)", 100 * s.regret) : s.text);
     if (s.plan) text += fmt::format(" ({:+.1f} % against now)", 100 * s.slower);
-    print_wrapped(out, session.terminal, text + (s.exact ? "" : " (not proved)"), 2);
+    print_wrapped(out, session.terminal,
+                  text + (s.exact || e.by != RankBy::undisturbed ? "" : " (not proved)"), 2);
   }
 }
 
-Json comparison_json(const Comparison& c) {
-  Json terms = Json::array();
-  for (const TimeTerm& t : c.terms)
-    terms.push_back({{"category", name(t.category)},
-                     {"chosen_s", c.best[static_cast<std::size_t>(t.category)]},
-                     {"other_s", c.other[static_cast<std::size_t>(t.category)]},
-                     {"cause", t.cause}});
-  return {{"chosen_step_time_s", c.best_step.v},
-          {"other_step_time_s", c.other_step.v},
-          {"slower_share", c.slower},
-          {"tie", std::abs(c.slower) < kTieShare},
-          {"terms", terms}};
+// As the options say, or the plan file; with a note where jitter is stated that no step shows.
+RankBy rank_by(const JitterOptions& options, Question& q) {
+  require_jitter(options, q.cluster.jitter);
+  if (!options.ranked_by.empty() || q.cluster.jitter == JitterSpec{}) return options.rank_by();
+  if (q.file && q.file->prediction.jitter) return q.file->prediction.jitter->rank_by;
+  q.notes.emplace_back(kJitterUnread);
+  return RankBy::undisturbed;
 }
 
-Json why_json(const ParallelPlan& plan, const WhyNot& w) {
-  Json memory = Json::array();
-  for (const MemoryTerm& t : w.memory)
-    memory.push_back({{"category", t.what}, {"chosen_GiB", gib(t.best)}, {"other_GiB", gib(t.other)}});
-  Json j = {{"key", plan_key(plan)},
-            {"verdict", name(w.verdict)},
-            {"reason", w.rejection ? w.rejection->text : ""},
-            {"short_by_GiB", gib(w.short_by)},
-            {"memory", memory},
-            {"comparison", w.comparison ? comparison_json(*w.comparison) : Json(nullptr)},
-            {"smallest_change", nullptr}};
-  if (w.fix) {
-    j["smallest_change"] = prediction_json(w.fix->plan, w.fix->prediction);
-    j["smallest_change"]["change"] = w.fix->text;
-    j["smallest_change"]["fields"] = w.fix->fields;
-  }
-  return j;
-}
-
-Json to_json(const Question& q, const Explained& e) {
-  Json j = question_json(q);
-  j.update(report_json(e.report));
-  j["chosen"] = e.own.rejection ? Json{{"key", plan_key(e.chosen)}} : prediction_json(e.chosen, e.prediction);
-  j["against_best"] = why_json(e.chosen, e.own);
-  Json runners = Json::array(), why = Json::array(), alternatives = Json::array(), machines = Json::array();
-  std::size_t next = 0;
-  for (const RankedPlan& r : e.report.ranked) {
-    if (r.plan == e.chosen || next == e.runners_up.size()) continue;
-    runners.push_back({{"key", plan_key(r.plan)}, {"comparison", comparison_json(e.runners_up[next++])}});
-  }
-  for (const Asked& asked : e.why) {
-    why.push_back(why_json(asked.plan, asked.answer));
-    why.back()["notes"] = asked.notes;
-  }
-  for (const Alternative& a : e.alternatives)
-    alternatives.push_back({{"field", a.field},
-                            {"other", a.other},
-                            {"key", a.plan ? Json(plan_key(a.plan->plan)) : Json(nullptr)},
-                            {"exact", a.exact},
-                            {"comparison", a.comparison ? comparison_json(*a.comparison) : Json(nullptr)}});
-  for (const Sensitivity& s : e.sensitivities)
-    machines.push_back({{"what", s.what},
-                        {"same", s.same},
-                        {"key", s.plan ? Json(plan_key(*s.plan)) : Json(nullptr)},
-                        {"chosen_fits", s.possible},
-                        {"regret_share", s.regret},
-                        {"slower_share", s.slower},
-                        {"exact", s.exact}});
-  j["runners_up"] = runners, j["why_not"] = why, j["alternatives"] = alternatives;
-  j["sensitivities"] = machines, j["stopped_early"] = e.stopped;
-  return j;
+SteadyPlans look_for_best(const Job& job, const SearchSpace& space, RankBy by, const SearchOptions& options) {
+  if (!never_possible(job, space)) return steadiest_plans(job, space, by, options);
+  SteadyPlans none;
+  none.report = search_possible(job, space, options);
+  return none;
 }
 
 ExitCode run(Session& session, ExplainOptions options) {
   if (!options.layout.empty() && !options.question.plan.empty())
     throw UsageError("the layout is given twice: as an argument and with --plan");
   if (!options.layout.empty()) options.question.plan = options.layout;
-  const Planning planning(read_question(options.question, session.presets()), session.presets());
+  settle(options.jitter, options.question);
+  options.question.samples_jitter = true;  // its note is rank_by's
+  Question asked = read_question(options.question, session.presets());
+  const RankBy by = rank_by(options.jitter, asked);
+  const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
   for (const auto& key : options.why) read_key(key, q);  // a slip shows before the search
   Searching searching(session.terminal, options.budget_s);
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, world, q.limits);
-  SearchReport report = search_possible(planning.job(), space, searching.options(5));
+  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(5));
+  const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)
     return print_nothing(session, "explain", planning, space, report, searching, options.question);
   if (report.ranked.empty() && !q.plan) {
-    Json j = question_json(q);
-    j.update(report_json(report));
-    print_json(session, "explain", j);
+    print_json(session, "explain", nothing_json(q, report));
     return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
   }
-  Explained e = explain(planning, options, std::move(report), searching);
+  Explained e = explain(planning, options, by, std::move(found), searching);
   if (!e.own.rejection)
-    e.calibrated =
-        use_covariance(session, options.question, planning.question(), e.chosen, e.prediction).has_value();
+    e.calibrated = use_covariance(session, options.question, q, e.chosen, e.prediction).has_value();
   searching.finish();
   if (session.common.json) {
-    print_json(session, "explain", to_json(q, e));
+    print_json(session, "explain", explained_json(q, e));
   } else {
     auto& out = session.terminal.out;
     print_wrapped(out, session.terminal, question_text(q));
     print_notes(session, q);
     out << '\n';
     if (e.own.rejection)
-      print_why(session, {e.chosen, e.own, {}});
+      print_why(session, {e.chosen, e.own, {}}, by);
     else
       print_choice(session, e);
-    for (const Asked& asked : e.why) print_why(session, asked);
+    for (const Asked& why : e.why) print_why(session, why, by);
     print_alternatives(session, e);
     print_sensitivities(session, e);
     if (e.stopped) out << "\nstopped early: not every question was asked\n";
@@ -369,6 +325,7 @@ Verb explain_verb() {
                   .text = "the layout to explain, or a plan file; without it, the best one"},
                  options->layout);
         add_question_options(app, options->question, {.plan = true, .limits = true});
+        add_jitter_options(app, options->jitter);
         add_list(app,
                  {.flag = "--why",
                   .metavar = "KEY",

@@ -17,7 +17,7 @@ ExitCode run(Session& session, PlanOptions options) {
   Searching searching(session.terminal, options.budget_s);
   const Asking a{session, options, planning, space, searching};
   if (options.pareto) return answer_front(a);
-  if (!options.rank_by.empty()) return answer_steadiest(a);
+  if (!options.jitter.ranked_by.empty()) return answer_steadiest(a);
   if (options.objective == "least-memory") return answer_leanest(a);
   if (options.objective == "fewest-gpus") return answer_fewest(a);
   if (options.objective == "tokens-per-dollar" || options.objective == "goodput" || !options.scale.empty())

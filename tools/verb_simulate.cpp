@@ -40,10 +40,9 @@ struct Simulated {
   Prediction prediction;
   Breakdown split;
   MemoryEstimate memory;
-  double beyond_graph_s = 0;  // stragglers and fixed host time of the step
-  double host_s = 0;          // the fixed host time alone
-  Seconds jitter;             // of the expected step, which `prediction` is of where it is stated
-  RobustStep sampled;         // where it is stated
+  double beyond_graph_s = 0;                  // stragglers and fixed host time of the step
+  double host_s = 0;                          // the fixed host time alone
+  Seconds jitter;                             // what it adds to the step
   std::optional<CalibratedDoubt> calibrated;  // under --calibration
   std::size_t ops = 0;
 };
@@ -53,16 +52,12 @@ Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::str
   const ExecutionGraph graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
                                      {.operands = !trace.empty()});
   const Timeline timeline = simulate(graph, price(graph, job.cost), simulate_options(job, plan));
-  s.prediction = predict(job, plan);
+  s.prediction = predict_under(job, plan, RankBy::expected);
   s.split = breakdown(graph, timeline);
   s.memory = estimate_memory(job.model, job.training, plan, job.stack);
-  s.beyond_graph_s = s.prediction.step.v - s.split.step.v;
-  if (const JitterSpec& jitter = job.cluster.jitter; jitter != JitterSpec{}) {
-    s.sampled = robust_step(job, plan, jitter);
-    const Seconds undisturbed = s.prediction.step;
-    s.prediction = expected(s.prediction, s.sampled);
-    s.jitter = s.prediction.step - undisturbed;
-  }
+  const Seconds undisturbed = ranked_step(s.prediction, RankBy::undisturbed);
+  s.beyond_graph_s = (undisturbed - s.split.step).v;
+  s.jitter = s.prediction.step - undisturbed;
   s.ops = graph.ops.size();
   s.host_s = job.stack.kernels.step_overhead.v;
   if (!trace.empty()) {
@@ -157,9 +152,9 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
               {"stragglers_and_host_s", s.beyond_graph_s},
               {"operations", s.ops},
               {"stages", stages}};
-  if (s.sampled.samples > 0) {
-    out["undisturbed_step_time_s"] = (s.prediction.step - s.jitter).v;
-    out["p90_step_time_s"] = s.sampled.p90.v;
+  if (const auto& jitter = s.prediction.jitter) {
+    out["undisturbed_step_time_s"] = jitter->undisturbed.v;
+    out["p90_step_time_s"] = jitter->p90.v;
   }
   if (s.calibrated) out["known_from_calibration"] = s.calibrated->known;
   return out;
@@ -191,12 +186,9 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   Simulated s = simulate_plan(job, plan, options.trace);
   s.calibrated = use_covariance(session, options.question, q, plan, s.prediction);
   if (!options.output.empty()) {
-    std::map<std::string, double> parts;
-    for (int c = 0; c < kTimeCategories; ++c)
-      parts[std::string(name(static_cast<TimeCategory>(c)))] = s.split.mean[static_cast<std::size_t>(c)];
-    parts["jitter"] = s.jitter.v;
-    parts["stragglers_and_host"] = s.beyond_graph_s;
-    PlanFile file = plan_file_of(session, q, plan, s.prediction, parts);
+    const bool ranked = q.file && q.file->prediction.jitter;
+    PlanFile file = plan_file_of(session, q, plan, s.prediction, s.split.mean,
+                                 ranked ? q.file->prediction.jitter->rank_by : RankBy::expected);
     file.prediction.goodput = goodput(job, plan, s.prediction.step, options.goodput.kind());
     save_plan_file(options.output, file);
   }
@@ -222,11 +214,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
         100 * p.mfu_causal));
-    if (s.sampled.samples > 0)
-      paragraph(fmt::format(
-          "the mean of {} steps under the stated jitter; one of ten takes {:.3f} s or more, the undisturbed "
-          "step {:.3f} s",
-          s.sampled.samples, s.sampled.p90.v, (p.step - s.jitter).v));
+    if (p.jitter) paragraph("this step is " + jitter_text(p));
     if (s.calibrated)
       paragraph(fmt::format(
           "the calibration removed {:.0f} % of the doubt about the constants that decide this step{}",

@@ -28,7 +28,8 @@ PlanFile sample() {
                      .model_tflops_per_gpu = 150,
                      .mfu = 0.48,
                      .breakdown_s = {{"compute", 0.3}, {"bubble", 1.0 / 30.0}},
-                     .goodput = {}};
+                     .goodput = {},
+                     .jitter = PlanJitter{RankBy::p90, 0.32, 0.37}};
   file.provenance = {"sextant 0.1.0", "2026-01-02T03:04:05Z", {"sextant", "plan"}};
   return file;
 }
@@ -70,6 +71,8 @@ TEST(PlanFile, RefusesPartsThatContradictEachOther) {
       {[](auto& j) { j["training"]["stack"] = "other"; }, "stack.name"},
       {[](auto& j) { j["prediction"]["step_time_s"]["lower"] = 9; }, "lower <= value <= upper"},
       {[](auto& j) { j["prediction"]["step_time_s"]["value"] = -1; }, "step_time_s.value"},
+      {[](auto& j) { j["prediction"]["breakdown_s"]["bubble"] = 0.1; }, "parts of the step, which is 0.333"},
+      {[](auto& j) { j["prediction"]["jitter"]["rank_by"] = "worst"; }, "prediction.jitter.rank_by"},
       {[](auto& j) { j["model"].erase("hidden"); }, "model.hidden"},
       {[](auto& j) { j["modle"] = 1; }, "did you mean model?"},
       {[](auto& j) { j["plan"]["zero_stage"] = 3; }, "plan"},

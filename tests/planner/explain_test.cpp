@@ -334,5 +334,48 @@ TEST(Robust, JitterCostsTimeAndRepeats) {
   EXPECT_DOUBLE_EQ(inside.p90.v, inside.p50.v);
 }
 
+// System: a model that is off by next to nothing, on a machine that varies much. Expectation: what one step of ten exceeds
+// lies within the interval of nine of ten; without jitter the interval is the model's.
+TEST(Robust, IntervalHoldsTheSpreadOfJitter) {
+  OwnedJob owned = job_of(79);
+  const ParallelPlan plan = parse_plan_key("tp2.pp2.dp2.z1.mbs1");
+  for (const double model : {1e-3, 1.0})
+    for (const JitterSpec jitter : {JitterSpec{0.05, 0.2}, JitterSpec{0.2, 0.0}, JitterSpec{1e-4, 0.0}}) {
+      owned.cluster.jitter = jitter;
+      const Job job = owned.job();
+      const Prediction still = predict(job, plan, model);
+      const RobustStep sampled = robust_step(job, plan, jitter);
+      const Prediction p = expected(still, sampled);
+      EXPECT_EQ(p.step, std::max(still.step, sampled.mean));
+      EXPECT_LE(p.step_lower, sampled.p05);
+      EXPECT_GE(p.step_upper, sampled.p90);
+      EXPECT_GE(p.step_upper, sampled.p95);
+      EXPECT_GE(p.step_upper / p.step, still.step_upper / still.step * (1 - 1e-12));
+      EXPECT_LE(p.step_lower / p.step, still.step_lower / still.step * (1 + 1e-12));
+      EXPECT_EQ(ranked_step(p, RankBy::p90), sampled.p90);
+      EXPECT_EQ(ranked_step(p, RankBy::undisturbed), still.step);
+    }
+  owned.cluster.jitter = {};
+  const Prediction still = predict_under(owned.job(), plan, RankBy::p90);
+  EXPECT_FALSE(still.jitter);
+  EXPECT_EQ(ranked_step(still, RankBy::p90), still.step);
+}
+
+TEST(Robust, ComparisonsAreOfTheStepThatRanks) {
+  OwnedJob owned = job_of(79);
+  owned.cluster.jitter = {0.05, 0.3};
+  const Job job = owned.job();
+  const ParallelPlan a = parse_plan_key("tp2.pp2.dp2.z1.mbs1"), b = parse_plan_key("tp4.pp2.dp1.mbs1");
+  for (const RankBy by : {RankBy::undisturbed, RankBy::expected, RankBy::p90}) {
+    const Comparison c = compare(job, a, b, by);
+    const Seconds first = ranked_step(predict_under(job, a, by), by),
+                  other = ranked_step(predict_under(job, b, by), by);
+    EXPECT_NEAR(c.slower, other / first - 1, 1e-9);
+    EXPECT_NEAR((c.best_step - c.best_jitter).v, predict(job, a).step.v, 1e-9 * first.v);
+    EXPECT_EQ(c.best_jitter > Seconds(0), by != RankBy::undisturbed);
+    EXPECT_EQ(why_not(job, b, a, by).comparison->other_step, c.other_step);
+  }
+}
+
 }  // namespace
 }  // namespace sextant

@@ -82,10 +82,10 @@ TEST(Command, EveryVerbsJsonIsDocumented) {
   std::ostringstream docs;
   docs << std::ifstream(std::string(SEXTANT_SOURCE_DIR) + "/docs/json.md").rdbuf();
   for (const auto& verb : verbs())
-    EXPECT_TRUE(docs.str().find("## sextant." + verb.name + "/1") != std::string::npos ||
+    EXPECT_TRUE(docs.str().find("## sextant." + verb.name + "/") != std::string::npos ||
                 docs.str().find("## sextant." + verb.name + ".") != std::string::npos)  // of its subcommands
         << verb.name;
-  EXPECT_EQ(docs.str().find("sextant.no-such-verb/1"), std::string::npos);
+  EXPECT_EQ(docs.str().find("sextant.no-such-verb"), std::string::npos);
 }
 
 TEST(Command, SuggestsTheNearestVerbAndFlag) {

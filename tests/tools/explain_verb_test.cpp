@@ -41,7 +41,7 @@ Json json_of(std::vector<std::string> more) {
 TEST(Explain, VerdictsHaveNumbersThatSum) {
   const Json j = json_of({"--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why", "tp3.pp2",
                           "--why", "tp16.pp4.dp2"});
-  EXPECT_EQ(j.at("schema"), "sextant.explain/1");
+  EXPECT_EQ(j.at("schema"), "sextant.explain/2");
   std::uint64_t sum = 0;
   for (const auto& [name, count] : j.at("fates").items()) sum += count.get<std::uint64_t>();
   EXPECT_EQ(sum, j.at("space").get<std::uint64_t>());
@@ -136,6 +136,57 @@ TEST(Explain, SharesAreThoseOfPlanAndSimulate) {
   std::istringstream(row) >> word >> seconds >> simulates;
   EXPECT_EQ(explains, simulates) << why << row;
   EXPECT_NE(why.find("stragglers and host"), std::string::npos) << why;
+}
+
+// What `plan --rank-by` answers and what `explain` says of it, from its file or asked anew, rank alike.
+TEST(Explain, RanksAsThePlanDid) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "plan.json").string();
+  const std::vector<std::string> space = {"--fix", "cp=1,oo=0,po=off,ao=0,tpo=off,b=0,lb=1,ax=tp-cp-dp-pp",
+                                          "--limit", "mbs<=4,pp<=4,tp<=4"};
+  for (const std::string by : {"expected", "p90"}) {
+    auto asked = small({"--straggler-sigma", "0.02", "--network-sigma", "0.5", "--rank-by", by, "--json"});
+    asked.front() = "plan";
+    asked.insert(asked.end(), {"-o", path});
+    const Json plan = Json::parse(call(asked).out);
+    auto of_file = space;
+    of_file.insert(of_file.begin(), {"explain", path, "--json"});
+    const Json explained = Json::parse(call(of_file).out);
+    EXPECT_EQ(explained.at("rank_by"), by);
+    EXPECT_EQ(explained.at("against_best").at("verdict"), "best");
+    for (const char* key :
+         {"key", "step_time_s", "step_time_s_upper", "p90_step_time_s", "undisturbed_step_time_s"})
+      EXPECT_EQ(explained.at("chosen").at(key), plan.at("ranked").at(0).at(key)) << key;
+    const Json& next = explained.at("runners_up");
+    ASSERT_EQ(next.size(), plan.at("ranked").size() - 1);
+    double last = 0;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      const Json &r = plan.at("ranked").at(i + 1), &c = next.at(i).at("comparison");
+      EXPECT_EQ(next.at(i).at("key"), r.at("key"));
+      EXPECT_NEAR(c.at("slower_share").get<double>(), r.at("slower_share").get<double>(), 1e-9);
+      EXPECT_GE(c.at("slower_share").get<double>(), last);
+      last = c.at("slower_share");
+      EXPECT_GT(c.at("other_jitter_s").get<double>(), 0);
+    }
+    // No other field's value, and no other layout on a machine a little different, is better than this by what ranks.
+    for (const Json& a : explained.at("alternatives"))
+      if (!a.at("key").is_null()) {
+        EXPECT_GE(a.at("comparison").at("slower_share").get<double>(), -1e-9) << a;
+      }
+    for (const Json& s : explained.at("sensitivities")) EXPECT_GE(s.at("regret_share").get<double>(), 0) << s;
+    const Json anew =
+        json_of({"--straggler-sigma", "0.02", "--network-sigma", "0.5", "--rank-by", by, "--quick"});
+    EXPECT_EQ(anew.at("chosen").at("step_time_s"), explained.at("chosen").at("step_time_s"));
+    EXPECT_EQ(anew.at("runners_up"), next);
+  }
+  const Json unread = json_of({"--straggler-sigma", "0.02", "--quick"});
+  EXPECT_FALSE(unread.contains("rank_by"));
+  ASSERT_EQ(unread.at("notes").size(), 1U);
+  EXPECT_NE(unread.at("notes").at(0).get<std::string>().find("--rank-by"), std::string::npos);
+  EXPECT_EQ(call(small({"--rank-by", "p90", "--quick"})).code, ExitCode::usage) << "no jitter is stated";
+  const auto text = call(small({"--straggler-sigma", "0.02", "--rank-by", "p90", "--quick"})).out;
+  EXPECT_NE(text.find("the best by p90 of"), std::string::npos) << text;
+  EXPECT_NE(text.find("s undisturbed"), std::string::npos) << text;
 }
 
 TEST(Explain, AlternativesAndMachinesAreOther) {

@@ -215,7 +215,7 @@ TEST(Plan, JsonAgreesWithItself) {
   const auto outcome = call(small("plan", {"--json", "--top", "3"}));
   ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
   const auto j = nlohmann::json::parse(outcome.out);
-  EXPECT_EQ(j.at("schema"), "sextant.plan/1");
+  EXPECT_EQ(j.at("schema"), "sextant.plan/2");
   EXPECT_EQ(j.at("gpus"), 16);
   std::uint64_t sum = 0;
   for (const auto& [name, count] : j.at("fates").items()) sum += count.get<std::uint64_t>();
@@ -439,7 +439,8 @@ TEST(Plan, JitterRanksAnew) {
       const double measure = number(r, by == "p90" ? "p90_step_time_s" : "expected_step_time_s");
       EXPECT_GE(measure, last);
       last = measure;
-      EXPECT_GT(number(r, "expected_step_time_s"), number(r, "step_time_s"));
+      EXPECT_GT(number(r, "expected_step_time_s"), number(r, "undisturbed_step_time_s"));
+      EXPECT_EQ(number(r, "expected_step_time_s"), number(r, "step_time_s"));
       EXPECT_GE(number(r, "p90_step_time_s"), number(r, "expected_step_time_s"));
     }
   }
@@ -499,6 +500,64 @@ TEST(Plan, WritesTheExpectedStepAsSimulateDoes) {
     EXPECT_DOUBLE_EQ(a.prediction.step_time_s.value, b.prediction.step_time_s.value) << by;
     EXPECT_DOUBLE_EQ(a.prediction.step_time_s.upper, b.prediction.step_time_s.upper) << by;
     EXPECT_DOUBLE_EQ(a.prediction.tokens_per_s_per_gpu, b.prediction.tokens_per_s_per_gpu) << by;
+  }
+}
+
+// Text, JSON and the file of one answer have the same figures.
+TEST(Plan, HasOneHeadlineUnderJitter) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "plan.json").string();
+  for (const std::string by : {"expected", "p90"}) {
+    const std::vector<std::string> asked = {
+        "--rank-by", by,      "--straggler-sigma",    "0.03", "--network-sigma",
+        "0.4",       "--fix", "gr=on,pg=on,b=0,lb=1", "-o",   path};
+    const std::string text = unwrapped(call(small("plan", asked)).out);
+    const PlanPrediction file = load_plan_file(path).prediction;
+    const auto best = json_of(asked).at("ranked").at(0);
+    ASSERT_TRUE(file.jitter);
+    EXPECT_EQ(file.jitter->rank_by, by == "p90" ? RankBy::p90 : RankBy::expected);
+    EXPECT_EQ(number(best, "step_time_s"), file.step_time_s.value);
+    EXPECT_EQ(number(best, "step_time_s_lower"), file.step_time_s.lower);
+    EXPECT_EQ(number(best, "step_time_s_upper"), file.step_time_s.upper);
+    EXPECT_EQ(number(best, "expected_step_time_s"), file.step_time_s.value);
+    EXPECT_EQ(number(best, "undisturbed_step_time_s"), file.jitter->undisturbed_step_time_s);
+    EXPECT_EQ(number(best, "p90_step_time_s"), file.jitter->p90_step_time_s);
+    EXPECT_EQ(number(best, "tokens_per_s_per_gpu"), file.tokens_per_s_per_gpu);
+    EXPECT_LT(file.jitter->p90_step_time_s, file.step_time_s.upper);
+    EXPECT_NEAR(file.breakdown_s.at("jitter"), file.step_time_s.value - file.jitter->undisturbed_step_time_s,
+                1e-12);
+    const std::string best_block = text.substr(text.find(" best: "));
+    for (const std::string& said :
+         {fmt::format("step {:.3f} s, within {:.3f} to {:.3f} s", file.step_time_s.value,
+                      file.step_time_s.lower, file.step_time_s.upper),
+          fmt::format("{:.3f} s or more in one step of ten", file.jitter->p90_step_time_s),
+          fmt::format("{:.3f} s undisturbed", file.jitter->undisturbed_step_time_s)})
+      EXPECT_NE(best_block.find(said), std::string::npos) << said << '\n' << text;
+    EXPECT_NE(unwrapped(call({"simulate", "--plan", path}).out)
+                  .find(fmt::format("{:.3f} s or more in one step of ten", file.jitter->p90_step_time_s)),
+              std::string::npos);
+  }
+}
+
+TEST(Plan, TheFileSaysWhereItsStepGoes) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "plan.json").string();
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {},
+           {"--objective", "least-memory"},
+           {"--objective", "tokens-per-dollar", "--price-per-gpu-hour", "2"}}) {
+    auto asked = more;
+    asked.insert(asked.end(), {"-o", path});
+    ASSERT_EQ(call(small("plan", asked)).code, ExitCode::ok);
+    const PlanPrediction p = load_plan_file(path).prediction;
+    double sum = 0;
+    for (const auto& [part, seconds] : p.breakdown_s) sum += seconds;
+    EXPECT_NEAR(sum, p.step_time_s.value, 1e-12 * sum);
+    EXPECT_GT(p.breakdown_s.at("compute"), 0.3 * sum);
+    EXPECT_LT(std::abs(p.breakdown_s.at("stragglers_and_host")), 0.2 * sum);
+    const auto simulated = nlohmann::json::parse(call({"simulate", "--plan", path, "--json"}).out);
+    for (const auto& [part, seconds] : simulated.at("breakdown_s").items())
+      EXPECT_NEAR(p.breakdown_s.at(part), seconds.get<double>(), 1e-12 * sum) << part;
   }
 }
 
