@@ -24,6 +24,7 @@ constexpr auto kProfile = [](auto& io, auto& p) {
   io.optional("date", p.date);
   io.optional("sextant", p.sextant);
   io.optional("timed_by", p.timed_by);
+  io.optional("notes", p.notes);
   io.optional("ranks", p.ranks, at_least(1));
   io.required("works", p.works);
   io.optional("facts", p.facts);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -29,6 +30,7 @@ struct WorkProfile {
   std::string schema = kProfileSchema;
   std::string machine, date, sextant;
   std::string timed_by;                       // "events", or how the kernels of operations were timed
+  std::vector<std::string> notes;             // what the figures are not of
   int ranks = 1;                              // that ran at the same time, at most
   std::map<std::string, MeasuredWork> works;  // by work_key
   std::optional<MachineFacts> facts;          // when the machine was measured as well

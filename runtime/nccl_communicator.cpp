@@ -6,19 +6,15 @@
 // up. One launch order: a rank enqueues its collectives from one thread in graph order, which is the same on all
 // ranks; NCCL_LAUNCH_ORDER_IMPLICIT makes NCCL (2.26 and later) keep it between communicators.
 //
-// A thread polls NCCL's asynchronous errors; abort() ends the host's side, then every communicator of the process.
+// abort() ends the host's side, then every communicator of the process.
 //
 // Sums are NCCL's: the same from run to run for one algorithm and size, but not in rank order.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -29,13 +25,13 @@
 #include "kernels/cuda/library.hpp"
 #include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/nccl_job.hpp"
 
 namespace sextant {
 namespace {
 
 using cuda::check;
 
-constexpr std::chrono::milliseconds kPoll{100};
 constexpr std::chrono::minutes kPatience{10};  // for all ranks to connect
 constexpr int kEager = 1000;                   // times that NCCL is asked at once whether it has taken a call
 constexpr int kOldest = 21400;                 // 2.14: the first with non-blocking communicators
@@ -106,94 +102,19 @@ ncclDataType_t type_of(Dtype dtype) {
   throw BackendError(fmt::format("NCCL does not sum {}", name(dtype)));
 }
 
-// The communicators of this process, whether the run was aborted, and the thread that looks for errors.
-class NcclJob {
- public:
-  NcclJob() : watch_([this] { watch(); }) {}
-  ~NcclJob() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_all();
-    watch_.join();
-  }
+// What is under way on a communicator, or has gone wrong with it.
+ncclResult_t status_of(ncclComm_t comm) {
+  ncclResult_t status = ncclSuccess;
+  const ncclResult_t asked = nccl().async_error(comm, &status);
+  return asked == ncclSuccess ? status : asked;
+}
 
-  void add(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    comms_.push_back(comm);
-  }
-  // Whether it is still there to be destroyed; abort() leaves none.
-  bool remove(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    return std::erase(comms_, comm) > 0;
-  }
-  void require_running() {
-    if (!aborted_) return;
-    const std::lock_guard lock(mutex_);
-    throw Aborted(reason_);
-  }
-  // Calls NCCL with a communicator that no abort() takes away meanwhile; throws Aborted after one. Nothing blocks in f.
-  template <class F>
-  ncclResult_t call(F f) {
-    const std::lock_guard lock(mutex_);
-    if (aborted_) throw Aborted(reason_);
-    return f();
-  }
-  void abort(std::string_view reason) noexcept {
-    std::vector<ncclComm_t> comms;
-    {
-      const std::lock_guard lock(mutex_);
-      if (aborted_) return;
-      reason_ = reason;
-      aborted_ = true;
-      comms.swap(comms_);
-    }
-    for (ncclComm_t comm : comms) nccl().abort(comm);
-  }
-
-  // What is under way on a communicator of this process. Throws Aborted once it is gone.
-  ncclResult_t status(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    if (aborted_) throw Aborted(reason_);
-    ncclResult_t status = ncclSuccess;
-    const ncclResult_t asked = nccl().async_error(comm, &status);
-    return asked == ncclSuccess ? status : asked;
-  }
-
-  // Who hears, once, of an error that NCCL found on its own; nobody, when empty.
-  void tell(std::function<void(const std::string& what)> listener) {
-    const std::lock_guard lock(telling_);
-    listener_ = std::move(listener);
-  }
-
- private:
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!ending_ && !aborted_) {
-      wake_.wait_for(lock, kPoll);
-      for (ncclComm_t comm : comms_) {
-        ncclResult_t status = ncclSuccess;
-        if (const ncclResult_t asked = nccl().async_error(comm, &status); asked != ncclSuccess)
-          status = asked;
-        if (status == ncclSuccess || status == ncclInProgress) continue;
-        lock.unlock();
-        const std::lock_guard telling(telling_);
-        if (listener_) listener_(fmt::format("NCCL: {}", nccl().error_string(status)));
-        return;
-      }
-    }
-  }
-
-  std::mutex mutex_, telling_;
-  std::function<void(const std::string&)> listener_;
-  std::condition_variable wake_;
-  std::vector<ncclComm_t> comms_;
-  std::atomic<bool> aborted_{false};
-  std::string reason_;
-  bool ending_ = false;
-  std::thread watch_;  // last: it uses the others
-};
+constexpr NcclJob::Library kJobLibrary = {.error = [](ncclComm_t comm) -> std::string {
+                                            const ncclResult_t status = status_of(comm);
+                                            if (status == ncclSuccess || status == ncclInProgress) return "";
+                                            return fmt::format("NCCL: {}", nccl().error_string(status));
+                                          },
+                                          .abort = [](ncclComm_t comm) { nccl().abort(comm); }};
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -375,7 +296,7 @@ class NcclCommunicator final : public Communicator {
         std::this_thread::yield();
       else
         std::this_thread::sleep_for(std::chrono::microseconds(100));
-      status = job_->status(comm_);
+      status = job_->call([&] { return status_of(comm_); });
       require(status, call);
       if (status == ncclInProgress && std::chrono::steady_clock::now() > deadline)
         throw BackendError(
@@ -422,7 +343,8 @@ std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, i
   std::string why_none;
   if (nccl_version(why_none).empty()) throw BackendError(why_none);
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  auto world = std::make_unique<NcclCommunicator>(std::make_shared<NcclJob>(), std::move(host), ordinal);
+  auto world =
+      std::make_unique<NcclCommunicator>(std::make_shared<NcclJob>(kJobLibrary), std::move(host), ordinal);
   world->listen();
   return world;
 }

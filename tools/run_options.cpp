@@ -202,6 +202,13 @@ std::string kept_init_dtype(const fs::path& run, const Manifest& m) {
   return fs::is_regular_file(file, none) ? load_json<KeptOptions>(file).init_dtype : "";
 }
 
+std::string without_effect(const RunVerbOptions& o) {
+  if (o.running.device == "cuda" || (!o.record && !o.running.programs)) return "";
+  return fmt::format("without effect on CPU ranks, which have neither CUPTI nor CUDA graphs: {}{}{}",
+                     o.record ? "--record" : "", o.record && o.running.programs ? ", " : "",
+                     o.running.programs ? "--cuda-graphs" : "");
+}
+
 AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbOptions& o) {
   AdoptedOptions adopted;
   const auto given = [&](const char* flag) { return app.get_option(flag)->count() > 0; };
@@ -241,6 +248,7 @@ AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbO
   o = std::move(result.o);
   o.running.plan = here.running.plan, o.running.comm = here.running.comm;
   o.profile = here.profile, o.output = here.output, o.trace = here.trace;
+  o.running.programs = here.running.programs, o.record = here.record;
   CheckpointFlags flags = here.checkpoints;
   flags.save_every = o.checkpoints.save_every;
   flags.keep_last = o.checkpoints.keep_last, flags.keep_every = o.checkpoints.keep_every;

@@ -1,6 +1,6 @@
 // Which options does a run have that goes on? Those that shape it are kept in its folder, options.json, when it begins;
-// what is not given on --resume is what was kept. Not kept are those of one start alone: --comm, --profile, --trace,
-// --time-limit-s, --stop-file, --no-save.
+// what is not given on --resume is what was kept. Not kept are those of one start alone: --comm, --cuda-graphs, --profile,
+// --record, --trace, --time-limit-s, --stop-file, --no-save.
 #pragma once
 
 #include <filesystem>
@@ -25,6 +25,9 @@ struct RunVerbOptions {
   bool record = false;
   CheckpointFlags checkpoints;
 };
+
+// Which options of GPUs CPU ranks were given, which do nothing there; empty without any.
+std::string without_effect(const RunVerbOptions&);
 
 inline constexpr const char* kRunOptionsSchema = "sextant.run_options/1";
 inline constexpr const char* kRunOptionsFile = "options.json";

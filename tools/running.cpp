@@ -153,6 +153,16 @@ std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
                            .rehearses = options.products != "exact"};
 }
 
+std::string slow_attention(const RunningOptions& options) {
+  if (options.device != "cuda" || options.products == "exact") return "";  // which asks for own tiles
+  const std::string why = attention_fallback();
+  if (why.empty()) return "";
+  return fmt::format(
+      "attention runs in own tiles, many times slower than cuDNN's: {}; predictions without a profile do not "
+      "know it",
+      why);
+}
+
 void add_running_options(CLI::App& app, RunningOptions& o) {
   app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
   add_comm_option(app, o);

@@ -35,6 +35,9 @@ void add_running_options(CLI::App&, RunningOptions&);
 // The GPU of this process, when it runs on one. Throws ConfigError with the reason when it cannot.
 std::optional<CudaDeviceOptions> gpu_of(const RunningOptions&);
 
+// On a GPU, once its kernels have run: why attention is slow here, and what follows; empty when it is not.
+std::string slow_attention(const RunningOptions&);
+
 // A plan that is about to run, and what it is expected to take.
 class Runnable {
  public:

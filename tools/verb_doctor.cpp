@@ -75,7 +75,7 @@ std::vector<Check> check(const HostMachine& machine, Session& session) {
                       ""});
   } else {
     checks.push_back({"GPU", Status::absent,
-                      machine.gpu_driver.empty() ? "no driver" : "driver, but no usable GPU",
+                      machine.gpu_driver.empty() ? "no NVIDIA driver" : "NVIDIA driver, but no usable GPU",
                       machine.gpu_driver.empty() ? "planning needs none; training then runs on the CPU"
                                                  : "see nvidia-smi; planning needs none"});
   }

@@ -1,4 +1,5 @@
 // `sextant profile`: measures this machine, on the works of plans or of a ladder of models, and by itself.
+#include <algorithm>
 #include <ctime>
 #include <memory>
 #include <ostream>
@@ -62,6 +63,11 @@ class Profiling {
         measure_machine(o_.running, ranks, [&](const std::string& part) { progress.update(parts++, part); });
     profile_.facts = std::move(measured.facts);
     first_rank_ = measured.first_rank;
+    if (ranks == 1 && !o_.running.processes())
+      note(
+          "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
+          "from the "
+          "cluster file; mpirun -n N sextant profile --comm mpi measures them");
   }
 
   void works() {
@@ -84,6 +90,9 @@ class Profiling {
       if (traced) options.timer = &traced->timer();
       first_rank_ = profile_plan(runnable.training(), options, profile_);
       if (traced) tell(*traced);
+      if (runnable.on_gpu() && !running.processes() && runnable.graph().plan.world() > 1)
+        note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
+      if (const std::string slow = slow_attention(running); !slow.empty()) note(slow);
     }
   }
 
@@ -91,6 +100,9 @@ class Profiling {
   const WorkProfile& profile() const { return profile_; }
 
  private:
+  void note(const std::string& what) {
+    if (std::ranges::find(profile_.notes, what) == profile_.notes.end()) profile_.notes.push_back(what);
+  }
   // Kernels are timed one by one where CUPTI is at hand.
   std::unique_ptr<TracedSteps> trace(const Runnable& runnable) {
     if (!runnable.on_gpu()) return nullptr;
@@ -195,6 +207,7 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   out << fmt::format("{}: {} works, {} ranks at once\n", profile.machine, profile.works.size(),
                      profile.ranks);
   print_wrapped(out, session.terminal, "operations are timed by " + profile.timed_by);
+  for (const std::string& note : profile.notes) print_wrapped(out, session.terminal, "note: " + note);
   out << '\n';
   if (profile.facts) print_facts(session, *profile.facts);
   if (!profile.works.empty()) print_works(session, profile);

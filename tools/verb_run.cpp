@@ -202,11 +202,13 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   };
   training.stop = &interrupt.stopped();
 
+  const std::string unused = without_effect(o);
   auto& out = session.terminal.out;
   training.begin = [&, begin = training.begin] {
     if (begin) begin();
     if (initialised && !o.output.empty()) keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
     if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
+    if (const std::string slow = slow_attention(o.running); !slow.empty()) warn(session.terminal, slow);
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
     if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
@@ -220,6 +222,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                       "which its ranks here may not need",
                       runnable.misfit()));
     if (own && !own->note.empty()) log.tell(own->note);
+    if (!unused.empty()) log.tell(unused);
     if (!adopted.problem.empty()) log.tell(adopted.problem);
     if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);
     if (!adopted.changed.empty()) log.tell("other than in the run so far: " + adopted.changed);
@@ -265,6 +268,8 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                    {"stopped", result.stopped},
                    {"comparison", comparison_json(comparison)}};
     if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
+    if (!unused.empty()) answer["without_effect"] = unused;
+    if (const std::string slow = slow_attention(o.running); !slow.empty()) answer["slow_attention"] = slow;
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);
   } else {

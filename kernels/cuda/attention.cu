@@ -386,16 +386,18 @@ void with_columns(const TensorView& q, int d, F&& f) {
   with_type(q.dtype, [&]<class T>() {
     if (d <= 64) return f.template operator()<T, 64>();
     if (d <= 128) return f.template operator()<T, 128>();
-    SEXTANT_CHECK(d <= 256, "attention: heads of at most 256");
+    if (d > 256) throw BackendError("own attention has heads of at most 256 channels");
     return f.template operator()<T, 256>();
   });
 }
 
 template <class Kernel>
-std::size_t allow_shared(Kernel kernel, std::size_t bytes) {
-  if (bytes > 48 * 1024)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-          "attention of this head and format: shared memory");
+std::size_t allow_shared(Kernel kernel, const TensorView& q, int d, const CudaStream& stream,
+                         std::size_t bytes) {
+  if (bytes <= 48 * 1024) return bytes;
+  require_shared_memory(stream, bytes, "own attention", d, q.dtype);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "attention: shared memory");
   return bytes;
 }
 
@@ -407,7 +409,8 @@ void attention_forward_tiles(const AttentionForwardArgs& g) {
   with_columns(g.q, e.d, [&]<class T, int kColumns>() {
     using A = Accumulator<T>;
     const auto kernel = attention_forward_kernel<T, kColumns>;
-    const std::size_t shared = allow_shared(kernel, 3 * Tile<A, kColumns>::kElements * sizeof(A));
+    const std::size_t shared =
+        allow_shared(kernel, g.q, e.d, stream_of(g.stream), 3 * Tile<A, kColumns>::kElements * sizeof(A));
     kernel<<<grid(e.seq_q, e.heads, e.batch), kThreads, shared, stream_of(g.stream).stream>>>(
         e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), rows_of<T>(g.out), rows_of<A>(g.lse),
         static_cast<A>(g.shape.scale));
@@ -420,18 +423,19 @@ void attention_backward_tiles(const AttentionBackwardArgs& g) {
   if (g.q.rows == 0) return;
   with_columns(g.q, e.d, [&]<class T, int kColumns>() {
     using A = Accumulator<T>;
-    const cudaStream_t stream = stream_of(g.stream).stream;
+    const CudaStream& s = stream_of(g.stream);
     const Saved<T> saved{rows_of<T>(g.out), rows_of<T>(g.dout), rows_of<A>(g.lse)};
     const std::size_t tiles = 4 * Tile<A, kColumns>::kElements * sizeof(A);
     const auto dq = attention_dq_kernel<T, kColumns>;
-    dq<<<grid(e.seq_q, e.heads, e.batch), kThreads, allow_shared(dq, tiles), stream>>>(
+    dq<<<grid(e.seq_q, e.heads, e.batch), kThreads, allow_shared(dq, g.q, e.d, s, tiles), s.stream>>>(
         e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dq),
         static_cast<A>(g.shape.scale));
     check_launch("attention dq");
     const auto dkv = attention_dkv_kernel<T, kColumns>;
-    dkv<<<grid(e.seq_k, e.kv_heads, e.batch), kThreads, allow_shared(dkv, tiles + 2 * kTile * sizeof(A)),
-          stream>>>(e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dk),
-                    rows_of<T>(g.dv), static_cast<A>(g.shape.scale));
+    dkv<<<grid(e.seq_k, e.kv_heads, e.batch), kThreads,
+          allow_shared(dkv, g.q, e.d, s, tiles + 2 * kTile * sizeof(A)), s.stream>>>(
+        e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dk), rows_of<T>(g.dv),
+        static_cast<A>(g.shape.scale));
     check_launch("attention dkv");
   });
 }

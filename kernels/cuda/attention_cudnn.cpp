@@ -7,9 +7,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <tuple>
 #include <type_traits>
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include "core/error.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
@@ -28,9 +31,17 @@ bool aligned(const TensorView& x) {
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.stride * size_bytes(x.dtype) % 16 == 0;
 }
 
-bool library_serves(const AttentionShape& s, const TensorView& q) {
-  return q.dtype == Dtype::bf16 && s.plain && s.segments == 1 && s.seq_q() == s.seq_k() && s.seq_q() > 1 &&
-         s.head_dim % 8 == 0 && s.head_dim <= 128 && !cudnn_version().empty();
+// Why the library is not asked; empty when it is.
+template <class... View>
+std::string unasked(const AttentionShape& s, const View&... operands) {
+  const TensorView& q = std::get<0>(std::tie(operands...));
+  if (q.dtype != Dtype::bf16) return fmt::format("{}, and cuDNN is used for bf16", name(q.dtype));
+  if (s.head_dim % 8 != 0 || s.head_dim > 128)
+    return fmt::format("heads of {} channels, and cuDNN is used for multiples of 8 up to 128", s.head_dim);
+  if (!s.plain || s.segments != 1 || s.seq_q() != s.seq_k()) return "sequences that are split over ranks";
+  if (s.seq_q() <= 1) return "sequences of one token";
+  if (!(aligned(operands) && ...)) return "rows that do not start at multiples of 16 bytes";
+  return cudnn_version().empty() ? "cuDNN was not found" : "";
 }
 
 struct Sizes {
@@ -171,8 +182,13 @@ Key key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, co
           dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale)};
 }
 
-std::string refused;  // what the library said last; under the mutex
 std::mutex cache_mutex;
+std::set<std::string> fallbacks;  // under the mutex
+
+void fell_back(std::string why) {
+  const std::lock_guard lock(cache_mutex);
+  fallbacks.insert(std::move(why));
+}
 
 template <class Graph, class Args>
 Graph& built(const Key& key, const Args& args, int device) {
@@ -184,7 +200,10 @@ Graph& built(const Key& key, const Args& args, int device) {
     if constexpr (std::is_same_v<Graph,
                                  Backward>)  // versions differ in what they take before the last products
       if (!made->serves) made = std::make_unique<Graph>(args, device, CudnnType::bf16);
-    if (!made->serves) refused = made->graph.why();
+    if (!made->serves)
+      fallbacks.insert(fmt::format("{} refused the {} pass: {}", cudnn_version(),
+                                   std::is_same_v<Graph, Forward> ? "forward" : "backward",
+                                   made->graph.why()));
   }
   return *made;
 }
@@ -193,8 +212,10 @@ Graph& built(const Key& key, const Args& args, int device) {
 
 void attention_forward(const AttentionForwardArgs& a) {
   CudaStream& stream = stream_of(a.stream);
-  if (!library_serves(a.shape, a.q) || !aligned(a.q) || !aligned(a.k) || !aligned(a.v) || !aligned(a.out))
+  if (std::string why = unasked(a.shape, a.q, a.k, a.v, a.out); !why.empty()) {
+    fell_back(std::move(why));
     return attention_forward_tiles(a);
+  }
   const Forward& f = built<Forward>(key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, {}, {}, {}, stream.device),
                                     a, stream.device);
   if (!f.serves) return attention_forward_tiles(a);
@@ -205,10 +226,10 @@ void attention_forward(const AttentionForwardArgs& a) {
 
 void attention_backward(const AttentionBackwardArgs& a) {
   CudaStream& stream = stream_of(a.stream);
-  bool fits = library_serves(a.shape, a.q);
-  for (const TensorView* x : {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv})
-    fits = fits && aligned(*x);
-  if (!fits) return attention_backward_tiles(a);
+  if (std::string why = unasked(a.shape, a.q, a.k, a.v, a.out, a.dout, a.dq, a.dk, a.dv); !why.empty()) {
+    fell_back(std::move(why));
+    return attention_backward_tiles(a);
+  }
   const Backward& g = built<Backward>(
       key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, a.dq, a.dk, a.dout, stream.device), a, stream.device);
   if (!g.serves) return attention_backward_tiles(a);
@@ -233,16 +254,16 @@ void attention_backward(const AttentionBackwardArgs& a) {
               products + whole(g.product_bytes), stream.device, stream.stream);
 }
 
-std::string attention_library() {
-  std::string text = cudnn_version();
-  const std::lock_guard lock(cache_mutex);
-  if (!text.empty() && !refused.empty()) text += " (refused a graph: " + refused + ")";
-  return text;
-}
+std::string attention_library() { return cudnn_version(); }
 
 }  // namespace sextant::cuda
 
 namespace sextant {
+
+std::string attention_fallback() {
+  const std::lock_guard lock(cuda::cache_mutex);
+  return fmt::format("{}", fmt::join(cuda::fallbacks, "; "));
+}
 
 std::string attention_refusal(const AttentionShape& shape, const std::string& properties) {
   if (cuda::cudnn_version().empty()) return "cuDNN was not found";

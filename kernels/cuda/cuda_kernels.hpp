@@ -19,6 +19,10 @@ struct CudaLibraries {
 };
 CudaLibraries cuda_libraries();
 
+// Why attention has run in own tiles since the process began where the table has a library for it, each reason once; empty: it
+// has not. Own tiles are many times slower.
+std::string attention_fallback();
+
 // Why the attention library would not serve this shape on a GPU of these properties, which it takes as JSON and which
 // need not be here; empty when it would. Asks its compiler: seconds.
 std::string attention_refusal(const AttentionShape&, const std::string& gpu_properties);

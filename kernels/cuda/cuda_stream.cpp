@@ -38,4 +38,16 @@ void release_scratch(CudaStream& s) {
   s.scratch = nullptr, s.scratch_bytes = 0;
 }
 
+void require_shared_memory(const CudaStream& s, std::size_t bytes, const char* kernel, int d, Dtype dtype) {
+  int most = 0;
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, s.device),
+        "cudaDeviceGetAttribute");
+  if (bytes > static_cast<std::size_t>(most))
+    throw BackendError(fmt::format(
+        "{} with heads of {} channels in {} takes {} KiB of shared memory a block, and this GPU has {}\n  an "
+        "A100 "
+        "and later data-centre GPUs have enough for heads of 256 in bf16 and fp32, and of 128 in fp64",
+        kernel, d, name(dtype), bytes / 1024, most / 1024));
+}
+
 }  // namespace sextant::cuda

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/dtype.hpp"
 #include "kernels/native_stream.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to
@@ -31,6 +32,8 @@ CudaStream& stream_of(NativeStream);
 // At least this many bytes, aligned to 256; what it held before may be gone.
 void* scratch(CudaStream&, std::int64_t bytes);
 void release_scratch(CudaStream&);
+// Throws BackendError where a block of this GPU has less shared memory than a kernel takes for heads of `d` channels.
+void require_shared_memory(const CudaStream&, std::size_t bytes, const char* kernel, int d, Dtype);
 
 }  // namespace cuda
 }  // namespace sextant

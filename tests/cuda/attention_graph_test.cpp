@@ -1,5 +1,5 @@
-// System: the graphs that attention hands to cuDNN, on a machine without a GPU. Expectation: for an H200 the library
-// finds an engine and compiles its kernel; all it may lack is a driver to load it with. Numbers: none.
+// System: the graphs that attention hands to cuDNN, on a machine without a GPU. Expectation: for an A100 and an H200 the
+// library finds an engine and compiles its kernel; all it may lack is a driver to load it with. Numbers: none.
 #include <array>
 #include <numeric>
 #include <string>
@@ -21,8 +21,17 @@ constexpr const char* kH200 =
   "supportCoopLaunch": 1, "smClockRateKHz": 1980000, "memClockRateKHz": 3201000, "l2CacheSize": 62914560,
   "totalGlobalMem": 150754820096})";
 
+constexpr const char* kA100 =
+    R"({"deviceVer": 800, "driverVer": 13000, "deviceName": "NVIDIA A100-SXM4-80GB", "cudaDeviceId": 0,
+  "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
+  "multiProcessorCount": 108, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
+  "maxSharedMemoryPerBlockOptin": 166912, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
+  "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0,
+  "supportCoopLaunch": 1, "smClockRateKHz": 1410000, "memClockRateKHz": 1593000, "l2CacheSize": 41943040,
+  "totalGlobalMem": 85097971712})";
+
 // What came of both graphs; "" when they could run.
-std::string refusal(int heads, int kv_heads, int d, int seq) {
+std::string refusal(const char* gpu, int heads, int kv_heads, int d, int seq) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(seq));
   std::iota(positions.begin(), positions.end(), 0);
   return attention_refusal({.batch = 2,
@@ -33,7 +42,7 @@ std::string refusal(int heads, int kv_heads, int d, int seq) {
                             .k_positions = positions,
                             .plain = true,
                             .scale = 0.125},
-                           kH200);
+                           gpu);
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -46,24 +55,27 @@ class AttentionGraphs : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
-    static const bool driver = refusal(2, 2, 20, 64).find("libcuda == nullptr") == std::string::npos;
+    static const bool driver = refusal(kH200, 2, 2, 20, 64).find("libcuda == nullptr") == std::string::npos;
     if (!driver) GTEST_SKIP() << "no driver to load, nor a stub of one";
   }
 };
 
-TEST_F(AttentionGraphs, AnH200HasEnginesForBothPasses) {
-  for (const auto& [heads, kv_heads, d, seq] : {std::array{8, 2, 128, 512}, {4, 4, 64, 129}}) {
-    const std::string why = refusal(heads, kv_heads, d, seq);
-    // With a stub for a driver, each of the two kernels is compiled and then cannot be loaded.
-    EXPECT_EQ(count(why, "ward: "), count(why, "cuLibraryLoadData returned error")) << why;
-  }
+TEST_F(AttentionGraphs, A100AndH200HaveEnginesForBothPasses) {
+  for (const char* gpu : {kA100, kH200})
+    for (const auto& [heads, kv_heads, d, seq] : {std::array{8, 2, 128, 512}, {4, 4, 64, 129}}) {
+      const std::string why = refusal(gpu, heads, kv_heads, d, seq);
+      // With a stub for a driver, each of the two kernels is compiled and then cannot be loaded.
+      EXPECT_EQ(count(why, "ward: "), count(why, "cuLibraryLoadData returned error")) << why;
+    }
 }
 
 // Control: a graph that no engine takes is told from one that cannot be loaded.
 TEST_F(AttentionGraphs, AHeadThatNoEngineTakesIsRefused) {
-  const std::string why = refusal(2, 2, 20, 64);
-  EXPECT_NE(why, "");
-  EXPECT_EQ(count(why, "cuLibraryLoadData returned error"), 0u) << why;
+  for (const char* gpu : {kA100, kH200}) {
+    const std::string why = refusal(gpu, 2, 2, 20, 64);
+    EXPECT_NE(why, "");
+    EXPECT_EQ(count(why, "cuLibraryLoadData returned error"), 0u) << why;
+  }
 }
 
 }  // namespace

@@ -148,8 +148,18 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
        {Words{"profile", "--device", "cuda"}, Words{"profile", "--for", "two.json", "--device", "cuda"},
         Words{"run", "two.json", "--device", "cuda", "--record"}})
     usage(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
-  EXPECT_EQ(call({"run", "two.json", "--steps", "1", "--record"}).code, ExitCode::ok)
-      << "CPU ranks are timed anyway";
+  // CPU ranks are timed anyway, and told that these do nothing.
+  const char* told = "without effect on CPU ranks, which have neither CUPTI nor CUDA graphs:";
+  const auto shown = call({"run", "two.json", "--steps", "1", "--record", "--cuda-graphs"}, 200);
+  EXPECT_EQ(shown.code, ExitCode::ok);
+  EXPECT_NE(shown.out.find(told), std::string::npos) << shown.out;
+  const auto json = call({"run", "two.json", "--steps", "1", "--cuda-graphs", "--json"});
+  EXPECT_EQ(json::parse(json.out).at("without_effect"), std::string(told) + " --cuda-graphs");
+  const auto without = call({"run", "two.json", "--steps", "1", "-o", "begun", "--json"});
+  EXPECT_FALSE(json::parse(without.out).contains("without_effect"));
+  EXPECT_NE(call({"run", "-o", "begun", "--resume", "--steps", "2", "--record"}, 200).out.find(told),
+            std::string::npos)
+      << "options of one start count on a resumed run too";
 }
 
 TEST_F(RunVerbs, RunsOfAnotherPlan) {

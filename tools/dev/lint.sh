@@ -25,8 +25,12 @@ compiled() {
 }
 
 if [[ $# -gt 0 ]]; then
-  files=("$@")
-  must_read=("$@")
+  # A file of another build (no_cuda.cpp beside a toolkit) would be read with the flags of some neighbour.
+  mapfile -t files < <(printf '%s\n' "$@" | compiled)
+  must_read=("${files[@]}")
+  for file in "$@"; do
+    printf '%s\n' "${files[@]}" | grep -qxF "$file" || say "not compiled here, and not read: $file"
+  done
 else
   must_read=()
   # The first commit, or the only one of a shallow clone, "changes" every file: nothing is known of the last change.

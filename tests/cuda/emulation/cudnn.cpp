@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -332,6 +333,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   if (!d.finalized) return CUDNN_STATUS_NOT_INITIALIZED;
   *n = 1;
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+    if (std::getenv("SEXTANT_EMULATION_NO_ATTENTION")) return CUDNN_STATUS_NOT_SUPPORTED;
     auto& configuration = **static_cast<Descriptor**>(values);
     configuration.attributes = d.attributes, configuration.finalized = true;
     return CUDNN_STATUS_SUCCESS;

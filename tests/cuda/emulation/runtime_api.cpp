@@ -27,6 +27,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->major = 9, p->multiProcessorCount = 4, p->l2CacheSize = 1 << 20;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  if (what != cudaDevAttrMaxSharedMemoryPerBlockOptin)
+    return machine().fail(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
+  return *value = static_cast<int>(kMostShared), cudaSuccess;
+}
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device);
   return cudaSuccess;
