@@ -162,13 +162,23 @@ void MemoryLedger::end(OpId op) {
 
 ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) { return Packer(graph, view).run(); }
 
-Arena::Arena(Device& device, const ExecutionGraph& graph, ArenaPlan plan)
+constexpr std::int64_t kScratchStart = 1024;  // bytes; scratch begins at a multiple
+
+std::int64_t with_scratch(const ArenaPlan& plan, std::int64_t scratch) {
+  const std::int64_t buffers = plan.extent[static_cast<std::size_t>(Space::device)];
+  return scratch > 0 ? (buffers + kScratchStart - 1) / kScratchStart * kScratchStart + scratch : buffers;
+}
+
+Arena::Arena(Device& device, const ExecutionGraph& graph, ArenaPlan plan, std::int64_t scratch)
     : device_(device), graph_(graph), plan_(std::move(plan)) {
   for (const Space space : {Space::device, Space::host}) {
     const auto s = static_cast<std::size_t>(space);
-    if (plan_.extent[s] > 0) memory_[s] = Allocation(device, space, Bytes(plan_.extent[s]));
+    const std::int64_t bytes = space == Space::device ? with_scratch(plan_, scratch) : plan_.extent[s];
+    if (bytes > 0) memory_[s] = Allocation(device, space, Bytes(bytes));
   }
 }
+
+std::byte* Arena::scratch() const { return memory_[0].data() + with_scratch(plan_, 1) - 1; }
 
 std::byte* Arena::at(BufferId buffer) const {
   SEXTANT_CHECK(plan_.offset[buffer] != ArenaPlan::kNotHere, "the buffer is one of this stage and is used");

@@ -59,12 +59,16 @@ struct ArenaPlan {
   std::array<std::int64_t, 2> extent{};  // by Space: bytes to allocate
 };
 ArenaPlan plan_arena(const ExecutionGraph&, const StageView&);
+// Bytes to allocate on the device for the buffers and so much scratch.
+std::int64_t with_scratch(const ArenaPlan&, std::int64_t scratch);
 
 // The addresses, allocated once.
 class Arena {
  public:
-  Arena(Device&, const ExecutionGraph&, ArenaPlan);
+  // `scratch`: bytes of the device beside the buffers, for kernels.
+  Arena(Device&, const ExecutionGraph&, ArenaPlan, std::int64_t scratch = 0);
   std::byte* at(BufferId) const;
+  std::byte* scratch() const;
   Device& device() const { return device_; }
 
  private:

@@ -49,6 +49,7 @@ class Executor {
   void run_step(SpanRecorder* recorder = nullptr, bool as_ever = false);
 
   const StageView& view() const { return view_; }
+  StreamId stream(LaneId lane) const { return streams_[lane]; }
   const MemoryLedger& memory() const { return memory_; }  // what was alive, as issued
   // Programs that have run so far, and ops that they stood for; runs of ops that the device would not capture.
   struct Programs {

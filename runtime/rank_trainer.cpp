@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
+#include "runtime/device_memory.hpp"
 
 namespace sextant {
 namespace {
@@ -88,7 +90,8 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
       apart_(options.documents_apart),
       report_(everyone(world)),
       groups_(graph, world),
-      arena_(device, graph, plan_arena(graph, StageView(graph, at_.pp))),
+      arena_(device, graph, plan_arena(graph, StageView(graph, at_.pp)),
+             takes_scratch(kernels) ? scratch_of_stage(graph, at_.pp) : 0),
       state_(graph, arena_, stack.rules, at_),
       launcher_(graph, stack.rules, device, arena_, groups_, state_, kernels, at_, options.threads),
       executor_(
@@ -98,8 +101,18 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
             if (options.programs) own.repeats = [this](OpId op) { return launcher_.repeats(op); };
             return own;
           }()) {
+  if (takes_scratch(kernels)) lend_scratch();
   launcher_.beta1 = optimizer.beta1, launcher_.beta2 = optimizer.beta2;
   launcher_.epsilon = optimizer.epsilon;
+}
+
+void RankTrainer::lend_scratch() {
+  std::byte* at = arena_.scratch();
+  for (const LaneId lane : executor_.view().lanes()) {
+    const std::int64_t bytes = scratch_of_lane(graph_, lane);
+    device_.launch(executor_.stream(lane), [at, bytes](NativeStream s) { lend_cuda_scratch(s, at, bytes); });
+    at += bytes;
+  }
 }
 
 StepBatch RankTrainer::batch(const SequenceSource& source, std::int64_t step) const {

@@ -107,6 +107,7 @@ class RankTrainer {
   const RankCoord& at() const { return at_; }
 
  private:
+  void lend_scratch();  // to the kernels of every stream
   StepBatch batch(const SequenceSource&, std::int64_t step) const;
   // Makes it the one to work on; why that cannot be, if it cannot.
   std::exception_ptr take_batch(const SequenceSource&, std::int64_t step);

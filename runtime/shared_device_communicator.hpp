@@ -37,6 +37,10 @@ class SharedDeviceCommunicator final : public Communicator {
                   NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->all_reduce(in, out, count, dtype, reduction, stream);
     check_all_reduce(in, out, count, dtype);
+    if (size() == 1) {
+      if (in != out) ops_.copy(stream, out, in, count * size_bytes(dtype));
+      return;
+    }
     // Each rank reduces its slice aside, then all copy all slices: `in` may be `out`.
     const auto slices = even_split(count, size());
     const std::int64_t element = size_bytes(dtype), mine = slices[static_cast<std::size_t>(rank())];

@@ -15,6 +15,7 @@
 
 #include "core/digest.hpp"
 #include "core/error.hpp"
+#include "runtime/device_memory.hpp"
 
 namespace sextant {
 namespace {
@@ -222,6 +223,18 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     end_without_tokens(*missing, run, trainer.clock().step);
   }
   if (run.on_end) run.on_end(trainer, world.rank());
+  {
+    const int stage = trainer.at().pp;
+    const ArenaPlan arena = plan_arena(run.graph, StageView(run.graph, stage));
+    const std::int64_t planned =
+        device->unified()
+            ? arena.extent[static_cast<std::size_t>(Space::device)]
+            : device_memory(run.graph, run.stack.rules, stage, takes_scratch(run.kernels)).total();
+    const Bytes allocated = device->memory(Space::device).peak;
+    const std::lock_guard lock(shared.mutex);
+    if (allocated > shared.result.allocated_memory)
+      shared.result.allocated_memory = allocated, shared.result.planned_memory = Bytes(planned);
+  }
   if (run.record) {
     const std::lock_guard lock(shared.mutex);
     shared.result.measured.ranks.push_back({world.rank(), spans.take()});

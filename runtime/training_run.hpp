@@ -75,7 +75,9 @@ struct RunResult {
   std::int64_t steps = 0;
   bool stopped = false;     // before the last step
   bool first_rank = false;  // world rank 0 was of this process
-  Timeline measured;        // of the last recorded step; spans of this process's ranks
+  // On the device, by the rank of this process that allocates most: what its plan says, and what it did at most.
+  Bytes planned_memory, allocated_memory;
+  Timeline measured;  // of the last recorded step; spans of this process's ranks
 };
 
 // Throws what ended the run: ConfigError (a plan that cannot be run here, bad data) or BackendError.

@@ -263,10 +263,13 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
                     trace_events(runnable.graph(), result.measured,
                                  {.prefix = "measured stage", .first_process = 1000, .memory = false}));
   if (session.common.json) {
-    Json answer = {{"plan", plan_key(runnable.file().plan)},
-                   {"steps", log.steps()},
-                   {"stopped", result.stopped},
-                   {"comparison", comparison_json(comparison)}};
+    Json answer = {
+        {"plan", plan_key(runnable.file().plan)},
+        {"steps", log.steps()},
+        {"stopped", result.stopped},
+        {"memory",
+         {{"planned_bytes", result.planned_memory.v}, {"allocated_bytes", result.allocated_memory.v}}},
+        {"comparison", comparison_json(comparison)}};
     if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
     if (!unused.empty()) answer["without_effect"] = unused;
     if (const std::string slow = slow_attention(o.running); !slow.empty()) answer["slow_attention"] = slow;

@@ -20,6 +20,7 @@
 #include "kernels/cuda/cudnn_graph.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
+#include "kernels/cuda/scratch.hpp"
 
 namespace sextant::cuda {
 namespace {
@@ -103,7 +104,6 @@ struct Forward {
 struct Backward {
   CudnnGraph graph;
   Tensor q, k, v, out, dout, lse, dq, dk, dv, products, dq_sum;
-  std::int64_t product_bytes = 0, dq_bytes = 0;  // of what lies beside the library's workspace
   bool serves = false;
 
   Backward(const AttentionBackwardArgs& a, int device, CudnnType between = CudnnType::fp32,
@@ -123,7 +123,6 @@ struct Backward {
     dv = g.input(kv_heads, strides_of(a.dv, z), CudnnType::bf16);
     products = g.input(statistic, {z.h * z.s, z.s, 1, 1}, CudnnType::fp32);
     dq_sum = g.input(heads, {z.h * z.s * z.d, z.s * z.d, z.d, 1}, CudnnType::fp32);
-    product_bytes = z.b * z.h * z.s * 4, dq_bytes = product_bytes * z.d;
 
     // rowsum(dO * O)
     const Tensor each = g.virtual_tensor(heads, {z.h * z.s * z.d, z.s * z.d, z.h * z.d, 1}, CudnnType::fp32),
@@ -233,13 +232,10 @@ void attention_backward(const AttentionBackwardArgs& a) {
   const Backward& g = built<Backward>(
       key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, a.dq, a.dk, a.dout, stream.device), a, stream.device);
   if (!g.serves) return attention_backward_tiles(a);
-  // [dq in fp32][row sums][the library's own]
-  constexpr std::int64_t kAlign = 1024;
-  const auto whole = [](std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
-  auto* memory = static_cast<std::byte*>(
-      scratch(stream, whole(g.dq_bytes) + whole(g.product_bytes) + g.graph.workspace_bytes()));
-  std::byte* products = memory + whole(g.dq_bytes);
-  check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(g.dq_bytes), stream.stream), "cudaMemsetAsync");
+  const AttentionScratch need(a.q.rows, a.shape.heads, a.shape.head_dim);
+  auto* memory = static_cast<std::byte*>(scratch(stream, need.total()));
+  std::byte* products = memory + need.dq;
+  check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(need.dq), stream.stream), "cudaMemsetAsync");
   g.graph.run({{g.q, a.q.data},
                {g.k, a.k.data},
                {g.v, a.v.data},
@@ -251,7 +247,7 @@ void attention_backward(const AttentionBackwardArgs& a) {
                {g.dv, a.dv.data},
                {g.products, products},
                {g.dq_sum, memory}},
-              products + whole(g.product_bytes), stream.device, stream.stream);
+              products + need.products, stream.device, stream.stream);
 }
 
 std::string attention_library() { return cudnn_version(); }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_kernels.hpp"
 
+#include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
 
@@ -40,6 +41,12 @@ KernelTable make_table(const char* name, bool reference) {
 const KernelTable* cuda_kernels(bool reference) {
   static const KernelTable fast = make_table("cuda", false), plain = make_table("cuda-reference", true);
   return reference ? &plain : &fast;
+}
+
+void lend_cuda_scratch(NativeStream native, void* data, std::int64_t bytes) {
+  CudaStream& s = cuda::stream_of(native);
+  cuda::release_scratch(s);
+  s.scratch = data, s.scratch_bytes = bytes, s.lent = true;
 }
 
 CudaLibraries cuda_libraries() {

@@ -11,6 +11,9 @@ namespace sextant {
 // `reference`: own tiles in place of cuBLASLt and cuDNN, to hold those against.
 const KernelTable* cuda_kernels(bool reference = false);
 
+// The only scratch of this stream's kernels from now on (kernels/cuda/scratch.hpp); outlives their work.
+void lend_cuda_scratch(NativeStream, void* data, std::int64_t bytes);
+
 // The libraries under the table, as found at run time.
 struct CudaLibraries {
   std::string gemm = {};       // "cuBLASLt 13.1.0"; empty: not found

@@ -20,6 +20,9 @@ CudaStream& stream_of(NativeStream native) {
 
 void* scratch(CudaStream& s, std::int64_t bytes) {
   if (bytes <= s.scratch_bytes) return s.scratch;
+  if (s.lent)
+    throw BackendError(
+        fmt::format("a kernel takes {} bytes of scratch, and its plan has {}", bytes, s.scratch_bytes));
   if (s.capturing) throw BackendError("a kernel needs more scratch than any before it, while it is captured");
   release_scratch(s);
   constexpr std::int64_t kStep = std::int64_t{1} << 20;
@@ -31,7 +34,7 @@ void* scratch(CudaStream& s, std::int64_t bytes) {
 }
 
 void release_scratch(CudaStream& s) {
-  if (!s.scratch) return;
+  if (!s.scratch || s.lent) return;
   cudaStreamSynchronize(s.stream);
   cudaFree(s.scratch);
   if (s.scratch_total) *s.scratch_total -= s.scratch_bytes;

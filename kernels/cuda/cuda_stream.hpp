@@ -15,8 +15,9 @@ namespace sextant {
 struct CudaStream {
   CUstream_st* stream = nullptr;
   int device = 0;
-  // Grown when a kernel first needs more, which a rehearsed step has seen before it counts. Freed by the owner.
+  // Lent by a plan, or else grown when a kernel first needs more and freed by the owner.
   void* scratch = nullptr;
+  bool lent = false;
   std::int64_t scratch_bytes = 0;
   std::int64_t* scratch_total = nullptr;  // of the device, for its account; may be null
   bool capturing = false;                 // kernels become part of a program: nothing may wait or allocate
@@ -29,7 +30,7 @@ namespace cuda {
 void check(int status, const char* call);
 // The stream of a call; none is our own mistake, and so is a CPU's.
 CudaStream& stream_of(NativeStream);
-// At least this many bytes, aligned to 256; what it held before may be gone.
+// At least this many bytes, aligned to 256; what it held before may be gone. Throws BackendError beyond what was lent.
 void* scratch(CudaStream&, std::int64_t bytes);
 void release_scratch(CudaStream&);
 // Throws BackendError where a block of this GPU has less shared memory than a kernel takes for heads of `d` channels.

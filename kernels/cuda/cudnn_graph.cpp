@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "kernels/cuda/library.hpp"
+#include "kernels/cuda/scratch.hpp"
 
 namespace sextant::cuda {
 namespace {
@@ -278,6 +279,11 @@ bool CudnnGraph::build(int device, const std::string& properties) {
     require(api().get(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
                       &workspace_bytes_),
             "a plan's workspace");
+    if (workspace_bytes_ > kLibraryWorkspace) {
+      why_ = fmt::format("plan {}: it wants {} bytes of workspace, at most {} are given", i, workspace_bytes_,
+                         kLibraryWorkspace);
+      continue;
+    }
     s.plan = std::move(plan);
     why_.clear();
     return true;

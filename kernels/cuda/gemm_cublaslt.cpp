@@ -17,11 +17,12 @@
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
 #include "kernels/cuda/library.hpp"
+#include "kernels/cuda/scratch.hpp"
 
 namespace sextant::cuda {
 namespace {
 
-constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // what NVIDIA advises for sm_90
+constexpr auto kWorkspace = static_cast<std::size_t>(kLibraryWorkspace);
 constexpr int kProposals = 8;
 
 struct Lt {

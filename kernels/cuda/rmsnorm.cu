@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/scratch.hpp"
 
 namespace sextant::cuda {
 namespace {
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // One pass: dx by rows, and of the weight's gradient a partial sum per block over a fixed range of rows, kept
 // in shared memory where each thread owns its columns.
-constexpr int kGradientBlocks = 256;
+constexpr int kGradientBlocks = static_cast<int>(kNormGradientBlocks);
 constexpr int kGradientThreads = 512;
 
 template <class T>

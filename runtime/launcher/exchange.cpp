@@ -17,11 +17,17 @@ StepExchange::StepExchange(Device& device, std::size_t buckets, std::size_t micr
     results_ = host_.data();
     return;
   }
-  const std::size_t list_bytes = 2 * microbatches_ * tokens_ * sizeof(std::int32_t);
-  host_.resize(results + sizeof(AdamwScalars) / sizeof(double) + (list_bytes + 7) / 8);
+  host_.resize(static_cast<std::size_t>(bytes_on_device(buckets_, microbatches_, tokens_)) / sizeof(double));
   memory_ = Allocation(device_, Space::device, Bytes(bytes()));
   results_ = reinterpret_cast<double*>(memory_.data());
   scalars_ = reinterpret_cast<const AdamwScalars*>(results_ + results);
+}
+
+std::int64_t StepExchange::bytes_on_device(std::size_t buckets, std::size_t microbatches,
+                                           std::size_t tokens) {
+  const std::size_t list_bytes = 2 * microbatches * tokens * sizeof(std::int32_t);
+  return static_cast<std::int64_t>((2 + buckets) * sizeof(double) + sizeof(AdamwScalars) +
+                                   (list_bytes + 7) / 8 * sizeof(double));
 }
 
 std::int64_t StepExchange::bytes() const { return static_cast<std::int64_t>(host_.size() * sizeof(double)); }

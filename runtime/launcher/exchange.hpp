@@ -18,6 +18,9 @@ class StepExchange {
   // `tokens`: of one micro-batch on this rank.
   StepExchange(Device&, std::size_t buckets, std::size_t microbatches, std::size_t tokens);
 
+  // Of the block, where the device does not share the host's memory.
+  static std::int64_t bytes_on_device(std::size_t buckets, std::size_t microbatches, std::size_t tokens);
+
   // Before a step: its tokens and scalars; results are 0. Both outlive the step.
   void send(const StepBatch&, const AdamwScalars&);
   // After a step.

@@ -244,6 +244,7 @@ class Fields(unittest.TestCase):
         self.assertLessEqual(expected["steps"][0].keys(), got["steps"][0].keys())
         self.assertLessEqual(expected["comparison"]["operations"][0].keys(), got["comparison"]["operations"][0].keys())
         self.assertGreater(gpu_verdicts.steady(got, "mfu_causal_halved"), 0)
+        self.assertEqual(got["memory"]["planned_bytes"], got["memory"]["allocated_bytes"])
 
 
 if __name__ == "__main__":

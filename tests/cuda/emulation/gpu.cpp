@@ -39,6 +39,7 @@ std::uint64_t now_ns() {
 }
 int device_of(cudaStream_t s) { return s->device; }
 Counts take_counts() { return machine().take_counts(); }
+std::int64_t take_most_bytes() { return machine().take_most_bytes(); }
 std::vector<std::string> take_reports() { return machine().take_reports(); }
 void break_down() { machine().break_down(); }
 void set_profiler(Profiler profiler) { machine().set_profiler(std::move(profiler)); }

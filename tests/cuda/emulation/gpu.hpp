@@ -38,6 +38,9 @@ struct Counts {
 };
 Counts take_counts();
 
+// Bytes of cudaMalloc on all GPUs at most since this was last asked, beyond those that were there then.
+std::int64_t take_most_bytes();
+
 // What went wrong since they were last taken: faults of kernels, errors that a call has returned.
 std::vector<std::string> take_reports();
 

@@ -139,7 +139,7 @@ class Machine {
     void* data = nullptr;
     if (posix_memalign(&data, 256, bytes) != 0) return nullptr;
     std::memset(data, 0xff, bytes);
-    if (on_device) used_ += static_cast<std::int64_t>(bytes);
+    if (on_device) used_ += static_cast<std::int64_t>(bytes), most_used_ = std::max(most_used_, used_);
     blocks_[static_cast<std::byte*>(data)] = {bytes, on_device};
     ++counts_.allocations;
     return data;
@@ -154,6 +154,12 @@ class Machine {
     }
     std::free(data);
     return true;
+  }
+  std::int64_t take_most_bytes() {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t beyond = most_used_ - used_before_;
+    most_used_ = used_before_ = used_;
+    return beyond;
   }
   std::int64_t free_bytes() {
     const std::lock_guard lock(mutex_);
@@ -289,7 +295,7 @@ class Machine {
   std::vector<CUstream_st*> streams_;
   std::deque<std::pair<CUstream_st*, Entry>> host_work_;
   std::map<std::byte*, Memory> blocks_;
-  std::int64_t used_ = 0;
+  std::int64_t used_ = 0, most_used_ = 0, used_before_ = 0;
   Counts counts_;
   bool broken_ = false;
   std::vector<std::string> reports_;

@@ -53,6 +53,24 @@ TEST(EmulatedSteps, NothingInAStepWaitsOrAllocates) {
     }
 }
 
+// What a run of one rank takes of the GPU is what its plan says; a byte more would be seen.
+TEST(EmulatedSteps, MemoryIsThePlansToTheByte) {
+  for (const char* key : {"mbs2", "mbs1", "mbs4.sel", "mbs1.oo50.po", "mbs2.ao3"})
+    for (const bool one_more : {false, true}) {
+      Steps steps(key);
+      emulation::take_most_bytes();
+      void* byte = nullptr;
+      const RunResult result = steps.run([&](const StepReport& report) {
+        if (one_more && report.step == 1) cudaMalloc(&byte, 1);
+      });
+      cudaFree(byte);
+      EXPECT_EQ(emulation::take_most_bytes(), result.planned_memory.v + one_more) << key;
+      EXPECT_EQ(result.allocated_memory, result.planned_memory) << key;
+      const std::int64_t buffers = plan_arena(steps.graph, StageView(steps.graph, 0)).extent[0];
+      EXPECT_GT(result.planned_memory.v, buffers + (std::int64_t{32} << 20)) << key << ": scratch is in it";
+    }
+}
+
 // The rehearsed step times what the library proposes.
 TEST(EmulatedSteps, TheFastestProductIsChosen) {
   std::vector<int> algorithms;
