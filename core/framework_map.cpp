@@ -45,6 +45,11 @@ constexpr auto kRange = [](auto& io, auto& r) {
   io.required("gpus", r.gpus, at_least(1));
   io.required("seq_len", r.seq_len, at_least(1));
   io.required("parameters", r.parameters, at_least(1));
+  io.optional("least_seq_len", r.least_seq_len, at_least(1));
+  io.optional("least_parameters", r.least_parameters, at_least(1));
+  io.optional("least_GBps", r.least_GBps, above(0));
+  io.optional("most_GBps", r.most_GBps, above(0));
+  io.optional("devices", r.devices);
 };
 
 constexpr auto kMap = [](auto& io, auto& m) {
@@ -54,6 +59,7 @@ constexpr auto kMap = [](auto& io, auto& m) {
   io.required("clusters", m.clusters);
   io.optional("class_interval", m.class_interval, at_least(1));
   io.optional("measured", m.measured);
+  io.optional("measured_stacks", m.measured_stacks);
 };
 
 // Lower case; dashes, underscores and spaces are one thing ("Megatron_LM" is "megatron-lm").
@@ -165,6 +171,22 @@ FrameworkMap load_framework_map(const std::filesystem::path& preset_dir) {
   return load_json<FrameworkMap>(preset_dir / "framework_map.json");
 }
 
+std::string far_from_runs(const FrameworkMap& map, const ModelSpec& model, const TrainingSpec& training,
+                          const ClusterSpec& cluster) {
+  std::string far = far_from_measured(map.measured, model, training, cluster);
+  const bool own_machine = cluster.device.generation == "cpu";
+  if (own_machine || map.measured_stacks.empty() ||
+      std::ranges::find(map.measured_stacks, training.stack) != map.measured_stacks.end())
+    return far;
+  return (far.empty() ? "" : far + "; ") + "no run of " + training.stack +
+         ", whose constants are those of its kind";
+}
+
+LayerSplit split_of(const FrameworkMap& map, std::string_view stack) {
+  const auto rule = std::ranges::find(map.frameworks, stack, &StackRule::stack);
+  return rule == map.frameworks.end() ? LayerSplit::even : rule->split;
+}
+
 std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit split) {
   if (chunks <= 1) return {};
   std::vector<LayerRange> out;
@@ -242,7 +264,9 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (!fabric.empty()) add_note(r, fabric);
   if (!row.precision.empty() && row.precision != name(row.training.compute))
     add_note(r, fmt::format("{} is taken as {}", row.precision, name(row.training.compute)));
-  if (const auto far = far_from_measured(map.measured, r.model, r.training, r.cluster); !far.empty()) {
+  const auto far = r.by_class ? far_from_measured(map.measured, r.model, r.training, r.cluster)
+                              : far_from_runs(map, r.model, r.training, r.cluster);
+  if (!far.empty()) {
     r.interval *= map.class_interval;
     add_note(r, "far from any measured run: " + far);
   }

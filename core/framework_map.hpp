@@ -51,6 +51,7 @@ struct FrameworkMap {
   // Intervals of class predictions, and of what lies far from all that was measured, are this much wider.
   double class_interval = 1.0;
   std::vector<MeasuredRange> measured;
+  std::vector<std::string> measured_stacks;  // of these runs, and what is one of them of another date
 };
 
 FrameworkMap load_framework_map(const std::filesystem::path& preset_dir);
@@ -71,6 +72,10 @@ struct ResolvedRun {
 // Throws ConfigError when the row's device or the rule's preset does not exist.
 ResolvedRun resolve(const RunRow&, const FrameworkMap&, const std::filesystem::path& preset_dir);
 
+// How the first framework that runs on this stack deals layers to stages.
+LayerSplit split_of(const FrameworkMap&, std::string_view stack);
+// Why a run lies far from all that was measured: its stack, or far_from_measured. Empty when it does not.
+std::string far_from_runs(const FrameworkMap&, const ModelSpec&, const TrainingSpec&, const ClusterSpec&);
 // Layers of every chunk by the rule; empty when they divide evenly.
 std::vector<LayerRange> split_layers(const ModelSpec&, int chunks, LayerSplit);
 

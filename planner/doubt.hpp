@@ -18,8 +18,9 @@ enum class Doubt : std::uint8_t {
   near_full,   // more than nine tenths of the memory
   offload,     // state or activations on the host
   tp_crosses,  // tensor parallelism leaves the node's fast links
+  many_cp,     // more context-parallel ranks than any measured run has
 };
-inline constexpr int kDoubts = 5;
+inline constexpr int kDoubts = 6;
 std::string_view name(Doubt);
 std::string_view reason(Doubt);  // "its tensor parallelism leaves the fast links of a node"; none: empty
 

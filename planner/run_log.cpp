@@ -215,6 +215,8 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
       if (says("recompute_layer", word)) log.says["recompute"] = kind;
     if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
     if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
+    for (const auto& [word, on] : {std::pair{"True", 1}, {"true", 1}, {"False", 0}, {"false", 0}})
+      if (says("tp_linear_async_communication", word)) log.says["overlap_tp"] = on;
   }
   if (line.find("ParallelismArgs(") == std::string_view::npos && line.find(':') == std::string_view::npos &&
       line.find('=') == std::string_view::npos)

@@ -55,6 +55,9 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                            .global_batch = asked.global_batch > 0,
                                            .gpus = q.cluster.gpus()}))
     notes.push_back(fmt::format("{}: {}", file, note));
+  if (!plan_known)
+    plan.chunks =
+        split_layers(q.model, plan.pp * plan.vp, split_of(load_framework_map(presets), q.stack.name));
   if (auto problems = validate(plan, q.model, q.training); !problems.empty()) {
     for (Problem& p : problems) p.file = file;
     throw ConfigError(std::move(problems));

@@ -327,7 +327,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
         "power; no published run shows such a limit",
         d.power_limit_W, d.power_W, clock_share(d)));
   const FrameworkMap map = load_framework_map(presets);
-  if (const auto far = far_from_measured(map.measured, q.model, q.training, q.cluster); !far.empty()) {
+  if (const auto far = far_from_runs(map, q.model, q.training, q.cluster); !far.empty()) {
     q.interval = map.class_interval;
     q.notes.push_back(
         fmt::format("far from any measured run: {}; intervals are {:g} times as wide", far, q.interval));

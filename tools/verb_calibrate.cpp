@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <ostream>
+#include <tuple>
 #include <utility>
 
 #include <fmt/chrono.h>
@@ -123,6 +124,25 @@ void check(const CalibrateOptions& options) {
   if (options.leave_out && !options.refit) throw UsageError("--leave-out needs --refit");
 }
 
+// No device computes faster than its peak.
+void check_peaks(const Material& m) {
+  for (const MeasuredRun& r : m.runs) {
+    const auto& [model, training, plan, cluster] =
+        std::tie(r.run.model, r.run.training, r.run.plan, r.run.cluster);
+    const auto peak = cluster.device.peak.find(training.compute);
+    if (peak == cluster.device.peak.end()) continue;
+    const double flops =
+        model_flops_per_token(model, training.seq_len, true) * training.global_batch * training.seq_len;
+    const double least = flops / (peak->second.v * plan.world());
+    if (r.step.v >= least) continue;
+    throw ConfigError(
+        Problem{r.source, r.id, fmt::format("a step of {:.4g} s", r.step.v),
+                fmt::format("at least {:.4g} s, which {} x {} need at their peak", least, plan.world(),
+                            cluster.device.name),
+                "is step_time_s of a whole step in seconds, and tokens_per_s_per_gpu of one GPU?"});
+  }
+}
+
 // Runs that are all off by more than any machine is were written in another unit, or are of another job.
 void check_units(const Material& m, const Calibration& c) {
   constexpr double kAbsurd = 20;
@@ -178,6 +198,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     throw ConfigError(Problem{first_file(options.material), tried ? "measured_step_s" : "step_time_s", "",
                               "at least one run with a measured time", ""});
   }
+  check_peaks(m);
   const Calibration c = fit(m, presets, rules, options.refit ? FitOf::presets : FitOf::own_runs);
   if (!options.refit) check_units(m, c);
   const Refit refit = refit_rest(options, presets, c);

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "planner/validate.hpp"
@@ -187,25 +189,40 @@ TEST(Intervals, PresetsSayHowFarTheRunsReach) {
   SEXTANT_NEEDS_MEASURED();
   const auto map = load_framework_map(test::preset_dir());
   std::map<std::string, MeasuredRange> ranges;
+  std::set<std::string> stacks = {"megatron-core"};  // megatron-lm-2024 and nemo-dgxc are it, of other dates
   for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs")) {
     if (file.path().extension() != ".csv") continue;
     for (const RunRow& row : read_runs(file.path())) {
       if (row.quality == 'c' || !row.step_time) continue;
       const ResolvedRun run = resolve(row, map, test::preset_dir());
       EXPECT_EQ(run.note.find("far from any"), std::string::npos) << row.run_id;
+      if (!run.by_class) stacks.insert(run.stack.name);
       MeasuredRange& r = ranges[run.cluster.device.generation];
       r.generation = run.cluster.device.generation;
       ++r.runs, r.gpus = std::max(r.gpus, run.plan.world()),
                 r.seq_len = std::max(r.seq_len, run.training.seq_len);
-      r.parameters = std::max(r.parameters, parameter_counts(run.model).total);
+      const std::int64_t parameters = parameter_counts(run.model).total;
+      r.parameters = std::max(r.parameters, parameters);
+      const auto lower = [](auto& least, auto value) { least = least > 0 ? std::min(least, value) : value; };
+      lower(r.least_parameters, parameters), lower(r.least_seq_len, run.training.seq_len);
+      if (run.cluster.nodes > 1) {
+        const double rate = run.cluster.fabric.bandwidth.v / 1e9;
+        lower(r.least_GBps, rate), r.most_GBps = std::max(r.most_GBps, rate);
+      }
+      if (std::ranges::find(r.devices, run.cluster.device.name) == r.devices.end())
+        r.devices.push_back(run.cluster.device.name);
     }
   }
+  EXPECT_EQ(map.measured_stacks, std::vector<std::string>(stacks.begin(), stacks.end()));
   EXPECT_EQ(map.measured.size(), ranges.size());
-  for (const auto& [generation, r] : ranges) {
+  for (auto& [generation, r] : ranges) {
+    std::ranges::sort(r.devices);
     const auto said = std::ranges::find(map.measured, generation, &MeasuredRange::generation);
-    EXPECT_TRUE(said != map.measured.end() && *said == r)
-        << fmt::format(R"({{"generation": "{}", "runs": {}, "gpus": {}, "seq_len": {}, "parameters": {}}})",
-                       r.generation, r.runs, r.gpus, r.seq_len, r.parameters);
+    EXPECT_TRUE(said != map.measured.end() && *said == r) << fmt::format(
+        R"({{"generation": "{}", "runs": {}, "gpus": {}, "seq_len": {}, "parameters": {}, "least_seq_len": {}, )"
+        R"("least_parameters": {}, "least_GBps": {}, "most_GBps": {}, "devices": ["{}"]}})",
+        r.generation, r.runs, r.gpus, r.seq_len, r.parameters, r.least_seq_len, r.least_parameters,
+        r.least_GBps, r.most_GBps, fmt::join(r.devices, "\", \""));
   }
 }
 

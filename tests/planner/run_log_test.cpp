@@ -145,6 +145,7 @@ TEST(RunLog, NanotronShortensItsNumbers) {
   EXPECT_EQ(log.says.at("global_batch"), 256);
   EXPECT_EQ(log.says.at("dp"), 4);
   EXPECT_EQ(log.says.at("tp"), 2);
+  EXPECT_EQ(log.says.at("overlap_tp"), 1);
 }
 
 // What nanotron 2024-12 prints of itself; batch and accumulation as in a run of 1,024 sequences.

@@ -269,6 +269,42 @@ TEST(MeasuredRange, SaysWhatLiesBeyond) {
   EXPECT_EQ(far_from_measured({}, model, training, load_cluster("laptop", test::preset_dir())), "");
 }
 
+TEST(MeasuredRange, SaysWhatIsTooSmallOrNeverSeen) {
+  MeasuredRange range{"hopper", 100, 64, 4096, 70'000'000'000};
+  range.least_seq_len = 2048, range.least_parameters = 2'000'000'000;
+  range.least_GBps = 100, range.most_GBps = 400, range.devices = {"H100-SXM5-80GB"};
+  const ModelSpec model = load_model("llama-2-7b", test::preset_dir());
+  TrainingSpec training;
+  training.seq_len = 1024;
+  ClusterSpec cluster = load_cluster("2x8xh100", test::preset_dir());
+  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster), "");
+  training.seq_len = 1023, cluster.fabric.bandwidth = BytesPerSecond(49e9);
+  EXPECT_EQ(
+      far_from_measured(std::span(&range, 1), load_model("stories-260k", test::preset_dir()), training,
+                        cluster),
+      "0.00026 billion parameters, at least 2; sequences of 1023 tokens, at least 2048; a network of 49 "
+      "GB/s a node, at least 100 in 100 runs on hopper devices");
+  cluster.nodes = 1, training.seq_len = 4096;  // no network
+  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster), "");
+  cluster = load_cluster("2x8xh200", test::preset_dir());
+  EXPECT_EQ(far_from_measured(std::span(&range, 1), model, training, cluster),
+            "none on " + cluster.device.name + " in 100 runs on hopper devices");
+}
+
+TEST(MeasuredRange, AStackWithoutRunsIsSaid) {
+  FrameworkMap map;
+  map.measured = {{"hopper", 100, 64, 4096, 70'000'000'000}}, map.measured_stacks = {"nanotron"};
+  const ModelSpec model = load_model("llama-2-7b", test::preset_dir());
+  TrainingSpec training;
+  const ClusterSpec cluster = load_cluster("2x8xh100", test::preset_dir());
+  training.stack = "nanotron";
+  EXPECT_EQ(far_from_runs(map, model, training, cluster), "");
+  training.stack = "torchtitan";
+  EXPECT_EQ(far_from_runs(map, model, training, cluster),
+            "no run of torchtitan, whose constants are those of its kind");
+  EXPECT_EQ(far_from_runs(map, model, training, load_cluster("laptop", test::preset_dir())), "");
+}
+
 // Intervals of what lies beyond are wider by the factor that the presets give.
 TEST(MeasuredRange, WidensIntervals) {
   const FrameworkMap map = load_framework_map(test::preset_dir());

@@ -181,7 +181,7 @@ TEST(CalibrateVerb, TakesTriesThatRanOutOfMemory) {
   EXPECT_EQ(again({}).at("key"), died.at("key"));  // negative control
   EXPECT_NE(again({"--calibration", kept}).at("key"), died.at("key"));
   EXPECT_LT(again({"--calibration", kept}).at("peak_memory_GiB"), peak);
-  tried["plans"][1]["measured_step_s"] = 10;
+  tried["plans"][1]["measured_step_s"] = 60;
   tried["plans"][1]["outcome"] = "ok";
   folder.write("shortlist.json", tried.dump());
   const auto outcome = call({"calibrate", "--tried", list, "--json"});
@@ -233,7 +233,8 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
 }
 
 // Three runs of nanotron, of which the tables of memory constants are, with these peaks.
-std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peaks_GiB) {
+std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peaks_GiB,
+                          const char* step_s = "30") {
   const CsvTable example = parse_csv(call({"validate", "--example"}).out, "example");
   std::string text;
   for (const std::string& name : example.columns) text += (text.empty() ? "" : ",") + name;
@@ -243,7 +244,7 @@ std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peak
                                                     {"source", "nanotron"},
                                                     {"framework", "nanotron"},
                                                     {"recompute", "none"},
-                                                    {"step_time_s", "30"},
+                                                    {"step_time_s", step_s},
                                                     {"peak_memory_GiB", std::to_string(peaks_GiB[run])}};
     for (std::size_t i = 0; i < example.columns.size(); ++i) {
       const auto at = own.find(example.columns[i]);
@@ -255,6 +256,15 @@ std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peak
 }
 
 // Presets beside what these runs say, of every coefficient that a plan fits from their source.
+TEST(CalibrateVerb, NoRunIsFasterThanItsDevices) {
+  const TempDir folder;
+  EXPECT_EQ(call({"calibrate", "--runs", nanotron_runs(folder, {40, 41})}).code, ExitCode::ok);
+  const auto fast = call({"calibrate", "--runs", nanotron_runs(folder, {40, 41}, "10")});
+  EXPECT_EQ(fast.code, ExitCode::bad_input);
+  for (const char* told : {"r0", "a step of 10 s", "64 x A100-SXM4-80GB need at their peak"})
+    EXPECT_NE(fast.err.find(told), std::string::npos) << fast.err;
+}
+
 TEST(CalibrateVerb, RefitShowsTheMemoryOfStacks) {
   const TempDir folder;
   const auto refitted = [&](double peak_GiB) {
