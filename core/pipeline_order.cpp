@@ -15,7 +15,9 @@ Slot make_slot(SlotKind kind, int chunk, int microbatch) {
 
 // Forward and backward sequences of one stage, run as `warmup` forwards, then pairs, then the remaining backwards.
 Slots one_forward_one_backward(const Slots& forward, const Slots& backward, std::size_t warmup) {
-  Slots order(forward.begin(), forward.begin() + static_cast<std::ptrdiff_t>(warmup));
+  Slots order;
+  order.reserve(forward.size() + backward.size());
+  order.assign(forward.begin(), forward.begin() + static_cast<std::ptrdiff_t>(warmup));
   for (std::size_t i = warmup, j = 0; j < backward.size(); ++i, ++j) {
     if (i < forward.size()) order.push_back(forward[i]);
     order.push_back(backward[j]);
@@ -26,6 +28,7 @@ Slots one_forward_one_backward(const Slots& forward, const Slots& backward, std:
 // All (chunk, micro-batch) units in Megatron's table order: groups of pp micro-batches, chunk by chunk.
 Slots table(SlotKind kind, int pp, int vp, int m) {
   Slots units;
+  units.reserve(static_cast<std::size_t>(m) * static_cast<std::size_t>(vp));
   for (int group = 0; group < m; group += pp)
     for (int v = 0; v < vp; ++v)
       for (int mb = group; mb < std::min(group + pp, m); ++mb)
@@ -51,28 +54,53 @@ Slots zero_bubble(int pp, int m, int stage) {
 
 }  // namespace
 
-std::vector<Slot> pipeline_order(PipelineSchedule schedule, int pp, int vp, int m, int stage) {
-  const std::size_t total = static_cast<std::size_t>(m) * static_cast<std::size_t>(vp);
+namespace {
+
+// The sequences that all stages share.
+struct Sequences {
+  Sequences(PipelineSchedule schedule, int pp, int vp, int m) {
+    if (schedule == PipelineSchedule::zero_bubble) return;
+    const int group = schedule == PipelineSchedule::gpipe         ? m
+                      : schedule == PipelineSchedule::interleaved ? pp
+                                                                  : 1;
+    forward = table(SlotKind::forward, group, vp, m);
+    backward = table(SlotKind::backward, group, vp, m);
+  }
+  Slots forward, backward;
+};
+
+Slots stage_order(PipelineSchedule schedule, int pp, int vp, int m, int stage, const Sequences& all) {
+  const std::size_t total = all.forward.size();
   switch (schedule) {
     case PipelineSchedule::gpipe: {
-      Slots order = table(SlotKind::forward, m, vp, m);
-      const Slots backward = table(SlotKind::backward, m, vp, m);
-      order.insert(order.end(), backward.begin(), backward.end());
+      Slots order = all.forward;
+      order.insert(order.end(), all.backward.begin(), all.backward.end());
       return order;
     }
     case PipelineSchedule::zero_bubble:
       return zero_bubble(pp, m, stage);
     case PipelineSchedule::interleaved: {
       const auto warmup = static_cast<std::size_t>(2 * (pp - stage - 1) + (vp - 1) * pp);
-      return one_forward_one_backward(table(SlotKind::forward, pp, vp, m),
-                                      table(SlotKind::backward, pp, vp, m),
-                                      m == pp ? total : std::min(warmup, total));
+      return one_forward_one_backward(all.forward, all.backward, m == pp ? total : std::min(warmup, total));
     }
     case PipelineSchedule::one_f_one_b:
       break;
   }
-  return one_forward_one_backward(table(SlotKind::forward, 1, vp, m), table(SlotKind::backward, 1, vp, m),
+  return one_forward_one_backward(all.forward, all.backward,
                                   std::min(static_cast<std::size_t>(pp - stage - 1), total));
+}
+
+}  // namespace
+
+std::vector<Slot> pipeline_order(PipelineSchedule schedule, int pp, int vp, int m, int stage) {
+  return stage_order(schedule, pp, vp, m, stage, Sequences(schedule, pp, vp, m));
+}
+
+std::vector<std::vector<Slot>> pipeline_orders(PipelineSchedule schedule, int pp, int vp, int m) {
+  const Sequences all(schedule, pp, vp, m);
+  std::vector<Slots> orders;
+  for (int s = 0; s < pp; ++s) orders.push_back(stage_order(schedule, pp, vp, m, s, all));
+  return orders;
 }
 
 int peak_in_flight(const std::vector<Slot>& order) {
@@ -87,13 +115,13 @@ int peak_in_flight(const std::vector<Slot>& order) {
 }
 
 std::vector<StageSlot> merged_order(PipelineSchedule schedule, int pp, int vp, int m) {
-  std::vector<std::vector<Slot>> orders;
+  return merged_order(pipeline_orders(schedule, pp, vp, m), vp, m);
+}
+
+std::vector<StageSlot> merged_order(const std::vector<std::vector<Slot>>& orders, int vp, int m) {
   std::size_t total = 0;
-  for (int s = 0; s < pp; ++s) {
-    orders.push_back(pipeline_order(schedule, pp, vp, m, s));
-    total += orders.back().size();
-  }
-  const int n_chunks = pp * vp;
+  for (const Slots& order : orders) total += order.size();
+  const int pp = static_cast<int>(orders.size()), n_chunks = pp * vp;
   // By model chunk and micro-batch: what has been sent to it.
   std::vector<char> activations(static_cast<std::size_t>(n_chunks * m)), gradients(activations.size());
   const auto index = [m](int chunk, std::uint32_t mb) { return static_cast<std::size_t>(chunk * m) + mb; };

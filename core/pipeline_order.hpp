@@ -23,6 +23,8 @@ struct Slot {
 // all backward. Zero bubble: ZB-H1 of Qi et al. 2023 (arXiv 2401.10241): the backward is split and stage s keeps up to
 // s weight halves back, so that no stage holds more than the first one.
 std::vector<Slot> pipeline_order(PipelineSchedule, int pp, int vp, int n_microbatches, int stage);
+// The same of every stage.
+std::vector<std::vector<Slot>> pipeline_orders(PipelineSchedule, int pp, int vp, int n_microbatches);
 
 // The largest number of micro-batches (counted per chunk) whose activations are alive at once on the stage.
 int peak_in_flight(const std::vector<Slot>& order);
@@ -35,6 +37,8 @@ struct StageSlot {
 // All stages' slots in one order in which every slot stands behind what it waits for: stage by stage, one slot a turn.
 // This is the issue order of the execution graph. Throws when the schedule waits in a circle.
 std::vector<StageSlot> merged_order(PipelineSchedule, int pp, int vp, int n_microbatches);
+std::vector<StageSlot> merged_order(const std::vector<std::vector<Slot>>& by_stage, int vp,
+                                    int n_microbatches);
 
 // What a stage holds while it works on one slot: micro-batches saved per chunk (the slot's own included), and streams
 // that have arrived from its neighbours and wait (the slot's own included). Distinct states only.

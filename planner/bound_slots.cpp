@@ -1,6 +1,7 @@
 // The bound that looks at every slot of the schedule.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "planner/bound.hpp"
 
@@ -102,8 +103,11 @@ std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int 
   const std::uint32_t gradients = (last + 1) * m, nothing = 2 * gradients, nowhere = nothing + 1;
   // Neighbours in merged_order() wait for one another. By depth they do not, and a processor works on several at once.
   std::vector<std::uint32_t> lane(static_cast<std::size_t>(pp)), arrived(nowhere + 1);
-  std::vector<std::pair<std::uint32_t, SlotStep>> by_depth;
-  for (const StageSlot& merged : merged_order(schedule, pp, vp, microbatches)) {
+  const std::vector<StageSlot> order = merged_order(schedule, pp, vp, microbatches);
+  std::vector<SlotStep> in_order;
+  std::vector<std::uint32_t> depths, before;  // by step; steps of lower depth, by depth
+  in_order.reserve(order.size()), depths.reserve(order.size());
+  for (const StageSlot& merged : order) {
     const Slot& slot = merged.slot;
     const auto chunk = static_cast<std::uint32_t>(slot.chunk * pp + merged.stage);
     SlotStep step;
@@ -118,11 +122,13 @@ std::vector<SlotStep> slot_steps(PipelineSchedule schedule, int pp, int vp, int 
     std::uint32_t& depth = lane[static_cast<std::size_t>(merged.stage)];
     depth = std::max(depth, step.from == nothing ? 0 : arrived[step.from]) + 1;
     arrived[step.to] = depth;
-    by_depth.emplace_back(depth, step);
+    in_order.push_back(step), depths.push_back(depth);
+    before.resize(std::max<std::size_t>(before.size(), depth + 2));
+    ++before[depth + 1];
   }
-  std::ranges::stable_sort(by_depth, {}, &std::pair<std::uint32_t, SlotStep>::first);
-  std::vector<SlotStep> steps;
-  for (const auto& [depth, step] : by_depth) steps.push_back(step);
+  std::partial_sum(before.begin(), before.end(), before.begin());
+  std::vector<SlotStep> steps(in_order.size());
+  for (std::size_t i = 0; i < in_order.size(); ++i) steps[before[depths[i]]++] = in_order[i];
   return steps;
 }
 

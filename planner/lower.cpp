@@ -1,5 +1,6 @@
 #include "planner/lower.hpp"
 
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -14,17 +15,17 @@ using namespace lowering;
 class Pipeline {
  public:
   Pipeline(Emitter& e, const Context& c, const std::vector<StageWorks>& works,
-           std::vector<StageLowering>& stages)
+           std::vector<StageLowering>& stages, const std::vector<StageSlot>& order)
       : e_(e),
         c_(c),
         works_(works),
         stages_(stages),
+        order_(order),
         activations_(static_cast<std::size_t>(c.n_chunks() * c.microbatches)),
         gradients_(activations_.size()) {}
 
   void run() {
-    for (const StageSlot& entry : merged_order(c_.plan.schedule, c_.plan.pp, c_.plan.vp, c_.microbatches))
-      emit(stages_[static_cast<std::size_t>(entry.stage)], entry.slot);
+    for (const StageSlot& entry : order_) emit(stages_[static_cast<std::size_t>(entry.stage)], entry.slot);
   }
 
  private:
@@ -81,6 +82,7 @@ class Pipeline {
   const Context& c_;
   const std::vector<StageWorks>& works_;
   std::vector<StageLowering>& stages_;
+  const std::vector<StageSlot>& order_;
   std::vector<Arrival> activations_, gradients_;  // by receiving chunk and micro-batch
 };
 
@@ -130,12 +132,13 @@ void lower_to(ExecutionGraph& graph, std::vector<WorkRun>* runs, const ModelSpec
   const bool shares = runs && works.size() == 1 && !c.ring_parameters() && !c.ring_gradients();
   std::vector<StageLowering> stages;
   stages.reserve(static_cast<std::size_t>(plan.pp));
+  std::vector<std::vector<Slot>> orders = pipeline_orders(plan.schedule, plan.pp, plan.vp, c.microbatches);
+  const std::vector<StageSlot> order = merged_order(orders, plan.vp, c.microbatches);
   for (int s = 0; s < plan.pp; ++s)
-    stages.emplace_back(e, c, works[c.links.index(s)], s,
-                        pipeline_order(plan.schedule, plan.pp, plan.vp, c.microbatches, s),
+    stages.emplace_back(e, c, works[c.links.index(s)], s, std::move(orders[static_cast<std::size_t>(s)]),
                         shares ? &alike : nullptr);
   for (StageLowering& stage : stages) stage.begin_step();
-  Pipeline(e, c, works, stages).run();
+  Pipeline(e, c, works, stages, order).run();
   exchange_tied(e, c, stages);
   for (StageLowering& stage : stages) stage.norm_reduce(stages);
 }

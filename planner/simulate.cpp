@@ -35,9 +35,10 @@ void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::spa
       (*list)[g.works.size() + r] = (*list)[place(runs[r].before)] + (*list)[place(runs[r].last)];
 }
 
-// One forward pass. `duration_of(i)` is asked once per op, in order.
-template <class DurationOf>
-double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of) {
+// One forward pass. `duration_of(i)` is asked once per op, in order; `ran` is told when each one ran.
+template <class DurationOf, class Ran>
+double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of,
+             const Ran& ran) {
   const Op* ops = g.ops.data();
   const OpId* deps = g.deps.data();
   double *end = scratch.end.data(), *duration = scratch.duration.data(),
@@ -56,28 +57,29 @@ double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf
       lane_free[op.lanes[1]] = start + took;
     }
     end[i] = lane_free[op.lanes[0]] = start + took;
+    ran(i, op, start + took, took);
   }
   double makespan = 0;
   for (const double free : scratch.lane_free) makespan = std::max(makespan, free);
   return makespan;
 }
 
-// Lengthens compute and collectives by the time they ran beside each other in the first pass. Each lane runs its
-// operations one after the other, so that every lane of collectives walks the stage's compute once.
-bool interfere(const ExecutionGraph& g, const SimulateOptions& options, SimulateScratch& scratch) {
-  if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return false;
-  const std::size_t n = g.ops.size(), lanes = g.lanes.size();
-  const double *end = scratch.end.data(), *duration = scratch.duration.data();
-  auto& by_lane = scratch.by_lane;  // compute and collectives, in the order of their lanes
-  by_lane.resize(std::max(by_lane.size(), lanes));
-  for (auto& list : by_lane) list.clear();
+// Where the first pass notes what ran on lanes of compute and collectives, in their order.
+void watch(const ExecutionGraph& g, SimulateScratch& scratch) {
+  const std::size_t lanes = g.lanes.size();
+  scratch.by_lane.resize(std::max(scratch.by_lane.size(), lanes));
+  for (auto& list : scratch.by_lane) list.clear();
   scratch.watched.resize(lanes);
   for (std::size_t lane = 0; lane < lanes; ++lane)
     scratch.watched[lane] =
         is_compute(static_cast<LaneId>(lane)) || is_collective_lane(static_cast<LaneId>(lane));
-  for (std::size_t i = 0; i < n; ++i)
-    if (const LaneId lane = g.ops[i].lanes[0]; scratch.watched[lane] && duration[i] > 0)
-      by_lane[lane].push_back({end[i] - duration[i], end[i], static_cast<std::uint32_t>(i)});
+}
+
+// Lengthens compute and collectives by the time they ran beside each other in the first pass. Each lane runs its
+// operations one after the other, so that every lane of collectives walks the stage's compute once.
+bool interfere(const ExecutionGraph& g, const SimulateOptions& options, SimulateScratch& scratch) {
+  const std::size_t n = g.ops.size(), lanes = g.lanes.size();
+  auto& by_lane = scratch.by_lane;
   scratch.longer.assign(n, 0.0);
   double* longer = scratch.longer.data();
   bool any = false;
@@ -121,19 +123,32 @@ double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, st
   const auto cost_of = [&](const Op& op) {
     return op.work < kFirstRun ? price[op.work] : runs[op.work - kFirstRun];
   };
-  double makespan = 0;
-  if (factor.empty())
-    makespan = sweep(g, scratch, [&](std::size_t, const Op& op) { return cost_of(op); });
-  else
-    makespan = sweep(g, scratch, [&](std::size_t, const Op& op) {
-      const double* scaled = op.work < kFirstRun
-                                 ? scratch.scaled.data() + op.work
-                                 : scratch.scaled.data() + g.works.size() + (op.work - kFirstRun);
-      return cost_of(op) + (factor[op.stage] - 1.0) * *scaled;
-    });
+  const auto scaled_cost_of = [&](const Op& op) {
+    const double* scaled = op.work < kFirstRun
+                               ? scratch.scaled.data() + op.work
+                               : scratch.scaled.data() + g.works.size() + (op.work - kFirstRun);
+    return cost_of(op) + (factor[op.stage] - 1.0) * *scaled;
+  };
+  const auto first_pass = [&](const auto& ran) {
+    return factor.empty()
+               ? sweep(
+                     g, scratch, [&](std::size_t, const Op& op) { return cost_of(op); }, ran)
+               : sweep(
+                     g, scratch, [&](std::size_t, const Op& op) { return scaled_cost_of(op); }, ran);
+  };
+  const auto unwatched = [](std::size_t, const Op&, double, double) {};
+  if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return first_pass(unwatched);
+  watch(g, scratch);
+  const char* watched = scratch.watched.data();
+  auto* by_lane = scratch.by_lane.data();
+  const double makespan = first_pass([&](std::size_t i, const Op& op, double end, double took) {
+    if (const LaneId lane = op.lanes[0]; watched[lane] && took > 0)
+      by_lane[lane].push_back({end - took, end, static_cast<std::uint32_t>(i)});
+  });
   if (interfere(g, options, scratch))
-    makespan =
-        sweep(g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; });
+    return sweep(
+        g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; },
+        unwatched);
   return makespan;
 }
 

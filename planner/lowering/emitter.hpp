@@ -34,11 +34,12 @@ class Emitter {
     return static_cast<LaneId>(stage * kLaneKinds + static_cast<int>(kind));
   }
 
-  // Equal works share an id; there are only some dozens of distinct ones, so a linear look-up serves.
+  // Equal works share an id; there are only some dozens of distinct ones, so a linear look-up serves, by their sizes.
   WorkId work(const Work& work) {
-    const auto found = std::find(graph_.works.begin(), graph_.works.end(), work);
-    if (found != graph_.works.end()) return static_cast<WorkId>(found - graph_.works.begin());
-    graph_.works.push_back(work);
+    const std::int64_t size = size_of(work);
+    for (std::size_t id = 0; id < sizes_.size(); ++id)
+      if (sizes_[id] == size && graph_.works[id] == work) return static_cast<WorkId>(id);
+    graph_.works.push_back(work), sizes_.push_back(size);
     return static_cast<WorkId>(graph_.works.size() - 1);
   }
 
@@ -67,9 +68,8 @@ class Emitter {
     op.operand_begin = static_cast<std::uint32_t>(graph_.operands.size());
     for (OpId dep : deps)
       if (dep != kNoOp) wait(op, dep);
-    if (op.lanes[0] % kLaneKinds == static_cast<int>(LaneKind::compute)) {
-      auto& queued = queued_[op.stage];
-      for (OpId dep : queued) wait(op, dep);
+    if (auto& queued = queued_[op.stage]; !queued.empty() && kind_of(op) == LaneKind::compute) {
+      for (const OpId dep : queued) wait(op, dep);
       queued.clear();
     }
     op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
@@ -109,13 +109,15 @@ class Emitter {
       if (on != kNoLane && on / kLaneKinds == stage) return on;
     return kNoLane;
   }
-  // The kinds of the stage's lanes, as bits, that are behind the op, which is on lane `on`.
-  std::uint32_t past(int stage, OpId op, LaneId on) {
+  // The kinds of the stage's lanes, as bits and of `kinds` alone, that are behind the op, which is on lane `on`.
+  std::uint32_t past(int stage, OpId op, LaneId on, std::span<const LaneKind> kinds) {
     if (on == kNoLane) return 0;
     std::uint32_t bits = 0;
     const OpId* newest = behind(stage).data() + on % kLaneKinds;
-    for (int kind = 0; kind < kLaneKinds; ++kind, newest += kLaneKinds)
-      if (*newest != kNoOp && op <= *newest) bits |= 1u << kind;
+    for (const LaneKind kind : kinds) {
+      const OpId waited = newest[static_cast<std::size_t>(kind) * kLaneKinds];
+      bits |= static_cast<std::uint32_t>(waited != kNoOp && op <= waited) << static_cast<unsigned>(kind);
+    }
     return bits;
   }
 
@@ -127,20 +129,25 @@ class Emitter {
   };
   template <class Outside>
   void repeat(OpId first, OpId last, Place from, Place to, const Outside& outside) {
-    const OpId shift = size() - first;
-    const int lanes = (to.stage - from.stage) * kLaneKinds;
-    for (OpId id = first; id < last; ++id) {
-      Op op = graph_.ops[id];
-      const std::uint32_t deps = op.dep_begin;
-      if (op.microbatch == from.microbatch) op.microbatch = static_cast<std::uint16_t>(to.microbatch);
-      op.stage = static_cast<std::uint16_t>(to.stage);
-      op.lanes[0] = static_cast<LaneId>(op.lanes[0] + lanes);
-      op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
-      for (std::uint32_t d = deps; d < deps + op.dep_count; ++d) {
-        const OpId dep = graph_.deps[d];
-        graph_.deps.push_back(dep >= first ? dep + shift : outside(dep));
-      }
-      graph_.ops.push_back(op);
+    if (first == last) return;
+    const std::size_t ops = graph_.ops.size(), deps = graph_.deps.size();
+    // What [first, last) wait for stands together.
+    const std::size_t begin = graph_.ops[first].dep_begin,
+                      count = graph_.ops[last - 1].dep_begin + graph_.ops[last - 1].dep_count - begin;
+    graph_.ops.resize(ops + (last - first)), graph_.deps.resize(deps + count);
+    const OpId shift = static_cast<OpId>(ops) - first;
+    const OpId* waited = graph_.deps.data() + begin;
+    for (std::size_t d = 0; d < count; ++d)
+      graph_.deps[deps + d] = waited[d] >= first ? waited[d] + shift : outside(waited[d]);
+    const auto lanes = static_cast<LaneId>((to.stage - from.stage) * kLaneKinds);
+    const auto dep_shift = static_cast<std::uint32_t>(deps - begin);
+    const Op* source = graph_.ops.data() + first;
+    for (Op *op = graph_.ops.data() + ops, *end = op + (last - first); op != end; ++op, ++source) {
+      *op = *source;
+      if (op->microbatch == from.microbatch) op->microbatch = static_cast<std::uint16_t>(to.microbatch);
+      op->stage = static_cast<std::uint16_t>(to.stage);
+      op->lanes[0] = static_cast<LaneId>(op->lanes[0] + lanes);
+      op->dep_begin += dep_shift;
     }
   }
   std::span<const OpId> deps_of(OpId op) const {
@@ -158,10 +165,18 @@ class Emitter {
   }
 
  private:
+  // What works mostly differ in.
+  static std::int64_t size_of(const Work& work) {
+    if (const auto* collective = std::get_if<CollectiveWork>(&work)) return collective->bytes.v;
+    if (const auto* state = std::get_if<StateWork>(&work)) return state->elements;
+    if (const auto* block = std::get_if<BlockWork>(&work)) return static_cast<std::int64_t>(block->kind);
+    return 0;
+  }
+  static LaneKind kind_of(const Op& op) { return static_cast<LaneKind>(op.lanes[0] % kLaneKinds); }
   // Whether a new op becomes part of its lane's newest; otherwise it is what others may join.
   bool joins(const Op& op) {
     OpId& open = open_[op.lanes[0]];
-    const auto kind = static_cast<LaneKind>(op.lanes[0] % kLaneKinds);
+    const LaneKind kind = kind_of(op);
     if (op.lanes[1] == kNoLane && (kind == LaneKind::compute || kind == LaneKind::grad_reduce)) {
       if (open != kNoOp && op.dep_count == 0)
         if (const WorkId both = run(graph_.ops[open].work, op.work); both != 0) {
@@ -180,12 +195,12 @@ class Emitter {
     auto& followers = before < kFirstRun ? after_work_ : after_run_;
     const std::size_t place = before % kFirstRun;
     if (followers.size() <= place) followers.resize(place + 1);
-    for (const WorkId id : followers[place])
-      if ((*runs_)[id - kFirstRun].last == last) return id;
+    for (const Follower& known : followers[place])
+      if (known.last == last) return known.both;
     if (runs_->size() + 1 >= kFirstRun) return 0;
     const auto id = static_cast<WorkId>(kFirstRun + runs_->size());
     runs_->push_back({before, last});
-    followers[place].push_back(id);
+    followers[place].push_back({last, id});
     return id;
   }
   void wait(const Op& op, OpId dep) {
@@ -215,12 +230,17 @@ class Emitter {
 
   ExecutionGraph& graph_;
   bool operands_;
+  std::vector<std::int64_t> sizes_;  // by work
   std::vector<WorkRun>* runs_;
   std::vector<std::vector<OpId>> queued_;  // by stage
   std::vector<OpId>
       behind_;  // [lane][kind of another lane of its stage]: newest op of that one it has waited for
-  std::vector<OpId> open_;                                   // by lane: the op that the next one may join
-  std::vector<std::vector<WorkId>> after_work_, after_run_;  // runs by what they are without their last work
+  std::vector<OpId> open_;  // by lane: the op that the next one may join
+  struct Follower {
+    WorkId last = 0, both = 0;
+  };
+  std::vector<std::vector<Follower>> after_work_,
+      after_run_;  // runs by what they are without their last work
 };
 
 }  // namespace sextant::lowering

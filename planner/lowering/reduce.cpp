@@ -129,7 +129,7 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
       ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[index])] : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const auto bytes = [&](std::int64_t elements) {
-    return std::llround(c_.state.gradient * static_cast<double>(elements));
+    return e_.operands() ? std::llround(c_.state.gradient * static_cast<double>(elements)) : 0;
   };
   const StageLinks& links = c_.links.of(stage_);
   Op op;
@@ -197,7 +197,7 @@ void StageLowering::finish_bucket(int b, OpId ready) {
   const BufferId owned = c_.ring_gradients() ? accumulator_[index] : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const auto bytes = [&](std::int64_t elements) {
-    return std::llround(c_.state.gradient * static_cast<double>(elements));
+    return e_.operands() ? std::llround(c_.state.gradient * static_cast<double>(elements)) : 0;
   };
   Op op;
   op.stage = static_cast<std::uint16_t>(stage_);

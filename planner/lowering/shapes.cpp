@@ -20,7 +20,9 @@ Context make_context(const ModelSpec& model, const TrainingSpec& training, const
                  activation_bytes(model, training, plan, stack),
                  state_bytes(training, plan, stack),
                  layer_ranges(plan, model.n_layers),
-                 microbatches(plan, training)};
+                 microbatches(plan, training),
+                 reduces_every_microbatch(plan, stack.rules),
+                 fetches_parameters(plan, stack.rules)};
 }
 
 namespace {

@@ -26,11 +26,12 @@ struct Context {
   StateBytes state;
   std::vector<LayerRange> ranges;  // layers of each model chunk
   int microbatches = 1;
+  bool gradient_ring = false, parameter_ring = false;
   int n_chunks() const { return plan.pp * plan.vp; }
   int stage_of(int chunk) const { return chunk % plan.pp; }
 
-  bool ring_gradients() const { return reduces_every_microbatch(plan, stack.rules); }
-  bool ring_parameters() const { return fetches_parameters(plan, stack.rules); }
+  bool ring_gradients() const { return gradient_ring; }
+  bool ring_parameters() const { return parameter_ring; }
   // Units held at once when parameters are fetched unit by unit. With parameters on the host, a horizon of more or less than
   // the one layer that it is by default adds to what the stack fetches ahead.
   std::size_t unit_ring_count() const { return unit_ring_count(plan, stack.rules); }

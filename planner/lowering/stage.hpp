@@ -194,8 +194,9 @@ class StageLowering {
   ParameterLayout layout_;
   std::vector<SavedChunk>
       saved_;  // [slot.chunk * microbatches + microbatch]; one a chunk when nothing tells them apart
-  std::vector<Forward> forwards_;               // [slot.chunk * microbatches + microbatch]
-  std::vector<std::vector<Stamp>> own_stamps_;  // [slot kind * vp + slot.chunk]
+  std::vector<Forward> forwards_;                   // [slot.chunk * microbatches + microbatch]
+  std::vector<std::vector<Stamp>> own_stamps_;      // [slot kind * vp + slot.chunk]
+  std::vector<std::vector<Stamp>*> shared_stamps_;  // the same of `alike_`, once looked up
   Alike* alike_;
   Entry entry_;  // room for the slot being entered
 

@@ -4,6 +4,7 @@
 // it would emit the same, and is copied instead. In a folded graph, which keeps no names, inner chunks of equally many
 // layers are alike whatever their stage. tests/planner/stamp_test.cpp compares whole graphs.
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "planner/lowering/stage.hpp"
@@ -14,10 +15,9 @@ namespace {
 constexpr std::size_t kMostStamps = 8;  // forms of one slot: while the pipeline fills, steady, drains
 
 // Lanes that slots put operations on; transfers between stages are emitted behind them.
-constexpr std::uint32_t bit(LaneKind kind) { return 1u << static_cast<unsigned>(kind); }
-constexpr std::uint32_t kOfSlots = bit(LaneKind::compute) | bit(LaneKind::tp) | bit(LaneKind::grad_reduce) |
-                                   bit(LaneKind::param_gather) | bit(LaneKind::device_to_host) |
-                                   bit(LaneKind::host_to_device);
+constexpr std::array kOfSlots = {LaneKind::compute,        LaneKind::tp,
+                                 LaneKind::grad_reduce,    LaneKind::param_gather,
+                                 LaneKind::device_to_host, LaneKind::host_to_device};
 
 }  // namespace
 
@@ -27,9 +27,13 @@ bool StageLowering::repeatable(const Slot& slot) const {
 }
 
 std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const Slot& slot) {
+  const std::size_t place =
+      static_cast<std::size_t>(kind) * static_cast<std::size_t>(c_.plan.vp) + slot.chunk;
+  if (std::vector<Stamp>* known = shared_stamps_[place]) return *known;
   const int chunk = model_chunk(slot);
-  if (alike_ && chunk > 0 && !last_chunk(chunk)) return (*alike_)[{kind, range(chunk).count}];
-  return own_stamps_[static_cast<std::size_t>(kind) * static_cast<std::size_t>(c_.plan.vp) + slot.chunk];
+  if (alike_ && chunk > 0 && !last_chunk(chunk))
+    return *(shared_stamps_[place] = &(*alike_)[{kind, range(chunk).count}]);
+  return own_stamps_[place];
 }
 
 // Every operation that the rings hold which slots of the kind use, in the order of their turns, and what is known of
@@ -70,11 +74,12 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
               [&](OpId op) { entry.ops.push_back(op); });
   if (entry.forward.first != kNoOp)
     entry.ops.insert(entry.ops.end(), {entry.forward.first, entry.forward.last - 1});
-  entry.lanes.clear(), entry.past.clear();
-  for (const OpId op : entry.ops) {
+  entry.lanes.resize(entry.ops.size()), entry.past.resize(entry.ops.size());
+  for (std::size_t i = 0; i < entry.ops.size(); ++i) {
+    const OpId op = entry.ops[i];
     const LaneId on = op == kNoOp ? kNoLane : e_.lane_at(stage_, op);
-    entry.lanes.push_back(on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds));
-    entry.past.push_back(e_.past(stage_, op, on) & kOfSlots);
+    entry.lanes[i] = on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds);
+    entry.past[i] = e_.past(stage_, op, on, kOfSlots);
   }
 }
 
