@@ -155,8 +155,14 @@ ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const
 FoldedGraph lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                          const ParallelPlan& plan, const StackSpec& stack) {
   FoldedGraph graph;
-  lower_to(graph, &graph.runs, model, training, links, plan, stack, false);
+  lower_folded(model, training, links, plan, stack, graph);
   return graph;
+}
+
+void lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
+                  const ParallelPlan& plan, const StackSpec& stack, FoldedGraph& graph) {
+  graph.works.clear(), graph.lanes.clear(), graph.ops.clear(), graph.deps.clear(), graph.runs.clear();
+  lower_to(graph, &graph.runs, model, training, links, plan, stack, false);
 }
 
 }  // namespace sextant

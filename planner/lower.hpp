@@ -22,5 +22,8 @@ ExecutionGraph lower(const ModelSpec&, const TrainingSpec&, const PlanLinks&, co
 // The same for its makespan alone: what the search simulates.
 FoldedGraph lower_folded(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
                          const StackSpec&);
+// Into a graph whose room is used again: large ones cost more to allocate than to fill.
+void lower_folded(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
+                  const StackSpec&, FoldedGraph&);
 
 }  // namespace sextant

@@ -45,7 +45,7 @@ class Search {
  public:
   Search(const Job& job, const SearchSpace& space, const SearchOptions& options)
       : job_(job), space_(space), options_(options), tree_(job, space, limit_), threads_([this] {
-          return PerThread{SearchCache(job_, space_, shared_), {}};
+          return PerThread{SearchCache(job_, space_, shared_), {}, {}};
         }) {}
 
   SearchReport run() {
@@ -85,6 +85,7 @@ class Search {
   struct PerThread {
     SearchCache cache;
     SimulateScratch scratch;
+    FoldedGraph graph;
   };
   struct Outcome {
     Expansion expansion;
@@ -274,10 +275,9 @@ class Search {
   }
   double step_of(const ParallelPlan& plan) {
     PerThread& mine = threads_.local();
-    const FoldedGraph graph =
-        lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack);
-    const std::vector<OpCost> costs = price(graph, job_.cost);
-    return simulated_step(graph, costs, simulate_options(job_, plan), mine.scratch).v;
+    lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack, mine.graph);
+    const std::vector<OpCost> costs = price(mine.graph, job_.cost);
+    return simulated_step(mine.graph, costs, simulate_options(job_, plan), mine.scratch).v;
   }
 
   // From the fastest on, of those that a better cut may bring to the front.

@@ -68,10 +68,11 @@ void simulation(benchmark::State& state, const char* key) {
   const ParallelPlan plan = parse_plan_key(key);
   const PlanLinks links = plan_links(q.topology, plan);
   SimulateScratch scratch;
+  FoldedGraph graph;
   std::size_t ops = 0;
   double count = 0;
   for (auto _ : state) {
-    const FoldedGraph graph = lower_folded(q.model, q.training, links, plan, q.stack);
+    lower_folded(q.model, q.training, links, plan, q.stack, graph);
     const double step = simulated_step(graph, price(graph, q.cost), simulate_options(job, plan), scratch).v;
     benchmark::DoNotOptimize(step);
     ops = graph.ops.size();

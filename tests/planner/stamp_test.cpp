@@ -48,6 +48,29 @@ RC_GTEST_PROP(Fold, KeepsTheMakespan, ()) {
     RC_FAIL(fmt::format("{} takes {:.17g} s, folded {:.17g} s", plan_key(plan), expected, step));
 }
 
+// What the room held before does not show.
+RC_GTEST_PROP(Fold, UsedRoomIsAsGoodAsNew, ()) {
+  const testing::RandomJob random;
+  const Job job = random.job();
+  FoldedGraph used;
+  for (int i = 0; i < 2; ++i) {
+    const ParallelPlan plan = random.plan();
+    if (unlawful(job, plan)) continue;
+    const PlanLinks links = plan_links(job.topology, plan);
+    lower_folded(job.model, job.training, links, plan, job.stack, used);
+    const auto fresh = lower_folded(job.model, job.training, links, plan, job.stack);
+    RC_ASSERT(used.works == fresh.works);
+    RC_ASSERT(used.deps == fresh.deps);
+    RC_ASSERT(used.lanes.size() == fresh.lanes.size());
+    RC_ASSERT(used.runs.size() == fresh.runs.size());
+    RC_ASSERT(graph_hash(used) == graph_hash(fresh));
+    SimulateScratch scratch;
+    const SimulateOptions how = simulate_options(job, plan);
+    RC_ASSERT(simulated_step(used, price(used, job.cost), how, scratch) ==
+              simulated_step(fresh, price(fresh, job.cost), how, scratch));
+  }
+}
+
 // Negative control: a run that holds another work takes another time.
 TEST(Fold, ALostWorkIsSeen) {
   const testing::OwnedJob owned = testing::small_job();
