@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/json_io.hpp"
 
 namespace sextant {
 
@@ -51,6 +52,12 @@ json plain_values(const json& annotated) {
   std::vector<Problem> problems;
   json plain = strip(annotated, "", problems);
   if (!problems.empty()) throw ConfigError(std::move(problems));
+  return plain;
+}
+
+json read_plain_values(const std::filesystem::path& path) {
+  json plain;
+  with_json_file(path, [&](const json& annotated) { plain = plain_values(annotated); });
   return plain;
 }
 

@@ -3,6 +3,8 @@
 // form.
 #pragma once
 
+#include <filesystem>
+
 #include <nlohmann/json_fwd.hpp>
 
 namespace sextant {
@@ -10,6 +12,9 @@ namespace sextant {
 // `annotated` with every {"value": v, ...} replaced by v. Throws ConfigError on an annotation that is none of
 // value, low, high, unit, origin, source, date, note.
 nlohmann::json plain_values(const nlohmann::json& annotated);
+
+// A preset file in its plain form. Throws ConfigError naming the file.
+nlohmann::json read_plain_values(const std::filesystem::path&);
 
 // What one field says, annotated or plain; its annotations are not judged.
 const nlohmann::json& value_of(const nlohmann::json& stated);

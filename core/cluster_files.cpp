@@ -23,8 +23,7 @@ std::string lower(std::string s) {
 }
 
 json read_plain(const fs::path& path) {
-  json j;
-  with_file(path.string(), [&] { j = plain_values(read_json_file(path)); });
+  json j = read_plain_values(path);
   if (!j.is_object()) throw ConfigError(Problem{path.string(), "", "", "an object { ... }", ""});
   return j;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/annotated.hpp"
 #include "core/cluster_files.hpp"
 #include "core/json_io.hpp"
 
@@ -168,7 +169,10 @@ void from_json(const nlohmann::json& j, ClusterRule& r) { read_object(j, r, kClu
 void from_json(const nlohmann::json& j, FrameworkMap& m) { read_object(j, m, kMap); }
 
 FrameworkMap load_framework_map(const std::filesystem::path& preset_dir) {
-  return load_json<FrameworkMap>(preset_dir / "framework_map.json");
+  const auto path = preset_dir / "framework_map.json";
+  FrameworkMap map;
+  with_file(path.string(), [&] { from_json(read_plain_values(path), map); });
+  return map;
 }
 
 std::string far_from_runs(const FrameworkMap& map, const ModelSpec& model, const TrainingSpec& training,

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/annotated.hpp"
 #include "core/json_io.hpp"
 #include "core/preset_path.hpp"
 #include "core/stack_spec.hpp"
@@ -127,7 +128,7 @@ std::filesystem::path preset_path(const std::string& name, const std::filesystem
 nlohmann::json resolved(const std::filesystem::path& path, const std::filesystem::path& presets,
                         int depth = 0) {
   constexpr int kDeepestBase = 8;
-  auto j = read_json_file(path);
+  nlohmann::json j = read_plain_values(path);
   if (!j.is_object() || !j.contains("base")) return j;
   if (!j["base"].is_string() || depth >= kDeepestBase)
     throw ConfigError(

@@ -93,6 +93,7 @@ constexpr auto kRecord = [](auto& io, auto& r) {
   io.required("origin", r.origin);
   io.required("source", r.source);
   io.required("date", r.date);
+  io.ignored("note");
 };
 
 constexpr auto kFile = [](auto& io, auto& records) {
@@ -177,6 +178,8 @@ CostPreset load_cost_preset(const std::string& generation, const std::filesystem
   preset.generation = generation;
   for (const auto& f : kFields) {
     const auto it = records.find(f.key);
+    // Generations whose switches reduce nothing have none.
+    if (it == records.end() && f.member == &CostConstants::link_efficiency_in_switch) continue;
     if (it == records.end()) {
       problems.push_back({path.string(), std::string("constants.") + f.key, "",
                           "this constant, here or in common.json", ""});

@@ -9,6 +9,7 @@
 #include <tbb/blocked_range.h>
 #include <tbb/parallel_reduce.h>
 
+#include "core/annotated.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -21,12 +22,12 @@ constexpr auto kConstant = [](auto& io, auto& c) {
   io.required("sigma", c.sigma, at_least(0));
   io.required("low", c.low, at_least(0));
   io.required("high", c.high, at_least(0));
-  io.ignored("meaning");
 };
 constexpr auto kPlan = [](auto& io, auto& p) {
   io.required("stacks", p.stacks);
   io.required("sources", p.sources);
   io.required("constants", p.constants);
+  for (const char* about : {"origin", "source", "date"}) io.ignored(about);
 };
 
 struct Field {
@@ -129,7 +130,10 @@ void from_json(const nlohmann::json& j, MemoryPlans& p) { read_object(j, p, kPla
 }  // namespace
 
 std::vector<MemoryPlan> load_memory_plans(const std::filesystem::path& preset_dir) {
-  return load_json<MemoryPlans>(preset_dir / "calibration/memory.json").plans;
+  const auto path = preset_dir / "calibration/memory.json";
+  MemoryPlans all;
+  with_file(path.string(), [&] { from_json(read_plain_values(path), all); });
+  return all.plans;
 }
 
 double memory_constant(const StackMemory& m, const std::string& key) {

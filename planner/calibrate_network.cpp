@@ -72,7 +72,8 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     knobs.push_back({KnobOf::fabric, f.name, "latency_us", f.latency.v * 1e6, rules.rule("latency_us").sigma,
                      f.latency.v * 1e5, f.latency.v * 1e7});
   } else {
-    const bool reduces_in_switch = table.kind == CollectiveKind::all_reduce && cluster.node.nvls;
+    const bool reduces_in_switch = table.kind == CollectiveKind::all_reduce && cluster.node.nvls &&
+                                   constants.link_efficiency_in_switch > 0;
     const char* key = cluster.node.link != NodeLinkKind::nvswitch ? "link_efficiency_mesh"
                       : reduces_in_switch                         ? "link_efficiency_in_switch"
                                                                   : "link_efficiency";

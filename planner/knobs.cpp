@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/annotated.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -24,7 +25,7 @@ constexpr auto kRule = [](auto& io, auto& r) {
   io.required("sigma", r.sigma, above(0));
   io.optional("low_factor", r.low_factor, above(0));
   io.optional("high_factor", r.high_factor, above(0));
-  io.ignored("note");
+  for (const char* about : {"note", "origin", "source", "date"}) io.ignored(about);
 };
 
 double class_value(const CalibrationRules& rules, const std::string& stack, const std::string& key) {
@@ -55,8 +56,8 @@ void from_json(const nlohmann::json& j, KnobRule& r) { read_object(j, r, kRule);
 CalibrationRules load_calibration_rules(const std::filesystem::path& preset_dir) {
   CalibrationRules rules;
   const auto path = preset_dir / "calibration/step_time.json";
-  const nlohmann::json j = read_json_file(path);
   with_file(path.string(), [&] {
+    const nlohmann::json j = read_plain_values(path);
     rules.noise = j.at("noise").get<double>();
     rules.own_noise = j.at("own_noise").get<double>();
     rules.own_width = j.at("own_width").get<double>();

@@ -104,7 +104,8 @@ std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpe
         across = true;
       else if (cluster.node.link != NodeLinkKind::nvswitch)
         add("link_efficiency_mesh", kRate);
-      else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls)
+      else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls &&
+               constants.link_efficiency_in_switch > 0)
         add("link_efficiency_in_switch", kRate);
       else
         add("link_efficiency", kRate);

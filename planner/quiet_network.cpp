@@ -23,6 +23,7 @@ constexpr auto kNetwork = [](auto& io, auto& n) {
   io.optional("reduces_inside", n.reduces_inside);
   io.required("source", n.source);
   io.required("date", n.date);
+  io.ignored("origin");
 };
 
 struct Networks {

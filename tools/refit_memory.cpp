@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/stack_spec.hpp"
+#include "planner/fit_source.hpp"
 #include "planner/leave_out_memory.hpp"
 #include "tools/table.hpp"
 
@@ -38,10 +39,11 @@ std::vector<RefittedMemory> refit_memory(const std::vector<std::string>& run_fil
   const FrameworkMap map = load_framework_map(preset_dir);
   std::vector<RefittedMemory> out;
   for (const MemoryPlan& plan : load_memory_plans(preset_dir)) {
-    RefittedMemory one{plan.stacks, {}, calibrate_memory(rows, map, preset_dir, plan)};
+    RefittedMemory one{plan.stacks, {}, calibrate_memory(rows, map, preset_dir, plan), ""};
     if (one.fit.constants.empty()) continue;
     const StackMemory now = load_stack(plan.stacks.front(), preset_dir).memory;
     for (const FittedConstant& c : one.fit.constants) one.presets.push_back(memory_constant(now, c.key));
+    one.source = fit_source(plan, one.fit);
     out.push_back(std::move(one));
   }
   return out;
@@ -124,6 +126,7 @@ nlohmann::ordered_json to_json(const std::vector<RefittedMemory>& all) {
                    {"outcomes", one.fit.outcomes},
                    {"objective_at_presets", one.fit.before},
                    {"objective_at_fit", one.fit.after},
+                   {"fitted_to", one.source},
                    {"constants", constants}});
   }
   return out;

@@ -17,6 +17,7 @@ struct RefittedMemory {
   std::vector<std::string> stacks;
   std::vector<double> presets;  // by constant
   MemoryFit fit;
+  std::string source;  // of the fitted values: command and rows
 };
 
 // By plan of tools/presets/calibration/memory.json; those of which no row was given are left out.

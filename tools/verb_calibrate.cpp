@@ -19,7 +19,7 @@
 #include "tools/calibration_text.hpp"
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
-#include "tools/refit_memory.hpp"
+#include "tools/refit_presets.hpp"
 
 namespace sextant {
 
@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 
 struct CalibrateOptions {
   MaterialOptions material;
-  std::string output;
+  std::string output, write_presets;
   bool refit = false, leave_out = false, example = false;
 };
 
@@ -121,6 +121,7 @@ void check(const CalibrateOptions& options) {
         "--cluster 8x8xa100-80gb, or --nccl all_reduce.txt --cluster 8x8xa100-80gb");
   if (options.refit && !(m.logs.empty() && m.nccl.empty() && m.tried.empty() && m.profiles.empty()))
     throw UsageError("--refit reads --runs only");
+  if (!options.write_presets.empty() && !options.refit) throw UsageError("--write-presets needs --refit");
   if (options.leave_out && !options.refit) throw UsageError("--leave-out needs --refit");
 }
 
@@ -166,15 +167,15 @@ const std::string& first_file(const MaterialOptions& m) {
   return !m.runs.empty() ? m.runs.front() : !m.logs.empty() ? m.logs.front() : m.tried.front();
 }
 
+std::time_t now() { return std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()); }
+
 void save(const Session& session, const std::string& path, const Material& m, const Calibration& c) {
   CalibrationFile file = calibration_file_of(c);
   for (const auto& r : m.runs) file.runs.push_back(r.id);
   for (const TriedInVain& t : m.in_vain) file.out_of_memory.push_back(t.what);
   for (const auto& p : m.profiles) file.profiles.push_back(fmt::format("{}; {}", p.machine, p.date));
   file.sextant = version_text();
-  file.created =
-      fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                  fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  file.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now()));
   file.command = session.arguments;
   save_calibration(path, file);
 }
@@ -210,6 +211,12 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   }
 
   if (!options.output.empty()) save(session, options.output, m, c);
+  if (!options.write_presets.empty()) {
+    const int changed = write_refitted(presets, options.write_presets, c, m.runs, refit.memory,
+                                       fmt::format("{:%Y-%m}", fmt::gmtime(now())));
+    session.terminal.err << fmt::format("written: {}, {} constant{} changed\n", options.write_presets,
+                                        changed, changed == 1 ? "" : "s");
+  }
   const auto peaks =
       options.refit ? std::vector<std::optional<double>>(m.runs.size()) : predicted_peaks(m, presets);
   if (session.common.json) {
@@ -308,6 +315,13 @@ Verb calibrate_verb() {
                   .metavar = "",
                   .text = "with --refit: the error on each source when it is left out of the fit"},
                  options->leave_out);
+        add_text(
+            app,
+            {.flag = "--write-presets",
+             .metavar = "DIR",
+             .text = "with --refit: a copy of the presets with the fitted values, each with the rows and "
+                     "the command it comes from; the presets' own folder is written in place"},
+            options->write_presets);
         add_flag(app, {.flag = "--example", .metavar = "", .text = "print a short training log, and exit"},
                  options->example);
         return [options](Session& session) { return run(session, *options); };

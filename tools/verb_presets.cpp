@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/model_files.hpp"
 #include "core/preset_path.hpp"
 #include "tools/planning.hpp"
 #include "tools/preset_files.hpp"
+#include "tools/preset_values.hpp"
 #include "tools/table.hpp"
 #include "tools/verbs.hpp"
 
@@ -33,55 +35,20 @@ Json content_or_nothing(const fs::path& path) {
   return value.is_object() ? value : Json::object();
 }
 
-Json read_preset(const fs::path& path) {
-  Json value = content_or_nothing(path);
-  if (value.empty())
-    throw ConfigError(Problem{
-        .file = path.string(), .key = "", .value = "", .expected = "a readable JSON object", .hint = ""});
-  return value;
-}
-
-// One line of a file: a value by its path, with what the file says about its origin.
-struct Leaf {
-  std::string key, value, origin, source;
-};
-
-// What the letters of "origin" say.
-std::string meaning(const std::string& origin) {
-  constexpr std::pair<std::string_view, std::string_view> kMeanings[] = {
-      {"T", "measured"}, {"F", "fitted"}, {"S", "specified"}, {"D", "documented"}, {"G", "judgement"}};
-  for (const auto& [letter, word] : kMeanings)
-    if (origin == letter) return std::string(word);
-  return origin;
-}
-
-std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-// A leaf is a plain value, a list, or an object {"value": ..., "unit": ..., "source": ..., "date": ...}.
-void collect(const Json& node, const std::string& key, std::vector<Leaf>& leaves) {
-  if (!node.is_object()) {
-    leaves.push_back({key, text_of(node), "", ""});
-  } else if (node.contains("value")) {
-    const auto part = [&](const char* name) { return node.contains(name) ? text_of(node.at(name)) : ""; };
-    std::string value = part("value"), source = part("source");
-    if (node.contains("unit")) value += " " + part("unit");
-    if (node.contains("low") && node.contains("high"))
-      value += fmt::format(" ({} to {})", part("low"), part("high"));
-    if (node.contains("date")) source += (source.empty() ? "" : ", ") + part("date");
-    leaves.push_back({key, value, meaning(part("origin")), source});
-  } else {
-    for (const auto& [name, part] : node.items())
-      collect(part, key.empty() ? name : key + "." + name, leaves);
-  }
-}
-
 struct Found {
   std::string kind, name;
   fs::path path;
 };
+
+// Preset files that no option names: what fits start from, how runs are mapped to stacks. By kind.
+std::vector<Found> other_files(const fs::path& presets) {
+  std::vector<Found> files;
+  for (const auto& name : preset_names(presets, "calibration"))
+    files.push_back({"calibration", name, presets / "calibration" / (name + ".json")});
+  for (const auto& name : preset_names(presets, "."))
+    if (name != "meanings") files.push_back({name, name, presets / (name + ".json")});
+  return files;
+}
 
 std::string lower_case(std::string text) {
   for (char& c : text)
@@ -100,6 +67,10 @@ std::vector<Found> find(const fs::path& presets, const std::string& name) {
       all.push_back(known);
       if (lower_case(known) == wanted) by_name.push_back({std::string(kind), known, path});
     }
+  for (const Found& other : other_files(presets)) {
+    all.push_back(other.name);
+    if (lower_case(other.name) == wanted) by_name.push_back(other);
+  }
   if (!by_name.empty()) return by_name;
   for (const std::string_view kind : kPresetKinds)
     for (const auto& known : preset_names(presets, kind)) {
@@ -117,37 +88,101 @@ std::vector<Found> find(const fs::path& presets, const std::string& name) {
                    (near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)));
 }
 
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What a model's file does not state, but says. Nothing where it is no whole model.
+std::optional<std::int64_t> parameters_of(const Found& found, const fs::path& presets) {
+  if (found.kind != "models") return std::nullopt;
+  try {
+    return parameter_counts(load_model(found.name, presets)).total;
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+Json to_json(const PresetValue& v) {
+  Json out = {{"key", v.key}, {"value", Json::parse(v.value)}};
+  if (!v.low.empty()) out["low"] = Json::parse(v.low);
+  if (!v.high.empty()) out["high"] = Json::parse(v.high);
+  for (const auto& [name, text] : {std::pair{"unit", &v.unit},
+                                   {"meaning", &v.meaning},
+                                   {"origin", &v.origin},
+                                   {"source", &v.source},
+                                   {"date", &v.date},
+                                   {"of", &v.of}})
+    if (!text->empty()) out[name] = *text;
+  return out;
+}
+
+ExitCode show_json(Session& session, const fs::path& presets, const std::vector<Found>& found) {
+  Json files = Json::array();
+  for (const Found& f : found) {
+    Json values = Json::array();
+    for (const PresetValue& v : preset_values(presets, f.path)) values.push_back(to_json(v));
+    files.push_back({{"kind", f.kind},
+                     {"name", f.name},
+                     {"path", f.path.string()},
+                     {"content", content_or_nothing(f.path)},
+                     {"values", values}});
+    if (const auto parameters = parameters_of(f, presets)) files.back()["parameters"] = *parameters;
+  }
+  print_json(session, "presets.show", {{"presets", files}});
+  return ExitCode::ok;
+}
+
+// Texts that would make the table as wide as they are long.
+bool stands_above(const PresetValue& v) {
+  constexpr std::size_t kLong = 40;
+  return v.value.starts_with('"') && v.value.size() > kLong && v.key.find_first_of(".[") == std::string::npos;
+}
+
+void show_one(Session& session, const fs::path& presets, const Found& found) {
+  auto& out = session.terminal.out;
+  print_wrapped(out, session.terminal,
+                fmt::format("{} of {}: {}", found.name, found.kind, found.path.string()));
+  const std::vector<PresetValue> values = preset_values(presets, found.path);
+  for (const PresetValue& v : values)
+    if (stands_above(v))
+      print_wrapped(out, session.terminal, fmt::format("{}: {}", v.key, text_of(Json::parse(v.value))), 2);
+  Table table({{"key", Align::left},
+               {"value", Align::left},
+               {"is", Align::left},
+               {"source"},
+               {"of", Align::left, 1},
+               {"meaning", Align::left, 2}});
+  std::vector<std::string> sources;  // many values share one
+  for (const PresetValue& v : values) {
+    const bool of_others =
+        v.key.ends_with(".origin") || v.key.ends_with(".source") || v.key.ends_with(".date");
+    if (of_others || stands_above(v)) continue;
+    std::string value = text_of(Json::parse(v.value)), source = v.source, number;
+    if (!v.unit.empty() && v.unit != "1" && v.number) value += " " + v.unit;
+    if (!v.low.empty() && !v.high.empty()) value += fmt::format(" ({} to {})", v.low, v.high);
+    if (!v.date.empty()) source += (source.empty() ? "" : ", ") + v.date;
+    if (!source.empty()) {
+      const auto known = std::find(sources.begin(), sources.end(), source);
+      number = fmt::format("{}", known - sources.begin() + 1);
+      if (known == sources.end()) sources.push_back(source);
+    }
+    table.add_row({v.key, value, v.origin, number, v.of, v.meaning});
+  }
+  if (const auto parameters = parameters_of(found, presets))
+    table.add_row({"(parameters)",
+                   fmt::format("{} ({:.4g} billion)", *parameters, 1e-9 * static_cast<double>(*parameters)),
+                   "counted", "", "", "elements of all weights"});
+  out << '\n' << table.render(session.terminal, session.common.wide) << '\n';
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    print_wrapped(out, session.terminal, fmt::format("{}. {}", i + 1, sources[i]), 2);
+  if (!sources.empty()) out << '\n';
+}
+
 ExitCode show(Session& session, const fs::path& presets, const std::string& wanted) {
   const auto found = find(presets, wanted);
-  if (session.common.json) {
-    Json files = Json::array();
-    for (const auto& [kind, name, path] : found)
-      files.push_back(
-          {{"kind", kind}, {"name", name}, {"path", path.string()}, {"content", read_preset(path)}});
-    print_json(session, "presets.show", {{"presets", files}});
-    return ExitCode::ok;
-  }
-  for (const auto& [kind, name, path] : found) {
-    std::vector<Leaf> leaves;
-    collect(read_preset(path), "", leaves);
-    Table table({{"key", Align::left}, {"value", Align::left}, {"is", Align::left}, {"source"}});
-    std::vector<std::string> sources;  // many values share one
-    for (const auto& leaf : leaves) {
-      std::string number;
-      if (!leaf.source.empty()) {
-        const auto known = std::find(sources.begin(), sources.end(), leaf.source);
-        number = fmt::format("{}", known - sources.begin() + 1);
-        if (known == sources.end()) sources.push_back(leaf.source);
-      }
-      table.add_row({leaf.key, leaf.value, leaf.origin, number});
-    }
-    print_wrapped(session.terminal.out, session.terminal,
-                  fmt::format("{} of {}: {}", name, kind, path.string()));
-    session.terminal.out << '\n' << table.render(session.terminal, session.common.wide) << '\n';
-    for (std::size_t i = 0; i < sources.size(); ++i)
-      print_wrapped(session.terminal.out, session.terminal, fmt::format("{}. {}", i + 1, sources[i]), 2);
-    if (!sources.empty()) session.terminal.out << '\n';
-  }
+  if (session.common.json) return show_json(session, presets, found);
+  for (const Found& one : found) show_one(session, presets, one);
   session.terminal.out << "next: override any value with --set KEY=VALUE, or copy the file and edit it\n";
   return ExitCode::ok;
 }
@@ -186,8 +221,14 @@ ExitCode list(Session& session, const fs::path& presets, bool names_only,
       for (const auto& line : wrap(fmt::format("{}", fmt::join(names, "  ")), width - 2))
         session.terminal.out << "  " << line << '\n';
     }
+    std::vector<std::string> others;
+    for (const Found& other : other_files(presets)) others.push_back(other.name);
+    if (!others.empty())
+      session.terminal.out << paint(session.terminal.color, Style::bold, "of the fits") << "\n  "
+                           << fmt::format("{}\n", fmt::join(others, "  "));
   }
-  session.terminal.out << "\nnext: sextant presets show NAME prints every value with its source\n";
+  session.terminal.out
+      << "\nnext: sextant presets show NAME prints every value with its meaning, unit and source\n";
   return ExitCode::ok;
 }
 
@@ -219,7 +260,7 @@ Verb presets_verb() {
           .summary = "list the built-in models, clusters, devices, fabrics and stacks",
           .description =
               "Lists what --model, --cluster and --stack know by name. With 'show NAME', prints every "
-              "value of one preset and where it comes from.",
+              "value of one preset: its meaning, its unit and where it comes from.",
           .examples = {{"all names", "sextant presets"},
                        {"only the models, as JSON", "sextant presets models --json"}},
           .define = [](CLI::App& app) -> Run {

@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "core/cluster_files.hpp"
+#include "core/json_io.hpp"
 #include "planner/calibrate.hpp"
 #include "planner/calibrate_memory.hpp"
+#include "planner/fit_source.hpp"
 #include "planner/fitted_count.hpp"
 #include "planner/leave_out.hpp"
 #include "planner/leave_out_memory.hpp"
@@ -102,7 +105,16 @@ TEST(Calibration, ConstantsFittedToWholeRunsAreCounted) {
   EXPECT_EQ(count.frozen.size(), 5U);
 }
 
-// The presets of step time hold what this fit from cold gives, rounded: `sextant calibrate --refit` on the same rows.
+// What the preset says of where this constant comes from.
+std::string stated_source(const Knob& k, const std::filesystem::path& presets) {
+  const auto file = k.of == KnobOf::device  ? "cost/" + (k.owner.empty() ? "common" : k.owner)
+                    : k.of == KnobOf::stack ? "stacks/" + k.owner
+                                            : "fabrics/" + k.owner;
+  const char* part = k.of == KnobOf::device ? "constants" : k.of == KnobOf::stack ? "kernels" : "fabric";
+  return read_json_file(presets / (file + ".json")).at(part).at(k.key).at("source").get<std::string>();
+}
+
+// The presets of step time hold what this fit from cold gives, rounded: `sextant calibrate --refit --write-presets` of the same rows.
 TEST(Calibration, StepTimePresetsAreTheirFit) {
   SEXTANT_NEEDS_MEASURED();
   const auto presets = test::preset_dir();
@@ -126,6 +138,7 @@ TEST(Calibration, StepTimePresetsAreTheirFit) {
     }
     fmt::print("{} {} {} {:.4g}\n", kKnobOfNames[static_cast<std::size_t>(k.knob.of)],
                k.knob.owner.empty() ? "-" : k.knob.owner, k.knob.key, k.value);
+    EXPECT_EQ(stated_source(k.knob, presets), fit_source(k.knob, runs)) << k.knob.owner << " " << k.knob.key;
     EXPECT_NEAR(preset / k.value, 1, 0.002)  // they are rounded to four digits
         << k.knob.owner << " " << k.knob.key << ": " << preset << ", fitted " << k.value;
   }
@@ -144,7 +157,10 @@ TEST(Calibration, MemoryPresetsAreTheirFit) {
     for (const FittedConstant& c : fit.constants)
       fmt::print("  {:24} prior {:7.3f}  fit {:7.3f} +- {:.3f}\n", c.key, c.prior, c.value, c.sigma);
     EXPECT_GT(fit.peaks + fit.outcomes, 0);
-    EXPECT_LE(fit.before, 1.05 * fit.after + 1) << plan.stacks.front();
+    EXPECT_FALSE(finds_better(fit)) << plan.stacks.front();
+    const auto stack = read_json_file(presets / "stacks" / (plan.stacks.front() + ".json")).at("memory");
+    for (const FittedConstant& c : fit.constants)
+      EXPECT_EQ(stack.at(c.key).at("source"), fit_source(plan, fit)) << plan.stacks.front() << " " << c.key;
   }
 }
 

@@ -1,4 +1,5 @@
 // `sextant calibrate` as a user meets it: from a log to a better prediction, from a shortlist, and bad input.
+#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -8,6 +9,7 @@
 #include "core/csv.hpp"
 #include "core/file_io.hpp"
 #include "core/parallel_plan.hpp"
+#include "core/stack_spec.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 
@@ -294,6 +296,30 @@ TEST(CalibrateVerb, RefitShowsTheMemoryOfStacks) {
   EXPECT_NE(text.out.find("memory of"), std::string::npos) << text.out;
   for (const Json& c : constants)
     EXPECT_NE(text.out.find(c.at("key").get<std::string>()), std::string::npos) << text.out;
+}
+
+TEST(CalibrateVerb, RefitWritesPresetsWithTheirSources) {
+  const TempDir folder;
+  const std::string runs = nanotron_runs(folder, {70, 70, 70}), to = (folder.path() / "presets").string();
+  EXPECT_EQ(call({"calibrate", "--runs", runs, "--write-presets", to}).code, ExitCode::usage);
+  const auto refit = [&] {
+    const auto outcome = call({"calibrate", "--refit", "--runs", runs, "--write-presets", to});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    EXPECT_NE(outcome.err.find("written: " + to), std::string::npos) << outcome.err;
+    std::ifstream file(to + "/stacks/nanotron.json");
+    return Json::parse(file);
+  };
+  const Json written = refit();
+  const Json& rope = written.at("memory").at("saved_rope");
+  EXPECT_EQ(rope.at("origin"), "F");
+  EXPECT_EQ(rope.at("source"), "sextant calibrate --refit, memory; rows: 3 peaks, of nanotron");
+  EXPECT_GT(rope.at("value"), 7);  // the presets hold 6.98, and predict less than 70 GiB
+  EXPECT_EQ(written.at("kernels").at("host_forward_per_layer_us").at("source"),
+            "sextant calibrate --refit, step times; rows: 3 of nanotron");
+  EXPECT_EQ(load_stack("nanotron", to).memory.saved_rope, rope.at("value"));
+  EXPECT_EQ(refit(), written);  // in place of those it wrote itself
+  EXPECT_EQ(call({"calibrate", "--refit", "--runs", runs, "--write-presets", folder.path().string()}).code,
+            ExitCode::usage);  // holds other files
 }
 
 // A source that is left out does not move its own prediction: both errors tell the same peak.
