@@ -6,15 +6,30 @@
 
 namespace sextant {
 
+namespace {
+
+struct Beside {
+  double collectives = 0;  // beside compute of a stage, over the whole step
+  int lanes = 0;           // of them
+};
+Beside beside(const PipelineTimes& p, const StateTimes& t, int stage) {
+  double regather = 0;
+  for (int chunk = stage; chunk < p.pp * p.vp; chunk += p.pp)
+    regather += p.microbatches * p.regather[static_cast<std::size_t>(chunk)];
+  return {t.collectives + regather, t.collective_lanes + (regather > 0 ? 1 : 0)};
+}
+
+}  // namespace
+
 // Whatever part of its collectives does not hold up compute runs beside it and slows it.
-// With C the compute, G the collectives beside it on L lanes, c the slow-down, and x the end of compute in the first
-// pass: the second pass ends at max(x, C + c (G - L (x - C))) or later, which is least at x = C + c G / (1 + c L).
-double alone_bound(const PipelineTimes& p, const StateTimes& t, double head, double work) {
+// With C the compute, h its begin, G the collectives beside it on L lanes, c the slow-down, and x the end of compute in
+// the first pass: the second pass ends at max(x, h + C + c (G - L (x - C))) or later, which is least at
+// x = h + C + c (G - L h) / (1 + c L).
+double alone_bound(const PipelineTimes& p, const StateTimes& t, int stage, double head, double work,
+                   double beyond) {
   if (p.slows <= 0) return 0;
-  const double regather = p.microbatches * p.regather[0];
-  const int lanes = t.collective_lanes + (regather > 0 ? 1 : 0);
-  const double beside = std::max(0.0, t.collectives + regather - lanes * head);
-  return head + work + p.slows * beside / (1 + p.slows * lanes);
+  const auto [collectives, lanes] = beside(p, t, stage);
+  return head + work + p.slows * std::max(0.0, collectives - lanes * (head + beyond)) / (1 + p.slows * lanes);
 }
 
 double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {
@@ -44,15 +59,18 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
       back += p.backward[chunk - 1] + p.send[chunk - 1];
     }
     head = std::max(head, t.start);
+    const double arrival = head;
     double late = head;  // the same where the first forward waits for parameters
     if (!t.ready.empty()) late = std::max(head, forward_end(p, chunk, t.ready[0]) - p.forward[chunk]);
     // Copies out go on while a single stage's forward waits, and with them some waits of its backward.
     const bool copies = p.pp == 1 && !p.offloaded.empty() && p.offloaded[0].last > p.offloaded[0].first;
     if (!copies) head = late;
-    double slots = 0, waits = 0;  // waits for copies inside slots, which other work of the slot may fill
+    double slots = 0, slowed = 0,
+           waits = 0;  // waits for copies inside slots, which other work of the slot may fill
     for (int v = 0; v < p.vp; ++v) {
       const auto i = static_cast<std::size_t>(v * p.pp + s);
       slots += p.forward[i] + p.busy[i] + p.slowed[i] + p.weight[i];
+      slowed += p.slowed[i];
       waits += p.backward[i] - p.busy[i] - p.slowed[i];
     }
     double per_slots = t.per_forward + t.per_backward, on_compute = t.on_compute;
@@ -69,27 +87,30 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
         last_slot = std::max(last_slot, least - p.forward[0] - t.per_forward);
       }
     }
-    double work = m * std::max(slots + per_slots, least);
+    double work = m * std::max(slots + per_slots, least), computed = m * (slots - slowed + per_slots);
     if (least > slots + per_slots) on_compute = 0;
     double last_send = 0;
     if (!p.beside && p.pp > 1) {  // sends of activations and gradients occupy the sender
       const int forwards = p.vp - (s == p.pp - 1 ? 1 : 0), backwards = p.vp - (s == 0 ? 1 : 0);
       const double gradient = s > 0 ? p.send[chunk - 1] : p.send[static_cast<std::size_t>(p.pp - 1)];
-      work += m * (forwards * p.send[chunk] + backwards * gradient);
+      const double sends = m * (forwards * p.send[chunk] + backwards * gradient);
+      work += sends, computed += sends;
       last_send = s > 0 ? gradient : 0.0;
     }
     const double undisturbed = head + work;
     double lane = std::max(undisturbed, copies ? late + m * slots : 0.0);
     // A wait inside the first forward may be filled by what is slowed before it.
-    if (p.pp == 1)
-      lane = std::max(
-          lane, alone_bound(p, t, t.start,
-                            m * (p.forward[0] + p.busy[0] + p.weight[0] + t.per_forward + t.per_backward)));
+    if (p.pp == 1) lane = std::max(lane, alone_bound(p, t, s, arrival, computed));
     end = std::max(end, p.copies[chunk]);
     last_send += t.per_backward;  // the last gradient may leave before the slot's last reduction
     end = std::max({end, lane + on_compute, t.lane_total});
+    end = std::max(end, alone_bound(p, t, s, arrival, computed + t.on_compute));
     if (!split) {
       end = std::max({end, lane - last_send + back + first_tail, lane - last_send + t.last_beside});
+      // What is slowed of them goes back later; beside the way back run collectives that slow nothing of this stage.
+      const double left_after = (1 + p.slows * beside(p, t, s).lanes) * last_send,
+                   way_back = std::max(0.0, back + first_tail - left_after);
+      end = std::max(end, alone_bound(p, t, s, arrival, computed, way_back) + way_back);
       if (p.vp == 1) end = std::max(end, undisturbed - last_send - last_slot + t.beside_total);
     }
   }

@@ -198,8 +198,10 @@ double closing_time(const Job&, const PlanLinks&);
 // backward of all. 0 where one stage holds both.
 double tied_exchange_time(const Job&, const ParallelPlan&, const PlanLinks&);
 
-// One stage without a pipeline whose compute lane is taken until `head`, and has that much `work`.
-double alone_bound(const PipelineTimes&, const StateTimes&, double head, double work);
+// One stage whose compute lane begins at `head` at least, and has that much `work`, without what waits for others.
+// Collectives may go on for as long as `beyond` behind it.
+double alone_bound(const PipelineTimes&, const StateTimes&, int stage, double head, double work,
+                   double beyond = 0);
 
 // When what its slot has computed of it at least, and when the forward of a first micro-batch ends at least.
 inline double ready_to_reduce(const PipelineTimes& p, std::size_t chunk, const StateTimes::Reduction& r,
@@ -227,6 +229,7 @@ struct SlotScratch {
   std::vector<double> lane;        // by stage: free again
   std::vector<double> left;        // by stage: compute of the slots to come
   std::vector<double> way;         // to the next stages, to the previous ones, and nowhere: free again
+  std::vector<double> arrival;     // by stage: its first slot begins
   std::vector<double> last_busy;   // by stage: end of its last backward, but for its waits
   std::vector<double> last_start;  // by model chunk: of the last micro-batch's backward
   // Reductions of every micro-batch: their lane by stage, without the last of them as well; the lane when the last

@@ -156,7 +156,7 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
   auto &lane = scratch.lane, &left = scratch.left, &way = scratch.way, &last_busy = scratch.last_busy;
   auto &last_start = scratch.last_start, &arrived = scratch.arrived;
   auto& table = scratch.taken;
-  for (auto* list : {&lane, &left, &last_busy, &scratch.reduced, &scratch.reduced_but_one})
+  for (auto* list : {&lane, &left, &last_busy, &scratch.arrival, &scratch.reduced, &scratch.reduced_but_one})
     list->assign(pp, 0.0);
   scratch.reduced_before.assign(n_chunks, 0.0);
   way.assign(2 * pp + 1, 0.0);
@@ -176,6 +176,7 @@ double pass(const PipelineTimes& p, const StageStates& state, const std::vector<
     const double start = std::max(free, arrived[step.from]);
     double end = start + t.span;
     const std::size_t chunk = step.of / kSlotKinds;
+    if (step.is_first && chunk < pp) scratch.arrival[chunk] = start;
     if (copied) end = std::max(end, copies.slot(t.lane, step, start));
     if (step.is_first && !state.empty() && !state[t.lane].ready.empty())
       end = std::max(end, forward_end(p, chunk, state[t.lane].ready[chunk / pp]));
@@ -247,18 +248,30 @@ void least_of(std::span<const StageStates* const> states, Start start, StageStat
   }
 }
 
-// From the end of the slots to the end of the step.
-double tail(const PipelineTimes& p, const StageStates& state, double closing, Start start,
-            const SlotScratch& scratch) {
-  const auto pp = static_cast<std::size_t>(p.pp);
-  double alone = 0, end = 0;
-  if (p.pp == 1 && !state.empty() && start == Start::known) {
-    const double work = p.microbatches * (p.forward[0] + p.busy[0] + p.weight[0] + state[0].per_forward +
-                                          state[0].per_backward);
-    alone = alone_bound(p, state[0], state[0].start, work);
+// What a stage's compute lane does between its first slot and its last one, without waits.
+double computed(const PipelineTimes& p, const StateTimes& t, std::size_t stage) {
+  const std::size_t pp = static_cast<std::size_t>(p.pp), n_chunks = p.forward.size();
+  double once = t.per_forward + t.per_backward;
+  for (std::size_t i = stage; i < n_chunks; i += pp) {
+    once += p.forward[i] + p.busy[i] + p.weight[i];
+    if (p.beside) continue;
+    if (i + 1 < n_chunks) once += p.send[stage];
+    if (i > 0) once += p.send[stage == 0 ? pp - 1 : stage - 1];
   }
+  return p.microbatches * once;
+}
+
+// From the end of the slots to the end of the step.
+double tail(const PipelineTimes& p, const StageStates& state, double closing, const SlotScratch& scratch) {
+  const auto pp = static_cast<std::size_t>(p.pp);
+  double end = 0;
   for (std::size_t s = 0; s < pp; ++s) {
-    const double lane = std::max(scratch.lane[s], alone);
+    double lane = scratch.lane[s];
+    if (!state.empty()) {
+      const double arrival = scratch.arrival[s], work = computed(p, state[s], s);
+      if (p.pp == 1) lane = std::max(lane, alone_bound(p, state[s], 0, arrival, work));
+      end = std::max(end, alone_bound(p, state[s], static_cast<int>(s), arrival, work + state[s].on_compute));
+    }
     end = std::max({end, lane, p.copies[s]});
     if (state.empty()) continue;
     end = std::max({end, scratch.last_busy[s] + state[s].on_compute_last, state[s].lane_total});
@@ -287,8 +300,8 @@ double slot_bound(const PipelineTimes& p, std::span<const StageStates* const> st
   const StageStates& least = states.empty() ? kNone : as_it_is ? *states.front() : scratch.least;
   const double early = pass(p, least, steps, scratch, limit - closing);
   if (early > 0) return early + closing;
-  double end = states.empty() ? tail(p, kNone, closing, start, scratch) : INFINITY;
-  for (const StageStates* state : states) end = std::min(end, tail(p, *state, closing, start, scratch));
+  double end = states.empty() ? tail(p, kNone, closing, scratch) : INFINITY;
+  for (const StageStates* state : states) end = std::min(end, tail(p, *state, closing, scratch));
   return end + closing;
 }
 

@@ -215,11 +215,14 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
         for (std::size_t i = 0; i < layout.buckets.size(); ++i)
           if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
-      // Units fetched ahead may be gathered in an earlier slot than the one that reads them; on a lane of their own, beside
-      // what follows the last reader of the unit before.
+      // Units fetched ahead may be gathered in an earlier slot than the one that reads them, the first of them before
+      // anything arrives; on a lane of their own, beside what follows the last reader of the unit before.
       if (unit_ring_count > 1 || plan.overlap_param_gather)
         t.lane_total = std::max(t.lane_total, microbatches * fetched);
-      else
+      if (unit_ring_count > 1 && !plan.overlap_param_gather)
+        t.on_compute += std::max(0.0, microbatches * fetched - static_cast<double>(unit_ring_count) *
+                                                                   *std::ranges::max_element(gathers));
+      else if (!plan.overlap_param_gather)
         t.per_forward += forward, t.per_backward += backward;
       t.lane_total = std::max(t.lane_total, microbatches * copies);
     }

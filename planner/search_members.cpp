@@ -12,6 +12,8 @@
 namespace sextant {
 namespace {
 
+constexpr int kFetchedAhead = 4;  // units of parameters on the host, in a first guess
+
 std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
 }  // namespace
@@ -116,20 +118,11 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
   std::optional<Node> best;
   const auto consider = [&] {
     const ParallelPlan p = plan(c, cache);
-    if (unlawful(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return;
-    const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
-    const int m = microbatches(p, job_.training);
+    const auto least = bound(p, best ? std::min(limit, best->bound) : limit, cache);
+    if (!least || (best && *least >= best->bound)) return;
     Node node;
-    node.level = Level::full, node.choice = c, node.refined = 1;
-    pipeline_times(p, chunks, job_.stack, m, cache.layers(p), false, cache.times);
-    const double closing = cache.stateless_closing(p);
-    node.bound = closed_bound(cache.times, {}, closing);
-    if (node.bound > limit || (best && node.bound >= best->bound)) return;
+    node.level = Level::full, node.choice = c, node.refined = 1, node.bound = *least;
     Expansion ignored;
-    if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return;
-    node.bound = slot_bound(cache.times, {}, closing, cache.steps(p, m), cache.slots,
-                            best ? std::min(limit, best->bound) : limit);
-    if (node.bound > limit || (best && node.bound >= best->bound)) return;
     if (fits(node, cache, ignored)) best = node;
   };
   const auto& ao = space_.activation_offload;
@@ -137,6 +130,13 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
       std::ranges::max_element(ao, {},
                                [](const ActivationOffload& a) { return std::pair(a.layers, -a.horizon); }) -
       ao.begin());
+  // Sharded optimizer state; of stacks that shard nothing or gradients too, each of what they offer.
+  const std::vector<int>& offered = job_.stack.can.zero_stages;
+  const bool shards_optimizer = std::ranges::count(offered, 1) > 0;
+  std::vector<int> stages = {d.replicas() > 1 && shards_optimizer ? 1 : 0};
+  if (d.replicas() > 1 && !shards_optimizer) stages = offered;
+  std::erase_if(stages, [&](int stage) { return std::ranges::count(space_.zero_stage, stage) == 0; });
+  if (stages.empty()) stages = space_.zero_stage;
   const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
   for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
     for (std::size_t f = 0; f < space_.form.size(); ++f)
@@ -145,8 +145,15 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
         c.micro_batch = small(mbs), c.form = small(f);
         c.recompute = index(space_.recompute, Recompute{kind, -1});
         if (!lean) {
-          c.zero_stage = index(space_.zero_stage, d.replicas() > 1 ? 1 : 0);
-          consider();
+          for (const int stage : stages) {
+            c.zero_stage = index(space_.zero_stage, stage);
+            for (const bool fetched : {false, true}) {
+              if (fetched && (shards_optimizer || !may_offload_parameters_)) continue;
+              c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(fetched));
+              c.activation_offload = index(ao, ActivationOffload{0, fetched ? kFetchedAhead : 1});
+              consider();
+            }
+          }
           continue;
         }
         // From a little of what saves memory to all of it.

@@ -57,6 +57,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   const Recompute recompute = p.recompute;
   const int m = microbatches(p, job_.training);
   const bool is_all_steady = steady(p);
+  const double leanest = leanest_offload(p);
   Node child = node;
   child.level = Level::pipeline;
   child.members = members;
@@ -104,6 +105,8 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
         out.fates[Fate::repeated] += members;
         continue;
       }
+      // What all below keep alike is asked once.
+      if (!may_offload_activations_ && !flight_fits(flight(p, chunks), p, leanest, members, out)) continue;
       pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
       ++out.bounds;
       child.choice.form = small(f), child.choice.split = small(split);

@@ -323,6 +323,29 @@ TEST(Search, ClimbsFromItsFirstGuesses) {
   EXPECT_LT(report.fates[Fate::simulated], 300u);
 }
 
+// So has a stack that shards nothing or gradients too, and where parameters are best kept on the host.
+TEST(Search, GuessesForStacksWithoutShardedOptimizersAlone) {
+  for (const double memory_GiB : {79.0, 2.0}) {
+    OwnedJob owned = testing::small_job(2, 4, 8);
+    owned.stack.can.zero_stages = {0, 2, 3};
+    owned.stack.rules.reduce_every_microbatch = true;
+    owned.stack.can.activation_offload = false;
+    owned.cluster.device.memory = from_gib(memory_GiB);
+    owned.finish();
+    const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+    SearchOptions options;
+    options.top = 1;
+    Seconds early(INFINITY);
+    options.progress = [&](std::uint64_t simulated, Seconds best) {
+      if (simulated == 0) early = best;
+    };
+    const SearchReport report = search(owned.job(), space, options);
+    ASSERT_FALSE(report.ranked.empty()) << memory_GiB;
+    EXPECT_TRUE(report.exact);
+    EXPECT_LT(early / report.ranked.front().prediction.step, 1.05) << memory_GiB;
+  }
+}
+
 TEST(Search, IsTheSameOnAnyNumberOfThreads) {
   const OwnedJob owned = testing::small_job(2, 4, 8);
   const Job job = owned.job();
