@@ -34,8 +34,25 @@ std::string range_text(std::string_view what, Range r) {
   return std::string(what);
 }
 
+// Why what was found is no number, or not a whole one, where its looks could deceive.
+std::string looks_like_a_number(const json& value) {
+  if (value.is_number_float() && std::isfinite(value.get<double>())) return "it has a fraction";
+  if (!value.is_string()) return "";
+  const auto& text = value.get_ref<const std::string&>();
+  const json inside = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  return inside.is_number() ? fmt::format("it is a text: write {} without quotes", text) : "it is a text";
+}
+
 bool inside(double x, Range r) {
   return x <= r.most && (r.least_excluded ? x > r.least : x >= r.least);  // false for NaN
+}
+
+// The suffix of a key says what belongs there.
+std::string missing(std::string_view key) {
+  for (const Unit& unit : kUnits)
+    if (key.ends_with(unit.suffix))
+      return fmt::format("is missing: a number of {}, such as \"{}\": 1", unit.suffix.substr(1), key);
+  return "is missing";
 }
 
 std::string names_text(const std::string_view* names, std::size_t n) {
@@ -63,7 +80,7 @@ const json* JsonReader::take(std::string_view key, bool required) {
   known_.emplace_back(key);
   if (!object_.is_object()) return nullptr;
   if (has(key)) return &*object_.find(key);
-  if (required) problems_.push_back({"", std::string(key), "", "", "is missing"});
+  if (required) problems_.push_back({"", std::string(key), "", "", missing(key)});
   return nullptr;
 }
 
@@ -140,7 +157,8 @@ void JsonReader::read(const json& value, const std::string& path, double& out, R
 std::optional<double> JsonReader::number(const json& value, const std::string& path, Range range) {
   const double x = value.is_number() ? value.get<double>() : std::nan("");
   if (std::isfinite(x) && inside(x, range)) return x;
-  wrong(value, path, range_text(value.is_number() ? "a number" : "a finite number", range));
+  wrong(value, path, range_text(value.is_number() ? "a number" : "a finite number", range),
+        value.is_string() ? looks_like_a_number(value) : "");
   return std::nullopt;
 }
 
@@ -159,9 +177,11 @@ std::optional<std::int64_t> JsonReader::integer(const json& value, const std::st
     if (std::abs(x) <= kExact && std::floor(x) == x) n = static_cast<std::int64_t>(x);
   }
   if (n && *n >= least && *n <= most && inside(static_cast<double>(*n), range)) return n;
+  // The type's own limit is worth telling only of what lies beyond it.
+  const bool whole = n || value.is_number_unsigned();
   const bool small_type = most <= std::numeric_limits<int>::max();
-  if (small_type && !std::isfinite(range.most)) range.most = static_cast<double>(most);
-  wrong(value, path, range_text("a whole number", range));
+  if (whole && small_type && !std::isfinite(range.most)) range.most = static_cast<double>(most);
+  wrong(value, path, range_text("a whole number", range), whole ? "" : looks_like_a_number(value));
   return std::nullopt;
 }
 

@@ -24,14 +24,17 @@ struct Architecture {
   ModelSpec (*read)(const json&);
 };
 
-// The first of several spellings of a field.
-void any_of(JsonReader& io, std::initializer_list<std::string_view> keys, int& out) {
+// A size that every config.json states, under the first of several spellings; `such_as` is LLaMA-2-7B's.
+void size(JsonReader& io, std::initializer_list<std::string_view> keys, int& out, int such_as) {
   bool found = false;
   for (const auto key : keys) {
     found = found || io.has(key);
     io.optional(key, out);
   }
-  if (!found) io.fail({"", std::string(*keys.begin()), "", "", "is missing"});
+  if (!found)
+    io.fail({"", std::string(*keys.begin()), "", "",
+             fmt::format("is missing: a whole number, such as \"{}\": {}, in the config.json of the model",
+                         *keys.begin(), such_as)});
 }
 
 void require_activation(JsonReader& io, std::string_view key, std::string found,
@@ -102,11 +105,11 @@ ModelSpec read_llama(const json& j) {
   JsonReader io(j);
   ModelSpec m;
   m.max_positions = 2048, m.norm_eps = 1e-6;
-  io.required("vocab_size", m.vocab_size);
-  io.required("hidden_size", m.hidden);
-  io.required("intermediate_size", m.ffn_hidden);
-  io.required("num_hidden_layers", m.n_layers);
-  io.required("num_attention_heads", m.n_heads);
+  size(io, {"vocab_size"}, m.vocab_size, 32000);
+  size(io, {"hidden_size"}, m.hidden, 4096);
+  size(io, {"intermediate_size"}, m.ffn_hidden, 11008);
+  size(io, {"num_hidden_layers"}, m.n_layers, 32);
+  size(io, {"num_attention_heads"}, m.n_heads, 32);
   m.n_kv_heads = m.n_heads;
   io.optional("num_key_value_heads", m.n_kv_heads);
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
@@ -139,10 +142,10 @@ ModelSpec gpt_style(JsonReader& io, const json& j, std::initializer_list<std::st
                     std::initializer_list<std::string_view> heads) {
   ModelSpec m;
   m.gated_mlp = false, m.linear_bias = true, m.tied_embeddings = true, m.norm = NormKind::layer;
-  io.required("vocab_size", m.vocab_size);
-  any_of(io, hidden, m.hidden);
-  any_of(io, layers, m.n_layers);
-  any_of(io, heads, m.n_heads);
+  size(io, {"vocab_size"}, m.vocab_size, 32000);
+  size(io, hidden, m.hidden, 4096);
+  size(io, layers, m.n_layers, 32);
+  size(io, heads, m.n_heads, 32);
   m.n_kv_heads = m.n_heads;
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
   if (m.n_heads > 0 && m.hidden > 0 && m.hidden % m.n_heads != 0)
@@ -162,7 +165,7 @@ ModelSpec read_gpt2(const json& j) {
   ModelSpec m = gpt_style(io, j, {"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"},
                           {"n_head", "num_attention_heads"});
   m.position = PositionKind::learned;
-  any_of(io, {"n_positions", "max_position_embeddings"}, m.max_positions);
+  size(io, {"n_positions", "max_position_embeddings"}, m.max_positions, 4096);
   require_activation(io, "activation_function", "gelu_new",
                      {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"});
   io.finish();

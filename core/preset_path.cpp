@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -55,6 +57,18 @@ std::optional<fs::path> find_preset(const fs::path& presets, std::string_view ki
   return std::nullopt;
 }
 
+std::string names_around(const std::string& word, const std::vector<std::string>& names) {
+  constexpr std::size_t kShortest = 3, kMost = 8;
+  const std::string part = plain(word);
+  std::vector<std::string> found;
+  for (const auto& name : names)
+    if (part.size() >= kShortest && plain(name).find(part) != std::string::npos) found.push_back(name);
+  if (found.empty() || found.size() > kMost) return "";
+  const std::string last = found.back();
+  found.pop_back();
+  return found.empty() ? last : fmt::format("{} or {}", fmt::join(found, ", "), last);
+}
+
 std::string nearest_preset(const fs::path& presets, std::initializer_list<std::string_view> kinds,
                            std::string_view name) {
   std::vector<std::string> names, plain_names;
@@ -65,6 +79,7 @@ std::string nearest_preset(const fs::path& presets, std::initializer_list<std::s
   }
   for (const auto& n : names) plain_names.push_back(plain(n));
   const std::string near = closest(plain(name), plain_names);
+  if (near.empty()) return names_around(std::string(name), names);
   const auto at = std::find(plain_names.begin(), plain_names.end(), near);
   return near.empty() ? "" : names[static_cast<std::size_t>(at - plain_names.begin())];
 }

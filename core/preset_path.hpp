@@ -16,7 +16,11 @@ namespace sextant {
 std::optional<std::filesystem::path> find_preset(const std::filesystem::path& presets, std::string_view kind,
                                                  std::string_view name);
 
-// The nearest name or alias among these kinds, in the spelling of its file; empty when nothing is near.
+// The names that have this part, which may be all that somebody knows of one: "a-1, a-2 or a-3". Empty when none has it, and
+// where it tells too little.
+std::string names_around(const std::string& part, const std::vector<std::string>& names);
+
+// The nearest name or alias among these kinds, in the spelling of its file, or the names around it; empty when nothing is near.
 std::string nearest_preset(const std::filesystem::path& presets,
                            std::initializer_list<std::string_view> kinds, std::string_view name);
 

@@ -17,11 +17,12 @@ std::string shown(bool known, double value, const char* format) {
 }
 
 // Means over sources of the errors, over groups of the ranking, and sums of what is counted.
-SourceScore overall(const std::vector<SourceScore>& scores) {
+SourceScore overall(const std::vector<SourceScore>& scores, int least_rows = 0) {
   SourceScore all;
-  all.source = "all sources";
+  all.source = least_rows > 0 ? fmt::format("of {} rows or more", least_rows) : "all sources";
   double timed = 0, peaks = 0;
   for (const SourceScore& s : scores) {
+    if (s.rows < least_rows) continue;
     all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
     all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
     all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
@@ -58,13 +59,17 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                 {"false", Align::right},
                 {"memory %", Align::right},
                 {"inside %", Align::right}});
-  const auto add = [&](const SourceScore& s) {
-    const int timed = s.rows - s.unpredicted, oom = s.oom_true + s.oom_missed;
+  const auto add_times = [&](const SourceScore& s) {
+    const int timed = s.rows - s.unpredicted;
     if (s.rows > 0)
       times.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
                      shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
                      shown(timed > 0, s.p90, "{:.1f}"),
                      shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
+  };
+  const auto add = [&](const SourceScore& s) {
+    add_times(s);
+    const int oom = s.oom_true + s.oom_missed;
     if (s.groups + oom + s.oom_false + s.memory_rows > 0)
       others.add_row(
           {s.source, shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
@@ -77,6 +82,11 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
     add(overall(scores));
     for (Table* table : {&times, &others})
       if (!table->empty()) table->emphasize_last_row();
+    // A source of one row weighs as much as one of hundreds in the mean above.
+    constexpr int kMany = 20;
+    const auto many = [](const SourceScore& s) { return s.rows >= kMany; };
+    if (std::ranges::any_of(scores, many) && !std::ranges::all_of(scores, many))
+      add_times(overall(scores, kMany));
   }
   for (const Table* table : {&times, &others})
     if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);

@@ -83,7 +83,8 @@ std::vector<Found> find(const fs::path& presets, const std::string& name) {
       }
     }
   if (!by_alias.empty()) return by_alias;
-  const std::string near = closest(name, all);
+  std::string near = closest(name, all);
+  if (near.empty()) near = names_around(name, all);
   throw UsageError(to_string(Problem{"show", "", name, "the name of a preset", ""}) + "\n  " +
                    (near.empty() ? "sextant presets lists them" : fmt::format("did you mean {}?", near)));
 }

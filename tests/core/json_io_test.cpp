@@ -117,15 +117,29 @@ TEST(JsonIo, ReportsEveryProblemAtOnceWithItsPath) {
         "m.json: memory_GiB: found \"big\", expected a finite number above 0",
         "m.json: fast: found 1, expected true or false",
         "m.json: share: found 1.5, expected a number from 0 to 1",
-        "m.json: gridd: unknown field, did you mean grid?", "m.json: link.bandwidth_GBps: is missing",
+        "m.json: gridd: unknown field, did you mean grid?",
+        "m.json: link.bandwidth_GBps: is missing: a number of GBps, such as \"bandwidth_GBps\": 1",
         "m.json: link.bandwith_GBps: unknown field, did you mean bandwidth_GBps?",
         "m.json: extra[1].bandwidth_GBps: found -1, expected a number above 0",
         "m.json: peak_TFLOPS.bf61: found the key \"bf61\", expected one of fp8, fp16, bf16, tf32, fp32, "
         "fp64; "
         "did you mean bf16?",
-        "m.json: counts.a: found 1.5, expected a whole number"})
+        "m.json: counts.a: found 1.5, expected a whole number; it has a fraction"})
     EXPECT_NE(all.find(line), std::string::npos) << line << "\nin\n" << all;
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 10);
+}
+
+TEST(JsonIo, SaysWhyWhatLooksLikeANumberIsNone) {
+  const std::string all = problems_of(
+      R"({"name": "a", "gpus": "8", "memory_GiB": "80", "counts": {"a": 40.5, "b": "4096", "c": "many", "d": 3000000000}})");
+  for (const char* line :
+       {"gpus: found \"8\", expected a whole number from 1 to 72; it is a text: write 8 without quotes\n",
+        "memory_GiB: found \"80\", expected a finite number above 0; it is a text: write 80 without quotes",
+        "counts.a: found 40.5, expected a whole number; it has a fraction\n",
+        "counts.b: found \"4096\", expected a whole number; it is a text: write 4096 without quotes",
+        "counts.c: found \"many\", expected a whole number; it is a text"})
+    EXPECT_NE(all.find(line), std::string::npos) << line << "\nin\n" << all;
+  EXPECT_EQ(all.find("counts.b: found \"4096\", expected a whole number of"), std::string::npos) << all;
 }
 
 TEST(JsonIo, RefusesNumbersThatDoNotFit) {

@@ -85,6 +85,15 @@ TEST(HuggingFace, AbsentAndNullFieldsHaveLlamaConfigsDefaults) {
   }
 }
 
+TEST(HuggingFace, WhatIsMissingIsDescribed) {
+  json j = v4();
+  j.erase("hidden_size");
+  EXPECT_TRUE(has(error_of(j),
+                  "hidden_size: is missing: a whole number, such as \"hidden_size\": 4096, in the "
+                  "config.json of the model"))
+      << error_of(j);
+}
+
 // transformers adds it to a tensor, and fails with null.
 TEST(HuggingFace, AnEpsilonOfNullIsRefused) {
   json j = v4();

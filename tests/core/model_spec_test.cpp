@@ -131,6 +131,11 @@ TEST(FindPreset, IsNotParticularAboutSpelling) {
   EXPECT_FALSE(find_preset(kPresets, "no-such-kind", "llama-2-13b"));
   EXPECT_EQ(nearest_preset(kPresets, {"models"}, "lama-2-13b"), "llama-2-13b");
   EXPECT_EQ(nearest_preset(kPresets, {"models"}, "chinchilla"), "");
+  // A part of names is what somebody remembers of them.
+  const std::string megatron = nearest_preset(kPresets, {"stacks"}, "Megatron-LM");
+  EXPECT_EQ(megatron, "megatron-lm-2021 or megatron-lm-2024");
+  EXPECT_NE(nearest_preset(kPresets, {"stacks"}, "megatron").find("megatron-core, "), std::string::npos);
+  EXPECT_EQ(nearest_preset(kPresets, {"stacks"}, "me"), "");
 }
 
 }  // namespace

@@ -180,6 +180,10 @@ TEST(Presets, RefusesWhatIsNotThere) {
   const auto unknown = call({"presets", "show", "tiny7b", "--presets", folder.path.string()});
   EXPECT_EQ(unknown.code, ExitCode::usage);
   EXPECT_NE(unknown.err.find("did you mean tiny-7b?"), std::string::npos) << unknown.err;
+  const auto part = call({"presets", "show", "7b", "--presets", folder.path.string()}),
+             known = call({"presets", "show", "tiny", "--presets", folder.path.string()});
+  EXPECT_NE(known.err.find("did you mean tiny-7b?"), std::string::npos) << known.err;
+  EXPECT_EQ(part.err.find("did you mean"), std::string::npos) << part.err;  // two letters tell too little
   EXPECT_EQ(call({"presets", "--presets", "/nonexistent"}).code, ExitCode::usage);
   const auto torn = call({"presets", "show", "torn", "--presets", folder.path.string()});
   EXPECT_EQ(torn.code, ExitCode::bad_input);

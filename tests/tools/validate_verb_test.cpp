@@ -9,6 +9,7 @@
 #include "core/file_io.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
+#include "tools/validation_text.hpp"
 
 namespace sextant {
 namespace {
@@ -26,6 +27,22 @@ std::string example_with(const std::string& column, const std::string& value,
                                                          : table.rows[0].cells[i]);
   }
   return header + "\n" + row + "\n";
+}
+
+TEST(Validate, TheMeanOfLargeSourcesStandsBesideTheMeanOfAll) {
+  const auto table = [](int rows) {
+    std::ostringstream out, err;
+    Session session{.terminal = {.out = out, .err = err, .columns = 100}, .common = {}, .arguments = {}};
+    SourceScore large, other;
+    large.source = "large", large.rows = 25, large.mape = 4;
+    other.source = "other", other.rows = rows, other.mape = 1;
+    print_scores(session, {large, other});
+    return out.str();
+  };
+  const std::string small = table(1);
+  EXPECT_NE(small.find("all sources           26      2.5"), std::string::npos) << small;
+  EXPECT_NE(small.find("of 20 rows or more    25      4.0"), std::string::npos) << small;
+  EXPECT_EQ(table(20).find("rows or more"), std::string::npos);  // they are the same
 }
 
 TEST(Validate, PredictsAnUnmeasuredRunIntoTheStatedColumns) {
