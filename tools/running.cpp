@@ -153,14 +153,19 @@ std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
                            .rehearses = options.products != "exact"};
 }
 
-std::string slow_attention(const RunningOptions& options) {
-  if (options.device != "cuda" || options.products == "exact") return "";  // which asks for own tiles
-  const std::string why = attention_fallback();
-  if (why.empty()) return "";
-  return fmt::format(
-      "attention runs in own tiles, many times slower than cuDNN's: {}; predictions without a profile do not "
-      "know it",
-      why);
+std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
+  if (options.device != "cuda" || options.products == "exact") return {};  // which asks for own tiles
+  std::vector<SlowKernels> slow;
+  const auto add = [&](const char* key, const char* what, const char* library, const std::string& why) {
+    if (!why.empty())
+      slow.push_back(
+          {key, fmt::format("{} in own tiles, many times slower than {}'s: {}; predictions without "
+                            "a profile do not know it",
+                            what, library, why)});
+  };
+  add("slow_attention", "attention runs", "cuDNN", attention_fallback());
+  add("slow_products", "matrix products run", "cuBLASLt", product_fallback());
+  return slow;
 }
 
 void add_running_options(CLI::App& app, RunningOptions& o) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -35,8 +36,12 @@ void add_running_options(CLI::App&, RunningOptions&);
 // The GPU of this process, when it runs on one. Throws ConfigError with the reason when it cannot.
 std::optional<CudaDeviceOptions> gpu_of(const RunningOptions&);
 
-// On a GPU, once its kernels have run: why attention is slow here, and what follows; empty when it is not.
-std::string slow_attention(const RunningOptions&);
+// On a GPU, once its kernels have run: what is slow here as its library would not serve it, why, and what follows.
+struct SlowKernels {
+  std::string key;  // in an answer
+  std::string why;
+};
+std::vector<SlowKernels> slow_kernels(const RunningOptions&);
 
 // A plan that is about to run, and what it is expected to take.
 class Runnable {

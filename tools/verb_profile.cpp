@@ -92,7 +92,7 @@ class Profiling {
       if (traced) tell(*traced);
       if (runnable.on_gpu() && !running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
-      if (const std::string slow = slow_attention(running); !slow.empty()) note(slow);
+      for (const SlowKernels& slow : slow_kernels(running)) note(slow.why);
     }
   }
 

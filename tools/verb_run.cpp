@@ -208,7 +208,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     if (begin) begin();
     if (initialised && !o.output.empty()) keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
     if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
-    if (const std::string slow = slow_attention(o.running); !slow.empty()) warn(session.terminal, slow);
+    for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
     if (session.common.json) return;
     print_wrapped(out, session.terminal, heading(runnable, o.profile));
     if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
@@ -272,7 +272,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
         {"comparison", comparison_json(comparison)}};
     if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
     if (!unused.empty()) answer["without_effect"] = unused;
-    if (const std::string slow = slow_attention(o.running); !slow.empty()) answer["slow_attention"] = slow;
+    for (const SlowKernels& slow : slow_kernels(o.running)) answer[slow.key] = slow.why;
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);
   } else {

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
@@ -131,6 +132,13 @@ class Products {
     return true;
   }
 
+  std::string refused() {
+    const std::lock_guard lock(mutex_);
+    if (refused_ == 0) return "";
+    return fmt::format("cuBLASLt has nothing for {} shape{}, the first {}", refused_,
+                       refused_ == 1 ? "" : "s", first_refused_);
+  }
+
  private:
   cublasLtHandle_t handle(int device) {
     cublasLtHandle_t& made = handles_[device];
@@ -141,7 +149,13 @@ class Products {
   Product& find(const GemmArgs& g, const Shape& e, int device) {
     const std::lock_guard lock(mutex_);
     const auto [it, made] = products_.try_emplace(key_of(g, e, device));
-    if (made) make(it->second, g, e, handle(device));
+    if (!made) return it->second;
+    try {
+      make(it->second, g, e, handle(device));
+    } catch (...) {
+      products_.erase(it);
+      throw;
+    }
     return it->second;
   }
 
@@ -182,6 +196,9 @@ class Products {
     if (status != CUBLAS_STATUS_SUCCESS) found = 0;
     p.proposals.resize(static_cast<std::size_t>(found));
     std::erase_if(p.proposals, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
+    if (p.proposals.empty() && refused_++ == 0)
+      first_refused_ = fmt::format("{} x {} x {} of {} into {} (cuBLAS status {})", e.m, e.n, e.k,
+                                   name(g.a.dtype), name(g.c.dtype), static_cast<int>(status));
   }
 
   cublasStatus_t start(const Product& p, const cublasLtMatmulHeuristicResult_t& proposal, const GemmArgs& g,
@@ -234,6 +251,8 @@ class Products {
   std::mutex mutex_, choosing_;
   std::map<int, cublasLtHandle_t> handles_;
   std::map<Key, Product> products_;
+  int refused_ = 0;  // shapes without a proposal
+  std::string first_refused_;
 };
 
 Products& products() {
@@ -267,3 +286,5 @@ std::string gemm_library() {
 std::string gemm_library_missing() { return lt().library.why_not(); }
 
 }  // namespace sextant::cuda
+
+std::string sextant::product_fallback() { return cuda::products().refused(); }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -164,6 +165,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const auto& p = *reinterpret_cast<const Preference*>(preference);
   if (!supported(description(d), layout(a), layout(b), layout(c))) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!fits(description(d), layout(a), layout(b), layout(c))) return CUBLAS_STATUS_INVALID_VALUE;
+  if (std::getenv("SEXTANT_EMULATION_NO_PRODUCTS")) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.a < 4 || p.b < 4 || p.c < 4 || p.d < 4) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (; *found < 3 && *found < most; ++*found) {
     auto& r = results[*found];
