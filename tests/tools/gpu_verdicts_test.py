@@ -43,7 +43,9 @@ def results():
     return {"gpu": "NVIDIA H200, 0, 143771 MiB", "training": rows,
             "kernels": {"memory_bound": [{"kernel": "add", "share_of_copy": 0.93}, {"kernel": "adamw", "share_of_copy": 0.86}]},
             "edge": [{"offload": False, **edge}, {"offload": True, **edge}],
-            "steps": [{"step": check, "exit": 0, "passed": 12, "failed": {}} for check in ("memcheck", "racecheck")]}
+            "steps": [{"step": check, "exit": 0, "passed_tests": ["Kernels.Rope", "Kernels.RopeBothWays", "Kernels.Adamw"],
+                       "skipped_tests": [], "failed": {}, "asked": ["*Rope*", "*Adamw"], "share": share}
+                      for check, share in (("memcheck", 16), ("racecheck", 60))]}
 
 
 def spoil_runs(key, factor):
@@ -134,10 +136,23 @@ class Verdicts(unittest.TestCase):
                 (left_out("edge", 1), "the largest model that fits runs, one layer more does not"),
                 (set_to("timeout", "edge", 1, "one_more_exit"), "the largest model that fits runs, one layer more does not"),
                 (left_out("steps", 0), "compute-sanitizer is clean"),
-                (set_to(0, "steps", 0, "passed"), "compute-sanitizer is clean"),
+                (set_to([], "steps", 0, "passed_tests"), "compute-sanitizer is clean"),
+                (set_to(["Kernels.Swiglu"], "steps", 0, "skipped_tests"), "compute-sanitizer is clean"),
+                (set_to(["Kernels.Rope"], "steps", 1, "passed_tests"), "compute-sanitizer is clean"),
                 (set_to(312.0, "training", 0, "peak_TFLOPS"), "MFU of llama-3.2-1b, causal halved")):
             with self.subTest(target=target):
                 self.expect(spoil, target, "not measured")
+
+    def test_what_the_sanitizer_left_out_is_said(self):
+        r = results()
+        judged = gpu_verdicts.verdicts(r)
+        self.assertIn("memcheck ran 1 in 16 of the cases", list(gpu_verdicts.table(judged))[-1])
+        self.assertIn("racecheck ran 1 in 60 of the cases", judged[-1]["note"])
+        r["steps"][0]["skipped_tests"] = ["Kernels.Swiglu"]
+        r["steps"][1]["passed_tests"].remove("Kernels.Adamw")  # no test of this pattern
+        self.assertEqual(gpu_verdicts.verdicts(r)[-1]["why"], "memcheck: 3 of 4 tests; racecheck: 2 of 3 tests")
+        r["steps"][0]["passed_tests"] = []
+        self.assertNotIn("memcheck", gpu_verdicts.verdicts(r)[-1]["note"])
 
     def test_a_sequence_that_was_not_run_leaves_its_targets_open(self):
         r = results()
@@ -158,8 +173,13 @@ FAKE = """#!{python}
 import json, os, sys, time
 verb = sys.argv[1]
 if verb == "doctor":
-    print(json.dumps({{"machine": {{"memory_GiB": 128, "gpus": [{{"name": "x"}}]}}, "checks": []}}))
+    if os.environ["DOCTOR"] == "broken":
+        sys.exit("no such library")
+    found = json.loads(os.environ["DOCTOR"])
+    print(json.dumps({{"machine": {{"memory_GiB": 128, "gpus": found["gpus"]}}, "checks": found["checks"]}}))
 elif verb in ("plan", "profile"):
+    if "llama-2-7b" in sys.argv and "SLOW" in os.environ:
+        time.sleep(60)
     out = sys.argv[sys.argv.index("-o") + 1]
     with open(out, "w") as file:
         json.dump({{"cluster": {{"device": {{"peak_TFLOPS": {{"bf16": 989.4}}}}}},
@@ -174,6 +194,21 @@ elif verb == "run":
     assert "--profile" in sys.argv
     print(os.environ["RUN"])
 """
+# A program of gtest: what became of each test, and the reason of those skipped.
+TESTS = """#!{python}
+import json, os, sys
+tests, report = json.loads(os.environ["TESTS"]), []
+for name, why in tests.items():
+    print("[ RUN      ] Gpu." + name)
+    print("a.cpp:1: Skipped\\n" + why + "\\n\\n[  SKIPPED ]" if why else "[       OK ]", "Gpu." + name, "(0 ms)")
+    report.append({{"name": name, "classname": "Gpu", "result": "SKIPPED" if why else "COMPLETED"}})
+with open(sys.argv[1].split(":", 1)[1], "w") as file:
+    json.dump({{"testsuites": [{{"testsuite": report}}]}}, file)
+"""
+TORCH = """import json, os
+print(json.dumps({"tokens_per_s": 10000, "libraries": os.environ.get("LD_LIBRARY_PATH")}))
+"""
+ONE_GPU = {"gpus": [{"name": "x"}], "checks": [{"name": "GPU", "status": "ok", "found": "1 x x", "advice": ""}]}
 SMI = """#!/bin/bash
 case $1 in *memory.used*) cat "$USED" ;; *) printf 'name\\nNVIDIA {gpu}, 1.0, 143771 MiB, 1, 2, 3\\n' ;; esac
 """
@@ -182,12 +217,16 @@ case $1 in *memory.used*) cat "$USED" ;; *) printf 'name\\nNVIDIA {gpu}, 1.0, 14
 class Script(unittest.TestCase):
     """gpu_run.py over stand-ins for sextant, PyTorch and the driver."""
 
-    def call(self, *arguments, gpu="H200", mfu=0.52, built=True):
+    def call(self, *arguments, gpu="H200", mfu=0.52, built=True, only="train", doctor=ONE_GPU, skips=None, **env_of):
         with tempfile.TemporaryDirectory() as folder:
-            made = {"torch_llama.py": 'print(\'{"tokens_per_s": 10000}\')\n', "used": "428"}
+            made = {"torch_llama.py": TORCH, "used": "428"}
             if built:
                 os.mkdir(os.path.join(folder, "bin"))
-                made.update({"bin/sextant": FAKE.format(python=sys.executable), "bin/nvidia-smi": SMI.format(gpu=gpu)})
+                made.update({"bin/sextant": FAKE.format(python=sys.executable), "bin/nvidia-smi": SMI.format(gpu=gpu),
+                             "bin/compute-sanitizer": '#!/bin/bash\nshift 4\nexec "$@"\n',
+                             "bin/cuda_bench": '#!/bin/bash\necho "$BENCH"\n'})
+                for program in ("math", "kernels", "training", "trace"):
+                    made[f"bin/cuda_{program}_test"] = TESTS.format(python=sys.executable)
             for name, text in made.items():
                 with open(os.path.join(folder, name), "w") as file:
                     file.write(text)
@@ -196,8 +235,10 @@ class Script(unittest.TestCase):
                 shutil.copy(os.path.join(SOURCE, "tools", "dev", name), folder)
             out = os.path.join(folder, "results.json")
             env = {**os.environ, "PATH": os.path.join(folder, "bin") + ":" + os.environ["PATH"],
-                   "USED": os.path.join(folder, "used"), "RUN": json.dumps(run_of(20000, mfu, 1.5))}
-            done = subprocess.run([sys.executable, os.path.join(folder, "gpu_run.py"), "--out", out, "--only", "train",
+                   "USED": os.path.join(folder, "used"), "RUN": json.dumps(run_of(20000, mfu, 1.5)),
+                   "DOCTOR": doctor if isinstance(doctor, str) else json.dumps(doctor),
+                   "TESTS": json.dumps({"Adds": "", **(skips or {})}), **env_of}
+            done = subprocess.run([sys.executable, os.path.join(folder, "gpu_run.py"), "--out", out, "--only", only,
                                    "--model", "llama-3.2-1b", *arguments],
                                   env=env, capture_output=True, text=True, timeout=100)
             if not os.path.exists(out):
@@ -225,6 +266,67 @@ class Script(unittest.TestCase):
         self.assertIn("no preset here: plans and predictions are of an h200", done.stderr)
         self.assertIn("L40S", found["planned_as"])
         self.assertEqual({v["verdict"] for v in found["verdicts"]}, {"not measured"})
+
+    def test_without_a_usable_gpu_nothing_is_checked_whatever_the_driver_says(self):
+        old = {"name": "GPU", "status": "absent", "found": "NVIDIA driver, but no usable GPU", "advice": "see nvidia-smi"}
+        refused = {"name": "GPU backend", "status": "absent", "found": "built for other GPUs", "advice": ""}
+        for doctor, reason in (({"gpus": [], "checks": [old]}, "NVIDIA driver, but no usable GPU: see nvidia-smi"),
+                               ({**ONE_GPU, "checks": [refused]}, "built for other GPUs"),
+                               ({"gpus": [], "checks": []}, "sextant doctor lists none")):
+            for budget in ("540", "8"):
+                with self.subTest(reason=reason, budget=budget):
+                    done, found = self.call("--budget-s", budget, only="tests", doctor=doctor, skips={"Multiplies": "no GPU"})
+                    self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+                    self.assertIn(f"no usable GPU: {reason}; nothing was checked", done.stderr)
+                    self.assertEqual([s["step"] for s in found["steps"]], ["doctor", "nvidia-smi"])
+
+    def test_a_doctor_that_fails_is_no_missing_gpu(self):
+        done, found = self.call(doctor="broken")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(done.stderr, "sextant doctor failed: exit 1, no such library; nothing was checked\n")
+        self.assertNotIn("no_gpu", found)
+
+    def test_what_was_not_run_is_not_called_well(self):
+        all_skipped = {"Adds": "no usable GPU: NCCL is here, the driver is not"}
+        for name, options, arguments, expected in (
+                ("a test", {"only": "tests", "skips": {"Multiplies": "cuDNN was not found"}}, (),
+                 "4 steps not run: cuda_math_test (tests skipped: 1, cuDNN was not found)"),
+                ("all tests", {"only": "tests", "skips": all_skipped}, (),
+                 "4 steps not run: cuda_math_test (no test passed, no usable GPU: NCCL is here"),
+                ("no time", {"only": "tests"}, ("--budget-s", "8"), "4 steps not run: cuda_math_test (out of time)"),
+                ("bench", {"only": "bench", "BENCH": '{"skipped": "no driver"}'}, (), "1 step not run: cuda_bench (no driver)"),
+                ("bench, no reason", {"only": "bench", "BENCH": '{"skipped": ""}'}, (), "1 step not run: cuda_bench (no reason"),
+                ("no bench", {"only": "bench", "BENCH": ""}, (), "1 step not run: cuda_bench (Expecting value")):
+            with self.subTest(name):
+                done, _ = self.call(*arguments, **options)
+                self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+                self.assertIn(expected, done.stdout)
+                self.assertNotIn("all steps ended well", done.stdout)
+
+    def test_tests_of_optional_libraries_may_be_skipped(self):
+        done, found = self.call(only="tests", skips={
+            "Nccl": "built without NCCL: install CUDA and nccl.h", "Trace": "libcupti.so.13: no such file",
+            "Pairs": "this needs 2 GPUs"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("all steps ended well", done.stdout)
+        self.assertEqual(found["steps"][-1]["passed_tests"], ["Gpu.Adds"])
+
+    def test_the_sanitizer_has_to_run_each_pattern_of_its_filter(self):
+        _, found = self.call(only="sanitizer")
+        judged = found["verdicts"][-1]
+        self.assertEqual((judged["verdict"], judged["why"]), ("not measured", "memcheck: 1 of 11 tests; racecheck: 1 of 8 tests"))
+        self.assertIn("memcheck ran 1 in 16 of the cases", judged["note"])
+
+    def test_pytorch_runs_with_its_own_libraries(self):
+        _, found = self.call("--seq-len", "2048", LD_LIBRARY_PATH="/mine")
+        for row in found["training"]:
+            self.assertEqual({r[mode]["libraries"] for r in row["rounds"] for mode in ("eager", "compile")}, {"/mine"})
+
+    def test_a_plan_that_takes_too_long_ends_the_edge_alone(self):
+        done, found = self.call("--budget-s", "6", only="edge", SLOW="1")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("2 steps not run: edge, without offload (a plan was not made within", done.stdout)
+        self.assertEqual(found["verdicts"][-2]["verdict"], "not measured")
 
     def test_outside_its_folder_it_names_the_script_that_makes_it(self):
         done, found = self.call(built=False)

@@ -8,13 +8,14 @@ one JSON file, anew after every step; a file that is there already is added to, 
   python3 gpu_run.py --out results.json --only tests               # tests, bench, machine, sanitizer, train or edge
   python3 gpu_run.py --out results.json --only train --model llama-3.2-1b --seq-len 4096
 
-Each part ends within nine minutes. Exit status: 0 all is well, 1 something failed or a target was missed, 2 usage, 3 there
-is no GPU.
+Each part ends within nine minutes. Exit status: 0 all is well, 1 something failed or was not run or a target was missed,
+2 usage, 3 `sextant doctor` finds no usable GPU.
 """
 import argparse
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 4), ("llama-3.2-1b", "mbs2", 4096, 2
           ("llama-3.2-3b", "mbs2", 2048, 2, 8), ("llama-3.2-3b", "mbs1", 4096, 1, 8),
           ("llama-2-7b", "mbs1.sel", 2048, 1, 16), ("llama-2-7b", "mbs1.sel", 4096, 1, 8)]
 KINDS = {"h200": "h200", "h100": "h100", "a100": "a100-80gb"}  # in a GPU's name, and its preset
+LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECASE | re.DOTALL)  # a test's reason
 
 
 def environment():
@@ -63,18 +65,22 @@ class Runner:
     def left(self):
         return self.budget_s - (time.monotonic() - START)
 
-    def run(self, name, command, limit_s, keep=4000):
-        """Runs a step within its limit and what is left; returns its standard output, or None."""
-        limit = min(limit_s, self.left() - 5)
+    def skip(self, name, why, **more):
+        self.results["steps"].append({"step": name, **more, "skipped": why})
+        self.save()
+
+    def run(self, name, command, limit_s, keep=4000, env=None, probe=False):
+        """Runs a step within its limit and what is left, which a probe is not held to; returns its standard output, or
+        None. Without `env` it finds CUDA's libraries where ours look for them."""
+        limit = limit_s if probe else min(limit_s, self.left() - 5)
+        if limit < 5:
+            self.skip(name, "out of time", command=" ".join(command))
+            return None
         entry = {"step": name, "command": " ".join(command)}
         self.results["steps"].append(entry)
-        if limit < 5:
-            entry["skipped"] = "out of time"
-            self.save()
-            return None
         begin = time.monotonic()
         try:
-            done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=limit, cwd=HERE)
+            done = subprocess.run(command, env=env or self.env, capture_output=True, text=True, timeout=limit, cwd=HERE)
             entry["exit"], out, err = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
             entry["exit"] = "timeout"
@@ -91,14 +97,20 @@ class Runner:
 
     def gtest(self, program, limit_s, *arguments, prefix=(), name=""):
         report = os.path.join("/tmp", f"gtest-{os.getpid()}-{program}.json")
-        self.run(name or program, [*prefix, os.path.join(BIN, program), f"--gtest_output=json:{report}", *arguments],
-                 limit_s, keep=8000)
+        out = self.run(name or program, [*prefix, os.path.join(BIN, program), f"--gtest_output=json:{report}", *arguments],
+                       limit_s, keep=8000)
         entry = self.results["steps"][-1]
+        if out is not None:
+            entry["passed"] = 0  # unless a report says more
+            entry["skip_reasons"] = {test: why.strip() for why, test in re.findall(
+                r": Skipped\n((?:(?!\[  SKIPPED).*\n)*)\[  SKIPPED \] (\S+) \(", out)}
         if os.path.exists(report):
             with open(report) as file:
                 tests = [t for suite in json.load(file)["testsuites"] for t in suite["testsuite"]]
             os.remove(report)
-            entry["passed"] = sum(t["result"] == "COMPLETED" and "failures" not in t for t in tests)
+            entry["passed_tests"] = sorted(t["classname"] + "." + t["name"] for t in tests
+                                           if t["result"] == "COMPLETED" and "failures" not in t)
+            entry["passed"] = len(entry["passed_tests"])
             entry["skipped_tests"] = sorted(t["classname"] + "." + t["name"] for t in tests if t["result"] == "SKIPPED")
             entry["failed"] = {t["classname"] + "." + t["name"]: len(t["failures"]) for t in tests if "failures" in t}
             for t in tests:  # the first messages of each, the rest by number
@@ -106,13 +118,19 @@ class Runner:
                     entry.setdefault("messages", []).append(failure["failure"][:400])
             self.save()
 
-    def json(self, name, command, limit_s):
-        out = self.run(name, command, limit_s)
-        try:
-            return json.loads(out) if out else None
-        except ValueError as error:
-            self.results["steps"][-1]["not_json"] = str(error)
+    def json(self, name, command, limit_s, **more):
+        out = self.run(name, command, limit_s, **more)
+        if out is None:
             return None
+        entry = self.results["steps"][-1]
+        try:
+            said = json.loads(out)
+        except ValueError as error:
+            entry["not_json"] = str(error)
+            return None
+        if isinstance(said, dict) and isinstance(said.get("skipped"), str):
+            entry["skipped"] = said["skipped"]
+        return said
 
 
 class DriverMemory:
@@ -156,6 +174,7 @@ def sanitizer(r):
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(tool):
         r.results["sanitizer"] = "compute-sanitizer was not found"
+        r.skip("sanitizer", r.results["sanitizer"])
         return
     r.results["sanitizer"] = tool
     shared = "*Rmsnorm*:*Embedding*:*CrossEntropy*:*SquaredNorm*:*AttentionTiles*:*MatrixProducts*"
@@ -163,6 +182,7 @@ def sanitizer(r):
                                 ("racecheck", 60, shared + ":*Repeat*")):
         r.gtest("cuda_kernels_test", 150, "--gtest_filter=" + cases, name=check,
                 prefix=["env", f"SEXTANT_SHARE={share}", tool, "--tool", check, "--error-exitcode", "9"])
+        r.results["steps"][-1].update(share=share, asked=cases.split(":"))
 
 
 def bench(r):
@@ -205,6 +225,7 @@ def train(r):
         if row["profiled"]:
             base += ["--profile", profile]
         ours = base + ["--steps", "8"]
+        untouched = {"env": dict(os.environ)}  # PyTorch brings libraries of its own
         torch = [sys.executable, os.path.join(HERE, "torch_llama.py"), model]
         sizes = [str(seq), str(mbs), str(micro)]
         for turn in range(2):
@@ -215,8 +236,8 @@ def train(r):
             row["rounds"].append({
                 **of_round,
                 "with_graphs": r.json(f"graphs {name} {turn}", ours + ["--cuda-graphs"], 90),
-                "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 60),
-                "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 110)})
+                "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 60, **untouched),
+                "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 110, **untouched)})
             r.save()
         # Operations by their kernels; the steps above count as a whole.
         row["by_kernels"] = r.json(f"record {name}", base + ["--record", "--steps", "3"], 90)
@@ -228,6 +249,7 @@ def edge(r):
     sextant, presets = os.path.join(BIN, "sextant"), ["--presets", os.path.join(HERE, "presets")]
     r.results["edge"] = []
     for offload in (False, True):
+        name = "with offload" if offload else "without offload"
         fix = "mbs=1,rec=none" + ("" if offload else ",oo=0,po=0,ao=0")
 
         def plan(layers, force=False):
@@ -236,24 +258,30 @@ def edge(r):
             done = subprocess.run([sextant, "plan", "--model", "llama-2-7b", "--set", f"model.n_layers={layers}",
                                    *cluster(r), *more, "--stack", "sextant", "--seq-len", "2048", "--global-batch", "2",
                                    "--fix", fix, "-o", path, *presets], env=r.env, capture_output=True, text=True,
-                                  timeout=60)
+                                  timeout=max(min(60, r.left() - 5), 0.1))
             return path if done.returncode == 0 else None
 
         fits, too_many = 1, 400
-        while too_many - fits > 1:
-            middle = (fits + too_many) // 2
-            fits, too_many = (middle, too_many) if plan(middle) else (fits, middle)
-        name = "with offload" if offload else "without offload"
+        try:
+            while too_many - fits > 1:
+                middle = (fits + too_many) // 2
+                fits, too_many = (middle, too_many) if plan(middle) else (fits, middle)
+            paths = {"fits": plan(fits), "one_more": plan(too_many, force=True)}
+        except subprocess.TimeoutExpired as late:
+            r.skip(f"edge, {name}", f"a plan was not made within {late.timeout:.0f} s", command=" ".join(late.cmd))
+            continue
         row = {"offload": offload, "planner_says": fits}
         r.results["edge"].append(row)
-        for key, path in (("fits", plan(fits)), ("one_more", plan(too_many, force=True))):
-            if path:
+        for key, path in paths.items():
+            if not path:
+                r.skip(f"{key}, {name}", "the planner made no plan")
+            else:
                 row[key] = r.json(f"{key}, {name}", [sextant, "run", path, "--device", "cuda", "--json", "--steps", "2",
                                                      *presets], 120)
                 row[key + "_exit"] = r.results["steps"][-1].get("exit")
                 if key == "one_more":  # the failure is what was predicted
                     step = r.results["steps"][-1]
-                    step["expected_to_fail"] = True
+                    step["expected_to_fail"] = isinstance(step.get("exit"), int)
                     row["one_more_lacks_memory"] = "bytes asked" in step.get("errors", "")
         r.save()
 
@@ -273,6 +301,38 @@ def cluster(r):
             "--set", f"node.host_memory_GiB={0.9 * host_GiB:.0f}"]
 
 
+def unready(r):
+    """Why nothing can be checked here and the exit status that says so, or None. Asked whatever time is left."""
+    doctor = r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
+                                                     os.path.join(HERE, "presets")], 30, probe=True)
+    asked = r.results["steps"][-1]
+    smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
+                               "--format=csv"], 20, probe=True)
+    r.results["gpu"] = smi.strip().splitlines()[-1] if smi and smi.strip() else None
+    r.results.pop("no_gpu", None)
+    if doctor is None:
+        why = asked.get("not_json") or asked.get("errors", "").strip()
+        return f"sextant doctor failed: exit {asked['exit']}" + (f", {why}" if why else ""), 1
+    lacking = [c for c in doctor["checks"] if c["name"] in ("GPU", "GPU backend") and c["status"] != "ok"]
+    if doctor["machine"].get("gpus") and not lacking:
+        return None
+    r.results["no_gpu"] = "; ".join(": ".join(filter(None, (c["found"], c["advice"]))) for c in lacking) or \
+        "sextant doctor lists none"
+    return f"no usable GPU: {r.results['no_gpu']}", 3
+
+
+def not_run(step):
+    """Why a step that did not fail says less than it should, or None."""
+    if "skipped" in step or "not_json" in step:
+        return step.get("skipped") or step.get("not_json") or "no reason was given"
+    reasons = step.get("skip_reasons", {})
+    unlawful = [t for t in step.get("skipped_tests", []) if not LAWFUL_SKIP.match(reasons.get(t, ""))]
+    if step.get("passed") != 0 and not unlawful:
+        return None
+    what = f"tests skipped: {len(unlawful)}" if step.get("passed") else "no test passed"
+    return ", ".join(filter(None, (what, next((reasons[t] for t in unlawful or sorted(reasons) if t in reasons), ""))))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
@@ -289,30 +349,29 @@ def main():
         return 2
     r = Runner(options.out, options.budget_s, options.model, options.seq_len)
     r.results["date"] = time.strftime("%Y-%m-%d")
-    doctor = r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
-                                                     os.path.join(HERE, "presets")], 30)
-    smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
-                               "--format=csv"], 20)
-    r.results["gpu"] = smi.strip().splitlines()[-1] if smi else None
-    if not smi and not (doctor or {}).get("machine", {}).get("gpus"):
-        found = [c["found"] for c in (doctor or {}).get("checks", []) if c["name"] == "GPU"]
-        r.results["no_gpu"] = found[0] if found else "sextant doctor says nothing of one"
-        r.save()
-        print(f"no GPU: {r.results['no_gpu']}; nothing was checked", file=sys.stderr)
-        return 3
-    r.results.pop("no_gpu", None)
+    why = unready(r)
+    r.save()
+    if why:
+        print(why[0] + "; nothing was checked", file=sys.stderr)
+        return why[1]
     for group in (tests, bench, machine, sanitizer, train, edge):
         if not options.only or group.__name__ in options.only:
             group(r)
             r.save()
-    bad = [s["step"] for s in r.results["steps"][r.first:]
-           if s.get("exit") not in (0, None) and not s.get("expected_to_fail")]
+    steps = r.results["steps"][r.first:]
+    bad = [s["step"] for s in steps if s.get("exit") not in (0, None) and not s.get("expected_to_fail")]
+    left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, None) and (why := not_run(s))]
     judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
     r.save()
     print("\n".join(gpu_verdicts.table(judged)))
-    print("failed: " + ", ".join(bad) if bad else "all steps ended well")
+    if bad:
+        print("failed: " + ", ".join(bad))
+    if left_out:
+        print(f"{len(left_out)} step{'s'[:len(left_out) > 1]} not run: " + ", ".join(left_out))
+    if not bad and not left_out:
+        print("all steps ended well")
     print("results: " + options.out)
-    return 1 if bad or any(v["verdict"] == "missed" for v in judged) else 0
+    return 1 if bad or left_out or any(v["verdict"] == "missed" for v in judged) else 0
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def main():
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     seconds = statistics.median(times)
-    print(json.dumps({"mode": mode, "torch": torch.__version__, "step_time_s": seconds,
+    print(json.dumps({"mode": mode, "torch": torch.__version__, "cuda": torch.version.cuda,
+                      "cudnn": torch.backends.cudnn.version(), "step_time_s": seconds,
                       "tokens_per_s": mbs * micro * seq / seconds, "times_s": times,
                       "memory_GiB": torch.cuda.max_memory_allocated() / 2**30,
                       "parameters": sum(p.numel() for p in model.parameters())}))
