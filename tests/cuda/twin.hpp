@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -170,12 +171,15 @@ inline std::string label(const char* what, Dtype dtype, std::int64_t rows, std::
 }
 
 // Whether a case of a large grid is left out: none on a GPU; where SEXTANT_SHARE says n, as on an emulated one, all but
-// every n-th, others in every run.
+// the first of each test and every n-th, others in every run.
 inline bool left_out() {
   static const unsigned share = [] {
     const char* given = std::getenv("SEXTANT_SHARE");
     return static_cast<unsigned>(given ? std::max(1, std::atoi(given)) : 1);
   }();
+  static const ::testing::TestInfo* last = nullptr;
+  const auto* const now = ::testing::UnitTest::GetInstance()->current_test_info();
+  if (std::exchange(last, now) != now) return false;
   static unsigned at = std::random_device{}();
   return ++at % share != 0;
 }

@@ -204,6 +204,7 @@ for name, why in tests.items():
     report.append({{"name": name, "classname": "Gpu", "result": "SKIPPED" if why else "COMPLETED"}})
 with open(sys.argv[1].split(":", 1)[1], "w") as file:
     json.dump({{"testsuites": [{{"testsuite": report}}]}}, file)
+sys.exit(77 if all(tests.values()) else 0)
 """
 TORCH = """import json, os
 print(json.dumps({"tokens_per_s": 10000, "libraries": os.environ.get("LD_LIBRARY_PATH")}))

@@ -31,6 +31,7 @@ START = time.monotonic()
 MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 4), ("llama-3.2-1b", "mbs2", 4096, 2, 4),
           ("llama-3.2-3b", "mbs2", 2048, 2, 8), ("llama-3.2-3b", "mbs1", 4096, 1, 8),
           ("llama-2-7b", "mbs1.sel", 2048, 1, 16), ("llama-2-7b", "mbs1.sel", 4096, 1, 8)]
+SKIPPED = 77  # exit status of a program of tests that were all skipped
 KINDS = {"h200": "h200", "h100": "h100", "a100": "a100-80gb"}  # in a GPU's name, and its preset
 LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECASE | re.DOTALL)  # a test's reason
 
@@ -89,11 +90,11 @@ class Runner:
         except OSError as error:
             entry["exit"], out, err = str(error), "", ""
         entry["time_s"] = round(time.monotonic() - begin, 1)
-        if entry["exit"] != 0:
+        if entry["exit"] not in (0, SKIPPED):
             entry["output"], entry["errors"] = out[-keep:], err[-keep:]
         print(f"{name}: exit {entry['exit']}, {entry['time_s']} s, {self.left():.0f} s left", flush=True)
         self.save()
-        return out if entry["exit"] == 0 else None
+        return out if entry["exit"] in (0, SKIPPED) else None
 
     def gtest(self, program, limit_s, *arguments, prefix=(), name=""):
         report = os.path.join("/tmp", f"gtest-{os.getpid()}-{program}.json")
@@ -359,8 +360,8 @@ def main():
             group(r)
             r.save()
     steps = r.results["steps"][r.first:]
-    bad = [s["step"] for s in steps if s.get("exit") not in (0, None) and not s.get("expected_to_fail")]
-    left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, None) and (why := not_run(s))]
+    bad = [s["step"] for s in steps if s.get("exit") not in (0, SKIPPED, None) and not s.get("expected_to_fail")]
+    left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, SKIPPED, None) and (why := not_run(s))]
     judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
     r.save()
     print("\n".join(gpu_verdicts.table(judged)))
