@@ -38,7 +38,10 @@ Check gpu_backend(const HostMachine& machine) {
         "GPU backend", Status::absent, "not in this build",
         "install the CUDA toolkit (nvcc, cuBLAS, cuDNN) and configure again; training then runs on the CPU"};
   std::string why;
-  const auto gpus = machine.gpus.empty() ? std::vector<CudaGpu>() : cuda_gpus(why);
+  const bool driver = !machine.gpus.empty() || !machine.gpu_driver.empty();
+  const auto gpus = driver ? cuda_gpus(why) : std::vector<CudaGpu>();
+  if (gpus.empty() && !why.empty())
+    return {"GPU backend", Status::absent, why, "training then runs on the CPU"};
   if (gpus.empty()) return {"GPU backend", Status::ok, "built in; no GPU to run on", ""};
   if (!gpus.front().refused.empty())
     return {"GPU backend", Status::absent, gpus.front().refused, "training then runs on the CPU"};
