@@ -39,7 +39,8 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
 }
 
 // Rates and half lengths of the FlashAttention papers' charts (attention tables); multiprocessors without a block of
-// queries do nothing. Units: FLOP/s.
+// queries do nothing. It is made of matrix products, and is no faster than the device's (H20: a seventh of the rate of the
+// generation that the charts show). Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
   const double length = a.seq_k;
@@ -47,8 +48,10 @@ double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine&
       kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
   const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
   const double occupancy = std::min(1.0, blocks / machine.multiprocessors);
-  return base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) * length / (length + half) * occupancy *
-         (a.backward ? c.attention_backward_factor : c.attention_forward_factor);
+  const double charted = base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) *
+                         (a.backward ? c.attention_backward_factor : c.attention_forward_factor);
+  const double products = machine.peak[static_cast<std::size_t>(a.dtype)] * c.gemm_efficiency;
+  return std::min(charted, products) * length / (length + half) * occupancy;
 }
 
 }  // namespace

@@ -49,6 +49,28 @@ TEST(Gemm, MisalignedWidthIsSlow) {
   EXPECT_EQ(alignment_of(4096, 10944), 16);
 }
 
+// System: long sequences on an H20, which has a seventh of the matrix rate of its generation. Expectation: attention is made
+// of matrix products and is no faster than they are; on the H100 of the charts this changes nothing.
+TEST(Attention, IsNoFasterThanTheDevicesProducts) {
+  ClusterSpec h20 = test::h100_cluster();
+  h20.device.peak[Dtype::bf16] = FlopsPerSecond(148e12);
+  const AttentionCore forward{1, 131072, 131072, 4, 128};
+  for (const bool is_backward : {false, true}) {
+    AttentionCore core = forward;
+    core.backward = is_backward;
+    for (const AttentionKernel kernel :
+         {AttentionKernel::flash2, AttentionKernel::flash3, AttentionKernel::cudnn}) {
+      const auto rate = [&](const ClusterSpec& cluster) {
+        const auto m = model(cluster);
+        return attention_flops(core, kernel).v / price_attention(core, kernel, m.machine()).duration.v;
+      };
+      EXPECT_LT(rate(h20), 0.8 * 148e12);
+      EXPECT_GT(rate(h20), 0.5 * 148e12);
+      EXPECT_GT(rate(test::h100_cluster()), 300e12);
+    }
+  }
+}
+
 struct AttentionRow {
   const char* gpu;
   AttentionKernel kernel;
