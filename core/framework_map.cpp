@@ -151,7 +151,9 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
     plan.overlap_param_gather = stack.can.overlap_param_gather;
     plan.overlap_tp = false;
   }
-  plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp;
+  if (stack.can.tp_needs_sequence_parallel) plan.sequence_parallel = plan.tp > 1;
+  plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
+                    (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
   if (!row.gradient) {
     const Dtype wire = stack.memory.gradient_bytes >= 3.5 ? Dtype::fp32 : training.parameter;
     training.gradient = training.reduction = wire;

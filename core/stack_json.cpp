@@ -35,9 +35,17 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("parameter_offload", c.parameter_offload);
   io.optional("activation_offload", c.activation_offload);
   io.optional("activation_offload_needs_recompute", c.activation_offload_needs_recompute);
+  io.optional("parameter_offload_needs_optimizer", c.parameter_offload_needs_optimizer);
+  io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
+  io.optional("shard_degree_from_zero", c.shard_degree_from_zero, between(0, 3));
+  io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
+  io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
+  io.optional("partial_offload_from_zero", c.partial_offload_from_zero, between(0, 3));
   io.optional("overlap_grad_reduce", c.overlap_grad_reduce);
   io.optional("overlap_param_gather", c.overlap_param_gather);
   io.optional("overlap_tp", c.overlap_tp);
+  io.optional("tp_needs_sequence_parallel", c.tp_needs_sequence_parallel);
+  io.optional("overlap_tp_needs_sequence_parallel", c.overlap_tp_needs_sequence_parallel);
   io.optional("bucket_size", c.bucket_size);
   io.optional("last_bucket_split", c.last_bucket_split);
   io.optional("fp8", c.fp8);

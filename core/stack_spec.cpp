@@ -61,6 +61,8 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       },
       [&] { return fmt::format("use tp={} or less", m.n_kv_heads); });
   s.cannot(tp && p.sequence_parallel && !can.sequence_parallel, "has no sequence parallelism", "use nosp");
+  s.cannot(tp && !p.sequence_parallel && can.tp_needs_sequence_parallel,
+           "has tensor parallelism only with sequence parallelism", "leave nosp out");
   s.cannot(
       p.cp > 1 && !can.context_parallel,
       [&] { return fmt::format("has no context parallelism (cp={})", p.cp); },
@@ -100,6 +102,14 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       [&] { return fmt::format("has no hybrid sharding (shard_degree={})", shards); },
       [&] { return fmt::format("use shard_degree=0, all {} replicas", p.replicas()); });
   s.cannot(
+      p.zero_stage > 0 && shards > 1 && shards < p.replicas() && can.shard_degree &&
+          p.zero_stage < can.shard_degree_from_zero,
+      [&] {
+        return fmt::format("has hybrid sharding (shard_degree={}) only from ZeRO stage {}", shards,
+                           can.shard_degree_from_zero);
+      },
+      [&] { return fmt::format("use shard_degree=0, all {} replicas", p.replicas()); });
+  s.cannot(
       can.replicas_divide_hidden && p.replicas() > 1 && m.hidden % p.replicas() != 0,
       [&] {
         return fmt::format(
@@ -113,6 +123,32 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       "use pp*vp that divides the layers");
 }
 
+void refuses_state_offload(Asked& s, const ParallelPlan& p) {
+  const StackCapabilities& can = s.can;
+  const bool optimizer = p.optimizer_offload > 0, all = p.optimizer_offload == 1;
+  // One replica shards nothing, whatever the framework is told of ZeRO.
+  const auto below = [&](int from) { return p.replicas() > 1 && p.zero_stage < from; };
+  const auto only_from = [&](bool is_so, const char* what, int from) {
+    s.cannot(
+        is_so && below(from),
+        [&] { return fmt::format("keeps {} on the host only from ZeRO stage {}", what, from); },
+        [&] { return fmt::format("use ZeRO stage {}", from); });
+  };
+  s.cannot(optimizer && !can.optimizer_offload, "cannot keep optimizer state on the host",
+           "use a higher ZeRO stage");
+  s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host",
+           p.zero_stage < 3 ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages");
+  const bool both = can.optimizer_offload && can.parameter_offload;
+  only_from(optimizer && can.optimizer_offload, "optimizer state", can.optimizer_offload_from_zero);
+  only_from(optimizer && !all && can.optimizer_offload && !below(can.optimizer_offload_from_zero),
+            "a part of the optimizer state", can.partial_offload_from_zero);
+  only_from(p.parameter_offload && can.parameter_offload, "parameters", can.parameter_offload_from_zero);
+  s.cannot(both && p.parameter_offload && !all && can.parameter_offload_needs_optimizer,
+           "keeps parameters on the host only with all of the optimizer state", "use oo100 with po");
+  s.cannot(both && optimizer && !p.parameter_offload && can.optimizer_offload_needs_parameters,
+           "keeps optimizer state on the host only with the parameters", "use po with oo100");
+}
+
 void refuses_memory_saving(Asked& s, const ParallelPlan& p) {
   const StackCapabilities& can = s.can;
   const bool full = p.recompute.kind == RecomputeKind::full;
@@ -124,10 +160,7 @@ void refuses_memory_saving(Asked& s, const ParallelPlan& p) {
       full && can.recompute_full && p.recompute.layers >= 0 && !can.recompute_layers,
       [&] { return fmt::format("cannot recompute only {} layers of a stage", p.recompute.layers); },
       "use full");
-  s.cannot(p.optimizer_offload > 0 && !can.optimizer_offload, "cannot keep optimizer state on the host",
-           "use a higher ZeRO stage");
-  s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host",
-           p.zero_stage < 3 ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages");
+  refuses_state_offload(s, p);
   s.cannot(p.activation_offload > 0 && !can.activation_offload, "cannot keep activations on the host",
            "use recomputation");
   s.cannot(
@@ -144,6 +177,9 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
            "does not overlap the parameter gather with the forward pass", "use nopg");
   s.cannot(p.tp > 1 && can.tensor_parallel && p.overlap_tp && !can.overlap_tp,
            "does not overlap tensor-parallel collectives", "leave tpo out");
+  s.cannot(p.tp > 1 && p.overlap_tp && can.overlap_tp && !p.sequence_parallel &&
+               can.overlap_tp_needs_sequence_parallel,
+           "overlaps tensor-parallel collectives only with sequence parallelism", "leave nosp or tpo out");
   s.cannot(p.bucket_elements > 0 && !can.bucket_size, "fixes its gradient buckets",
            "leave the bucket size out");
   s.cannot(p.last_bucket_split > 1 && !can.last_bucket_split, "cannot split the last bucket", "leave lb out");

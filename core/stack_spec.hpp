@@ -31,7 +31,14 @@ struct StackCapabilities {
   bool recompute_selective = true, recompute_full = true, recompute_layers = true;
   bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
   bool activation_offload_needs_recompute = false;
+  bool parameter_offload_needs_optimizer =
+      false;  // parameters are on the host only where all of its state is
+  bool optimizer_offload_needs_parameters = false;
+  // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
+  int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
+      partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
   bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
+  bool tp_needs_sequence_parallel = false, overlap_tp_needs_sequence_parallel = false;
   bool bucket_size = true, last_bucket_split = false;
   bool fp8 = false;
   bool operator==(const StackCapabilities&) const = default;

@@ -65,6 +65,9 @@ class Steps {
           [millions](ParallelPlan& p) { p.bucket_elements = millions * 1'000'000; });
     if (job_.stack.can.parameter_offload)
       add("parameters on the host", [](ParallelPlan& p) { p.parameter_offload = true; });
+    if (job_.stack.can.parameter_offload_needs_optimizer)
+      add("parameters and optimizer on the host",
+          [](ParallelPlan& p) { p.parameter_offload = true, p.optimizer_offload = 1; });
     if (job_.stack.can.activation_offload)
       for (const int share : {4, 2, 1})
         add(fmt::format("activations of {} layers a chunk on the host",
@@ -96,8 +99,8 @@ class Steps {
         if (ranks == available) break;
       }
     };
-    trade("TP", &ParallelPlan::tp, [](ParallelPlan& p) {
-      p.sequence_parallel = p.tp > 1;
+    trade("TP", &ParallelPlan::tp, [&can = job_.stack.can](ParallelPlan& p) {
+      p.sequence_parallel = p.tp > 1 && can.sequence_parallel;
       if (p.tp == 1) p.overlap_tp = false;
     });
     trade("CP", &ParallelPlan::cp, [](ParallelPlan&) {});
@@ -120,6 +123,9 @@ class Steps {
       add("the optimizer on the device", [](ParallelPlan& p) { p.optimizer_offload = 0; });
     if (plan_.parameter_offload)
       add("parameters on the device", [](ParallelPlan& p) { p.parameter_offload = false; });
+    if (plan_.parameter_offload && plan_.optimizer_offload > 0)
+      add("parameters and optimizer on the device",
+          [](ParallelPlan& p) { p.parameter_offload = false, p.optimizer_offload = 0; });
     if (plan_.activation_offload > 0)
       add("activations on the device",
           [](ParallelPlan& p) { p.activation_offload = 0, p.offload_horizon = 1; });

@@ -37,26 +37,58 @@ class SlowerProducts final : public CostModel {
   double factor_;
 };
 
-// Whether some setting of the other fields lets the stack run a layout with this value.
+// Nothing where some setting of the other fields lets the stack run a layout with this value; otherwise what it says of
+// the one that it has least against.
 template <class F>
-bool stack_allows(const Job& job, F set) {
+std::string refused_whatever(const Job& job, F set) {
+  std::string least;
   for (const int zero : {0, 1, 2, 3})
     for (const bool overlap : {true, false})
       for (const int tp : {1, 2})
-        for (const int pp : {1, 2}) {
-          ParallelPlan p;
-          p.dp = 2, p.tp = tp, p.pp = pp, p.zero_stage = zero;
-          p.sequence_parallel = tp > 1;
-          p.overlap_grad_reduce = p.overlap_param_gather = overlap;
-          set(p);
-          if (!refuses(job.stack, p, job.model, job.training)) return true;
-        }
-  return false;
+        for (const int pp : {1, 2})
+          for (const int on_host :
+               {0, 1, 2, 3}) {  // nothing, the optimizer state, parameters as well, of one replica
+            ParallelPlan p;
+            p.dp = on_host == 3 ? 1 : 2, p.tp = tp, p.pp = pp, p.zero_stage = zero;
+            p.sequence_parallel = tp > 1;
+            p.optimizer_offload = on_host > 0 ? 1 : 0, p.parameter_offload = on_host > 1;
+            p.overlap_grad_reduce = p.overlap_param_gather = overlap;
+            set(p);
+            const auto r = refuses(job.stack, p, job.model, job.training);
+            if (!r) return "";
+            if (least.empty() || r->text.size() < least.size()) least = r->text;
+          }
+  return least;
 }
 
-std::string refusal(const Job& job, const ParallelPlan& p) {
-  const auto r = refuses(job.stack, p, job.model, job.training);
-  return r ? r->text : "";
+// What the stack says where it takes each value of the limits, and none beside those of another field: of tensor and
+// sequence parallelism, and of what is sharded and left on the host.
+std::optional<std::string> refused_together(const Job& job, const SearchSpace& space) {
+  std::string text;
+  const auto allowed = [&](auto set) {
+    const std::string refusal = refused_whatever(job, set);
+    if (text.empty() || refusal.size() < text.size()) text = refusal;
+    return refusal.empty();
+  };
+  const auto any_tp = [&] {
+    for (const int tp : space.tp)
+      for (const bool sp : space.sequence_parallel)
+        for (const bool tiled : space.overlap_tp)
+          if (tp > 1 || (!sp && !tiled))
+            if (allowed([&](ParallelPlan& p) { p.tp = tp, p.sequence_parallel = sp, p.overlap_tp = tiled; }))
+              return true;
+    return text.empty();
+  };
+  if (!any_tp()) return text;
+  text.clear();
+  for (const int zero : space.zero_stage)
+    for (const double optimizer : space.optimizer_offload)
+      for (const bool parameters : space.parameter_offload)
+        if (allowed([&](ParallelPlan& p) {
+              p.zero_stage = zero, p.optimizer_offload = optimizer, p.parameter_offload = parameters;
+            }))
+          return std::nullopt;
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 }  // namespace
@@ -187,12 +219,12 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
   // A list without its harmless value was narrowed: does the stack take any of it?
   const auto refused = [&](const auto& list, const auto& harmless, auto set) -> std::optional<std::string> {
     if (std::find(list.begin(), list.end(), harmless) != list.end()) return std::nullopt;
-    for (const auto& value : list)
-      if (stack_allows(job, [&](ParallelPlan& p) { set(p, value); })) return std::nullopt;
-    ParallelPlan p;
-    p.dp = 2;
-    set(p, list.front());
-    return refusal(job, p);
+    std::string text;
+    for (const auto& value : list) {
+      text = refused_whatever(job, [&](ParallelPlan& p) { set(p, value); });
+      if (text.empty()) return std::nullopt;
+    }
+    return text;
   };
   for (const auto& found :
        {refused(space.form, PipelineForm{},
@@ -214,8 +246,8 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         refused(space.last_bucket_split, 1, [](ParallelPlan&p, int n) { p.last_bucket_split = n; }),
         refused(space.overlap_tp, std::uint8_t{0},
                 [](ParallelPlan&p, bool on) { p.tp = std::max(2, p.tp), p.overlap_tp = on; })})
-    if (found && !found->empty()) return found;
-  return std::nullopt;
+    if (found) return found;
+  return refused_together(job, space);
 }
 
 namespace {

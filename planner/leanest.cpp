@@ -258,7 +258,7 @@ class LeanSearch {
           for (const auto& order : orders) {
             p.overlap_tp = space_.overlap_tp[tiled] != 0;
             p.axis_order = space_.axis_order[order.front()];
-            if ((p.tp == 1 || !job_.stack.can.overlap_tp) && p.overlap_tp) continue;
+            if (!tree_.has_kernels(p)) continue;
             std::vector<LayerRange>& chunks = cache.chunks;
             tree_.fill_chunks(p, space_.split[split], cache, chunks);
             if (std::find(seen.begin(), seen.end(), chunks) != seen.end()) continue;

@@ -42,15 +42,19 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
 
 // The same with as much offload as stack, space and host memory allow.
 double SearchTree::leanest_offload(ParallelPlan plan) const {
-  plan.parameter_offload = may_offload_parameters_;
-  plan.optimizer_offload = most_optimizer_offload_;
+  const StackCapabilities& can = job_.stack.can;
+  const auto offered = [&](int from) { return plan.replicas() == 1 || plan.zero_stage >= from; };
+  const bool parameters_may = may_offload_parameters_ && offered(can.parameter_offload_from_zero);
+  const double most = offered(can.optimizer_offload_from_zero) ? most_optimizer_offload_ : 0;
+  plan.parameter_offload = parameters_may;
+  plan.optimizer_offload = most;
   if (host_holds_state(plan)) return state_of_element(plan);
   const double unlimited = state_of_element(plan);
   double least = INFINITY;
   for (const std::uint8_t parameters : space_.parameter_offload)
     for (const double share : space_.optimizer_offload) {
-      plan.parameter_offload = parameters != 0 && may_offload_parameters_;
-      plan.optimizer_offload = std::min(share, most_optimizer_offload_);
+      plan.parameter_offload = parameters != 0 && parameters_may;
+      plan.optimizer_offload = std::min(share, most);
       if (host_holds_state(plan)) least = std::min(least, state_of_element(plan));
     }
   return std::isfinite(least) ? least : unlimited;

@@ -114,7 +114,9 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
   const ParallelPlan d = plan_of(space_, c);
   if (d.tp > job_.cluster.node.gpus && !lean) return std::nullopt;
   c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
-  if (d.tp > 1 && job_.stack.can.overlap_tp) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
+  if (d.tp > 1) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
+  if (!has_kernels(plan_of(space_, c))) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{0});
+  const double with_parameters = job_.stack.can.parameter_offload_needs_optimizer ? 1.0 : 0.0;
   std::optional<Node> best;
   const auto consider = [&] {
     const ParallelPlan p = plan(c, cache);
@@ -150,6 +152,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
             for (const bool fetched : {false, true}) {
               if (fetched && (shards_optimizer || !may_offload_parameters_)) continue;
               c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(fetched));
+              c.optimizer_offload = index(space_.optimizer_offload, fetched ? with_parameters : 0.0);
               c.activation_offload = index(ao, ActivationOffload{0, fetched ? kFetchedAhead : 1});
               consider();
             }

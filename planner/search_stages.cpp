@@ -195,8 +195,10 @@ Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRan
     // What is fetched further ahead holds up less.
     p.offload_horizon = p.parameter_offload ? most_horizon_ : ParallelPlan{}.offload_horizon;
     std::optional<Bucketings> of_these;
+    // Parameters may not leave without the optimizer state, nor it without them.
+    const bool with_optimizer = p.parameter_offload && job_.stack.can.parameter_offload_needs_optimizer;
     for (const double share : space_.optimizer_offload) {
-      p.optimizer_offload = none_needed ? 0.0 : share;
+      p.optimizer_offload = !none_needed ? share : with_optimizer ? 1.0 : 0.0;
       if (!unlawful_reason(job_, p) && (none_needed || may_fit())) {
         if (!of_these) of_these = bucketings(p);
         list_states(p, *of_these, chunks_id, cache);
@@ -244,7 +246,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     return known->second = slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m),
                                       cache.slots, out.limit);
   };
-  std::vector<bool> is_lawful(oo_n * po_n);  // no rule looks at both, so that what is lawful once is so again
+  std::vector<bool> is_lawful(oo_n * po_n);  // of the state; no rule looks at activations as well
   const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     p.activation_offload = space_.activation_offload[ao].layers;

@@ -30,14 +30,21 @@ void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const
   for (const std::uint8_t sp : space_.sequence_parallel)
     for (const std::uint8_t tiled : space_.overlap_tp)
       for (const bool split : {false, true}) {
-        if (((sp || tiled) && p.tp == 1) || (tiled && (!linked || !job_.stack.can.overlap_tp)) ||
-            (split && (!may_split_backward_ || p.pp == 1)))
-          continue;
         p.sequence_parallel = sp != 0, p.overlap_tp = tiled != 0;
+        if ((tiled && !linked) || (split && (!may_split_backward_ || p.pp == 1)) || !has_kernels(p)) continue;
         p.schedule = split ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
         visit();
       }
   p.sequence_parallel = p.overlap_tp = false, p.schedule = PipelineSchedule::one_f_one_b;
+}
+
+// Whether rules and stack allow this sequence parallelism and TP overlap.
+bool SearchTree::has_kernels(const ParallelPlan& p) const {
+  const StackCapabilities& can = job_.stack.can;
+  if (p.tp == 1) return !p.sequence_parallel && !p.overlap_tp;
+  return (p.sequence_parallel ? can.sequence_parallel : !can.tp_needs_sequence_parallel) &&
+         (!p.overlap_tp ||
+          (can.overlap_tp && (p.sequence_parallel || !can.overlap_tp_needs_sequence_parallel)));
 }
 
 SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_limit)
@@ -131,7 +138,10 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
     p.optimizer_offload = 0, p.parameter_offload = false;
   }
   if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
-  if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
+  if (level < Level::kernels) {
+    p.sequence_parallel = job_.stack.can.tp_needs_sequence_parallel && p.tp > 1;
+    p.overlap_tp = false, p.recompute = fresh.recompute;
+  }
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
   if (level < Level::placement) p.micro_batch = 1, p.axis_order = fresh.axis_order;
   if (level >= Level::pipeline && space_.split[choice.split] == StageSplit::balanced) {

@@ -83,6 +83,7 @@ class SearchTree {
   // The plan with every field that is decided below the level at its neutral value.
   ParallelPlan decided(const Choice&, Level, SearchCache&) const;
   ParallelPlan with_some_stage(ParallelPlan) const;
+  bool has_kernels(const ParallelPlan&) const;
   void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
   // Bytes on the device: parameter, gradient and optimizer state of one element.
   double state_of_element(const ParallelPlan&) const;

@@ -139,6 +139,25 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
       {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
       {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
+      {"torchtitan", "only with sequence parallelism", [](ParallelPlan& p) { p.tp = 2; }},
+      {"megatron-core", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"nanotron", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"deepspeed-zero", "hybrid sharding (shard_degree=2) only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.shard_degree = 2; }},
+      {"deepspeed-zero", "optimizer state on the host only from ZeRO stage 1",
+       [](ParallelPlan& p) { p.optimizer_offload = 1; }},
+      {"deepspeed-zero", "a part of the optimizer state on the host only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 0.5; }},
+      {"deepspeed-zero", "parameters on the host only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "parameters on the host only with all of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 0.5, p.parameter_offload = true; }},
+      {"torchtitan", "optimizer state on the host only with the parameters",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 1; }},
+      {"colossal-gemini", "parameters on the host only with all of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
+      {"colossal-ai", "a part of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
   };
   for (const auto& c : cases) {
     ParallelPlan p = plain();
@@ -179,6 +198,23 @@ TEST(StackRefusals, AllReasonsAreNamedAtOnce) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   p.tp = 2, p.sequence_parallel = true, p.overlap_tp = true;  // what follows from another one is not told
   EXPECT_EQ(refusal("llm-foundry", p).find("sequence"), std::string::npos);
+}
+
+// What the framework does run, near what it does not (negative control of the table above).
+TEST(StackRefusals, NothingNearIsRefused) {
+  const std::pair<const char*, const char*> runs[] = {
+      {"torchtitan", "tp2.dp4.z3.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
+      {"torchtitan", "dp8.z3.mbs1.oo100.po"},   {"torchtitan", "dp8.z2.mbs1.sd4"},
+      {"megatron-core", "tp2.dp4.z1.mbs1.tpo"}, {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
+      {"megatron-core", "dp8.z1.mbs1.oo50"},    {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},
+      {"deepspeed-zero", "dp8.z1.mbs1.oo100"},  {"deepspeed-zero", "dp8.z3.mbs1.po"},
+      {"deepspeed-zero", "tp8.mbs1.oo50.po"},  // one replica: no ZeRO stage to ask for
+      {"colossal-gemini", "dp8.z3.mbs1.oo50"},  {"colossal-gemini", "dp8.z3.mbs1.oo100.po"},
+      {"sextant", "dp8.z0.mbs1.oo50.po"},
+  };
+  for (const auto& [stack, key] : runs)
+    EXPECT_EQ(refusal(stack, fill_plan_key(key, load_stack(stack, preset_dir()), 8).plan), "")
+        << stack << " " << key;
 }
 
 // What a key leaves out is what the stack can do, so that a short key is never refused for it.

@@ -60,6 +60,7 @@ Leanest brute_force(const Job& job, const SearchSpace& space) {
 RC_GTEST_PROP(Leanest, EqualsBruteForce, ()) {
   testing::OwnedJob owned = testing::RandomJob().take();
   owned.stack.memory.exact_tensors = upto(0, 2) == 0;
+  if (upto(0, 1) == 0) testing::some_rules(owned.stack.can);
   if (upto(0, 2) == 0) owned.cluster.node.host_memory = from_gib(*rc::gen::element(0.05, 0.5, 4.0));
   owned.cluster.device.memory = from_gib(*rc::gen::element(1.0, 4.0, 16.0, 79.0));
   owned.finish();

@@ -106,6 +106,17 @@ void each_member(const SearchSpace& s, F visit) {
   }
 }
 
+// Random rules of what goes together: sharding and offload, tensor and sequence parallelism.
+inline void some_rules(StackCapabilities& can) {
+  using arbitrary::upto;
+  const auto coin = [] { return *rc::gen::arbitrary<bool>(); };
+  can.shard_degree_from_zero = upto(0, 3);
+  can.optimizer_offload_from_zero = upto(0, 3), can.partial_offload_from_zero = upto(0, 3);
+  can.parameter_offload_from_zero = upto(0, 3);
+  can.parameter_offload_needs_optimizer = coin(), can.optimizer_offload_needs_parameters = coin();
+  can.tp_needs_sequence_parallel = coin(), can.overlap_tp_needs_sequence_parallel = coin();
+}
+
 // Random shapes, rules and links; lawful ones must be picked by the caller.
 class RandomJob {
  public:
