@@ -128,10 +128,13 @@ class Search {
     take(whole);
     std::vector<Node> divisions = queue_;
     std::sort(divisions.begin(), divisions.end(), [](const Node& a, const Node& b) { return Later{}(b, a); });
-    for (const bool lean : {false, true}) {
+    using enum SearchTree::Guess;
+    for (const bool lean_only : {false, true}) {
       for (std::size_t at = 0; at < divisions.size() && !(stop_asked() && found()); at += kGuesses) {
-        if (divisions[at].bound > threshold() || (lean && found())) break;
-        guess(std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at)), lean);
+        if (divisions[at].bound > threshold() || (lean_only && found())) break;
+        const auto some = std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at));
+        guess(some, lean_only ? lean : usual);
+        if (!lean_only) guess(some, on_host);
       }
       if (found()) break;
     }
@@ -171,11 +174,11 @@ class Search {
       if (outcome) rank(*outcome);
   }
 
-  void guess(std::span<const Node> divisions, bool lean) {
+  void guess(std::span<const Node> divisions, SearchTree::Guess what) {
     std::vector<Outcome> outcomes(divisions.size());
     const double limit = threshold();
     each(divisions.size(), [&](std::size_t i) {
-      if (const auto node = tree_.guess(divisions[i], lean, limit, threads_.local().cache))
+      if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
         outcomes[i].simulated = simulated(*node);
     });
     for (const Outcome& outcome : outcomes)

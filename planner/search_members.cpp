@@ -101,8 +101,9 @@ bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
   return false;
 }
 
-std::optional<Node> SearchTree::guess(const Node& division, bool lean, double limit,
+std::optional<Node> SearchTree::guess(const Node& division, Guess what, double limit,
                                       SearchCache& cache) const {
+  const bool lean = what == Guess::lean, on_host = what == Guess::on_host;
   const auto index = [](const auto& list, const auto& wanted) {
     const auto found = std::find(list.begin(), list.end(), wanted);
     return small(found == list.end() ? 0 : static_cast<std::size_t>(found - list.begin()));
@@ -116,7 +117,6 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
   c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
   if (d.tp > 1) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
   if (!has_kernels(plan_of(space_, c))) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{0});
-  const double with_parameters = job_.stack.can.parameter_offload_needs_optimizer ? 1.0 : 0.0;
   std::optional<Node> best;
   const auto consider = [&] {
     const ParallelPlan p = plan(c, cache);
@@ -135,6 +135,11 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
   // Sharded optimizer state; of stacks that shard nothing or gradients too, each of what they offer.
   const std::vector<int>& offered = job_.stack.can.zero_stages;
   const bool shards_optimizer = std::ranges::count(offered, 1) > 0;
+  if (on_host && (shards_optimizer || !may_offload_parameters_)) return std::nullopt;
+  c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(on_host));
+  c.optimizer_offload = index(space_.optimizer_offload,
+                              on_host && job_.stack.can.parameter_offload_needs_optimizer ? 1.0 : 0.0);
+  c.activation_offload = index(ao, ActivationOffload{0, on_host ? kFetchedAhead : 1});
   std::vector<int> stages = {d.replicas() > 1 && shards_optimizer ? 1 : 0};
   if (d.replicas() > 1 && !shards_optimizer) stages = offered;
   std::erase_if(stages, [&](int stage) { return std::ranges::count(space_.zero_stage, stage) == 0; });
@@ -149,13 +154,7 @@ std::optional<Node> SearchTree::guess(const Node& division, bool lean, double li
         if (!lean) {
           for (const int stage : stages) {
             c.zero_stage = index(space_.zero_stage, stage);
-            for (const bool fetched : {false, true}) {
-              if (fetched && (shards_optimizer || !may_offload_parameters_)) continue;
-              c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(fetched));
-              c.optimizer_offload = index(space_.optimizer_offload, fetched ? with_parameters : 0.0);
-              c.activation_offload = index(ao, ActivationOffload{0, fetched ? kFetchedAhead : 1});
-              consider();
-            }
+            consider();
           }
           continue;
         }

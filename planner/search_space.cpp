@@ -94,6 +94,14 @@ std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
   change(&Choice::zero_stage, s.zero_stage.size()), change(&Choice::shard_degree, s.shard_degree.size());
   change(&Choice::optimizer_offload, s.optimizer_offload.size());
   change(&Choice::parameter_offload, s.parameter_offload.size());
+  // Some stacks leave parameters and optimizer state on the host together or not at all.
+  for (std::size_t oo = 0; oo < s.optimizer_offload.size(); ++oo)
+    for (std::size_t po = 0; po < s.parameter_offload.size(); ++po) {
+      if (oo == c.optimizer_offload || po == c.parameter_offload) continue;
+      out.push_back(c);
+      out.back().optimizer_offload = static_cast<std::uint8_t>(oo);
+      out.back().parameter_offload = static_cast<std::uint8_t>(po);
+    }
   change(&Choice::activation_offload, s.activation_offload.size());
   change(&Choice::bucket_elements, s.bucket_elements.size());
   change(&Choice::last_bucket_split, s.last_bucket_split.size());

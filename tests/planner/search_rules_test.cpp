@@ -102,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Stack{"fsdp2",
                             [](StackCapabilities& can) {
                               can.zero_stages = {0, 2, 3};
-                              can.parameter_offload_needs_optimizer =
-                                  can.optimizer_offload_needs_parameters = true;
+                              can.parameter_offload_needs_optimizer = can.optimizer_offload_needs_parameters =
+                                  true;
                               can.tp_needs_sequence_parallel = can.overlap_tp_needs_sequence_parallel = true;
                             }},
                       Stack{"gemini",

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/cluster_files.hpp"
+#include "core/model_files.hpp"
 #include "planner/lower.hpp"
 #include "planner/search_tree.hpp"
 #include "planner/stage_split.hpp"
@@ -303,6 +305,20 @@ TEST(Search, MovesNoLayersThatMustStay) {
   EXPECT_EQ(search(pipeline.owned.job(), pipeline.space()).moved, 0u);
 }
 
+// The best step before the tree is walked, and what is found in the end.
+std::pair<Seconds, SearchReport> first_and_last(const OwnedJob& owned, const SearchSpace& space) {
+  SearchOptions options;
+  options.top = 1;
+  Seconds early(INFINITY);
+  options.progress = [&](std::uint64_t simulated, Seconds best) {
+    if (simulated == 0) early = best;
+  };
+  SearchReport report = search(owned.job(), space, options);
+  EXPECT_FALSE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  return {early, std::move(report)};
+}
+
 // Before the tree is walked there is a plan close to the best; and bounds spare what they should.
 TEST(Search, ClimbsFromItsFirstGuesses) {
   const OwnedJob owned = testing::slow_network_job();
@@ -333,17 +349,27 @@ TEST(Search, GuessesForStacksWithoutShardedOptimizersAlone) {
     owned.cluster.device.memory = from_gib(memory_GiB);
     owned.finish();
     const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
-    SearchOptions options;
-    options.top = 1;
-    Seconds early(INFINITY);
-    options.progress = [&](std::uint64_t simulated, Seconds best) {
-      if (simulated == 0) early = best;
-    };
-    const SearchReport report = search(owned.job(), space, options);
-    ASSERT_FALSE(report.ranked.empty()) << memory_GiB;
-    EXPECT_TRUE(report.exact);
+    const auto [early, report] = first_and_last(owned, space);
     EXPECT_LT(early / report.ranked.front().prediction.step, 1.05) << memory_GiB;
   }
+}
+
+// And where they are there together with the optimizer state or not at all: two fields away from any other layout.
+TEST(Search, GuessesWhatIsOnTheHostTogether) {
+  OwnedJob owned;
+  owned.model = load_model("llama-3-70b", test::preset_dir());
+  owned.cluster = load_cluster("16x8xh100", test::preset_dir());
+  owned.stack = load_stack("torchtitan", test::preset_dir());
+  owned.training.seq_len = 8192, owned.training.global_batch = 512;
+  owned.finish();
+  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  space.tp = {2, 4}, space.cp = {1, 2}, space.pp = {1, 2};
+  space.micro_batch = {1}, space.split = {StageSplit::even};
+  space.axis_order.resize(1), space.shard_degree = {0}, space.recompute = {{RecomputeKind::none, -1}};
+  const auto [early, report] = first_and_last(owned, space);
+  EXPECT_TRUE(report.ranked.front().plan.parameter_offload);
+  EXPECT_EQ(report.ranked.front().plan.optimizer_offload, 1);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.005);
 }
 
 TEST(Search, IsTheSameOnAnyNumberOfThreads) {
