@@ -1,4 +1,4 @@
-// One node or member of the space at a time: a tighter bound, whether it fits, and members worth simulating first.
+// One node or member of the space at a time: a tighter bound, and whether it fits.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -11,8 +11,6 @@
 
 namespace sextant {
 namespace {
-
-constexpr int kFetchedAhead = 4;  // units of parameters on the host, in a first guess
 
 std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
@@ -99,75 +97,6 @@ bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
       },
       out);
   return false;
-}
-
-std::optional<Node> SearchTree::guess(const Node& division, Guess what, double limit,
-                                      SearchCache& cache) const {
-  const bool lean = what == Guess::lean, on_host = what == Guess::on_host;
-  const auto index = [](const auto& list, const auto& wanted) {
-    const auto found = std::find(list.begin(), list.end(), wanted);
-    return small(found == list.end() ? 0 : static_cast<std::size_t>(found - list.begin()));
-  };
-  const auto most = [](const auto& list) {
-    return small(static_cast<std::size_t>(std::max_element(list.begin(), list.end()) - list.begin()));
-  };
-  Choice c = division.choice;
-  const ParallelPlan d = plan_of(space_, c);
-  if (d.tp > job_.cluster.node.gpus && !lean) return std::nullopt;
-  c.sequence_parallel = index(space_.sequence_parallel, static_cast<std::uint8_t>(d.tp > 1));
-  if (d.tp > 1) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{1});
-  if (!has_kernels(plan_of(space_, c))) c.overlap_tp = index(space_.overlap_tp, std::uint8_t{0});
-  std::optional<Node> best;
-  const auto consider = [&] {
-    const ParallelPlan p = plan(c, cache);
-    const auto least = bound(p, best ? std::min(limit, best->bound) : limit, cache);
-    if (!least || (best && *least >= best->bound)) return;
-    Node node;
-    node.level = Level::full, node.choice = c, node.refined = 1, node.bound = *least;
-    Expansion ignored;
-    if (fits(node, cache, ignored)) best = node;
-  };
-  const auto& ao = space_.activation_offload;
-  const auto most_offloaded = static_cast<std::size_t>(
-      std::ranges::max_element(ao, {},
-                               [](const ActivationOffload& a) { return std::pair(a.layers, -a.horizon); }) -
-      ao.begin());
-  // Sharded optimizer state; of stacks that shard nothing or gradients too, each of what they offer.
-  const std::vector<int>& offered = job_.stack.can.zero_stages;
-  const bool shards_optimizer = std::ranges::count(offered, 1) > 0;
-  if (on_host && (shards_optimizer || !may_offload_parameters_)) return std::nullopt;
-  c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(on_host));
-  c.optimizer_offload = index(space_.optimizer_offload,
-                              on_host && job_.stack.can.parameter_offload_needs_optimizer ? 1.0 : 0.0);
-  c.activation_offload = index(ao, ActivationOffload{0, on_host ? kFetchedAhead : 1});
-  std::vector<int> stages = {d.replicas() > 1 && shards_optimizer ? 1 : 0};
-  if (d.replicas() > 1 && !shards_optimizer) stages = offered;
-  std::erase_if(stages, [&](int stage) { return std::ranges::count(space_.zero_stage, stage) == 0; });
-  if (stages.empty()) stages = space_.zero_stage;
-  const auto kinds = {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
-  for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
-    for (std::size_t f = 0; f < space_.form.size(); ++f)
-      for (const RecomputeKind kind : kinds) {
-        if (d.pp == 1 && space_.form[f].schedule != PipelineSchedule::one_f_one_b) continue;
-        c.micro_batch = small(mbs), c.form = small(f);
-        c.recompute = index(space_.recompute, Recompute{kind, -1});
-        if (!lean) {
-          for (const int stage : stages) {
-            c.zero_stage = index(space_.zero_stage, stage);
-            consider();
-          }
-          continue;
-        }
-        // From a little of what saves memory to all of it.
-        for (int saved = 0; saved < 4 && !best; ++saved) {
-          c.zero_stage = most(space_.zero_stage);
-          c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
-          c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
-          c.activation_offload = small(saved > 2 ? most_offloaded : 0);
-          consider();
-        }
-      }
-  return best;
 }
 
 }  // namespace sextant

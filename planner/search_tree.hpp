@@ -72,9 +72,9 @@ class SearchTree {
   // The tightest bound of a plan, of any cut into stages. Nothing when it is unlawful, outside the limits, above `limit`,
   // or clearly too large.
   std::optional<double> bound(const ParallelPlan&, double limit, SearchCache&) const;
-  // A member of a division of the ranks that is worth simulating first: what a practitioner would try, with parameters on
-  // the host where the stack shards no optimizer state alone, or with as much of everything that saves memory. None when
-  // what was tried does not fit or is bounded by `limit`.
+  // A member of a division of the ranks that is worth simulating first: what a practitioner would try, with more on the host
+  // or sharded than that, or with as much of everything that saves memory. None when what was tried does not fit or is
+  // bounded by `limit`.
   enum class Guess : std::uint8_t { usual, on_host, lean };
   std::optional<Node> guess(const Node& division, Guess, double limit, SearchCache&) const;
   // One member with its tightest bound, unless it is unlawful or its bound is above the limit; with ZeRO 0 for a ZeRO 1
@@ -123,6 +123,7 @@ class SearchTree {
   Fullest fullest(ParallelPlan) const;
 
  private:
+  class Trial;
   void expand_root(SearchCache&, Expansion&) const;
   void expand_degrees(const Node&, SearchCache&, Expansion&) const;
   void expand_placement(const Node&, SearchCache&, Expansion&) const;

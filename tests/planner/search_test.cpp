@@ -354,22 +354,41 @@ TEST(Search, GuessesForStacksWithoutShardedOptimizersAlone) {
   }
 }
 
+// A job of presets, and a space of few divisions of its ranks.
+struct PresetJob {
+  OwnedJob owned;
+  SearchSpace space;
+  PresetJob(const char* model, const char* cluster, const char* stack, int global_batch) {
+    owned.model = load_model(model, test::preset_dir());
+    owned.cluster = load_cluster(cluster, test::preset_dir());
+    owned.stack = load_stack(stack, test::preset_dir());
+    owned.training.seq_len = 8192, owned.training.global_batch = global_batch;
+    owned.finish();
+    space = default_space(owned.model, owned.training, owned.cluster.gpus());
+    space.micro_batch = {1}, space.split = {StageSplit::even};
+    space.axis_order.resize(1), space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, -1}};
+  }
+};
+
 // And where they are there together with the optimizer state or not at all: two fields away from any other layout.
 TEST(Search, GuessesWhatIsOnTheHostTogether) {
-  OwnedJob owned;
-  owned.model = load_model("llama-3-70b", test::preset_dir());
-  owned.cluster = load_cluster("16x8xh100", test::preset_dir());
-  owned.stack = load_stack("torchtitan", test::preset_dir());
-  owned.training.seq_len = 8192, owned.training.global_batch = 512;
-  owned.finish();
-  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
-  space.tp = {2, 4}, space.cp = {1, 2}, space.pp = {1, 2};
-  space.micro_batch = {1}, space.split = {StageSplit::even};
-  space.axis_order.resize(1), space.shard_degree = {0}, space.recompute = {{RecomputeKind::none, -1}};
-  const auto [early, report] = first_and_last(owned, space);
+  PresetJob j("llama-3-70b", "16x8xh100", "torchtitan", 512);
+  j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
+  const auto [early, report] = first_and_last(j.owned, j.space);
   EXPECT_TRUE(report.ranked.front().plan.parameter_offload);
   EXPECT_EQ(report.ranked.front().plan.optimizer_offload, 1);
   EXPECT_LT(early / report.ranked.front().prediction.step, 1.005);
+}
+
+// And where all is sharded and activations are on the host, of a stack that has stages with less as well: many fields away
+// from what most would try.
+TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
+  PresetJob j("llama-3.1-405b", "256x8xh100", "sextant", 2048);
+  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 512};
+  const auto [early, report] = first_and_last(j.owned, j.space);
+  EXPECT_EQ(report.ranked.front().plan.zero_stage, 3);
+  EXPECT_GT(report.ranked.front().plan.activation_offload, 0);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.02);
 }
 
 TEST(Search, IsTheSameOnAnyNumberOfThreads) {
