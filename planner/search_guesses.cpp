@@ -62,7 +62,8 @@ class SearchTree::Trial {
   void each(F visit) {
     for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
       for (std::size_t f = 0; f < space_.form.size(); ++f)
-        for (const RecomputeKind kind : {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
+        for (const RecomputeKind kind :
+             {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
           if (d.pp == 1 && space_.form[f].schedule != PipelineSchedule::one_f_one_b) continue;
           c.micro_batch = small(mbs), c.form = small(f);
           c.recompute = index(space_.recompute, Recompute{kind, -1});
@@ -77,7 +78,8 @@ class SearchTree::Trial {
     c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(on_host));
     c.optimizer_offload =
         index(space_.optimizer_offload, on_host && can_.parameter_offload_needs_optimizer ? 1.0 : 0.0);
-    c.activation_offload = index(space_.activation_offload, ActivationOffload{0, on_host ? kFetchedAhead : 1});
+    c.activation_offload =
+        index(space_.activation_offload, ActivationOffload{0, on_host ? kFetchedAhead : 1});
     std::vector<int> stages = {d.replicas() > 1 && shards_optimizer ? 1 : 0};
     if (d.replicas() > 1 && !shards_optimizer) stages = can_.zero_stages;
     std::erase_if(stages, [&](int stage) { return std::ranges::count(space_.zero_stage, stage) == 0; });
@@ -107,9 +109,9 @@ class SearchTree::Trial {
     each([&] {
       for (const auto& [activations, parameters] : on_host) {
         c.activation_offload = activations, c.parameter_offload = parameters;
-        c.optimizer_offload =
-            index(space_.optimizer_offload,
-                  space_.parameter_offload[parameters] != 0 && can_.parameter_offload_needs_optimizer ? 1.0 : 0.0);
+        c.optimizer_offload = index(
+            space_.optimizer_offload,
+            space_.parameter_offload[parameters] != 0 && can_.parameter_offload_needs_optimizer ? 1.0 : 0.0);
         consider();
       }
     });

@@ -1,6 +1,9 @@
 // The search under rules of what goes together, against brute force: what the stack refuses is never returned, and nothing
 // that it allows is lost.
+#include <map>
+
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include "planner/lower.hpp"
 #include "planner/search.hpp"
@@ -117,6 +120,80 @@ INSTANTIATE_TEST_SUITE_P(
                               can.optimizer_offload_from_zero = 1;
                             }}),
     [](const auto& stack) { return stack.param.name; });
+
+// The fields that are decided at a level.
+std::vector<std::uint8_t> decided(const Choice& c, Level level) {
+  std::vector<std::uint8_t> out = {c.tp, c.cp, c.pp};
+  const auto add = [&](Level from, std::initializer_list<std::uint8_t> fields) {
+    if (level >= from) out.insert(out.end(), fields);
+  };
+  add(Level::placement, {c.micro_batch});
+  add(Level::sharding, {c.zero_stage, c.shard_degree, c.axis_order});
+  add(Level::kernels, {c.sequence_parallel, c.overlap_tp, c.recompute});
+  add(Level::pipeline, {c.form, c.split});
+  add(Level::offload, {c.activation_offload, c.optimizer_offload, c.parameter_offload});
+  add(Level::full, {c.bucket_elements, c.last_bucket_split, c.overlap_grad_reduce, c.overlap_param_gather});
+  return out;
+}
+
+// Bounds of all nodes, as tight as they get.
+using Bounds = std::map<std::pair<Level, std::vector<std::uint8_t>>, double>;
+Bounds bounds_of(const SearchTree& tree, SearchCache& cache) {
+  Bounds bounds;
+  std::vector<Node> nodes = {tree.root()};
+  while (!nodes.empty()) {
+    Expansion out;
+    tree.expand(nodes.back(), cache, out);
+    nodes.pop_back();
+    for (Node& child : out.children) {
+      for (int i = 0; i < SearchTree::passes(child.level); ++i) tree.refine(child, cache, out);
+      bounds[{child.level, decided(child.choice, child.level)}] = child.bound;
+      if (child.level < Level::full) nodes.push_back(child);
+    }
+  }
+  return bounds;
+}
+
+RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
+  testing::RandomJob random;
+  const ParallelPlan plan = random.plan();
+  testing::OwnedJob owned = random.take();
+  if (arbitrary::upto(0, 2) > 0) testing::some_rules(owned.stack.can);
+  owned.cluster.device.memory = from_gib(*rc::gen::element(1.0, 4.0, 79.0));
+  owned.finish();
+  const Job job = owned.job();
+  SearchSpace space = default_space(job.model, job.training, job.cluster.gpus());
+  space.tp = {plan.tp}, space.cp = {plan.cp}, space.pp = {plan.pp}, space.axis_order = {plan.axis_order};
+  space.micro_batch = {plan.micro_batch}, space.shard_degree = {plan.shard_degree};
+  space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};
+  space.form = {{plan.schedule, plan.vp}}, space.split = {StageSplit::even};
+  space.optimizer_offload = {0, 1}, space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
+  space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};
+  const SearchTree tree(job, space, job.cluster.device.memory);
+  SearchCache cache(job, space);
+  const Bounds bounds = bounds_of(tree, cache);
+  SimulateScratch scratch;
+  int compared = 0;
+  testing::each_member(space, [&](const Choice& choice) {
+    const ParallelPlan p = tree.plan(choice, cache);
+    if (p.world() != job.cluster.gpus() || unlawful_reason(job, p) || idle_horizon(p) ||
+        too_large(job, plan_memory(job, p)))
+      return;
+    const auto graph =
+        lower(job.model, job.training, plan_links(job.topology, p), p, job.stack, {.operands = false});
+    const double step = simulated_step(graph, price(graph, job.cost), simulate_options(job, p), scratch).v;
+    for (int level = 1; level <= static_cast<int>(Level::full); ++level) {
+      const auto at = static_cast<Level>(level);
+      const auto bound = bounds.find({at, decided(choice, at)});
+      if (bound == bounds.end()) break;  // repeats another
+      ++compared;
+      if (bound->second > step * (1 + 1e-9))
+        RC_FAIL("bound " + std::to_string(bound->second) + " at level " + std::to_string(level) + ", step " +
+                std::to_string(step) + " of " + plan_key(p));
+    }
+  });
+  RC_CLASSIFY(compared > 0);
+}
 
 }  // namespace
 }  // namespace sextant
