@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include "planner/leanest.hpp"
+#include "planner/resized.hpp"
 #include "planner/search_budget.hpp"
 
 namespace sextant {
@@ -97,67 +97,7 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
   return std::nullopt;
 }
 
-// What a node does to a job that waits for its slowest rank: a slow device counts in full, slow links by half, since much
-// of what they carry runs beside compute. A GPU that is missing slows nobody.
-struct Harm {
-  double slows = 0;
-  std::set<int> missing;
-  std::pair<double, std::size_t> order() const { return {slows, missing.size()}; }
-};
-
-std::vector<Harm> harm_of_nodes(const ClusterSpec& cluster) {
-  std::vector<Harm> harm(static_cast<std::size_t>(cluster.nodes));
-  for (const Defect& d : cluster.defects) {
-    Harm& node = harm[static_cast<std::size_t>(d.node)];
-    if (!d.missing)
-      node.slows = std::max(
-          {node.slows, 1 - d.compute_factor, (1 - std::min(d.node_link_factor, d.network_factor)) / 2});
-    for (int gpu = 0; d.missing && gpu < cluster.node.gpus; ++gpu)
-      if (d.gpu < 0 || d.gpu == gpu) node.missing.insert(gpu);
-  }
-  return harm;
-}
-
-// From the worst node on, every one that the rest can do without; of equal ones the last.
-ClusterSpec without_worst(const ClusterSpec& cluster, int gpus) {
-  const std::vector<Harm> harm = harm_of_nodes(cluster);
-  std::vector<int> worst_first(harm.size());
-  std::iota(worst_first.rbegin(), worst_first.rend(), 0);
-  std::ranges::stable_sort(worst_first, std::ranges::greater{},
-                           [&](int node) { return harm[static_cast<std::size_t>(node)].order(); });
-  std::vector<int> place(harm.size(), 0);  // of a node among those that stay; -1: left out
-  int left = cluster.gpus();
-  for (const int node : worst_first) {
-    const auto i = static_cast<std::size_t>(node);
-    const int own = cluster.node.gpus - static_cast<int>(harm[i].missing.size());
-    if (left - own >= gpus) place[i] = -1, left -= own;
-  }
-  ClusterSpec out = cluster;
-  out.nodes = 0;
-  for (int& at : place)
-    if (at == 0) at = out.nodes++;
-  const auto place_of = [&](const Defect& d) { return place[static_cast<std::size_t>(d.node)]; };
-  std::erase_if(out.defects, [&](const Defect& d) { return place_of(d) < 0; });
-  for (Defect& d : out.defects) d.node = place_of(d);
-  return out;
-}
-
 }  // namespace
-
-ClusterSpec resized(const ClusterSpec& cluster, int gpus) {
-  const bool by_node = std::ranges::all_of(cluster.defects, [](const Defect& d) { return d.leaf < 0; });
-  if (by_node && gpus < cluster.gpus()) return without_worst(cluster, std::max(1, gpus));
-  ClusterSpec out = cluster;
-  const int per_node = std::max(1, cluster.node.gpus);
-  out.nodes = std::max(by_node ? cluster.nodes : 1, (gpus + per_node - 1) / per_node);
-  const int per_leaf = out.fabric.leaf_nodes;
-  std::erase_if(out.defects, [&](const Defect& d) {
-    if (d.leaf < 0) return d.node >= out.nodes;
-    return per_leaf >= out.nodes || d.leaf * per_leaf >= out.nodes;
-  });
-  while (out.gpus() < gpus) ++out.nodes;  // missing GPUs are made up for
-  return out;
-}
 
 std::vector<ScalePoint> scaling_curve(const Job& job, const std::vector<int>& gpus, const PlanLimits& limits,
                                       const SearchOptions& options) {
@@ -182,11 +122,19 @@ std::optional<ScalePoint> faster_on_fewer(const Job& job, Seconds step, const Pl
                                           const SearchOptions& options) {
   const SearchBudget budget(options);
   const int gpus = job.cluster.gpus(), per_node = std::max(1, job.cluster.node.gpus);
-  std::set<int, std::greater<>> sizes = {gpus / per_node * per_node};
-  for (int multiple = 2; multiple <= gpus; multiple *= 2) sizes.insert(gpus / multiple * multiple);
+  // Without the slow nodes first: where they are slow enough to be left out at all, that gains most.
+  std::vector<int> sizes = gpus_without_slow_nodes(job.cluster);
+  std::ranges::reverse(sizes);
+  std::vector<int> whole = sizes;
+  whole.insert(whole.begin(), gpus);
+  for (const int n : whole) {
+    sizes.push_back(n / per_node * per_node);
+    for (int multiple = 2; multiple <= n; multiple *= 2) sizes.push_back(n / multiple * multiple);
+  }
+  std::set<int> tried = {0, gpus};
   std::optional<ScalePoint> best;
   for (const int n : sizes) {
-    if (n == 0 || n == gpus) continue;
+    if (!tried.insert(n).second) continue;
     if (budget.over()) break;
     SearchOptions how = budget.next();
     how.at_most = simulated_of(job, n, step);

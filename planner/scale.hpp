@@ -16,16 +16,13 @@ struct ScalePoint {
   double efficiency = 0;  // tokens/s/GPU relative to the smallest size that fits
 };
 
-// The cluster with whole nodes added or left out until it has that many GPUs: from the worst on, those that the others can
-// do without. With defects of leaves, whose nodes cannot be told apart from their places, the last nodes are.
-ClusterSpec resized(const ClusterSpec&, int gpus);
-
 // Sizes after the budget is spent, or a cancellation, are left out.
 std::vector<ScalePoint> scaling_curve(const Job&, const std::vector<int>& gpus, const PlanLimits&,
                                       const SearchOptions& = {});
 
-// A number of GPUs that divides badly may lose to a smaller one: the fastest of the next multiples below of every power
-// of two and of whole nodes, when it is faster than `step`.
+// A number of GPUs that divides badly may lose to a smaller one, and slow nodes to none: the fastest of the next multiples
+// below of every power of two and of whole nodes, and of what is left without the slowest nodes (planner/resized.hpp), when
+// it is faster than `step`.
 std::optional<ScalePoint> faster_on_fewer(const Job&, Seconds step, const PlanLimits&,
                                           const SearchOptions& = {});
 

@@ -9,9 +9,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/resized.hpp"
 #include "planner/scale.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/shortlist.hpp"
+#include "tools/fewer_gpus.hpp"
 #include "tools/layout_table.hpp"
 
 namespace sextant {
@@ -49,33 +51,6 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
                                        step_breakdown(a.planning.job(), pool[i].plan).mean),
                           std::nullopt});
   save_shortlist(a.options.output, list);
-}
-
-// Whoever has lost a GPU, or has slow ones, asks about what is left, and may be better off with less.
-std::optional<ScalePoint> fewer_gpus(const Asking& a, const RankedPlan& best) {
-  const ClusterSpec& cluster = a.question().cluster;
-  if (cluster.gpus() == cluster.nodes * cluster.node.gpus && cluster.defects.empty()) return std::nullopt;
-  return faster_on_fewer(a.planning.job(), best.prediction.step, a.question().limits,
-                         a.searching.options(1, "fewer GPUs"));
-}
-
-Json fewer_json(const Asking& a, const ScalePoint& fewer) {
-  Json j = ranked_json(a, fewer.report.ranked.front());
-  j["gpus"] = fewer.gpus;
-  return j;
-}
-
-void print_fewer_gpus(const Asking& a, const ScalePoint& fewer, const RankedPlan& best) {
-  const ClusterSpec& cluster = a.question().cluster;
-  const int gpus = cluster.gpus();
-  const bool lost = gpus < cluster.nodes * cluster.node.gpus;
-  const RankedPlan& faster = fewer.report.ranked.front();
-  a.say(
-      fmt::format("{} of the {} GPUs are {:.0f} % faster, {:.3f} s with {}, since they {}; --scale {},{} "
-                  "compares them.",
-                  fewer.gpus, gpus, 100 * (best.prediction.step / faster.prediction.step - 1),
-                  faster.prediction.step.v, plan_key(faster.plan),
-                  lost ? "divide better" : "leave out the nodes with the worst defects", fewer.gpus, gpus));
 }
 
 }  // namespace
@@ -164,13 +139,9 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
 void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
   std::string arguments;
   const Question& q = a.question();
-  if (a.options.output.empty() && gpus != q.cluster.gpus() && !q.cluster.defects.empty()) {
-    a.out() << "\nnext: -o plan.json writes the plan with the nodes that stay, for simulate and explain\n";
-    return;
-  }
   if (a.options.output.empty()) {
-    arguments = question_arguments(a.options.question);
-    if (gpus != q.cluster.gpus()) arguments += fmt::format(" --set nodes={}", resized(q.cluster, gpus).nodes);
+    arguments = gpus == q.cluster.gpus() ? question_arguments(a.options.question)
+                                         : sized_arguments(a.options.question, q.cluster, gpus);
     arguments += " --plan " + plan_key(plan);
   } else {
     a.out() << "\nwritten: " << a.options.output;
@@ -237,7 +208,7 @@ ExitCode answer_fastest(const Asking& a) {
   if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
   SearchReport report = search_possible(a.planning.job(), a.space, how);
   if (report.ranked.empty()) return nothing(a, report);
-  const auto fewer = fewer_gpus(a, report.ranked.front());
+  const auto fewer = fewer_gpus(a, report);
   use_covariance(a.session, a.options.question, a.question(), report.ranked);
   if (a.options.shortlist > 0) write_shortlist(a, report);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))

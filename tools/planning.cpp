@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/resized.hpp"
 #include "tools/command.hpp"
 
 namespace sextant {
@@ -58,6 +59,38 @@ std::string question_arguments(const QuestionOptions& o) {
   add("--calibration", o.calibration);
   for (const auto& setting : o.set) add("--set", setting);
   return text;
+}
+
+namespace {
+
+// What differs from a sound part, and where it is.
+nlohmann::json stated(const Defect& defect) {
+  const nlohmann::json sound = Defect{}, all = defect;
+  nlohmann::json out = nlohmann::json::object();
+  for (const auto& [key, value] : all.items())
+    if (value != sound.at(key)) out[key] = value;
+  return out;
+}
+
+}  // namespace
+
+std::string sized_arguments(const QuestionOptions& o, const ClusterSpec& whole, int gpus) {
+  QuestionOptions sized = o;
+  std::erase_if(sized.set, [](const std::string& setting) {
+    return setting.starts_with("nodes=") || setting.starts_with("defects");
+  });
+  const ClusterSpec cluster = resized(whole, gpus);
+  sized.set.push_back(fmt::format("nodes={}", cluster.nodes));
+  if (!whole.defects.empty()) {
+    nlohmann::json defects = nlohmann::json::array();
+    for (const Defect& defect : cluster.defects) defects.push_back(stated(defect));
+    sized.set.push_back("defects=" + defects.dump());
+  }
+  return question_arguments(sized);
+}
+
+std::string limit_arguments(const Question& q) {
+  return q.limits.limits.empty() ? "" : fmt::format(" --limit '{}'", to_string(q.limits));
 }
 
 PlanFile plan_file_of(const Session& session, const Question& q, const ParallelPlan& plan,
@@ -263,13 +296,6 @@ std::optional<NothingFits> what_would_fit(const Planning& planning, const Search
   return n;
 }
 
-namespace {
-// As options: " --limit 'tp<=8'".
-std::string limits_of(const Question& q) {
-  return q.limits.limits.empty() ? "" : fmt::format(" --limit '{}'", to_string(q.limits));
-}
-}  // namespace
-
 ExitCode print_nothing(Session& session, const std::string& verb, const Planning& planning,
                        const SearchSpace& space, const SearchReport& report, Searching& searching,
                        const QuestionOptions& asked) {
@@ -298,7 +324,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
     if (!q.limits.limits.empty() && !never_possible(job, default_space(q.model, q.training, space.world)))
       ask("");
   } else if (stopped) {
-    if (!searching.interrupted()) ask(limits_of(q));
+    if (!searching.interrupted()) ask(limit_arguments(q));
     line(searching.interrupted() ? "interrupted" : report.stopped + "; this proves nothing");
   } else {
     print_reasons(err, session.terminal, report);
@@ -314,7 +340,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
     if (const auto n = what_would_fit(planning, space, report, searching)) {
       for (const auto& text : n->lines) line(text);
       if (next.empty() && n->fewest.found)
-        ask(fmt::format("{} --scale {}", limits_of(q), n->fewest.found->gpus));
+        ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
     }
   }
   if (!next.empty()) err << "next: " << next << '\n';

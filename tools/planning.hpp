@@ -57,6 +57,10 @@ void print_notes(Session&, const Question&);
 
 // The options that ask the same question of another verb: " --model llama-2-13b --cluster 8x8xa100-80gb".
 std::string question_arguments(const QuestionOptions&);
+// The same of the part of the cluster that `resized` gives for so many GPUs, or of a larger one.
+std::string sized_arguments(const QuestionOptions&, const ClusterSpec& whole, int gpus);
+// " --limit 'tp<=8'": what pins and narrows layouts.
+std::string limit_arguments(const Question&);
 
 // `rank_by`: what the layout was chosen by, where the prediction is of the expected step.
 PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, const Prediction&,

@@ -1,10 +1,9 @@
 // Which nodes a smaller cluster is made of.
-#include "planner/scale.hpp"
-
 #include <gtest/gtest.h>
 
 #include "core/cluster_files.hpp"
 #include "core/topology.hpp"
+#include "planner/resized.hpp"
 
 namespace sextant {
 namespace {
@@ -91,6 +90,48 @@ TEST(Resized, EverySizeHasThatManyGpusAndNoNodeTooMany) {
     EXPECT_LT(sized.gpus() - gpus, 8) << gpus;
     EXPECT_EQ(sized.node, c.node);
   }
+}
+
+TEST(LeftOutNodes, AreTheWorstByTheirNumbersInTheWholeCluster) {
+  const ClusterSpec c = cluster(5, {slow_gpu(0, 2, 0.5), slow_gpu(2, 1, 0.9), slow_network(4, 0.9)});
+  EXPECT_EQ(left_out_nodes(c, 32), std::vector{0});
+  EXPECT_EQ(left_out_nodes(c, 24), (std::vector{0, 2}));
+  EXPECT_EQ(left_out_nodes(c, 16), (std::vector{0, 2, 4}));
+  EXPECT_TRUE(left_out_nodes(c, 33).empty());
+  EXPECT_TRUE(left_out_nodes(c, 48).empty());
+  // Equal nodes go from the last on.
+  EXPECT_EQ(left_out_nodes(cluster(4, {}), 16), (std::vector{2, 3}));
+}
+
+TEST(LeftOutNodes, AreNamedAsLongAsTheyAreFew) {
+  EXPECT_EQ(nodes_text({3}), "node 3");
+  EXPECT_EQ(nodes_text({1, 7}), "nodes 1 and 7");
+  EXPECT_EQ(nodes_text({0, 1, 2, 3, 4, 5, 6, 7}), "nodes 0, 1, 2, 3, 4, 5, 6 and 7");
+  EXPECT_EQ(nodes_text(std::vector<int>(9, 1)), "9 nodes");
+}
+
+TEST(GpusWithoutSlowNodes, FallsFromTheWorstNodeToTheLeastBad) {
+  const ClusterSpec c = cluster(5, {slow_gpu(0, 2, 0.3), slow_gpu(2, 1, 0.9), slow_network(4, 0.9)});
+  EXPECT_EQ(gpus_without_slow_nodes(c), (std::vector{32, 24, 16}));
+  // Equally slow nodes go together; a GPU that is missing slows nobody.
+  EXPECT_EQ(
+      gpus_without_slow_nodes(cluster(4, {slow_gpu(1, 0, 0.3), slow_gpu(3, 0, 0.3), missing_gpu(0, 1)})),
+      std::vector{15});
+  EXPECT_TRUE(gpus_without_slow_nodes(cluster(4, {missing_gpu(0, 1)})).empty());
+  EXPECT_TRUE(gpus_without_slow_nodes(cluster(1, {slow_gpu(0, 0, 0.5)})).empty());  // nothing else is left
+}
+
+// 24 of 32 GPUs do not make up for a node that all wait for at four fifths of its speed.
+TEST(GpusWithoutSlowNodes, AreThoseThatMayBeFaster) {
+  EXPECT_TRUE(gpus_without_slow_nodes(cluster(4, {slow_gpu(3, 0, 0.8)})).empty());
+  EXPECT_EQ(gpus_without_slow_nodes(cluster(4, {slow_gpu(3, 0, 0.7)})), std::vector{24});
+  EXPECT_EQ(gpus_without_slow_nodes(cluster(4, {slow_network(3, 0.7)})), std::vector{24});
+  std::vector<Defect> many;
+  for (int node = 0; node < 20; ++node) many.push_back(slow_gpu(node, 0, 0.5 + 0.01 * node));
+  const std::vector<int> sizes = gpus_without_slow_nodes(cluster(30, many));
+  EXPECT_EQ(sizes.size(), 6U);
+  EXPECT_EQ(sizes.front(), 29 * 8);
+  EXPECT_EQ(sizes.back(), 16 * 8);  // above half of 240
 }
 
 }  // namespace

@@ -73,6 +73,72 @@ TEST(Plan, WithAGpuMissingFewerMayBeFaster) {
   EXPECT_LT(answer.at("fewer_gpus").at("step_time_s"), answer.at("ranked")[0].at("step_time_s"));
 }
 
+// The words of a command that an answer prints, as a shell reads them.
+std::vector<std::string> words_of(const std::string& command) {
+  std::vector<std::string> words(1);
+  bool quoted = false;
+  for (const char c : command) {
+    if (c == '\'')
+      quoted = !quoted;
+    else if (c == ' ' && !quoted)
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+// All ranks wait for a node at a tenth of its speed, or it idles in a stage without layers: the others alone are faster,
+// though their number divides no better.
+TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
+  const std::vector<std::string> ask = {
+      "plan", "--model", "llama-2-13b",      "--cluster", "4x8xa100-80gb",    "--global-batch",
+      "128",  "--limit", "oo=0,ao=0,po=off", "--set",     "defects[0].node=1"};
+  const auto with = [&](const std::string& factor, bool json) {
+    auto all = ask;
+    all.insert(all.end(), {"--set", "defects[0].compute_factor=" + factor});
+    if (json) all.emplace_back("--json");
+    return call(all);
+  };
+  const auto j = nlohmann::json::parse(with("0.1", true).out);
+  ASSERT_TRUE(j.contains("fewer_gpus"));
+  const auto& fewer = j.at("fewer_gpus");
+  EXPECT_EQ(fewer.at("gpus"), 24);
+  EXPECT_EQ(fewer.at("left_out_nodes"), nlohmann::json({1}));
+  EXPECT_LT(fewer.at("step_time_s"), j.at("ranked")[0].at("step_time_s"));
+  const std::string command = fewer.at("command");
+  EXPECT_EQ(command,
+            "sextant plan --model llama-2-13b --cluster 4x8xa100-80gb --global-batch 128 --set nodes=3 --set "
+            "'defects=[]' --limit 'oo=0,ao=0,po=off'");
+  // It is what that command finds, and the text prints it whole.
+  auto words = words_of(command);
+  words.erase(words.begin());
+  words.emplace_back("--json");
+  const auto again = nlohmann::json::parse(call(words).out);
+  EXPECT_EQ(again.at("gpus"), 24);
+  EXPECT_EQ(again.at("ranked")[0].at("key"), fewer.at("key"));
+  EXPECT_EQ(again.at("ranked")[0].at("step_time_s"), fewer.at("step_time_s"));
+  const auto text = with("0.1", false).out;
+  EXPECT_NE(unwrapped(text).find("24 of the 32 GPUs, without node 1, are "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  " + command + "\n"), std::string::npos) << text;
+  // Negative control: what a hundredth slows is worth more than nothing.
+  EXPECT_FALSE(nlohmann::json::parse(with("0.99", true).out).contains("fewer_gpus"));
+}
+
+// A defect that stays is in the command, by its node's number among those that stay.
+TEST(Plan, ThePartOfAClusterThatIsFasterKeepsItsOtherDefects) {
+  const auto j = nlohmann::json::parse(call(small("plan", {"--set", "nodes=4", "--set",
+                                                           R"(defects=[{"node":0,"compute_factor":0.2},)"
+                                                           R"({"node":2,"gpu":1,"compute_factor":0.97}])",
+                                                           "--json"}))
+                                           .out);
+  const auto& fewer = j.at("fewer_gpus");
+  EXPECT_EQ(fewer.at("left_out_nodes"), nlohmann::json({0}));
+  const std::string command = fewer.at("command");
+  EXPECT_NE(command.find(R"('defects=[{"compute_factor":0.97,"gpu":1,"node":1}]')"), std::string::npos)
+      << command;
+}
+
 // 63 divide neither batch nor model; fewer do.
 TEST(Plan, WithAGpuMissingNoLayoutMayBePossibleButOnFewer) {
   const std::vector<std::string> question = {"plan",
