@@ -14,6 +14,7 @@
 #include "core/model_files.hpp"
 #include "core/plan_key.hpp"
 #include "planner/calibration_file.hpp"
+#include "planner/resized.hpp"
 
 namespace sextant {
 
@@ -235,6 +236,18 @@ void fill_plan(const std::string& key, Question& q) {
   check(std::move(problems), "--plan");
 }
 
+// Ranks of a layout that needs fewer than all nodes sit on the best ones, as with `plan --scale`.
+void use_best_nodes(Question& q) {
+  const int gpus = q.plan->world();
+  if (gpus >= q.cluster.gpus()) return;
+  const std::vector<int> left_out = left_out_nodes(q.cluster, gpus);
+  // Where the last nodes are left out, ranks sit there anyhow.
+  if (left_out.empty() || left_out.front() + static_cast<int>(left_out.size()) == q.cluster.nodes) return;
+  q.cluster = resized(q.cluster, gpus);
+  q.notes.push_back(fmt::format("the ranks are on the best nodes: {} {} left out", nodes_text(left_out),
+                                left_out.size() == 1 ? "is" : "are"));
+}
+
 // 16-bit training is bf16, where the device has it.
 void default_precision(const DeviceSpec& device, TrainingSpec& training) {
   if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
@@ -320,6 +333,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
+  if (q.plan) use_best_nodes(q);
   if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
     q.notes.push_back(fmt::format(

@@ -139,6 +139,46 @@ TEST(Plan, ThePartOfAClusterThatIsFasterKeepsItsOtherDefects) {
       << command;
 }
 
+// A layout for fewer GPUs sits on the best nodes, whichever these are, as the best of --scale does.
+TEST(Simulate, FewerRanksThanGpusSitOnTheBestNodes) {
+  const auto with = [](const std::string& defects) {
+    return nlohmann::json::parse(call(small("simulate", {"--plan", "tp2.pp1.dp4.z1.mbs1", "--set", "nodes=3",
+                                                         "--set", "defects=" + defects, "--json"}))
+                                     .out);
+  };
+  const auto step = [](const nlohmann::json& j) {
+    return j.at("prediction").at("step_time_s").get<double>();
+  };
+  const auto sound = with("[]"), first = with(R"([{"node":0,"compute_factor":0.5}])"),
+             last = with(R"([{"node":2,"compute_factor":0.5}])"),
+             links = with(R"([{"node":0,"node_link_factor":0.5},{"node":1,"compute_factor":0.5}])"),
+             all = with(R"([{"node":0,"compute_factor":0.5},{"node":1,"compute_factor":0.5},)"
+                        R"({"node":2,"compute_factor":0.5}])");
+  EXPECT_EQ(step(first), step(sound));
+  EXPECT_EQ(step(last), step(sound));
+  EXPECT_EQ(step(links), step(sound));
+  EXPECT_GT(step(all), 1.5 * step(sound));  // negative control: a slow node that is needed counts
+  const auto said = [](const nlohmann::json& j) { return j.at("notes").dump(); };
+  EXPECT_NE(said(first).find("8 of the cluster's 24 GPUs are used; 16 are idle"), std::string::npos)
+      << said(first);
+  EXPECT_NE(said(first).find("nodes 0 and 2 are left out"), std::string::npos) << said(first);
+  EXPECT_NE(said(links).find("nodes 0 and 1 are left out"), std::string::npos) << said(links);
+  EXPECT_EQ(said(last).find("left out"), std::string::npos) << said(last);
+  EXPECT_EQ(said(sound).find("left out"), std::string::npos) << said(sound);
+}
+
+// One rule: the layout of a size that --scale finds takes as long under `simulate --plan`.
+TEST(Simulate, AgreesWithTheScalingCurveOfADegradedCluster) {
+  const std::vector<std::string> slow = {"--set", "nodes=3", "--set",
+                                         R"(defects=[{"node":1,"compute_factor":0.5}])", "--json"};
+  auto curve = small("plan", slow), one = small("simulate", slow);
+  curve.insert(curve.end(), {"--scale", "16"});
+  const auto best = nlohmann::json::parse(call(curve).out).at("scale")[0].at("best");
+  one.insert(one.end(), {"--plan", best.at("key")});
+  const auto j = nlohmann::json::parse(call(one).out);
+  EXPECT_NEAR(j.at("prediction").at("step_time_s").get<double>(), best.at("step_time_s").get<double>(), 1e-9);
+}
+
 // 63 divide neither batch nor model; fewer do.
 TEST(Plan, WithAGpuMissingNoLayoutMayBePossibleButOnFewer) {
   const std::vector<std::string> question = {"plan",
