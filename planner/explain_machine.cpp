@@ -316,7 +316,7 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
                              const SearchOptions& options) {
   const SearchBudget budget(options);
   NothingFits n;
-  n.available = job.cluster.device.memory;
+  n.available = options.memory_limit.value_or(job.cluster.device.memory);
   SearchOptions any_memory = budget.next();
   any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
   const LeanestLayout lean = leanest_layout(job, space, any_memory);

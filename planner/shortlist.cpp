@@ -42,10 +42,11 @@ int distance(const ParallelPlan& a, const ParallelPlan& b) {
 }
 
 bool roomier(const RankedPlan& a, const RankedPlan& than) {
-  constexpr double kPeak = 0.9, kNoticed = 0.05;
+  constexpr double kPeak = 0.9;
   const Prediction &mine = a.prediction, &other = than.prediction;
   return gib(mine.memory.peak) <= kPeak * gib(other.memory.peak) ||
-         (other.chance_of_overflow >= kNoticed && mine.chance_of_overflow <= 0.5 * other.chance_of_overflow);
+         (other.chance_of_overflow >= kSurelyFits &&
+          mine.chance_of_overflow <= 0.5 * other.chance_of_overflow);
 }
 
 std::vector<RankedPlan> other_kinds(const Job& job, const PlanLimits& limits, const RankedPlan& best,
@@ -111,17 +112,9 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
 
 namespace {
 
-constexpr double kSurelyFits = 0.05;  // chance of running out of memory, below
-
 // The most memory that leaves room.
 Bytes roomy(Bytes capacity) {
-  std::int64_t low = 0, high = capacity.v / 10 * 9;
-  if (chance_of_overflow(Bytes(high), capacity) < kSurelyFits) return Bytes(high);
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (chance_of_overflow(Bytes(middle), capacity) < kSurelyFits ? low : high) = middle;
-  }
-  return Bytes(low);
+  return std::min(Bytes(capacity.v / 10 * 9), most_reserved(capacity, kSurelyFits));
 }
 
 bool surer(const Prediction& p, const Prediction& than) {

@@ -188,6 +188,14 @@ double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {
   return 1 / (1 + std::exp(-over / scale));
 }
 
+Bytes most_reserved(Bytes capacity, double chance, double scale) {
+  const double share = std::clamp(1 + scale * std::log(chance / (1 - chance)), 0.0, 1.0);
+  Bytes most(std::llround(share * static_cast<double>(capacity.v)));
+  while (most.v > 0 && most < capacity && chance_of_overflow(most, capacity, scale) > chance)
+    --most.v;  // rounding
+  return most;
+}
+
 MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,
                                const StackSpec& stack) {
   static const PlanLinks no_links;  // sizes do not depend on links

@@ -42,6 +42,10 @@ double as_measured(const MemoryEstimate&, const ParallelPlan&, int gpus, const s
 // Chance that what is predicted to be reserved does not fit: the prediction's relative error is taken as logistic.
 inline constexpr double kOverflowScale = 0.03;
 double chance_of_overflow(Bytes reserved, Bytes capacity, double scale = kOverflowScale);
+// Below this chance a layout is taken to fit, and nothing is said of it.
+inline constexpr double kSurelyFits = 0.05;
+// The most that may be reserved for a chance of at most `chance`, (0, 1): never more than the capacity.
+Bytes most_reserved(Bytes capacity, double chance, double scale = kOverflowScale);
 
 MemoryEstimate estimate_memory(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const StackSpec&);
 

@@ -20,7 +20,8 @@ constexpr double kShareOfTime = 0.5, kLeastTime_s = 0.25, kMostTime_s = 2;
 // Asks for the layouts of that part: of a cluster without the nodes, or where a node is used in part, of its size.
 std::string command(const Asking& a, int gpus) {
   const ClusterSpec& all = a.question().cluster;
-  const std::string limits = limit_arguments(a.question());
+  std::string limits = limit_arguments(a.question());
+  if (a.options.max_oom_chance > 0) limits += fmt::format(" --max-oom-chance {:g}", a.options.max_oom_chance);
   return resized(all, gpus).gpus() == gpus
              ? fmt::format("sextant plan{}{}", sized_arguments(a.options.question, all, gpus), limits)
              : fmt::format("sextant plan{}{} --scale {},{}", question_arguments(a.options.question), limits,

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/stage_memory.hpp"
 #include "tools/planning.hpp"
 
 namespace sextant {
 
 namespace {
-constexpr std::size_t kRecomputeColumn = 7, kOwnColumns = 14;
+constexpr std::size_t kRecomputeColumn = 7, kOverflowColumn = 14, kOwnColumns = 15;
 
 std::vector<Column> columns(const std::vector<Column>& before, const std::vector<Column>& after) {
   std::vector<Column> all = before;
@@ -25,7 +26,8 @@ std::vector<Column> columns(const std::vector<Column>& before, const std::vector
                          {"tok/s/GPU", Align::right, 1},
                          {"TFLOP/s/GPU", Align::right, 9},
                          {"MFU %", Align::right, 2},
-                         {"peak GiB", Align::right}});
+                         {"peak GiB", Align::right},
+                         {"OOM %", Align::right}});
   all.insert(all.end(), after.begin(), after.end());
   all.push_back({"plan key", Align::left, 8});
   return all;
@@ -33,7 +35,7 @@ std::vector<Column> columns(const std::vector<Column>& before, const std::vector
 }  // namespace
 
 LayoutTable::LayoutTable(const std::vector<Column>& before, const std::vector<Column>& after)
-    : after_(after.size()), table_(columns(before, after)) {}
+    : before_(before.size()), after_(after.size()), columns_(columns(before, after)) {}
 
 void LayoutTable::add(std::vector<std::string> cells, const RankedPlan& r,
                       const std::vector<std::string>& after, bool bold) {
@@ -45,18 +47,32 @@ void LayoutTable::add(std::vector<std::string> cells, const RankedPlan& r,
                 number(plan.zero_stage), number(plan.micro_batch), recompute_text(plan.recompute),
                 fmt::format("{:.3f}", p.step.v), fmt::format("{:.0f}", 100 * (p.step_upper.v / p.step.v - 1)),
                 fmt::format("{:.0f}", p.tokens_per_s_gpu), fmt::format("{:.1f}", p.model_tflops_gpu),
-                fmt::format("{:.1f}", 100 * p.mfu), fmt::format("{:.1f}", gib(p.memory.peak))});
+                fmt::format("{:.1f}", 100 * p.mfu), fmt::format("{:.1f}", gib(p.memory.peak)),
+                fmt::format("{:.0f}", 100 * p.chance_of_overflow)});
   cells.insert(cells.end(), after.begin(), after.end());
   cells.push_back(plan_key(plan));
-  table_.add_row(std::move(cells));
-  if (bold) table_.emphasize_last_row();
+  rows_.push_back({std::move(cells), bold});
+  may_overflow_ = may_overflow_ || p.chance_of_overflow >= kSurelyFits;
 }
 
 void LayoutTable::add_empty(std::vector<std::string> cells, const std::string& why) {
-  const std::size_t before = cells.size();
-  cells.resize(before + kOwnColumns + after_ + 1);
-  cells[before + kRecomputeColumn] = why;
-  table_.add_row(std::move(cells));
+  cells.resize(before_ + kOwnColumns + after_ + 1);
+  cells[before_ + kRecomputeColumn] = why;
+  rows_.push_back({std::move(cells), false});
+}
+
+std::string LayoutTable::render(const Terminal& terminal, bool wide) const {
+  std::vector<Column> columns = columns_;
+  const auto overflow = static_cast<std::ptrdiff_t>(before_ + kOverflowColumn);
+  const bool without = !wide && !may_overflow_;
+  if (without) columns.erase(columns.begin() + overflow);
+  Table table(columns);
+  for (Row row : rows_) {
+    if (without) row.cells.erase(row.cells.begin() + overflow);
+    table.add_row(std::move(row.cells));
+    if (row.bold) table.emphasize_last_row();
+  }
+  return table.render(terminal, wide);
 }
 
 std::string slower_text(const RankedPlan& r, bool first) {

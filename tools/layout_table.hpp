@@ -18,11 +18,18 @@ class LayoutTable {
            bool bold = false);
   // A row of which only the first columns are known.
   void add_empty(std::vector<std::string> before, const std::string& why);
-  std::string render(const Terminal& terminal, bool wide) const { return table_.render(terminal, wide); }
+  // With the chance of running out of memory where it is at least 1 in 20 for one of them, or `wide`.
+  std::string render(const Terminal&, bool wide) const;
 
  private:
-  std::size_t after_;
-  Table table_;
+  struct Row {
+    std::vector<std::string> cells;
+    bool bold;
+  };
+  std::size_t before_, after_;
+  std::vector<Column> columns_;
+  std::vector<Row> rows_;
+  bool may_overflow_ = false;
 };
 
 // "tie", "14.2", or nothing for the first.

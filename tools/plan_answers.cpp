@@ -13,6 +13,7 @@
 #include "planner/scale.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/shortlist.hpp"
+#include "planner/stage_memory.hpp"
 #include "tools/fewer_gpus.hpp"
 #include "tools/layout_table.hpp"
 
@@ -88,6 +89,30 @@ void print_best(const Asking& a, const RankedPlan& best) {
     a.say(text);
 }
 
+namespace {
+
+// The first of them that surely fits, or none.
+std::vector<RankedPlan>::const_iterator fastest_safe(const std::vector<RankedPlan>& ranked) {
+  return std::ranges::find_if(
+      ranked, [](const RankedPlan& r) { return r.prediction.chance_of_overflow < kSurelyFits; });
+}
+
+}  // namespace
+
+void print_safe(const Asking& a, const std::vector<RankedPlan>& ranked) {
+  const auto safe = fastest_safe(ranked);
+  if (safe == ranked.begin()) return;
+  if (safe == ranked.end())
+    a.say(fmt::format("--max-oom-chance {:g} asks for the fastest that surely fits (less than 1 in 20){}.",
+                      kSurelyFits, ranked.size() == 1 ? "" : ", as none of these does"));
+  else
+    a.say(fmt::format(
+        "the fastest of these that surely fits (less than 1 in 20) is #{}: {} (+{:.1f} %, {:.1f} GiB). "
+        "--max-oom-chance {:g} ranks such layouts alone.",
+        safe - ranked.begin() + 1, plan_key(safe->plan), 100 * safe->slower,
+        gib(safe->prediction.memory.peak), kSurelyFits));
+}
+
 std::optional<RankedPlan> surer_plan(const Asking& a, const SearchReport& report) {
   SearchOptions how = a.searching.options(1, "surer ties");
   if (a.options.budget_s == 0) how.budget_s = std::max(1e-6, a.options.patience_s - report.wall_s);
@@ -158,6 +183,8 @@ nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan
   j["objective"] = a.options.objective;
   j["ranked"] = Json::array();
   for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));
+  if (const auto safe = fastest_safe(ranked); !ranked.empty())
+    j["fastest_safe"] = safe == ranked.end() ? Json(nullptr) : Json(plan_key(safe->plan));
   if (const auto tie = surer_tie(ranked)) j["surer_tie"] = plan_key(ranked[*tie].plan);
   j.update(report_json(report));
   return j;
@@ -229,6 +256,7 @@ ExitCode answer_fastest(const Asking& a) {
   }
   print_ranking(a, report.ranked);
   print_best(a, best);
+  print_safe(a, report.ranked);
   if (surer) print_surer(a, *surer, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);
   print_search(a, report);

@@ -44,6 +44,8 @@ ExitCode answer_fewest(const Asking&);
 // Writes the best as the plan file that -o asks for, on a cluster of that many GPUs.
 void write_plan(const Asking&, int gpus, const RankedPlan& best);
 void print_best(const Asking&, const RankedPlan& best);
+// Where the first may run out of memory: which of these is the fastest that surely fits, and what asks for such.
+void print_safe(const Asking&, const std::vector<RankedPlan>&);
 // What ties with the best and is surer. Says so.
 std::optional<RankedPlan> surer_plan(const Asking&, const SearchReport&);
 void print_surer(const Asking&, const RankedPlan& surer, const RankedPlan& best);

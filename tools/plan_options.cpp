@@ -187,6 +187,16 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
            {.flag = "--pareto", .metavar = "", .text = "the layouts that trade step time against memory"},
            o.pareto);
   add_jitter_options(app, o.jitter);
+  add_number(
+      app,
+      {.flag = "--max-oom-chance",
+       .metavar = "P",
+       .text = "only layouts that run out of memory with at most this chance: 0.05 is 1 in 20; 0 = all that "
+               "are predicted to fit",
+       .unit = "",
+       .min = 0,
+       .max = 1},
+      o.max_oom_chance);
   add_number(app,
              {.flag = "--top", .metavar = "N", .text = "layouts to show", .unit = "", .min = 1, .max = 1000},
              o.top);

@@ -30,7 +30,7 @@ struct PlanOptions {
   GoodputOptions goodput;
   std::string objective = "throughput", scale, tokens, deadline, output;
   int top = 5, shortlist = 0;
-  double budget_s = 0, price_usd = 0;
+  double budget_s = 0, price_usd = 0, max_oom_chance = 0;
   bool pareto = false;
   double patience_s = 60;  // the search for the fastest ends then, unless budget_s states another time
 };

@@ -123,6 +123,7 @@ ExitCode answer_curve(const Asking& a) {
                         chosen->gpus, best.prediction.usd_per_million_tokens,
                         q.cluster.device.price_usd_per_hour));
     print_best(a, best);
+    print_safe(a, {best});
     print_next(a, chosen->gpus, best.plan);
   } else if (any) {
     const auto last =
@@ -191,6 +192,7 @@ ExitCode answer_fewest(const Asking& a) {
                     "{} are {}: a number between may do.",
                     f.every_to, lacks, f.next_smaller, lacks));
   print_best(a, best);
+  print_safe(a, point.report.ranked);
   print_search(a, point.report);
   print_next(a, point.gpus, best.plan);
   return finished(a, true);

@@ -54,6 +54,7 @@ ExitCode answer_steadiest(const Asking& a) {
       best.prediction.jitter->samples, 100 * jitter.compute_sigma, 100 * jitter.network_sigma));
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   print_best(a, best);
+  print_safe(a, ranked);
   a.say(steady.undisturbed.plan == best.plan
             ? "Without jitter it is the best as well."
             : fmt::format("Without jitter {} is the best, with {:.3f} s.", plan_key(steady.undisturbed.plan),

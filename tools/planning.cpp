@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/resized.hpp"
+#include "planner/stage_memory.hpp"
 #include "tools/command.hpp"
 
 namespace sextant {
@@ -140,8 +141,8 @@ nlohmann::ordered_json time_split_json(const TimeSplit& split) {
 }
 
 std::string overflow_text(double chance) {
-  constexpr double kNoticed = 0.05, kTenth = 0.095;
-  if (chance < kNoticed) return "";
+  constexpr double kTenth = 0.095;
+  if (chance < kSurelyFits) return "";
   const auto odds = chance < kTenth ? fmt::format("1 in {:.0f}", 1 / chance)
                     : chance > 0.95 ? std::string("more than 9 in 10")
                                     : fmt::format("{:.0f} in 10", 10 * chance);
@@ -223,6 +224,7 @@ SearchOptions Searching::options(int top, std::string about) {
   how.top = top;
   how.tie_share = kTieShare;
   how.others_share = kTieShare / 2;
+  how.memory_limit = memory_limit_;
   if (budget_s_ > 0) how.budget_s = std::max(1e-6, budget_s_ - spent_s());
   how.cancel = &interrupt_.stopped();
   how.progress = [this](std::uint64_t simulated, Seconds best) {
@@ -335,6 +337,18 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
         searching.finish();
         ask("");
         line(fmt::format("without {}: {} fits", to_string(q.limits), plan_key(free.ranked.front().plan)));
+      }
+    }
+    if (searching.memory_limit()) {
+      SearchOptions how = searching.options(1, "without the limit of memory");
+      how.memory_limit.reset();
+      if (const SearchReport free = search(job, space, how); !free.ranked.empty()) {
+        searching.finish();
+        ask(limit_arguments(q));
+        const RankedPlan& fits = free.ranked.front();
+        line(fmt::format(
+            "without --max-oom-chance: {} fits, which runs out of memory with a chance of {:.0f} %",
+            plan_key(fits.plan), 100 * fits.prediction.chance_of_overflow));
       }
     }
     if (const auto n = what_would_fit(planning, space, report, searching)) {

@@ -93,6 +93,9 @@ class Searching {
       : budget_s_(budget_s), progress_(terminal, "searching", 0, "layouts") {}
   // Of the next search, called `about` in the progress line. What is left of the budget is its budget.
   SearchOptions options(int top, std::string about = "");
+  // Every search from now on finds only what needs no more.
+  void limit_memory(Bytes limit) { memory_limit_ = limit; }
+  std::optional<Bytes> memory_limit() const { return memory_limit_; }
   bool interrupted() const { return interrupt_.stopped().load(); }
   bool stopped() const { return interrupted() || (budget_s_ > 0 && spent_s() >= budget_s_); }
   void finish() { progress_.finish(); }
@@ -102,6 +105,7 @@ class Searching {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
   double budget_s_;
+  std::optional<Bytes> memory_limit_;
   InterruptGuard interrupt_;
   Progress progress_;
   std::string about_;

@@ -1,20 +1,39 @@
 // `sextant plan`: the best layouts of a model on a cluster, ranked, and what became of all the others; the same for
 // other objectives, other sizes of the cluster, and a cluster that varies.
 #include <memory>
+#include <utility>
 
+#include <fmt/format.h>
+
+#include "planner/stage_memory.hpp"
 #include "tools/plan_answers.hpp"
 
 namespace sextant {
 
 namespace {
 
+// What --max-oom-chance leaves of a device's memory.
+Bytes most_planned_with(const PlanOptions& options, Bytes memory) {
+  return options.max_oom_chance > 0 && options.max_oom_chance < 1
+             ? most_reserved(memory, options.max_oom_chance)
+             : memory;
+}
+
 ExitCode run(Session& session, PlanOptions options) {
   settle(options);
   check_output("--output", options.output, files_read(options.question));
-  const Planning planning(read_question(options.question, session.presets()), session.presets());
+  Question asked = read_question(options.question, session.presets());
+  const Bytes memory = asked.cluster.device.memory, limit = most_planned_with(options, memory);
+  if (limit < memory)
+    asked.notes.push_back(
+        fmt::format("layouts of at most {:.1f} of {:.1f} GiB alone: they run out of memory with a chance of "
+                    "at most {:g} %",
+                    gib(limit), gib(memory), 100 * options.max_oom_chance));
+  const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.gpus(), q.limits);
   Searching searching(session.terminal, options.budget_s);
+  if (limit < memory) searching.limit_memory(limit);
   const Asking a{session, options, planning, space, searching};
   if (options.pareto) return answer_front(a);
   if (!options.jitter.ranked_by.empty()) return answer_steadiest(a);
@@ -47,6 +66,8 @@ Verb plan_verb() {
            {"a slower network, another framework",
             "sextant plan --model llama-2-7b --cluster 4x8xa100-80gb --stack torchtitan --set "
             "fabric.bandwidth_GBps=50 --fix cp=1,ao=0,oo=0 --json"},
+           {"the fastest that runs out of memory in less than one case of twenty",
+            "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --max-oom-chance 0.05"},
            {"the scaling curve",
             "sextant plan --model llama-2-7b --cluster 8x8xa100-80gb --scale 8,16,...,64 --fix cp=1"},
            {"the fewest GPUs that train two trillion tokens in 90 days",

@@ -120,5 +120,18 @@ TEST(StageMemory, TheFirstStageOfAPipelineHoldsMostMicrobatches) {
   EXPECT_GT(activations(1), activations(2));
 }
 
+TEST(StageMemory, TheMostThatMayBeReservedIsTheInverseOfTheChance) {
+  const Bytes capacity = from_gib(79.2);
+  for (const double chance : {1e-6, 0.01, 0.05, 0.3, 0.49}) {
+    const Bytes most = most_reserved(capacity, chance);
+    EXPECT_LE(chance_of_overflow(most, capacity), chance);
+    EXPECT_GT(chance_of_overflow(Bytes(most.v + 1000), capacity), chance);
+  }
+  EXPECT_LT(most_reserved(capacity, 0.01), most_reserved(capacity, 0.05));
+  EXPECT_EQ(most_reserved(capacity, 0.5), capacity);
+  EXPECT_EQ(most_reserved(capacity, 0.9), capacity);  // what is predicted not to fit is no layout
+  EXPECT_EQ(most_reserved(capacity, 1e-300), Bytes(0));
+}
+
 }  // namespace
 }  // namespace sextant

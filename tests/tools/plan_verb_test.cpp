@@ -61,8 +61,8 @@ TEST(Plan, FewerGpusThanAllMayHoldADeadlineThatAllMiss) {
 
 // The fastest fills the memory to the brim: known to 20 %. A tie needs less, and is known to 10 %.
 TEST(Plan, WithAGpuMissingFewerMayBeFaster) {
-  const std::vector<std::string> question = {"plan",     "--model", "llama-2-7b", "--cluster",
-                                             "2x8xh100", "--top",   "1",          "--json"};
+  const std::vector<std::string> question = {"plan",  "--model", "llama-2-7b", "--cluster",  "2x8xh100",
+                                             "--top", "1",       "--json",     "--budget-s", "100"};
   EXPECT_FALSE(nlohmann::json::parse(call(question).out).contains("fewer_gpus"));
   auto broken = question;
   for (const char* defect : {"defects[0].node=1", "defects[0].gpu=2", "defects[0].missing=true"})
@@ -93,10 +93,11 @@ std::vector<std::string> words_of(const std::string& command) {
 TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
   const std::vector<std::string> ask = {
       "plan", "--model", "llama-2-13b",      "--cluster", "4x8xa100-80gb",    "--global-batch",
-      "128",  "--limit", "oo=0,ao=0,po=off", "--set",     "defects[0].node=1"};
+      "96",   "--limit", "oo=0,ao=0,po=off", "--set",     "defects[0].node=1"};
   const auto with = [&](const std::string& factor, bool json) {
     auto all = ask;
-    all.insert(all.end(), {"--set", "defects[0].compute_factor=" + factor});
+    // A budget of its own, so that the other search is not cut short where the machine is busy.
+    all.insert(all.end(), {"--set", "defects[0].compute_factor=" + factor, "--budget-s", "100"});
     if (json) all.emplace_back("--json");
     return call(all);
   };
@@ -108,7 +109,7 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
   EXPECT_LT(fewer.at("step_time_s"), j.at("ranked")[0].at("step_time_s"));
   const std::string command = fewer.at("command");
   EXPECT_EQ(command,
-            "sextant plan --model llama-2-13b --cluster 4x8xa100-80gb --global-batch 128 --set nodes=3 --set "
+            "sextant plan --model llama-2-13b --cluster 4x8xa100-80gb --global-batch 96 --set nodes=3 --set "
             "'defects=[]' --limit 'oo=0,ao=0,po=off'");
   // It is what that command finds, and the text prints it whole.
   auto words = words_of(command);
@@ -127,11 +128,13 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
 
 // A defect that stays is in the command, by its node's number among those that stay.
 TEST(Plan, ThePartOfAClusterThatIsFasterKeepsItsOtherDefects) {
-  const auto j = nlohmann::json::parse(call(small("plan", {"--set", "nodes=4", "--set",
-                                                           R"(defects=[{"node":0,"compute_factor":0.2},)"
-                                                           R"({"node":2,"gpu":1,"compute_factor":0.97}])",
-                                                           "--json"}))
-                                           .out);
+  const auto j = nlohmann::json::parse(
+      call({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch", "96", "--limit",
+            "oo=0,ao=0,po=off,cp=1,mbs<=2", "--set",
+            R"(defects=[{"node":0,"compute_factor":0.1},{"node":2,"gpu":1,"compute_factor":0.97}])",
+            "--json"})
+          .out);
+  ASSERT_TRUE(j.contains("fewer_gpus"));
   const auto& fewer = j.at("fewer_gpus");
   EXPECT_EQ(fewer.at("left_out_nodes"), nlohmann::json({0}));
   const std::string command = fewer.at("command");
@@ -283,6 +286,53 @@ TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
   fixed.insert(fixed.end(), {"--fix", fix});
   const auto again = nlohmann::json::parse(call(fixed).out);
   EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+}
+
+// Who is about to start a run sees in the table which layouts may run out of memory, which surely fits, and what asks for such.
+TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
+  const std::vector<std::string> ask = {"plan", "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
+  const auto with = [&](std::vector<std::string> more, int columns = 80) {
+    more.insert(more.begin(), ask.begin(), ask.end());
+    return call(more, columns);
+  };
+  const auto j = nlohmann::json::parse(with({"--json"}).out);
+  const auto& ranked = j.at("ranked");
+  ASSERT_GE(ranked.at(0).at("chance_of_overflow"), 0.05);
+  const auto safe =
+      std::ranges::find_if(ranked, [](const auto& r) { return r.at("chance_of_overflow") < 0.05; });
+  ASSERT_NE(safe, ranked.end());
+  EXPECT_EQ(j.at("fastest_safe"), safe->at("key"));
+  const auto text = with({}).out;
+  EXPECT_NE(text.find("  OOM %"), std::string::npos) << text;
+  const auto tells = [](const std::string& out, const std::string& what) {
+    return unwrapped(out).find(what) != std::string::npos;
+  };
+  EXPECT_TRUE(tells(text, fmt::format("the fastest of these that surely fits (less than 1 in 20) is #{}: {}",
+                                      safe - ranked.begin() + 1, safe->at("key").get<std::string>())))
+      << text;
+  EXPECT_TRUE(tells(with({"--top", "1"}).out, "--max-oom-chance 0.05 asks for the fastest that surely fits"));
+  EXPECT_TRUE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).at("fastest_safe").is_null());
+  // What it names finds layouts that do, the fastest of the whole space.
+  const auto asked = nlohmann::json::parse(with({"--max-oom-chance", "0.05", "--json"}).out);
+  for (const auto& r : asked.at("ranked")) EXPECT_LE(r.at("chance_of_overflow"), 0.05);
+  EXPECT_LE(asked.at("ranked").at(0).at("step_time_s"), safe->at("step_time_s"));
+  EXPECT_GE(asked.at("ranked").at(0).at("step_time_s"), ranked.at(0).at("step_time_s"));
+  EXPECT_TRUE(tells(asked.at("notes").dump(), "72.2 of 79.2 GiB alone"));
+  // Negative controls: nothing to be said of what surely fits.
+  const auto sure = with({"--max-oom-chance", "0.05"}).out;
+  EXPECT_EQ(sure.find("OOM %"), std::string::npos) << sure;
+  EXPECT_FALSE(tells(sure, "surely fits"));
+  EXPECT_NE(with({"--max-oom-chance", "0.05", "--wide"}).out.find("OOM %"), std::string::npos);
+}
+
+TEST(Plan, SaysWhatFitsWithoutTheLimitOfTheChance) {
+  const auto none = call(small("plan", {"--max-oom-chance", "1e-14"}));
+  EXPECT_EQ(none.code, ExitCode::no_feasible_plan);
+  const auto text = unwrapped(none.err);
+  EXPECT_NE(text.find("without --max-oom-chance: tp2."), std::string::npos) << none.err;
+  EXPECT_EQ(none.err.substr(none.err.rfind("next: ")).find("--max-oom-chance"), std::string::npos)
+      << none.err;
+  EXPECT_EQ(call(small("plan", {"--max-oom-chance", "1.5"})).code, ExitCode::usage);
 }
 
 TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
