@@ -47,12 +47,74 @@ bool inside(double x, Range r) {
   return x <= r.most && (r.least_excluded ? x > r.least : x >= r.least);  // false for NaN
 }
 
-// The suffix of a key says what belongs there.
-std::string missing(std::string_view key) {
-  for (const Unit& unit : kUnits)
-    if (key.ends_with(unit.suffix))
-      return fmt::format("is missing: a number of {}, such as \"{}\": 1", unit.suffix.substr(1), key);
-  return "is missing";
+// Read in the place of what is missing, so that whoever reads it says what it should have been.
+const json& nothing() {
+  static const json null;
+  return null;
+}
+
+constexpr std::string_view kMissing = "is missing", kSuchAs = ", such as ";
+
+// Values of files that people write, by the end of their path.
+struct Example {
+  std::string_view path, value;
+};
+constexpr Example kExamples[] = {
+    {"nodes", "8"},
+    {"gpus", "8"},
+    {"nics", "8"},
+    {"node.link", R"("nvswitch")"},
+    {"device", R"("A100-SXM4-80GB")"},
+    {"fabric", R"("hdr-8x200")"},
+    {"device.name", R"("my-gpu")"},
+    {"generation", R"("ampere")"},
+    {"multiprocessors", "108"},
+    {"peak_TFLOPS", R"({"bf16": 312})"},
+    {"fabric.name", R"("my-network")"},
+    {"fabric.kind", R"("infiniband")"},
+    {"efficiency", "0.9"},
+    {"n_layers", "32"},
+    {"hidden", "4096"},
+    {"dim", "4096"},
+    {"n_heads", "32"},
+    {"ffn_hidden", "11008"},
+    {"vocab_size", "32000"},
+    {"factor", "8"},
+    {"rope_scaling.type", R"("linear")"},
+    {"low_freq_factor", "1"},
+    {"high_freq_factor", "4"},
+    {"original_max_position_embeddings", "8192"},
+    {"step_time_s", R"({"value": 25, "lower": 20, "upper": 31})"},
+    {"peak_memory_GiB", R"({"value": 70, "lower": 66, "upper": 75})"},
+    {"tokens_per_s_per_gpu", "2600"},
+    {"model_tflops_per_gpu", "230"},
+    {"mfu", "0.7"},
+};
+
+// ", such as "nodes": 8", or nothing where no example is known.
+std::string such_as(std::string_view path) {
+  const std::string_view key = path.substr(path.rfind('.') + 1);
+  for (const Example& e : kExamples)
+    if (path == e.path || path.ends_with("." + std::string(e.path)))
+      return fmt::format("{}\"{}\": {}", kSuchAs, key, e.value);
+  return "";
+}
+
+// `expected` is what the reader of the value says, `path` at least its key; its suffix may state a unit.
+std::string missing(std::string_view path, std::string_view expected) {
+  const std::string_view key = path.substr(path.rfind('.') + 1);
+  const Unit* unit = stated_unit(key);
+  std::string what(expected), example = such_as(path);
+  for (const std::string_view number : {"a finite number", "a number"})
+    if (expected.starts_with(number)) {
+      what = fmt::format("a number{}{}", unit ? fmt::format(" of {}", unit->name) : "",
+                         expected.substr(number.size()));
+      if (unit && example.empty()) example = fmt::format("{}\"{}\": 1", kSuchAs, key);
+      break;
+    }
+  if (unit && expected.starts_with("an object")) what += fmt::format(" of numbers of {}", unit->name);
+  if (expected.starts_with("an object") && example.ends_with('"')) what += " or the name of a preset";
+  return fmt::format("{}: {}{}", kMissing, what, example);
 }
 
 std::string names_text(const std::string_view* names, std::size_t n) {
@@ -80,27 +142,37 @@ const json* JsonReader::take(std::string_view key, bool required) {
   known_.emplace_back(key);
   if (!object_.is_object()) return nullptr;
   if (has(key)) return &*object_.find(key);
-  if (required) problems_.push_back({"", std::string(key), "", "", missing(key)});
-  return nullptr;
+  if (!required) return nullptr;
+  problems_.push_back({"", std::string(key), "", "", std::string(kMissing)});
+  return &nothing();
 }
 
 void JsonReader::fail(Problem problem) { problems_.push_back(std::move(problem)); }
 
 void JsonReader::wrong(const json& found, const std::string& path, std::string expected, std::string hint) {
+  if (&found == &nothing() && !problems_.empty() && problems_.back().key == path) {
+    problems_.back().hint = missing(path, expected);
+    return;
+  }
   problems_.push_back({"", path, shown(found), std::move(expected), std::move(hint)});
 }
 
 void JsonReader::nested(const std::string& path, const std::function<void()>& read_it) {
+  // What is missing is reported by now; what its reader says of nothing is what it should have been.
+  const bool absent = !known_.empty() && known_.back() == path && !has(path);
   try {
     read_it();
   } catch (const ConfigError& e) {
     for (Problem p : e.problems()) {
+      if (absent && p.key.empty() && !p.expected.empty()) problems_.back().hint = missing(path, p.expected);
+      if (absent) return;
       const bool joined = p.key.empty() || p.key.starts_with('[');
       p.key = path + (joined ? "" : ".") + p.key;
+      if (p.hint.starts_with(kMissing) && p.hint.find(kSuchAs) == p.hint.npos) p.hint += such_as(p.key);
       problems_.push_back(std::move(p));
     }
   } catch (const json::exception& e) {
-    problems_.push_back({"", path, "", "", e.what()});
+    if (!absent) problems_.push_back({"", path, "", "", e.what()});
   }
 }
 

@@ -1,7 +1,6 @@
 #include "tools/preset_values.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/json_units.hpp"
 #include "core/preset_path.hpp"
 
 namespace sextant {
@@ -164,23 +164,14 @@ std::vector<PresetValue> preset_values(const fs::path& presets, const fs::path& 
 }
 
 std::vector<std::string> unsaid(const PresetValue& v) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kUnits = {{{"_us", "us"},
-                                                                                    {"_ms", "ms"},
-                                                                                    {"_s", "s"},
-                                                                                    {"_GBps", "GB/s"},
-                                                                                    {"_TFLOPS", "TFLOP/s"},
-                                                                                    {"_GiB", "GiB"},
-                                                                                    {"_usd_per_hour", "USD"},
-                                                                                    {"_hours", "h"},
-                                                                                    {"_W", "W"}}};
   std::vector<std::string> missing;
   if (!v.number) return missing;
   if (v.unit.empty()) missing.emplace_back("unit");
   if (v.meaning.empty()) missing.emplace_back("meaning");
   if (v.source.empty() || v.origin.empty()) missing.emplace_back("source");
   if (v.origin == "fitted" && v.date.empty()) missing.emplace_back("date");
-  for (const auto& [suffix, unit] : kUnits)
-    if (v.key.ends_with(suffix) && !v.unit.starts_with(unit)) missing.push_back(fmt::format("unit {}", unit));
+  if (const Unit* stated = stated_unit(v.key); stated && !v.unit.starts_with(stated->name))
+    missing.push_back(fmt::format("unit {}", stated->name));
   return missing;
 }
 

@@ -113,12 +113,13 @@ TEST(JsonIo, ReportsEveryProblemAtOnceWithItsPath) {
       "link": {"bandwith_GBps": 3}, "extra": [{"bandwidth_GBps": 1}, {"bandwidth_GBps": -1}],
       "peak_TFLOPS": {"bf61": 3}, "counts": {"a": 1.5}})");
   for (const char* line :
-       {"m.json: name: is missing", "m.json: gpus: found 99, expected a whole number from 1 to 72",
+       {"m.json: name: is missing: a text in quotes\n",
+        "m.json: gpus: found 99, expected a whole number from 1 to 72",
         "m.json: memory_GiB: found \"big\", expected a finite number above 0",
         "m.json: fast: found 1, expected true or false",
         "m.json: share: found 1.5, expected a number from 0 to 1",
         "m.json: gridd: unknown field, did you mean grid?",
-        "m.json: link.bandwidth_GBps: is missing: a number of GBps, such as \"bandwidth_GBps\": 1",
+        "m.json: link.bandwidth_GBps: is missing: a number of GB/s above 0, such as \"bandwidth_GBps\": 1",
         "m.json: link.bandwith_GBps: unknown field, did you mean bandwidth_GBps?",
         "m.json: extra[1].bandwidth_GBps: found -1, expected a number above 0",
         "m.json: peak_TFLOPS.bf61: found the key \"bf61\", expected one of fp8, fp16, bf16, tf32, fp32, "
@@ -127,6 +128,62 @@ TEST(JsonIo, ReportsEveryProblemAtOnceWithItsPath) {
         "m.json: counts.a: found 1.5, expected a whole number; it has a fraction"})
     EXPECT_NE(all.find(line), std::string::npos) << line << "\nin\n" << all;
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 10);
+}
+
+// Type, unit and, where one is known, an example; a part that is missing, its own fields not.
+TEST(JsonIo, SaysWhatBelongsWhereAKeyIsMissing) {
+  EXPECT_EQ(problems_of("{}"),
+            "m.json: name: is missing: a text in quotes\n"
+            "m.json: memory_GiB: is missing: a number of GiB above 0, such as \"memory_GiB\": 1\n"
+            "m.json: link: is missing: an object { ... }");
+  EXPECT_EQ(
+      problems_of(R"({"name": null, "memory_GiB": 80, "link": {"bandwidth_GBps": null}})"),
+      "m.json: name: is missing: a text in quotes\n"
+      "m.json: link.bandwidth_GBps: is missing: a number of GB/s above 0, such as \"bandwidth_GBps\": 1");
+  // Negative control: what is there and wrong is not missing.
+  EXPECT_EQ(problems_of(R"({"name": "a", "memory_GiB": 80, "link": []})"),
+            "m.json: link: found a list of 0 items, expected an object { ... }");
+}
+
+struct Kinds {
+  bool flag = false;
+  int count = 0;
+  Dtype dtype = Dtype::fp32;
+  std::vector<int> list;
+  std::map<std::string, int> table;
+  std::map<Dtype, FlopsPerSecond> peak;
+  double rate = 0, plain = 0;
+};
+constexpr auto kKindsFields = [](auto& io, auto& k) {
+  io.required("flag", k.flag);
+  io.required("nodes", k.count, between(1, 64));
+  io.required("dtype", k.dtype, kDtypeNames);
+  io.required("list", k.list);
+  io.required("table", k.table);
+  io.required("peak_TFLOPS", k.peak, kDtypeNames);
+  io.required("tokens_per_s", k.rate, at_least(0));
+  io.required("share", k.plain, between(0, 1));
+};
+void from_json(const nlohmann::json& j, Kinds& k) { read_object(j, k, kKindsFields); }
+
+TEST(JsonIo, SaysOfEveryKindOfFieldWhatBelongsThere) {
+  std::string told;
+  try {
+    nlohmann::json::object().get<Kinds>();
+  } catch (const ConfigError& e) {
+    told = e.what();
+  }
+  EXPECT_EQ(
+      told,
+      "flag: is missing: true or false\n"
+      "nodes: is missing: a whole number from 1 to 64, such as \"nodes\": 8\n"
+      "dtype: is missing: one of fp8, fp16, bf16, tf32, fp32, fp64\n"
+      "list: is missing: a list [ ... ]\n"
+      "table: is missing: an object { ... }\n"
+      "peak_TFLOPS: is missing: an object { ... } of numbers of TFLOP/s, such as \"peak_TFLOPS\": {\"bf16\": "
+      "312}\n"
+      "tokens_per_s: is missing: a number of 1/s of 0 or more, such as \"tokens_per_s\": 1\n"
+      "share: is missing: a number from 0 to 1");
 }
 
 TEST(JsonIo, SaysWhyWhatLooksLikeANumberIsNone) {
