@@ -9,7 +9,7 @@
 namespace sextant {
 
 namespace {
-constexpr std::size_t kRecomputeColumn = 7, kOverflowColumn = 14, kOwnColumns = 15;
+constexpr std::size_t kStepColumn = 8, kOverflowColumn = 14, kOwnColumns = 15;
 
 std::vector<Column> columns(const std::vector<Column>& before, const std::vector<Column>& after) {
   std::vector<Column> all = before;
@@ -57,7 +57,7 @@ void LayoutTable::add(std::vector<std::string> cells, const RankedPlan& r,
 
 void LayoutTable::add_empty(std::vector<std::string> cells, const std::string& why) {
   cells.resize(before_ + kOwnColumns + after_ + 1);
-  cells[before_ + kRecomputeColumn] = why;
+  cells[before_ + kStepColumn] = why;  // a column that is always shown
   rows_.push_back({std::move(cells), false});
 }
 
