@@ -38,20 +38,26 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
   return c.attention_head_small;
 }
 
-// Rates and half lengths of the FlashAttention papers' charts (attention tables); multiprocessors without a block of
-// queries do nothing. It is made of matrix products, and is no faster than the device's (H20: a seventh of the rate of the
-// generation that the charts show). Units: FLOP/s.
+// Rates and half lengths of the FlashAttention papers' charts (attention tables), which are of so many multiprocessors:
+// exponentials and shared memory come with them, not with the peak. Those without a block of queries do nothing. It is made
+// of matrix products, and is no faster than the device's (H20: a seventh of the rate of the generation that the charts
+// show). Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
   const double length = a.seq_k;
   const double half =
       kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
   const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
-  const double occupancy = std::min(1.0, blocks / machine.multiprocessors);
-  const double charted = base_rate(kernel, c) * head_factor(a.head_dim, kernel, c) *
+  const double charted = base_rate(kernel, c) * machine.attention_share * head_factor(a.head_dim, kernel, c) *
                          (a.backward ? c.attention_backward_factor : c.attention_forward_factor);
   const double products = machine.peak[static_cast<std::size_t>(a.dtype)] * c.gemm_efficiency;
-  return std::min(charted, products) * length / (length + half) * occupancy;
+  // No chart shows what more multiprocessors than its own reach: attention is no faster with them.
+  const double working = c.attention_multiprocessors > 0
+                             ? std::min<double>(machine.multiprocessors, c.attention_multiprocessors)
+                             : machine.multiprocessors;
+  const double reached = std::min(charted * std::min(1.0, blocks / working),
+                                  products * std::min(1.0, blocks / machine.tiles_at_once));
+  return reached * length / (length + half);
 }
 
 }  // namespace

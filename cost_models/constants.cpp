@@ -28,12 +28,14 @@ constexpr std::array kFields = {
     SEXTANT_FIELD(gemm_depth_overhead),
     SEXTANT_FIELD(gemm_misaligned),
     SEXTANT_FIELD(gemm_fp8_relative),
+    SEXTANT_FIELD(multiprocessor_TFLOPS),
     SEXTANT_FIELD(memory_efficiency),
     SEXTANT_FIELD(attention_flash1_TFLOPS),
     SEXTANT_FIELD(attention_flash2_TFLOPS),
     SEXTANT_FIELD(attention_flash3_TFLOPS),
     SEXTANT_FIELD(attention_cudnn_TFLOPS),
     SEXTANT_FIELD(attention_triton_TFLOPS),
+    SEXTANT_FIELD(attention_multiprocessors),
     SEXTANT_FIELD(attention_half_length),
     SEXTANT_FIELD(attention_half_length_flash1),
     SEXTANT_FIELD(attention_forward_factor),
@@ -74,6 +76,13 @@ constexpr std::array kFields = {
 #undef SEXTANT_FIELD
 
 static_assert(kFields.size() * sizeof(double) == sizeof(CostConstants), "a constant is missing from kFields");
+
+// Generations whose switches reduce nothing have no rate of that; processors are not one device in several sizes.
+bool may_be_absent(double CostConstants::*constant, const std::string& generation) {
+  if (constant == &CostConstants::link_efficiency_in_switch) return true;
+  return generation == "cpu" && (constant == &CostConstants::multiprocessor_TFLOPS ||
+                                 constant == &CostConstants::attention_multiprocessors);
+}
 
 std::vector<std::string> known_generations(const std::filesystem::path& dir) {
   std::vector<std::string> out;
@@ -178,8 +187,7 @@ CostPreset load_cost_preset(const std::string& generation, const std::filesystem
   preset.generation = generation;
   for (const auto& f : kFields) {
     const auto it = records.find(f.key);
-    // Generations whose switches reduce nothing have none.
-    if (it == records.end() && f.member == &CostConstants::link_efficiency_in_switch) continue;
+    if (it == records.end() && may_be_absent(f.member, generation)) continue;
     if (it == records.end()) {
       problems.push_back({path.string(), std::string("constants.") + f.key, "",
                           "this constant, here or in common.json", ""});

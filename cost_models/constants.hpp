@@ -17,16 +17,18 @@ namespace sextant {
 struct CostConstants {
   double time_factor = 0;  // of every duration: clock and power limits of a machine; 1 until it is calibrated
   // gemm
-  double gemm_efficiency = 0;      // best sustained share of dense peak
-  double gemm_tile_128 = 0;        // rate of 128x128 tiles relative to 256x128
-  double gemm_tile_64 = 0;         // rate of 128x64 tiles relative to 256x128
-  double gemm_depth_overhead = 0;  // elements of depth that filling and draining a tile costs
-  double gemm_misaligned = 0;      // rate when a weight extent is not a multiple of 16
-  double gemm_fp8_relative = 0;    // share of peak that fp8 products reach, over that of 16-bit ones
-  double memory_efficiency = 0;    // reachable share of the data-sheet memory bandwidth
+  double gemm_efficiency = 0;        // best sustained share of dense peak
+  double gemm_tile_128 = 0;          // rate of 128x128 tiles relative to 256x128
+  double gemm_tile_64 = 0;           // rate of 128x64 tiles relative to 256x128
+  double gemm_depth_overhead = 0;    // elements of depth that filling and draining a tile costs
+  double gemm_misaligned = 0;        // rate when a weight extent is not a multiple of 16
+  double gemm_fp8_relative = 0;      // share of peak that fp8 products reach, over that of 16-bit ones
+  double multiprocessor_TFLOPS = 0;  // dense 16-bit peak of one multiprocessor at its full clock; 0: not told
+  double memory_efficiency = 0;      // reachable share of the data-sheet memory bandwidth
   // attention, TFLOP/s of a long causal head-dimension-128 pass
   double attention_flash1_TFLOPS = 0, attention_flash2_TFLOPS = 0, attention_flash3_TFLOPS = 0;
   double attention_cudnn_TFLOPS = 0, attention_triton_TFLOPS = 0;
+  double attention_multiprocessors = 0;     // of the device that these rates are of; 0: of any
   double attention_half_length = 0;         // tokens at which half of the rate is reached
   double attention_half_length_flash1 = 0;  // the same for the first generation
   double attention_forward_factor = 0, attention_backward_factor = 0;

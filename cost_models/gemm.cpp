@@ -33,13 +33,13 @@ OpCost price_gemm(const Gemm& g, const Machine& machine, double bonus) {
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& t : tiles) {
     const std::int64_t count = ((g.m + t.m - 1) / t.m) * ((g.n + t.n - 1) / t.n);
-    const double waves = std::ceil(static_cast<double>(count) / machine.multiprocessors);
+    const double waves = std::ceil(static_cast<double>(count) / machine.tiles_at_once);
     best = std::min(best, waves * t.m * t.n / t.rate);
   }
   const double peak = machine.peak[static_cast<std::size_t>(g.dtype)];
-  const double per_multiprocessor = peak / machine.multiprocessors * c.gemm_efficiency * bonus * align *
-                                    (g.dtype == Dtype::fp8 ? c.gemm_fp8_relative : 1.0);
-  const double compute = 2.0 * best * depth / per_multiprocessor;
+  const double per_tile = peak / machine.tiles_at_once * c.gemm_efficiency * bonus * align *
+                          (g.dtype == Dtype::fp8 ? c.gemm_fp8_relative : 1.0);
+  const double compute = 2.0 * best * depth / per_tile;
 
   const double m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
   const double out_bytes = std::max(2, size_bytes(g.dtype));  // fp8 products write 16 bits

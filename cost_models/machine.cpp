@@ -34,6 +34,11 @@ Machine::Machine(const DeviceSpec& d, const NodeSpec& node, const CostConstants&
   host_link = d.host_link.v * c.host_copy_efficiency;
   host_memory_rate = node.host_memory_bandwidth.v / std::max(1, node.gpus) * c.host_update_efficiency;
   multiprocessors = std::max(1, d.multiprocessors);
+  const double own = multiprocessors;
+  const double full_rate = c.multiprocessor_TFLOPS * 1e12;
+  tiles_at_once = full_rate > 0 ? std::max(own, peak_of(d, {bf16, fp16}) / full_rate) : own;
+  const double charted = c.attention_multiprocessors > 0 ? c.attention_multiprocessors : own;
+  attention_share = std::min(1.0, own / charted) * clock_share(d);
 }
 
 }  // namespace sextant

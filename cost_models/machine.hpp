@@ -18,6 +18,10 @@ struct Machine {
   double host_link = 0;                           // bytes/s, one direction, reached
   double host_memory_rate = 0;                    // bytes/s for the CPU's share of one GPU, reached
   int multiprocessors = 1;
+  // Tiles that are worked on at once. These are the multiprocessors, but never fewer than the peak is worth at the full
+  // rate of their generation: fewer that are said to be faster need tiles as much larger to be fed.
+  double tiles_at_once = 1;
+  double attention_share = 1;  // of charted rates: multiprocessors over the charts', at most 1, times clock
 
   // A precision the device has no rate for runs at the rate of the next one it has: bf16 and fp16 stand for
   // each other, fp8 falls back to bf16, anything else to fp32. Throws ConfigError when the device has no peak

@@ -37,7 +37,11 @@ TEST(Constants, EveryGenerationIsComplete) {
     // Switches that add up are known of two generations; the others need no rate of them.
     const bool in_switch = preset.constants.link_efficiency_in_switch > 0;
     EXPECT_EQ(in_switch, preset.generation == "hopper" || preset.generation == "blackwell");
-    EXPECT_EQ(preset.records.size() + (in_switch ? 0 : 1), constant_keys().size());
+    // What multiprocessors do, and how many the charts of attention are of, is known of GPUs alone.
+    const bool gpu = preset.generation != "cpu";
+    EXPECT_EQ(preset.constants.multiprocessor_TFLOPS > 0, gpu);
+    EXPECT_EQ(preset.constants.attention_multiprocessors > 0, gpu);
+    EXPECT_EQ(preset.records.size() + (in_switch ? 0 : 1) + (gpu ? 0 : 2), constant_keys().size());
     for (const auto& r : preset.records) {
       EXPECT_TRUE(r.origin.size() == 1 && std::string("TFSDG").find(r.origin) != std::string::npos) << r.key;
       EXPECT_GE(r.date, "2020") << r.key;
@@ -55,6 +59,12 @@ TEST(Constants, MisspelledKeyIsRefusedWithSuggestion) {
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("did you mean gemm_efficiency?"), std::string::npos) << e.what();
   }
+}
+
+TEST(Constants, AGpuWithoutTheRateOfItsMultiprocessorsIsRefused) {
+  const auto dir = temporary("rateless");
+  replace(dir / "hopper.json", "\"multiprocessor_TFLOPS\"", "\"time_factor\"");
+  EXPECT_THROW(load_cost_preset("hopper", dir), ConfigError);
 }
 
 TEST(Constants, NegativeValueAndMissingOriginAreRefused) {
