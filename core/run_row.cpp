@@ -129,6 +129,7 @@ ModelSpec read_model(Cells& c) {
   m.ffn_hidden = c.count("ffn_hidden", 1);
   m.vocab_size = c.count("vocab", 1, 1 << 24);
   if (m.hidden % m.n_heads != 0) c.wrong("heads", fmt::format("a divisor of hidden = {}", m.hidden));
+  if (m.n_heads % m.n_kv_heads != 0) c.wrong("kv_heads", fmt::format("a divisor of heads = {}", m.n_heads));
   m.head_dim = std::max(1, m.hidden / m.n_heads);
   using Mlp = std::pair<std::string_view, bool>;
   m.gated_mlp = c.choice("mlp", std::array{Mlp{"gated", true}, Mlp{"plain", false}}, true);
@@ -270,6 +271,11 @@ RunRow read_row(Cells& c) {
     r.step_time = Seconds(*step);
   else if (rate)
     r.step_time = Seconds(double{1} * r.training.global_batch * r.training.seq_len / (*rate * world));
+  // Wide enough for any step; whether it is one of this model on these devices, planner/plausible asks.
+  constexpr double kShortest = 1e-6, kLongest = 1e7;
+  if (r.step_time && (r.step_time->v < kShortest || r.step_time->v > kLongest))
+    c.wrong(step ? "step_time_s" : "tokens_per_s_per_gpu",
+            fmt::format("a time of one whole step from {:g} to {:g} s", kShortest, kLongest));
   r.peak_memory_GiB = c.positive("peak_memory_GiB");
   r.memory_kind = c.text("memory_kind");
   using Outcome = std::pair<std::string_view, bool>;

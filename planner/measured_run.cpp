@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/format.h>
+
 namespace sextant {
 
 std::vector<MeasuredRun> measured_runs(std::span<const RunRow> rows, const FrameworkMap& map,
@@ -12,7 +14,8 @@ std::vector<MeasuredRun> measured_runs(std::span<const RunRow> rows, const Frame
     if (!row.step_time) continue;
     ResolvedRun run = resolve(row, map, preset_dir);
     if (!validate(run.plan, run.model, run.training).empty()) continue;
-    out.push_back({row.run_id, row.source, std::move(run), *row.step_time, row.peak_memory_GiB});
+    out.push_back({row.run_id, row.source, std::move(run), *row.step_time, row.peak_memory_GiB,
+                   fmt::format("{}:{}", row.file, row.line)});
   }
   return out;
 }

@@ -18,6 +18,7 @@ struct MeasuredRun {
   ResolvedRun run;
   Seconds step;
   std::optional<double> peak_memory_GiB = {};  // what run.memory_kind counts
+  std::string at = {};                         // where it stands: "runs.csv:3"
 };
 
 // The rows with a measured time whose layout is lawful.

@@ -10,6 +10,7 @@
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/lower.hpp"
+#include "planner/plausible.hpp"
 #include "planner/predict.hpp"
 #include "planner/stage_memory.hpp"
 
@@ -91,7 +92,11 @@ RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const Pred
     return out;
   }
   try {
-    out = predict_resolved(resolve(row, map, options.preset_dir), options);
+    ResolvedRun run = resolve(row, map, options.preset_dir);
+    auto problems = impossible(run, fmt::format("{}:{}", row.file, row.line), row.run_id, row.step_time,
+                               row.peak_memory_GiB);
+    if (!problems.empty()) throw ConfigError(std::move(problems));
+    out = predict_resolved(std::move(run), options);
   } catch (const std::exception& e) {  // one bad row does not end the others
     out.note = e.what();
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "core/cluster_files.hpp"
 #include "core/file_io.hpp"
 #include "planner/nccl_table.hpp"
+#include "planner/plausible.hpp"
 #include "planner/run_log.hpp"
 #include "planner/shortlist.hpp"
 #include "tools/planning.hpp"
@@ -66,7 +68,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     throw ConfigError(Problem{file, "layout", plan_key(plan),
                               fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
   MeasuredRun m;
-  m.id = file, m.source = "log";
+  m.id = file, m.source = "log", m.at = file;
   m.step = steady_step(log, q.training, plan);
   m.run = {q.model, q.training, plan, q.cluster, q.stack, false, 1.0, ""};
   m.run.memory_kind = log.memory_kind;
@@ -142,6 +144,22 @@ ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
               "what one device reaches says nothing about another: profile the one of the runs"});
 }
 
+// A row that was given twice counts once; other runs of one name are different runs, which the answer cannot tell apart.
+void tell_names(Material& m) {
+  const std::vector<std::size_t> twice = given_twice(m.runs);
+  for (auto i = twice.rbegin(); i != twice.rend(); ++i) {
+    m.notes.push_back(fmt::format("{}: {} was given before with the same time; it counts once", m.runs[*i].at,
+                                  m.runs[*i].id));
+    m.runs.erase(m.runs.begin() + static_cast<std::ptrdiff_t>(*i));
+  }
+  std::map<std::string, std::vector<std::string>> where;
+  for (const MeasuredRun& r : m.runs) where[r.id].push_back(r.at);
+  for (const auto& [id, at] : where)
+    if (at.size() > 1)
+      m.notes.push_back(fmt::format("{} runs have the run_id {}, at {}: all count; name them apart",
+                                    at.size(), id, fmt::join(at, ", ")));
+}
+
 }  // namespace
 
 std::vector<std::string> MaterialOptions::files() const {
@@ -176,9 +194,10 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
     auto more = measured_runs(rows, map, presets);
     std::move(more.begin(), more.end(), std::back_inserter(m.runs));
   }
+  tell_names(m);
   std::vector<std::string> of_runs;
   for (const MeasuredRun& run : m.runs) of_runs.push_back(run.run.note);
-  m.notes = unknown_names(of_runs);
+  for (std::string& unknown : unknown_names(of_runs)) m.notes.push_back(std::move(unknown));
   for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m.notes));
   for (const auto& file : options.tried) read_tried(file, presets, m);
   for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules));

@@ -37,6 +37,32 @@ std::string calibration_summary(const Calibration& c) {
   return c.rows == 1 ? all : fmt::format("{}; {:.1f} % for a run that was left out", all, c.mape_left_out);
 }
 
+void print_contradictions(Session& session, const Material& m, const Calibration& c,
+                          const std::vector<Contradiction>& pairs) {
+  constexpr std::size_t kShown = 5;
+  const auto name = [](const MeasuredRun& r) {
+    return r.at.empty() || r.at == r.id ? r.id : fmt::format("{} ({})", r.at, r.id);
+  };
+  for (std::size_t i = 0; i < pairs.size() && i < kShown; ++i) {
+    const auto [fast, slow] = pairs[i];
+    const double lower = m.runs[fast].step.v, upper = m.runs[slow].step.v, said = c.after[fast];
+    print_wrapped(
+        session.terminal.out, session.terminal,
+        fmt::format(
+            "contradiction: {} took {:.4g} s and {} {:.4g} s, yet layout, model, batch, cluster and stack of "
+            "both are the same. No constants give both: {} {:.4g} s, {:+.0f} % off the one and {:+.0f} % off "
+            "the other, {}. Correct or remove the wrong one, or state what differed",
+            name(m.runs[fast]), lower, name(m.runs[slow]), upper,
+            c.taken ? "the fit says" : "the presets say", said, 100 * (said / lower - 1),
+            100 * (said / upper - 1),
+            c.taken ? "and what it moved to lie between them moves every other prediction"
+                    : "and a fit that lies between them was not taken"));
+  }
+  if (pairs.size() > kShown)
+    session.terminal.out << fmt::format("... and {} more contradictions; --json has all\n",
+                                        pairs.size() - kShown);
+}
+
 void print_constants(Session& session, const Material& m, const Calibration& c) {
   constexpr double kNoticed = 0.005;
   const std::vector<KnobFit> alone = m.measured_alone();
@@ -47,7 +73,7 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
                {"moved %", Align::right},
                {"+- %", Align::right},
                {"known", Align::left, 1}});
-  std::size_t silent = 0;
+  std::size_t silent = 0, rejected = 0;
   for (const KnobFit& k : c.constants) {
     const double moved = k.value / k.knob.prior - 1;
     const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const KnobFit& a) {
@@ -55,6 +81,10 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
     });
     if (!by_itself && !k.identified() && std::abs(moved) < kNoticed) {
       ++silent;
+      continue;
+    }
+    if (!by_itself && !c.taken) {
+      ++rejected;
       continue;
     }
     table.add_row({k.knob.key, owner_text(k.knob), fmt::format("{:.4g}", k.knob.prior),
@@ -67,8 +97,12 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
   }
   auto& out = session.terminal.out;
   if (!table.empty()) out << '\n' << table.render(session.terminal, session.common.wide);
+  if (rejected > 0)
+    out << fmt::format(
+        "{} constant{} stay{} at the presets, since the fit that would move {} was not taken\n", rejected,
+        rejected == 1 ? "" : "s", rejected == 1 ? "s" : "", rejected == 1 ? "it" : "them");
   if (silent > 0)
-    out << fmt::format("{} more stay{} at the presets: the data say nothing about {}\n", silent,
+    out << fmt::format("{} more stay{} at the presets: the data say too little about {}\n", silent,
                        silent == 1 ? "s" : "", silent == 1 ? "it" : "them");
 }
 
@@ -186,7 +220,8 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
 }
 
 Json calibration_json(const Material& m, const Calibration& c,
-                      const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out) {
+                      const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out,
+                      const std::vector<Contradiction>& pairs) {
   Json runs = Json::array(), networks = Json::array(), sources = Json::array();
   Json profiles = Json::array(), in_vain = Json::array();
   for (std::size_t i = 0; i < m.runs.size(); ++i) {
@@ -242,6 +277,11 @@ Json calibration_json(const Material& m, const Calibration& c,
               {"runs", runs},
               {"networks", networks}};
   if (!profiles.empty()) out["profiles"] = profiles;
+  for (const auto& [fast, slow] : pairs)
+    out["contradictions"].push_back({{"run_ids", {m.runs[fast].id, m.runs[slow].id}},
+                                     {"at", {m.runs[fast].at, m.runs[slow].at}},
+                                     {"measured_s", {m.runs[fast].step.v, m.runs[slow].step.v}},
+                                     {"after_s", c.after[fast]}});
   if (!in_vain.empty()) out["out_of_memory"] = in_vain;
   if (!m.notes.empty()) out["notes"] = m.notes;
   if (!sources.empty()) out["left_out"] = sources;

@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "planner/leave_out.hpp"
+#include "planner/plausible.hpp"
 #include "tools/calibrate_material.hpp"
 #include "tools/verbs.hpp"
 
@@ -18,6 +19,8 @@ std::string calibration_summary(const Calibration&);
 void print_in_vain(Session&, const Material&);
 // What was measured by itself, before any whole step.
 void print_measured_alone(Session&, const Material&);
+// Pairs of runs that no constant can both give, with both times and what the fit makes of them.
+void print_contradictions(Session&, const Material&, const Calibration&, const std::vector<Contradiction>&);
 void print_constants(Session&, const Material&, const Calibration&);
 // `peaks`: predicted, in GiB, by run; nothing where none was measured.
 void print_residuals(Session&, const Material&, const Calibration&,
@@ -28,6 +31,6 @@ void print_left_out(Session&, const std::vector<LeftOut>&);
 
 nlohmann::ordered_json calibration_json(const Material&, const Calibration&,
                                         const std::vector<std::optional<double>>& peaks,
-                                        const std::vector<LeftOut>&);
+                                        const std::vector<LeftOut>&, const std::vector<Contradiction>&);
 
 }  // namespace sextant

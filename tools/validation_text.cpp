@@ -139,10 +139,11 @@ void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (predictions[i].step_s || ++unpredicted > kShown) continue;
     const RunRow& row = rows[i];
-    if (row.unreadable.empty())
-      say(fmt::format("not predicted: {}:{}: {}: {}", row.file, row.line, row.run_id, predictions[i].note));
+    const std::string& note = predictions[i].note;
+    if (row.unreadable.empty() && !note.starts_with(fmt::format("{}:{}: ", row.file, row.line)))
+      say(fmt::format("not predicted: {}:{}: {}: {}", row.file, row.line, row.run_id, note));
     else
-      say(fmt::format("not predicted: {}", row.unreadable));
+      say(fmt::format("not predicted: {}", note));
   }
   if (unpredicted > 0)
     say(fmt::format(

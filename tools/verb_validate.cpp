@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "planner/calibration_doubt.hpp"
+#include "planner/plausible.hpp"
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
 #include "tools/planning.hpp"
@@ -152,21 +154,44 @@ std::vector<std::string> tables_of(const std::vector<std::string>& given) {
   return files;
 }
 
-void check_unique(const std::vector<RunRow>& rows) {
-  std::vector<std::pair<std::string, const RunRow*>> ids;
-  for (const auto& row : rows)
-    if (!row.run_id.empty()) ids.emplace_back(row.run_id, &row);
-  std::stable_sort(ids.begin(), ids.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Problem> problems;
-  for (std::size_t i = 1; i < ids.size(); ++i)
-    if (ids[i].first == ids[i - 1].first)
-      problems.push_back(
-          {.file = fmt::format("{}:{}", ids[i].second->file, ids[i].second->line),
-           .key = "run_id",
-           .value = ids[i].first,
-           .expected = "a name that no other row has",
-           .hint = fmt::format("it stands also in {}:{}", ids[i - 1].second->file, ids[i - 1].second->line)});
-  if (!problems.empty()) throw ConfigError(std::move(problems));
+// A name that an earlier row has: the later row is not predicted and says why, like any other row that is wrong. A table
+// of nothing else was given twice, which ends the command.
+void refuse_repeated(std::vector<RunRow>& rows) {
+  std::map<std::string, const RunRow*> first;
+  std::map<std::string, std::pair<std::size_t, std::vector<Problem>>> files;  // rows, and what repeats
+  std::vector<Problem> twice;
+  for (RunRow& row : rows) {
+    auto& [count, repeated] = files[row.file];
+    ++count;
+    if (row.run_id.empty()) continue;
+    const auto [at, is_new] = first.emplace(row.run_id, &row);
+    if (is_new) continue;
+    const RunRow& other = *at->second;
+    repeated.push_back({.file = fmt::format("{}:{}", row.file, row.line),
+                        .key = "run_id",
+                        .value = row.run_id,
+                        .expected = "a name that no other row has",
+                        .hint = fmt::format("{}:{} has it and is predicted; rename this row, or remove it",
+                                            other.file, other.line)});
+    if (row.file == other.file && row.line == other.line) twice.push_back(repeated.back());
+    if (row.unreadable.empty()) row.unreadable = to_string(repeated.back());
+  }
+  if (!twice.empty()) throw ConfigError(std::move(twice));
+  for (auto& [file, of] : files)
+    if (of.first == of.second.size()) throw ConfigError(std::move(of.second));
+}
+
+// Runs of one source that are all far off in one direction are told: the table below would not say why.
+void tell_units(const Session& session, const std::vector<RunRow>& rows,
+                const std::vector<RunPrediction>& predictions) {
+  std::map<std::string, std::vector<TimedRun>> sources;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].step_time && predictions[i].step_s)
+      sources[rows[i].source].push_back({fmt::format("{}:{}", rows[i].file, rows[i].line), rows[i].run_id,
+                                         rows[i].step_time->v, *predictions[i].step_s});
+  for (const auto& [source, timed] : sources)
+    if (const auto problem = in_another_unit(timed))
+      session.terminal.err << wrapped_message(session.terminal, "warning: " + to_string(*problem) + '\n');
 }
 
 // Intervals from what the calibration still leaves open; a run that it says little about is told so.
@@ -208,13 +233,14 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     auto more = read_runs(file, BadRows::keep);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
-  check_unique(rows);
+  refuse_repeated(rows);
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);
   const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>());
   auto predictions = predict_runs(rows, map, calibrated.options());
   tell_unpredicted(session, rows, predictions);
+  tell_units(session, rows, predictions);
   if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});

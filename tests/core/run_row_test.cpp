@@ -98,6 +98,9 @@ TEST(RunRow, DamageIsNamed) {
   EXPECT_TRUE(names(error_of(kHeader + row(",40,5120,", ",forty,5120,")), "layers"))
       << error_of(kHeader + row(",40,5120,", ",forty,5120,"));
   EXPECT_TRUE(names(error_of(kHeader + row(",5120,40,", ",5120,41,")), "heads"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",40,40,13824,", ",40,7,13824,")), "kv_heads: found 7"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e-9,")), "step_time_s: found 1e-9"));
+  EXPECT_TRUE(names(error_of(kHeader + row(",35.5,", ",1e300,")), "step_time_s: found 1e300"));
   EXPECT_TRUE(names(error_of(kHeader + row("gated", "mixture")), "mlp"));
   EXPECT_TRUE(names(error_of(kHeader + row("flash2", "flash9")), "attention"));
   EXPECT_TRUE(names(error_of(kHeader + row(",none,16,1,", ",none,8,1,")), "tp*cp*pp*dp"));

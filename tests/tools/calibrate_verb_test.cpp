@@ -117,6 +117,8 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
   const std::string shown = call({"calibrate", "--tried", list}).out;
   EXPECT_NE(shown.find("The presets stay"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("at the presets, since the fit that would move"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("from the data"), std::string::npos) << shown;  // nothing moved
   const std::string second =
       tried.at("plans").at(1).at("plan_file").at("key");  // the one that was faster than predicted
   EXPECT_NE(shown.find("layouts tried: " + second), std::string::npos) << shown;
@@ -265,6 +267,69 @@ TEST(CalibrateVerb, NoRunIsFasterThanItsDevices) {
   EXPECT_EQ(fast.code, ExitCode::bad_input);
   for (const char* told : {"r0", "a step of 10 s", "64 x A100-SXM4-80GB need at their peak"})
     EXPECT_NE(fast.err.find(told), std::string::npos) << fast.err;
+}
+
+// Rows of the example run, each with these cells changed.
+std::string runs_with(const TempDir& folder, const std::vector<std::map<std::string, std::string>>& changed) {
+  const CsvTable example = parse_csv(call({"validate", "--example"}).out, "example");
+  std::string text;
+  for (const std::string& name : example.columns) text += (text.empty() ? "" : ",") + name;
+  for (const auto& own : changed) {
+    text += '\n';
+    for (std::size_t i = 0; i < example.columns.size(); ++i) {
+      const auto at = own.find(example.columns[i]);
+      text += (i ? "," : "") + csv_field(at == own.end() ? example.rows[0].cells[i] : at->second);
+    }
+  }
+  return folder.write("runs.csv", text + "\n").string();
+}
+
+// Two runs of which all is the same but the time: both are named, with both times and what is predicted for them.
+TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
+  const TempDir folder;
+  const auto with = [&](const char* second, const char* tp) {
+    const bool two = std::string(tp) == "2";
+    return runs_with(folder,
+                     {{{"run_id", "a"}, {"step_time_s", "30"}},
+                      {{"run_id", "b"}, {"step_time_s", second}, {"tp", tp}, {"dp", two ? "16" : "8"}},
+                      {{"run_id", "c"}, {"step_time_s", "31"}, {"model", "other name"}}});
+  };
+  const std::string runs = with("60", "2");
+  const auto told = call({"calibrate", "--runs", runs});
+  ASSERT_EQ(told.code, ExitCode::ok) << told.err;
+  const auto one_line = [](std::string text) {
+    for (char& c : text)
+      if (c == '\n') c = ' ';
+    return text;
+  };
+  const std::string out = one_line(told.out);
+  EXPECT_NE(out.find("contradiction: "), std::string::npos) << told.out;
+  for (const std::string& part : {runs + ":2 (a) took 30 s", runs + ":3 (b) 60 s"})
+    EXPECT_NE(out.find(part), std::string::npos) << told.out;
+  const Json pairs = Json::parse(call({"calibrate", "--runs", runs, "--json"}).out).at("contradictions");
+  ASSERT_EQ(pairs.size(), 1U);
+  EXPECT_EQ(pairs[0].at("run_ids"), Json({"a", "b"}));
+  EXPECT_EQ(pairs[0].at("measured_s"), Json({30.0, 60.0}));
+  // Negative controls: times that scatter as runs do, and another layout.
+  for (const std::string& sound : {with("33", "2"), with("60", "4")}) {
+    const auto quiet = call({"calibrate", "--runs", sound});
+    EXPECT_EQ(quiet.code, ExitCode::ok) << quiet.err;
+    EXPECT_EQ(quiet.out.find("contradiction"), std::string::npos) << quiet.out;
+  }
+}
+
+TEST(CalibrateVerb, ARowThatWasGivenTwiceCountsOnce) {
+  const TempDir folder;
+  const auto runs_of = [&](const char* step) {
+    return Json::parse(call({"calibrate", "--json", "--runs",
+                             runs_with(folder, {{{"step_time_s", "30"}}, {{"step_time_s", step}}})})
+                           .out);
+  };
+  const Json twice = runs_of("30"), apart = runs_of("31");
+  EXPECT_EQ(twice.at("runs").size(), 1U);
+  EXPECT_NE(twice.at("notes").dump().find("runs.csv:3: example-1 was given before"), std::string::npos);
+  EXPECT_EQ(apart.at("runs").size(), 2U);
+  EXPECT_NE(apart.at("notes").dump().find("2 runs have the run_id example-1"), std::string::npos);
 }
 
 TEST(CalibrateVerb, RefitShowsTheMemoryOfStacks) {

@@ -155,6 +155,66 @@ TEST(Validate, WhatIsNotPredictedIsToldInEightyColumns) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
 }
 
+// What no run can be is refused, in the words of `calibrate`: file, line, column, what was found and what is expected.
+TEST(Validate, RefusesWhatCalibrateRefusesInTheSameWords) {
+  struct Bad {
+    const char *column, *value, *expected;
+  };
+  for (const Bad& bad : {Bad{"step_time_s", "1e-9", "a time of one whole step from 1e-06 to 1e+07 s"},
+                         Bad{"step_time_s", "1e300", "a time of one whole step from 1e-06 to 1e+07 s"},
+                         Bad{"step_time_s", "2.5", "which 64 x A100-SXM4-80GB need at their peak"},
+                         Bad{"peak_memory_GiB", "1e300", "at most the 79.15 GiB of a A100-SXM4-80GB"},
+                         Bad{"kv_heads", "7", "a divisor of heads = 40"}}) {
+    const TempDir folder;
+    const std::string good = example_with("step_time_s", "30");
+    std::string changed = example_with("step_time_s", "30", "example-2");
+    CsvTable table = parse_csv(changed, "changed");
+    changed.clear();
+    for (std::size_t i = 0; i < table.columns.size(); ++i)
+      changed +=
+          (i ? "," : "") + csv_field(table.columns[i] == bad.column ? bad.value : table.rows[0].cells[i]);
+    const std::string runs = folder.write("runs.csv", good + changed + "\n").string();
+    const std::string where = runs + ":3: " + bad.column + ": found ";
+    const auto validated = call({"validate", runs}), calibrated = call({"calibrate", "--runs", runs});
+    EXPECT_EQ(validated.code, ExitCode::ok);
+    EXPECT_NE(validated.err.find("not predicted: " + where), std::string::npos) << validated.err;
+    EXPECT_NE(validated.err.find(bad.expected), std::string::npos) << validated.err;
+    EXPECT_NE(validated.out.find("2 runs, 1 of them predicted"), std::string::npos) << validated.out;
+    EXPECT_EQ(calibrated.code, ExitCode::bad_input) << bad.column;
+    EXPECT_NE(calibrated.err.find(where), std::string::npos) << calibrated.err;
+    EXPECT_NE(calibrated.err.find(bad.expected), std::string::npos) << calibrated.err;
+    const std::string alone = folder.write("good.csv", good).string();  // negative control
+    EXPECT_EQ(call({"validate", alone}).err, "");
+    EXPECT_EQ(call({"calibrate", "--runs", alone}).code, ExitCode::ok);
+  }
+}
+
+TEST(Validate, TimesInAnotherUnitAreTold) {
+  const TempDir folder;
+  const auto told = [&](const char* step) {
+    return call({"validate", folder.write("runs.csv", example_with("step_time_s", step)).string()}).err;
+  };
+  EXPECT_NE(told("31000").find("are the times seconds"), std::string::npos);
+  EXPECT_EQ(told("280").find("are the times seconds"), std::string::npos);
+}
+
+TEST(Validate, ARepeatedNameIsToldAndTheOthersArePredicted) {
+  const TempDir folder;
+  const std::string row = example_with("", ""), other = example_with("", "", "example-2");
+  const auto line = [](const std::string& text) { return text.substr(text.find('\n') + 1); };
+  const std::string runs = folder.write("runs.csv", row + line(row) + line(other)).string();
+  const std::string out = (folder.path() / "out.csv").string();
+  const auto outcome = call({"validate", runs, "--predictions", out});
+  EXPECT_EQ(outcome.code, ExitCode::ok);
+  for (const std::string& said : {runs + ":3: run_id: found example-1", runs + ":2 has it and is predicted",
+                                  std::string("rename this row, or remove it")})
+    EXPECT_NE(outcome.err.find(said), std::string::npos) << outcome.err;
+  const CsvTable table = read_csv(out);
+  ASSERT_EQ(table.rows.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(table.cell(table.rows[i], "step_time_s").empty(), i == 1) << i;
+}
+
 TEST(Validate, TheToleranceDecidesTheExitCode) {
   const TempDir folder;
   const std::string slow = folder.write("slow.csv", example_with("step_time_s", "280")).string();
