@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/annotated.hpp"
@@ -26,6 +27,8 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("max_tp", r.max_tp, at_least(1));
   io.optional("max_pp", r.max_pp, at_least(1));
   io.optional("attention", r.attention);
+  io.optional("norm", r.norm);
+  io.optional("tp_hidden", r.tp_hidden);
   io.required("stack", r.stack);
   io.optional("split", r.split, kSplitNames);
   io.optional("zero_stage", r.zero_stage, between(-1, 3));
@@ -96,8 +99,33 @@ bool fits(const StackRule& rule, const RunRow& row) {
   if (!rule.overlap.empty() &&
       (rule.overlap == "yes") != (row.overlap_stated && row.plan.overlap_param_gather))
     return false;
+  // What whoever made the table assumed is no fact of the framework.
+  const auto stated = [&](const char* column) {
+    return std::ranges::find(row.assumed, column) == row.assumed.end();
+  };
   if (!rule.attention.empty() && (!row.attention || rule.attention != name(*row.attention))) return false;
+  if (!rule.norm.empty() &&
+      (!row.norm_fused || !stated("norm_kernel") || (rule.norm == "fused") != *row.norm_fused))
+    return false;
+  if (!rule.tp_hidden.empty() && (!row.overlap_stated || !stated("overlap") || row.plan.tp < 2 ||
+                                  (rule.tp_hidden == "yes") != row.plan.overlap_tp))
+    return false;
   return row.plan.zero_stage >= rule.min_zero && row.plan.tp <= rule.max_tp && row.plan.pp <= rule.max_pp;
+}
+
+// ", for what it states: tensor parallelism overlapped, norm unfused"; nothing where a class asks for no such thing.
+std::string reason_of(const StackRule& rule) {
+  std::vector<std::string> facts;
+  if (!rule.attention.empty()) facts.push_back(rule.attention + " attention");
+  if (!rule.precision.empty()) facts.push_back(rule.precision);
+  if (rule.min_zero > 0) facts.push_back(fmt::format("ZeRO {} or more", rule.min_zero));
+  if (!rule.norm.empty()) facts.push_back("norm " + rule.norm);
+  if (!rule.tp_hidden.empty())
+    facts.push_back(rule.tp_hidden == "yes" ? "TP communication overlapped"
+                                            : "TP communication not overlapped");
+  if (!rule.overlap.empty())
+    facts.push_back(rule.overlap == "yes" ? "gathers overlapped" : "gathers not overlapped");
+  return facts.empty() ? "" : fmt::format(" for what it states ({})", fmt::join(facts, ", "));
 }
 
 const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row) {
@@ -253,7 +281,8 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.stack = load_stack(rule->stack, preset_dir);
   r.training.stack = r.stack.name;
   if (r.by_class)
-    r.note = fmt::format("framework '{}' is not known; taken as {}", row.framework, r.stack.name);
+    r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
+                         reason_of(*rule));
   if (rule->zero_stage >= 0 && rule->zero_stage != row.plan.zero_stage) {
     r.plan.zero_stage = rule->zero_stage;
     add_note(r, fmt::format("ZeRO {} instead of the stated {}: how {} works", rule->zero_stage,

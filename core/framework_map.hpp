@@ -32,6 +32,8 @@ struct StackRule {
   int max_tp = 1 << 20;
   int max_pp = 1 << 20;
   std::string attention;  // class rules: kernel that the row states
+  std::string norm;       // class rules: "fused" or "unfused", as the row states its norm
+  std::string tp_hidden;  // class rules: "yes" or "no", as the row states the overlap of TP communication
   std::string stack;      // preset
   LayerSplit split = LayerSplit::even;
   int zero_stage = -1;      // the stage this stack calls what the row calls otherwise; -1 = as stated

@@ -148,6 +148,43 @@ TEST(FrameworkMap, SelectsStackByFactsAndFallsBackToAClass) {
   EXPECT_EQ(resolve(r, map, test::preset_dir()).stack.name, "fsdp1-eager");
 }
 
+// Nobody's framework is taken for its kin by the kernels, fusion and overlap that the row states; what was assumed by whoever
+// made the table says nothing, and the note says what decided.
+TEST(FrameworkMap, AnUnknownFrameworkIsTakenForWhatItStates) {
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  RunRow plain = llama_row();
+  plain.framework = "somebody's own trainer";
+  const auto taken = [&](const RunRow& row) { return resolve(row, map, test::preset_dir()); };
+  EXPECT_EQ(taken(plain).stack.name, "megatron-lm-2024");
+  EXPECT_EQ(taken(plain).note.find("for what it states"), std::string::npos) << taken(plain).note;
+
+  RunRow eager = plain;
+  eager.norm_fused = false;
+  EXPECT_EQ(taken(eager).stack.name, "aleph-alpha");
+  EXPECT_NE(taken(eager).note.find("aleph-alpha for what it states (norm unfused)"), std::string::npos)
+      << taken(eager).note;
+  eager.assumed = {"norm_kernel"};
+  EXPECT_EQ(taken(eager).stack.name, "megatron-lm-2024");
+  eager.assumed.clear(), eager.norm_fused = true;
+  EXPECT_EQ(taken(eager).stack.name, "megatron-lm-2024");
+
+  RunRow megatron = plain;
+  megatron.plan.zero_stage = 3, megatron.plan.tp = 1, megatron.plan.dp = 32;
+  EXPECT_EQ(taken(megatron).stack.name, "fsdp1-eager");
+  megatron.attention = AttentionKernel::fused_softmax;
+  EXPECT_EQ(taken(megatron).stack.name, "megatron-deepspeed-zero3");
+
+  RunRow hidden = plain;
+  hidden.plan.overlap_tp = true;
+  EXPECT_EQ(taken(hidden).stack.name, "nanotron");
+  EXPECT_NE(taken(hidden).note.find("TP communication overlapped"), std::string::npos) << taken(hidden).note;
+  EXPECT_GT(taken(hidden).stack.kernels.tp_hidden_share, 0);  // a share of it is hidden
+  hidden.plan.tp = 1, hidden.plan.dp = 32;
+  EXPECT_EQ(taken(hidden).stack.name, "megatron-lm-2024");
+  hidden = plain, hidden.plan.overlap_tp = true, hidden.assumed = {"overlap"};
+  EXPECT_EQ(taken(hidden).stack.name, "megatron-lm-2024");
+}
+
 // Names are whole words in any case: another framework whose name holds one is another framework.
 TEST(FrameworkMap, NamesAreWholeWordsInAnyCase) {
   const FrameworkMap map = load_framework_map(test::preset_dir());
