@@ -57,11 +57,11 @@ CalibratedDoubt calibrated_doubt(const ResolvedRun& run, const CalibrationFile& 
   out.known = std::clamp(1 - after / before, 0.0, 1.0);
   // What the model is off by beside its constants: the published scatter counts as many runs as a few of one's own,
   // which alone would often agree by chance (conjugate estimate of a variance).
-  constexpr double kPublishedRuns = 5;
+  const double published_runs = load_doubt_rules(preset_dir).published_runs;
   const double own = 0.01 * file.error_left_out_percent / 0.798, of_published = std::log1p(published) / 1.645;
   const auto runs = static_cast<double>(file.runs.size());
   const double variance =
-      (runs * own * own + kPublishedRuns * of_published * of_published) / (runs + kPublishedRuns);
+      (runs * own * own + published_runs * of_published * of_published) / (runs + published_runs);
   const double fitted = std::expm1(1.645 * std::sqrt(variance + after));
   out.half_width = out.known * fitted + (1 - out.known) * std::max(published, fitted);
   return out;

@@ -1,6 +1,9 @@
 #include "planner/doubt.hpp"
 
-#include <array>
+#include <nlohmann/json.hpp>
+
+#include "core/annotated.hpp"
+#include "core/json_io.hpp"
 
 namespace sextant {
 
@@ -8,14 +11,6 @@ namespace {
 
 constexpr std::array<std::string_view, kDoubts> kNames = {"none",    "exposed",    "near_full",
                                                           "offload", "tp_crosses", "many_cp"};
-
-// From exp(q) - 1, q the 90th percentile of |log(measured / predicted)| over the published runs of a class, in-sample:
-// 0.078, 0.141, 0.171, 0.174, 1.91 of 996, 249, 100, 50 and 25 step times; 0.11, 0.17, 0.16, -, 0.63 of 366, 281, 20, 0
-// and 56 peaks. Widened by what a source that no constant was fitted to is further off (--leave-out), as long as the
-// published runs stay within 95 %; accuracy_test prints both. No run has many_cp: exposed, as much wider as what lies far
-// from all runs is (class_interval of the framework map).
-constexpr std::array<double, kDoubts> kStep = {0.10, 0.16, 0.20, 0.26, 1.95, 0.29};
-constexpr std::array<double, kDoubts> kMemory = {0.12, 0.17, 0.17, 0.30, 0.63, 0.31};
 
 constexpr std::array<std::string_view, kDoubts> kReasons = {
     "",
@@ -25,22 +20,52 @@ constexpr std::array<std::string_view, kDoubts> kReasons = {
     "its tensor parallelism leaves the fast links of a node",
     "no measured run has more than two context-parallel ranks"};
 
+// Widths by class; every class must be there.
+struct Widths {
+  std::array<double, kDoubts> of{};
+};
+constexpr auto kWidths = [](auto& io, auto& w) {
+  for (std::size_t d = 0; d < kDoubts; ++d) io.required(std::string(kNames[d]), w.of[d], above(0));
+};
+
+void from_json(const nlohmann::json& j, Widths& w) { read_object(j, w, kWidths); }
+
+struct File {
+  DoubtRules rules;
+  Widths step, memory;
+};
+constexpr auto kFile = [](auto& io, auto& f) {
+  io.ignored("about");
+  io.required("exposed_share", f.rules.exposed_share, above(0));
+  io.required("filled_share", f.rules.filled_share, above(0));
+  io.required("most_cp", f.rules.most_cp, at_least(1));
+  io.required("step", f.step);
+  io.required("memory", f.memory);
+  io.required("published_runs", f.rules.published_runs, above(0));
+  io.required("fitted_share", f.rules.fitted_share, between(0.5, 1));
+  io.required("fewest_runs", f.rules.fewest_runs, at_least(2));
+};
+
 }  // namespace
 
 std::string_view reason(Doubt d) { return kReasons[static_cast<std::size_t>(d)]; }
 std::string_view name(Doubt d) { return kNames[static_cast<std::size_t>(d)]; }
 
-Doubt doubt_of(const ParallelPlan& p, const ClusterSpec& cluster, double filled, double exposed_share) {
-  constexpr double kExposed = 0.2, kFilled = 0.9;
-  constexpr int kMostCp = 2;
-  if (p.tp > cluster.node.gpus * cluster.node.domain_nodes) return Doubt::tp_crosses;
-  if (p.cp > kMostCp) return Doubt::many_cp;
-  if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0) return Doubt::offload;
-  if (filled > kFilled) return Doubt::near_full;
-  return exposed_share > kExposed ? Doubt::exposed : Doubt::none;
+DoubtRules load_doubt_rules(const std::filesystem::path& preset_dir) {
+  const auto path = preset_dir / "calibration/intervals.json";
+  File file;
+  with_file(path.string(), [&] { read_object(read_plain_values(path), file, kFile); });
+  file.rules.step = file.step.of, file.rules.memory = file.memory.of;
+  return file.rules;
 }
 
-double step_half_width(Doubt d) { return kStep[static_cast<std::size_t>(d)]; }
-double memory_half_width(Doubt d) { return kMemory[static_cast<std::size_t>(d)]; }
+Doubt doubt_of(const DoubtRules& rules, const ParallelPlan& p, const ClusterSpec& cluster, double filled,
+               double exposed_share) {
+  if (p.tp > cluster.node.gpus * cluster.node.domain_nodes) return Doubt::tp_crosses;
+  if (p.cp > rules.most_cp) return Doubt::many_cp;
+  if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0) return Doubt::offload;
+  if (filled > rules.filled_share) return Doubt::near_full;
+  return exposed_share > rules.exposed_share ? Doubt::exposed : Doubt::none;
+}
 
 }  // namespace sextant

@@ -10,6 +10,8 @@
 
 namespace sextant {
 
+struct DoubtRules;
+
 struct Job {
   const ModelSpec& model;
   const TrainingSpec& training;
@@ -19,6 +21,7 @@ struct Job {
   const CostModel& cost;
   double interval =
       1.0;  // intervals of predictions are that many times as wide as of runs that were measured
+  const DoubtRules* doubt = nullptr;  // what intervals are made of; only predict() asks, and must have it
 };
 
 }  // namespace sextant

@@ -59,8 +59,8 @@ Few after_few(std::span<const MeasuredRun> own, const std::vector<Setting>& base
     for (std::size_t r = 0; r < std::min(kCovered, unseen.size()); ++r) {
       const RunPrediction p = predict_resolved(unseen[r].run, now.options());
       if (!p.doubt) continue;
-      const double published = step_half_width(*p.doubt) * unseen[r].run.interval;
-      const double half = calibrated_doubt(unseen[r].run, file, preset_dir, published, base).half_width;
+      const double half =
+          calibrated_doubt(unseen[r].run, file, preset_dir, p.step_half_width, base).half_width;
       ++asked, covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
     }
   }

@@ -49,6 +49,7 @@ struct Prediction {
   bool fits = false;
   double chance_of_overflow = 0;      // that it does not fit, [0, 1]
   Doubt doubt = Doubt::none;          // why the intervals are as wide as they are
+  double step_half_width = 0;         // relative, of the step's, before calibration and jitter
   double usd_per_million_tokens = 0;  // 0 when the device has no price
 };
 

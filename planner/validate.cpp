@@ -58,16 +58,17 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
-  const Prediction p =
-      predict({run.model, run.training, run.cluster, topology, run.stack, cost}, run.plan, run.interval);
+  const DoubtRules rules = load_doubt_rules(options.preset_dir);
+  const Prediction p = predict(
+      {run.model, run.training, run.cluster, topology, run.stack, cost, run.interval, &rules}, run.plan);
   out.step_s = p.step.v, out.step_lower_s = p.step_lower.v, out.step_upper_s = p.step_upper.v;
   out.exposed_share = p.exposed_share;
   out.fits = p.fits;
   out.chance_of_overflow = p.chance_of_overflow;
-  out.doubt = p.doubt;
+  out.doubt = p.doubt, out.step_half_width = p.step_half_width;
   const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
   const double peak = as_measured(memory, run.plan, run.cluster.node.gpus, run.memory_kind);
-  const double m = memory_half_width(p.doubt) * run.interval;
+  const double m = rules.memory_half_width(p.doubt) * run.interval;
   out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
   return out;
 }

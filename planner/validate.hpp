@@ -24,6 +24,7 @@ struct RunPrediction {
   std::optional<bool> fits;
   std::optional<double> chance_of_overflow;  // that it does not fit, [0, 1]
   std::optional<Doubt> doubt;                // why the intervals are as wide as they are
+  double step_half_width = 0;                // relative, of the step's
   double exposed_share = 0;                  // of the step that collectives and copies lengthen it by
   std::string stack;
   std::string note;  // why a cell is empty, or what was assumed

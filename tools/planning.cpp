@@ -123,7 +123,7 @@ std::optional<CalibratedDoubt> use_covariance(const Session& session, const Ques
   if (options.calibration.empty()) return std::nullopt;
   const CalibratedDoubt doubt =
       calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
-                       session.presets(), step_half_width(p.doubt) * q.interval);
+                       session.presets(), p.step_half_width);
   set_step_interval(p, doubt.half_width);
   return doubt;
 }

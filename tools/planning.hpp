@@ -31,14 +31,17 @@ class Planning {
   Planning(Question question, const std::filesystem::path& presets)
       : question_(std::move(question)),
         topology_(question_.cluster),
-        cost_(question_.cluster, question_.stack, constants_of(question_, presets)) {}
+        cost_(question_.cluster, question_.stack, constants_of(question_, presets)),
+        doubt_(load_doubt_rules(presets)) {}
   Planning(const Planning&) = delete;
   Planning& operator=(const Planning&) = delete;
 
   const Question& question() const { return question_; }
   Job job() const {
-    return {question_.model, question_.training, question_.cluster, topology_, question_.stack,
-            cost_,           question_.interval};
+    return {question_.model,    question_.training,
+            question_.cluster,  topology_,
+            question_.stack,    cost_,
+            question_.interval, &doubt_};
   }
 
  private:
@@ -47,6 +50,7 @@ class Planning {
   Question question_;
   Topology topology_;
   AnalyticCostModel cost_;
+  DoubtRules doubt_;
 };
 
 // "llama-2-13b (13,015,864,320 parameters) on 64 x A100-SXM4-80GB (8 nodes, hdr-8x200), megatron-core; 1024 sequences of 4096 tokens".

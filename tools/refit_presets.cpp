@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.hpp"
+#include "planner/fit_doubt.hpp"
 #include "planner/fit_source.hpp"
 #include "tools/preset_files.hpp"
 
@@ -48,13 +50,14 @@ class Files {
     if (fresh) it->second = Json::parse(std::ifstream(path), nullptr, true, true);
     return it->second;
   }
-  void set(Json& at, double value, const std::string& source, const std::string& date) {
+  void set(Json& at, double value, const std::string& source, const std::string& date,
+           const char* origin = "F") {
     value = rounded(value);
-    if (at.is_object() && at.at("value") == value && at.value("origin", "") == "F" &&
+    if (at.is_object() && at.at("value") == value && at.value("origin", "") == origin &&
         at.value("source", "") == source)
       return;
     if (!at.is_object()) at = Json::object();
-    at["value"] = value, at["origin"] = "F", at["source"] = source, at["date"] = date;
+    at["value"] = value, at["origin"] = origin, at["source"] = source, at["date"] = date;
     ++changed_;
   }
   int write() const {
@@ -115,6 +118,21 @@ int write_refitted(const fs::path& presets, const fs::path& folder, const Calibr
       set_of_stacks(files, one.stacks, "memory", c.key, finds_better(one.fit) ? c.value : one.presets[i],
                     one.source, date);
     }
+  return files.write();
+}
+
+int write_widths(const fs::path& folder, const std::vector<std::string>& run_files, const std::string& date) {
+  std::vector<RunRow> rows;
+  for (const std::string& file : run_files) {
+    auto more = read_runs(file);
+    std::move(more.begin(), more.end(), std::back_inserter(rows));
+  }
+  const PredictOptions options{folder, nullptr, {}};
+  const auto predictions = predict_runs(rows, load_framework_map(folder), options);
+  Files files(folder);
+  for (const FittedWidth& w : fit_widths(rows, predictions, load_doubt_rules(folder)))
+    files.set(files.at("calibration", "intervals")[w.of][std::string(name(w.doubt))], w.half_width, w.source,
+              date, "T");
   return files.write();
 }
 

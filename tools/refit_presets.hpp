@@ -20,4 +20,9 @@ int write_refitted(const std::filesystem::path& presets, const std::filesystem::
                    const Calibration&, std::span<const MeasuredRun>, const std::vector<RefittedMemory>&,
                    const std::string& date);
 
+// The widths of intervals in the presets of this folder, from the runs of these files as the folder's own constants predict
+// them: after write_refitted. Gives the number that changed.
+int write_widths(const std::filesystem::path& folder, const std::vector<std::string>& run_files,
+                 const std::string& date);
+
 }  // namespace sextant

@@ -195,8 +195,9 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
 
   if (!options.output.empty()) save(session, options.output, m, c);
   if (!options.write_presets.empty()) {
-    const int changed = write_refitted(presets, options.write_presets, c, m.runs, refit.memory,
-                                       fmt::format("{:%Y-%m}", fmt::gmtime(now())));
+    const std::string month = fmt::format("{:%Y-%m}", fmt::gmtime(now()));
+    const int changed = write_refitted(presets, options.write_presets, c, m.runs, refit.memory, month) +
+                        write_widths(options.write_presets, options.material.runs, month);
     session.terminal.err << fmt::format("written: {}, {} constant{} changed\n", options.write_presets,
                                         changed, changed == 1 ? "" : "s");
   }

@@ -202,7 +202,7 @@ void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>&
     RunPrediction& p = predictions[i];
     if (!p.step_s || !p.doubt) continue;
     const ResolvedRun run = resolve(rows[i], map, presets);
-    const CalibratedDoubt d = calibrated_doubt(run, file, presets, step_half_width(*p.doubt) * run.interval);
+    const CalibratedDoubt d = calibrated_doubt(run, file, presets, p.step_half_width);
     p.step_lower_s = *p.step_s / (1 + d.half_width), p.step_upper_s = *p.step_s * (1 + d.half_width);
     if (d.far()) p.note += std::string(p.note.empty() ? "" : "; ") + "far from the runs of the calibration";
   }

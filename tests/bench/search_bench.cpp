@@ -33,6 +33,7 @@ struct Question {
   StackSpec stack;
   Topology topology;
   AnalyticCostModel cost;
+  DoubtRules doubt = load_doubt_rules(presets);
   Question(const char* model_name, const char* cluster_name, int global_batch, int seq_len)
       : model(load_model(model_name, presets)),
         cluster(load_cluster(cluster_name, presets)),
@@ -41,7 +42,7 @@ struct Question {
         cost(cluster, stack, presets) {
     training.global_batch = global_batch, training.seq_len = seq_len;
   }
-  Job job() const { return {model, training, cluster, topology, stack, cost}; }
+  Job job() const { return {model, training, cluster, topology, stack, cost, 1.0, &doubt}; }
   SearchSpace space() const { return default_space(model, training, cluster.gpus()); }
 };
 

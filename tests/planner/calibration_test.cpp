@@ -11,6 +11,7 @@
 #include "core/json_io.hpp"
 #include "planner/calibrate.hpp"
 #include "planner/calibrate_memory.hpp"
+#include "planner/fit_doubt.hpp"
 #include "planner/fit_source.hpp"
 #include "planner/fitted_count.hpp"
 #include "planner/leave_out.hpp"
@@ -141,6 +142,26 @@ TEST(Calibration, StepTimePresetsAreTheirFit) {
     EXPECT_EQ(stated_source(k.knob, presets), fit_source(k.knob, runs)) << k.knob.owner << " " << k.knob.key;
     EXPECT_NEAR(preset / k.value, 1, 0.002)  // they are rounded to four digits
         << k.knob.owner << " " << k.knob.key << ": " << preset << ", fitted " << k.value;
+  }
+}
+
+// The widths of intervals are those that the presets' own errors give, rounded.
+TEST(Calibration, IntervalPresetsAreTheirErrors) {
+  SEXTANT_NEEDS_MEASURED();
+  const auto presets = test::preset_dir();
+  const auto rows = all_runs();
+  const DoubtRules rules = load_doubt_rules(presets);
+  const auto fitted =
+      fit_widths(rows, predict_runs(rows, load_framework_map(presets), {presets, nullptr, {}}), rules);
+  const auto stated = read_json_file(presets / "calibration/intervals.json");
+  EXPECT_EQ(fitted.size(), 9U);
+  for (const FittedWidth& w : fitted) {
+    const auto& preset = stated.at(w.of).at(std::string(name(w.doubt)));
+    fmt::print("{:6} {:10} {:4} runs, half width {:.3f}, preset {}\n", w.of, name(w.doubt), w.runs,
+               w.half_width, preset.at("value").dump());
+    // Rounding of the last digit may differ between machines.
+    EXPECT_NEAR(preset.at("value").get<double>() / w.half_width, 1, 0.11) << w.of << " " << name(w.doubt);
+    EXPECT_EQ(preset.at("source"), w.source) << w.of << " " << name(w.doubt);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
+#include "planner/doubt.hpp"
 #include "planner/job.hpp"
 #include "planner/search_space.hpp"
 #include "tests/cost_models/machines.hpp"
@@ -25,12 +26,13 @@ struct OwnedJob {
   StackSpec stack;
   std::unique_ptr<Topology> topology;
   std::unique_ptr<CostModel> cost;
+  DoubtRules doubt = load_doubt_rules(test::preset_dir());
 
   void finish() {
     topology = std::make_unique<Topology>(cluster);
     cost = std::make_unique<AnalyticCostModel>(cluster, stack, test::preset_dir());
   }
-  Job job() const { return {model, training, cluster, *topology, stack, *cost}; }
+  Job job() const { return {model, training, cluster, *topology, stack, *cost, 1.0, &doubt}; }
 };
 
 // A stack that can do everything.
