@@ -179,7 +179,6 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
     plan.overlap_param_gather = stack.can.overlap_param_gather;
     plan.overlap_tp = false;
   }
-  if (stack.can.tp_needs_sequence_parallel) plan.sequence_parallel = plan.tp > 1;
   plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
                     (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
   if (!row.gradient) {

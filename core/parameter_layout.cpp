@@ -199,7 +199,9 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
 }
 
 bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
-  if (plan.schedule == PipelineSchedule::zero_bubble) return false;
+  if (plan.schedule == PipelineSchedule::zero_bubble ||
+      (plan.pp > 1 && !rules.reduce_every_microbatch_with_pp))
+    return false;
   return (plan.zero_stage == 2 && rules.reduce_every_microbatch) ||
          (plan.zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
 }

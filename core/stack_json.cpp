@@ -37,6 +37,8 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("activation_offload_needs_recompute", c.activation_offload_needs_recompute);
   io.optional("parameter_offload_needs_optimizer", c.parameter_offload_needs_optimizer);
   io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
+  io.optional("offload_with_pp", c.offload_with_pp);
+  io.optional("offload_of_one_replica", c.offload_of_one_replica);
   io.optional("shard_degree_from_zero", c.shard_degree_from_zero, between(0, 3));
   io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
   io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
@@ -44,7 +46,6 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("overlap_grad_reduce", c.overlap_grad_reduce);
   io.optional("overlap_param_gather", c.overlap_param_gather);
   io.optional("overlap_tp", c.overlap_tp);
-  io.optional("tp_needs_sequence_parallel", c.tp_needs_sequence_parallel);
   io.optional("overlap_tp_needs_sequence_parallel", c.overlap_tp_needs_sequence_parallel);
   io.optional("bucket_size", c.bucket_size);
   io.optional("last_bucket_split", c.last_bucket_split);
@@ -54,6 +55,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
 constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("reduce_every_microbatch", r.reduce_every_microbatch);
   io.optional("zero3_reduce_every_microbatch", r.zero3_reduce_every_microbatch);
+  io.optional("reduce_every_microbatch_with_pp", r.reduce_every_microbatch_with_pp);
   io.optional("pipelined_update", r.pipelined_update);
   io.optional("gather_beside_forward", r.gather_beside_forward);
   io.optional("p2p_beside_compute_1f1b", r.p2p_beside_compute_1f1b);

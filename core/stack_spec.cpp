@@ -61,8 +61,6 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       },
       [&] { return fmt::format("use tp={} or less", m.n_kv_heads); });
   s.cannot(tp && p.sequence_parallel && !can.sequence_parallel, "has no sequence parallelism", "use nosp");
-  s.cannot(tp && !p.sequence_parallel && can.tp_needs_sequence_parallel,
-           "has tensor parallelism only with sequence parallelism", "leave nosp out");
   s.cannot(
       p.cp > 1 && !can.context_parallel,
       [&] { return fmt::format("has no context parallelism (cp={})", p.cp); },
@@ -127,25 +125,37 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p) {
   const StackCapabilities& can = s.can;
   const bool optimizer = p.optimizer_offload > 0, all = p.optimizer_offload == 1;
   // One replica shards nothing, whatever the framework is told of ZeRO.
-  const auto below = [&](int from) { return p.replicas() > 1 && p.zero_stage < from; };
-  const auto only_from = [&](bool is_so, const char* what, int from) {
+  const auto only_from = [&](bool is_so, const char* what, int from, const char* instead) {
+    const bool below = p.replicas() > 1 && p.zero_stage < from;
+    const bool offered = std::ranges::any_of(can.zero_stages, [&](int z) { return z >= from; });
     s.cannot(
-        is_so && below(from),
-        [&] { return fmt::format("keeps {} on the host only from ZeRO stage {}", what, from); },
-        [&] { return fmt::format("use ZeRO stage {}", from); });
+        is_so && below,
+        [&] {
+          return offered ? fmt::format("keeps {} on the host only from ZeRO stage {}", what, from)
+                         : fmt::format("cannot keep {} on the host", what);
+        },
+        [&] { return offered ? fmt::format("use ZeRO stage {}", from) : std::string(instead); });
+    return is_so && below;
   };
   s.cannot(optimizer && !can.optimizer_offload, "cannot keep optimizer state on the host",
            "use a higher ZeRO stage");
-  s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host",
-           p.zero_stage < 3 ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages");
-  const bool both = can.optimizer_offload && can.parameter_offload;
-  only_from(optimizer && can.optimizer_offload, "optimizer state", can.optimizer_offload_from_zero);
-  only_from(optimizer && !all && can.optimizer_offload && !below(can.optimizer_offload_from_zero),
-            "a part of the optimizer state", can.partial_offload_from_zero);
-  only_from(p.parameter_offload && can.parameter_offload, "parameters", can.parameter_offload_from_zero);
-  s.cannot(both && p.parameter_offload && !all && can.parameter_offload_needs_optimizer,
+  s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host", [&] {
+    const bool more = p.zero_stage < 3 && std::ranges::count(can.zero_stages, 3) > 0;
+    return more ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages";
+  });
+  const bool optimizer_may = optimizer && can.optimizer_offload,
+             parameters_may = p.parameter_offload && can.parameter_offload;
+  s.cannot((optimizer_may || parameters_may) && p.pp > 1 && !can.offload_with_pp,
+           "keeps no state on the host beside pipeline stages", "use pp=1");
+  s.cannot((optimizer_may || parameters_may) && p.replicas() == 1 && !can.offload_of_one_replica,
+           "keeps no state on the host of one replica, which it does not shard", "use dp or cp of 2 or more");
+  if (!only_from(optimizer_may, "optimizer state", can.optimizer_offload_from_zero, "use oo0"))
+    only_from(optimizer_may && !all, "a part of the optimizer state", can.partial_offload_from_zero,
+              "use oo100 or oo0");
+  only_from(parameters_may, "parameters", can.parameter_offload_from_zero, "use more TP or pipeline stages");
+  s.cannot(parameters_may && !all && can.parameter_offload_needs_optimizer,
            "keeps parameters on the host only with all of the optimizer state", "use oo100 with po");
-  s.cannot(both && optimizer && !p.parameter_offload && can.optimizer_offload_needs_parameters,
+  s.cannot(optimizer_may && !p.parameter_offload && can.optimizer_offload_needs_parameters,
            "keeps optimizer state on the host only with the parameters", "use po with oo100");
 }
 

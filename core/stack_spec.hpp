@@ -34,11 +34,12 @@ struct StackCapabilities {
   bool parameter_offload_needs_optimizer =
       false;  // parameters are on the host only where all of its state is
   bool optimizer_offload_needs_parameters = false;
+  bool offload_with_pp = true, offload_of_one_replica = true;  // of parameters and optimizer state
   // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
   int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
       partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
   bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
-  bool tp_needs_sequence_parallel = false, overlap_tp_needs_sequence_parallel = false;
+  bool overlap_tp_needs_sequence_parallel = false;
   bool bucket_size = true, last_bucket_split = false;
   bool fp8 = false;
   bool operator==(const StackCapabilities&) const = default;
@@ -48,6 +49,7 @@ struct StackCapabilities {
 struct StackRules {
   bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
   bool zero3_reduce_every_microbatch = true;
+  bool reduce_every_microbatch_with_pp = true;  // false: in the last one, with pipeline stages
   bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
   bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
                                       // it must end before the first forward starts

@@ -42,7 +42,7 @@ class SlowerProducts final : public CostModel {
 template <class F>
 std::string refused_whatever(const Job& job, F set) {
   std::string least;
-  for (const int zero : {0, 1, 2, 3})
+  for (const int zero : job.stack.can.zero_stages)
     for (const bool overlap : {true, false})
       for (const int tp : {1, 2})
         for (const int pp : {1, 2})
@@ -81,7 +81,9 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
   };
   if (!any_tp()) return text;
   text.clear();
-  for (const int zero : space.zero_stage)
+  std::vector<int> stages = space.zero_stage;
+  std::erase_if(stages, [&](int zero) { return std::ranges::count(job.stack.can.zero_stages, zero) == 0; });
+  for (const int zero : stages)
     for (const double optimizer : space.optimizer_offload)
       for (const bool parameters : space.parameter_offload)
         if (allowed([&](ParallelPlan& p) {
@@ -163,7 +165,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     ClusterSpec cluster = job.cluster;
     change(cluster);
     const Topology topology(cluster);
-    ask(std::move(what), {job.model, job.training, cluster, topology, job.stack, job.cost});
+    ask(std::move(what),
+        {job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt});
   };
   with_cluster("memory -5 %", [](ClusterSpec& c) {
     c.device.memory = Bytes(static_cast<std::int64_t>(0.95 * static_cast<double>(c.device.memory.v)));
@@ -178,7 +181,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     with_cluster("links in a node x0.8",
                  [](ClusterSpec& c) { c.node.link_bandwidth = c.node.link_bandwidth * 0.8; });
   const SlowerProducts slower(job.cost, 1.0 / 0.9);
-  ask("matrix products -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower});
+  ask("matrix products -10 %",
+      {job.model, job.training, job.cluster, job.topology, job.stack, slower, job.interval, job.doubt});
   return out;
 }
 
@@ -216,6 +220,7 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
     return fmt::format("the limits {} state how far ahead to fetch, and leave nothing on the host",
                        to_string(space.limits));
 
+  if (const auto together = refused_together(job, space)) return together;
   // A list without its harmless value was narrowed: does the stack take any of it?
   const auto refused = [&](const auto& list, const auto& harmless, auto set) -> std::optional<std::string> {
     if (std::find(list.begin(), list.end(), harmless) != list.end()) return std::nullopt;
@@ -247,7 +252,7 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         refused(space.overlap_tp, std::uint8_t{0},
                 [](ParallelPlan&p, bool on) { p.tp = std::max(2, p.tp), p.overlap_tp = on; })})
     if (found) return found;
-  return refused_together(job, space);
+  return std::nullopt;
 }
 
 namespace {

@@ -212,8 +212,9 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   EveryMicrobatch every;
   const StackRules& rules = job_.stack.rules;
   const bool parameters = p.zero_stage >= 3 && rules.zero3_regather_in_backward,
-             gradients = (p.zero_stage == 2 && rules.reduce_every_microbatch) ||
-                         (p.zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
+             gradients = (p.pp == 1 || rules.reduce_every_microbatch_with_pp) &&
+                         ((p.zero_stage == 2 && rules.reduce_every_microbatch) ||
+                          (p.zero_stage >= 3 && rules.zero3_reduce_every_microbatch));
   if (p.shards() == 1 || (!parameters && !gradients)) return every;
   // Layer by layer with ZeRO 3; otherwise in buckets, which take at least as long as one of all.
   const double layers = static_cast<double>(job_.model.n_layers) / p.pp;

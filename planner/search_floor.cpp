@@ -34,7 +34,8 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
   const double shards = plan.shards();
   const bool split_parameters = z >= 3 && rules.zero3_regather_in_backward;
   const bool split_gradients =
-      (z == 2 && rules.reduce_every_microbatch) || (z >= 3 && rules.zero3_reduce_every_microbatch);
+      (plan.pp == 1 || rules.reduce_every_microbatch_with_pp) &&
+      ((z == 2 && rules.reduce_every_microbatch) || (z >= 3 && rules.zero3_reduce_every_microbatch));
   return (plan.parameter_offload ? 0.0 : bytes.parameter / (split_parameters ? shards : 1)) +
          bytes.gradient / (split_gradients ? shards : 1) +
          bytes.optimizer * (1 - plan.optimizer_offload) / shards;
@@ -44,8 +45,10 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
 double SearchTree::leanest_offload(ParallelPlan plan) const {
   const StackCapabilities& can = job_.stack.can;
   const auto offered = [&](int from) { return plan.replicas() == 1 || plan.zero_stage >= from; };
-  const bool parameters_may = may_offload_parameters_ && offered(can.parameter_offload_from_zero);
-  const double most = offered(can.optimizer_offload_from_zero) ? most_optimizer_offload_ : 0;
+  const bool any =
+      (plan.pp == 1 || can.offload_with_pp) && (plan.replicas() > 1 || can.offload_of_one_replica);
+  const bool parameters_may = any && may_offload_parameters_ && offered(can.parameter_offload_from_zero);
+  const double most = any && offered(can.optimizer_offload_from_zero) ? most_optimizer_offload_ : 0;
   plan.parameter_offload = parameters_may;
   plan.optimizer_offload = most;
   if (host_holds_state(plan)) return state_of_element(plan);

@@ -42,7 +42,7 @@ void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const
 bool SearchTree::has_kernels(const ParallelPlan& p) const {
   const StackCapabilities& can = job_.stack.can;
   if (p.tp == 1) return !p.sequence_parallel && !p.overlap_tp;
-  return (p.sequence_parallel ? can.sequence_parallel : !can.tp_needs_sequence_parallel) &&
+  return (!p.sequence_parallel || can.sequence_parallel) &&
          (!p.overlap_tp ||
           (can.overlap_tp && (p.sequence_parallel || !can.overlap_tp_needs_sequence_parallel)));
 }
@@ -138,10 +138,7 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
     p.optimizer_offload = 0, p.parameter_offload = false;
   }
   if (level < Level::pipeline) p.schedule = fresh.schedule, p.vp = 1;
-  if (level < Level::kernels) {
-    p.sequence_parallel = job_.stack.can.tp_needs_sequence_parallel && p.tp > 1;
-    p.overlap_tp = false, p.recompute = fresh.recompute;
-  }
+  if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
   if (level < Level::placement) p.micro_batch = 1, p.axis_order = fresh.axis_order;
   if (level >= Level::pipeline && space_.split[choice.split] == StageSplit::balanced) {

@@ -30,6 +30,12 @@ bool other_kind(const ParallelPlan& a, const ParallelPlan& b) {
 }
 
 double half_width(const Prediction& p) { return p.step_upper / p.step - 1; }
+
+// Nearly twice as well: what is compute-bound beside what fills the memory or offloads.
+bool known_better(const Prediction& p, const Prediction& than) {
+  constexpr double kBetter = 1.8;
+  return kBetter * half_width(p) <= half_width(than);
+}
 bool reaches(const Prediction& p, const Prediction& best) { return p.step_lower <= best.step; }
 
 }  // namespace
@@ -103,8 +109,7 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
   std::optional<std::size_t> surest;
   for (std::size_t i = 1; i < ranked.size(); ++i) {
     const double mine = half_width(ranked[i].prediction);
-    constexpr double kRounding = 1e-9;
-    if (!ranked[i].tie || 2 * mine > (1 + kRounding) * half_width(ranked.front().prediction)) continue;
+    if (!ranked[i].tie || !known_better(ranked[i].prediction, ranked.front().prediction)) continue;
     if (!surest || mine < half_width(ranked[*surest].prediction)) surest = i;
   }
   return surest;
@@ -120,7 +125,7 @@ Bytes roomy(Bytes capacity) {
 bool surer(const Prediction& p, const Prediction& than) {
   constexpr double kRounding = 1e-9;
   const double mine = half_width(p), other = half_width(than);
-  return 2 * mine <= (1 + kRounding) * other ||
+  return known_better(p, than) ||
          (p.chance_of_overflow < kSurelyFits && than.chance_of_overflow >= 2 * kSurelyFits &&
           mine <= (1 + kRounding) * other);
 }

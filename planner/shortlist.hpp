@@ -38,10 +38,10 @@ std::vector<RankedPlan> other_kinds(const Job&, const PlanLimits&, const RankedP
 // the best. Indices, in their order.
 std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count);
 
-// The tie of the first that is known best, when that is at least twice as well: what to take when nothing can be tried.
+// The tie of the first that is known best, when that is at least 1.8 times as well: what to take when nothing can be tried.
 std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked);
 
-// A tie of the first that is known at least twice as well, or far less likely to run out of memory: the fastest that keeps
+// A tie of the first that is known at least 1.8 times as well, or far less likely to run out of memory: the fastest that keeps
 // nothing on the host, leaves room in memory and stays on the fast links of a node, which is searched for where the first
 // does not; else the surest of those ranked.
 std::optional<RankedPlan> surer_plan(const Job&, const PlanLimits&, std::span<const RankedPlan> ranked,

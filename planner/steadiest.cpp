@@ -26,7 +26,9 @@ std::vector<RankedPlan> best_on_slow_network(const Job& job, const SearchSpace& 
   slow.fabric.bandwidth = slow.fabric.bandwidth * factor;
   slow.node.nic_bandwidth = slow.node.nic_bandwidth * factor;
   const Topology topology(slow);
-  return search({job.model, job.training, slow, topology, job.stack, job.cost}, space, options).ranked;
+  return search({job.model, job.training, slow, topology, job.stack, job.cost, job.interval, job.doubt},
+                space, options)
+      .ranked;
 }
 
 void sample(const Job& job, RankBy by, std::vector<RankedPlan>& plans) {

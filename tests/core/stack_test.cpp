@@ -139,7 +139,19 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
       {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
       {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
-      {"torchtitan", "only with sequence parallelism", [](ParallelPlan& p) { p.tp = 2; }},
+      {"torchtitan", "ZeRO stage 3 with pipeline", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"torchtitan", "beside pipeline stages",
+       [](ParallelPlan& p) {
+         p.zero_stage = 2, p.pp = 2, p.optimizer_offload = 1, p.parameter_offload = true;
+       }},
+      {"torchtitan", "of one replica",
+       [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"colossal-ai", "use oo100 or oo0",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
+      {"colossal-ai", "use more TP", [](ParallelPlan& p) { p.zero_stage = 1, p.parameter_offload = true; }},
       {"megatron-core", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
       {"nanotron", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
       {"deepspeed-zero", "hybrid sharding (shard_degree=2) only from ZeRO stage 3",
@@ -203,7 +215,8 @@ TEST(StackRefusals, AllReasonsAreNamedAtOnce) {
 // What the framework does run, near what it does not (negative control of the table above).
 TEST(StackRefusals, NothingNearIsRefused) {
   const std::pair<const char*, const char*> runs[] = {
-      {"torchtitan", "tp2.dp4.z3.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
+      {"torchtitan", "tp2.dp4.z3.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.nosp"},
+      {"torchtitan", "pp2.dp4.z2.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
       {"torchtitan", "dp8.z3.mbs1.oo100.po"},   {"torchtitan", "dp8.z2.mbs1.sd4"},
       {"megatron-core", "tp2.dp4.z1.mbs1.tpo"}, {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
       {"megatron-core", "dp8.z1.mbs1.oo50"},    {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},

@@ -319,7 +319,7 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
   OwnedJob owned = job_of(79);
   StackCapabilities& can = owned.stack.can;
   can.parameter_offload_needs_optimizer = can.optimizer_offload_needs_parameters = true;
-  can.tp_needs_sequence_parallel = true;
+  can.overlap_tp_needs_sequence_parallel = true;
   can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
   const auto reason = [&](const char* limits) {
     const Job job = owned.job();
@@ -327,17 +327,18 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
                                              parse_plan_limits(limits, "--limit")))
         .value_or("");
   };
-  for (const char* open : {"po=1", "oo=100", "po=1,oo=100", "po=1,z>=2", "sp=off", "sp=off,tp<=2", "tpo=1"}) {
+  for (const char* open : {"po=1", "oo=100", "po=1,oo=100", "po=1,z>=2", "sp=off", "tpo=1"}) {
     EXPECT_EQ(reason(open), "") << open;
   }
   for (const auto& [limits, text] : {std::pair{"po=1,oo=0", "only with all of the optimizer state"},
                                      {"oo=50", "only with the parameters"},
                                      {"po=0,oo=100", "only with the parameters"},
-                                     {"sp=off,tp=2", "only with sequence parallelism"}}) {
+                                     {"po=1,oo=50", "only with all of the optimizer state"},
+                                     {"sp=off,tpo=1", "only with sequence parallelism"}}) {
     EXPECT_NE(reason(limits).find(text), std::string::npos) << limits << ": " << reason(limits);
   }
   can = OwnedJob(job_of(79)).stack.can;
-  for (const char* control : {"po=1,oo=0", "oo=50", "po=0,oo=100", "sp=off,tp=2"}) {
+  for (const char* control : {"po=1,oo=0", "oo=50", "po=0,oo=100", "po=1,oo=50", "sp=off,tpo=1"}) {
     EXPECT_EQ(reason(control), "") << control;
   }
 }

@@ -107,7 +107,8 @@ INSTANTIATE_TEST_SUITE_P(
                               can.zero_stages = {0, 2, 3};
                               can.parameter_offload_needs_optimizer = can.optimizer_offload_needs_parameters =
                                   true;
-                              can.tp_needs_sequence_parallel = can.overlap_tp_needs_sequence_parallel = true;
+                              can.overlap_tp_needs_sequence_parallel = true;
+                              can.offload_with_pp = can.offload_of_one_replica = false;
                             }},
                       Stack{"gemini",
                             [](StackCapabilities& can) {

@@ -373,6 +373,11 @@ struct PresetJob {
 // And where they are there together with the optimizer state or not at all: two fields away from any other layout.
 TEST(Search, GuessesWhatIsOnTheHostTogether) {
   PresetJob j("llama-3-70b", "16x8xh100", "torchtitan", 512);
+  StackCapabilities& can = j.owned.stack.can;
+  can.offload_with_pp = true, can.max_zero_with_pp = 3;
+  can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
+  j.owned.stack.rules.reduce_every_microbatch_with_pp = true;
+  j.owned.finish();
   j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
   const auto [early, report] = first_and_last(j.owned, j.space);
   EXPECT_TRUE(report.ranked.front().plan.parameter_offload);

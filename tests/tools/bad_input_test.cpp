@@ -221,7 +221,6 @@ TEST_F(BadInput, TablesOfRuns) {
       {"", {"empty"}},
       {"a,b\n1,2\n", {"line 1: found 2 columns", "sextant validate --example"}},
       {good.substr(0, header) + "1,2\n", {"line 2: found 2 cells, expected"}},
-      {good + row, {"run_id: found example-1", "no other row"}},
       {good.substr(0, header + row.size() / 2), {"line 2"}},
       {good.substr(0, header + 3) + '\0' + good.substr(header + 3), {"line 2: found a NUL byte"}},
       {good.substr(0, header) + "\"example-1,meta", {"line 2: expected a closing quote"}},
