@@ -126,8 +126,8 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p) {
   const bool optimizer = p.optimizer_offload > 0, all = p.optimizer_offload == 1;
   // One replica shards nothing, whatever the framework is told of ZeRO.
   const auto only_from = [&](bool is_so, const char* what, int from, const char* instead) {
-    const bool below = p.replicas() > 1 && p.zero_stage < from;
     const bool offered = std::ranges::any_of(can.zero_stages, [&](int z) { return z >= from; });
+    const bool below = !offered || (p.replicas() > 1 && p.zero_stage < from);
     s.cannot(
         is_so && below,
         [&] {

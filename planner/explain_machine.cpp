@@ -46,23 +46,23 @@ std::string refused_whatever(const Job& job, F set) {
     for (const bool overlap : {true, false})
       for (const int tp : {1, 2})
         for (const int pp : {1, 2})
-          for (const int on_host :
-               {0, 1, 2, 3}) {  // nothing, the optimizer state, parameters as well, of one replica
+          // Nothing on the host, the optimizer state, and parameters as well; of two replicas and of one.
+          for (const int host : {0, 1, 2, 3, 4, 5}) {
             ParallelPlan p;
-            p.dp = on_host == 3 ? 1 : 2, p.tp = tp, p.pp = pp, p.zero_stage = zero;
+            p.dp = host < 3 ? 2 : 1, p.tp = tp, p.pp = pp, p.zero_stage = zero;
             p.sequence_parallel = tp > 1;
-            p.optimizer_offload = on_host > 0 ? 1 : 0, p.parameter_offload = on_host > 1;
+            p.optimizer_offload = host % 3 > 0 ? 1 : 0, p.parameter_offload = host % 3 > 1;
             p.overlap_grad_reduce = p.overlap_param_gather = overlap;
             set(p);
             const auto r = refuses(job.stack, p, job.model, job.training);
             if (!r) return "";
-            if (least.empty() || r->text.size() < least.size()) least = r->text;
+            if (host == 0 && (least.empty() || r->text.size() < least.size())) least = r->text;
           }
   return least;
 }
 
 // What the stack says where it takes each value of the limits, and none beside those of another field: of tensor and
-// sequence parallelism, and of what is sharded and left on the host.
+// sequence parallelism, and of what is sharded and left on the host beside pipeline stages.
 std::optional<std::string> refused_together(const Job& job, const SearchSpace& space) {
   std::string text;
   const auto allowed = [&](auto set) {
@@ -86,10 +86,12 @@ std::optional<std::string> refused_together(const Job& job, const SearchSpace& s
   for (const int zero : stages)
     for (const double optimizer : space.optimizer_offload)
       for (const bool parameters : space.parameter_offload)
-        if (allowed([&](ParallelPlan& p) {
-              p.zero_stage = zero, p.optimizer_offload = optimizer, p.parameter_offload = parameters;
-            }))
-          return std::nullopt;
+        for (const int pp : space.pp)
+          if (allowed([&](ParallelPlan& p) {
+                p.pp = pp, p.zero_stage = zero;
+                p.optimizer_offload = optimizer, p.parameter_offload = parameters;
+              }))
+            return std::nullopt;
   return text.empty() ? std::nullopt : std::optional(text);
 }
 

@@ -151,6 +151,8 @@ TEST(StackRefusals, EachNamesTheFeature) {
       {"torchtitan", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
       {"colossal-ai", "use oo100 or oo0",
        [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
+      {"colossal-ai", "use oo100 or oo0",  // of one replica neither: no stage has it
+       [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 0.5; }},
       {"colossal-ai", "use more TP", [](ParallelPlan& p) { p.zero_stage = 1, p.parameter_offload = true; }},
       {"megatron-core", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
       {"nanotron", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},

@@ -338,6 +338,14 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
     EXPECT_NE(reason(limits).find(text), std::string::npos) << limits << ": " << reason(limits);
   }
   can = OwnedJob(job_of(79)).stack.can;
+  can.offload_with_pp = false;
+  EXPECT_NE(reason("pp>1,po=1").find("beside pipeline stages"), std::string::npos) << reason("pp>1,po=1");
+  EXPECT_EQ(reason("po=1"), "");
+  can.offload_with_pp = true;
+  can.zero_stages = {0, 1, 2}, can.partial_offload_from_zero = 3, can.parameter_offload = false;
+  EXPECT_NE(reason("oo=50").find("use oo100 or oo0"), std::string::npos) << reason("oo=50");
+  EXPECT_EQ(reason("oo>=50"), "");
+  can = OwnedJob(job_of(79)).stack.can;
   for (const char* control : {"po=1,oo=0", "oo=50", "po=0,oo=100", "po=1,oo=50", "sp=off,tpo=1"}) {
     EXPECT_EQ(reason(control), "") << control;
   }
