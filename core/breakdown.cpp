@@ -56,8 +56,11 @@ void add_wait(const ExecutionGraph& g, const Timeline& t, const Op& op, double b
   const Op& producer = g.ops[*binding];
   const bool crosses_stages = producer.role == OpRole::send || producer.stage != op.stage;
   if (!crosses_stages) {
-    const bool host = producer.role == OpRole::update;  // only the host's share runs off the compute lane
-    at(split, host ? C::offload : category_of(producer)) += end - begin;
+    C category = category_of(producer);
+    if (producer.role == OpRole::update)
+      category = C::offload;  // only the host's share runs off the compute lane
+    if (producer.role == OpRole::grad_accumulate) category = C::exposed_dp;  // the end of a reduction
+    at(split, category) += end - begin;
     return;
   }
   // Of the wait for another stage only the transfer itself is communication.

@@ -61,6 +61,27 @@ TEST(Breakdown, NonOverlappedReductionIsExposed) {
             at(split("dp1.mbs4"), TimeCategory::exposed_dp));
 }
 
+// What reductions of every micro-batch hold up is theirs, not the optimizer's, whose part is what it does itself.
+TEST(Breakdown, WaitsForTheEndOfAReductionAreExposed) {
+  StackSpec stack;
+  stack.rules.reduce_every_microbatch = true;
+  stack.rules.bucket_elements = 1, stack.rules.bucket_elements_per_replica = 0;
+  const auto g = lower_tiny("dp4.z2.mbs1", 8, 16, stack, false);
+  const Timeline t = simulate(g, price(g, HashedCost{}));
+  double own = 0, accumulated = 0;  // on any lane; what ends a reduction, beside the compute lane
+  for (std::size_t i = 0; i < g.ops.size(); ++i) {
+    const OpRole role = g.ops[i].role;
+    const double seconds = t.spans[i].end - t.spans[i].start;
+    if (role == OpRole::update || role == OpRole::norm_partial || role == OpRole::zero_grad) own += seconds;
+    const bool computed = g.ops[i].lanes[0] % kLaneKinds == static_cast<int>(LaneKind::compute);
+    if (role == OpRole::grad_accumulate) (computed ? own : accumulated) += seconds;
+  }
+  const TimeSplit split = breakdown(g, t).mean;
+  EXPECT_GT(accumulated, 0);
+  EXPECT_LE(at(split, TimeCategory::optimizer), own * (1 + 1e-9));
+  EXPECT_GT(at(split, TimeCategory::exposed_dp), 0);
+}
+
 TEST(Trace, IsJsonWithOneSpanPerLaneAndMatchedFlows) {
   const auto g = lower_tiny("tp2.pp2.dp2.z1.mbs1");
   const auto timeline = simulate(g, price(g, HashedCost{}));
