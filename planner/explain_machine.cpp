@@ -222,7 +222,7 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
     return fmt::format("the limits {} state how far ahead to fetch, and leave nothing on the host",
                        to_string(space.limits));
 
-  if (const auto together = refused_together(job, space)) return together;
+  if (auto together = refused_together(job, space)) return together;
   // A list without its harmless value was narrowed: does the stack take any of it?
   const auto refused = [&](const auto& list, const auto& harmless, auto set) -> std::optional<std::string> {
     if (std::find(list.begin(), list.end(), harmless) != list.end()) return std::nullopt;
