@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "planner/lower.hpp"
 #include "planner/search.hpp"
 #include "planner/search_tree.hpp"
 #include "tests/planner/search_support.hpp"
@@ -30,7 +29,6 @@ SearchSpace space_of_rules(const Job& job) {
 
 struct BruteForce {
   double step = INFINITY;
-  std::int64_t peak = std::numeric_limits<std::int64_t>::max();
   int refused = 0;  // by the stack alone
 };
 
@@ -47,13 +45,8 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
       return;
     }
     if (idle_horizon(plan)) return;
-    const PlanMemory memory = plan_memory(job, plan);
-    if (too_large(job, memory)) return;
-    best.peak = std::min(best.peak, memory.peak.v);
-    const auto graph =
-        lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
-    best.step = std::min(
-        best.step, simulated_step(graph, price(graph, job.cost), simulate_options(job, plan), scratch).v);
+    if (too_large(job, plan_memory(job, plan))) return;
+    best.step = std::min(best.step, testing::simulated(job, plan, scratch));
   });
   return best;
 }
@@ -180,9 +173,7 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
     if (p.world() != job.cluster.gpus() || unlawful_reason(job, p) || idle_horizon(p) ||
         too_large(job, plan_memory(job, p)))
       return;
-    const auto graph =
-        lower(job.model, job.training, plan_links(job.topology, p), p, job.stack, {.operands = false});
-    const double step = simulated_step(graph, price(graph, job.cost), simulate_options(job, p), scratch).v;
+    const double step = testing::simulated(job, p, scratch);
     for (int level = 1; level <= static_cast<int>(Level::full); ++level) {
       const auto at = static_cast<Level>(level);
       const auto bound = bounds.find({at, decided(choice, at)});

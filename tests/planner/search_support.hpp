@@ -11,6 +11,8 @@
 #include "cost_models/analytic.hpp"
 #include "planner/doubt.hpp"
 #include "planner/job.hpp"
+#include "planner/lower.hpp"
+#include "planner/predict.hpp"
 #include "planner/search_space.hpp"
 #include "tests/cost_models/machines.hpp"
 #include "tests/support/arbitrary.hpp"
@@ -106,6 +108,13 @@ void each_member(const SearchSpace& s, F visit) {
     for (const auto& [field, n] : fields) c.*field = static_cast<std::uint8_t>(rest % n), rest /= n;
     visit(c);
   }
+}
+
+// The simulated step of a plan, seconds.
+inline double simulated(const Job& job, const ParallelPlan& plan, SimulateScratch& scratch) {
+  const auto graph =
+      lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
+  return simulated_step(graph, price(graph, job.cost), simulate_options(job, plan), scratch).v;
 }
 
 // Random rules of what goes together: sharding and offload, tensor and sequence parallelism.

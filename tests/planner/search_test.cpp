@@ -8,7 +8,6 @@
 
 #include "core/cluster_files.hpp"
 #include "core/model_files.hpp"
-#include "planner/lower.hpp"
 #include "planner/search_tree.hpp"
 #include "planner/stage_split.hpp"
 #include "tests/planner/search_support.hpp"
@@ -72,9 +71,7 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
     const Bytes peak = plan_memory(job, plan).peak;
     if (peak > job.cluster.device.memory) return;
     ++best.fitting;
-    const auto graph =
-        lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack, {.operands = false});
-    const double step = simulated_step(graph, price(graph, job.cost), simulate_options(job, plan), scratch).v;
+    const double step = testing::simulated(job, plan, scratch);
     if (step < best.step) best.step = step, best.key = plan_key(plan);
     best.members.push_back({step, peak.v, effort_of(plan)});
   });
@@ -243,12 +240,8 @@ double fastest_cut(const Job& job, ParallelPlan plan) {
       plan.chunks.push_back({first, count});
       if (chunk < n_chunks - 1)
         self(self, first + count);
-      else if (!unlawful(job, plan)) {
-        const auto graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
-                                 {.operands = false});
-        least = std::min(
-            least, simulated_step(graph, price(graph, job.cost), simulate_options(job, plan), scratch).v);
-      }
+      else if (!unlawful(job, plan))
+        least = std::min(least, testing::simulated(job, plan, scratch));
       plan.chunks.pop_back();
     }
   };
