@@ -10,17 +10,13 @@
 #include "core/annotated.hpp"
 #include "core/json_io.hpp"
 #include "core/preset_path.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 
 namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-std::string lower(std::string s) {
-  std::ranges::transform(s, s.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return s;
-}
 
 json read_plain(const fs::path& path) {
   json j = read_plain_values(path);

@@ -7,7 +7,7 @@
 namespace sextant {
 namespace {
 
-std::string text_of(const XXH128_hash_t& hash) {
+std::string hex_text(const XXH128_hash_t& hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
@@ -26,10 +26,10 @@ void Digest::add(std::span<const std::byte> bytes) {
   XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size());
 }
 
-std::string Digest::text() const { return text_of(XXH3_128bits_digest(&state_->xxh)); }
+std::string Digest::text() const { return hex_text(XXH3_128bits_digest(&state_->xxh)); }
 
 std::string digest(std::span<const std::byte> bytes) {
-  return text_of(XXH3_128bits(bytes.data(), bytes.size()));
+  return hex_text(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
 }  // namespace sextant

@@ -11,7 +11,7 @@ namespace {
 
 using checks::ProblemList;
 
-bool fits(const Work& work, const Op& op) {
+bool fits_role(const Work& work, const Op& op) {
   switch (op.role) {
     case OpRole::block: {
       const auto* block = std::get_if<BlockWork>(&work);
@@ -75,7 +75,7 @@ class Form {
                           std::size_t{op.dep_begin} + op.dep_count <= g_.deps.size() &&
                           std::size_t{op.operand_begin} + op.operand_count <= g_.operands.size();
       if (!placed || !lanes_of(i)) continue;
-      problems_.require(fits(g_.works[op.work], op), i, "a work of the kind that its role needs",
+      problems_.require(fits_role(g_.works[op.work], op), i, "a work of the kind that its role needs",
                         [&] { return work_key(g_.works[op.work]); });
       deps_of(i);
       operands_of(i);

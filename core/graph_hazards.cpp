@@ -57,7 +57,7 @@ class Clocks {
 };
 
 // The last accesses to a byte range. Of several readers on one lane the newest stands for all.
-struct Range {
+struct Stretch {
   std::int64_t begin = 0, end = 0;
   OpId writer = kNobody;
   std::vector<OpId> readers;
@@ -90,7 +90,7 @@ class Hazards {
            buffer.kind != BufferKind::activation;
   }
 
-  void ordered(OpId first, OpId second, const char* first_does, const char* second_does, const Range& r,
+  void ordered(OpId first, OpId second, const char* first_does, const char* second_does, const Stretch& r,
                BufferId b) {
     if (first == second || clocks_.before(first, second)) return;
     problems_.add(second,
@@ -101,7 +101,7 @@ class Hazards {
   }
 
   void read(OpId op, const Operand& o) {
-    visit(o, [&](Range& r) {
+    visit(o, [&](Stretch& r) {
       if (r.writer != kNobody) {
         ordered(r.writer, op, "writes", "reads", r, o.buffer);
       } else if (!carried(o.buffer)) {
@@ -120,7 +120,7 @@ class Hazards {
   }
 
   void write(OpId op, const Operand& o) {
-    visit(o, [&](Range& r) {
+    visit(o, [&](Stretch& r) {
       if (r.writer != kNobody) ordered(r.writer, op, "writes", "writes", r, o.buffer);
       for (const OpId reader : r.readers) ordered(reader, op, "reads", "writes", r, o.buffer);
       r.writer = op;
@@ -135,13 +135,13 @@ class Hazards {
     split(list, o.begin);
     split(list, o.end);
     auto it =
-        std::partition_point(list.begin(), list.end(), [&](const Range& r) { return r.end <= o.begin; });
+        std::partition_point(list.begin(), list.end(), [&](const Stretch& r) { return r.end <= o.begin; });
     for (; it != list.end() && it->begin < o.end; ++it) f(*it);
   }
-  static void split(std::vector<Range>& list, std::int64_t at) {
-    auto it = std::partition_point(list.begin(), list.end(), [&](const Range& r) { return r.end <= at; });
+  static void split(std::vector<Stretch>& list, std::int64_t at) {
+    auto it = std::partition_point(list.begin(), list.end(), [&](const Stretch& r) { return r.end <= at; });
     if (it == list.end() || it->begin >= at) return;
-    Range head = *it;
+    Stretch head = *it;
     head.end = at;
     it->begin = at;
     list.insert(it, std::move(head));
@@ -150,7 +150,7 @@ class Hazards {
   const ExecutionGraph& g_;
   Clocks clocks_;
   ProblemList problems_;
-  std::vector<std::vector<Range>> ranges_;  // by buffer, ascending, without gaps
+  std::vector<std::vector<Stretch>> ranges_;  // by buffer, ascending, without gaps
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ struct CircleFinder : boost::default_dfs_visitor {
 };
 
 // The transfers, and the ops at which the circle changes lanes; what only stands between them on a lane says nothing.
-std::string text(const ExecutionGraph& g, const Circle& circle) {
+std::string circle_text(const ExecutionGraph& g, const Circle& circle) {
   constexpr std::size_t kShown = 12;
   const std::size_t n = circle.ops.size();
   const auto lane = [&](std::size_t k) { return g.ops[circle.ops[k % n]].lanes[0]; };
@@ -76,7 +76,7 @@ std::vector<Problem> check_progress(const ExecutionGraph& g, const std::vector<s
   try {
     boost::depth_first_search(waits, boost::visitor(CircleFinder(parents)));
   } catch (const Circle& circle) {
-    problems.add("order of issue", "ops that wait in a circle: " + text(g, circle),
+    problems.add("order of issue", "ops that wait in a circle: " + circle_text(g, circle),
                  "an order in which each gets its turn");
   }
   return problems.take();

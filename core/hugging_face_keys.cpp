@@ -116,23 +116,23 @@ constexpr std::string_view kBookkeeping =
     " layer_norm_eps ";
 
 // `list` has blanks around its words.
-bool holds(std::string_view list, std::string_view key) {
+bool key_holds(std::string_view list, std::string_view key) {
   return list.find(fmt::format(" {} ", key)) != list.npos;
 }
 
 bool is_known(std::string_view key) {
-  return key.starts_with('_') || holds(kShape, key) || holds(kBesides, key) || holds(kBookkeeping, key) ||
-         std::ranges::find(kOthers, key, &Other::key) != kOthers.end();
+  return key.starts_with('_') || key_holds(kShape, key) || key_holds(kBesides, key) ||
+         key_holds(kBookkeeping, key) || std::ranges::find(kOthers, key, &Other::key) != kOthers.end();
 }
 
-constexpr std::size_t kNamed = 12, kLongestShown = 60;
+constexpr std::size_t kNamed = 12, kLongestKey = 60;
 
 std::string printable(const json& value) {
-  return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kLongestShown);
+  return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kLongestKey);
 }
 
 // A terminal would obey control characters.
-std::string shown(const std::string& key) {
+std::string shown_key(const std::string& key) {
   const std::string quoted = printable(key);
   return quoted == fmt::format("\"{}\"", key) ? key : quoted;
 }
@@ -161,7 +161,7 @@ std::vector<std::string> config_notes(const json& config) {
   for (const auto& [key, value] : config.items()) {
     if (value.is_null() || is_known(key)) continue;
     if (unknown.size() < kNamed)
-      unknown.push_back(shown(key));
+      unknown.push_back(shown_key(key));
     else
       ++left_out;
   }

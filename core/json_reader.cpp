@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 // What was found, short enough for a message.
-std::string shown(const json& value) {
+std::string shown_json(const json& value) {
   if (value.is_object()) return fmt::format("an object of {} fields", value.size());
   if (value.is_array()) return fmt::format("a list of {} items", value.size());
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -154,7 +154,7 @@ void JsonReader::wrong(const json& found, const std::string& path, std::string e
     problems_.back().hint = missing(path, expected);
     return;
   }
-  problems_.push_back({"", path, shown(found), std::move(expected), std::move(hint)});
+  problems_.push_back({"", path, shown_json(found), std::move(expected), std::move(hint)});
 }
 
 void JsonReader::nested(const std::string& path, const std::function<void()>& read_it) {
@@ -289,7 +289,7 @@ int JsonReader::key_index(const std::string& key, const std::string& path, const
                           std::size_t n) {
   const auto at = std::find(names, names + n, key);
   if (at != names + n) return static_cast<int>(at - names);
-  problems_.push_back({"", path + "." + key, fmt::format("the key {}", shown(key)), names_text(names, n),
+  problems_.push_back({"", path + "." + key, fmt::format("the key {}", shown_json(key)), names_text(names, n),
                        did_you_mean(key, {names, names + n})});
   return -1;
 }

@@ -23,14 +23,14 @@ struct Node {
   std::string path;
   Node* next = nullptr;
 };
-std::atomic<Node*> nodes = nullptr;
-std::mutex changes;
+std::atomic<Node*> newest = nullptr;
+std::mutex changing;
 
 void say(const char* text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); }
 
 void on_bus_error(int, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  for (const Node* n = nodes; n; n = n->next) {
+  for (const Node* n = newest; n; n = n->next) {
     const std::uintptr_t begin = n->begin;
     if (at < begin || at - begin >= n->size) continue;
     say("sextant: ");
@@ -52,8 +52,8 @@ void handle_bus_errors() {
 }
 
 void watch(const std::byte* data, std::size_t size, const std::filesystem::path& path) {
-  const std::lock_guard lock(changes);
-  Node* node = nodes;
+  const std::lock_guard lock(changing);
+  Node* node = newest;
   while (node && node->size != 0) node = node->next;
   const bool fresh = !node;
   if (fresh) node = new Node;  // kept: see above
@@ -61,14 +61,14 @@ void watch(const std::byte* data, std::size_t size, const std::filesystem::path&
   node->begin = reinterpret_cast<std::uintptr_t>(data);
   node->size = size;
   if (!fresh) return;
-  node->next = nodes;
+  node->next = newest;
   if (!node->next) handle_bus_errors();
-  nodes = node;
+  newest = node;
 }
 
 void forget(const std::byte* data) {
-  const std::lock_guard lock(changes);
-  for (Node* n = nodes; n; n = n->next)
+  const std::lock_guard lock(changing);
+  for (Node* n = newest; n; n = n->next)
     if (n->begin == reinterpret_cast<std::uintptr_t>(data)) n->size = 0;
 }
 

@@ -9,7 +9,7 @@
 namespace sextant {
 namespace {
 
-constexpr auto kFields = [](auto& io, auto& m) {
+constexpr auto kModelFields = [](auto& io, auto& m) {
   io.optional("name", m.name);
   io.required("n_layers", m.n_layers);
   io.required("hidden", m.hidden);
@@ -135,12 +135,12 @@ std::vector<Problem> validate(const ModelSpec& m) {
 void to_json(nlohmann::json& j, const RopeScaling& s) { write_object(j, s, kRopeFields); }
 void from_json(const nlohmann::json& j, RopeScaling& s) { read_object(j, s, kRopeFields); }
 
-void to_json(nlohmann::json& j, const ModelSpec& m) { write_object(j, m, kFields); }
+void to_json(nlohmann::json& j, const ModelSpec& m) { write_object(j, m, kModelFields); }
 
 void from_json(const nlohmann::json& j, ModelSpec& out) {
   JsonReader reader(j);
   ModelSpec m;
-  kFields(reader, m);
+  kModelFields(reader, m);
   if (!reader.has("n_kv_heads")) m.n_kv_heads = m.n_heads;
   if (!reader.has("head_dim") && m.n_heads > 0) {
     if (m.hidden % m.n_heads != 0)

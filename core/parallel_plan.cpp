@@ -13,7 +13,7 @@ namespace {
 constexpr Range kDegree = between(1, kMaxDegree);
 constexpr Range kCount = between(0, kMaxDegree);
 
-constexpr auto kFields = [](auto& io, auto& p) {
+constexpr auto kPlanKeys = [](auto& io, auto& p) {
   io.optional("tp", p.tp, kDegree);
   io.optional("cp", p.cp, kDegree);
   io.optional("pp", p.pp, kDegree);
@@ -132,13 +132,13 @@ std::vector<int> RankGrid::group(const RankCoord& member, std::initializer_list<
   return ranks;
 }
 
-void to_json(nlohmann::json& j, const ParallelPlan& p) { write_object(j, p, kFields); }
+void to_json(nlohmann::json& j, const ParallelPlan& p) { write_object(j, p, kPlanKeys); }
 
 void from_json(const nlohmann::json& j, ParallelPlan& out) {
   if (j.is_string()) return void(out = parse_plan_key(j.get<std::string>()));
   JsonReader reader(j);
   ParallelPlan p;
-  kFields(reader, p);
+  kPlanKeys(reader, p);
   std::vector<Problem> more;
   if (!degrees_fit(p))
     more.push_back(

@@ -31,7 +31,7 @@ constexpr auto kGoodputFields = [](auto& io, auto& g) {
   io.required("tokens_per_s", g.tokens_per_s, at_least(0));
 };
 
-constexpr auto kJitterFields = [](auto& io, auto& j) {
+constexpr auto kPlanJitterFields = [](auto& io, auto& j) {
   io.required("rank_by", j.rank_by, kRankByNames);
   io.required("undisturbed_step_time_s", j.undisturbed_step_time_s, at_least(0));
   io.required("p90_step_time_s", j.p90_step_time_s, at_least(0));
@@ -102,8 +102,8 @@ void to_json(nlohmann::json& j, const Estimate& e) { write_object(j, e, kEstimat
 void from_json(const nlohmann::json& j, Estimate& e) { read_object(j, e, kEstimateFields); }
 void to_json(nlohmann::json& j, const PlanGoodput& g) { write_object(j, g, kGoodputFields); }
 void from_json(const nlohmann::json& j, PlanGoodput& g) { read_object(j, g, kGoodputFields); }
-void to_json(nlohmann::json& j, const PlanJitter& s) { write_object(j, s, kJitterFields); }
-void from_json(const nlohmann::json& j, PlanJitter& s) { read_object(j, s, kJitterFields); }
+void to_json(nlohmann::json& j, const PlanJitter& s) { write_object(j, s, kPlanJitterFields); }
+void from_json(const nlohmann::json& j, PlanJitter& s) { read_object(j, s, kPlanJitterFields); }
 void to_json(nlohmann::json& j, const PlanPrediction& p) { write_object(j, p, kPredictionFields); }
 void from_json(const nlohmann::json& j, PlanPrediction& p) { read_object(j, p, kPredictionFields); }
 void to_json(nlohmann::json& j, const Provenance& p) { write_object(j, p, kProvenanceFields); }

@@ -53,7 +53,7 @@ struct FieldRow {
   const std::string_view* words;  // of values 0 .. most, or none
   double (*value)(const ParallelPlan&);
 };
-constexpr std::array kFields = {
+constexpr std::array kLimitFields = {
     FieldRow{"tp", "tensor_parallel", 1, kMaxDegree, nullptr,
              [](const ParallelPlan& p) { return double(p.tp); }},
     FieldRow{"cp", "context_parallel", 1, kMaxDegree, nullptr,
@@ -99,7 +99,7 @@ constexpr std::array kFields = {
     FieldRow{"split", "stage_split", 0, 1, kSplits.data(),
              [](const ParallelPlan& p) { return double(!p.chunks.empty()); }},
 };
-static_assert(kFields.size() == kPlanFields);
+static_assert(kLimitFields.size() == kPlanFields);
 
 // Longer signs first, so that "<=" is not read as "<".
 constexpr std::array<std::pair<std::string_view, Relation>, 8> kRelations = {{{"<=", Relation::less_equal},
@@ -111,7 +111,7 @@ constexpr std::array<std::pair<std::string_view, Relation>, 8> kRelations = {{{"
                                                                               {">", Relation::greater},
                                                                               {":", Relation::equal}}};
 
-const FieldRow& row(PlanField field) { return kFields[static_cast<std::size_t>(field)]; }
+const FieldRow& row(PlanField field) { return kLimitFields[static_cast<std::size_t>(field)]; }
 
 bool holds(double x, Relation relation, double limit) {
   switch (relation) {
@@ -184,23 +184,23 @@ std::string_view trimmed(std::string_view text) {
 // neighbours satisfy all of them.
 std::vector<Problem> contradictions(const PlanLimits& all, const std::string& flag) {
   std::vector<Problem> problems;
-  for (std::size_t f = 0; f < kFields.size(); ++f) {
+  for (std::size_t f = 0; f < kLimitFields.size(); ++f) {
     const auto field = static_cast<PlanField>(f);
-    std::vector<double> tries = {double(kFields[f].least), double(kFields[f].most)};
+    std::vector<double> tries = {double(kLimitFields[f].least), double(kLimitFields[f].most)};
     std::string texts;
     for (const auto& limit : all.limits)
       if (limit.field == field) {
         for (const double step : {-1.0, -0.5, 0.0, 0.5, 1.0}) tries.push_back(limit.value + step);
         texts += (texts.empty() ? "" : ",") + text_of(limit);
       }
-    const bool whole = kFields[f].name != "oo";
+    const bool whole = kLimitFields[f].name != "oo";
     const bool possible = std::any_of(tries.begin(), tries.end(), [&](double x) {
-      return (!whole || x == std::floor(x)) && x >= kFields[f].least && x <= kFields[f].most &&
+      return (!whole || x == std::floor(x)) && x >= kLimitFields[f].least && x <= kLimitFields[f].most &&
              all.admits(field, x);
     });
     if (!possible)
       problems.push_back({.file = flag,
-                          .key = std::string(kFields[f].name),
+                          .key = std::string(kLimitFields[f].name),
                           .value = texts,
                           .expected = "limits that some value satisfies",
                           .hint = ""});
@@ -233,9 +233,9 @@ class LimitParser {
     if (known == kRelations.end() || name.empty())
       return wrong(item,
                    only_equal_ ? "field=value, as in tp=4,pp=2" : "a limit, as in tp<=8,mbs<=4,rec!=full");
-    const auto field = std::find_if(kFields.begin(), kFields.end(),
+    const auto field = std::find_if(kLimitFields.begin(), kLimitFields.end(),
                                     [&](const FieldRow& r) { return name == r.name || name == r.long_name; });
-    if (field == kFields.end()) return unknown(name);
+    if (field == kLimitFields.end()) return unknown(name);
     if (only_equal_ && known->second != Relation::equal)
       return wrong(item, "field=value", fmt::format("--limit '{}' narrows a field", item));
     const std::string_view text = trimmed(item.substr(at + known->first.size()));
@@ -252,15 +252,15 @@ class LimitParser {
     }
     const auto value = parse_value(*field, text);
     if (!value) return wrong(text, allowed_values(*field), "", field->name);
-    limits_.limits.push_back({static_cast<PlanField>(field - kFields.begin()), known->second, *value});
+    limits_.limits.push_back({static_cast<PlanField>(field - kLimitFields.begin()), known->second, *value});
   }
 
   void unknown(std::string_view name) {
     std::vector<std::string> names;
-    for (const auto& r : kFields) names.emplace_back(r.name), names.emplace_back(r.long_name);
+    for (const auto& r : kLimitFields) names.emplace_back(r.name), names.emplace_back(r.long_name);
     const std::string near = closest(name, names);
     std::vector<std::string_view> shorts;
-    for (const auto& r : kFields) shorts.push_back(r.name);
+    for (const auto& r : kLimitFields) shorts.push_back(r.name);
     wrong(name, fmt::format("one of {}", fmt::join(shorts, ", ")),
           near.empty() ? "" : fmt::format("did you mean {}?", near));
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -13,6 +12,7 @@
 #include "core/csv.hpp"
 #include "core/decimal.hpp"
 #include "core/error.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 
@@ -24,11 +24,6 @@ constexpr std::array<std::string_view, 27> kRequired = {
     "seq_len",   "gpu",       "nodes",         "gpus_per_node", "tp",           "cp",
     "pp",        "dp",        "zero_stage",    "micro_batch",   "global_batch", "recompute",
     "attention", "precision", "virtual_stages"};
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 // Spreadsheets write whole numbers as 4096.0 as well.
 std::optional<long long> whole_number(const std::string& text) {

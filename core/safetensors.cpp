@@ -53,7 +53,7 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-std::string printable(std::string_view bytes) {
+std::string printable_name(std::string_view bytes) {
   std::string text = "'";
   for (const char c : bytes) text += c >= ' ' && c <= '~' ? c : '?';
   return text + "'";
@@ -77,7 +77,7 @@ nlohmann::json parse_header(std::string_view text, const std::string& file) {
     // The parser names the byte behind what it could not take.
     const std::size_t at = std::min(std::max<std::size_t>(e.byte, 1) - 1, text.size());
     throw ConfigError(Problem{file, fmt::format("header, byte {}", at),
-                              at < text.size() ? printable(text.substr(at, 24)) : "its end",
+                              at < text.size() ? printable_name(text.substr(at, 24)) : "its end",
                               "a JSON object of tensors", "the file is damaged or not safetensors"});
   } catch (const nlohmann::json::exception&) {  // what is JSON, and no number that could be held
     throw ConfigError(Problem{file, "header", "a number beyond all bounds", "counts of up to 63 bits",

@@ -44,7 +44,7 @@ class Asked {
   std::vector<std::pair<std::string, std::string>> reasons_;  // what it cannot do, what to do instead
 };
 
-std::string join(const std::vector<int>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
+std::string listed(const std::vector<int>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
 
 // What the degrees of the layout ask for.
 void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
@@ -89,7 +89,7 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
              pp = p.pp > 1 && can.pipeline_parallel;
   s.cannot(
       !offered, [&] { return fmt::format("has no ZeRO stage {}", p.zero_stage); },
-      [&] { return fmt::format("it offers {}", join(can.zero_stages)); });
+      [&] { return fmt::format("it offers {}", listed(can.zero_stages)); });
   s.cannot(
       offered && pp && p.zero_stage > can.max_zero_with_pp,
       [&] { return fmt::format("does not combine ZeRO stage {} with pipeline parallelism", p.zero_stage); },

@@ -16,7 +16,7 @@ struct Stored {
   std::string schema = kSchema, graph, device, build;
   std::vector<double> start_s, end_s;  // by operation
 };
-constexpr auto kFields = [](auto& io, auto& s) {
+constexpr auto kTimelineFields = [](auto& io, auto& s) {
   io.required("schema", s.schema);
   io.required("graph", s.graph);
   io.optional("device", s.device);
@@ -26,7 +26,7 @@ constexpr auto kFields = [](auto& io, auto& s) {
 };
 void from_json(const nlohmann::json& j, Stored& s) {
   require_schema(j, kSchema, "a timeline is written by: sextant run PLAN -o DIR");
-  read_object(j, s, kFields);
+  read_object(j, s, kTimelineFields);
 }
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
@@ -38,7 +38,7 @@ void save_timeline(const std::filesystem::path& path, const Timeline& t) {
   s.graph = hex(t.graph_hash), s.device = t.device, s.build = t.build;
   for (const Span& span : t.spans) s.start_s.push_back(span.start), s.end_s.push_back(span.end);
   nlohmann::json j;
-  write_object(j, s, kFields);
+  write_object(j, s, kTimelineFields);
   write_file_atomic(path, j.dump() + "\n");
 }
 

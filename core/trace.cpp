@@ -49,7 +49,7 @@ std::string without_last_comma(const Text& b) {
   return events;
 }
 
-void names(Text& b, const ExecutionGraph& g, const TraceOptions& o) {
+void trace_names(Text& b, const ExecutionGraph& g, const TraceOptions& o) {
   std::vector<char> used(g.lanes.size(), 0);
   for (const Op& op : g.ops)
     for (const LaneId lane : op.lanes)
@@ -167,7 +167,7 @@ void memory(Text& b, const ExecutionGraph& g, const Timeline& t, const TraceOpti
 std::string trace_events(const ExecutionGraph& g, const Timeline& t, const TraceOptions& o) {
   SEXTANT_CHECK(t.spans.size() == g.ops.size(), "a timeline has one span per operation");
   Text b;
-  names(b, g, o);
+  trace_names(b, g, o);
   for (OpId id = 0; id < g.ops.size(); ++id) {
     const Op& op = g.ops[id];
     span(b, g, id, op.lanes[0], t.spans[id], o.first_process);

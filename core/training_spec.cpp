@@ -9,7 +9,7 @@
 namespace sextant {
 namespace {
 
-constexpr auto kFields = [](auto& io, auto& t) {
+constexpr auto kTrainingFields = [](auto& io, auto& t) {
   io.optional("seq_len", t.seq_len);
   io.optional("global_batch", t.global_batch);
   io.optional("compute", t.compute, kDtypeNames);
@@ -45,7 +45,7 @@ std::vector<Problem> validate(const TrainingSpec& t) {
   return problems;
 }
 
-void to_json(nlohmann::json& j, const TrainingSpec& t) { write_object(j, t, kFields); }
-void from_json(const nlohmann::json& j, TrainingSpec& t) { read_object(j, t, kFields); }
+void to_json(nlohmann::json& j, const TrainingSpec& t) { write_object(j, t, kTrainingFields); }
+void from_json(const nlohmann::json& j, TrainingSpec& t) { read_object(j, t, kTrainingFields); }
 
 }  // namespace sextant

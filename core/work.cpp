@@ -12,7 +12,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::size_t kMaxKeyLength = 4096;
+constexpr std::size_t kMaxWorkKey = 4096;
 
 struct Extent {
   std::string_view letters;
@@ -74,7 +74,7 @@ struct KeyOf {
 class KeyReader {
  public:
   explicit KeyReader(std::string_view key) : key_(key) {
-    if (key.size() > kMaxKeyLength) fail("", fmt::format("at most {} characters", kMaxKeyLength));
+    if (key.size() > kMaxWorkKey) fail("", fmt::format("at most {} characters", kMaxWorkKey));
     for (std::size_t begin = 0; begin < key.size();) {
       const auto end = std::min(key.find(' ', begin), key.size());
       if (end > begin) words_.push_back(key.substr(begin, end - begin));

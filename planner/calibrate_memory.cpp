@@ -16,7 +16,7 @@ namespace sextant {
 
 namespace {
 
-constexpr auto kConstant = [](auto& io, auto& c) {
+constexpr auto kMemoryConstant = [](auto& io, auto& c) {
   io.required("key", c.key);
   io.required("prior", c.prior, at_least(0));
   io.required("sigma", c.sigma, at_least(0));
@@ -115,7 +115,7 @@ std::vector<Sample> samples_of(std::span<const RunRow> rows, const FrameworkMap&
 
 }  // namespace
 
-void from_json(const nlohmann::json& j, MemoryConstant& c) { read_object(j, c, kConstant); }
+void from_json(const nlohmann::json& j, MemoryConstant& c) { read_object(j, c, kMemoryConstant); }
 void from_json(const nlohmann::json& j, MemoryPlan& p) { read_object(j, p, kPlan); }
 
 namespace {

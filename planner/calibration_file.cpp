@@ -12,7 +12,7 @@ namespace sextant {
 
 namespace {
 
-constexpr auto kConstant = [](auto& io, auto& c) {
+constexpr auto kConstantFields = [](auto& io, auto& c) {
   io.required("of", c.of, kKnobOfNames);
   io.optional("owner", c.owner);
   io.required("key", c.key);
@@ -30,7 +30,7 @@ constexpr auto kRanOut = [](auto& io, auto& r) {
   io.required("available_memory_GiB", r.available_memory_GiB, above(0));
 };
 
-constexpr auto kFile = [](auto& io, auto& f) {
+constexpr auto kCalibrationFields = [](auto& io, auto& f) {
   io.required("schema", f.schema);
   io.required("constants", f.constants);
   io.optional("covariance", f.covariance);
@@ -65,13 +65,13 @@ void check(const CalibrationFile& f) {
 
 }  // namespace
 
-void to_json(nlohmann::json& j, const CalibratedConstant& c) { write_object(j, c, kConstant); }
-void from_json(const nlohmann::json& j, CalibratedConstant& c) { read_object(j, c, kConstant); }
+void to_json(nlohmann::json& j, const CalibratedConstant& c) { write_object(j, c, kConstantFields); }
+void from_json(const nlohmann::json& j, CalibratedConstant& c) { read_object(j, c, kConstantFields); }
 void to_json(nlohmann::json& j, const RanOut& r) { write_object(j, r, kRanOut); }
 void from_json(const nlohmann::json& j, RanOut& r) { read_object(j, r, kRanOut); }
-void to_json(nlohmann::json& j, const CalibrationFile& f) { write_object(j, f, kFile); }
+void to_json(nlohmann::json& j, const CalibrationFile& f) { write_object(j, f, kCalibrationFields); }
 void from_json(const nlohmann::json& j, CalibrationFile& f) {
-  read_object(j, f, kFile);
+  read_object(j, f, kCalibrationFields);
   check(f);
 }
 

@@ -34,7 +34,7 @@ struct File {
   DoubtRules rules;
   Widths step, memory;
 };
-constexpr auto kFile = [](auto& io, auto& f) {
+constexpr auto kIntervalsFields = [](auto& io, auto& f) {
   io.ignored("about");
   io.required("exposed_share", f.rules.exposed_share, above(0));
   io.required("filled_share", f.rules.filled_share, above(0));
@@ -54,7 +54,7 @@ std::string_view name(Doubt d) { return kNames[static_cast<std::size_t>(d)]; }
 DoubtRules load_doubt_rules(const std::filesystem::path& preset_dir) {
   const auto path = preset_dir / "calibration/intervals.json";
   File file;
-  with_file(path.string(), [&] { read_object(read_plain_values(path), file, kFile); });
+  with_file(path.string(), [&] { read_object(read_plain_values(path), file, kIntervalsFields); });
   file.rules.step = file.step.of, file.rules.memory = file.memory.of;
   return file.rules;
 }

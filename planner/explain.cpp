@@ -14,14 +14,14 @@
 namespace sextant {
 namespace {
 
-struct Simulated {
+struct SimulatedStep {
   Breakdown breakdown;
   PlanLinks links;
   Seconds step, jitter;  // by what it is ranked; the part of it that jitter adds
 };
 
-Simulated simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by) {
-  Simulated s{step_breakdown(job, plan), plan_links(job.topology, plan), {}, {}};
+SimulatedStep simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by) {
+  SimulatedStep s{step_breakdown(job, plan), plan_links(job.topology, plan), {}, {}};
   s.step = measured_step(job, plan, s.breakdown.step);
   if (by == RankBy::undisturbed || job.cluster.jitter == JitterSpec{}) return s;
   const Seconds ranked = ranked_step(predict_under(job, plan, by), by);
@@ -29,11 +29,11 @@ Simulated simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by) {
   return s;
 }
 
-bool crosses(const GroupShape& group) { return group.size > 1 && group.nodes > 1; }
+bool crosses_nodes(const GroupShape& group) { return group.size > 1 && group.nodes > 1; }
 
 // What in the layouts makes a category longer, when it can be named.
-std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simulated& a,
-                     const ParallelPlan& other, const Simulated& b) {
+std::string cause_of(TimeCategory category, const ParallelPlan& best, const SimulatedStep& a,
+                     const ParallelPlan& other, const SimulatedStep& b) {
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
@@ -47,12 +47,12 @@ std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simu
       return other.recompute == best.recompute ? ""
                                                : fmt::format("{} recomputation", name(other.recompute.kind));
     case TimeCategory::exposed_tp:
-      if (crosses(lb.tp) && !crosses(la.tp)) return fmt::format("TP over {} nodes", lb.tp.nodes);
+      if (crosses_nodes(lb.tp) && !crosses_nodes(la.tp)) return fmt::format("TP over {} nodes", lb.tp.nodes);
       if (other.tp > best.tp) return fmt::format("TP {} instead of {}", other.tp, best.tp);
       if (best.overlap_tp && !other.overlap_tp) return "TP collectives are not overlapped";
       return "";
     case TimeCategory::exposed_cp:
-      if (crosses(lb.cp) && !crosses(la.cp)) return fmt::format("CP over {} nodes", lb.cp.nodes);
+      if (crosses_nodes(lb.cp) && !crosses_nodes(la.cp)) return fmt::format("CP over {} nodes", lb.cp.nodes);
       return other.cp > best.cp ? fmt::format("CP {} instead of {}", other.cp, best.cp) : "";
     case TimeCategory::exposed_pp:
       return other.pp * other.vp > best.pp * best.vp
@@ -130,7 +130,7 @@ std::string_view name(Verdict verdict) {
 }
 
 Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan& other, RankBy by) {
-  const Simulated a = simulate_plan(job, best, by), b = simulate_plan(job, other, by);
+  const SimulatedStep a = simulate_plan(job, best, by), b = simulate_plan(job, other, by);
   Comparison c;
   c.best_step = a.step, c.other_step = b.step, c.best_jitter = a.jitter, c.other_jitter = b.jitter;
   c.slower = c.other_step / c.best_step - 1;

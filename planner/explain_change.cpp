@@ -148,7 +148,7 @@ bool possible(const Job& job, const ParallelPlan& plan) {
 }
 
 // 1 for selective, 2 for full recomputation, in between for a part of the layers in full.
-double recomputed(const ModelSpec& model, const ParallelPlan& p) {
+double layers_again(const ModelSpec& model, const ParallelPlan& p) {
   if (p.recompute.kind != RecomputeKind::full || p.recompute.layers < 0)
     return static_cast<int>(p.recompute.kind);
   return 1 + static_cast<double>(p.recompute.layers) /
@@ -164,7 +164,7 @@ double distance(const ModelSpec& model, const ParallelPlan& a, const ParallelPla
   const bool same_degrees = a.tp == b.tp && a.cp == b.cp && a.pp == b.pp;
   double d = doublings(a.tp, b.tp) + doublings(a.cp, b.cp) + doublings(a.pp, b.pp) + doublings(a.vp, b.vp) +
              doublings(a.micro_batch, b.micro_batch) + std::abs(a.zero_stage - b.zero_stage) +
-             std::abs(recomputed(model, a) - recomputed(model, b));
+             std::abs(layers_again(model, a) - layers_again(model, b));
   d += same_degrees ? doublings(a.dp, b.dp) : kGrid;
   if (a.tp == b.tp) d += (a.sequence_parallel != b.sequence_parallel) + (a.overlap_tp != b.overlap_tp);
   if (a.pp == b.pp && a.vp == b.vp) d += (a.schedule != b.schedule) + (a.chunks != b.chunks);

@@ -40,8 +40,6 @@ struct Outcome {
   std::vector<Choice> found;                                     // all that have it
 };
 
-std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
-
 // Indices of a list's values in that order.
 template <class T, class Before>
 std::vector<std::size_t> ordered(const std::vector<T>& list, Before before) {

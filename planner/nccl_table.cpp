@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "core/words.hpp"
 #include "planner/log_text.hpp"
 
 namespace sextant {
@@ -24,10 +24,8 @@ constexpr std::size_t kUsed = 3;
 std::optional<std::size_t> named_program(std::string_view text, const std::string& file) {
   for (std::size_t i = 0; i < kPrograms.size(); ++i)
     if (text.find(fmt::format("{}_perf", kPrograms[i])) != std::string_view::npos) return i;
-  std::string name = file.substr(std::min(file.size(), file.find_last_of('/') + 1));
+  std::string name = lower(file.substr(std::min(file.size(), file.find_last_of('/') + 1)));
   std::erase_if(name, [](char c) { return c == '_' || c == '-'; });
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const auto& [word, program] :
        {std::pair{"allreduce", 0}, {"allgather", 1}, {"reducescatter", 2}, {"alltoall", 3}})
     if (name.find(word) != std::string::npos) return static_cast<std::size_t>(program);
@@ -72,7 +70,7 @@ void read_line(std::string_view line, int at, NcclTable& table, Signs& signs) {
   if (algorithm > 1) signs.bus_over_algorithm = bus / algorithm;
 }
 
-CollectiveKind kind_of(const Signs& signs, std::string_view text, const std::string& file) {
+CollectiveKind kind_of_program(const Signs& signs, std::string_view text, const std::string& file) {
   const auto refuse = [&](std::string found, std::string hint) {
     throw ConfigError(Problem{file, "", std::move(found),
                               "a table of all_reduce_perf, all_gather_perf or reduce_scatter_perf",
@@ -117,7 +115,7 @@ NcclTable parse_nccl_table(std::string_view text, const std::string& file,
     throw ConfigError(Problem{file, "",
                               fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),
                               "output of nccl-tests with its list of ranks and at least one size", ""});
-  table.kind = stated ? *stated : kind_of(signs, text, file);
+  table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;
 }
 

@@ -19,13 +19,13 @@ namespace sextant {
 namespace {
 
 constexpr const char* kProfiledStack = "sextant";  // profiles are taken by our own runtime
-constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
 // One kind of work against the model of its kind: what is nobody's fault is wider than for a whole step.
 constexpr double kWorkNoise = 0.1;
 // The preset speaks for a class of devices, the profile for this one: it may pull three times as far.
 constexpr double kWiden = 3;
 
-struct Sample {
+struct Ratio {
   Work work;
   double seconds = 0;
 };
@@ -45,12 +45,12 @@ bool tells(const Work& work, const ClusterSpec& cluster) {
   if (const auto* w = std::get_if<BlockWork>(&work))
     return w->kind != BlockKind::attention && w->kind != BlockKind::embedding;
   if (const auto* w = std::get_if<CollectiveWork>(&work))
-    return w->bytes.v >= kLarge && w->group.size > 1 && ranks_of(w->group, cluster).has_value();
+    return w->bytes.v >= kLargeBytes && w->group.size > 1 && ranks_of(w->group, cluster).has_value();
   return !std::holds_alternative<TransferWork>(work);
 }
 
 struct Trial {
-  const std::vector<Sample>& samples;
+  const std::vector<Ratio>& samples;
   const ClusterSpec& cluster;
   const StackSpec& stack;
   const CostConstants& constants;
@@ -80,7 +80,7 @@ struct Trial {
   }
 };
 
-std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
+std::vector<Knob> knobs_for(const std::vector<Ratio>& samples, const ClusterSpec& cluster,
                             const StackSpec& stack, CostConstants constants, const CalibrationRules& rules) {
   const std::string& generation = cluster.device.generation;
   // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
@@ -94,7 +94,7 @@ std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpe
   const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
   constexpr double kRate = 0.15;  // of constants that whole runs do not move
   bool across = false, blocks = false;
-  for (const Sample& s : samples) {
+  for (const Ratio& s : samples) {
     if (std::holds_alternative<BlockWork>(s.work)) blocks = true;
     if (std::holds_alternative<CopyWork>(s.work)) add("host_copy_efficiency", kRate);
     if (const auto* w = std::get_if<StateWork>(&s.work))
@@ -128,7 +128,7 @@ std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpe
   return out;
 }
 
-std::set<std::string> words(std::string_view text) {
+std::set<std::string> words_of(std::string_view text) {
   std::set<std::string> out;
   std::string word;
   for (const char c : text) {
@@ -156,11 +156,11 @@ std::string memory_word(const std::set<std::string>& names) {
 bool taken_on(const WorkProfile& profile, const DeviceSpec& device) {
   // Only the device's own name counts, not the libraries behind it.
   const std::string own = profile.machine.substr(0, profile.machine.find(','));
-  const auto machine = words(own), preset = words(device.name);
+  const auto machine = words_of(own), preset = words_of(device.name);
   const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");
   if (device.generation == "cpu") return !own.empty() && !gpu;
   const std::string model = device.name.substr(0, device.name.find('-'));
-  if (!machine.contains(*words(model).begin())) return false;
+  if (!machine.contains(*words_of(model).begin())) return false;
   for (const char* form : {"PCIE", "NVL"})
     if (machine.contains(form) != preset.contains(form)) return false;
   const std::string has = memory_word(machine), needs = memory_word(preset);
@@ -171,7 +171,7 @@ ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, c
                           const std::filesystem::path& preset_dir, const CalibrationRules& rules) {
   const StackSpec stack = load_stack(kProfiledStack, preset_dir);
   const CostConstants constants = load_cost_preset(cluster.device.generation, preset_dir / "cost").constants;
-  std::vector<Sample> samples;
+  std::vector<Ratio> samples;
   for (const auto& [key, measured] : profile.works) {
     const Work work = parse_work_key(key);
     const double us = std::holds_alternative<CollectiveWork>(work) && measured.alone_us > 0

@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kFetchedAhead = 4;  // units of parameters on the host
 
-std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
-
 // The index of a value, or of the first where it is not listed; and of the greatest.
 std::uint8_t index(const auto& list, const auto& wanted) {
   const auto found = std::find(list.begin(), list.end(), wanted);

@@ -10,12 +10,6 @@
 #include "planner/search_tree.hpp"
 
 namespace sextant {
-namespace {
-
-std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
-
-}  // namespace
-
 void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   ParallelPlan p = decided(node.choice, node.level, cache);
   const bool with_states = node.level != Level::pipeline || node.refined > 0;

@@ -63,6 +63,7 @@ struct Choice {
                overlap_grad_reduce = 0, overlap_param_gather = 0;
   auto operator<=>(const Choice&) const = default;
 };
+inline std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
 // The members that differ from one in a single field.
 std::vector<Choice> neighbours(const SearchSpace&, const Choice&);

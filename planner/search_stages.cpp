@@ -11,12 +11,6 @@
 #include "planner/stage_split.hpp"
 
 namespace sextant {
-namespace {
-
-std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
-
-}  // namespace
-
 void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
                              std::vector<LayerRange>& out) const {
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;

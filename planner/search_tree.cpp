@@ -14,8 +14,6 @@ bool same_links(const PlanLinks& a, const PlanLinks& b) {
   return a.stages == b.stages && a.world == b.world && a.tied == b.tied;
 }
 
-std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
-
 int recomputed_layers(const Recompute& r, int n_layers) {
   if (r.kind != RecomputeKind::full) return 0;
   return r.layers < 0 ? n_layers

@@ -15,7 +15,7 @@ namespace sextant {
 
 namespace {
 
-constexpr auto kTried = [](auto& io, auto& t) {
+constexpr auto kTriedFields = [](auto& io, auto& t) {
   io.optional("measured_step_s", t.measured_step_s, above(0));
   io.required("plan_file", t.plan);
 };
@@ -183,7 +183,7 @@ PlanLimits told_apart(const ParallelPlan& surer, const ParallelPlan& first) {
 }
 
 void to_json(nlohmann::json& j, const Tried& t) {
-  write_object(j, t, kTried);
+  write_object(j, t, kTriedFields);
   // The places where they belong.
   if (!t.measured_step_s) j["measured_step_s"] = nullptr;
   j["outcome"] = t.out_of_memory ? nlohmann::json("oom") : nlohmann::json();
@@ -202,7 +202,7 @@ void from_json(const nlohmann::json& j, Tried& t) {
       stated.erase(it);
     }
   }
-  read_object(stated, t, kTried);
+  read_object(stated, t, kTriedFields);
   t.out_of_memory = outcome == "oom";
   if (t.out_of_memory && t.measured_step_s)
     throw ConfigError(Problem{"", "outcome", "oom", "no measured_step_s beside it",

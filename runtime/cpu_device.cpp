@@ -21,7 +21,7 @@ std::string_view name(Space space) { return space == Space::device ? "device" : 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
+constexpr std::size_t kAllocationAlignment = 64;  // a cache line, and the widest vector register
 
 struct CpuEvent {
   std::mutex mutex;
@@ -127,8 +127,9 @@ class Memory {
     if (use_.used + bytes > use_.capacity)
       throw BackendError(fmt::format("{} memory: {} bytes asked, {} of {} in use", name(space_), bytes.v,
                                      use_.used.v, use_.capacity.v));
-    const auto whole = (static_cast<std::size_t>(bytes.v) + kAlignment) / kAlignment * kAlignment;
-    auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
+    const auto whole = (static_cast<std::size_t>(bytes.v) + kAllocationAlignment) / kAllocationAlignment *
+                       kAllocationAlignment;
+    auto* data = static_cast<std::byte*>(std::aligned_alloc(kAllocationAlignment, whole));
     if (!data)
       throw BackendError(fmt::format("{} memory: the system has no {} bytes", name(space_), bytes.v));
     blocks_[data] = bytes;

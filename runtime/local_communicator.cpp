@@ -20,7 +20,7 @@ namespace sextant {
 namespace {
 
 // What one rank passed to the collective under way; all ranks must agree on everything but the pointers.
-struct Call {
+struct CollectiveCall {
   std::string_view kind;
   std::vector<std::int64_t> sizes;
   Dtype dtype = Dtype::fp32;
@@ -29,7 +29,7 @@ struct Call {
   const void* in = nullptr;
   const void* staged = nullptr;  // all_reduce: this rank's reduced slice
 
-  bool agrees(const Call& o) const {
+  bool agrees(const CollectiveCall& o) const {
     return kind == o.kind && sizes == o.sizes && dtype == o.dtype && reduction == o.reduction &&
            root == o.root;
   }
@@ -61,7 +61,7 @@ class Meeting {
       : abort_(std::move(abort)), calls_(static_cast<std::size_t>(size)) {}
 
   int size() const { return static_cast<int>(calls_.size()); }
-  Call& call(int rank) { return calls_[static_cast<std::size_t>(rank)]; }
+  CollectiveCall& call(int rank) { return calls_[static_cast<std::size_t>(rank)]; }
 
   // `more`: the ranks go on to read each other's buffers, until they meet again.
   void meet(bool more) {
@@ -131,7 +131,7 @@ class Meeting {
   std::condition_variable changed_;
   std::uint64_t generation_ = 0;
   int arrived_ = 0, busy_ = 0;
-  std::vector<Call> calls_;
+  std::vector<CollectiveCall> calls_;
   std::map<std::pair<int, int>, Mail> mail_;
 };
 
@@ -268,7 +268,7 @@ class LocalCommunicator final : public Communicator {
 
  private:
   template <class Body>
-  void collective(Call call, Body body) {
+  void collective(CollectiveCall call, Body body) {
     meeting_->call(rank_) = std::move(call);
     meet(true);
     try {
@@ -290,9 +290,9 @@ class LocalCommunicator final : public Communicator {
 
   // Every rank looks at every call, so every rank throws.
   void check_agreement() {
-    const Call& first = meeting_->call(0);
+    const CollectiveCall& first = meeting_->call(0);
     for (int r = 1; r < size(); ++r)
-      if (const Call& other = meeting_->call(r); !other.agrees(first))
+      if (const CollectiveCall& other = meeting_->call(r); !other.agrees(first))
         fail(fmt::format("ranks disagree: rank 0 calls {}, rank {} calls {}", first.describe(), r,
                          other.describe()));
   }

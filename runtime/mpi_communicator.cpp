@@ -260,8 +260,7 @@ void MpiProcess::listen(const std::stop_token& stop) {
 }
 
 HoldUps MpiProcess::hold_ups() {
-  using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + std::chrono::duration<double>(kRollCall.v);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(kRollCall.v);
   {
     const std::unique_lock lock(mutex, kPatience);
     if (!lock) return {};
@@ -273,7 +272,7 @@ HoldUps MpiProcess::hold_ups() {
     const std::lock_guard lock(mutex);
     return aborted_ || answers_.size() + 1 == static_cast<std::size_t>(size_);
   };
-  while (!answered() && Clock::now() < until) std::this_thread::sleep_for(kListen);
+  while (!answered() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kListen);
   const std::lock_guard lock(mutex);
   Answers answers = answers_;
   answers.emplace(rank_, Answer{awaited(), ""});

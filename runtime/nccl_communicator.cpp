@@ -32,9 +32,9 @@ namespace {
 
 using cuda::check;
 
-constexpr std::chrono::minutes kPatience{10};  // for all ranks to connect
-constexpr int kEager = 1000;                   // times that NCCL is asked at once whether it has taken a call
-constexpr int kOldest = 21400;                 // 2.14: the first with non-blocking communicators
+constexpr std::chrono::minutes kConnectPatience{10};  // for all ranks to connect
+constexpr int kEager = 1000;    // times that NCCL is asked at once whether it has taken a call
+constexpr int kOldest = 21400;  // 2.14: the first with non-blocking communicators
 
 struct Nccl {
   cuda::Library library{"libnccl.so.2"};
@@ -130,7 +130,7 @@ class NcclCommunicator final : public Communicator {
     if (comm_) job_->add(comm_);
     try {
       require_all_began(begun);
-      settle(begun, "ncclCommInitRankConfig", std::chrono::steady_clock::now() + kPatience);
+      settle(begun, "ncclCommInitRankConfig", std::chrono::steady_clock::now() + kConnectPatience);
     } catch (...) {
       if (comm_ && job_->remove(comm_)) nccl().abort(comm_);
       throw;
@@ -299,8 +299,8 @@ class NcclCommunicator final : public Communicator {
       status = job_->call([&] { return status_of(comm_); });
       require(status, call);
       if (status == ncclInProgress && std::chrono::steady_clock::now() > deadline)
-        throw BackendError(
-            fmt::format("{}: not all of {} ranks came within {} minutes", call, size(), kPatience.count()));
+        throw BackendError(fmt::format("{}: not all of {} ranks came within {} minutes", call, size(),
+                                       kConnectPatience.count()));
     }
   }
 

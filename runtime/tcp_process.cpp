@@ -47,7 +47,7 @@ struct Hello {
 struct Welcome {
   std::array<char, 160> why{};
 };
-struct Place {
+struct Endpoint {
   std::uint32_t address = 0, port = 0;  // IPv4, as the network has it; port as the host has it
 };
 
@@ -169,7 +169,7 @@ bool loopback(std::uint32_t address) { return (ntohl(address) >> 24) == 127; }
 
 // Addresses under which the others reach each rank. A rank beside rank 0 may have come by the loopback; ranks elsewhere
 // reach its machine as they reach rank 0's.
-void add_addresses(std::vector<Place>& places, const std::vector<Socket>& sockets) {
+void add_addresses(std::vector<Endpoint>& places, const std::vector<Socket>& sockets) {
   std::uint32_t own = 0;
   for (std::size_t r = 1; r < places.size(); ++r) {
     sockaddr_in peer{}, self{};
@@ -180,7 +180,7 @@ void add_addresses(std::vector<Place>& places, const std::vector<Socket>& socket
     places[r].address = peer.sin_addr.s_addr;
     if (!loopback(peer.sin_addr.s_addr)) own = self.sin_addr.s_addr;
   }
-  for (Place& place : places)
+  for (Endpoint& place : places)
     if (own != 0 && loopback(place.address)) place.address = own;
 }
 
@@ -245,7 +245,7 @@ void TcpProcess::connect(const TcpWorld& world) {
   put(own.job, world.job);
   std::vector<Socket> sockets(static_cast<std::size_t>(n));
   const Socket listener = listen_on(rank_ == 0 ? world.port : 0, n, own.port);
-  std::vector<Place> places(static_cast<std::size_t>(n));
+  std::vector<Endpoint> places(static_cast<std::size_t>(n));
   if (rank_ == 0) {
     for (int waiting = n - 1; waiting > 0; --waiting) {
       auto [s, hello] = accept_one(listener, deadline);

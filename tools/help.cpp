@@ -42,7 +42,7 @@ std::string paragraph(const std::string& text, int width) {
   return out;
 }
 
-std::string heading(const Terminal& terminal, std::string_view text) {
+std::string help_heading(const Terminal& terminal, std::string_view text) {
   return '\n' + paint(terminal.color, Style::bold, text) + '\n';
 }
 
@@ -68,12 +68,12 @@ std::string overview_text(const Terminal& terminal) {
                         "Plans, simulates and runs LLaMA training layouts: the best parallel layout for a "
                         "model on a cluster, how fast it will be, whether it fits, and why not another.",
                         width);
-  out += heading(terminal, "verbs");
+  out += help_heading(terminal, "verbs");
   for (const auto& verb : verbs()) out += entry(verb.name, verb.summary, 13, width);
-  out += heading(terminal, "options");
+  out += help_heading(terminal, "options");
   out += entry("-h, --help", "print this help, or that of a verb: sextant VERB --help", 13, width);
   out += entry("-V, --version", "print the version", 13, width);
-  out += heading(terminal, "exit codes");
+  out += help_heading(terminal, "exit codes");
   for (const auto& [code, meaning] : kExitCodes)
     out += entry(fmt::format("{:>3}", static_cast<int>(code)), meaning, 13, width);
   return out;
@@ -95,8 +95,8 @@ std::string help_text(const CLI::App& app, const Verb& verb, const Terminal& ter
     }
   }
   std::string out = usage + " [options]\n\n" + paragraph(verb.description, width);
-  if (!positionals.empty()) out += heading(terminal, "arguments") + positionals;
-  out += heading(terminal, "options") + options + heading(terminal, "examples");
+  if (!positionals.empty()) out += help_heading(terminal, "arguments") + positionals;
+  out += help_heading(terminal, "options") + options + help_heading(terminal, "examples");
   for (const auto& example : verb.examples)
     out += paint(terminal.color, Style::dim, "  # " + example.what) + "\n  " + example.command + '\n';
   return out;

@@ -85,7 +85,7 @@ void require(bool given, const char* flag, const char* example) {
 }
 
 // A value from a flag that the model or batch contradicts is a problem of the command line.
-void check(std::vector<Problem> problems, const std::string& flag) {
+void check_input(std::vector<Problem> problems, const std::string& flag) {
   for (auto& p : problems) p.file = flag;
   if (!problems.empty()) throw ConfigError(std::move(problems));
 }
@@ -233,7 +233,7 @@ void fill_plan(const std::string& key, Question& q) {
   if (!filled.indivisible) return;
   auto problems = validate(*q.plan, q.model, q.training);
   problems.insert(problems.begin(), *filled.indivisible);
-  check(std::move(problems), "--plan");
+  check_input(std::move(problems), "--plan");
 }
 
 // Ranks of a layout that needs fewer than all nodes sit on the best ones, as with `plan --scale`.
@@ -258,7 +258,7 @@ void check_precision(const DeviceSpec& device, Dtype compute) {
   auto problem = unknown_format(device, compute);
   if (!problem) return;
   problem->key = "training.compute";
-  check({*std::move(problem)}, "--set");
+  check_input({*std::move(problem)}, "--set");
 }
 
 void check_positions(const ModelSpec& model, int seq_len) {
@@ -307,8 +307,9 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   q.training.stack = q.stack.name;
   apply_settings(q.training, options.set, "training");
   if (q.training.stack != q.stack.name)
-    check({Problem{"", "training.stack", q.training.stack, q.stack.name, "--stack NAME asks for another"}},
-          "--set");
+    check_input(
+        {Problem{"", "training.stack", q.training.stack, q.stack.name, "--stack NAME asks for another"}},
+        "--set");
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
   check_precision(q.cluster.device, q.training.compute);
@@ -330,7 +331,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   }
   std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
-  if (q.plan) check(validate(*q.plan, q.model, q.training), "--plan");
+  if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);

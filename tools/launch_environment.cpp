@@ -1,7 +1,6 @@
 #include "tools/launch_environment.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <initializer_list>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 namespace {
@@ -27,7 +27,8 @@ std::optional<int> first_of(const Environment& environment, std::initializer_lis
   return std::nullopt;
 }
 
-[[noreturn]] void wrong(const std::string& variable, const std::string& found, const std::string& expected) {
+[[noreturn]] void wrong_variable(const std::string& variable, const std::string& found,
+                                 const std::string& expected) {
   throw ConfigError(Problem{"--comm env", variable, found.empty() ? "nothing" : found, expected,
                             "torchrun and srun set it; by hand: RANK=0 WORLD_SIZE=2 MASTER_ADDR=host "
                             "MASTER_PORT=29500 sextant run ..."});
@@ -37,7 +38,7 @@ int required(const Environment& environment, const char* variable, int least, in
   const std::string text = environment(variable);
   const auto value = number_in(text);
   if (!value || *value < least || *value > most)
-    wrong(variable, text, fmt::format("a whole number from {} to {}", least, most));
+    wrong_variable(variable, text, fmt::format("a whole number from {} to {}", least, most));
   return *value;
 }
 
@@ -89,12 +90,10 @@ TcpWorld launched_world(const Environment& environment) {
     world.ranks = required(environment, "WORLD_SIZE", 1, kMostRanks);
     world.rank = required(environment, "RANK", 0, world.ranks - 1);
     world.address = environment("MASTER_ADDR");
-    if (world.address.empty()) wrong("MASTER_ADDR", "", "the machine of rank 0");
+    if (world.address.empty()) wrong_variable("MASTER_ADDR", "", "the machine of rank 0");
     world.port = required(environment, "MASTER_PORT", 1, kLastPort - 1);
     // torchrun's own store listens there then.
-    std::string store = environment("TORCHELASTIC_USE_AGENT_STORE");
-    std::ranges::transform(store, store.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const std::string store = lower(environment("TORCHELASTIC_USE_AGENT_STORE"));
     if (store == "true" || store == "1") ++world.port;
     world.job =
         fmt::format("{} {}", environment("TORCHELASTIC_RUN_ID"), environment("TORCHELASTIC_RESTART_COUNT"));
@@ -105,7 +104,7 @@ TcpWorld launched_world(const Environment& environment) {
   std::string nodes = environment("SLURM_STEP_NODELIST");
   if (nodes.empty()) nodes = environment("SLURM_JOB_NODELIST");
   world.address = first_host(nodes);
-  if (world.address.empty()) wrong("SLURM_STEP_NODELIST", nodes, "the machines of the step");
+  if (world.address.empty()) wrong_variable("SLURM_STEP_NODELIST", nodes, "the machines of the step");
   const int job = required(environment, "SLURM_JOB_ID", 0, 2147483647);
   const int step = number_in(environment("SLURM_STEP_ID")).value_or(0);
   world.port = kFirstPort + (job % kPorts + step) % kPorts;

@@ -36,12 +36,14 @@ Json read_object_of(const fs::path& path) {
   return value;
 }
 
-std::string as_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string value_json(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string text_at(const Json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end()) return "";
-  return at->is_string() ? at->get<std::string>() : as_json(*at);
+  return at->is_string() ? at->get<std::string>() : value_json(*at);
 }
 
 bool is_number(const Json& value) {
@@ -101,9 +103,9 @@ class Reader {
  private:
   void add(const Json& value, const std::string& key, const Origin& around, const Json& stated) {
     PresetValue v;
-    v.key = key, v.value = as_json(value), v.number = is_number(value);
-    if (stated.contains("low")) v.low = as_json(stated.at("low"));
-    if (stated.contains("high")) v.high = as_json(stated.at("high"));
+    v.key = key, v.value = value_json(value), v.number = is_number(value);
+    if (stated.contains("low")) v.low = value_json(stated.at("low"));
+    if (stated.contains("high")) v.high = value_json(stated.at("high"));
     const Json* known = meaning_of(key);
     v.unit = stated.contains("unit") || known == nullptr ? text_at(stated, "unit") : text_at(*known, "unit");
     if (known != nullptr) v.meaning = text_at(*known, "meaning");

@@ -112,7 +112,7 @@ void print_refit(Session& session, const Refit& refit) {
       n.all(), n.step_time, n.memory, n.frozen.size(), fmt::join(n.frozen, ", "));
 }
 
-void check(const CalibrateOptions& options) {
+void check_calibration(const CalibrateOptions& options) {
   const MaterialOptions& m = options.material;
   if (m.none())
     throw UsageError(
@@ -165,7 +165,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
     session.terminal.out << kExampleLog;
     return ExitCode::ok;
   }
-  check(options);
+  check_calibration(options);
   const std::vector<std::string> files = options.material.files();
   check_output("--output", options.output, files);
   const auto presets = session.presets();

@@ -68,7 +68,7 @@ void print_index(Session& session, const DataIndex& index) {
                      index.tokenizer.kind, index.tokenizer.vocab_size, index.token_bytes, index.digest());
 }
 
-ExitCode check(Session& session, const DataVerbOptions& o) {
+ExitCode check_data(Session& session, const DataVerbOptions& o) {
   if (!o.texts.empty() || !o.tokenizer.empty() || !o.out.empty())
     throw UsageError("--check looks at a data set that is there; TEXT, --tokenizer and --out make one");
   const DataSet data(o.check);
@@ -238,7 +238,8 @@ Verb data_verb() {
             app,
             {.flag = "--check", .metavar = "DIR", .text = "compare a data set with its index, byte for byte"},
             o->check);
-        return [o](Session& session) { return o->check.empty() ? make(session, *o) : check(session, *o); };
+        return
+            [o](Session& session) { return o->check.empty() ? make(session, *o) : check_data(session, *o); };
       }};
 }
 

@@ -57,7 +57,7 @@ Check gpu_backend(const HostMachine& machine) {
           libraries.attention.empty() ? "install cuDNN for fast attention" : ""};
 }
 
-std::vector<Check> check(const HostMachine& machine, Session& session) {
+std::vector<Check> checks_of(const HostMachine& machine, Session& session) {
   std::vector<Check> checks;
   checks.push_back({"processor", Status::ok,
                     fmt::format("{}, {} thread{}", machine.cpu.empty() ? "unknown" : machine.cpu,
@@ -125,7 +125,7 @@ Json to_json(const HostMachine& machine, const std::vector<Check>& checks) {
 
 ExitCode run(Session& session) {
   const HostMachine machine = inspect_machine();
-  const auto checks = check(machine, session);
+  const auto checks = checks_of(machine, session);
   const bool sound =
       std::none_of(checks.begin(), checks.end(), [](const Check& c) { return c.status == Status::problem; });
   if (session.common.json) {
@@ -151,7 +151,7 @@ Verb doctor_verb() {
               "Checks processor, memory, GPU and driver, MPI launcher, presets and the working folder. "
               "'absent' is an optional part that is not there; a 'problem' ends with exit code 3.",
           .examples = {{"this machine", "sextant doctor"}, {"for a bug report", "sextant doctor --json"}},
-          .define = [](CLI::App&) -> Run { return run; }};
+          .define = [](CLI::App&) -> Run { return [](Session& session) { return run(session); }; }};
 }
 
 }  // namespace sextant

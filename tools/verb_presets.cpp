@@ -180,7 +180,7 @@ void show_one(Session& session, const fs::path& presets, const Found& found) {
   if (!sources.empty()) out << '\n';
 }
 
-ExitCode show(Session& session, const fs::path& presets, const std::string& wanted) {
+ExitCode show_preset(Session& session, const fs::path& presets, const std::string& wanted) {
   const auto found = find(presets, wanted);
   if (session.common.json) return show_json(session, presets, found);
   for (const Found& one : found) show_one(session, presets, one);
@@ -240,7 +240,7 @@ ExitCode run(Session& session, const PresetsOptions& options) {
   if (words.empty()) return list(session, presets, options.names, kinds);
   if (words[0] == "show") {
     if (words.size() != 2) throw UsageError("show needs the name of one preset");
-    return show(session, presets, words[1]);
+    return show_preset(session, presets, words[1]);
   }
   for (const auto& word : words)
     if (std::find(kinds.begin(), kinds.end(), word) == kinds.end()) {

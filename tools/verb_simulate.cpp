@@ -104,7 +104,7 @@ void print_time(Session& session, const Simulated& s) {
   session.terminal.out << table.render(session.terminal, session.common.wide) << '\n';
 }
 
-void print_memory(Session& session, const Simulated& s) {
+void print_stage_memory(Session& session, const Simulated& s) {
   std::array<bool, kBufferKinds> used{};
   for (const auto& stage : s.memory.stages)
     for (std::size_t k = 0; k < used.size(); ++k) used[k] = used[k] || stage.at_peak[k] > 0;
@@ -222,7 +222,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
           s.calibrated->far() ? ": it is far from the runs that were measured" : ""));
     out << '\n';
     print_time(session, s);
-    print_memory(session, s);
+    print_stage_memory(session, s);
     out << '\n';
     paragraph(rejection
                   ? "does not fit: " + rejection->text

@@ -172,10 +172,10 @@ struct Backward {
 };
 
 // Built once a shape, kept until the process ends.
-using Key = std::array<std::int64_t, 15>;
-Key key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
-           const TensorView& out, const TensorView& lse, const TensorView& dq, const TensorView& dk,
-           const TensorView& dout, int device) {
+using GraphKey = std::array<std::int64_t, 15>;
+GraphKey key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
+                const TensorView& out, const TensorView& lse, const TensorView& dq, const TensorView& dk,
+                const TensorView& dout, int device) {
   return {s.batch,   s.heads,   s.kv_heads,  s.head_dim, s.seq_q(),
           q.stride,  k.stride,  v.stride,    out.stride, lse.stride,
           dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale)};
@@ -190,8 +190,8 @@ void fell_back(std::string why) {
 }
 
 template <class Graph, class Args>
-Graph& built(const Key& key, const Args& args, int device) {
-  static auto* cache = new std::map<Key, std::unique_ptr<Graph>>;
+Graph& built(const GraphKey& key, const Args& args, int device) {
+  static auto* cache = new std::map<GraphKey, std::unique_ptr<Graph>>;
   const std::lock_guard lock(cache_mutex);
   auto& made = (*cache)[key];
   if (!made) {

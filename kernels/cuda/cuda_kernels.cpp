@@ -7,11 +7,11 @@
 namespace sextant {
 namespace {
 
-bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
+bool computes_in(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
 
 KernelTable make_table(const char* name, bool reference) {
   return {.name = name,
-          .supports = supports,
+          .supports = computes_in,
           .gemm = reference ? cuda::gemm_tiles : cuda::gemm,
           .rmsnorm_forward = cuda::rmsnorm_forward,
           .rmsnorm_apply = cuda::rmsnorm_apply,

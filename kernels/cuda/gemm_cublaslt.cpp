@@ -87,8 +87,8 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-using Key = std::array<std::int64_t, 13>;
-Key key_of(const GemmArgs& g, const Shape& e, int device) {
+using ProductKey = std::array<std::int64_t, 13>;
+ProductKey key_of(const GemmArgs& g, const Shape& e, int device) {
   return {e.m,
           e.n,
           e.k,
@@ -250,7 +250,7 @@ class Products {
 
   std::mutex mutex_, choosing_;
   std::map<int, cublasLtHandle_t> handles_;
-  std::map<Key, Product> products_;
+  std::map<ProductKey, Product> products_;
   int refused_ = 0;  // shapes without a proposal
   std::string first_refused_;
 };

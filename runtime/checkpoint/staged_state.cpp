@@ -9,7 +9,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::array kFields = {StateField::master, StateField::moment1, StateField::moment2};
+constexpr std::array kStateFields = {StateField::master, StateField::moment1, StateField::moment2};
 // Of one part: few enough to be made in some 20 us, so that nobody waits long for who has taken one.
 constexpr std::size_t kPartBytes = std::size_t{1} << 17;
 
@@ -33,10 +33,10 @@ void for_each_part(const RankState& state, std::size_t b, StateField field, std:
 // f(where to, where from, in which space, bytes) for each run of bytes that is copied.
 template <class Slices, class F>
 void for_each_copy(const RankState& state, const Slices& slices, F f) {
-  for (std::size_t field = 0; field < kFields.size(); ++field)
+  for (std::size_t field = 0; field < kStateFields.size(); ++field)
     for (std::size_t b = 0; b < slices[field].size(); ++b) {
       if (slices[field][b].empty()) continue;
-      for_each_part(state, b, kFields[field], slices[field][b],
+      for_each_part(state, b, kStateFields[field], slices[field][b],
                     [&](const std::byte* from, Space space, std::span<std::byte> to) {
                       f(to.data(), from, space, to.size());
                     });
@@ -66,7 +66,7 @@ StagedState::StagedState(const RankState& state, Device& device) {
       const std::int64_t first = state.begin_in_slice(b, p, range);
       for (const SliceExtent& e : extents_of(slice, {first, first + range.end - range.begin})) {
         Piece& piece = pieces_.emplace_back(Piece{slice.name, e.extent, {}});
-        for (std::size_t f = 0; f < kFields.size(); ++f)
+        for (std::size_t f = 0; f < kStateFields.size(); ++f)
           piece.data[f] = part_of(std::span<const std::byte>(slices_[f][b]), range.begin + e.begin - first,
                                   e.extent.elements(), element);
       }
@@ -125,7 +125,7 @@ void restore(const RankState& state, Device& device, const Checkpoint& checkpoin
                               "the plan's training.compute asks for another format of the optimizer state"});
   const std::int64_t element = size_bytes(dtype);
   for (std::size_t b = 0; b < state.layout().buckets.size(); ++b) {
-    for (const StateField field : kFields) {
+    for (const StateField field : kStateFields) {
       std::vector<std::byte> slice(static_cast<std::size_t>(state.slice(b) * element));
       state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
         const std::int64_t first = state.begin_in_slice(b, p, range), n = range.end - range.begin;

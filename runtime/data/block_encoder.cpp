@@ -16,8 +16,8 @@ using nlohmann::json;
 
 constexpr const char* kBadTextHint = "convert it (iconv -t UTF-8), or give --bad-text skip or replace";
 
-[[noreturn]] void refuse(const TextBlock& block, std::int64_t line, std::string key, std::string found,
-                         std::string expected, std::string hint = "") {
+[[noreturn]] void refuse_block(const TextBlock& block, std::int64_t line, std::string key, std::string found,
+                               std::string expected, std::string hint = "") {
   throw ConfigError(Problem{fmt::format("{}:{}", block.input->path.string(), line), std::move(key),
                             std::move(found), std::move(expected), std::move(hint)});
 }
@@ -57,7 +57,7 @@ EncodedBlock BlockEncoder::encode(const TextBlock& block) const {
 
 std::string BlockEncoder::field_of(const TextBlock& block, const DocumentSlice& slice) const {
   if (valid_utf8_prefix(slice.text) < slice.text.size() && o_.bad_text != BadText::replace)
-    refuse(block, slice.line, "", "bytes that are no UTF-8", "a line of JSON in UTF-8", kBadTextHint);
+    refuse_block(block, slice.line, "", "bytes that are no UTF-8", "a line of JSON in UTF-8", kBadTextHint);
   json value;
   try {
     value = json::parse(o_.bad_text == BadText::replace ? replace_invalid_utf8(slice.text)
@@ -66,20 +66,21 @@ std::string BlockEncoder::field_of(const TextBlock& block, const DocumentSlice& 
     std::string why = e.what();
     why.erase(0, std::min(why.size(), why.find("parse error")));
     why.erase(std::min(why.size(), why.find("; last read")));  // all of a string that has no end
-    refuse(block, slice.line, "", fmt::format("'{}'", replace_invalid_utf8(slice.text.substr(0, 40))),
-           "a line of JSON", why.substr(0, 200));
+    refuse_block(block, slice.line, "", fmt::format("'{}'", replace_invalid_utf8(slice.text.substr(0, 40))),
+                 "a line of JSON", why.substr(0, 200));
   }
-  if (!value.is_object()) refuse(block, slice.line, "", value.type_name(), "a JSON object on each line");
+  if (!value.is_object())
+    refuse_block(block, slice.line, "", value.type_name(), "a JSON object on each line");
   const auto found = value.find(o_.field);
   if (found == value.end()) {
     std::vector<std::string> keys;
     for (const auto& [key, ignored] : value.items()) keys.push_back(key);
     std::string others;
     for (const auto& key : keys) others += (others.empty() ? "" : ", ") + key;
-    refuse(block, slice.line, o_.field, "missing", "the text of the document",
-           fmt::format("the line has: {}; name the field with --field", others));
+    refuse_block(block, slice.line, o_.field, "missing", "the text of the document",
+                 fmt::format("the line has: {}; name the field with --field", others));
   }
-  if (!found->is_string()) refuse(block, slice.line, o_.field, found->type_name(), "a string");
+  if (!found->is_string()) refuse_block(block, slice.line, o_.field, found->type_name(), "a string");
   return found->get<std::string>();
 }
 
@@ -91,14 +92,15 @@ void BlockEncoder::check(const TextBlock& block, const DocumentSlice& slice, std
   };
   if (const void* nul = text.empty() ? nullptr : std::memchr(text.data(), 0, text.size())) {
     const auto at = static_cast<std::size_t>(static_cast<const char*>(nul) - text.data());
-    refuse(block, line_of(at), "", "a NUL byte", "text", "is this a binary file?");
+    refuse_block(block, line_of(at), "", "a NUL byte", "text", "is this a binary file?");
   }
   const std::size_t valid = valid_utf8_prefix(text);
   if (valid == text.size()) return;
   if (o_.bad_text != BadText::replace)
-    refuse(block, line_of(valid), "",
-           fmt::format("byte 0x{:02x}, which is no UTF-8 there", static_cast<unsigned char>(text[valid])),
-           "text in UTF-8", kBadTextHint);
+    refuse_block(
+        block, line_of(valid), "",
+        fmt::format("byte 0x{:02x}, which is no UTF-8 there", static_cast<unsigned char>(text[valid])),
+        "text in UTF-8", kBadTextHint);
   text = held = replace_invalid_utf8(text);
 }
 

@@ -26,8 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kInFlight = 32;         // blocks between reader and writer
-constexpr const char* kDigestKey = "digest";  // of the journal's other fields
+constexpr std::size_t kInFlight = 32;                // blocks between reader and writer
+constexpr const char* kJournalDigestKey = "digest";  // of the journal's other fields
 
 // A block between reader and writer.
 struct InFlight {
@@ -58,11 +58,11 @@ constexpr auto kJournalFields = [](auto& io, auto& j) {
   io.required("first_left_out", j.first_left_out);
   io.required("train", j.train);
   io.required("validation", j.validation);
-  io.ignored(kDigestKey);
+  io.ignored(kJournalDigestKey);
 };
 void to_json(json& j, const Journal& journal) {
   write_object(j, journal, kJournalFields);
-  j[kDigestKey] = digest_without(j, {kDigestKey});
+  j[kJournalDigestKey] = digest_without(j, {kJournalDigestKey});
 }
 void from_json(const json& j, Journal& journal) { read_object(j, journal, kJournalFields); }
 
@@ -203,9 +203,9 @@ Journal read_journal(const fs::path& file) {
   Journal journal;
   with_json_file(file, [&](const json& j) {
     journal = j.get<Journal>();
-    if (const auto stated = j.find(kDigestKey);
-        stated != j.end() && *stated != digest_without(j, {kDigestKey}))
-      throw ConfigError(Problem{"", kDigestKey, "that of other contents", "that of this file", ""});
+    if (const auto stated = j.find(kJournalDigestKey);
+        stated != j.end() && *stated != digest_without(j, {kJournalDigestKey}))
+      throw ConfigError(Problem{"", kJournalDigestKey, "that of other contents", "that of this file", ""});
   });
   return journal;
 }

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBlock = 1U << 20;          // bytes of text
+constexpr std::size_t kReadBytes = 1U << 20;      // bytes of text
 constexpr std::size_t kLongestPart = 256U << 20;  // of a line, a paragraph, or a text that cannot be divided
 
 std::string stem_of(const fs::path& path) {
@@ -235,10 +235,10 @@ bool TextReader::open() {
 // Reads a block's worth; leaves the buffer as it is at the end of the file.
 void TextReader::fill() {
   const std::size_t before = buffer_.size();
-  buffer_.resize(before + kBlock);
+  buffer_.resize(before + kReadBytes);
   std::size_t got = 0;
-  while (got < kBlock) {
-    const std::size_t n = file_->read(buffer_.data() + before + got, kBlock - got);
+  while (got < kReadBytes) {
+    const std::size_t n = file_->read(buffer_.data() + before + got, kReadBytes - got);
     if (n == 0) break;
     got += n;
   }
@@ -248,12 +248,12 @@ void TextReader::fill() {
 std::optional<TextBlock> TextReader::next() {
   while (open()) {
     const TextInput& input = inputs_[at_.input];
-    if (buffer_.size() < kBlock) fill();
+    if (buffer_.size() < kReadBytes) fill();
     TextCut cut;
     bool end = false;
     for (;;) {
       const std::size_t before = buffer_.size();
-      if (before >= kBlock) cut = find_cut(buffer_, input.jsonl, unit_, tokenizer_);
+      if (before >= kReadBytes) cut = find_cut(buffer_, input.jsonl, unit_, tokenizer_);
       if (cut.end > 0) break;
       if (before > kLongestPart)
         refuse(fmt::format("{}:{}", input.path.string(), at_.line),

@@ -11,7 +11,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::size_t kMostTokens = 1U << 24;
+constexpr std::size_t kMostRanks = 1U << 24;
 constexpr int kReserved = 256;  // begin_of_text, end_of_text and 254 more
 
 int base64_value(char c) {
@@ -64,7 +64,7 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
     if (!bytes || bytes->empty() || error != std::errc{} || end != digits.data() + digits.size())
       refuse(fmt::format("'{}'", line.substr(0, 60)),
              "a token in base64, a space and its rank, as in Llama 3's tokenizer.model");
-    if (rank != tokens.size() || rank >= kMostTokens)
+    if (rank != tokens.size() || rank >= kMostRanks)
       refuse(fmt::format("rank {}", rank), fmt::format("rank {}: they ascend by one", tokens.size()));
     if (!ranks.emplace(*bytes, static_cast<std::int32_t>(rank)).second)
       refuse(fmt::format("token '{}' again", line.substr(0, space)), "every token once");

@@ -28,12 +28,12 @@ fs::path file_of(const std::string& given) {
   throw ConfigError(Problem{given, "", "a folder without tokenizer.model or tokenizer.json", kAccepted, ""});
 }
 
-enum class Content : std::uint8_t { unknown, json, sentencepiece, ranks };
+enum class Content : std::uint8_t { unknown, json_text, sentencepiece, ranks };
 
 Content content_of(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return Content::unknown;
-  if (text[first] == '{') return Content::json;
+  if (text[first] == '{') return Content::json_text;
   // A protocol buffer whose field 1 holds the pieces; each begins with a field 1 of its own, the piece.
   if (text.size() > 3 && text[0] == '\x0a' && text.substr(1, 12).find('\x0a') != std::string_view::npos)
     return Content::sentencepiece;
@@ -47,7 +47,7 @@ Content content_of(std::string_view text) {
 Tokenizer parse(const fs::path& file, std::string_view text) {
   const std::string name = file.string();
   switch (content_of(text)) {
-    case Content::json: {
+    case Content::json_text: {
       const fs::path config = file.parent_path() / "tokenizer_config.json";
       return parse_tokenizer_json(text, name, fs::exists(config) ? read_text_file(config) : "");
     }

@@ -31,7 +31,7 @@ constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "merges.txt",
                                         "chat_template.jinja",
                                         "chat_template.json"};
-constexpr std::int64_t kBlock = 1 << 22;  // numbers in memory at a time
+constexpr std::int64_t kNumbers = 1 << 22;  // numbers in memory at a time
 
 // From here on a number rounds to infinity: the largest one and half of its last place.
 double too_large(StoredType type) {
@@ -142,7 +142,7 @@ std::vector<std::vector<StoredTensor>> cut_into_shards(std::vector<StoredTensor>
 void write_tensor(SafetensorsWriter& writer, const WeightSource& weights, const ModelSlice& whole,
                   StoredType type, const std::function<void(std::uint64_t)>& advanced) {
   const double limit = too_large(type);
-  const std::int64_t rows_at_a_time = std::max<std::int64_t>(1, kBlock / whole.model_cols);
+  const std::int64_t rows_at_a_time = std::max<std::int64_t>(1, kNumbers / whole.model_cols);
   std::vector<double> values;
   std::vector<std::byte> bytes;
   for (std::int64_t row = 0; row < whole.model_rows; row += rows_at_a_time) {

@@ -24,12 +24,12 @@ LlamaForward::LlamaForward(const ModelSpec& model, const KernelTable& kernels, D
       threads_(threads),
       rope_(model, capacity, accumulator_of(dtype)) {
   SEXTANT_CHECK(kernels.supports(dtype), "products in a format the kernels do not have");
-  constexpr std::int64_t kBlock = 1 << 22;  // numbers in double precision at a time
+  constexpr std::int64_t kDoubles = 1 << 22;  // numbers in double precision at a time
   std::vector<double> values;
   for (const ModelSlice& whole : model_tensors(model)) {
     Memory& to =
         weights_.emplace(whole.name, Memory(dtype, whole.model_rows, whole.model_cols)).first->second;
-    const std::int64_t step = std::max<std::int64_t>(1, kBlock / whole.model_cols);
+    const std::int64_t step = std::max<std::int64_t>(1, kDoubles / whole.model_cols);
     for (std::int64_t row = 0; row < whole.model_rows; row += step) {
       ModelSlice block = whole;
       block.first_row = row, block.rows = std::min(step, whole.model_rows - row);

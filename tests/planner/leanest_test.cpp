@@ -34,7 +34,7 @@ struct Leanest {
   double step = 0;        // of the fastest that need it
 };
 
-Leanest brute_force(const Job& job, const SearchSpace& space) {
+Leanest leanest_of_all(const Job& job, const SearchSpace& space) {
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
   std::vector<ParallelPlan> least;
@@ -66,7 +66,7 @@ RC_GTEST_PROP(Leanest, EqualsBruteForce, ()) {
   owned.finish();
   const Job job = owned.job();
   const SearchSpace space = narrow(default_space(job.model, job.training, job.cluster.gpus()));
-  const Leanest expected = brute_force(job, space);
+  const Leanest expected = leanest_of_all(job, space);
   RC_CLASSIFY(expected.peak > 0);
   RC_ASSERT(any_layout(job, space).plan.has_value() == (expected.peak > 0));
   const LeanestLayout lean = leanest_layout(job, space);

@@ -27,13 +27,13 @@ SearchSpace space_of_rules(const Job& job) {
   return s;
 }
 
-struct BruteForce {
+struct OfRules {
   double step = INFINITY;
   int refused = 0;  // by the stack alone
 };
 
-BruteForce brute_force(const Job& job, const SearchSpace& space) {
-  BruteForce best;
+OfRules brute_force_of_rules(const Job& job, const SearchSpace& space) {
+  OfRules best;
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
   SimulateScratch scratch;
@@ -70,7 +70,7 @@ TEST_P(SearchRules, EqualsBruteForce) {
     owned.finish();
     const Job job = owned.job();
     const SearchSpace space = space_of_rules(job);
-    const BruteForce expected = brute_force(job, space);
+    const OfRules expected = brute_force_of_rules(job, space);
     refused += expected.refused;
     SearchOptions options;
     options.move_layers = false;

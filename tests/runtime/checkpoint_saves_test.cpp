@@ -16,7 +16,7 @@ namespace sextant::testing {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kLayout = "tp2.sp.mbs1.dp2.z1.b4K";
+constexpr const char* kSavedLayout = "tp2.sp.mbs1.dp2.z1.b4K";
 
 // Steps whose gradients are not finite count on behind a checkpoint: two before it and one after are three in a row.
 TEST(CheckpointClock, SkippedStepsAreRemembered) {
@@ -31,7 +31,7 @@ TEST(CheckpointClock, SkippedStepsAreRemembered) {
     };
   };
   const TempDir folder;
-  CheckpointTrial first(kLayout, folder.path()), second(kLayout), good(kLayout);
+  CheckpointTrial first(kSavedLayout, folder.path()), second(kSavedLayout), good(kSavedLayout);
   spoil_from(first, 3), spoil_from(second, 3), spoil_from(good, 100);
   ASSERT_EQ(first.go(5).error, "");
   const TrainerClock clock = Checkpoint::open(folder.path()).manifest().clock;
@@ -44,7 +44,7 @@ TEST(CheckpointClock, SkippedStepsAreRemembered) {
 
   // A run that they end leaves the weights of the last good step behind, and goes on from there with better data.
   const TempDir ended;
-  CheckpointTrial plain(kLayout), spoiled(kLayout, ended.path()), mended(kLayout);
+  CheckpointTrial plain(kSavedLayout), spoiled(kSavedLayout, ended.path()), mended(kSavedLayout);
   ASSERT_EQ(plain.go(3).error, "");
   spoil_from(spoiled, 3);
   EXPECT_TRUE(tells(spoiled.go(12).error, "not finite 3 steps in a row")) << spoiled.error;
@@ -57,12 +57,12 @@ TEST(CheckpointClock, SkippedStepsAreRemembered) {
 
 // Each place at which writing may fail, on one rank or the first.
 TEST(CheckpointFailure, AFailingWriteCostsOneSaveAndNothingElse) {
-  CheckpointTrial plain(kLayout);
+  CheckpointTrial plain(kSavedLayout);
   ASSERT_EQ(plain.go(12).error, "");
   for (const SavePoint point :
        {SavePoint::write_file, SavePoint::file_written, SavePoint::write_manifest, SavePoint::commit}) {
     const TempDir folder;
-    CheckpointTrial t(kLayout, folder.path());
+    CheckpointTrial t(kSavedLayout, folder.path());
     t.save.every = 4;
     std::atomic<int> failures = 0;
     t.save.at = [&](SavePoint p, int rank) {
@@ -92,7 +92,7 @@ TEST(CheckpointFailure, AFailingWriteCostsOneSaveAndNothingElse) {
 // Steps are faster than the disk: by the time a failure is known another save is due, and no longer of this step.
 TEST(CheckpointFailure, TheStepThatIsSavedNextIsTold) {
   const TempDir folder;
-  CheckpointTrial t(kLayout, folder.path());
+  CheckpointTrial t(kSavedLayout, folder.path());
   t.save.every = 4;
   std::atomic<int> failures = 0;
   std::atomic<std::int64_t> now = 0;
@@ -121,7 +121,7 @@ TEST(CheckpointFailure, TheStepThatIsSavedNextIsTold) {
 
 TEST(CheckpointFailure, ALastSaveThatFailsIsToldAndTheOneBeforeStands) {
   const TempDir folder;
-  CheckpointTrial t(kLayout, folder.path());
+  CheckpointTrial t(kSavedLayout, folder.path());
   t.save.every = 2;
   t.save.at = [&](SavePoint p, int) {
     if (p == SavePoint::commit && !steps_in(folder.path()).empty()) throw BackendError("Input/output error");
@@ -139,7 +139,7 @@ TEST(CheckpointFailure, ALastSaveThatFailsIsToldAndTheOneBeforeStands) {
 // A disk slower than training: saves that are due wait for the one under way, and training waits for none.
 TEST(CheckpointFailure, ASlowDiskPutsSavesOff) {
   const TempDir folder;
-  CheckpointTrial t(kLayout, folder.path());
+  CheckpointTrial t(kSavedLayout, folder.path());
   t.save.every = 1;
   std::atomic<int> written = 0;
   std::atomic<std::int64_t> now = 0;

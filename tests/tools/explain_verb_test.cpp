@@ -31,7 +31,7 @@ std::vector<std::string> small(std::vector<std::string> more) {
   return all;
 }
 
-Json json_of(std::vector<std::string> more) {
+Json explanation(std::vector<std::string> more) {
   more.push_back("--json");
   const auto outcome = call(small(more));
   EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
@@ -39,8 +39,8 @@ Json json_of(std::vector<std::string> more) {
 }
 
 TEST(Explain, VerdictsHaveNumbersThatSum) {
-  const Json j = json_of({"--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why", "tp3.pp2",
-                          "--why", "tp16.pp4.dp2"});
+  const Json j = explanation({"--why", "tp4.pp4.z1.mbs1.full", "--why", "tp1.z0.mbs16", "--why", "tp3.pp2",
+                              "--why", "tp16.pp4.dp2"});
   EXPECT_EQ(j.at("schema"), "sextant.explain/2");
   std::uint64_t sum = 0;
   for (const auto& [name, count] : j.at("fates").items()) sum += count.get<std::uint64_t>();
@@ -83,7 +83,7 @@ TEST(Explain, VerdictsHaveNumbersThatSum) {
 }
 
 TEST(Explain, AKeyThatCannotFillTheClusterIsNoLayout) {
-  const Json j = json_of({"--why", "pp3.z1.mbs1", "--why", "tp2.dp2.z1.mbs1", "--quick"});
+  const Json j = explanation({"--why", "pp3.z1.mbs1", "--why", "tp2.dp2.z1.mbs1", "--quick"});
   const Json& odd = j.at("why_not").at(0);
   EXPECT_EQ(odd.at("verdict"), "unlawful");
   EXPECT_NE(odd.at("reason").get<std::string>().find(
@@ -175,11 +175,11 @@ TEST(Explain, RanksAsThePlanDid) {
       }
     for (const Json& s : explained.at("sensitivities")) EXPECT_GE(s.at("regret_share").get<double>(), 0) << s;
     const Json anew =
-        json_of({"--straggler-sigma", "0.02", "--network-sigma", "0.5", "--rank-by", by, "--quick"});
+        explanation({"--straggler-sigma", "0.02", "--network-sigma", "0.5", "--rank-by", by, "--quick"});
     EXPECT_EQ(anew.at("chosen").at("step_time_s"), explained.at("chosen").at("step_time_s"));
     EXPECT_EQ(anew.at("runners_up"), next);
   }
-  const Json unread = json_of({"--straggler-sigma", "0.02", "--quick"});
+  const Json unread = explanation({"--straggler-sigma", "0.02", "--quick"});
   EXPECT_FALSE(unread.contains("rank_by"));
   ASSERT_EQ(unread.at("notes").size(), 1U);
   EXPECT_NE(unread.at("notes").at(0).get<std::string>().find("--rank-by"), std::string::npos);
@@ -190,7 +190,7 @@ TEST(Explain, RanksAsThePlanDid) {
 }
 
 TEST(Explain, AlternativesAndMachinesAreOther) {
-  const Json j = json_of({});
+  const Json j = explanation({});
   const auto chosen = parse_plan_key(j.at("chosen").at("key").get<std::string>());
   ASSERT_FALSE(j.at("alternatives").empty());
   for (const Json& a : j.at("alternatives")) {
@@ -214,7 +214,7 @@ TEST(Explain, AlternativesAndMachinesAreOther) {
     }
   }
   // A poor choice is told from the best one.
-  const Json poor = json_of({"tp4.pp4.dp1.z1.mbs1.full", "--quick"});
+  const Json poor = explanation({"tp4.pp4.dp1.z1.mbs1.full", "--quick"});
   EXPECT_EQ(poor.at("against_best").at("verdict"), "slower");
   EXPECT_EQ(poor.at("chosen").at("key"), "tp4.pp4.vp1.cp1.dp1.z1.mbs1.full");
   EXPECT_TRUE(poor.at("alternatives").empty());

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Fail on any include that points up or across the house, and on two types of one name.
+"""Fail on any include that points up or across the house, on two types of one name, and on two private functions.
 
 core <- cost_models <- planner ; core <- kernels <- runtime <- profiler ; tools on top of everything.
 No CUDA, NCCL or MPI header in any header, nor anywhere in the planning wing. Two headers that define a type of the same
-name in the same namespace break the program without a word from compiler or linker.
+name in the same namespace break the program without a word from compiler or linker. Sources of a room are compiled
+several at a time: of two private functions of one name, a call may mean the other source's.
 """
 import pathlib
 import re
@@ -47,6 +48,45 @@ def doubles(root: pathlib.Path) -> list[str]:
     return found
 
 
+FUNCTION = re.compile(r"^(?:\[\[\w+\]\] |constexpr |inline |static |template <.*> )*[\w:<>,\s&*]+?[ &*](\w+)\(")
+# Overloads that each take a type of their own source: the verbs' entries, and what JSON finds by type.
+OVERLOADED = {"run", "to_json", "from_json"}
+# Libraries of their own, and not compiled several at a time.
+APART = {"runtime/data", "kernels"}
+
+
+def private_functions(path: pathlib.Path) -> dict[str, int]:
+    """Functions in the unnamed namespace, which start a line in this code, and where."""
+    found: dict[str, int] = {}
+    inside = False
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if line == "namespace {":
+            inside = True
+        elif line == "}  // namespace":
+            inside = False
+        elif inside and line[:1].strip() and not line.startswith(("using ", "struct ", "class ", "enum ")):
+            if match := FUNCTION.match(line):
+                found.setdefault(match.group(1), number)
+    return found
+
+
+def shared_privates(root: pathlib.Path) -> list[str]:
+    first: dict[tuple[str, str], str] = {}
+    found = []
+    for room in MAY_INCLUDE:
+        for path in sorted((root / room).rglob("*.cpp")):
+            name = path.relative_to(root).as_posix()
+            library = next((l for l in APART if name.startswith(l + "/")), room)
+            if library == "kernels":
+                continue
+            for function, number in private_functions(path).items():
+                where = f"{name}:{number}"
+                other = first.setdefault((library, function), where)
+                if other != where and function not in OVERLOADED:
+                    found.append(f"{where}: {function} is a private function of {other} as well")
+    return found
+
+
 def violations(root: pathlib.Path) -> list[str]:
     found = []
     for room, allowed in MAY_INCLUDE.items():
@@ -68,7 +108,7 @@ def violations(root: pathlib.Path) -> list[str]:
 
 
 def self_test() -> int:
-    """The negative control: an upward include, a backend header in the planning wing and a type defined twice."""
+    """The negative control: upward includes, backend headers in the planning wing, a type and a function defined twice."""
     with tempfile.TemporaryDirectory() as tmp:
         root = pathlib.Path(tmp)
         for room in MAY_INCLUDE:
@@ -79,9 +119,11 @@ def self_test() -> int:
         (root / "tools" / "ok.cpp").write_text('#include "planner/search.hpp"\n')
         for room in ("planner", "tools"):
             (root / room / "split.hpp").write_text("namespace sextant {\nstruct Split {\n};\n}\n")
-        found = violations(root) + doubles(root)
-    if len(found) != 4:
-        print("expected 4 violations, found:", *found, sep="\n  ")
+            (root / room / "split.cpp").write_text("namespace {\nint half(int x) {\n}\n}  // namespace\n")
+        (root / "tools" / "parts.cpp").write_text("namespace {\nconst T& half(const T& x) {\n}\n}  // namespace\n")
+        found = violations(root) + doubles(root) + shared_privates(root)
+    if len(found) != 5:
+        print("expected 5 violations, found:", *found, sep="\n  ")
         return 1
     return 0
 
@@ -90,7 +132,7 @@ def main() -> int:
     if "--self-test" in sys.argv[1:]:
         return self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = violations(root) + doubles(root)
+    found = violations(root) + doubles(root) + shared_privates(root)
     print(*found, sep="\n")
     return 1 if found else 0
 

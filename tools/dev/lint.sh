@@ -12,9 +12,11 @@ while [[ ${1:-} == --budget-s || ${1:-} == --limit-s ]]; do
   if [[ $1 == --budget-s ]]; then budget_s=$2; else limit_s=$2; fi
   shift 2
 done
-database=build/release/compile_commands.json
-[[ -f $database ]] || fail "there is no $database" "run: cmake --preset release"
 command -v clang-tidy >/dev/null || fail "clang-tidy is missing" "run: tools/dev/install_packages.sh --checks"
+# Each source by itself, with its own command: a build may compile several at once.
+cmake --preset release -B build/lint -DSEXTANT_UNITY=OFF -DSEXTANT_TESTS=OFF >/dev/null ||
+  fail "the sources could not be listed" "the message of cmake stands above"
+database=build/lint/compile_commands.json
 
 # Of the names on standard input, each once, those that are compiled here (tests are read by the compiler only).
 compiled() {
@@ -43,7 +45,7 @@ else
     git ls-files
   } | compiled)
 fi
-[[ ${#files[@]} -gt 0 ]] || fail "no file to read" "is $database of this tree?"
+[[ ${#files[@]} -gt 0 ]] || fail "no file to read" "is one of them compiled here?"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -54,7 +56,7 @@ lint_one() { # FILE BEGIN_BEFORE, in seconds of the epoch
   now=$(date +%s)
   left=$((last_end - now))
   [[ $now -lt $2 && $left -gt 0 ]] || return 0
-  timeout "$left" clang-tidy -p build/release --quiet --warnings-as-errors='*' --extra-arg=-Wno-unknown-warning-option \
+  timeout "$left" clang-tidy -p build/lint --quiet --warnings-as-errors='*' --extra-arg=-Wno-unknown-warning-option \
     "$file" >"$out.log" 2>"$out.err" || status=$?
   if [[ $status -eq 0 ]]; then
     touch "$out.ok"
