@@ -40,6 +40,8 @@ class StageWalk {
         return parameters_.fetch(i);
       case OpRole::copy_in:
       case OpRole::copy_out:
+        if (f_.host_sums && op.bucket < f_.n_buckets() && op.role == OpRole::copy_out)
+          return gradients_.happens(i, op.bucket, Event::to_host);
         if (op.microbatch != kNone16) return;  // activations
         if (f_.is_fetch(op)) return parameters_.fetch(i);
         if (op.bucket < f_.n_buckets() && f_.reads_gradient(op))

@@ -150,7 +150,7 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
 ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& plan, const StackRules& rules,
                                  int stage) {
   const int shards = plan.shards();
-  const bool units = plan.zero_stage >= 3 || plan.parameter_offload;
+  const bool units = buckets_are_units(plan, rules);
   const bool by_chunk = plan.zero_stage >= 2;  // reduced after the backward of one chunk, so never across two
   std::int64_t limit =
       plan.bucket_elements > 0
@@ -198,12 +198,29 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   return std::move(b.out);
 }
 
+bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.zero_stage >= 3 || plan.parameter_offload || (plan.zero_stage == 2 && rules.zero2_by_units);
+}
+
+bool gathers_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.zero_stage == 2 && rules.zero2_by_units && plan.pp == 1 && plan.shards() > 1 &&
+         !fetches_parameters(plan, rules) && reduces_every_microbatch(plan, rules);
+}
+
+bool reduces_every_microbatch(int zero_stage, int pp, const StackRules& rules) {
+  if (pp > 1 && !rules.reduce_every_microbatch_with_pp) return false;
+  return (zero_stage == 2 && rules.reduce_every_microbatch) ||
+         (zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
+}
+
 bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
-  if (plan.schedule == PipelineSchedule::zero_bubble ||
-      (plan.pp > 1 && !rules.reduce_every_microbatch_with_pp))
-    return false;
-  return (plan.zero_stage == 2 && rules.reduce_every_microbatch) ||
-         (plan.zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
+  return plan.schedule != PipelineSchedule::zero_bubble &&
+         reduces_every_microbatch(plan.zero_stage, plan.pp, rules);
+}
+
+bool sums_gradients_on_host(const ParallelPlan& plan, const StackRules& rules) {
+  return rules.host_sums_gradients && plan.optimizer_offload == 1 && plan.pp == 1 &&
+         reduces_every_microbatch(plan, rules);
 }
 
 bool fetches_parameters(const ParallelPlan& plan, const StackRules& rules) {
@@ -221,6 +238,11 @@ int embedding_apart_from_head(const ParameterLayout& layout, const ModelSpec& mo
 
 std::int64_t host_share(const ParallelPlan& plan, std::int64_t slice) {
   return std::llround(plan.optimizer_offload * static_cast<double>(slice));
+}
+
+int fetched_bytes(const TrainingSpec& training, const StackRules& rules) {
+  return rules.host_parameters_are_master ? std::max(4, size_bytes(training.parameter))
+                                          : size_bytes(training.parameter);
 }
 
 BlockKind gradient_writer(ParameterKind kind) {

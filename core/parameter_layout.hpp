@@ -73,10 +73,17 @@ struct ParameterLayout {
 // the head have buckets of their own.
 ParameterLayout parameter_layout(const ModelSpec&, const ParallelPlan&, const StackRules&, int stage);
 
+// Buckets are the units that parameters are fetched in, whatever the bucket size.
+bool buckets_are_units(const ParallelPlan&, const StackRules&);
 // Gradients are reduced after every micro-batch: they live in a ring of two buffers, and the reduced slice is added to
 // an accumulator. Then a bucket ends where an op does, so that no op needs more than one of the two. Not with the
 // zero-bubble schedule, whose weight halves fill the buckets of several micro-batches at once.
 bool reduces_every_microbatch(const ParallelPlan&, const StackRules&);
+bool reduces_every_microbatch(int zero_stage, int pp, const StackRules&);  // with the other schedules
+// ... and are copied to the host and summed there. On one stage: copies of a tied embedding meet on devices alone.
+bool sums_gradients_on_host(const ParallelPlan&, const StackRules&);
+// Parameters are gathered before every micro-batch's forward and held until its backward is over.
+bool gathers_every_microbatch(const ParallelPlan&, const StackRules&);
 // Parameters are fetched (gathered, or copied from the host) unit by unit in every pass.
 bool fetches_parameters(const ParallelPlan&, const StackRules&);
 // The embedding whose head, on the same stage, sums its gradient over micro-batches in a place of its own: its index among
@@ -85,6 +92,8 @@ int embedding_apart_from_head(const ParameterLayout&, const ModelSpec&, const Pa
                               const StackRules&, int microbatches);
 // Elements of an owned slice whose optimizer state and update are on the host: those at its end.
 std::int64_t host_share(const ParallelPlan&, std::int64_t slice);
+// Of an element of a parameter that is copied from the host.
+int fetched_bytes(const TrainingSpec&, const StackRules&);
 
 // The block whose backward pass writes the gradient of this kind last.
 BlockKind gradient_writer(ParameterKind);

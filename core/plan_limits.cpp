@@ -159,7 +159,8 @@ std::string allowed_values(const FieldRow& field) {
 std::optional<double> parse_value(const FieldRow& field, std::string_view text) {
   for (std::int64_t i = 0; field.words && i <= field.most; ++i)
     if (field.words[i] == text) return static_cast<double>(i);
-  if (field.words == kOffOn.data() && (text == "0" || text == "1")) return text == "1" ? 1 : 0;
+  if (field.words == kOffOn.data() && (text == "0" || text == "false")) return 0;
+  if (field.words == kOffOn.data() && (text == "1" || text == "true")) return 1;
   if (field.words == kRecompute.data() && text == "selective") return 1;
   if (field.words) return std::nullopt;
   if (field.name == "rk" && text == "all") return kMaxLayers;

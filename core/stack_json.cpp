@@ -39,6 +39,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
   io.optional("offload_with_pp", c.offload_with_pp);
   io.optional("offload_of_one_replica", c.offload_of_one_replica);
+  io.optional("offload_with_accumulation", c.offload_with_accumulation);
   io.optional("shard_degree_from_zero", c.shard_degree_from_zero, between(0, 3));
   io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
   io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
@@ -56,6 +57,8 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("reduce_every_microbatch", r.reduce_every_microbatch);
   io.optional("zero3_reduce_every_microbatch", r.zero3_reduce_every_microbatch);
   io.optional("reduce_every_microbatch_with_pp", r.reduce_every_microbatch_with_pp);
+  io.optional("host_sums_gradients", r.host_sums_gradients);
+  io.optional("host_parameters_are_master", r.host_parameters_are_master);
   io.optional("pipelined_update", r.pipelined_update);
   io.optional("gather_beside_forward", r.gather_beside_forward);
   io.optional("p2p_beside_compute_1f1b", r.p2p_beside_compute_1f1b);
@@ -65,6 +68,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("prefetch_blocks", r.prefetch_blocks, between(0, 1000));
   io.optional("fetch_modules", r.fetch_modules);
   io.optional("zero3_regather_in_backward", r.zero3_regather_in_backward);
+  io.optional("zero2_by_units", r.zero2_by_units);
   io.optional("head_fused_with_loss", r.head_fused_with_loss);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));

@@ -121,7 +121,7 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       "use pp*vp that divides the layers");
 }
 
-void refuses_state_offload(Asked& s, const ParallelPlan& p) {
+void refuses_state_offload(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
   const StackCapabilities& can = s.can;
   const bool optimizer = p.optimizer_offload > 0, all = p.optimizer_offload == 1;
   // One replica shards nothing, whatever the framework is told of ZeRO.
@@ -149,6 +149,10 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p) {
            "keeps no state on the host beside pipeline stages", "use pp=1");
   s.cannot((optimizer_may || parameters_may) && p.replicas() == 1 && !can.offload_of_one_replica,
            "keeps no state on the host of one replica, which it does not shard", "use dp or cp of 2 or more");
+  const int m = microbatches(p, t);
+  s.cannot((optimizer_may || parameters_may) && m > 1 && !can.offload_with_accumulation,
+           [&] { return fmt::format("does not add up the gradients of {} micro-batches on the host", m); },
+           "use a micro-batch, dp or global batch that leaves one micro-batch a step");
   if (!only_from(optimizer_may, "optimizer state", can.optimizer_offload_from_zero, "use oo0"))
     only_from(optimizer_may && !all, "a part of the optimizer state", can.partial_offload_from_zero,
               "use oo100 or oo0");
@@ -159,7 +163,7 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p) {
            "keeps optimizer state on the host only with the parameters", "use po with oo100");
 }
 
-void refuses_memory_saving(Asked& s, const ParallelPlan& p) {
+void refuses_memory_saving(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
   const StackCapabilities& can = s.can;
   const bool full = p.recompute.kind == RecomputeKind::full;
   s.cannot(p.recompute.kind == RecomputeKind::selective && !can.recompute_selective,
@@ -170,7 +174,7 @@ void refuses_memory_saving(Asked& s, const ParallelPlan& p) {
       full && can.recompute_full && p.recompute.layers >= 0 && !can.recompute_layers,
       [&] { return fmt::format("cannot recompute only {} layers of a stage", p.recompute.layers); },
       "use full");
-  refuses_state_offload(s, p);
+  refuses_state_offload(s, p, t);
   s.cannot(p.activation_offload > 0 && !can.activation_offload, "cannot keep activations on the host",
            "use recomputation");
   s.cannot(
@@ -198,7 +202,7 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   refuses_axes(s, p, m);
   if (!s.done()) refuses_state(s, p, m);
-  if (!s.done()) refuses_memory_saving(s, p);
+  if (!s.done()) refuses_memory_saving(s, p, t);
   if (!s.done()) refuses_overlap(s, p);
   s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 matrix products", "use bf16");
   return s.answer();

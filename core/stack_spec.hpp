@@ -34,7 +34,8 @@ struct StackCapabilities {
   bool parameter_offload_needs_optimizer =
       false;  // parameters are on the host only where all of its state is
   bool optimizer_offload_needs_parameters = false;
-  bool offload_with_pp = true, offload_of_one_replica = true;  // of parameters and optimizer state
+  // Of parameters and optimizer state: beside pipeline stages, of one replica, with several micro-batches in a step.
+  bool offload_with_pp = true, offload_of_one_replica = true, offload_with_accumulation = true;
   // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
   int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
       partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
@@ -50,6 +51,12 @@ struct StackRules {
   bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
   bool zero3_reduce_every_microbatch = true;
   bool reduce_every_microbatch_with_pp = true;  // false: in the last one, with pipeline stages
+  // With all of the optimizer state on the host, gradients that are reduced in every micro-batch are copied there at once; those
+  // of the second and later ones are added there, which the launching thread waits for (FSDP2: foreach_reduce). Otherwise
+  // they are summed on the device and copied in the end.
+  bool host_sums_gradients = false;
+  // Parameters on the host are the optimizer's fp32 master copy; that is what is copied, and rounded on the device (FSDP2).
+  bool host_parameters_are_master = false;
   bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
   bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
                                       // it must end before the first forward starts
@@ -62,6 +69,9 @@ struct StackRules {
   // holds matrices (QKV with its norm, attention output, MLP with its norm).
   bool fetch_modules = false;
   bool zero3_regather_in_backward = true;
+  // ZeRO 2 reduces the units of ZeRO 3 and not buckets; where gradients are reduced in every micro-batch, parameters are
+  // released behind its backward and gathered again for the next (FSDP with reshard_after_forward off).
+  bool zero2_by_units = false;
   // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
   // nothing then; with tp it makes them a first time, for the loss.
   bool head_fused_with_loss = false;

@@ -29,7 +29,8 @@ double alone_bound(const PipelineTimes& p, const StateTimes& t, int stage, doubl
                    double beyond) {
   if (p.slows <= 0) return 0;
   const auto [collectives, lanes] = beside(p, t, stage);
-  return head + work + p.slows * std::max(0.0, collectives - lanes * (head + beyond)) / (1 + p.slows * lanes);
+  return head + work +
+         p.slows * std::max(0.0, collectives - lanes * (head + beyond + t.held)) / (1 + p.slows * lanes);
 }
 
 double forward_end(const PipelineTimes& p, std::size_t chunk, const StateTimes::Ready& r) {

@@ -111,7 +111,8 @@ struct StateTimes {
   double forward_floor = 0, backward_floor = 0;  // a slot is never shorter: units fetched and reduced in turn
   double lane_total = 0;                         // the busiest other lane, over the whole step
   double on_compute = 0;                         // reductions on the compute lane, once
-  double on_compute_last = 0;                    // those of them in the stage's last slot
+  double held = 0;             // of it, what the compute lane only waits: nothing is slowed then
+  double on_compute_last = 0;  // those of them in the stage's last slot
   struct Reduction {
     std::uint16_t chunk = 0;   // of the stage
     std::uint16_t layers = 0;  // backward layers of that slot that come before it

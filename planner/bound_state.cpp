@@ -68,7 +68,7 @@ struct SizeTimes {
   std::int64_t on_host = 0;  // elements of the slice
   double gather = 0, reduce = 0, norm = 0;
   double update = 0, host_update = 0, host_copy = 0;  // where each bucket is updated apart
-  double gradient_copy = 0;                           // to the host, in the end
+  double gradient_copy = 0, host_sum = 0;             // to the host, and added there
 };
 
 }  // namespace
@@ -82,6 +82,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
              split_backward = plan.schedule == PipelineSchedule::zero_bubble;
   const std::size_t unit_ring_count = Context::unit_ring_count(plan, rules);
   const int microbatches = sextant::microbatches(plan, job.training);
+  // Every micro-batch but the first waits for each copy of gradients and its addition on the host.
+  const bool host_sums = sums_gradients_on_host(plan, rules), waits = host_sums && microbatches > 1;
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
   const auto state_work = [&](StateKind kind, std::int64_t elements, bool host = false) {
     return seconds(StateWork{kind, elements, job.training.parameter, job.training.gradient, host});
@@ -143,8 +145,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         of.reduce += seconds(CollectiveWork{CollectiveKind::all_reduce,
                                             Bytes(size.slice * size_bytes(job.training.reduction)),
                                             links.replica, false});
-      if (ring_gradients) of.reduce += state_work(StateKind::accumulate, size.slice);
-      if (rules.clip_gradients) of.norm = state_work(StateKind::norm, size.slice);
+      if (ring_gradients && !host_sums) of.reduce += state_work(StateKind::accumulate, size.slice);
+      if (rules.clip_gradients && !host_sums) of.norm = state_work(StateKind::norm, size.slice);
+      if (waits) of.host_sum = state_work(StateKind::accumulate, size.slice, true);
     }
 
     gathers.assign(layout.buckets.size(), 0.0), gathered.assign(layout.buckets.size(), 0.0);
@@ -195,6 +198,14 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       }
     }
 
+    if (gathers_every_microbatch(plan, rules)) {
+      const double all = std::accumulate(gathers.begin(), gathers.end(), 0.0);
+      if (plan.overlap_param_gather)
+        t.lane_total = std::max(t.lane_total, microbatches * all);
+      else
+        t.on_compute += (microbatches - 1) * all;
+    }
+
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0;  // the latter of one layer
     if (ring_parameters) {
@@ -206,7 +217,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         if (again) backward += gathers[i];
         if (plan.parameter_offload)
           copies += (again ? 2 : 1) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
-                                                             size_bytes(job.training.parameter)),
+                                                             fetched_bytes(job.training, rules)),
                                                        CopyDirection::host_to_device});
       }
       fetched = forward + backward;
@@ -228,17 +239,18 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     }
 
     // Reductions of the last micro-batch, or of each.
-    double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0;
+    double every = 0, in_ring = 0, unit_reduce = 0, largest_reduce = 0, held = 0;
     const bool shared =
         job.model.tied_embeddings && plan.pp * plan.vp == 1;  // an embedding has a place of its own
     // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
     const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
     reductions.clear(), copied.clear();
-    if (ring_gradients) t.rings.resize(static_cast<std::size_t>(plan.vp));
+    if (ring_gradients && !waits) t.rings.resize(static_cast<std::size_t>(plan.vp));
     for (const BucketView& bucket : layout.buckets) {
       const SizeTimes& of = by_size[bucket.size];
       const double each = of.reduce, once = of.norm;
       every += each;
+      held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
       const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
       if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
       if (bucket.first == ParameterKind::down) unit_reduce = each;
@@ -291,7 +303,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       t.backward_floor = n_layers * (unit_gather + (together ? unit_reduce : 0.0));
       if (beside && ring_gradients)
         t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
+      if (waits) t.backward_floor = 0;  // its parts are in what is held up
     }
+    if (waits) t.held = (microbatches - 1) * held, t.on_compute += t.held;
     // Overlapped fetches run on the reductions' lane when those are overlapped as well.
     const bool fetched_beside = ring_parameters && plan.overlap_param_gather && layout.shards > 1;
     const double reduced = (ring_gradients ? microbatches : 1) * every;
@@ -299,7 +313,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     if (fetched_beside) t.collectives += microbatches * fetched;
     if (gather && plan.overlap_param_gather)
       t.collectives += std::accumulate(gathers.begin(), gathers.end(), 0.0);
-    if (beside) t.collectives += std::max(0.0, reduced - t.last_beside);
+    if (beside) t.collectives += std::max(0.0, (waits ? every : reduced) - t.last_beside);
     t.collective_lanes = (fetched_beside && plan.overlap_grad_reduce ? 0 : (t.collectives > 0 ? 1 : 0)) + 1;
     out.add(std::move(t));
   }

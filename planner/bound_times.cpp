@@ -120,8 +120,7 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
 
 bool is_steady(const ParallelPlan& plan, const StackRules& rules) {
   return plan.activation_offload == 0 && !plan.parameter_offload && plan.zero_stage < 3 &&
-         !(plan.zero_stage == 2 && rules.reduce_every_microbatch &&
-           (plan.pp == 1 || rules.reduce_every_microbatch_with_pp));
+         !reduces_every_microbatch(plan.zero_stage, plan.pp, rules);
 }
 
 namespace {

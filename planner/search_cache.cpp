@@ -172,7 +172,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
 }
 
 StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan) {
-  const bool units = p.zero_stage >= 3 || p.parameter_offload;
+  const bool units = buckets_are_units(p, job_.stack.rules);
   const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
   const Key of_buckets{p.tp,
                        p.pp,
@@ -212,9 +212,7 @@ SearchCache::EveryMicrobatch SearchCache::every_of(const ParallelPlan& p) {
   EveryMicrobatch every;
   const StackRules& rules = job_.stack.rules;
   const bool parameters = p.zero_stage >= 3 && rules.zero3_regather_in_backward,
-             gradients = (p.pp == 1 || rules.reduce_every_microbatch_with_pp) &&
-                         ((p.zero_stage == 2 && rules.reduce_every_microbatch) ||
-                          (p.zero_stage >= 3 && rules.zero3_reduce_every_microbatch));
+             gradients = reduces_every_microbatch(p.zero_stage, p.pp, rules);
   if (p.shards() == 1 || (!parameters && !gradients)) return every;
   // Layer by layer with ZeRO 3; otherwise in buckets, which take at least as long as one of all.
   const double layers = static_cast<double>(job_.model.n_layers) / p.pp;

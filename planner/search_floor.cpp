@@ -33,11 +33,9 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
   const int z = plan.zero_stage;
   const double shards = plan.shards();
   const bool split_parameters = z >= 3 && rules.zero3_regather_in_backward;
-  const bool split_gradients =
-      (plan.pp == 1 || rules.reduce_every_microbatch_with_pp) &&
-      ((z == 2 && rules.reduce_every_microbatch) || (z >= 3 && rules.zero3_reduce_every_microbatch));
+  const bool split_gradients = reduces_every_microbatch(z, plan.pp, rules);
   return (plan.parameter_offload ? 0.0 : bytes.parameter / (split_parameters ? shards : 1)) +
-         bytes.gradient / (split_gradients ? shards : 1) +
+         (sums_gradients_on_host(plan, rules) ? 0.0 : bytes.gradient / (split_gradients ? shards : 1)) +
          bytes.optimizer * (1 - plan.optimizer_offload) / shards;
 }
 

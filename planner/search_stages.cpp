@@ -113,7 +113,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
 // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
 SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
   const StackRules& rules = job_.stack.rules;
-  const bool units = p.zero_stage >= 3 || p.parameter_offload, reduces = !units || p.replicas() > 1,
+  const bool units = buckets_are_units(p, rules), reduces = !units || p.replicas() > 1,
              gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
   const std::int64_t limit =
       units || !p.overlap_grad_reduce ? 0

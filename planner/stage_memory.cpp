@@ -43,8 +43,9 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
       add(c.plan.parameter_offload ? BufferKind::host : BufferKind::parameter, slice * parameter);
     else
       add(BufferKind::parameter, bucket.elements * parameter);
-    add(BufferKind::gradient,
-        rounded(c.state.gradient * static_cast<double>(c.ring_gradients() ? slice : bucket.elements)));
+    if (!c.sums_on_host())
+      add(BufferKind::gradient,
+          rounded(c.state.gradient * static_cast<double>(c.ring_gradients() ? slice : bucket.elements)));
     add(BufferKind::optimizer_state, rounded(c.state.optimizer * static_cast<double>(slice - on_host)));
     add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host)) +
                               on_host * size_bytes(c.training.gradient));
@@ -58,12 +59,15 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
     const auto ring = static_cast<std::int64_t>(c.unit_ring_count());
     add(BufferKind::communication, ring * largest * parameter);
     if (c.plan.parameter_offload && layout.shards > 1)
-      add(BufferKind::communication, ring * (largest / layout.shards * parameter));
+      add(BufferKind::communication,
+          ring * (largest / layout.shards * fetched_bytes(c.training, c.stack.rules)));
   }
   if (c.ring_gradients())
     add(BufferKind::communication, static_cast<std::int64_t>(c.gradient_ring_count()) *
                                            rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
                                        rounded(c.state.gradient * static_cast<double>(shared)));
+  if (c.sums_on_host() && c.microbatches > 1)
+    add(BufferKind::host, largest / layout.shards * size_bytes(c.training.gradient));
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
   add(BufferKind::workspace, c.activation.transient);
   if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);

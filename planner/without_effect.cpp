@@ -24,7 +24,7 @@ bool cuts_some_bucket(ParallelPlan plan, const ModelSpec& model, const StackRule
 std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpec& model,
                                         const StackRules& rules) {
   std::vector<std::string> out;
-  const bool units = plan.zero_stage >= 3 || plan.parameter_offload;
+  const bool units = buckets_are_units(plan, rules);
   if (plan.offload_horizon != ParallelPlan().offload_horizon && plan.activation_offload == 0 &&
       !plan.parameter_offload)
     out.push_back("offload_horizon: neither activations nor parameters are offloaded");
@@ -35,11 +35,11 @@ std::vector<std::string> without_effect(const ParallelPlan& plan, const ModelSpe
         "activation_offload: layers that are recomputed keep nothing to offload; its buffers are held all "
         "the same");
   if (plan.bucket_elements > 0 && units)
-    out.push_back("bucket_elements: parameters that are fetched for their layer are reduced with it");
+    out.push_back("bucket_elements: the gradients of a layer are reduced together, whatever their size");
   else if (plan.bucket_elements > 0 && !plan.overlap_grad_reduce)
     out.push_back("bucket_elements: gradients that are reduced after the backward pass are one bucket");
   if (plan.last_bucket_split > 1 && units)
-    out.push_back("last_bucket_split: parameters that are fetched for their layer are reduced with it");
+    out.push_back("last_bucket_split: the gradients of a layer are reduced together");
   else if (plan.last_bucket_split > 1 && !cuts_some_bucket(plan, model, rules))
     out.push_back("last_bucket_split: the last bucket of every stage is one tensor, and tensors are not cut");
   return out;

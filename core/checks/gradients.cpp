@@ -54,11 +54,12 @@ void GradientCheck::expect_events(std::size_t b) {
     when(sp && norms, Event::sp);
     when(f_.graph.plan.replicas() > 1, Event::reduce);
     when(hybrid, Event::replica);
-    when(f_.ring_gradients, Event::accumulate);
+    when(f_.host_sums, Event::to_host);
+    when(f_.ring_gradients && (!f_.host_sums || r > 0), Event::accumulate);
   }
   when(tied && f_.ring_gradients, Event::tied);
   when(f_.rules.clip_gradients, Event::norm);
-  when(f_.host(b) > 0, Event::to_host);
+  when(f_.host(b) > 0 && !f_.host_sums, Event::to_host);
   begin_fill(b);
 }
 
@@ -95,7 +96,7 @@ void GradientCheck::happens(OpId i, std::size_t b, Event event) {
     s.cleared = i;  // which of the ring's buffers is meant shows when it is filled
   else
     f_.touches(problems_, i, accesses(b, event), event == Event::clear || event == Event::tied);
-  if (event == Event::accumulate) {
+  if (event == Event::accumulate || (event == Event::to_host && f_.host_sums && s.round == 0)) {
     ++s.round;
     s.gradient = kUnknown;
     begin_fill(b);
@@ -132,14 +133,24 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
     case Event::replica:
       return in_place(s.gradient, owned);
     case Event::accumulate:  // the first of the step replaces what the last step left
+      if (f_.host_sums) {
+        out = in_place(f_.host_gradient[b], f_.whole(f_.host_gradient[b]));
+        out.push_back({f_.landing, false, f_.whole(f_.host_gradient[b])});
+        return out;
+      }
       out = {{s.gradient, false, owned}, {f_.gradients[b], true, owned}};
       if (s.round > 0) out.push_back({f_.gradients[b], false, owned});
       return out;
     case Event::norm: {
       const auto at = static_cast<std::int64_t>(8 * b);
-      return {{f_.gradients[b], false, owned}, {f_.norm_buffer, true, {at, at + 8}}};
+      return {{f_.gradients[b], false, f_.host_sums ? f_.whole(f_.gradients[b]) : owned},
+              {f_.norm_buffer, true, {at, at + 8}}};
     }
     case Event::to_host:
+      if (f_.host_sums) {
+        const BufferId to = s.round == 0 ? f_.host_gradient[b] : f_.landing;
+        return {{s.gradient, false, owned}, {to, true, f_.whole(f_.host_gradient[b])}};
+      }
       return {{f_.gradients[b], false, f_.gradient_span(f_.slice(b) - f_.host(b), f_.slice(b))},
               {f_.host_gradient[b], true, f_.whole(f_.host_gradient[b])}};
     case Event::fill:

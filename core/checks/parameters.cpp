@@ -60,7 +60,7 @@ void ParameterCheck::update(OpId i) {
   bool scaled = f_.norm_total == kUnknown;
   for (const Operand& o : f_.graph.operands_of(f_.graph.ops[i])) {
     if (o.buffer == f_.norm_total && !o.write) scaled = true;
-    if (const auto b = f_.bucket_of_gradient(o.buffer); b && !o.write)
+    if (const auto b = f_.bucket_of_gradient(o.buffer); b && !o.write && !f_.host_sums)
       buckets_[*b].update_reads.push_back({o.begin, o.end});
     if (const auto state = optimizer_.find(o.buffer); state != optimizer_.end() && o.write)
       problems_.require(state->second++ == 0, i, "one update of each optimizer state", "a second one");
@@ -79,13 +79,17 @@ void ParameterCheck::fetch(OpId i) {
   const BufferId rest = rest_[op.bucket];
   const Interval part = f_.parameter_span(0, f_.slice(op.bucket)),
                  all = f_.parameter_span(0, f_.bucket(op.bucket).elements);
+  // What is copied from the host to be gathered is in the host's format.
+  const bool staged_first = f_.graph.plan.parameter_offload && f_.layout.shards > 1;
+  const Interval moved =
+      staged_first ? Interval{0, f_.slice(op.bucket) * fetched_bytes(f_.graph.training, f_.rules)} : part;
   s.first_use = std::min(s.first_use, i);
   BufferId to = kUnknown, from = kUnknown;
   for (const Operand& o : f_.graph.operands_of(op)) (o.write ? to : from) = o.buffer;
   if (op.role == OpRole::copy_in) {
-    f_.touches(problems_, i, {{rest, false, f_.whole(rest)}, {to, true, part}});
+    f_.touches(problems_, i, {{rest, false, f_.whole(rest)}, {to, true, moved}});
   } else if (f_.fetches) {
-    f_.touches(problems_, i, {{from, false, part}, {to, true, all}});
+    f_.touches(problems_, i, {{from, false, moved}, {to, true, all}});
     if (const auto staged = units_.find(from); staged != units_.end()) {
       problems_.require(
           staged->second.bucket == op.bucket && staged->second.visit < 0, i,
@@ -165,7 +169,10 @@ void ParameterCheck::tiles(std::size_t b, std::vector<Interval> spans, Interval 
 void ParameterCheck::finish() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     State& s = buckets_[b];
-    const int gathers = !f_.fetches && f_.layout.shards > 1 ? 1 : 0;
+    const int again = gathers_every_microbatch(f_.graph.plan, f_.rules)
+                          ? microbatches(f_.graph.plan, f_.graph.training)
+                          : 1;
+    const int gathers = !f_.fetches && f_.layout.shards > 1 ? again : 0;
     if (s.gathers != gathers)
       problems_.add(f_.bucket_name(b), fmt::format("{} gathers of its parameters", s.gathers),
                     fmt::format("{}", gathers));

@@ -19,6 +19,7 @@ StageFacts::StageFacts(const ExecutionGraph& g, const StackRules& r, int s)
       stage(s),
       layout(parameter_layout(g.model, g.plan, r, s)),
       ring_gradients(reduces_every_microbatch(g.plan, r)),
+      host_sums(sums_gradients_on_host(g.plan, r)),
       fetches(fetches_parameters(g.plan, r)),
       rest(layout.buckets.size(), kUnknown),
       host_gradient(layout.buckets.size(), kUnknown) {
@@ -44,6 +45,16 @@ void StageFacts::find_buffers() {
                       static_cast<double>(ring_gradients ? slice(0) : bucket(0).elements);
   for (const Op& op : graph.ops)
     if (op.stage == stage) find_roles(op);
+  if (host_sums) find_host_sums();
+}
+
+// The sums take the accumulators' part. Where gradients are before they are copied, elements may be of another size.
+void StageFacts::find_host_sums() {
+  gradients = host_gradient;
+  std::int64_t place = 0, elements = 1;
+  for (const BufferId b : gradient_ring) place = std::max(place, graph.buffers[b].bytes);
+  for (const Bucket& b : layout.buckets) elements = std::max(elements, b.elements);
+  gradient_bytes_ = static_cast<double>(place) / static_cast<double>(elements);
 }
 
 void StageFacts::find_roles(const Op& op) {
@@ -52,8 +63,11 @@ void StageFacts::find_roles(const Op& op) {
     const BufferKind kind = graph.buffers[o.buffer].kind;
     if (op.bucket < n_buckets()) {
       if (fetch && !o.write && rest[op.bucket] == kUnknown) rest[op.bucket] = o.buffer;
-      if (op.role == OpRole::copy_out && o.write && kind == BufferKind::host && reads_gradient(op))
-        host_gradient[op.bucket] = o.buffer;
+      if (op.role == OpRole::copy_out && o.write && kind == BufferKind::host &&
+          (host_sums || reads_gradient(op)))
+        (host_sums && op.microbatch > 0 ? landing : host_gradient[op.bucket]) = o.buffer;
+      if (op.role == OpRole::copy_out && host_sums && !o.write && kind == BufferKind::communication)
+        gradient_ring.insert(o.buffer);
     }
     if (fetch && o.write && kind == BufferKind::communication) units.insert(o.buffer);
     if ((op.role == OpRole::grad_reduce || op.role == OpRole::grad_accumulate) &&

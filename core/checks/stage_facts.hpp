@@ -38,10 +38,12 @@ struct StageFacts {
   int stage = 0;
   ParameterLayout layout;
   bool ring_gradients = false;      // reduced in every micro-batch
+  bool host_sums = false;           // ... and summed on the host
   bool fetches = false;             // parameters fetched unit by unit
   std::vector<BufferId> gradients;  // resident: one for each bucket, or its accumulator; in order of buckets
   std::vector<BufferId> rest;       // by bucket: where the slice stands that is gathered or fetched
   std::vector<BufferId> host_gradient;  // by bucket
+  BufferId landing = kUnknown;          // on the host: gradients to be added to those
   std::vector<BufferId> optimizer;
   std::set<BufferId> units;  // rings and staging of fetched parameters
   std::set<BufferId> gradient_ring;
@@ -68,7 +70,7 @@ struct StageFacts {
   Interval gradient_span(std::int64_t begin, std::int64_t end) const;  // of elements
   Interval gradient_span(const Parameter& p) const { return gradient_span(p.offset, p.offset + p.elements); }
   Interval parameter_span(std::int64_t begin, std::int64_t end) const;
-  Interval whole(BufferId b) const { return {0, graph.buffers[b].bytes}; }
+  Interval whole(BufferId b) const { return {0, b == kUnknown ? 0 : graph.buffers[b].bytes}; }
 
   // Brings parameters to where blocks read them. Other copies bring back what the host updated, or activations.
   bool is_fetch(const Op&) const;
@@ -80,6 +82,7 @@ struct StageFacts {
  private:
   void find_buffers();
   void find_roles(const Op&);
+  void find_host_sums();
   void index_parameters();
   double gradient_bytes_ = 4;  // per element
 };

@@ -126,6 +126,7 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   BufferId branch = kNoBuffer;
   module_ = -1;
   e_.after(stage_, arrival);
+  if (slot.microbatch > 0 && c_.gathers_again()) gather_again();
 
   if (at.chunk == 0) {
     visit(layout_.parameters[static_cast<std::size_t>(embedding_)].bucket);

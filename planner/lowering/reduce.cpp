@@ -175,7 +175,9 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
                                     Bytes(slice * size_bytes(c_.training.reduction)), links.replica, false}));
     e_.read(gradient, Use::gradient, 0, bytes(slice)), e_.write(gradient, Use::gradient, 0, bytes(slice));
   }
-  if (ring) {
+  if (c_.sums_on_host()) {
+    done = sum_on_host(b, done, microbatch, gradient);
+  } else if (ring) {
     done = emit(
         OpRole::grad_accumulate,
         e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, false}));
@@ -190,11 +192,46 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
   if (last && !exchanged_later) finish_bucket(b, done);
 }
 
+// Copies a bucket's reduced slice to the host: the first of the step to its place; the others to be added to it, which the
+// launching thread waits for, and with it all compute that it has yet to launch.
+OpId StageLowering::sum_on_host(int b, OpId ready, std::uint32_t microbatch, BufferId reduced) {
+  const auto index = static_cast<std::size_t>(b);
+  const std::int64_t slice = bucket(b).slice(layout_.shards);
+  const std::int64_t bytes = slice * size_bytes(c_.training.gradient);
+  const bool first = !accumulated_[index];
+  Op op;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  op.microbatch = static_cast<std::uint16_t>(microbatch);
+  op.role = OpRole::copy_out;
+  op.work = e_.work(CopyWork{Bytes(bytes), CopyDirection::device_to_host});
+  op.lanes[0] = lane(LaneKind::device_to_host);
+  OpId done = e_.hold(e_.emit(op, {ready}));
+  e_.read(reduced, Use::gradient, 0, std::llround(c_.state.gradient * static_cast<double>(slice)));
+  e_.write(first ? host_gradient_[index] : landing_, Use::gradient, 0, bytes);
+  // Of the others the sum is waited for, at once.
+  ring_reduced_[static_cast<std::size_t>(ring_slot_[index])] = first ? done : kNoOp;
+  ring_slot_[index] = -1;
+  accumulated_[index] = true;
+  if (first) return done;
+  op.role = OpRole::grad_accumulate;
+  op.work =
+      e_.work(StateWork{StateKind::accumulate, slice, c_.training.parameter, c_.training.gradient, true});
+  op.lanes[0] = lane(LaneKind::host);
+  done = e_.hold(e_.emit(op, {done}));
+  e_.read(landing_, Use::gradient, 0, bytes);
+  e_.read(host_gradient_[index], Use::gradient), e_.write(host_gradient_[index], Use::gradient);
+  e_.after(stage_, done);
+  return done;
+}
+
 // The squared norm of a bucket's owned slice, and the copy of what the host will update.
 void StageLowering::finish_bucket(int b, OpId ready) {
-  const bool beside = reduces_beside();
+  const bool on_host_lane = c_.sums_on_host(), beside = reduces_beside() || on_host_lane;
   const auto index = static_cast<std::size_t>(b);
-  const BufferId owned = c_.ring_gradients() ? accumulator_[index] : gradient_[index];
+  const BufferId owned = on_host_lane          ? host_gradient_[index]
+                         : c_.ring_gradients() ? accumulator_[index]
+                                               : gradient_[index];
   const std::int64_t slice = bucket(b).slice(layout_.shards);
   const auto bytes = [&](std::int64_t elements) {
     return e_.operands() ? std::llround(c_.state.gradient * static_cast<double>(elements)) : 0;
@@ -205,15 +242,17 @@ void StageLowering::finish_bucket(int b, OpId ready) {
   OpId done = ready;
   if (c_.stack.rules.clip_gradients) {
     op.role = OpRole::norm_partial;
-    op.work = e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, false});
-    op.lanes[0] = lane(beside ? LaneKind::grad_reduce : LaneKind::compute);
-    done = e_.emit(op);
-    e_.read(owned, Use::gradient, 0, bytes(slice));
+    op.work =
+        e_.work(StateWork{StateKind::norm, slice, c_.training.parameter, c_.training.gradient, on_host_lane});
+    op.lanes[0] = lane(on_host_lane ? LaneKind::host : beside ? LaneKind::grad_reduce : LaneKind::compute);
+    done = e_.emit(op, {on_host_lane ? ready : kNoOp});
+    e_.read(owned, Use::gradient, 0,
+            on_host_lane ? slice * std::int64_t{size_bytes(c_.training.gradient)} : bytes(slice));
     e_.write(norm_buffer_, Use::norm, std::int64_t{8} * b, std::int64_t{8} * b + 8);
     norm_partial_ = e_.hold(done);
     norm_beside_ = beside;
   }
-  if (on_host(slice) > 0) {
+  if (on_host(slice) > 0 && !on_host_lane) {
     op.role = OpRole::copy_out;
     op.work = e_.work(
         CopyWork{Bytes(on_host(slice) * size_bytes(c_.training.gradient)), CopyDirection::device_to_host});

@@ -22,7 +22,8 @@ Context make_context(const ModelSpec& model, const TrainingSpec& training, const
                  layer_ranges(plan, model.n_layers),
                  microbatches(plan, training),
                  reduces_every_microbatch(plan, stack.rules),
-                 fetches_parameters(plan, stack.rules)};
+                 fetches_parameters(plan, stack.rules),
+                 sums_gradients_on_host(plan, stack.rules)};
 }
 
 namespace {

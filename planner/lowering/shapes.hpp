@@ -26,12 +26,14 @@ struct Context {
   StateBytes state;
   std::vector<LayerRange> ranges;  // layers of each model chunk
   int microbatches = 1;
-  bool gradient_ring = false, parameter_ring = false;
+  bool gradient_ring = false, parameter_ring = false, host_sums = false;
   int n_chunks() const { return plan.pp * plan.vp; }
   int stage_of(int chunk) const { return chunk % plan.pp; }
 
   bool ring_gradients() const { return gradient_ring; }
   bool ring_parameters() const { return parameter_ring; }
+  bool sums_on_host() const { return host_sums; }
+  bool gathers_again() const { return gathers_every_microbatch(plan, stack.rules); }
   // Units held at once when parameters are fetched unit by unit. With parameters on the host, a horizon of more or less than
   // the one layer that it is by default adds to what the stack fetches ahead.
   std::size_t unit_ring_count() const { return unit_ring_count(plan, stack.rules); }

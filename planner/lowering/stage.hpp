@@ -177,10 +177,13 @@ class StageLowering {
   void fetch(std::size_t visit_index);
   void reduce_bucket(int bucket, OpId ready, std::uint32_t microbatch, bool last);  // of the step
   void finish_bucket(int bucket, OpId ready);
+  OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
   OpId join_head();  // adds what the head has summed to the embedding's gradient
   bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
   void clear_padding(int bucket, const Site&);
   void make_buffers();
+  void gather_again();
+  OpId gather_whole(int bucket, OpId behind, OpId behind_host);
   void update(int first, int last);  // one op over buckets [first, last), and its part on the host
   std::int64_t on_host(std::int64_t elements) const;
   const Bucket& bucket(int b) const { return layout_.buckets[static_cast<std::size_t>(b)]; }
@@ -224,6 +227,7 @@ class StageLowering {
   std::array<OpId, 3> ring_reduced_{kNoOp, kNoOp, kNoOp};
   std::vector<int> ring_slot_;     // by bucket: -1 while it holds none
   std::vector<bool> accumulated_;  // by bucket: its accumulator has been written in this step
+  BufferId landing_ = kNoBuffer;   // on the host: gradients to be added there
   std::size_t next_ring_slot_ = 0;
   // Inputs gathered again for weight gradients under SP, in two buffers by turns.
   std::array<BufferId, 2> regathered_{kNoBuffer, kNoBuffer};

@@ -23,7 +23,8 @@ constexpr std::array kOfSlots = {LaneKind::compute,        LaneKind::tp,
 
 bool StageLowering::repeatable(const Slot& slot) const {
   if (slot.kind == SlotKind::forward) return slot.microbatch > 0;
-  return static_cast<int>(slot.microbatch) + 1 < c_.microbatches;
+  // Sums on the host: the first micro-batch has none, and a wait for the last of a slot outlives it.
+  return static_cast<int>(slot.microbatch) + 1 < c_.microbatches && !c_.sums_on_host();
 }
 
 std::vector<StageLowering::Stamp>& StageLowering::stamps_of(SlotKind kind, const Slot& slot) {

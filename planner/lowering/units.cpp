@@ -129,6 +129,11 @@ void StageLowering::fetch(std::size_t index) {
   op.bucket = static_cast<std::uint16_t>(b);
   op.pass = Pass::none;
   BufferId from = shard_[static_cast<std::size_t>(b)];
+  // What waits for its gather is as it was copied.
+  const std::int64_t staged_bytes =
+      bucket(b).slice(layout_.shards) * (sharded && c_.plan.parameter_offload
+                                             ? std::int64_t{fetched_bytes(c_.training, c_.stack.rules)}
+                                             : static_cast<std::int64_t>(c_.state.parameter));
   OpId last = kNoOp;
   if (c_.plan.parameter_offload) {
     op.role = OpRole::copy_in;
@@ -138,9 +143,7 @@ void StageLowering::fetch(std::size_t index) {
     // The staging slot is free once the gather that read it has run.
     const OpId staged = sharded && index >= ring ? visits_[index - ring].gather : kNoOp;
     last = e_.emit(op, {updated, host_updated, sharded ? staged : ready});
-    e_.read(from, OperandUse::parameter),
-        e_.write(to, OperandUse::parameter, 0,
-                 bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
+    e_.read(from, OperandUse::parameter), e_.write(to, OperandUse::parameter, 0, staged_bytes);
     from = to;
   }
   if (sharded) {
@@ -153,8 +156,7 @@ void StageLowering::fetch(std::size_t index) {
     const bool first = last == kNoOp;  // no copy before it
     last = e_.emit(op, {first && own_lane ? updated : kNoOp, first ? host_updated : kNoOp, last,
                         own_lane ? ready : kNoOp});
-    e_.read(from, OperandUse::parameter, 0,
-            bucket(b).slice(layout_.shards) * static_cast<std::int64_t>(c_.state.parameter));
+    e_.read(from, OperandUse::parameter, 0, staged_bytes);
     e_.write(unit, OperandUse::parameter, 0,
              bucket(b).elements * static_cast<std::int64_t>(c_.state.parameter));
     visits_[index].gather = e_.hold(last);

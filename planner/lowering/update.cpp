@@ -56,7 +56,7 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
             : WorkId{0});
     copy_work_.push_back(
         c.plan.parameter_offload
-            ? e.work(CopyWork{Bytes(b.slice(layout_.shards) * size_bytes(c.training.parameter)),
+            ? e.work(CopyWork{Bytes(b.slice(layout_.shards) * fetched_bytes(c.training, c.stack.rules)),
                               CopyDirection::host_to_device})
             : WorkId{0});
   }
@@ -95,7 +95,7 @@ void StageLowering::make_buffers() {
                               : state(BufferKind::parameter, Use::parameter, b.elements * parameter));
     shard_.push_back(ring ? state(rest, Use::parameter, slice * parameter) : kNoBuffer);
     gradient_.push_back(ring_gradient ? kNoBuffer : gradient(b.elements));
-    accumulator_.push_back(ring_gradient ? gradient(slice) : kNoBuffer);
+    accumulator_.push_back(ring_gradient && !c_.sums_on_host() ? gradient(slice) : kNoBuffer);
     optimizer_.push_back(state(BufferKind::optimizer_state, Use::optimizer,
                                bytes(c_.state.optimizer * static_cast<double>(slice - host))));
     host_optimizer_.push_back(
@@ -113,8 +113,9 @@ void StageLowering::make_buffers() {
     for (std::size_t i = 0; i < c_.unit_ring_count(); ++i) {
       unit_ring_.push_back(e_.buffer(BufferKind::communication, stage_, largest * parameter, true));
       if (c_.plan.parameter_offload && layout_.shards > 1)
-        staging_.push_back(
-            e_.buffer(BufferKind::communication, stage_, largest / layout_.shards * parameter, true));
+        staging_.push_back(e_.buffer(BufferKind::communication, stage_,
+                                     largest / layout_.shards * fetched_bytes(c_.training, c_.stack.rules),
+                                     true));
     }
   }
   if (c_.ring_gradients()) {
@@ -126,6 +127,9 @@ void StageLowering::make_buffers() {
       gradient_ring_[slot] = place(largest_in_ring);
     if (shared_bucket_ >= 0) gradient_ring_[kSharedSlot] = place(bucket(shared_bucket_).elements);
   }
+  if (c_.sums_on_host() && c_.microbatches > 1)
+    landing_ = e_.buffer(BufferKind::host, stage_,
+                         largest / layout_.shards * size_bytes(c_.training.gradient), true);
   if (c_.sp())
     for (BufferId& slot : regathered_)
       slot = e_.buffer(BufferKind::communication, stage_, c_.activation.gathered, true);
@@ -183,7 +187,8 @@ void StageLowering::update(int first, int last) {
     touch(true);
     if (c_.plan.parameter_offload) {
       op.role = OpRole::copy_out;
-      op.work = e_.work(CopyWork{Bytes(device * parameter), CopyDirection::device_to_host});
+      op.work = e_.work(CopyWork{Bytes(device * fetched_bytes(c_.training, c_.stack.rules)),
+                                 CopyDirection::device_to_host});
       op.lanes[0] = lane(LaneKind::device_to_host);
       updated_ = e_.emit(op, {updated_});
       for (int i = first; i < last; ++i) {
@@ -216,26 +221,44 @@ void StageLowering::update(int first, int last) {
   }
 }
 
+// One bucket into its place, whose slice is this rank's.
+OpId StageLowering::gather_whole(int b, OpId behind, OpId behind_host) {
+  Op op;
+  op.role = OpRole::param_gather;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.bucket = static_cast<std::uint16_t>(b);
+  op.work = gather_work_[static_cast<std::size_t>(b)];
+  const bool beside = c_.plan.overlap_param_gather;
+  // Repeated gathers share the links of their process group with its reductions.
+  const LaneKind apart =
+      c_.gathers_again() && reduces_beside() ? LaneKind::grad_reduce : LaneKind::param_gather;
+  op.lanes[0] = lane(beside ? apart : LaneKind::compute);
+  const OpId id = e_.emit(op, {beside ? behind : kNoOp, behind_host});
+  const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
+  e_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
+          bucket(b).slice(layout_.shards) * parameter);
+  e_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
+  if (beside) gathered_[static_cast<std::size_t>(b)] = id;
+  return id;
+}
+
+// Before the forward of a further micro-batch; behind the backward that used the parameters last.
+void StageLowering::gather_again() {
+  OpId behind = e_.hold(last_);
+  for (int b = static_cast<int>(layout_.buckets.size()) - 1; b >= 0; --b) {
+    gather_whole(b, behind, kNoOp);
+    behind = kNoOp;
+  }
+}
+
 void StageLowering::begin_step() {
   const int n = static_cast<int>(layout_.buckets.size());
   const bool gather = layout_.shards > 1 && !c_.ring_parameters();
   const bool pipelined = gather && c_.stack.rules.pipelined_update && c_.plan.overlap_param_gather;
   const auto gather_bucket = [&](int b) {
-    Op op;
-    op.role = OpRole::param_gather;
-    op.stage = static_cast<std::uint16_t>(stage_);
-    op.bucket = static_cast<std::uint16_t>(b);
-    op.work = gather_work_[static_cast<std::size_t>(b)];
-    const bool beside = c_.plan.overlap_param_gather;
-    op.lanes[0] = lane(beside ? LaneKind::param_gather : LaneKind::compute);
-    const OpId id = e_.emit(op, {beside ? updated_ : kNoOp, host_updated_});
+    const OpId id = gather_whole(b, updated_, host_updated_);
     updated_ = pipelined ? updated_ : kNoOp;  // the lane keeps the order behind the first
     host_updated_ = kNoOp;
-    const auto parameter = static_cast<std::int64_t>(c_.state.parameter);
-    e_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
-            bucket(b).slice(layout_.shards) * parameter);
-    e_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
-    if (beside) gathered_[static_cast<std::size_t>(b)] = id;
     return id;
   };
   OpId last_gather = kNoOp;

@@ -42,6 +42,11 @@ TEST(PlanLimits, WordsPercentAndEffectiveShards) {
   plan.dp = 8;
   EXPECT_FALSE(limits.admits(plan));
   EXPECT_EQ(parse_plan_limits("recompute<=selective", "--limit"), parse_plan_limits("rec<=sel", "--limit"));
+  for (const char* on : {"sp=1", "sp=true"})
+    EXPECT_EQ(parse_plan_limits(on, "--fix"), parse_plan_limits("sp=on", "--fix"));
+  for (const char* off : {"po=0", "po=false"})
+    EXPECT_EQ(parse_plan_limits(off, "--fix"), parse_plan_limits("po=off", "--fix"));
+  EXPECT_THROW(parse_plan_limits("po=falsch", "--fix"), ConfigError);
 }
 
 TEST(PlanLimits, EveryFieldOfAKeyCanBePinned) {

@@ -146,6 +146,8 @@ TEST(StackRefusals, EachNamesTheFeature) {
        }},
       {"torchtitan", "of one replica",
        [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"fsdp1-eager", "does not add up",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 1, p.parameter_offload = true; }},
       {"torchtitan", "only from ZeRO stage 3",
        [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 1, p.parameter_offload = true; }},
       {"torchtitan", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},

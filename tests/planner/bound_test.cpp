@@ -98,6 +98,23 @@ TEST(Bound, IsTightWhereParametersAreFetchedForEveryMicroBatch) {
   expect_tight({"tp1.pp2.vp4.dp4.z2.mbs1"}, 0.95, owned);
 }
 
+// Gradients summed on the host hold up compute, in which nothing slows it; units gathered again for every micro-batch.
+TEST(Bound, IsTightWhereGradientsAreSummedOnTheHost) {
+  for (const double host_link : {1.0, 0.1}) {
+    testing::OwnedJob owned = testing::small_job(1, 8, 16);
+    owned.training.global_batch = 64;
+    owned.stack.rules.reduce_every_microbatch = owned.stack.rules.zero2_by_units = true;
+    owned.stack.rules.host_sums_gradients = owned.stack.rules.host_parameters_are_master = true;
+    owned.stack.kernels.comm_slows_compute = 0.3;
+    owned.cluster.device.host_link = owned.cluster.device.host_link * host_link;
+    owned.finish();
+    expect_tight(
+        {"tp2.sp.dp4.z3.mbs1.po.oo100", "tp2.sp.dp4.z3.mbs1.po.oo100.nogr.nopg", "dp8.z3.mbs2.po.oo100.full"},
+        0.8, owned);
+    expect_tight({"dp8.z2.mbs2.nopg", "tp2.sp.dp4.z2.mbs1"}, 0.8, owned);
+  }
+}
+
 // The head's parameters may come after the final norm has run.
 TEST(Bound, WaitsForTheHeadsParametersAtTheHead) {
   testing::OwnedJob owned = testing::small_job(1, 8, 2);

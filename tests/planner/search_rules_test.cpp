@@ -53,7 +53,7 @@ OfRules brute_force_of_rules(const Job& job, const SearchSpace& space) {
 
 struct Stack {
   const char* name;
-  void (*rules)(StackCapabilities&);
+  void (*rules)(StackCapabilities&, StackRules&);
 };
 
 class SearchRules : public ::testing::TestWithParam<Stack> {};
@@ -66,7 +66,7 @@ TEST_P(SearchRules, EqualsBruteForce) {
     owned.cluster.device.memory = from_gib(memory_GiB);
     owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
     owned.stack.rules.reduce_every_microbatch = true;
-    GetParam().rules(owned.stack.can);
+    GetParam().rules(owned.stack.can, owned.stack.rules);
     owned.finish();
     const Job job = owned.job();
     const SearchSpace space = space_of_rules(job);
@@ -88,28 +88,36 @@ TEST_P(SearchRules, EqualsBruteForce) {
 
 INSTANTIATE_TEST_SUITE_P(
     Of, SearchRules,
-    ::testing::Values(Stack{"able", [](StackCapabilities&) {}},  // the negative control: nothing is refused
+    ::testing::Values(Stack{"able", [](StackCapabilities&,
+                                       StackRules&) {}},  // the negative control: nothing is refused
                       Stack{"deepspeed",
-                            [](StackCapabilities& can) {
+                            [](StackCapabilities& can, StackRules&) {
                               can.shard_degree_from_zero = can.parameter_offload_from_zero =
                                   can.partial_offload_from_zero = 3;
                               can.optimizer_offload_from_zero = 1;
                             }},
                       Stack{"fsdp2",
-                            [](StackCapabilities& can) {
+                            [](StackCapabilities& can, StackRules& rules) {
                               can.zero_stages = {0, 2, 3};
                               can.parameter_offload_needs_optimizer = can.optimizer_offload_needs_parameters =
                                   true;
                               can.overlap_tp_needs_sequence_parallel = true;
                               can.offload_with_pp = can.offload_of_one_replica = false;
+                              rules.host_sums_gradients = rules.host_parameters_are_master = true;
+                              rules.zero2_by_units = true;
+                            }},
+                      Stack{"fsdp1",
+                            [](StackCapabilities& can, StackRules& rules) {
+                              can.offload_with_accumulation = false;
+                              rules.host_parameters_are_master = true;
                             }},
                       Stack{"gemini",
-                            [](StackCapabilities& can) {
+                            [](StackCapabilities& can, StackRules&) {
                               can.zero_stages = {3};
                               can.parameter_offload_needs_optimizer = true;
                             }},
                       Stack{"megatron",
-                            [](StackCapabilities& can) {
+                            [](StackCapabilities& can, StackRules&) {
                               can.overlap_tp_needs_sequence_parallel = true, can.parameter_offload = false;
                               can.optimizer_offload_from_zero = 1;
                             }}),

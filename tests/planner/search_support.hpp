@@ -126,7 +126,7 @@ inline void some_rules(StackCapabilities& can) {
   can.parameter_offload_from_zero = upto(0, 3);
   can.parameter_offload_needs_optimizer = coin(), can.optimizer_offload_needs_parameters = coin();
   can.overlap_tp_needs_sequence_parallel = coin();
-  can.offload_with_pp = coin(), can.offload_of_one_replica = coin();
+  can.offload_with_pp = coin(), can.offload_of_one_replica = coin(), can.offload_with_accumulation = coin();
 }
 
 // Random shapes, rules and links; lawful ones must be picked by the caller.
@@ -153,6 +153,8 @@ class RandomJob {
                                         .compute_factor = *rc::gen::element(0.5, 0.8, 1.0),
                                         .network_factor = *rc::gen::element(0.25, 1.0)});
     s.rules.prefetch_blocks = upto(0, 3), s.rules.fetch_modules = coin();
+    s.rules.zero2_by_units = coin(), s.rules.host_sums_gradients = coin(),
+    s.rules.host_parameters_are_master = coin();
     s.rules.tied_gradients_apart = coin(), s.rules.reduce_every_microbatch_with_pp = upto(0, 3) > 0;
     s.kernels.comm_slows_compute = coin() ? 0.0 : 0.3, s.kernels.compute_slows_comm = coin() ? 0.0 : 0.2;
     s.kernels.tp_hidden_share = arbitrary::share();

@@ -35,10 +35,19 @@ StackSpec module_by_module() {
   return stack;
 }
 
+// FSDP2's way with offload.
+StackSpec summing_on_host() {
+  StackSpec stack = reducing_every_microbatch();
+  stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = true;
+  stack.rules.zero2_by_units = true;
+  return stack;
+}
+
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
-  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module()})
+  for (const StackSpec& stack :
+       {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module(), summing_on_host()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
