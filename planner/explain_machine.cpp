@@ -50,6 +50,8 @@ std::string refused_whatever(const Job& job, F set) {
           for (const int host : {0, 1, 2, 3, 4, 5}) {
             ParallelPlan p;
             p.dp = host < 3 ? 2 : 1, p.tp = tp, p.pp = pp, p.zero_stage = zero;
+            p.micro_batch =
+                std::max(1, job.training.global_batch / p.dp);  // all of it: nothing is said of it here
             p.sequence_parallel = tp > 1;
             p.optimizer_offload = host % 3 > 0 ? 1 : 0, p.parameter_offload = host % 3 > 1;
             p.overlap_grad_reduce = p.overlap_param_gather = overlap;

@@ -238,7 +238,7 @@ OpId StageLowering::gather_whole(int b, OpId behind, OpId behind_host) {
   e_.read(parameter_[static_cast<std::size_t>(b)], Use::parameter, 0,
           bucket(b).slice(layout_.shards) * parameter);
   e_.write(parameter_[static_cast<std::size_t>(b)], Use::parameter);
-  if (beside) gathered_[static_cast<std::size_t>(b)] = id;
+  if (beside) gathered_[static_cast<std::size_t>(b)] = e_.hold(id);
   return id;
 }
 

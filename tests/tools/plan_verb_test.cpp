@@ -477,6 +477,23 @@ nlohmann::json json_of(std::vector<std::string> more) {
 }
 double number(const nlohmann::json& j, const char* key) { return j.at(key).get<double>(); }
 
+// FSDP1 keeps state on the host where a step is one micro-batch; the number of ranks decides that, not what is asked for.
+TEST(Plan, StateIsOnTheHostWhereOneMicrobatchIsLeft) {
+  const auto ask = [](const char* batch, const char* fix) {
+    return call({"plan", "--model", "llama-2-7b", "--cluster", "1x8xh100", "--stack", "fsdp1-eager",
+                 "--seq-len", "4096", "--global-batch", batch, "--fix", fix, "--top", "1"});
+  };
+  for (const auto& [batch, fix] : {std::pair{"8", "po=on,oo=100"}, {"64", "po=on,oo=100,mbs=8"}}) {
+    const auto found = ask(batch, fix);
+    EXPECT_EQ(found.code, ExitCode::ok) << found.err;
+    EXPECT_NE(found.out.find(".dp8.z3."), std::string::npos) << found.out;
+  }
+  const auto refused = ask("64", "po=on,oo=100,mbs=1");
+  EXPECT_EQ(refused.code, ExitCode::no_feasible_plan);
+  EXPECT_NE((refused.out + refused.err).find("fewest GPUs: 64"), std::string::npos)
+      << refused.out << refused.err;
+}
+
 TEST(Plan, PinsEveryField) {
   const auto outcome = call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--json", "--fix",
                              "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
