@@ -1,12 +1,15 @@
 #include "core/breakdown.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <limits>
+#include <utility>
 
 namespace sextant {
 namespace {
 
 using C = TimeCategory;
+constexpr OpId kNone = std::numeric_limits<OpId>::max();
 
 double& at(TimeSplit& split, C category) { return split[static_cast<std::size_t>(category)]; }
 
@@ -42,33 +45,64 @@ C category_of(const Op& op) {
   return C::optimizer;
 }
 
-// Time in which a stage's compute lane waited for `op` from `begin` on: what binds is the dependency that ended last.
-void add_wait(const ExecutionGraph& g, const Timeline& t, const Op& op, double begin, double end,
-              TimeSplit& split) {
-  const OpId* binding = nullptr;
-  const auto deps = g.deps_of(op);
-  for (const OpId& dep : deps)
-    if (!binding || t.spans[dep].end > t.spans[*binding].end) binding = &dep;
-  if (!binding || t.spans[*binding].end <= begin) {
-    at(split, C::bubble) += end - begin;
-    return;
-  }
-  const Op& producer = g.ops[*binding];
-  const bool crosses_stages = producer.role == OpRole::send || producer.stage != op.stage;
-  if (!crosses_stages) {
-    C category = category_of(producer);
-    if (producer.role == OpRole::update)
-      category = C::offload;  // only the host's share runs off the compute lane
-    if (producer.role == OpRole::grad_accumulate) category = C::exposed_dp;  // the end of a reduction
-    at(split, category) += end - begin;
-    return;
-  }
-  // Of the wait for another stage only the transfer itself is communication.
-  const double moving =
-      producer.role == OpRole::send ? std::max(0.0, end - std::max(begin, t.spans[*binding].start)) : 0;
-  at(split, C::exposed_pp) += moving;
-  at(split, C::bubble) += end - begin - moving;
+bool on(LaneId lane, LaneKind kind) {
+  return lane != kNoLane && lane % kLaneKinds == static_cast<LaneId>(kind);
 }
+
+// Of an operation that the compute lane waits for: of updates only the host's share runs elsewhere, and what adds
+// gradients elsewhere is the end of a reduction, or the host's.
+C category_of_wait(const Op& op) {
+  if (op.role == OpRole::update || on(op.lanes[0], LaneKind::host)) return C::offload;
+  return op.role == OpRole::grad_accumulate ? C::exposed_dp : category_of(op);
+}
+
+// By operation, those that its lanes run before it.
+std::vector<std::array<OpId, 2>> lane_predecessors(const ExecutionGraph& g) {
+  std::vector<std::array<OpId, 2>> out(g.ops.size(), {kNone, kNone});
+  std::vector<OpId> last(g.lanes.size(), kNone);
+  for (std::size_t i = 0; i < g.ops.size(); ++i)
+    for (std::size_t l = 0; l < 2; ++l)
+      if (const LaneId lane = g.ops[i].lanes[l]; lane != kNoLane)
+        out[i][l] = std::exchange(last[lane], static_cast<OpId>(i));
+  return out;
+}
+
+struct Waits {
+  const ExecutionGraph& g;
+  const Timeline& t;
+  std::vector<std::array<OpId, 2>> before = lane_predecessors(g);
+
+  double end_of(OpId op) const { return op == kNone ? 0.0 : t.spans[op].end; }
+  OpId later(OpId a, OpId b) const { return a == kNone || (b != kNone && end_of(b) > end_of(a)) ? b : a; }
+  OpId last_dependency(const Op& op) const {
+    OpId out = kNone;
+    for (const OpId dep : g.deps_of(op)) out = later(out, dep);
+    return out;
+  }
+
+  // Time in which a stage's compute lane waited for the end of `binding`. What binds that is what ended last before it,
+  // and so on: each has the part of the wait in which it was next.
+  void add(OpId binding, std::size_t stage, double begin, double end, TimeSplit& split) const {
+    if (end_of(binding) <= begin) binding = kNone;
+    while (end > begin && binding != kNone) {
+      const Op& producer = g.ops[binding];
+      if (producer.role == OpRole::send || producer.stage != stage) {
+        // Of the wait for another stage only the transfer itself is communication.
+        const double moving =
+            producer.role == OpRole::send ? std::max(0.0, end - std::max(begin, t.spans[binding].start)) : 0;
+        at(split, C::exposed_pp) += moving;
+        end -= moving;
+        break;
+      }
+      OpId earlier = last_dependency(producer);
+      for (const OpId lane : before[binding]) earlier = later(earlier, lane);
+      const double from = std::clamp(end_of(earlier), begin, end);
+      at(split, category_of_wait(producer)) += end - from;
+      end = from, binding = earlier;
+    }
+    at(split, C::bubble) += end - begin;
+  }
+};
 
 }  // namespace
 
@@ -84,14 +118,17 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
   out.step = t.makespan();
   const std::size_t stages = g.lanes.size() / kLaneKinds;
   out.stages.resize(stages);
+  const Waits waits{g, t};
+  std::vector<OpId> last(stages, kNone);  // of all lanes
   std::vector<double> clock(stages, 0.0);
   for (std::size_t i = 0; i < g.ops.size(); ++i) {
     const Op& op = g.ops[i];
+    last[op.stage] = waits.later(last[op.stage], static_cast<OpId>(i));
     for (const LaneId lane : op.lanes) {
-      if (lane == kNoLane || lane % kLaneKinds != static_cast<int>(LaneKind::compute)) continue;
+      if (!on(lane, LaneKind::compute)) continue;
       const std::size_t s = lane / kLaneKinds;
       const Span span = t.spans[i];
-      if (span.start > clock[s]) add_wait(g, t, op, clock[s], span.start, out.stages[s]);
+      if (span.start > clock[s]) waits.add(waits.last_dependency(op), s, clock[s], span.start, out.stages[s]);
       // Measured spans may overlap by clock error; count no instant twice.
       at(out.stages[s], category_of(op)) += std::max(0.0, span.end - std::max(span.start, clock[s]));
       clock[s] = std::max(clock[s], span.end);
@@ -99,6 +136,11 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
   }
   double heaviest = 0;
   for (std::size_t s = 0; s < stages; ++s) {
+    // Behind its last computation: what other lanes of the stage still do, then what other stages do.
+    if (const double end = waits.end_of(last[s]); end > clock[s]) {
+      waits.add(last[s], s, clock[s], end, out.stages[s]);
+      clock[s] = end;
+    }
     at(out.stages[s], C::bubble) += std::max(0.0, out.step.v - clock[s]);
     heaviest = std::max(heaviest, out.step.v - at(out.stages[s], C::bubble));
   }

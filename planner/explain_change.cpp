@@ -56,7 +56,7 @@ class Steps {
     if (plan_.tp > 1 && !plan_.sequence_parallel)
       add("sequence parallelism", [](ParallelPlan& p) { p.sequence_parallel = true; });
     if (job_.stack.can.optimizer_offload)
-      for (const int percent : {25, 50, 75, 100})
+      for (int percent = 5; percent <= 100; percent += 5)
         add(percent == 100 ? "the optimizer on the host"
                            : fmt::format("{} % of the optimizer on the host", percent),
             [percent](ParallelPlan& p) { p.optimizer_offload = percent / 100.0; });

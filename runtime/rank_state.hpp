@@ -4,6 +4,7 @@
 // rest in another memory, a copy of them.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@ struct OwnedPiece {
   std::int64_t begin = 0;
 };
 enum class StateField : std::uint8_t { master, moment1, moment2 };
+inline constexpr std::array kStateFields = {StateField::master, StateField::moment1, StateField::moment2};
 
 class RankState {
  public:

@@ -274,8 +274,7 @@ void Checkpoint::verify() const {
     const StoredFile& file = impl_->manifest.files[f];
     impl_->opened(f);
     for (std::size_t e = 0; e < file.extents.size(); ++e)
-      for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
-        let_go(impl_->bytes({f, e}, field));
+      for (const StateField field : kStateFields) let_go(impl_->bytes({f, e}, field));
   }
 }
 

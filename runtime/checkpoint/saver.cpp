@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array kSavedFields = {StateField::master, StateField::moment1, StateField::moment2};
 constexpr std::int64_t kNever = 1'000'000'000;
 constexpr const char* kExtentsKey = "sextant.extents";
 constexpr const char* kStepKey = "sextant.step";
@@ -167,9 +166,9 @@ void CheckpointSaver::write_file() const {
   std::vector<TensorToStore> tensors;
   for (const StagedState::Piece& piece : staged_.pieces()) {
     StoredExtent& e = extents.emplace_back(StoredExtent{piece.tensor, piece.extent, {}});
-    for (std::size_t f = 0; f < kSavedFields.size(); ++f) {
+    for (std::size_t f = 0; f < kStateFields.size(); ++f) {
       e.digests[f] = digest(piece.data[f]);
-      tensors.push_back({stored_name(e, kSavedFields[f]),
+      tensors.push_back({stored_name(e, kStateFields[f]),
                          stored_type(next_.dtype),
                          {piece.extent.rows, piece.extent.cols},
                          piece.data[f]});

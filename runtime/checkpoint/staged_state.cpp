@@ -9,7 +9,6 @@
 namespace sextant {
 namespace {
 
-constexpr std::array kStateFields = {StateField::master, StateField::moment1, StateField::moment2};
 // Of one part: few enough to be made in some 20 us, so that nobody waits long for who has taken one.
 constexpr std::size_t kPartBytes = std::size_t{1} << 17;
 

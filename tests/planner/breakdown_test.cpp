@@ -82,6 +82,21 @@ TEST(Breakdown, WaitsForTheEndOfAReductionAreExposed) {
   EXPECT_GT(at(split, TimeCategory::exposed_dp), 0);
 }
 
+// The first gather of the next parameters waits for Adam on the host: that wait is offload, the gather itself exposed DP.
+TEST(Breakdown, AWaitIsOfWhatWasNext) {
+  const auto parts = [](const char* key, double host_s) {
+    const auto g = lower_tiny(key, 8, 16, {}, false);
+    std::vector<OpCost> prices = price(g, HashedCost{});
+    for (std::size_t w = 0; w < g.works.size(); ++w)
+      if (const auto* state = std::get_if<StateWork>(&g.works[w]); state && state->host)
+        prices[w].duration = Seconds(host_s);
+    return breakdown(g, simulate(g, prices)).mean;
+  };
+  const TimeSplit fast = parts("dp4.z1.mbs1.oo100", 1e-9), slow = parts("dp4.z1.mbs1.oo100", 1e3);
+  EXPECT_GT(at(slow, TimeCategory::offload), 1e3);
+  EXPECT_NEAR(at(slow, TimeCategory::exposed_dp), at(fast, TimeCategory::exposed_dp), 10);
+}
+
 TEST(Trace, IsJsonWithOneSpanPerLaneAndMatchedFlows) {
   const auto g = lower_tiny("tp2.pp2.dp2.z1.mbs1");
   const auto timeline = simulate(g, price(g, HashedCost{}));

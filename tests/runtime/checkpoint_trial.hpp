@@ -96,7 +96,7 @@ class CheckpointTrial {
  private:
   void add(const RankTrainer& trainer, ModelState& state) {
     const std::lock_guard lock(mutex_);
-    for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
+    for (const StateField field : kStateFields)
       trainer.state().read_owned(field, [&](const OwnedPiece& piece, std::span<const double> values) {
         const ModelSlice& s = piece.slice;
         auto& whole = state[{s.name, field}];

@@ -91,7 +91,7 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
     trainer.finish();
     const std::lock_guard lock(mutex);
     if (communicator.rank() == 0) result.programs = trainer.executor().programs();
-    for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
+    for (const StateField field : kStateFields)
       trainer.state().read_owned(field, [&](const OwnedPiece& piece, std::span<const double> values) {
         const ModelSlice& s = piece.slice;
         // A tied head is another place of the embedding; the first stage's copy stands for both.

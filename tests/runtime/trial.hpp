@@ -44,7 +44,7 @@ struct Trial {
     run.on_step = [this](const StepReport& r) { steps.push_back(r); };
     run.on_end = [this](RankTrainer& trainer, int rank) {
       const std::lock_guard lock(mutex_);
-      for (const StateField field : {StateField::master, StateField::moment1, StateField::moment2})
+      for (const StateField field : kStateFields)
         trainer.state().read_owned(field, [&](const OwnedPiece&, std::span<const double> values) {
           auto& all = state[{rank, field}];
           all.insert(all.end(), values.begin(), values.end());

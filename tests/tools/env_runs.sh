@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 fail() { echo "FAILED: $*"; exit 1; }
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 12000))  # below those that the system gives to whoever connects
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
 # One process of two, in place of a shell of its own, so that its id is the one that is known.
 launch() {
@@ -37,7 +37,10 @@ launch 1 run plan.json --steps 100000 >second.txt 2>&1 &
 second=$!
 launch 0 run plan.json --steps 100000 >first.txt 2>&1 &
 first=$!
-sleep 2
+for ((tenth = 0; tenth < 300; ++tenth)); do
+  [[ $(wc -l <first.txt) -gt 4 ]] && break  # it trains
+  sleep 0.1
+done
 kill -KILL "$second" || fail "rank 1 was not there to be killed: $(cat second.txt)"
 status=0
 wait "$first" || status=$?
