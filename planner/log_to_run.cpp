@@ -177,17 +177,4 @@ std::vector<std::string> apply_log(const RunLog& log, ModelSpec& model, Training
   return Filling(log, model, training, plan, context).fill();
 }
 
-Seconds steady_step(const RunLog& log, const TrainingSpec& training, const ParallelPlan& plan) {
-  std::vector<double> steps = log.step_s;
-  if (steps.empty()) {
-    const double tokens = static_cast<double>(training.global_batch) * training.seq_len / plan.world();
-    for (const double rate : log.tokens_per_s_gpu) steps.push_back(tokens / rate);
-  }
-  const std::size_t skipped = steps.size() > 4 ? std::max<std::size_t>(2, steps.size() / 10) : 0;
-  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(skipped));
-  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-  std::nth_element(steps.begin(), middle, steps.end());
-  return Seconds(*middle);
-}
-
 }  // namespace sextant

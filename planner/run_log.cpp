@@ -8,22 +8,29 @@
 
 #include "core/error.hpp"
 #include "core/file_io.hpp"
+#include "planner/log_steps.hpp"
 #include "planner/log_text.hpp"
 
 namespace sextant {
 
 namespace {
 
-// Where a line stands, for complaints about it.
+// A line, where it stands, and what reads steps.
 struct Place {
-  const std::string& file;
   int line;
+  StepLines& steps;
 };
 
-double positive(double x, std::string_view label, std::string_view expected, const Place& at) {
-  if (x > 0) return x;
-  throw ConfigError(Problem{fmt::format("{}:{}", at.file, at.line), std::string(label), fmt::format("{}", x),
-                            std::string(expected), "a step of no time is no measurement: remove its line"});
+constexpr StepFormat step_format(LogFormat format) {
+  switch (format) {
+    case LogFormat::megatron_lm:
+      return {"elapsed time per iteration (ms):", "milliseconds above 0", 1e-3};
+    case LogFormat::torchtitan:
+      return {"tps:", "tokens per second above 0", 1};
+    case LogFormat::nanotron:
+      return {"elapsed_time_per_iteration_ms:", "milliseconds above 0", 1e-3};
+  }
+  return {};
 }
 
 void keep_largest(std::optional<double>& largest, double x) { largest = std::max(largest.value_or(0), x); }
@@ -89,9 +96,10 @@ void read_argument(std::string_view line, RunLog& log) {
 }
 
 void read_megatron(std::string_view line, const Place& at, RunLog& log) {
-  constexpr std::string_view kElapsed = "elapsed time per iteration (ms):";
-  if (const auto ms = number_after(line, kElapsed)) {
-    log.step_s.push_back(positive(*ms, kElapsed, "milliseconds above 0", at) * 1e-3);
+  if (line.find("- arguments -") != std::string_view::npos) at.steps.starts();
+  const auto number = step_of_total(line, "iteration ");
+  if (number || line.find(step_format(log.format).label) != std::string_view::npos) {
+    at.steps.read(line, at.line, number);
     if (const auto batch = number_after(line, "global batch size:"))
       log.says["global_batch"] = std::llround(*batch);
   }
@@ -158,7 +166,7 @@ void read_torchtitan_recompute(std::string_view line, RunLog& log) {
 }
 
 void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
-  if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log);
+  if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log), at.steps.starts();
   read_torchtitan_recompute(line, log);
   if (line.find("Float8") != std::string_view::npos && line.find("training active") != std::string_view::npos)
     log.compute = Dtype::fp8;
@@ -169,9 +177,12 @@ void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
                                       {"global batch size", "global_batch"},
                                       {"sequence length", "seq_len"}})
     if (const auto n = number_after(line, label)) log.says[column] = std::llround(*n);
-  if (line.find("step:") == std::string_view::npos) return;
-  if (const auto rate = number_after(line, "tps:"))
-    log.tokens_per_s_gpu.push_back(positive(*rate, "tps:", "tokens per second above 0", at));
+  if (line.find("step:") == std::string_view::npos || line.find("validate step:") != std::string_view::npos)
+    return;
+  if (line.find("tps:") != std::string_view::npos || line.find("loss:") != std::string_view::npos) {
+    const auto number = number_after(line, "step:");
+    at.steps.read(line, at.line, number ? std::optional(std::llround(*number)) : std::nullopt);
+  }
   if (const auto gib = number_after(line, "memory:"); gib && line.find("GiB") != std::string_view::npos) {
     keep_largest(log.peak_memory_GiB, *gib);
     log.memory_kind = "torch_reserved";
@@ -179,9 +190,10 @@ void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
 }
 
 void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
-  constexpr std::string_view kElapsed = "elapsed_time_per_iteration_ms:";
-  if (const auto ms = number_after(line, kElapsed)) {
-    log.step_s.push_back(positive(*ms, kElapsed, "milliseconds above 0", at) * 1e-3);
+  if (line.find("ParallelismArgs(") != std::string_view::npos) at.steps.starts();
+  const auto number = step_of_total(line, "iteration:");
+  if (number || line.find(step_format(log.format).label) != std::string_view::npos) {
+    at.steps.read(line, at.line, number);
     // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
     if (const auto batch = number_after(line, "global_batch_size:")) {
       log.says["global_batch"] = std::llround(*batch);
@@ -244,7 +256,7 @@ LogFormat format_of(std::string_view text, const std::string& file) {
 class OneRun {
  public:
   void check(const RunLog& log, const Place& at) {
-    const std::size_t steps = log.step_s.size() + log.tokens_per_s_gpu.size();
+    const std::size_t steps = log.steps.size();
     if (log.says != last_) {
       for (const auto& [column, value] : log.says)
         if (const auto it = last_.find(column); it == last_.end() || it->second != value)
@@ -256,7 +268,7 @@ class OneRun {
     if (first_.empty()) first_ = log.says;
     for (const auto& [column, value] : first_)
       if (log.says.at(column) != value)
-        throw ConfigError(Problem{fmt::format("{}:{}", at.file, line_.at(column)), column,
+        throw ConfigError(Problem{fmt::format("{}:{}", log.file, line_.at(column)), column,
                                   fmt::format("{}", log.says.at(column)),
                                   fmt::format("{}, as the steps before were run with", value),
                                   "two runs in one file, or a growing batch: one file for each"});
@@ -275,14 +287,23 @@ RunLog parse_run_log(std::string_view text, const std::string& file) {
   log.file = file;
   log.format = format_of(text, file);
   OneRun one_run;
+  StepLines steps(log, step_format(log.format));
   each_line(text, [&](std::string_view line, int number) {
-    const Place at{file, number};
+    // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
+    if (line.data() + line.size() == text.data() + text.size())
+      line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
+    const Place at{number, steps};
     if (log.format == LogFormat::megatron_lm) read_megatron(line, at, log);
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, at, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, at, log);
     one_run.check(log, at);
   });
-  if (log.step_s.empty() && log.tokens_per_s_gpu.empty())
+  if (log.steps.empty() && !log.unread.empty()) {
+    Problem first = log.unread.front();
+    first.hint = "no step of this log can be read: let the run log more of them";
+    throw ConfigError(std::move(first));
+  }
+  if (log.steps.empty())
     throw ConfigError(Problem{file, "", "no step time that can be read", "at least one logged step", ""});
   return log;
 }

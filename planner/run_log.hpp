@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/model_spec.hpp"
 #include "core/parallel_plan.hpp"
 #include "core/training_spec.hpp"
@@ -24,11 +25,17 @@ namespace sextant {
 enum class LogFormat : std::uint8_t { megatron_lm, torchtitan, nanotron };
 inline constexpr std::array<std::string_view, 3> kLogFormatNames = {"Megatron-LM", "torchtitan", "nanotron"};
 
+struct LoggedStep {
+  double value = 0;       // seconds; torchtitan prints no times: tokens per second of a GPU
+  int line = 0;           // of the file, from 1
+  bool warms_up = false;  // the first of a run, or of one that started again: compiles, allocates, reads
+};
+
 struct RunLog {
   std::string file;
   LogFormat format = LogFormat::megatron_lm;
-  std::vector<double> step_s;             // every step printed, in order
-  std::vector<double> tokens_per_s_gpu;   // where the log has no step times (torchtitan)
+  std::vector<LoggedStep> steps;          // that can be read, in order
+  std::vector<Problem> unread;            // steps that cannot: nan, or a line that was cut
   std::optional<double> peak_memory_GiB;  // largest seen
   std::string memory_kind;                // as RunRow
   // Column of a run -> value: hidden, tp, micro_batch, global_batch, recompute (0 none, 1 selective, 2 full) ...
@@ -38,7 +45,7 @@ struct RunLog {
   std::optional<Dtype> compute, gradient, reduction;
 };
 
-// Throws ConfigError when no known line is found, naming the formats.
+// Throws ConfigError when no known line is found, naming the formats, and when no step can be read, naming the first.
 RunLog read_run_log(const std::filesystem::path&);
 RunLog parse_run_log(std::string_view text, const std::string& file);
 
@@ -53,7 +60,8 @@ struct LogContext {
 std::vector<std::string> apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&,
                                    const LogContext&);
 
-// The steady step: median after the first steps (a tenth of them, at least two where there are more than four).
+// The steady step: median without the first step of a run, and of more than four without the first two or the first tenth.
+// Throws ConfigError where nothing is left.
 Seconds steady_step(const RunLog&, const TrainingSpec&, const ParallelPlan&);
 
 }  // namespace sextant

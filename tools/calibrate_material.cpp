@@ -30,12 +30,24 @@ Stated split_stated(const std::string& text) {
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
+// The first steps that cannot be read one by one, the others by their number.
+void warn_of_unread(const RunLog& log, std::vector<std::string>& warnings) {
+  constexpr std::size_t kShown = 3;
+  for (std::size_t i = 0; i < log.unread.size() && i < kShown; ++i)
+    warnings.push_back(to_string(log.unread[i]));
+  if (log.unread.size() > kShown)
+    warnings.push_back(fmt::format("{}: {} more steps cannot be read and are left out", log.file,
+                                   log.unread.size() - kShown));
+}
+
 MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
-                       const std::filesystem::path& presets, std::vector<std::string>& notes) {
+                       const std::filesystem::path& presets, Material& material) {
+  std::vector<std::string>& notes = material.notes;
   const auto [file, own_plan] = split_stated(text);
   QuestionOptions asked = options.question;
   if (!own_plan.empty()) asked.plan = own_plan;
   const RunLog log = read_run_log(file);
+  warn_of_unread(log, material.warnings);
   if (asked.stack.empty())
     asked.stack = log.format == LogFormat::megatron_lm  ? "megatron-core"
                   : log.format == LogFormat::torchtitan ? "torchtitan"
@@ -198,7 +210,7 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
   std::vector<std::string> of_runs;
   for (const MeasuredRun& run : m.runs) of_runs.push_back(run.run.note);
   for (std::string& unknown : unknown_names(of_runs)) m.notes.push_back(std::move(unknown));
-  for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m.notes));
+  for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m));
   for (const auto& file : options.tried) read_tried(file, presets, m);
   for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules));
   for (const auto& file : options.profiles)

@@ -33,7 +33,8 @@ struct Material {
   std::vector<NetworkFit> networks;
   std::vector<ProfileFit> profiles;
   std::vector<TriedInVain> in_vain;
-  std::vector<std::string> notes;  // what was taken for granted
+  std::vector<std::string> notes;     // what was taken for granted
+  std::vector<std::string> warnings;  // what was left out, and where
 
   // What links and kernels measured by themselves say: a table of nccl-tests before a profile.
   std::vector<KnobFit> measured_alone() const;

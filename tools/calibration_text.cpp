@@ -283,6 +283,7 @@ Json calibration_json(const Material& m, const Calibration& c,
                                      {"measured_s", {m.runs[fast].step.v, m.runs[slow].step.v}},
                                      {"after_s", c.after[fast]}});
   if (!in_vain.empty()) out["out_of_memory"] = in_vain;
+  if (!m.warnings.empty()) out["warnings"] = m.warnings;
   if (!m.notes.empty()) out["notes"] = m.notes;
   if (!sources.empty()) out["left_out"] = sources;
   return out;

@@ -171,6 +171,8 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   const auto presets = session.presets();
   const CalibrationRules rules = load_calibration_rules(presets);
   Material m = read_material(options.material, presets, rules);
+  for (const std::string& warning : m.warnings)
+    session.terminal.err << wrapped_message(session.terminal, "warning: " + warning);
   for (const std::string& note : m.notes) session.terminal.err << fmt::format("note: {}\n", note);
   const std::vector<MeasuredRun> all = m.runs;
   if (options.refit) m.runs = balanced(all);

@@ -56,8 +56,8 @@ ModelSpec llama_13b() {
 TEST(RunLog, MegatronStatesItsLayoutAndItsSteps) {
   const RunLog log = parse_run_log(kMegatron, "train.log");
   EXPECT_EQ(log.format, LogFormat::megatron_lm);
-  ASSERT_EQ(log.step_s.size(), 5U);
-  EXPECT_DOUBLE_EQ(log.step_s[0], 91.2345);
+  ASSERT_EQ(log.steps.size(), 5U);
+  EXPECT_DOUBLE_EQ(log.steps[0].value, 91.2345);
   EXPECT_DOUBLE_EQ(log.peak_memory_GiB.value(), 51200.5 / 1024);
   EXPECT_EQ(log.memory_kind, "torch_allocated");
   ModelSpec model = llama_13b();
@@ -115,7 +115,7 @@ TEST(RunLog, TorchtitanGivesTokensPerSecond) {
   EXPECT_EQ(plan.zero_stage, 3);
   EXPECT_EQ(plan.micro_batch, 2);
   EXPECT_EQ(training.seq_len, 8192);
-  EXPECT_DOUBLE_EQ(steady_step(log, training, plan).v, 8.0 * 8192 / 8 / 1772);
+  EXPECT_DOUBLE_EQ(steady_step(log, training, plan).v, 8.0 * 8192 / 8 / 6094);
   const RunLog newer = parse_run_log(
       "INFO - Building device mesh with parallelism: pp=2, dp_replicate=2, dp_shard=8, cp=1, tp=4, ep=1\n"
       "step: 1 loss: 1 memory: 1.00GiB(1%) tps: 10\n",
@@ -139,8 +139,8 @@ TEST(RunLog, NanotronShortensItsNumbers) {
       "hd_total_memory_tb: 312G\n",
       "nt.log");
   EXPECT_EQ(log.format, LogFormat::nanotron);
-  ASSERT_EQ(log.step_s.size(), 1U);
-  EXPECT_DOUBLE_EQ(log.step_s[0], 11.5);
+  ASSERT_EQ(log.steps.size(), 1U);
+  EXPECT_DOUBLE_EQ(log.steps[0].value, 11.5);
   EXPECT_NEAR(log.peak_memory_GiB.value(), 53.7e9 / 1073741824.0, 1e-9);
   EXPECT_EQ(log.says.at("global_batch"), 256);
   EXPECT_EQ(log.says.at("dp"), 4);
@@ -263,6 +263,76 @@ TEST(RunLog, StepsOfNoTimeAndSecondRunsAreRefusedByLine) {
   std::string growing = kMegatron;
   growing.replace(growing.rfind("global batch size:  1024"), 24, "global batch size:  2048");
   EXPECT_NE(refusal(growing).find("global_batch"), std::string::npos) << refusal(growing);
+}
+
+// A Megatron-LM log of these step times in ms, as printed; the first warms up.
+std::string steps_of(const std::vector<std::string>& ms, int first = 1) {
+  std::string text = "------------------------ arguments ------------------------\n";
+  for (const std::string& one : ms)
+    text += fmt::format(
+        " iteration {:8}/     100 | elapsed time per iteration (ms): {} | global batch size: 64 |\n", first++,
+        one);
+  return text;
+}
+
+double steady(const std::string& text) {
+  return steady_step(parse_run_log(text, "x.log"), TrainingSpec{}, ParallelPlan{}).v;
+}
+
+std::string steady_refusal(const std::string& text) {
+  try {
+    steady(text);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunLog, TheFirstStepOfARunIsNeverTheMeasurement) {
+  EXPECT_DOUBLE_EQ(steady(steps_of({"60000", "30000"})), 30);
+  EXPECT_DOUBLE_EQ(steady(steps_of({"60000", "30000", "31000"})), 31);
+  EXPECT_DOUBLE_EQ(steady(steps_of({"nan", "30000"})), 30);  // the first is the first, read or not
+  // A run that goes on behind it warms up again, with its arguments or without; so do all ranks of one step.
+  EXPECT_DOUBLE_EQ(steady(steps_of({"60000", "30000"}) + steps_of({"90000"}, 3)), 30);
+  const std::string again = steps_of({"90000"}, 1);
+  EXPECT_DOUBLE_EQ(steady(steps_of({"60000", "30000"}) + again.substr(again.find('\n') + 1)), 30);
+  const std::string rank = "step: 1 loss: 9 memory: 1.00GiB(1%) tps: 10 mfu: 1%\n";
+  const RunLog ranks = parse_run_log(rank + rank + rank +
+                                         "step: 10 loss: 8 memory: 1.00GiB(1%) tps: 40 mfu: 1%\n"
+                                         "validate step: 10 loss: 8 memory: 1.00GiB(1%) tps: 9000\n",
+                                     "titan.log");
+  TrainingSpec training;
+  training.global_batch = 1, training.seq_len = 400;
+  EXPECT_DOUBLE_EQ(steady_step(ranks, training, ParallelPlan{}).v, 10);
+  for (const std::string& none :
+       {steps_of({"60000"}), steps_of({"60000", "nan"}), steps_of({"60000"}) + again})
+    for (const char* said : {"x.log:2", "warms up", "at least one step behind it", "log more steps"})
+      EXPECT_NE(steady_refusal(none).find(said), std::string::npos) << none << steady_refusal(none);
+}
+
+TEST(RunLog, WhatCannotBeReadIsNamedByItsLineAndLeftOut) {
+  const auto unread = [](const std::string& text) {
+    std::string said;
+    for (const Problem& p : parse_run_log(text, "x.log").unread) said += to_string(p) + '\n';
+    return said;
+  };
+  const std::string sound = steps_of({"60000", "30000", "31000"});
+  EXPECT_EQ(unread(sound), "");
+  const std::string nan = steps_of({"60000", "nan", "31000"});
+  for (const char* said : {"x.log:3", "found nan", "milliseconds above 0", "left out"})
+    EXPECT_NE(unread(nan).find(said), std::string::npos) << unread(nan);
+  EXPECT_DOUBLE_EQ(steady(nan), 31);
+  // A log that ends inside a line, in a number that would be a time as well: 31000 ms cut to 31.
+  const std::string cut = sound.substr(0, sound.find("31000") + 2);
+  EXPECT_NE(unread(cut).find("x.log:4"), std::string::npos) << unread(cut);
+  EXPECT_DOUBLE_EQ(steady(cut), 30);
+  EXPECT_NE(
+      unread(sound.substr(0, sound.find("/     100 | elapsed", sound.find("30000")) + 12)).find("x.log:4"),
+      std::string::npos);
+  EXPECT_DOUBLE_EQ(steady(sound.substr(0, sound.size() - 1)), 31);  // cut behind the number: it counts
+  const std::string none = refusal(steps_of({"nan", "inf"}));
+  for (const char* said : {"x.log:2", "found nan", "log more of them"})
+    EXPECT_NE(none.find(said), std::string::npos) << none;
 }
 
 TEST(RunLog, OtherTextIsRefused) {

@@ -46,6 +46,23 @@ TEST(CalibrateVerb, FromALogToABetterPrediction) {
   EXPECT_LT(std::abs(simulated(file) / measured - 1), std::abs(simulated("") / measured - 1));
 }
 
+TEST(CalibrateVerb, AStepThatCannotBeReadIsAWarningAndTheWarmUpIsNoMeasurement) {
+  const TempDir folder;
+  std::string text = call({"calibrate", "--example"}).out;
+  text.replace(text.find("31250.7"), 7, "nan");
+  const std::string log = folder.write("train.log", text).string();
+  const auto outcome = call(with_question({"calibrate", "--log", log, "--json"}));
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  EXPECT_NE(outcome.err.find("warning: " + log + ":15: elapsed time"), std::string::npos) << outcome.err;
+  const Json answer = Json::parse(outcome.out);
+  EXPECT_DOUBLE_EQ(answer.at("runs").at(0).at("measured_s"), 31.1902);
+  EXPECT_EQ(answer.at("warnings").size(), 1U);
+  folder.write("train.log", text.substr(0, text.find(" iteration        2")));
+  const auto warm_up = call(with_question({"calibrate", "--log", log}));
+  EXPECT_EQ(warm_up.code, ExitCode::bad_input);
+  EXPECT_NE(warm_up.err.find("which warms up"), std::string::npos) << warm_up.err;
+}
+
 // One file, one layout, one interval: what plan ranks says what simulate says, and so does explain.
 TEST(CalibrateVerb, PlanAndExplainStateSimulatesInterval) {
   const TempDir folder;
