@@ -1,6 +1,6 @@
 // What does a table of nccl-tests say about the links? Between nodes: the fabric's reachable share of its nominal rate
 // and the time of one hop; inside one node: the reachable share of its links. Least squares on the logarithm of time,
-// priors as for step times.
+// priors as for step times; of what is tried that is kept whose mean error is smallest, the presets if nothing betters it.
 //
 // A table shows an idle network, whole runs one that carries many nodes and other traffic. Where published tables of the
 // same fabric are known, the constants of steps move by the factor by which this table differs from those.
@@ -19,11 +19,13 @@
 namespace sextant {
 
 struct NetworkFit {
-  std::vector<KnobFit> constants;
+  std::vector<KnobFit> constants;  // none where the fit is not taken
   int samples = 0;
-  double mape_before = 0, mape_after = 0;  // percent, of the sizes used
-  std::string fabric;                      // between nodes: whose
-  bool idle_known = false;                 // published tables of it are
+  // Percent, of the sizes used: of the presets or published tables, of what is kept, and of the best that was tried beside.
+  double mape_before = 0, mape_after = 0, mape_fit = 0;
+  bool taken = false;       // false: each trial was worse than what it started from, which stays
+  std::string fabric;       // between nodes: whose
+  bool idle_known = false;  // published tables of it are
 };
 
 // The table's ranks sit on as many of the cluster's nodes as it names, and must fit there. Throws ConfigError when they do
@@ -32,5 +34,9 @@ struct NetworkFit {
 // `idle`: the cluster's fabric in published tables, or null.
 NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&,
                              const QuietNetwork* idle);
+
+// The largest bus rate over link rate of an all-reduce in the switch: each byte crosses a link once in each direction, while
+// the bus rate counts 2 (n-1)/n of it.
+double most_in_switch(int ranks);
 
 }  // namespace sextant

@@ -12,6 +12,7 @@
 #include "core/stack_spec.hpp"
 #include "core/topology.hpp"
 #include "cost_models/analytic.hpp"
+#include "planner/calibrate_network.hpp"
 #include "planner/fit_problem.hpp"
 
 namespace sextant {
@@ -86,11 +87,13 @@ std::vector<Knob> knobs_for(const std::vector<Ratio>& samples, const ClusterSpec
   // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
   const double most = generation == "cpu" ? 20 : 1;
   std::vector<Knob> out;
-  const auto add = [&](const char* key, double sigma) {
+  const auto add_below = [&](const char* key, double sigma, double high) {
     const auto same = [&](const Knob& k) { return k.key == key; };
+    const double preset = constant(constants, key);
     if (std::none_of(out.begin(), out.end(), same))
-      out.push_back({KnobOf::device, generation, key, constant(constants, key), sigma, 0.02, most});
+      out.push_back({KnobOf::device, generation, key, preset, sigma, 0.02, std::max(high, preset)});
   };
+  const auto add = [&](const char* key, double sigma) { add_below(key, sigma, most); };
   const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
   constexpr double kRate = 0.15;  // of constants that whole runs do not move
   bool across = false, blocks = false;
@@ -106,7 +109,7 @@ std::vector<Knob> knobs_for(const std::vector<Ratio>& samples, const ClusterSpec
         add("link_efficiency_mesh", kRate);
       else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls &&
                constants.link_efficiency_in_switch > 0)
-        add("link_efficiency_in_switch", kRate);
+        add_below("link_efficiency_in_switch", kRate, most_in_switch(w->group.size));
       else
         add("link_efficiency", kRate);
     }

@@ -143,9 +143,11 @@ void print_residuals(Session& session, const Material& m, const Calibration& c,
 void print_measured_alone(Session& session, const Material& m) {
   auto& out = session.terminal.out;
   for (const NetworkFit& n : m.networks) {
-    std::string text = fmt::format("{} sizes of nccl-tests: mean error {:.1f} % before, {:.1f} % after",
-                                   n.samples, n.mape_before, n.mape_after);
-    if (!n.fabric.empty())
+    std::string text = fmt::format("{} sizes of nccl-tests: mean error {:.1f} %", n.samples, n.mape_before);
+    text += n.taken ? fmt::format(" before, {:.1f} % after", n.mape_after)
+                    : fmt::format(", which a fit does not better: {:.1f} %. The {} stay", n.mape_fit,
+                                  n.idle_known ? "published tables" : "presets");
+    if (!n.fabric.empty() && n.taken)
       text += n.idle_known
                   ? fmt::format(
                         ". They show {} idle: its constants in steps move as far as this table lies from "
@@ -261,8 +263,11 @@ Json calibration_json(const Material& m, const Calibration& c,
                        {"available_memory_GiB", t.what.available_memory_GiB},
                        {"chance_of_overflow", t.chance}});
   for (const NetworkFit& n : m.networks) {
-    Json one = {
-        {"sizes", n.samples}, {"error_before_percent", n.mape_before}, {"error_after_percent", n.mape_after}};
+    Json one = {{"sizes", n.samples},
+                {"taken", n.taken},
+                {"fit_error_percent", n.mape_fit},
+                {"error_before_percent", n.mape_before},
+                {"error_after_percent", n.mape_after}};
     if (!n.fabric.empty()) one["fabric"] = n.fabric, one["idle_known"] = n.idle_known;
     networks.push_back(std::move(one));
   }

@@ -57,6 +57,20 @@ constexpr const char* kExampleLog =
     "31190.2 | "
     "global batch size:  1024 | lm loss: 9.6E+00 |\n";
 
+// Without runs the errors are those of tables and profiles, each by the sizes and works in it.
+void use_errors_alone(const Material& m, Calibration& c) {
+  double before = 0, after = 0;
+  int n = 0;
+  const auto add = [&](const auto& fit, int count) {
+    before += count * fit.mape_before, after += count * fit.mape_after, n += count;
+  };
+  for (const NetworkFit& network : m.networks) add(network, network.samples);
+  for (const ProfileFit& profile : m.profiles) add(profile, profile.works);
+  if (n == 0) return;
+  c.mape_before = before / n, c.mape_after = c.mape_left_out = after / n;
+  c.taken = !c.constants.empty();
+}
+
 // What links and kernels measured by themselves say is where the fit to whole steps starts from.
 Calibration fit(const Material& m, const std::filesystem::path& presets, const CalibrationRules& rules,
                 FitOf fit_of) {
@@ -72,8 +86,10 @@ Calibration fit(const Material& m, const std::filesystem::path& presets, const C
     knobs.push_back(known);
   }
   Calibration c = calibrate(m.runs, presets, rules, knobs, fit_of);
-  if (m.runs.empty())
+  if (m.runs.empty()) {
     for (const KnobFit& one : alone) c.constants.push_back(one);
+    use_errors_alone(m, c);
+  }
   for (KnobFit& k : c.constants)  // reported against the presets
     for (const KnobFit& one : alone)
       if (same(k.knob, one.knob)) k.knob = one.knob;

@@ -491,5 +491,44 @@ TEST(NcclTable, MovesStepsByTheFactorToPublishedTables) {
   EXPECT_GT(fitted(1, nullptr)[0].value, 1.2 * cluster.fabric.efficiency);  // negative control
 }
 
+NetworkFit fit_of_table(const char* where, double bus_GBps, double latency_us) {
+  const auto presets = test::preset_dir();
+  const ClusterSpec cluster = load_cluster(where, presets);
+  const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
+  const auto networks = load_quiet_networks(presets);
+  return calibrate_network(
+      parse_nccl_table(nccl_text(cluster.nodes, bus_GBps, latency_us, "sum", 2), "all_reduce.txt"), cluster,
+      constants, load_calibration_rules(presets), quiet_network_of(cluster.fabric.name, networks));
+}
+
+// The bus rate of an all-reduce in the switch may be above the link's rate, and is in the preset.
+TEST(NcclTable, TheRateInTheSwitchIsNotHeldBelowTheLinks) {
+  for (const double bus_GBps : {405.0, 495.0, 540.0}) {
+    const NetworkFit fit = fit_of_table("1x8xh100", bus_GBps, 65);
+    ASSERT_EQ(fit.constants.size(), 1U) << bus_GBps;
+    EXPECT_EQ(fit.constants[0].knob.key, "link_efficiency_in_switch");
+    EXPECT_NEAR(fit.constants[0].value, bus_GBps / 450, 0.05) << bus_GBps;
+    EXPECT_LT(fit.mape_after, 5) << bus_GBps;
+  }
+}
+
+// Whatever a table says, a fit does not make it worse; where each would, nothing moves.
+TEST(NcclTable, AFitThatMakesTheTableWorseIsNotTaken) {
+  int refused = 0;
+  using Links = std::pair<const char*, double>;  // GB/s
+  for (const auto& [where, nominal] :
+       {Links{"1x8xh100", 450}, Links{"2x8xh100@efa-p5", 400}, Links{"2x8xa100-80gb", 200}})
+    for (const double share : {0.3, 0.5, 0.7, 1.03})
+      for (const double latency_us : {10.0, 40.0, 300.0}) {
+        const NetworkFit fit = fit_of_table(where, share * nominal, latency_us);
+        EXPECT_LE(fit.mape_after, fit.mape_before) << where << ' ' << share << ' ' << latency_us;
+        EXPECT_EQ(fit.taken, !fit.constants.empty());
+        if (fit.taken) continue;
+        ++refused;
+        EXPECT_GT(fit.mape_fit, fit.mape_before);
+      }
+  EXPECT_GT(refused, 0);
+}
+
 }  // namespace
 }  // namespace sextant

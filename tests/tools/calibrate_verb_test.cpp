@@ -440,6 +440,46 @@ TEST(CalibrateVerb, SmallSizesInsideANodeAreNotEnough) {
             ExitCode::usage);
 }
 
+// All-reduces of eight GPUs of one node: 40 us and a bus rate of 464 GB/s.
+TEST(CalibrateVerb, ATableThatAFitMakesWorseMovesNothing) {
+  const TempDir folder;
+  const auto table_of = [&](double bus_GBps) {
+    std::string text;
+    for (int rank = 0; rank < 8; ++rank)
+      text += "#  Rank  " + std::to_string(rank) + " Group  0 Pid 1 on node0 device 0\n";
+    for (double bytes = 1 << 24; bytes <= 8e9; bytes *= 2) {
+      const auto size = std::to_string(static_cast<long long>(bytes));
+      text += size + " 9 float sum -1 " + std::to_string(40 + 1.75 * bytes / bus_GBps / 1e3) + " 1 1 0\n";
+    }
+    return folder.write("all_reduce.txt", text).string();
+  };
+  const std::string file = (folder.path() / "c.json").string();
+  const auto calibrated = [&](double bus_GBps) {
+    const auto outcome = call({"calibrate", "--nccl", table_of(bus_GBps) + "=all_reduce", "--cluster",
+                               "1x8xh100", "-o", file, "--json"});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json stays = calibrated(464);
+  const Json& network = stays.at("networks").at(0);
+  EXPECT_FALSE(network.at("taken"));
+  EXPECT_FALSE(stays.at("taken"));
+  EXPECT_GT(network.at("fit_error_percent"), network.at("error_before_percent"));
+  const Json kept = Json::parse(read_text_file(file));
+  EXPECT_TRUE(kept.at("constants").empty());
+  EXPECT_GT(kept.at("error_before_percent"), 1.0);
+  EXPECT_EQ(kept.at("error_before_percent"), network.at("error_before_percent"));
+  EXPECT_EQ(kept.at("error_after_percent"), network.at("error_before_percent"));
+  const auto told = call({"calibrate", "--nccl", table_of(464) + "=all_reduce", "--cluster", "1x8xh100"});
+  EXPECT_NE(told.out.find("which a fit does not better"), std::string::npos) << told.out;
+  // Negative control: links that are slower than the preset.
+  const Json moves = calibrated(380);
+  EXPECT_TRUE(moves.at("networks").at(0).at("taken"));
+  EXPECT_EQ(moves.at("calibration").at("constants").size(), 1U);
+  EXPECT_LT(moves.at("calibration").at("error_after_percent"),
+            moves.at("calibration").at("error_before_percent"));
+}
+
 TEST(CalibrateVerb, SaysWhatIsMissing) {
   const TempDir folder;
   EXPECT_EQ(call({"calibrate"}).code, ExitCode::usage);
