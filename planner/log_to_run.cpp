@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "planner/log_parameters.hpp"
 #include "planner/run_log.hpp"
 
 namespace sextant {
@@ -38,6 +39,7 @@ class Filling {
     }
     if (log_.gradient) training_.gradient = *log_.gradient;
     if (log_.reduction) training_.reduction = *log_.reduction;
+    if (auto problem = of_another_model(log_, model_, plan_)) problems_.push_back(std::move(*problem));
     if (!problems_.empty()) throw ConfigError(std::move(problems_));
     return std::move(notes_);
   }

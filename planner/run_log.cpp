@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file_io.hpp"
+#include "planner/log_parameters.hpp"
 #include "planner/log_steps.hpp"
 #include "planner/log_text.hpp"
 
@@ -293,6 +294,7 @@ RunLog parse_run_log(std::string_view text, const std::string& file) {
     if (line.data() + line.size() == text.data() + text.size())
       line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
     const Place at{number, steps};
+    read_parameters(line, number, log);
     if (log.format == LogFormat::megatron_lm) read_megatron(line, at, log);
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, at, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, at, log);

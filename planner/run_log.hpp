@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -31,6 +32,12 @@ struct LoggedStep {
   bool warms_up = false;  // the first of a run, or of one that started again: compiles, allocates, reads
 };
 
+// How many parameters a model has, as its program prints it.
+struct LoggedParameters {
+  double count = 0, within = 0;  // printed, and how far the rounding of it may be off
+  int line = 0;                  // of the file, from 1
+};
+
 struct RunLog {
   std::string file;
   LogFormat format = LogFormat::megatron_lm;
@@ -40,6 +47,9 @@ struct RunLog {
   std::string memory_kind;                // as RunRow
   // Column of a run -> value: hidden, tp, micro_batch, global_batch, recompute (0 none, 1 selective, 2 full) ...
   std::map<std::string, std::int64_t> says;
+  std::optional<LoggedParameters> parameters;  // of the whole model
+  std::map<std::pair<int, int>, LoggedParameters>
+      rank_parameters;                       // of a tensor and pipeline rank (Megatron-LM)
   bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
   std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
   std::optional<Dtype> compute, gradient, reduction;

@@ -10,6 +10,7 @@
 
 #include "core/cluster_files.hpp"
 #include "core/error.hpp"
+#include "core/model_files.hpp"
 #include "core/topology.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/calibrate_network.hpp"
@@ -333,6 +334,73 @@ TEST(RunLog, WhatCannotBeReadIsNamedByItsLineAndLeftOut) {
   const std::string none = refusal(steps_of({"nan", "inf"}));
   for (const char* said : {"x.log:2", "found nan", "log more of them"})
     EXPECT_NE(none.find(said), std::string::npos) << none;
+}
+
+// What is said when a log of this line is applied to a preset's model; nothing where they agree.
+std::string of_model(const char* preset, const std::string& line, const std::string& steps, int tp = 1,
+                     int pp = 1) {
+  ModelSpec model = load_model(preset, test::preset_dir());
+  TrainingSpec training;
+  ParallelPlan plan;
+  plan.tp = tp, plan.pp = pp;
+  try {
+    apply_log(parse_run_log(line + "\n" + steps, "x.log"), model, training, plan, {.plan = true});
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunLog, ALogOfAnotherModelIsRefused) {
+  const std::string titan = "step: 1 loss: 9 tps: 10 mfu: 1%\n",
+                    nanotron_steps = "iteration: 5 / 20 | elapsed_time_per_iteration_ms: 11.5K | \n",
+                    megatron = steps_of({"60000"});
+  const auto refused = [](const std::string& said) {
+    for (const char* part : {"x.log:1: parameters", "--model names"})
+      EXPECT_NE(said.find(part), std::string::npos) << said;
+    return !said.empty();
+  };
+  const std::string size = "Model llama3 8B size: 8,030,261,248 total parameters";
+  EXPECT_EQ(of_model("llama-3-8b", size, titan), "");
+  EXPECT_TRUE(refused(of_model("llama-2-13b", size, titan)));
+  EXPECT_TRUE(refused(of_model("llama-2-7b", size, titan)));
+  const std::string said = of_model("llama-2-13b", size, titan);
+  for (const char* part : {"8.03 billion", "13.02 billion, which llama-2-13b has"})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  // Tied or not, and rows that make a vocabulary a multiple of something, are the same model.
+  const std::int64_t matrix = 128256LL * 2048, tied = 1'235'814'400;
+  const auto total = [](std::int64_t n) { return fmt::format("size: {} total parameters", n); };
+  for (const std::int64_t n : {tied, tied + matrix, tied + 100 * 2048})
+    EXPECT_EQ(of_model("llama-3.2-1b", total(n), titan), "") << n;
+  for (const std::int64_t n : {tied + matrix / 2, tied - matrix, tied + 2 * matrix})
+    EXPECT_TRUE(refused(of_model("llama-3.2-1b", total(n), titan))) << n;
+  // Printed with three digits, or in billions with two decimals.
+  EXPECT_EQ(of_model("llama-2-13b", "Total number of parameters: 13G (24826.17MiB)", nanotron_steps), "");
+  EXPECT_TRUE(refused(of_model("llama-2-7b", "Total number of parameters: 13G (1MiB)", nanotron_steps)));
+  EXPECT_EQ(of_model("llama-2-13b", "Total number of parameters in billions: 13.02", megatron), "");
+  EXPECT_TRUE(refused(of_model("llama-3-8b", "Total number of parameters in billions: 13.02", megatron)));
+}
+
+TEST(RunLog, ParametersOfEachRankAreAddedUp) {
+  const ParameterCounts c = parameter_counts(load_model("llama-2-13b", test::preset_dir()));
+  const auto ranks = [](std::int64_t each, int tp, int pp) {
+    std::string text;
+    for (int t = 0; t < tp; ++t)
+      for (int p = 0; p < pp; ++p)
+        text += fmt::format(
+            " > number of parameters on (tensor, pipeline) model parallel rank ({}, {}): {}\n", t, p, each);
+    return text;
+  };
+  const std::int64_t norms = 40 * c.norms + c.final_norm;
+  const std::string steps = steps_of({"60000"}), four = ranks((c.total + norms) / 4, 2, 2);
+  EXPECT_EQ(of_model("llama-2-13b", four, steps, 2, 2), "");
+  EXPECT_NE(of_model("llama-3-8b", four, steps, 2, 2).find("parameters"), std::string::npos);
+  EXPECT_EQ(of_model("llama-3-8b", four, steps, 4, 2), "");  // some ranks do not say
+  // A vocabulary that the program padded to a number that it prints.
+  const std::string padded = "  padded_vocab_size ............................... 40000\n" +
+                             ranks((c.total + norms + 2 * 8000 * 5120LL) / 2, 2, 1);
+  EXPECT_EQ(of_model("llama-2-13b", padded, steps, 2, 1), "");
+  EXPECT_NE(of_model("llama-2-13b", padded.substr(padded.find('\n') + 1), steps, 2, 1), "");
 }
 
 TEST(RunLog, OtherTextIsRefused) {
