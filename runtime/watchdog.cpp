@@ -101,12 +101,13 @@ Seconds Watchdog::in_between(const Rank& rank) const {
   return awake(Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - rank.since).count()));
 }
 
-void Watchdog::notice_sleep() {
+bool Watchdog::notice_sleep() {
   constexpr double kNoSleep = 1;  // s, which a busy machine may keep this thread waiting
   const auto now = std::chrono::steady_clock::now();
   const double beyond = std::chrono::duration<double>(now - looked_).count() - options_.poll.v;
   if (beyond > kNoSleep) sleeps_.push_back({now, Seconds(beyond)});
   looked_ = now;
+  return beyond > kNoSleep;
 }
 
 Seconds Watchdog::awake(Seconds last) const {
@@ -147,6 +148,7 @@ void Watchdog::loop(const std::stop_token& stop) {
         if (report.empty() && rank.between != Between::nothing && in_between(rank) > deadline_between(rank))
           report = verdict_between(rank);
       }
+      if (!report.empty() && notice_sleep()) report.clear();  // stopped while it looked: the next look knows
       if (!report.empty())
         for (const Rank& rank : ranks_) report += describe(rank);
     }

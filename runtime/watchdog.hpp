@@ -85,7 +85,7 @@ class Watchdog {
   std::string verdict(OpId late, int late_rank, Seconds elapsed) const;
   std::string verdict_between(const Rank& late) const;
   Seconds in_between(const Rank&) const;
-  void notice_sleep();
+  bool notice_sleep();                // whether the process was stopped since this was asked last
   Seconds awake(Seconds last) const;  // of the last seconds, those in which this process ran
   Seconds deadline_between(const Rank&) const;
   std::string describe(const Rank&) const;
