@@ -344,7 +344,7 @@ void from_json(const json& annotated, ClusterSpec& out) {
 
 double clock_share(const DeviceSpec& d) {
   const double by_power =
-      d.power_limit_W > 0 && d.power_W > 0 ? std::cbrt(std::min(1.0, d.power_limit_W / d.power_W)) : 1;
+      d.power_limit_W > 0 && d.power_W > 0 ? std::sqrt(std::min(1.0, d.power_limit_W / d.power_W)) : 1;
   return std::min(d.clock_factor, by_power);
 }
 

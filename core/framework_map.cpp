@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +17,7 @@ namespace sextant {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kSplitNames = {"even", "ends_count", "by_cost"};
+constexpr std::array<std::string_view, 2> kSplitNames = {"even", "by_cost"};
 
 constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("framework", r.framework);
@@ -92,9 +93,15 @@ bool names(const std::string& text, const std::string& part, Ends ends) {
 
 void add_note(ResolvedRun& r, const std::string& text) { r.note += (r.note.empty() ? "" : "; ") + text; }
 
+// Whether software of that date is younger than a rule asks for. Without a year it is taken as the latest.
+bool is_dated(const std::string& date) {
+  return date.size() >= 4 && (date.starts_with("19") || date.starts_with("20"));
+}
+bool is_from(const std::string& date, const std::string& from) { return !is_dated(date) || date >= from; }
+
 bool fits(const StackRule& rule, const RunRow& row) {
   if (!rule.framework.empty() && !names(row.framework, rule.framework, Ends::with_word)) return false;
-  if (!rule.from.empty() && row.date < rule.from) return false;
+  if (!rule.from.empty() && !is_from(row.date, rule.from)) return false;
   if (!rule.precision.empty() && rule.precision != name(row.training.compute)) return false;
   if (!rule.overlap.empty() &&
       (rule.overlap == "yes") != (row.overlap_stated && row.plan.overlap_param_gather))
@@ -128,9 +135,56 @@ std::string reason_of(const StackRule& rule) {
   return facts.empty() ? "" : fmt::format(" for what it states ({})", fmt::join(facts, ", "));
 }
 
-const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row) {
-  const auto it = std::find_if(rules.begin(), rules.end(), [&](const StackRule& r) { return fits(r, row); });
-  return it == rules.end() ? nullptr : &*it;
+// How the row names stages, as the rule's stack calls them.
+ParallelPlan plan_under(const StackRule& rule, const RunRow& row) {
+  ParallelPlan plan = row.plan;
+  if (rule.zero_stage >= 0) plan.zero_stage = rule.zero_stage;
+  if (plan.zero_stage == 0) plan.shard_degree = 0;  // nothing is sharded
+  return plan;
+}
+
+// Whether the rule's stack can do what the row did. Overlap is a matter of degree, and how layers are dealt the stack's own.
+bool can_do(const StackRule& rule, const RunRow& row, const std::filesystem::path& presets) {
+  ParallelPlan plan = plan_under(rule, row);
+  plan.overlap_grad_reduce = plan.overlap_param_gather = plan.overlap_tp = false;
+  StackSpec stack = load_stack(rule.stack, presets);
+  stack.can.uneven_stages = true;
+  // Whether the update is sharded is not what tells classes apart.
+  if (plan.zero_stage <= 1)
+    plan.zero_stage = stack.can.zero_stages.empty() ? 0 : stack.can.zero_stages.front(),
+    plan.shard_degree = 0;
+  return !refusal(stack, plan, row.model, row.training);
+}
+
+// The first that fits. A class, or a rule by a date that the row does not state, is taken only where its stack can do what the
+// row did; of those that cannot, the first.
+const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& row,
+                           const std::filesystem::path& presets) {
+  const StackRule* first = nullptr;
+  for (const StackRule& rule : rules) {
+    if (!fits(rule, row)) continue;
+    const bool guessed = rule.framework.empty() || (!rule.from.empty() && !is_dated(row.date));
+    if (!guessed || can_do(rule, row, presets)) return &rule;
+    if (!first) first = &rule;
+  }
+  return first;
+}
+
+void set_rate(ClusterSpec& c, BytesPerSecond node) {
+  c.fabric.bandwidth = node;
+  c.node.nic_bandwidth = BytesPerSecond(node.v / std::max(1, c.node.nics));
+}
+
+// Where words and number of a network contradict each other, the number counts.
+ClusterSpec at_stated_rate(ClusterSpec c, const RunRow& row, std::string& note) {
+  constexpr double kSame = 0.1;
+  if (row.nodes < 2 || !row.node_network || !(c.fabric.bandwidth.v > 0)) return c;
+  const double usual = c.fabric.bandwidth.v, stated = row.node_network->v;
+  if (std::abs(stated / usual - 1) <= kSame) return c;
+  set_rate(c, *row.node_network);
+  note = fmt::format("fabric '{}' is taken as {} at the stated {:.4g} GB/s a node, not the usual {:.4g}",
+                     row.fabric, c.fabric.name, stated / 1e9, usual / 1e9);
+  return c;
 }
 
 ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets,
@@ -148,17 +202,15 @@ ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::fi
       // The same nodes are sold with devices of several sizes.
       if (const DeviceSpec device = load_device(row.gpu, presets); device.name != c.device.name)
         c.device = device;
-      return c;
+      return at_stated_rate(std::move(c), row, note);
     }
     break;
   }
   ClusterSpec c = load_cluster(what, presets);
+  if (known) return at_stated_rate(std::move(c), row, note);
   // A network that no rule knows: the usual one of this device, at the rate that the row states.
-  if (!known && row.nodes > 1 && row.node_network) {
-    c.fabric.bandwidth = *row.node_network;
-    c.node.nic_bandwidth = BytesPerSecond(row.node_network->v / std::max(1, c.node.nics));
-  }
-  if (!known && row.nodes > 1)
+  if (row.nodes > 1 && row.node_network) set_rate(c, *row.node_network);
+  if (row.nodes > 1)
     note = fmt::format(
         "{}; taken as {}{}",
         row.fabric.empty() ? "fabric is not stated" : fmt::format("fabric '{}' is not known", row.fabric),
@@ -223,7 +275,7 @@ LayerSplit split_of(const FrameworkMap& map, std::string_view stack) {
 std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit split) {
   if (chunks <= 1) return {};
   std::vector<LayerRange> out;
-  if (split == LayerSplit::ends_count && m.n_layers % chunks != 0 && (m.n_layers + 2) % chunks == 0) {
+  if (split != LayerSplit::by_cost && m.n_layers % chunks != 0 && (m.n_layers + 2) % chunks == 0) {
     const int each = (m.n_layers + 2) / chunks;
     for (int c = 0, first = 0; c < chunks; ++c) {
       const int ends = (c == 0 ? 1 : 0) + (c == chunks - 1 ? 1 : 0);
@@ -265,9 +317,9 @@ std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit 
 
 ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& preset_dir) {
   ResolvedRun r;
-  const StackRule* rule = first_fit(map.frameworks, row);
+  const StackRule* rule = first_fit(map.frameworks, row, preset_dir);
   if (rule == nullptr) {
-    rule = first_fit(map.classes, row);
+    rule = first_fit(map.classes, row, preset_dir);
     r.by_class = true;
     r.interval = map.class_interval;
   }
@@ -276,18 +328,29 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
                               "a framework of framework_map.json, or a class that fits", ""});
   r.model = row.model;
   r.training = row.training;
-  r.plan = row.plan;
+  r.plan = plan_under(*rule, row);
   r.stack = load_stack(rule->stack, preset_dir);
   r.training.stack = r.stack.name;
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
                          reason_of(*rule));
+  if (!rule->from.empty() && !is_dated(row.date)) {
+    add_note(r, fmt::format("no date is stated; taken as the latest, {}", r.stack.name));
+    r.interval = std::max(r.interval, map.class_interval);
+  }
   if (rule->zero_stage >= 0 && rule->zero_stage != row.plan.zero_stage) {
-    r.plan.zero_stage = rule->zero_stage;
     add_note(r, fmt::format("ZeRO {} instead of the stated {}: how {} works", rule->zero_stage,
                             row.plan.zero_stage, r.stack.name));
   }
-  if (r.plan.zero_stage == 0) r.plan.shard_degree = 0;  // nothing is sharded
+  if (const int most = r.stack.can.max_zero_with_pp; r.plan.pp > 1 && r.plan.zero_stage > most) {
+    add_note(r, fmt::format("ZeRO {} is taken as {}, the most that {} does beside pipeline stages",
+                            r.plan.zero_stage, most, r.stack.name));
+    r.plan.zero_stage = most;
+    if (most == 0) r.plan.shard_degree = 0;
+    r.interval = std::max(r.interval, map.class_interval);
+  }
+  // A policy by operation where the stack has none of its own repeats cheap operations only.
+  if (row.recompute_by_operation && !r.stack.rules.selective_by_operation) r.plan.recompute = {};
   apply_facts(row, r.stack, r.training, r.plan);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
@@ -296,8 +359,11 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   std::string fabric;
   r.cluster = cluster_of(row, map, preset_dir, fabric);
   if (!fabric.empty()) add_note(r, fabric);
-  if (!row.precision.empty() && row.precision != name(row.training.compute))
-    add_note(r, fmt::format("{} is taken as {}", row.precision, name(row.training.compute)));
+  // Other scales than one of a tensor: casts and products cost more than those that were measured.
+  if (!row.precision.empty() && r.training.compute == Dtype::fp8 && row.precision != name(Dtype::fp8)) {
+    add_note(r, fmt::format("{} is taken as {}", row.precision, name(Dtype::fp8)));
+    r.interval = std::max(r.interval, map.class_interval);
+  }
   const auto far = r.by_class ? far_from_measured(map.measured, r.model, r.training, r.cluster)
                               : far_from_runs(map, r.model, r.training, r.cluster);
   if (!far.empty()) {

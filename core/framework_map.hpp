@@ -18,9 +18,9 @@ namespace sextant {
 
 // How a framework lays layers over stages when they do not divide.
 enum class LayerSplit : std::uint8_t {
-  even,        // the first stages take the remainder
-  ends_count,  // embedding and head count as one layer each, when the whole then divides
-  by_cost,     // blocks are dealt by weight, the head with its own, until each stage's share is full
+  even,  // where the layers do not divide, embedding and head count as one layer each if the whole then does;
+         // otherwise the first stages take the remainder
+  by_cost,  // blocks are dealt by weight, the head with its own, until each stage's share is full
 };
 
 struct StackRule {

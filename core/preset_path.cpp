@@ -21,6 +21,13 @@ std::string plain(std::string_view name) {
   return out;
 }
 
+// As nvidia-smi and torch name a device: "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB". `name` is plain.
+std::string without_brand(std::string name) {
+  for (const std::string_view brand : {"nvidia", "tesla"})
+    if (name.starts_with(brand) && name.size() > brand.size()) name.erase(0, brand.size());
+  return name;
+}
+
 std::vector<fs::path> files_of(const fs::path& presets, std::string_view kind) {
   std::vector<fs::path> files;
   std::error_code none;
@@ -50,10 +57,11 @@ std::vector<Name> aliases_of(const std::vector<fs::path>& files) {
 
 std::optional<fs::path> find_preset(const fs::path& presets, std::string_view kind, std::string_view name) {
   const auto files = files_of(presets, kind);
+  const std::string asked = without_brand(plain(name));
   for (const auto& file : files)
-    if (plain(file.stem().string()) == plain(name)) return file;
+    if (plain(file.stem().string()) == asked) return file;
   for (const auto& alias : aliases_of(files))
-    if (plain(alias.text) == plain(name)) return alias.file;
+    if (plain(alias.text) == asked) return alias.file;
   return std::nullopt;
 }
 

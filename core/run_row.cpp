@@ -53,9 +53,15 @@ class Cells {
     return static_cast<int>(*n);
   }
 
-  // 0 and 1, as words too.
+  // The same; an empty cell says what is usual.
+  int count_or(int usual, std::string_view column, int least, int most = kMaxDegree) {
+    return text(column).empty() && table_.column(column) >= 0 ? usual : count(column, least, most);
+  }
+
+  // 0 and 1, as words too; nothing is no.
   bool flag(std::string_view column) {
     const std::string s = lower(text(column));
+    if (s.empty()) return false;
     if (s == "true" || s == "yes") return true;
     return s != "false" && s != "no" && count(column, 0) != 0;
   }
@@ -120,7 +126,7 @@ ModelSpec read_model(Cells& c) {
   m.n_layers = c.count("layers", 1, 10'000);
   m.hidden = c.count("hidden", 1, 1 << 18);
   m.n_heads = c.count("heads", 1, 1 << 13);
-  m.n_kv_heads = c.count("kv_heads", 1, 1 << 13);
+  m.n_kv_heads = c.count_or(m.n_heads, "kv_heads", 1, 1 << 13);
   m.ffn_hidden = c.count("ffn_hidden", 1);
   m.vocab_size = c.count("vocab", 1, 1 << 24);
   if (m.hidden % m.n_heads != 0) c.wrong("heads", fmt::format("a divisor of hidden = {}", m.hidden));
@@ -145,7 +151,8 @@ TrainingSpec read_training(Cells& c) {
   t.global_batch = c.count("global_batch", 1, kMaxGlobalBatch);
   using Precision = std::pair<std::string_view, Dtype>;
   t.compute = c.choice("precision",
-                       std::array{Precision{"bf16", Dtype::bf16}, Precision{"fp16", Dtype::fp16},
+                       std::array{Precision{"bf16", Dtype::bf16}, Precision{"bfloat16", Dtype::bf16},
+                                  Precision{"fp16", Dtype::fp16}, Precision{"float16", Dtype::fp16},
                                   Precision{"fp32", Dtype::fp32}, Precision{"fp8", Dtype::fp8},
                                   Precision{"fp8_rowwise", Dtype::fp8}, Precision{"mxfp8", Dtype::fp8}},
                        Dtype::bf16);
@@ -160,11 +167,14 @@ Recompute read_recompute(Cells& c, const ParallelPlan& p, int layers) {
     RecomputeKind kind = RecomputeKind::none;
     double share = 1;  // of the layers
   };
+  const std::string stated = lower(c.text("recompute"));
+  if (stated == "no" || stated == "false") return {};
+  if (stated == "yes" || stated == "true") return {RecomputeKind::full, -1};
   using Kind = std::pair<std::string_view, Policy>;
   const Policy policy =
       c.choice("recompute",
                std::array{Kind{"none", {}}, Kind{"", {}}, Kind{"selective", {RecomputeKind::selective}},
-                          Kind{"selective:op", {}},  // cheap operations only
+                          Kind{"selective:op", {RecomputeKind::selective}},
                           Kind{"selective:layer", {RecomputeKind::full, 1.0 / 2}},
                           Kind{"selective:mlp", {RecomputeKind::full, 2.0 / 3}},
                           Kind{"selective:mlp+attn", {RecomputeKind::full, 1}},
@@ -175,13 +185,37 @@ Recompute read_recompute(Cells& c, const ParallelPlan& p, int layers) {
   return {policy.kind, std::max(1, static_cast<int>(std::lround(policy.share * chunk)))};
 }
 
+// A digit, or as frameworks say it: "ZeRO-1", "stage 2", "FSDP".
+int read_zero_stage(Cells& c) {
+  const std::string& stated = c.text("zero_stage");
+  std::string word;
+  for (const char letter : lower(stated))
+    if (letter != '-' && letter != '_' && letter != ' ') word += letter;
+  if (word == "fsdp") return 3;
+  for (const std::string_view before : {"zerostage", "zero", "stage"})
+    if (word.size() == before.size() + 1 && word.starts_with(before) && word.back() >= '0' &&
+        word.back() <= '3')
+      return word.back() - '0';
+  const int stage = c.count("zero_stage", 0);
+  if (stage > 3) c.wrong("zero_stage", "0 to 3");
+  return stage;
+}
+
+PipelineSchedule read_schedule(const Cells& c, int vp) {
+  const std::string stated = lower(c.text("pipeline_schedule"));
+  if (vp > 1) return PipelineSchedule::interleaved;
+  if (stated == "gpipe") return PipelineSchedule::gpipe;
+  const bool zero_bubble = stated.starts_with("zb") || stated.starts_with("zero");
+  return zero_bubble ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
+}
+
 void read_layout(Cells& c, ParallelPlan& p, int layers) {
-  p.tp = c.count("tp", 1), p.cp = c.count("cp", 1), p.pp = c.count("pp", 1), p.dp = c.count("dp", 1);
-  p.vp = c.count("virtual_stages", 1);
-  p.schedule = p.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+  p.tp = c.count("tp", 1), p.cp = c.count_or(1, "cp", 1), p.pp = c.count("pp", 1);
+  p.vp = c.count_or(1, "virtual_stages", 1);
+  p.dp = c.count_or(0, "dp", 1);
+  p.schedule = p.pp > 1 ? read_schedule(c, p.vp) : PipelineSchedule::one_f_one_b;
   p.sequence_parallel = p.tp > 1 && c.flag("sequence_parallel");
-  p.zero_stage = c.count("zero_stage", 0);
-  if (p.zero_stage > 3) c.wrong("zero_stage", "0 to 3");
+  p.zero_stage = read_zero_stage(c);
   p.shard_degree = c.text("shard_degree").empty() ? 0 : c.count("shard_degree", 1);
   p.micro_batch = c.count("micro_batch", 1);
   p.recompute = read_recompute(c, p, layers);
@@ -193,6 +227,7 @@ void read_facts(Cells& c, RunRow& r) {
       "attention",
       std::array{Kernel{"", std::nullopt}, Kernel{"unknown", std::nullopt},
                  Kernel{"flash1", AttentionKernel::flash1}, Kernel{"flash2", AttentionKernel::flash2},
+                 Kernel{"flashattention-2", AttentionKernel::flash2}, Kernel{"sdpa", AttentionKernel::flash2},
                  Kernel{"flash3", AttentionKernel::flash3}, Kernel{"cudnn", AttentionKernel::cudnn},
                  Kernel{"fused", AttentionKernel::fused_softmax},
                  Kernel{"unfused", AttentionKernel::unfused}},
@@ -246,14 +281,18 @@ RunRow read_row(Cells& c) {
   r.training = read_training(c);
   read_layout(c, r.plan, r.model.n_layers);
   read_facts(c, r);
+  r.recompute_by_operation = lower(c.text("recompute")) == "selective:op";
   if (r.gradient) r.training.gradient = r.training.reduction = *r.gradient;
   r.gpu = c.text("gpu"), r.fabric = c.text("fabric"), r.precision = c.text("precision");
   if (r.gpu.empty()) c.wrong("gpu", "a device preset");
   r.nodes = c.count("nodes", 1), r.gpus_per_node = c.count("gpus_per_node", 1);
   if (const auto nominal = c.positive("internode_GBps_per_node"))
     r.node_network = BytesPerSecond(*nominal * 1e9);
-  const ParallelPlan& p = r.plan;
+  ParallelPlan& p = r.plan;
   const std::int64_t gpus = std::int64_t{r.nodes} * r.gpus_per_node;
+  if (p.dp == 0)  // not stated: what is left
+    p.dp =
+        static_cast<int>(std::clamp<std::int64_t>(gpus / (std::int64_t{p.tp} * p.cp * p.pp), 1, kMaxDegree));
   const std::int64_t at_once = std::int64_t{p.micro_batch} * p.dp;
   const double world = double{1} * p.tp * p.cp * p.pp * p.dp;
   if (world != static_cast<double>(gpus) || gpus > kMaxWorld)

@@ -39,6 +39,8 @@ struct RunRow {
   std::optional<bool> norm_fused;
   std::optional<Dtype> gradient;
   bool overlap_stated = false;
+  bool recompute_by_operation =
+      false;                         // its selective policy is one of operations, not of the attention core
   std::vector<std::string> assumed;  // columns that the source does not state
 
   std::optional<Seconds> step_time;

@@ -35,6 +35,8 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("parameter_offload", c.parameter_offload);
   io.optional("activation_offload", c.activation_offload);
   io.optional("activation_offload_needs_recompute", c.activation_offload_needs_recompute);
+  io.optional("activation_offload_with_pp", c.activation_offload_with_pp);
+  io.optional("activation_offload_with_recompute", c.activation_offload_with_recompute);
   io.optional("parameter_offload_needs_optimizer", c.parameter_offload_needs_optimizer);
   io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
   io.optional("offload_with_pp", c.offload_with_pp);
@@ -69,6 +71,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("fetch_modules", r.fetch_modules);
   io.optional("zero3_regather_in_backward", r.zero3_regather_in_backward);
   io.optional("zero2_by_units", r.zero2_by_units);
+  io.optional("selective_by_operation", r.selective_by_operation);
   io.optional("head_fused_with_loss", r.head_fused_with_loss);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));

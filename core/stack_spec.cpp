@@ -74,7 +74,8 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       [&] { return fmt::format("has no interleaved schedule (vp={})", p.vp); }, "use vp=1");
   s.cannot(pp && p.schedule == PipelineSchedule::gpipe && !can.gpipe, "has no GPipe schedule", "use 1F1B");
   s.cannot(pp && p.schedule == PipelineSchedule::zero_bubble && !can.zero_bubble,
-           "has no zero-bubble schedule", can.interleaved ? "use the interleaved schedule" : "use 1F1B");
+           "has no zero-bubble schedule of one chunk a rank",
+           can.interleaved ? "use the interleaved schedule" : "use 1F1B");
 }
 
 bool uneven(const ParallelPlan& p, const ModelSpec& m) {
@@ -180,6 +181,11 @@ void refuses_memory_saving(Asked& s, const ParallelPlan& p, const TrainingSpec& 
   s.cannot(
       p.activation_offload > 0 && can.activation_offload && can.activation_offload_needs_recompute && !full,
       "offloads activations only together with full recomputation", "use full");
+  const bool activations = p.activation_offload > 0 && can.activation_offload;
+  s.cannot(activations && p.pp > 1 && !can.activation_offload_with_pp,
+           "keeps no activations on the host beside pipeline stages", "use ao0 or pp=1");
+  s.cannot(activations && p.recompute.kind != RecomputeKind::none && !can.activation_offload_with_recompute,
+           "keeps no activations on the host beside recomputation", "use ao0 or no recomputation");
 }
 
 void refuses_overlap(Asked& s, const ParallelPlan& p) {

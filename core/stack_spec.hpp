@@ -31,6 +31,8 @@ struct StackCapabilities {
   bool recompute_selective = true, recompute_full = true, recompute_layers = true;
   bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
   bool activation_offload_needs_recompute = false;
+  // Activations on the host beside pipeline stages, and beside recomputation of any kind.
+  bool activation_offload_with_pp = true, activation_offload_with_recompute = true;
   bool parameter_offload_needs_optimizer =
       false;  // parameters are on the host only where all of its state is
   bool optimizer_offload_needs_parameters = false;
@@ -72,6 +74,9 @@ struct StackRules {
   // ZeRO 2 reduces the units of ZeRO 3 and not buckets; where gradients are reduced in every micro-batch, parameters are
   // released behind its backward and gathered again for the next (FSDP with reshard_after_forward off).
   bool zero2_by_units = false;
+  // Selective recomputation keeps the attention core's output and that of every second product of a layer, and makes all else
+  // again (PyTorch's per-operation policy), instead of repeating the attention core alone.
+  bool selective_by_operation = false;
   // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
   // nothing then; with tp it makes them a first time, for the loss.
   bool head_fused_with_loss = false;

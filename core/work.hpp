@@ -50,8 +50,10 @@ struct BlockWork {
   int tp = 1;     // TP degree that made them local; with sp the norms see seq_q / tp tokens
   bool sequence_parallel = false;
   bool gated = true;
-  bool recompute_core = false;  // backward first repeats the attention core (selective recompute)
-  Dtype dtype = Dtype::bf16;    // of the matrix products
+  bool recompute_core =
+      false;  // backward first repeats what selective recomputation did not keep: the attention core, or
+              // what the stack's policy by operation makes again
+  Dtype dtype = Dtype::bf16;  // of the matrix products
   std::int64_t tokens() const { return static_cast<std::int64_t>(batch) * seq_q; }
   bool operator==(const BlockWork&) const = default;
 };

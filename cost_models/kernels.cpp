@@ -36,10 +36,23 @@ void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const 
   if (d.forward || d.input_gradient) list.push_back(block_passes(w, stack.kernels, c, !d.forward));
 }
 
-void add_attention(KernelList& list, const BlockWork& w, const Direction& d) {
+// What a policy by operation makes again before a block's backward: all passes, and of the products of a layer (q, k, v,
+// output, gate, up, down) every second one. Attention and the other products are kept. Source: the default save list of
+// PyTorch's selective activation checkpointing, as torchtitan counts through it (models/llama3/infra/parallelize.py).
+void add_again(KernelList& list, const BlockWork& w, const StackSpec& stack, const CostConstants& c) {
+  constexpr Direction kForward{true, false, false};
+  if (w.kind != BlockKind::attention) add_passes(list, w, kForward, stack, c);
+  if (w.kind == BlockKind::qkv)
+    add_linear(list, kForward, w.tokens(), w.hidden, std::int64_t{w.kv_heads} * w.head_dim, w.dtype);
+  if (w.kind == BlockKind::attention)
+    add_linear(list, kForward, w.tokens(), std::int64_t{w.heads} * w.head_dim, w.hidden, w.dtype);
+  if (w.kind == BlockKind::mlp && w.gated) add_linear(list, kForward, w.tokens(), w.hidden, w.ffn, w.dtype);
+}
+
+void add_attention(KernelList& list, const BlockWork& w, const Direction& d, bool core_again) {
   AttentionCore core{
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
-  if (d.input_gradient && w.recompute_core) list.push_back(core);
+  if (core_again) list.push_back(core);
   if (d.forward || d.input_gradient) {
     core.backward = !d.forward;
     list.push_back(core);
@@ -91,6 +104,8 @@ double weight_elements(const BlockWork& w) {
 KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostConstants& c) {
   KernelList list;
   const Direction d = direction_of(w.pass);
+  const bool again = w.recompute_core && d.input_gradient, by_operation = stack.rules.selective_by_operation;
+  if (again && by_operation) add_again(list, w, stack, c);
   switch (w.kind) {
     case BlockKind::embedding:
       if (d.forward || d.weight_gradient) list.push_back(embedding_passes(w, c, !d.forward));
@@ -104,7 +119,7 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       add_linear(list, d, w.tokens(), w.hidden, (w.heads + 2ll * w.kv_heads) * w.head_dim, w.dtype);
       break;
     case BlockKind::attention:
-      add_attention(list, w, d);
+      add_attention(list, w, d, again && !by_operation);
       break;
     case BlockKind::mlp:
       add_passes(list, w, d, stack, c);

@@ -75,23 +75,29 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   const double kv = static_cast<double>(local.kv_heads) * m.head_dim;
   const double scale = element / 2.0;  // the coefficients count bytes of 16-bit training
 
-  const double norm = k.saved_hidden * h / split + (stack.kernels.norm_fused ? 0.0 : 7.0 * h / split);
+  const bool selective = plan.recompute.kind == RecomputeKind::selective,
+             by_operation = selective && stack.rules.selective_by_operation;
+  const double norm =
+      k.saved_hidden * h / split + (stack.kernels.norm_fused || by_operation ? 0.0 : 7.0 * h / split);
   const bool tp_async =
       k.async_tp_ranks == 0 || (plan.pp == 1 && (plan.dp == 1 || plan.tp <= k.async_tp_ranks));
-  const double tp_copy =
-      plan.tp > 1 ? ((tp_async ? k.saved_tp : 0.0) + k.saved_tp_shard / split) * h / 2.0 : 0.0;
+  const double tp_copy = plan.tp > 1 && !by_operation
+                             ? ((tp_async ? k.saved_tp : 0.0) + k.saved_tp_shard / split) * h / 2.0
+                             : 0.0;
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
-  const double scores = plan.recompute.kind == RecomputeKind::selective
+  const double scores = selective && !by_operation
                             ? 0.0
                             : score_bytes(stack) * local.heads * static_cast<double>(training.seq_len);
 
   ActivationBytes b;
   b.stream = bytes(element * T * h / split);
   b.gathered = bytes(element * T * h);
-  b.saved_attention =
-      bytes(scale * T *
-            (norm + tp_copy + 2.0 * (heads + 2.0 * kv) + 2.0 * heads + k.saved_rope * (heads + kv) + scores));
-  b.saved_mlp = bytes(scale * T * (norm + tp_copy + 2.0 * k.saved_ffn * local.ffn));
+  b.saved_attention = bytes(scale * T *
+                            (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) + 2.0 * heads +
+                             (by_operation ? 0.0 : k.saved_rope * (heads + kv)) + scores));
+  // By operation only the first product of the MLP is kept.
+  const double saved_ffn = by_operation ? std::min(1.0, k.saved_ffn) : k.saved_ffn;
+  b.saved_mlp = bytes(scale * T * (norm + tp_copy + 2.0 * saved_ffn * local.ffn));
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and
   // are not priced.
   const bool inputs_on_host = plan.activation_offload > 0 && stack.can.activation_offload_needs_recompute;

@@ -36,8 +36,11 @@ BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
   if (kind != BlockKind::qkv && kind != BlockKind::attention) w.heads = w.kv_heads = 0;
   if (kind != BlockKind::mlp) w.ffn = 0;
   if (kind != BlockKind::embedding && kind != BlockKind::head) w.vocab = 0;
-  w.recompute_core = kind == BlockKind::attention && pass != Pass::forward && pass != Pass::recompute &&
-                     pass != Pass::backward_weight && c.plan.recompute.kind == RecomputeKind::selective;
+  const bool again = kind == BlockKind::attention ||
+                     (c.stack.rules.selective_by_operation &&
+                      (kind == BlockKind::norm || kind == BlockKind::qkv || kind == BlockKind::mlp));
+  w.recompute_core = again && (pass == Pass::backward || pass == Pass::backward_input) &&
+                     c.plan.recompute.kind == RecomputeKind::selective;
   return w;
 }
 

@@ -193,7 +193,7 @@ TEST(ClusterSpec, PowerAndClockLimitsLowerTheClock) {
   c.device.power_W = 400;
   EXPECT_EQ(clock_share(c.device), 1);
   c.device.power_limit_W = 200;
-  EXPECT_NEAR(clock_share(c.device), std::cbrt(0.5), 1e-15);
+  EXPECT_NEAR(clock_share(c.device), std::sqrt(0.5), 1e-15);
   c.device.clock_factor = 0.7;
   EXPECT_EQ(clock_share(c.device), 0.7);
   EXPECT_EQ(complaint(c), "");

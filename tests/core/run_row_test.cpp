@@ -1,6 +1,7 @@
 // Runs in CSV form: every stated field arrives, and every kind of damage is named with file, line and column.
 #include "core/run_row.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/csv.hpp"
@@ -143,6 +144,42 @@ TEST(RunRow, WhatIsClearIsRead) {
   EXPECT_TRUE(one("32000,0,", "32000,TRUE,").model.tied_embeddings);
   EXPECT_FALSE(one("32000,0,", "32000,False,").model.tied_embeddings);
   EXPECT_EQ(read(kHeader + row("\n", ",,\n"))[0].model.n_layers, 40);  // empty cells behind the last column
+  EXPECT_EQ(one("bf16", "bfloat16").training.compute, Dtype::bf16);
+  EXPECT_EQ(one("flash2", "FlashAttention-2").attention, AttentionKernel::flash2);
+  for (const char* zero : {",16,ZeRO-2,", ",16,zero2,", ",16,Stage 2,"})
+    EXPECT_EQ(one(",16,1,", zero).plan.zero_stage, 2) << zero;
+  EXPECT_EQ(one(",16,1,", ",16,FSDP,").plan.zero_stage, 3);
+  EXPECT_NE(error_of(kHeader + row(",16,1,", ",16,ZeRO-4,")).find("zero_stage"), std::string::npos);
+  EXPECT_EQ(one("selective", "no").plan.recompute, Recompute{});
+  EXPECT_EQ(one("selective", "True").plan.recompute, (Recompute{RecomputeKind::full, -1}));
+  EXPECT_FALSE(one("selective", "Selective").recompute_by_operation);
+  EXPECT_TRUE(one("selective", "selective:op").recompute_by_operation);
+}
+
+TEST(RunRow, EmptyCellsSayWhatIsUsual) {
+  const auto one = [](const std::string& from, const std::string& to) {
+    return read(kHeader + row(from, to))[0];
+  };
+  EXPECT_EQ(one("5120,40,40,", "5120,40,,").model.n_kv_heads, 40);
+  EXPECT_FALSE(one("32000,0,", "32000,,").model.tied_embeddings);
+  const RunRow r = one(",2,1,1,1,1,none,16,", ",2,,,1,,none,,");
+  EXPECT_EQ(r.plan.cp, 1);
+  EXPECT_EQ(r.plan.vp, 1);
+  EXPECT_EQ(r.plan.dp, 16);
+  EXPECT_FALSE(r.plan.sequence_parallel);
+  EXPECT_NE(error_of(kHeader + row("5120,40,40,", "5120,,40,")), "");  // heads are not guessed
+}
+
+TEST(RunRow, SchedulesAreRead) {
+  const auto schedule = [](const char* stated, const char* vp = "1") {
+    return read(kHeader + row(",2,1,1,1,1,none,16,", fmt::format(",2,1,1,2,{},{},8,", vp, stated)))[0]
+        .plan.schedule;
+  };
+  EXPECT_EQ(schedule("1f1b"), PipelineSchedule::one_f_one_b);
+  EXPECT_EQ(schedule("GPipe"), PipelineSchedule::gpipe);
+  EXPECT_EQ(schedule("zero bubble"), PipelineSchedule::zero_bubble);
+  EXPECT_EQ(schedule("ZB-H1"), PipelineSchedule::zero_bubble);
+  EXPECT_EQ(schedule("zbv", "2"), PipelineSchedule::interleaved);
 }
 
 TEST(RunRow, WhatIsMeasuredMayHaveNoColumn) {

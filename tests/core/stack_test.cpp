@@ -139,7 +139,12 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
       {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
       {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
-      {"torchtitan", "ZeRO stage 3 with pipeline", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"torchtitan", "zero-bubble schedule of one chunk",
+       [](ParallelPlan& p) { p.pp = 2, p.schedule = PipelineSchedule::zero_bubble; }},
+      {"megatron-core", "activations on the host beside pipeline stages",
+       [](ParallelPlan& p) { p.pp = 2, p.activation_offload = 1; }},
+      {"megatron-core", "activations on the host beside recomputation",
+       [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective, p.activation_offload = 1; }},
       {"torchtitan", "beside pipeline stages",
        [](ParallelPlan& p) {
          p.zero_stage = 2, p.pp = 2, p.optimizer_offload = 1, p.parameter_offload = true;

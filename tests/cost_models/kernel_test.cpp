@@ -234,5 +234,35 @@ TEST(Kernels, SelectiveRecomputeAddsOneForwardCore) {
               price_attention(core, StackKernels{}.attention, m.machine()).duration.v, 1e-9);
 }
 
+// System: a layer of LLaMA-3-8B whose stack keeps attention and every second product. Expectation: behind its backward pass
+// come its memory-bound passes, the K, output and up projections and nothing else of its forward.
+TEST(Kernels, APolicyByOperationRepeatsEverySecondProduct) {
+  StackSpec stack;
+  stack.rules.selective_by_operation = true;
+  const auto m = model(test::h100_cluster(), stack);
+  const std::int64_t tokens = 8192, kv = 8 * 128, ffn = 14336, hidden = 4096;
+  const auto block = [&](BlockKind kind, Pass pass, bool again) {
+    BlockWork w{.kind = kind, .pass = pass, .batch = 1, .seq_q = 8192, .seq_k = 8192, .hidden = 4096};
+    w.heads = 32, w.kv_heads = 8, w.head_dim = 128, w.ffn = 14336, w.recompute_core = again;
+    return w;
+  };
+  const auto added = [&](BlockKind kind) {
+    return m.price(Work(block(kind, Pass::backward, true))).duration.v -
+           m.price(Work(block(kind, Pass::backward, false))).duration.v;
+  };
+  const auto product = [&](std::int64_t in, std::int64_t out) {
+    return price_gemm({tokens, out, in, alignment_of(in, out), Dtype::bf16}, m.machine(), 1.0).duration.v;
+  };
+  const auto passes = [&](BlockKind kind) {
+    const Pointwise p =
+        block_passes(block(kind, Pass::forward, false), stack.kernels, m.machine().constants, false);
+    return price_pointwise(p, m.machine()).duration.v;
+  };
+  EXPECT_NEAR(added(BlockKind::norm), passes(BlockKind::norm), 1e-9);
+  EXPECT_NEAR(added(BlockKind::qkv), passes(BlockKind::qkv) + product(hidden, kv), 1e-9);
+  EXPECT_NEAR(added(BlockKind::attention), product(hidden, hidden), 1e-9);
+  EXPECT_NEAR(added(BlockKind::mlp), passes(BlockKind::mlp) + product(hidden, ffn), 1e-9);
+}
+
 }  // namespace
 }  // namespace sextant

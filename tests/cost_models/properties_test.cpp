@@ -145,12 +145,12 @@ TEST(Limits, AttentionGoesWithTheMultiprocessors) {
   EXPECT_NEAR(seconds_of() / whole, 2, 0.01);
 }
 
-// Half the board's power is a clock of its cube root, which acts as peaks that are lower by it do; attention, which the clock
+// Half the board's power is a clock of its square root, which acts as peaks that are lower by it do; attention, which the clock
 // slows as well, may be further from the peak.
 RC_GTEST_PROP(Properties, APowerLimitIsALowerPeak, ()) {
   ClusterSpec limited = any_cluster(), slow = limited;
   limited.device.power_W = 700, limited.device.power_limit_W = 350;
-  for (auto& [dtype, peak] : slow.device.peak) peak = peak * std::cbrt(0.5);
+  for (auto& [dtype, peak] : slow.device.peak) peak = peak * std::sqrt(0.5);
   const StackSpec stack = any_stack();
   const BlockWork w = any_block();
   const double with_limit = seconds(AnalyticCostModel(limited, stack, test::preset_dir()), w);

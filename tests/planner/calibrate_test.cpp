@@ -16,7 +16,7 @@ namespace {
 
 RunRow run_of(int hidden, int micro_batch, int tp) {
   RunRow r;
-  r.run_id = "twin", r.source = "twin", r.framework = "Megatron-LM", r.date = "2024";
+  r.run_id = "twin", r.source = "twin", r.framework = "Megatron-LM", r.date = "2023";
   r.model.n_layers = 8, r.model.hidden = hidden, r.model.n_heads = r.model.n_kv_heads = hidden / 128;
   r.model.head_dim = 128, r.model.ffn_hidden = 3 * hidden, r.model.vocab_size = 32000;
   r.training.seq_len = 4096, r.training.global_batch = 64;

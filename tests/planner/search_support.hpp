@@ -153,6 +153,8 @@ class RandomJob {
                                         .compute_factor = *rc::gen::element(0.5, 0.8, 1.0),
                                         .network_factor = *rc::gen::element(0.25, 1.0)});
     s.rules.prefetch_blocks = upto(0, 3), s.rules.fetch_modules = coin();
+    s.rules.selective_by_operation = coin();
+    s.can.activation_offload_with_pp = coin(), s.can.activation_offload_with_recompute = coin();
     s.rules.zero2_by_units = coin(), s.rules.host_sums_gradients = coin(),
     s.rules.host_parameters_are_master = coin();
     s.rules.tied_gradients_apart = coin(), s.rules.reduce_every_microbatch_with_pp = upto(0, 3) > 0;

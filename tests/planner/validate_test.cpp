@@ -90,13 +90,13 @@ TEST(SplitLayers, EndsCountAsLayers) {
   ModelSpec m;
   m.n_layers = 70, m.hidden = 14336, m.ffn_hidden = 57344,
   m.vocab_size = 250880;  // BLOOM over 12 stages of 6
-  const auto ranges = split_layers(m, 12, LayerSplit::ends_count);
+  const auto ranges = split_layers(m, 12, LayerSplit::even);
   ASSERT_EQ(ranges.size(), 12u);
   EXPECT_EQ(ranges.front().count, 5);
   EXPECT_EQ(ranges.back().count, 5);
   EXPECT_EQ(ranges[5].count, 6);
   m.n_layers = 72;
-  EXPECT_TRUE(split_layers(m, 12, LayerSplit::ends_count).empty());
+  EXPECT_TRUE(split_layers(m, 12, LayerSplit::even).empty());
 }
 
 TEST(SplitLayers, ByCostCoversEveryLayerOnce) {
@@ -198,7 +198,7 @@ TEST(FrameworkMap, NamesAreWholeWordsInAnyCase) {
   EXPECT_EQ(taken("Alpaca-Trainer"), "by class");
   EXPECT_EQ(taken("Nemotron"), "by class");
   EXPECT_EQ(taken("alpa 0.2"), "alpa");
-  EXPECT_EQ(taken("megatron_lm"), "megatron-lm-2024");
+  EXPECT_EQ(taken("megatron_lm"), "megatron-core");
   EXPECT_EQ(taken("MEGATRON-LM 2021"), "megatron-lm-2021");
   EXPECT_EQ(taken("Torchtitan (main)"), "torchtitan");
   EXPECT_EQ(taken("PyTorch FSDP2"), "torchtitan");

@@ -495,8 +495,9 @@ TEST(Plan, StateIsOnTheHostWhereOneMicrobatchIsLeft) {
 }
 
 TEST(Plan, PinsEveryField) {
-  const auto outcome = call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--json", "--fix",
-                             "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
+  const auto outcome =
+      call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--stack", "sextant", "--json",
+            "--fix", "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
   ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
   for (const auto& r : nlohmann::json::parse(outcome.out).at("ranked")) {
     const auto plan = r.at("plan").get<ParallelPlan>();
@@ -593,7 +594,7 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
   for (const auto& r : lean.at("ranked"))
     EXPECT_EQ(number(r, "peak_memory_GiB"), number(lean, "least_memory_GiB"));
   for (const char* other :
-       {"tp8.pp1.vp1.cp8.dp1.z3.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100.ao2"}) {
+       {"tp8.pp1.vp1.cp8.dp1.z3.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100"}) {
     auto simulate = question;
     simulate.insert(simulate.begin(), "simulate"),
         simulate.insert(simulate.end(), {"--plan", other, "--json"});

@@ -103,7 +103,7 @@ TEST(PresetValues, AreShown) {
                            "sextant calibrate --refit, step times; rows: 60 of nanotron", "megatron-core"})
     EXPECT_NE(nanotron.find(part), std::string::npos) << part << "\n" << nanotron;
   EXPECT_NE(shown("memory").find("as the coefficient of a stack"), std::string::npos);
-  EXPECT_NE(shown("framework_map").find("not fitted, since no run lies there"), std::string::npos);
+  EXPECT_NE(shown("framework_map").find("chosen: nearly twice as wide"), std::string::npos);
   EXPECT_NE(shown("llama-2-7b").find("6738415616 (6.738 billion)"), std::string::npos);
 
   const auto json =

@@ -1,0 +1,132 @@
+// What a row that leaves facts open, or states them its own way, is taken for; and torchtitan by its own published tables.
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "planner/validate.hpp"
+#include "tests/support/measured.hpp"
+
+namespace sextant {
+namespace {
+
+RunRow hopper_row() {
+  RunRow r;
+  r.run_id = "x", r.framework = "Megatron-LM", r.date = "2024-06";
+  r.model.n_layers = 80, r.model.hidden = 8192, r.model.n_heads = 64, r.model.n_kv_heads = 8;
+  r.model.head_dim = 128, r.model.ffn_hidden = 28672, r.model.vocab_size = 128256;
+  r.plan.tp = 4, r.plan.pp = 4, r.plan.dp = 4, r.plan.zero_stage = 1, r.plan.sequence_parallel = true;
+  r.training.global_batch = 128, r.training.seq_len = 8192;
+  r.gpu = "H100-SXM5-80GB", r.nodes = 8, r.gpus_per_node = 8;
+  r.fabric = "NVLink4 NVSwitch; InfiniBand NDR 8x400 Gb/s", r.node_network = BytesPerSecond(400e9);
+  return r;
+}
+
+ResolvedRun taken(const RunRow& row) {
+  return resolve(row, load_framework_map(test::preset_dir()), test::preset_dir());
+}
+bool notes(const RunRow& row, const char* text) { return taken(row).note.find(text) != std::string::npos; }
+
+TEST(FrameworkMap, WithoutADateItIsTheLatestThatCanDoIt) {
+  RunRow r = hopper_row();
+  const double interval = taken(r).interval;
+  EXPECT_EQ(taken(r).stack.name, "megatron-core");
+  r.date = "2022-03";
+  EXPECT_EQ(taken(r).stack.name, "megatron-lm-2024");
+  r.date = "2021";
+  EXPECT_EQ(taken(r).stack.name, "megatron-lm-2021");
+  for (const char* open : {"", "unknown", "last May"}) {
+    r.date = open;
+    EXPECT_EQ(taken(r).stack.name, "megatron-core") << open;
+    EXPECT_GT(taken(r).interval, interval) << open;
+    EXPECT_TRUE(notes(r, "no date is stated")) << taken(r).note;
+  }
+}
+
+// A class that cannot do what the row states is not its nearest kin.
+TEST(FrameworkMap, AClassCanDoWhatTheRowStates) {
+  RunRow r = hopper_row();
+  r.framework = "somebody's own trainer", r.overlap_stated = true, r.plan.overlap_tp = true;
+  EXPECT_EQ(taken(r).stack.name, "nanotron");
+  r.plan.vp = 5, r.plan.schedule = PipelineSchedule::interleaved;
+  EXPECT_NE(taken(r).stack.name, "nanotron");
+  r.plan.cp = 2, r.plan.dp = 2;
+  EXPECT_FALSE(refuses(taken(r).stack, taken(r).plan, r.model, r.training)) << taken(r).stack.name;
+  r = hopper_row(), r.framework = "somebody's own trainer", r.plan.zero_stage = 2;
+  EXPECT_EQ(taken(r).stack.name, "torchtitan");  // which reduces once beside pipeline stages
+}
+
+TEST(FrameworkMap, ZeroThatAStackDoesNotCombineWithStagesIsTheMostItDoes) {
+  RunRow r = hopper_row();
+  const PredictOptions options{test::preset_dir(), nullptr, {}};
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  const double once = *predict_run(r, map, options).step_s;
+  for (const int zero : {2, 3}) {
+    r.plan.zero_stage = zero;
+    EXPECT_EQ(taken(r).plan.zero_stage, 1);
+    EXPECT_TRUE(notes(r, "is taken as 1, the most that megatron-core does")) << taken(r).note;
+    EXPECT_DOUBLE_EQ(*predict_run(r, map, options).step_s, once);
+  }
+  r.plan.pp = 1, r.plan.dp = 16;
+  EXPECT_EQ(taken(r).plan.zero_stage, 3);
+}
+
+// Where words and number of a network contradict each other, the number counts, and is said.
+TEST(FrameworkMap, TheStatedRateOfAKnownFabricCounts) {
+  RunRow r = hopper_row();
+  EXPECT_EQ(taken(r).note, "");
+  r.node_network = BytesPerSecond(100e9);
+  EXPECT_DOUBLE_EQ(taken(r).cluster.fabric.bandwidth.v, 100e9);
+  EXPECT_TRUE(notes(r, "at the stated 100 GB/s a node, not the usual 400")) << taken(r).note;
+}
+
+TEST(FrameworkMap, DevicesAreKnownByTheNamesOfTheDriver) {
+  RunRow r = hopper_row();
+  for (const auto& [said, meant] :
+       {std::pair{"NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"}, {"NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"},
+        {"NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"}, {"Tesla V100-SXM2-32GB", "V100-SXM2-32GB"},
+        {"NVIDIA B200", "B200-SXM6-180GB"}, {"NVIDIA H200", "H200-SXM5-141GB"}}) {
+    r.gpu = said;
+    EXPECT_EQ(taken(r).cluster.device.name, meant) << said;
+  }
+  r.gpu = "NVIDIA";
+  EXPECT_THROW(taken(r), ConfigError);
+}
+
+double mean_error(const std::vector<RunRow>& rows, const std::vector<RunPrediction>& predictions) {
+  double sum = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) sum += std::abs(*predictions[i].step_s / rows[i].step_time->v - 1);
+  return sum / static_cast<double>(rows.size());
+}
+
+// System: thirteen published runs of torchtitan on H100 of 96 GB, held to 500 W. No constant was fitted to them, but the
+// power law, the logits and what its selective policy repeats were written down with them in view. Expectation: 7 % in time and
+// 6 % in memory. Negative controls: boards at full power, and a policy that repeats nothing.
+TEST(Torchtitan, PublishedRuns) {
+  const auto rows = read_runs(std::filesystem::path(SEXTANT_SOURCE_DIR) / "tests/golden/torchtitan_h100.csv");
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  const auto predicted = predict_runs(rows, map, {test::preset_dir(), nullptr, {}});
+  EXPECT_LE(mean_error(rows, predicted), 0.072);
+  double memory = 0, none = 0;
+  int peaks = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_TRUE(predicted[i].fits.value_or(false)) << rows[i].run_id;
+    if (!rows[i].peak_memory_GiB) continue;
+    ++peaks;
+    memory += std::abs(*predicted[i].memory_GiB / *rows[i].peak_memory_GiB - 1);
+  }
+  EXPECT_LE(memory / peaks, 0.062);
+  std::vector<RunRow> changed = rows;
+  for (RunRow& row : changed) row.gpu = "H100-SXM5-80GB";
+  EXPECT_GT(mean_error(changed, predict_runs(changed, map, {test::preset_dir(), nullptr, {}})), 0.12);
+  changed = rows;
+  std::erase_if(changed, [](const RunRow& row) { return !row.recompute_by_operation; });
+  ASSERT_FALSE(changed.empty());
+  for (RunRow& row : changed) row.plan.recompute = {};
+  for (const RunPrediction& p : predict_runs(changed, map, {test::preset_dir(), nullptr, {}}))
+    none += p.fits.value_or(true) ? 0 : 1;
+  EXPECT_EQ(none, static_cast<double>(changed.size()));
+}
+
+}  // namespace
+}  // namespace sextant
