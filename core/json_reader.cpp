@@ -36,7 +36,10 @@ std::string range_text(std::string_view what, Range r) {
 
 // Why what was found is no number, or not a whole one, where its looks could deceive.
 std::string looks_like_a_number(const json& value) {
-  if (value.is_number_float() && std::isfinite(value.get<double>())) return "it has a fraction";
+  if (value.is_number_float() && std::isfinite(value.get<double>())) {
+    constexpr double kWhole = 9e15;  // beyond, every number is whole
+    return std::abs(value.get<double>()) < kWhole ? "it has a fraction" : "it is too large";
+  }
   if (!value.is_string()) return "";
   const auto& text = value.get_ref<const std::string&>();
   const json inside = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);

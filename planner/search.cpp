@@ -249,6 +249,10 @@ class Search {
     each(nodes.size(), [&](std::size_t i) { work(nodes[i], outcomes[i]); });
     if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
     for (Outcome& outcome : outcomes) take(outcome);
+    if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
+      report_.others_share = options_.others_share;
+      ranking_.look_less(options_.others_share);
+    }
   }
 
   void forget_states() {
@@ -371,7 +375,7 @@ class Search {
   std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
-  Ranking ranking_{space_, options_.top, options_.others_share};
+  Ranking ranking_{space_, options_.top};
   std::vector<std::pair<Simulated, MovedLayers>> moved_;
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples

@@ -59,6 +59,9 @@ struct RankedPlan {
   bool tie = false;   // closer to the first than the model's own error
 };
 
+// A search is long from so many bounds on: some tenths of a second.
+inline constexpr std::uint64_t kThoroughBounds = 200'000;
+
 struct SearchOptions {
   int top = 5;          // layouts reported: the best of each family (see family_of)
   double budget_s = 0;  // wall clock; 0 = none
@@ -68,7 +71,9 @@ struct SearchOptions {
   std::optional<Seconds> at_most;     // layouts whose simulated step is longer need not be found
   double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
   bool move_layers = true;            // in the end, look for better cuts of the best pipelines
-  double others_share = 0;  // the first is the best; families behind it may be so much faster than shown
+  // The first is the best; once the search has computed so many bounds, families behind it may be so much faster than shown.
+  double others_share = 0;
+  std::uint64_t thorough_bounds = 0;
   std::function<void(std::uint64_t simulated, Seconds best)> progress;
 };
 
@@ -80,6 +85,7 @@ struct SearchReport {
   std::uint64_t bounds = 0;  // lower bounds computed, of members or of parts of the space
   bool exact = true;         // false: stopped before the proof was complete
   std::string stopped;       // why, when not exact
+  double others_share = 0;   // what is shown behind the first may be so far from the best of its kind
   Seconds best_bound;        // no layout of the space is faster than this; layouts with moved layers may be
   std::uint64_t moved = 0;   // layouts simulated whose layers were moved: none of the space
   double wall_s = 0;

@@ -39,9 +39,11 @@ inline double as_fast(double step) { return step * (1 + 2 * kSame); }
 // The best of each family, and those of the best families.
 class Ranking {
  public:
-  // Behind the first, what can be only `others_share` faster is not looked for.
-  Ranking(const SearchSpace& space, int top, double others_share)
-      : space_(space), top_(static_cast<std::size_t>(std::max(1, top))), others_share_(others_share) {}
+  Ranking(const SearchSpace& space, int top)
+      : space_(space), top_(static_cast<std::size_t>(std::max(1, top))) {}
+
+  // From now on, behind the first, what can be only `share` faster is not looked for.
+  void look_less(double share) { others_share_ = share; }
 
   bool add(const Simulated&);  // false: no better than what its family has
   bool empty() const { return shown_.empty(); }
@@ -58,7 +60,7 @@ class Ranking {
 
   const SearchSpace& space_;
   std::size_t top_;
-  double others_share_;
+  double others_share_ = 0;
   Better better_{space_};
   std::map<Family, Simulated> best_of_family_;
   std::set<Simulated, Better> shown_{better_};

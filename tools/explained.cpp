@@ -1,6 +1,7 @@
 #include "tools/explained.hpp"
 
 #include <cmath>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,11 @@ namespace sextant {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Of a step, what neither the simulation nor jitter makes.
+double rest(Seconds step, Seconds jitter, const TimeSplit& split) {
+  return step.v - jitter.v - std::accumulate(split.begin(), split.end(), 0.0);
+}
 
 Json comparison_json(const Comparison& c) {
   Json terms = Json::array();
@@ -21,6 +27,8 @@ Json comparison_json(const Comparison& c) {
           {"other_step_time_s", c.other_step.v},
           {"chosen_jitter_s", c.best_jitter.v},
           {"other_jitter_s", c.other_jitter.v},
+          {"chosen_stragglers_and_host_s", rest(c.best_step, c.best_jitter, c.best)},
+          {"other_stragglers_and_host_s", rest(c.other_step, c.other_jitter, c.other)},
           {"slower_share", c.slower},
           {"tie", std::abs(c.slower) < kTieShare},
           {"terms", terms}};

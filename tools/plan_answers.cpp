@@ -146,6 +146,10 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
                       report.stopped == kTimeSpent && a.options.budget_s == 0
                           ? " --budget-s SECONDS gives the search another time than a minute."
                           : ""));
+  if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
+    a.say(fmt::format(
+        "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",
+        100 * report.others_share));
   if (!moved) return;
   const auto seconds = [&](Seconds simulated) {
     return measured_step(a.planning.job(), report.ranked.front().plan, simulated).v;

@@ -211,6 +211,7 @@ nlohmann::ordered_json report_json(const SearchReport& report) {
           {"fates", fates},
           {"examples", examples},
           {"exact", report.exact},
+          {"others_share", report.others_share},
           {"stopped", report.stopped},
           {"best_bound_s", report.best_bound.v},
           {"moved_simulated", report.moved},
@@ -223,7 +224,7 @@ SearchOptions Searching::options(int top, std::string about) {
   SearchOptions how;
   how.top = top;
   how.tie_share = kTieShare;
-  how.others_share = kTieShare / 2;
+  how.others_share = kTieShare / 2, how.thorough_bounds = kThoroughBounds;
   how.memory_limit = memory_limit_;
   if (budget_s_ > 0) how.budget_s = std::max(1e-6, budget_s_ - spent_s());
   how.cancel = &interrupt_.stopped();

@@ -128,7 +128,7 @@ void plan(benchmark::State& state, const char* model, const char* cluster, int g
     const double before = cpu_s();
     const Question q(model, cluster, global_batch, seq_len);
     SearchOptions options;
-    options.others_share = kTieShare / 2;
+    options.others_share = kTieShare / 2, options.thorough_bounds = kThoroughBounds;
     report = search(q.job(), q.space(), options);
     if (!report.exact || report.ranked.empty()) state.SkipWithError("no proved plan");
     cpu += cpu_s() - before, ++rounds;

@@ -82,10 +82,12 @@ TEST(FrameworkMap, TheStatedRateOfAKnownFabricCounts) {
 
 TEST(FrameworkMap, DevicesAreKnownByTheNamesOfTheDriver) {
   RunRow r = hopper_row();
-  for (const auto& [said, meant] :
-       {std::pair{"NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"}, {"NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"},
-        {"NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"}, {"Tesla V100-SXM2-32GB", "V100-SXM2-32GB"},
-        {"NVIDIA B200", "B200-SXM6-180GB"}, {"NVIDIA H200", "H200-SXM5-141GB"}}) {
+  for (const auto& [said, meant] : {std::pair{"NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"},
+                                    {"NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"},
+                                    {"NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"},
+                                    {"Tesla V100-SXM2-32GB", "V100-SXM2-32GB"},
+                                    {"NVIDIA B200", "B200-SXM6-180GB"},
+                                    {"NVIDIA H200", "H200-SXM5-141GB"}}) {
     r.gpu = said;
     EXPECT_EQ(taken(r).cluster.device.name, meant) << said;
   }
@@ -95,7 +97,8 @@ TEST(FrameworkMap, DevicesAreKnownByTheNamesOfTheDriver) {
 
 double mean_error(const std::vector<RunRow>& rows, const std::vector<RunPrediction>& predictions) {
   double sum = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) sum += std::abs(*predictions[i].step_s / rows[i].step_time->v - 1);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    sum += std::abs(*predictions[i].step_s / rows[i].step_time->v - 1);
   return sum / static_cast<double>(rows.size());
 }
 

@@ -438,6 +438,18 @@ TEST(Search, LooksLessForWhatComesBehindTheFirst) {
     EXPECT_GE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v);
   }
   EXPECT_LT(near.fates[Fate::simulated], exact.fates[Fate::simulated]);
+  EXPECT_EQ(near.others_share, options.others_share);
+  // Not before it is long: then all are the best of their kind, and fewer are the first of more.
+  options.thorough_bounds = std::uint64_t{1} << 40;
+  const SearchReport thorough = search(owned.job(), space, options);
+  EXPECT_EQ(thorough.others_share, 0);
+  ASSERT_EQ(thorough.ranked.size(), exact.ranked.size());
+  options.top = 3, options.move_layers = false;
+  const SearchReport three = search(owned.job(), space, options);
+  options.top = 8;
+  const SearchReport eight = search(owned.job(), space, options);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(thorough.ranked[i].plan, exact.ranked[i].plan);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(three.ranked[i].plan, eight.ranked[i].plan);
 }
 
 TEST(Search, StopsWhenToldAndSaysSo) {
