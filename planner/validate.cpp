@@ -1,5 +1,6 @@
 #include "planner/validate.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -58,7 +59,7 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
-  const DoubtRules rules = load_doubt_rules(options.preset_dir);
+  const DoubtRules rules = options.doubt ? *options.doubt : load_doubt_rules(options.preset_dir);
   const Prediction p = predict(
       {run.model, run.training, run.cluster, topology, run.stack, cost, run.interval, &rules}, run.plan);
   out.step_s = p.step.v, out.step_lower_s = p.step_lower.v, out.step_upper_s = p.step_upper.v;
@@ -106,10 +107,40 @@ RunPrediction predict_run(const RunRow& row, const FrameworkMap& map, const Pred
 }
 
 std::vector<RunPrediction> predict_runs(std::span<const RunRow> rows, const FrameworkMap& map,
-                                        const PredictOptions& options) {
+                                        const PredictOptions& options, const ManyRuns& many) {
   std::vector<RunPrediction> out(rows.size());
-  tbb::parallel_for(std::size_t{0}, rows.size(),
-                    [&](std::size_t i) { out[i] = predict_run(rows[i], map, options); });
+  if (rows.empty()) return out;
+  const DoubtRules rules = options.doubt ? *options.doubt : load_doubt_rules(options.preset_dir);
+  PredictOptions shared = options;
+  shared.doubt = &rules;
+  std::size_t done = 0;
+  const auto predict_all = [&](const std::vector<std::size_t>& which) {
+    constexpr std::size_t kBlock = 256;  // a fraction of a second: then it is told how far the work is
+    for (std::size_t from = 0; from < which.size(); from += kBlock) {
+      const std::size_t end = std::min(from + kBlock, which.size());
+      tbb::parallel_for(from, end,
+                        [&](std::size_t k) { out[which[k]] = predict_run(rows[which[k]], map, shared); });
+      done += end - from;
+      if (many.tell) many.tell(done);
+    }
+  };
+  std::vector<std::size_t> first, rest;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (many.alike.empty() || many.alike[i] == i) first.push_back(i);
+  predict_all(first);
+  for (std::size_t i = 0; i < rows.size() && !many.alike.empty(); ++i) {
+    const std::size_t same = many.alike[i];
+    if (same == i) continue;
+    // What is wrong with a row is told with its own line.
+    if (!out[same].step_s || !rows[i].unreadable.empty()) {
+      rest.push_back(i);
+      continue;
+    }
+    out[i] = out[same];
+    out[i].run_id = rows[i].run_id;
+    ++done;
+  }
+  predict_all(rest);
   return out;
 }
 

@@ -36,6 +36,7 @@ struct PredictOptions {
   const std::vector<CostPreset>* constants = nullptr;
   // Changes a run before it is priced, when set: constants of its stack or fabric.
   std::function<void(ResolvedRun&)> adjust = {};
+  const DoubtRules* doubt = nullptr;  // in the place of those in preset_dir: read once for many runs
 };
 
 // Presets with calibrated constants in their place.
@@ -57,8 +58,16 @@ RunPrediction predict_resolved(ResolvedRun, const PredictOptions&);
 // Its step alone: a third of the work. Nothing where the layout is unlawful.
 std::optional<Seconds> predict_step(ResolvedRun, const PredictOptions&);
 RunPrediction predict_run(const RunRow&, const FrameworkMap&, const PredictOptions&);
+
+struct ManyRuns {
+  // Of each row the first that asks the same under another name, or itself; empty: none does. One answer serves them all.
+  std::span<const std::size_t> alike = {};
+  // Told now and then, from the calling thread: how many rows are done.
+  std::function<void(std::size_t)> tell = {};
+};
 // All rows, in parallel; the order of the result is the order of the rows.
-std::vector<RunPrediction> predict_runs(std::span<const RunRow>, const FrameworkMap&, const PredictOptions&);
+std::vector<RunPrediction> predict_runs(std::span<const RunRow>, const FrameworkMap&, const PredictOptions&,
+                                        const ManyRuns& = {});
 
 // Errors are relative, in percent: 100 * (predicted / measured - 1).
 struct SourceScore {

@@ -14,6 +14,7 @@
 #include "planner/run_log.hpp"
 #include "planner/shortlist.hpp"
 #include "tools/planning.hpp"
+#include "tools/run_tables.hpp"
 #include "tools/unknown_names.hpp"
 
 namespace sextant {
@@ -201,7 +202,7 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
   Material m;
   const FrameworkMap map = load_framework_map(presets);
   for (const auto& file : options.runs) {
-    std::vector<RunRow> rows = read_runs(file);
+    std::vector<RunRow> rows = runs_of(read_run_table(file, BadRows::refuse));
     std::erase_if(rows, [](const RunRow& r) { return r.quality == 'c'; });
     auto more = measured_runs(rows, map, presets);
     std::move(more.begin(), more.end(), std::back_inserter(m.runs));

@@ -1,8 +1,5 @@
 // `sextant validate RUNS.csv...`: predictions of measured runs, with the error per source.
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -10,7 +7,6 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "core/csv.hpp"
 #include "core/error.hpp"
@@ -20,6 +16,7 @@
 #include "planner/validate.hpp"
 #include "tools/inputs.hpp"
 #include "tools/planning.hpp"
+#include "tools/run_tables.hpp"
 #include "tools/unknown_names.hpp"
 #include "tools/validate_collectives.hpp"
 #include "tools/validation_text.hpp"
@@ -38,52 +35,6 @@ struct ValidateOptions {
   double max_error = 0;  // percent; 0 = any
 };
 
-// The columns that must be there and an unmeasured run: LLaMA-2-13B on 64 A100.
-constexpr std::array<std::pair<const char*, const char*>, 33> kExample = {{
-    {"run_id", "example-1"},
-    {"source", "example"},
-    {"date", "2025"},
-    {"framework", "Megatron-Core"},
-    {"model", "llama-2-13b"},
-    {"layers", "40"},
-    {"hidden", "5120"},
-    {"heads", "40"},
-    {"kv_heads", "40"},
-    {"ffn_hidden", "13824"},
-    {"mlp", "gated"},
-    {"vocab", "32000"},
-    {"seq_len", "4096"},
-    {"gpu", "A100-SXM4-80GB"},
-    {"nodes", "8"},
-    {"gpus_per_node", "8"},
-    {"internode_GBps_per_node", "200"},
-    {"tp", "2"},
-    {"sequence_parallel", "1"},
-    {"cp", "1"},
-    {"pp", "2"},
-    {"virtual_stages", "1"},
-    {"dp", "16"},
-    {"zero_stage", "1"},
-    {"micro_batch", "1"},
-    {"global_batch", "1024"},
-    {"recompute", "selective"},
-    {"attention", "flash2"},
-    {"precision", "bf16"},
-    {"overlap", "dp_grad,param_gather"},
-    {"step_time_s", ""},
-    {"peak_memory_GiB", ""},
-    {"outcome", ""},
-}};
-
-std::string example_csv() {
-  std::string header, row;
-  for (const auto& [column, value] : kExample) {
-    header += (header.empty() ? "" : ",") + std::string(column);
-    row += (row.empty() ? "" : ",") + csv_field(value);
-  }
-  return header + '\n' + row + '\n';
-}
-
 std::string cell(const std::optional<double>& value) { return value ? fmt::format("{:.9g}", *value) : ""; }
 
 std::string predictions_csv(const std::vector<RunPrediction>& predictions) {
@@ -98,7 +49,8 @@ std::string predictions_csv(const std::vector<RunPrediction>& predictions) {
   return text;
 }
 
-Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPrediction>& predictions) {
+Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPrediction>& predictions,
+             const std::vector<std::string>& left_out) {
   const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
   Json sources = Json::array(), runs = Json::array();
   for (const auto& s : scores)
@@ -130,28 +82,9 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
                     {"fits", p.fits ? Json(*p.fits) : Json(nullptr)},
                     {"stack", p.stack},
                     {"note", p.note}});
-  return {{"sources", sources}, {"runs", runs}};
-}
-
-// A folder stands for the CSV files in it, by name.
-std::vector<std::string> tables_of(const std::vector<std::string>& given) {
-  std::vector<std::string> files;
-  for (const std::string& name : given) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(name, error)) {
-      files.push_back(name);
-      continue;
-    }
-    std::vector<std::string> inside;
-    for (const auto& entry : std::filesystem::directory_iterator(name, error))
-      if (entry.path().extension() == ".csv") inside.push_back(entry.path().string());
-    if (inside.empty())
-      throw ConfigError(Problem{name, "", error ? error.message() : "a folder without CSV files",
-                                "tables of measured runs, *.csv", ""});
-    std::sort(inside.begin(), inside.end());
-    std::move(inside.begin(), inside.end(), std::back_inserter(files));
-  }
-  return files;
+  Json out = {{"sources", sources}, {"runs", runs}};
+  if (!left_out.empty()) out["left_out"] = left_out;
+  return out;
 }
 
 // A name that an earlier row has: the later row is not predicted and says why, like any other row that is wrong. A table
@@ -208,9 +141,16 @@ void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>&
   }
 }
 
+std::vector<RunPrediction> predict_with_progress(Session& session, const RunTables& tables,
+                                                 const FrameworkMap& map, const PredictOptions& options) {
+  Progress progress(session.terminal, "predicting", static_cast<double>(tables.rows.size()), "runs");
+  return predict_runs(tables.rows, map, options,
+                      {tables.alike, [&](std::size_t done) { progress.update(static_cast<double>(done)); }});
+}
+
 ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.example) {
-    session.terminal.out << example_csv();
+    session.terminal.out << example_runs();
     return ExitCode::ok;
   }
   if (!options.collectives.empty()) {
@@ -220,25 +160,18 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
-  const std::vector<std::string> tables = tables_of(options.files);
-  check_output("--predictions", options.predictions, tables);
+  check_output("--predictions", options.predictions, run_files(options.files));
   const auto presets = session.presets();
-  std::vector<RunRow> rows;
-  for (const auto& file : tables) {
-    if (::access(file.c_str(), F_OK) != 0 && errno == ENOENT)
-      throw ConfigError(Problem{
-          file, "", "no such file", "a table of measured runs, one line each",
-          "published runs are not part of sextant: README, \"Accuracy and limits\", names those behind its "
-          "table; sextant validate --example > runs.csv begins one of your own"});
-    auto more = read_runs(file, BadRows::keep);
-    std::move(more.begin(), more.end(), std::back_inserter(rows));
-  }
+  RunTables tables = read_run_tables(options.files);
+  std::vector<RunRow>& rows = tables.rows;
+  for (const std::string& file : tables.left_out)
+    session.terminal.err << wrapped_message(session.terminal, "left out: " + file + '\n');
   refuse_repeated(rows);
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);
   const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>());
-  auto predictions = predict_runs(rows, map, calibrated.options());
+  auto predictions = predict_with_progress(session, tables, map, calibrated.options());
   tell_unpredicted(session, rows, predictions);
   tell_units(session, rows, predictions);
   if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
@@ -250,7 +183,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
   const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
   if (session.common.json) {
-    print_json(session, "validate", to_json(scores, predictions));
+    print_json(session, "validate", to_json(scores, predictions, tables.left_out));
   } else {
     const auto unpredicted =
         std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
@@ -281,7 +214,8 @@ Verb validate_verb() {
       .name = "validate",
       .summary = "compare predictions with measured runs",
       .description =
-          "Predicts every run of one or more CSV files (of a folder: all its *.csv) and reports the error "
+          "Predicts every run of one or more CSV files (of a folder: its tables of runs, *.csv, and those of "
+          "its subfolder runs) and reports the error "
           "per source: 'error' is the "
           "mean of "
           "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "

@@ -1,4 +1,7 @@
 // `sextant validate`: the predictions file, the exit code of a tolerance, and bad files.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -7,8 +10,11 @@
 
 #include "core/csv.hpp"
 #include "core/file_io.hpp"
+#include "planner/validate.hpp"
+#include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
+#include "tools/run_tables.hpp"
 #include "tools/validation_text.hpp"
 
 namespace sextant {
@@ -243,6 +249,109 @@ TEST(Validate, BadInputIsRefusedAndNothingIsWritten) {
   EXPECT_NE(twice.err.find("a name that no other row has"), std::string::npos) << twice.err;
   EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_NE(call({"validate", good, "--predictions", "/nonexistent/out.csv"}).code, ExitCode::ok);
+}
+
+// Tables of runs are told from others by their header; what is left out is said, and only a folder without any is refused.
+TEST(Validate, OfAFolderTheTablesOfRunsAreTaken) {
+  const TempDir folder;
+  const std::string path = folder.path().string();
+  folder.write("attention.csv", "source,gpu,kernel,tflops\na,H100,flash2,400\n");
+  const auto none = call({"validate", path});
+  EXPECT_EQ(none.code, ExitCode::bad_input);
+  EXPECT_NE(none.err.find("attention.csv: line 1: found 4 columns"), std::string::npos) << none.err;
+  std::filesystem::create_directory(folder.path() / "runs");
+  folder.write("runs/b.csv", example_with("", "", "second"));
+  folder.write("runs/empty.csv", example_with("", "").substr(0, example_with("", "").find('\n') + 1));
+  folder.write("a.csv", example_with("", "", "first"));
+  const auto outcome = call({"validate", path, "--json"}, 200);
+  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+  const auto answer = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(answer.at("runs").size(), 2U);
+  EXPECT_EQ(answer.at("runs")[0].at("run_id"), "first");
+  EXPECT_EQ(answer.at("runs")[1].at("run_id"), "second");
+  ASSERT_EQ(answer.at("left_out").size(), 2U);
+  for (const char* said : {"left out: ", "attention.csv", "of which these are missing: run_id, date",
+                           "empty.csv: found a header and no row"})
+    EXPECT_NE(outcome.err.find(said), std::string::npos) << outcome.err;
+  // Given by name it is an error, which names what is missing and nothing else.
+  const auto named = call({"validate", path + "/attention.csv"}, 200);
+  EXPECT_EQ(named.code, ExitCode::bad_input);
+  EXPECT_NE(named.err.find("virtual_stages"), std::string::npos) << named.err;
+  EXPECT_EQ(named.err.find("gpu,"), std::string::npos) << named.err;
+}
+
+TEST(Validate, AHeaderWithoutRowsIsRefused) {
+  const TempDir folder;
+  const std::string header = example_with("", "").substr(0, example_with("", "").find('\n') + 1);
+  const std::string file = folder.write("runs.csv", header).string();
+  for (const auto& verb : {std::vector<std::string>{"validate", file}, {"calibrate", "--runs", file}}) {
+    const auto outcome = call(verb);
+    EXPECT_EQ(outcome.code, ExitCode::bad_input);
+    EXPECT_NE(outcome.err.find("a header and no row"), std::string::npos) << outcome.err;
+  }
+  std::string semicolons = header;
+  for (char& c : semicolons)
+    if (c == ',') c = ';';
+  const auto other = call({"validate", folder.write("semicolons.csv", semicolons).string()});
+  EXPECT_NE(other.err.find("separated by commas"), std::string::npos) << other.err;
+}
+
+// Rows of one table: every vocabulary asked twice, under two names.
+std::string asked_twice(int questions) {
+  const CsvTable example = parse_csv(example_with("", ""), "example");
+  std::string text;
+  for (const std::string& column : example.columns) text += (text.empty() ? "" : ",") + column;
+  for (int i = 0; i < 2 * questions; ++i) {
+    text += '\n';
+    for (std::size_t k = 0; k < example.columns.size(); ++k)
+      text += (k ? "," : "") + csv_field(example.columns[k] == "run_id"  ? std::to_string(i)
+                                         : example.columns[k] == "vocab" ? std::to_string(32000 + i / 2)
+                                                                         : example.rows[0].cells[k]);
+  }
+  return text + '\n';
+}
+
+TEST(Validate, WhatIsAskedTwiceIsAnsweredOnceAndProgressIsTold) {
+  const TempDir folder;
+  const RunTables tables = read_run_tables({folder.write("runs.csv", asked_twice(200)).string()});
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  std::atomic<int> priced = 0;
+  const PredictOptions options{
+      .preset_dir = test::preset_dir(), .constants = nullptr, .adjust = [&](ResolvedRun&) { ++priced; }};
+  std::vector<std::size_t> told;
+  const auto once = predict_runs(tables.rows, map, options,
+                                 {tables.alike, [&](std::size_t done) { told.push_back(done); }});
+  EXPECT_EQ(priced, 200);
+  EXPECT_FALSE(told.empty());
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  const auto each = predict_runs(tables.rows, map, options);
+  EXPECT_EQ(priced, 600);
+  ASSERT_EQ(once.size(), 400U);
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    EXPECT_EQ(once[i].run_id, std::to_string(i));
+    EXPECT_EQ(once[i].run_id, each[i].run_id);
+    EXPECT_EQ(once[i].step_s, each[i].step_s);
+    EXPECT_EQ(once[i].memory_GiB, each[i].memory_GiB);
+    EXPECT_EQ(once[i].note, each[i].note);
+  }
+  EXPECT_NE(once[0].step_s, once[2].step_s);
+}
+
+// A bar on a terminal once it takes more than half a second, nothing before.
+TEST(Validate, LongWorkShowsHowFarItIs) {
+  const TempDir folder;
+  const auto told = [&](int questions) {
+    std::ostringstream out, err;
+    const std::string runs = folder.write("runs.csv", asked_twice(questions)).string();
+    EXPECT_EQ(
+        run_command({"validate", runs}, {.out = out, .err = err, .columns = 80, .err_is_terminal = true}),
+        ExitCode::ok);
+    return err.str();
+  };
+  EXPECT_EQ(told(5), "");
+  const std::string bar = told(2000);
+  EXPECT_NE(bar.find("predicting ["), std::string::npos) << bar;
+  EXPECT_NE(bar.find(" left"), std::string::npos) << bar;
 }
 
 }  // namespace
