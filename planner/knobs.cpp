@@ -109,7 +109,7 @@ std::vector<Knob> knobs_of(std::span<const MeasuredRun> runs, const std::filesys
         return;
       }
     // The factor of the whole machine is what users' rows tell best, and what no preset knows.
-    const double width = cold || rule.key == "time_factor" ? 1 : rules.own_width;
+    const double width = cold || rule.key == kMachineFactor ? 1 : rules.own_width;
     out.push_back({rule.of, owner, rule.key, prior, rule.sigma * width,
                    low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
   };

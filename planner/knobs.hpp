@@ -19,6 +19,9 @@
 
 namespace sextant {
 
+// Of a device: how much longer everything on it takes, for what no other constant says (clocks, power, other jobs).
+inline constexpr const char* kMachineFactor = "time_factor";
+
 // One constant that may move. Moves are relative: sigma 0.1 means that a factor of 1.1 is one standard deviation.
 struct Knob {
   KnobOf of = KnobOf::device;

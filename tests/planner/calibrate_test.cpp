@@ -103,6 +103,21 @@ TEST_F(Calibrate, AFitThatHelpsNoOtherRunIsNotTaken) {
   EXPECT_TRUE(calibrate(scattered, presets_, rules_, k).taken);
 }
 
+// However far a whole machine is off, what all five runs share is learned, and what they do not stays.
+TEST_F(Calibrate, AMachineThatIsFarOffIsLearnedAsAWhole) {
+  for (const double factor : {0.75, 1.25, 1.5}) {
+    auto five = measured("time_factor", factor);
+    five.resize(5);
+    const auto k = knobs();
+    const Calibration c = calibrate(five, presets_, rules_, k);
+    EXPECT_LT(c.mape_after, 2.0) << factor;
+    const RunRow next = run_of(6144, 2, 2);
+    const double real = *predict_run(next, map_, moved("time_factor", factor).options()).step_s;
+    const CalibratedPresets fitted(presets_, settings_of(c));
+    EXPECT_LT(std::abs(*predict_run(next, map_, fitted.options()).step_s / real - 1), 0.02) << factor;
+  }
+}
+
 // A machine that is slower as a whole: its time factor says so, within what a prior of 7 % lets five runs say.
 TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
   auto five = measured("time_factor", 1.15);
