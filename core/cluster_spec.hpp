@@ -35,8 +35,8 @@ struct DeviceSpec {
 
 // The clock of the multiprocessors over that of the peaks, (0, 1]: the lower of clock_factor and what a power limit leaves,
 // the square root of its share of the board's power. Memory keeps its own. Source: dynamic power is f V^2; where V falls with f
-// that is the cube root, where V is at its floor the share itself. Eight published bf16 runs of torchtitan at 500 of 700 W are
-// 7 % off in between, 11 % with the cube root.
+// that is the cube root, where V is at its floor the share itself. Six published bf16 runs of torchtitan at 500 of 700 W are
+// 6 % off in between, 10 % with the cube root.
 double clock_share(const DeviceSpec&);
 
 enum class NodeLinkKind : std::uint8_t { nvswitch, nvlink_mesh, pcie, shared_memory };

@@ -12,6 +12,7 @@
 #include "core/annotated.hpp"
 #include "core/cluster_files.hpp"
 #include "core/json_io.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 
@@ -94,10 +95,21 @@ bool names(const std::string& text, const std::string& part, Ends ends) {
 void add_note(ResolvedRun& r, const std::string& text) { r.note += (r.note.empty() ? "" : "; ") + text; }
 
 // Whether software of that date is younger than a rule asks for. Without a year it is taken as the latest.
-bool is_dated(const std::string& date) {
-  return date.size() >= 4 && (date.starts_with("19") || date.starts_with("20"));
+// From its year on ("2024-05", "03/2021" is "2021"); nothing without one.
+std::string dated(const std::string& date) {
+  const auto digit = [&](std::size_t i) { return i < date.size() && date[i] >= '0' && date[i] <= '9'; };
+  for (std::size_t at = 0; at + 4 <= date.size(); ++at) {
+    const std::string_view century = std::string_view(date).substr(at, 2);
+    if ((century == "19" || century == "20") && digit(at + 2) && digit(at + 3) && !digit(at + 4) &&
+        (at == 0 || !digit(at - 1)))
+      return date.substr(at);
+  }
+  return "";
 }
-bool is_from(const std::string& date, const std::string& from) { return !is_dated(date) || date >= from; }
+bool is_from(const std::string& date, const std::string& from) {
+  const std::string known = dated(date);
+  return known.empty() || known >= from;
+}
 
 bool fits(const StackRule& rule, const RunRow& row) {
   if (!rule.framework.empty() && !names(row.framework, rule.framework, Ends::with_word)) return false;
@@ -143,9 +155,15 @@ ParallelPlan plan_under(const StackRule& rule, const RunRow& row) {
   return plan;
 }
 
+// A policy by operation where the stack has none of its own: taken as one that repeats cheap operations only.
+bool by_no_policy(const RunRow& row, const StackSpec& stack) {
+  return row.recompute_by_operation && !stack.rules.selective_by_operation;
+}
+
 // Whether the rule's stack can do what the row did. Overlap is a matter of degree, and how layers are dealt the stack's own.
 bool can_do(const StackRule& rule, const RunRow& row, const std::filesystem::path& presets) {
   ParallelPlan plan = plan_under(rule, row);
+  if (by_no_policy(row, load_stack(rule.stack, presets))) plan.recompute = {};
   plan.overlap_grad_reduce = plan.overlap_param_gather = plan.overlap_tp = false;
   StackSpec stack = load_stack(rule.stack, presets);
   stack.can.uneven_stages = true;
@@ -163,7 +181,9 @@ const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& ro
   const StackRule* first = nullptr;
   for (const StackRule& rule : rules) {
     if (!fits(rule, row)) continue;
-    const bool guessed = rule.framework.empty() || (!rule.from.empty() && !is_dated(row.date));
+    // Below a rule by date that an undated row was not given, the older ones are guesses as well.
+    const bool guessed =
+        rule.framework.empty() || (dated(row.date).empty() && (first != nullptr || !rule.from.empty()));
     if (!guessed || can_do(rule, row, presets)) return &rule;
     if (!first) first = &rule;
   }
@@ -334,8 +354,12 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
                          reason_of(*rule));
-  if (!rule->from.empty() && !is_dated(row.date)) {
-    add_note(r, fmt::format("no date is stated; taken as the latest, {}", r.stack.name));
+  const auto by_date = [&](const StackRule& other) { return !other.from.empty() && fits(other, row); };
+  if (dated(row.date).empty() && !r.by_class && std::ranges::any_of(map.frameworks, by_date)) {
+    add_note(r, fmt::format(
+                    "{}; taken as the latest that can do it, {}",
+                    row.date.empty() ? "no date is stated" : fmt::format("date '{}' has no year", row.date),
+                    r.stack.name));
     r.interval = std::max(r.interval, map.class_interval);
   }
   if (rule->zero_stage >= 0 && rule->zero_stage != row.plan.zero_stage) {
@@ -349,8 +373,11 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     if (most == 0) r.plan.shard_degree = 0;
     r.interval = std::max(r.interval, map.class_interval);
   }
-  // A policy by operation where the stack has none of its own repeats cheap operations only.
-  if (row.recompute_by_operation && !r.stack.rules.selective_by_operation) r.plan.recompute = {};
+  if (by_no_policy(row, r.stack)) {
+    r.plan.recompute = {};
+    add_note(r, fmt::format("its recomputation by operation is taken as none, which {} does not know",
+                            r.stack.name));
+  }
   apply_facts(row, r.stack, r.training, r.plan);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
@@ -360,7 +387,8 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.cluster = cluster_of(row, map, preset_dir, fabric);
   if (!fabric.empty()) add_note(r, fabric);
   // Other scales than one of a tensor: casts and products cost more than those that were measured.
-  if (!row.precision.empty() && r.training.compute == Dtype::fp8 && row.precision != name(Dtype::fp8)) {
+  if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
+      lower(row.precision) != name(Dtype::fp8)) {
     add_note(r, fmt::format("{} is taken as {}", row.precision, name(Dtype::fp8)));
     r.interval = std::max(r.interval, map.class_interval);
   }

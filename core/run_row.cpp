@@ -204,8 +204,10 @@ int read_zero_stage(Cells& c) {
 PipelineSchedule read_schedule(const Cells& c, int vp) {
   const std::string stated = lower(c.text("pipeline_schedule"));
   if (vp > 1) return PipelineSchedule::interleaved;
-  if (stated == "gpipe") return PipelineSchedule::gpipe;
-  const bool zero_bubble = stated.starts_with("zb") || stated.starts_with("zero");
+  if (stated == "gpipe" || stated == "afab") return PipelineSchedule::gpipe;
+  // Its V form has two chunks a rank, which no plan expresses.
+  const bool zero_bubble =
+      (stated.starts_with("zb") && stated.find('v') == stated.npos) || stated.starts_with("zero");
   return zero_bubble ? PipelineSchedule::zero_bubble : PipelineSchedule::one_f_one_b;
 }
 

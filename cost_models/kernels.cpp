@@ -36,7 +36,7 @@ void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const 
   if (d.forward || d.input_gradient) list.push_back(block_passes(w, stack.kernels, c, !d.forward));
 }
 
-// What a policy by operation makes again before a block's backward: all passes, and of the products of a layer (q, k, v,
+// What a policy by operation makes again before a block's backward: its passes, and of the products of a layer (q, k, v,
 // output, gate, up, down) every second one. Attention and the other products are kept. Source: the default save list of
 // PyTorch's selective activation checkpointing, as torchtitan counts through it (models/llama3/infra/parallelize.py).
 void add_again(KernelList& list, const BlockWork& w, const StackSpec& stack, const CostConstants& c) {

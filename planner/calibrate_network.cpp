@@ -124,6 +124,7 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     const double error = mape(measured - now);
     out.mape_fit = iteration == 0 ? error : std::min(out.mape_fit, error);
     if (error > out.mape_before + kNoticed) continue;
+    if (out.taken && error > out.mape_after) continue;
     out.taken = true;
     covariance = fit.covariance;
     if (error > out.mape_after) continue;

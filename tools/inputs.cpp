@@ -338,8 +338,8 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
     q.notes.push_back(fmt::format(
-        "{:g} of {:g} W: products and attention at {:.2f} of their rates, the cube root of the share of "
-        "power; no published run shows such a limit",
+        "{:g} of {:g} W: products and attention at {:.2f} of their rates, the square root of the share of "
+        "power",
         d.power_limit_W, d.power_W, clock_share(d)));
   const FrameworkMap map = load_framework_map(presets);
   if (const auto far = far_from_runs(map, q.model, q.training, q.cluster); !far.empty()) {

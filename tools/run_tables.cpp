@@ -197,9 +197,11 @@ RunTables read_run_tables(const std::vector<std::string>& given) {
     bool any = false;
     for (const std::string& file : g.files) {
       CsvTable table;
+      std::vector<RunRow> rows;
       try {
         table = g.folder ? read_csv(file, BadRows::keep) : read_run_table(file, BadRows::keep);
         if (auto problem = no_table_of_runs(table, kFew)) throw ConfigError(std::move(*problem));
+        rows = runs_of(table, BadRows::keep);
       } catch (const ConfigError& e) {
         if (!g.folder) throw;
         refused.push_back(e.problems().front());
@@ -208,8 +210,7 @@ RunTables read_run_tables(const std::vector<std::string>& given) {
       any = true;
       out.files.push_back(file);
       questions.add(table, out.alike);
-      auto more = runs_of(table, BadRows::keep);
-      std::move(more.begin(), more.end(), std::back_inserter(out.rows));
+      std::move(rows.begin(), rows.end(), std::back_inserter(out.rows));
     }
     if (!any) throw ConfigError(std::move(refused));
     for (Problem& p : refused) {

@@ -180,6 +180,8 @@ TEST(RunRow, SchedulesAreRead) {
   EXPECT_EQ(schedule("zero bubble"), PipelineSchedule::zero_bubble);
   EXPECT_EQ(schedule("ZB-H1"), PipelineSchedule::zero_bubble);
   EXPECT_EQ(schedule("zbv", "2"), PipelineSchedule::interleaved);
+  EXPECT_EQ(schedule("zbv"), PipelineSchedule::one_f_one_b);
+  EXPECT_EQ(schedule("AFAB"), PipelineSchedule::gpipe);
 }
 
 TEST(RunRow, WhatIsMeasuredMayHaveNoColumn) {

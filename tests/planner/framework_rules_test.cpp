@@ -39,8 +39,27 @@ TEST(FrameworkMap, WithoutADateItIsTheLatestThatCanDoIt) {
     r.date = open;
     EXPECT_EQ(taken(r).stack.name, "megatron-core") << open;
     EXPECT_GT(taken(r).interval, interval) << open;
-    EXPECT_TRUE(notes(r, "no date is stated")) << taken(r).note;
+    EXPECT_TRUE(notes(r, *open == 0 ? "no date is stated" : "has no year")) << taken(r).note;
   }
+  r.date = "03/2021";
+  EXPECT_EQ(taken(r).stack.name, "megatron-lm-2021");
+  // What none of its stacks can do is still the latest's.
+  r.date = "", r.plan.zero_stage = 2;
+  EXPECT_EQ(taken(r).stack.name, "megatron-core") << taken(r).note;
+  // An older rule of the same name that can is a guess as well, and says so.
+  r.framework = "Megatron-DeepSpeed", r.plan.zero_stage = 1, r.plan.sequence_parallel = false;
+  r.training.compute = Dtype::bf16;
+  EXPECT_EQ(taken(r).stack.name, "megatron-deepspeed-bloom-bf16");
+  EXPECT_GT(taken(r).interval, interval);
+}
+
+TEST(FrameworkMap, OtherScalesThanOneOfATensorAreLessSure) {
+  RunRow r = hopper_row();
+  r.training.compute = Dtype::fp8, r.precision = "FP8";
+  const double interval = taken(r).interval;
+  EXPECT_EQ(taken(r).note, "");
+  r.precision = "fp8_rowwise";
+  EXPECT_GT(taken(r).interval, interval);
 }
 
 // A class that cannot do what the row states is not its nearest kin.

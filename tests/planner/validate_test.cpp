@@ -86,7 +86,7 @@ TEST(Score, ThreeLayoutsAreNoGroup) {
   EXPECT_EQ(score_runs(rows, p).at(0).groups, 0);
 }
 
-TEST(SplitLayers, EndsCountAsLayers) {
+TEST(SplitLayers, EmbeddingAndHeadCountWhereOnlyThenTheWholeDivides) {
   ModelSpec m;
   m.n_layers = 70, m.hidden = 14336, m.ffn_hidden = 57344,
   m.vocab_size = 250880;  // BLOOM over 12 stages of 6
