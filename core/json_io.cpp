@@ -196,7 +196,12 @@ void set_json_path(json& root, std::string_view path, std::string_view text) {
     }
     so_far += part;
   }
-  const json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  // A number may begin with its point, which JSON does not know.
+  const bool negative = text.starts_with('-');
+  const std::string_view size = text.substr(negative ? 1 : 0);
+  const std::string written =
+      size.starts_with('.') ? fmt::format("{}0{}", negative ? "-" : "", size) : std::string(text);
+  const json value = json::parse(written, nullptr, /*allow_exceptions=*/false);
   *at = value.is_discarded() ? json(std::string(text)) : value;
 }
 

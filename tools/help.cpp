@@ -13,11 +13,11 @@ constexpr std::array<std::pair<ExitCode, const char*>, 9> kExitCodes = {{
     {ExitCode::ok, "done"},
     {ExitCode::internal_error, "a mistake inside sextant"},
     {ExitCode::usage, "wrong command line"},
-    {ExitCode::bad_input, "bad input file, or an output that cannot be written there"},
+    {ExitCode::bad_input, "bad input file, or no place for an output"},
     {ExitCode::no_feasible_plan, "no feasible plan"},
     {ExitCode::export_cannot_express, "the export target cannot express the plan"},
     {ExitCode::outside_tolerance, "a comparison is outside its tolerance"},
-    {ExitCode::run_failed, "a run failed: device, process or operating system"},
+    {ExitCode::run_failed, "a device, a process or the operating system failed (a full disk)"},
     {ExitCode::interrupted, "interrupted; the best so far was printed"},
 }};
 

@@ -229,7 +229,7 @@ ExitCode list(Session& session, const fs::path& presets, bool names_only,
                            << fmt::format("{}\n", fmt::join(others, "  "));
   }
   session.terminal.out
-      << "\nnext: sextant presets show NAME prints every value with its meaning, unit and source\n";
+      << "\nnext: sextant presets show NAME prints its values with meaning, unit and source\n";
   return ExitCode::ok;
 }
 
