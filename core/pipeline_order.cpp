@@ -25,13 +25,13 @@ Slots one_forward_one_backward(const Slots& forward, const Slots& backward, std:
   return order;
 }
 
-// All (chunk, micro-batch) units in Megatron's table order: groups of pp micro-batches, chunk by chunk.
-Slots table(SlotKind kind, int pp, int vp, int m) {
+// All (chunk, micro-batch) units in Megatron's table order: groups of micro-batches, chunk by chunk.
+Slots table(SlotKind kind, int size, int vp, int m) {
   Slots units;
   units.reserve(static_cast<std::size_t>(m) * static_cast<std::size_t>(vp));
-  for (int group = 0; group < m; group += pp)
+  for (int group = 0; group < m; group += size)
     for (int v = 0; v < vp; ++v)
-      for (int mb = group; mb < std::min(group + pp, m); ++mb)
+      for (int mb = group; mb < std::min(group + size, m); ++mb)
         units.push_back(make_slot(kind, kind == SlotKind::forward ? v : vp - 1 - v, mb));
   return units;
 }
@@ -61,7 +61,7 @@ struct Sequences {
   Sequences(PipelineSchedule schedule, int pp, int vp, int m) {
     if (schedule == PipelineSchedule::zero_bubble) return;
     const int group = schedule == PipelineSchedule::gpipe         ? m
-                      : schedule == PipelineSchedule::interleaved ? pp
+                      : schedule == PipelineSchedule::interleaved ? interleaved_group(pp, m)
                                                                   : 1;
     forward = table(SlotKind::forward, group, vp, m);
     backward = table(SlotKind::backward, group, vp, m);
@@ -80,7 +80,8 @@ Slots stage_order(PipelineSchedule schedule, int pp, int vp, int m, int stage, c
     case PipelineSchedule::zero_bubble:
       return zero_bubble(pp, m, stage);
     case PipelineSchedule::interleaved: {
-      const auto warmup = static_cast<std::size_t>(2 * (pp - stage - 1) + (vp - 1) * pp);
+      const auto warmup =
+          static_cast<std::size_t>(2 * (pp - stage - 1) + (vp - 1) * interleaved_group(pp, m));
       return one_forward_one_backward(all.forward, all.backward, m == pp ? total : std::min(warmup, total));
     }
     case PipelineSchedule::one_f_one_b:
@@ -91,6 +92,12 @@ Slots stage_order(PipelineSchedule schedule, int pp, int vp, int m, int stage, c
 }
 
 }  // namespace
+
+int interleaved_group(int pp, int m) {
+  for (int size = pp; size <= m; ++size)
+    if (m % size == 0 || m % size >= pp) return size;
+  return 0;
+}
 
 std::vector<Slot> pipeline_order(PipelineSchedule schedule, int pp, int vp, int m, int stage) {
   return stage_order(schedule, pp, vp, m, stage, Sequences(schedule, pp, vp, m));

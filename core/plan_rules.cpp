@@ -168,9 +168,8 @@ void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const 
             [&] { return fmt::format("a divisor of the global batch {}", t.global_batch); });
   const int m_batches = microbatches(p, t);
   if (p.schedule == PipelineSchedule::interleaved && m_batches > 0)
-    r.require(m_batches % p.pp == 0, "pp", p.pp, [&] {
-      return fmt::format("a divisor of the {} micro-batches (interleaved schedule)", m_batches);
-    });
+    r.require(m_batches >= p.pp, "pp", p.pp,
+              [&] { return fmt::format("at most the {} micro-batches (interleaved schedule)", m_batches); });
   if (m.position == PositionKind::learned)
     r.require(t.seq_len <= m.max_positions, "seq_len", t.seq_len, [&] {
       return fmt::format("at most the {} rows of the model's position table", m.max_positions);

@@ -46,8 +46,27 @@ class Asked {
 
 std::string listed(const std::vector<int>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
 
+// What the groups of an interleaved schedule ask for.
+void refuses_groups(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
+  const InterleavedCount count = s.can.interleaved_microbatches;
+  const int m = microbatches(p, t), rounds = m / p.pp;
+  if (rounds == 0) return;  // too few for any stack
+  s.cannot(
+      count == InterleavedCount::multiples_of_pp && m % p.pp != 0,
+      [&] { return fmt::format("interleaves only multiples of pp={} micro-batches, not {}", p.pp, m); },
+      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple");
+  s.cannot(
+      count == InterleavedCount::equal_rounds && m % rounds != 0,
+      [&] {
+        return fmt::format(
+            "interleaves micro-batches in as many equal rounds as have pp={} each, and {} make no {}", p.pp,
+            m, rounds);
+      },
+      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple");
+}
+
 // What the degrees of the layout ask for.
-void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
+void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   const StackCapabilities& can = s.can;
   const bool tp = p.tp > 1 && can.tensor_parallel, pp = p.pp > 1 && can.pipeline_parallel;
   s.cannot(
@@ -72,6 +91,7 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
   s.cannot(
       pp && p.schedule == PipelineSchedule::interleaved && !can.interleaved,
       [&] { return fmt::format("has no interleaved schedule (vp={})", p.vp); }, "use vp=1");
+  if (pp && p.schedule == PipelineSchedule::interleaved && can.interleaved) refuses_groups(s, p, t);
   s.cannot(pp && p.schedule == PipelineSchedule::gpipe && !can.gpipe, "has no GPipe schedule", "use 1F1B");
   s.cannot(pp && p.schedule == PipelineSchedule::zero_bubble && !can.zero_bubble,
            "has no zero-bubble schedule of one chunk a rank",
@@ -206,7 +226,7 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
 }
 
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
-  refuses_axes(s, p, m);
+  refuses_axes(s, p, m, t);
   if (!s.done()) refuses_state(s, p, m);
   if (!s.done()) refuses_memory_saving(s, p, t);
   if (!s.done()) refuses_overlap(s, p);

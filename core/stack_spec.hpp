@@ -3,10 +3,12 @@
 // names a model.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -19,12 +21,19 @@
 
 namespace sextant {
 
+// How many micro-batches m an interleaved schedule takes, pp or more, in groups of interleaved_group(). Equal rounds:
+// multiples of m / pp, rounded down (PyTorch's ScheduleInterleaved1F1B).
+enum class InterleavedCount : std::uint8_t { multiples_of_pp, equal_rounds, any };
+inline constexpr std::array<std::string_view, 3> kInterleavedCountNames = {"multiples_of_pp", "equal_rounds",
+                                                                           "any"};
+
 // What it can do. A layout outside is refused with the name of what is missing.
 struct StackCapabilities {
   std::vector<int> zero_stages = {0, 1};
   int max_zero_with_pp = 1;
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
   bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
+  InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
   bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas
   bool copies_kv_heads = true;          // tp beyond the key/value heads: several ranks hold a copy of one

@@ -111,7 +111,7 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
     other.limits.push_back({field, Relation::not_equal, field_value(best, field)});
     PlanLimits both = limits;
     both.limits.push_back(other.limits.front());
-    const SearchSpace space = default_space(job.model, job.training, world, both);
+    const SearchSpace space = default_space(job.model, job.training, job.cluster.device, world, both);
     if (space.size() == 0) continue;  // pinned
     const std::string text = to_string(other);
     Alternative a;
@@ -191,7 +191,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
 }
 
 std::optional<std::string> never_possible(const Job& job, const SearchSpace& space) {
-  const SearchSpace whole = default_space(job.model, job.training, space.world);
+  const SearchSpace whole = default_space(job.model, job.training, job.cluster.device, space.world);
   const auto none_left = [&](const char* field, std::size_t left) {
     return left > 0 ? std::nullopt
                     : std::optional(fmt::format("the limits {} leave no value of {} to look at",

@@ -25,7 +25,9 @@ auto on_size(const Job& job, int gpus, F ask) {
 
 ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options) {
   return on_size(job, gpus, [&](const Job& sized) {
-    return ScalePoint{gpus, search(sized, default_space(job.model, job.training, gpus, limits), options), 0};
+    return ScalePoint{
+        gpus,
+        search(sized, default_space(job.model, job.training, job.cluster.device, gpus, limits), options), 0};
   });
 }
 
@@ -54,7 +56,7 @@ enum class Holds : std::uint8_t { no, yes, unknown };
 Holds holds(const Job& job, int gpus, std::optional<Seconds> deadline, const PlanLimits& limits,
             SearchOptions how) {
   return on_size(job, gpus, [&](const Job& sized) {
-    const SearchSpace space = default_space(job.model, job.training, gpus, limits);
+    const SearchSpace space = default_space(job.model, job.training, job.cluster.device, gpus, limits);
     if (!deadline) {
       const LeanestLayout any = any_layout(sized, space, how);
       return any.plan ? Holds::yes : any.exact ? Holds::no : Holds::unknown;

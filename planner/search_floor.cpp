@@ -142,8 +142,10 @@ SearchTree::Flight SearchTree::flight(const ParallelPlan& plan, const std::vecto
   if (plan.schedule == PipelineSchedule::one_f_one_b || plan.schedule == PipelineSchedule::zero_bubble)
     units = std::min(m, plan.pp);
   if (plan.schedule == PipelineSchedule::interleaved) {
-    const std::int64_t all = std::int64_t{m} * plan.vp;
-    units = m == plan.pp ? all : std::min<std::int64_t>(all, 2 * (plan.pp - 1) + (plan.vp - 1) * plan.pp + 1);
+    const std::int64_t all = std::int64_t{m} * plan.vp, group = interleaved_group(plan.pp, m);
+    units = m == plan.pp
+                ? all
+                : std::min<std::int64_t>(all, 2 * (std::int64_t{plan.pp} - 1) + (plan.vp - 1) * group + 1);
   }
   int layers = 0;
   double least_unit = INFINITY;

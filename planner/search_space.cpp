@@ -133,8 +133,22 @@ ParallelPlan plan_of(const SearchSpace& s, const Choice& c) {
   return p;
 }
 
-SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, int world,
-                          const PlanLimits& limits) {
+namespace {
+
+// Whether the state of the model presses on the memory of all devices together, however it is sharded.
+bool is_tight(const ModelSpec& model, const TrainingSpec& training, const DeviceSpec& device, int world) {
+  constexpr double kTight = 0.25;
+  const int master = training.parameter == Dtype::fp32 ? 0 : size_bytes(Dtype::fp32);
+  const int bytes = size_bytes(training.parameter) + size_bytes(training.gradient) + master +
+                    2 * size_bytes(training.optimizer_state);
+  return static_cast<double>(parameter_counts(model).total) * bytes >=
+         kTight * static_cast<double>(device.memory.v) * world;
+}
+
+}  // namespace
+
+SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, const DeviceSpec& device,
+                          int world, const PlanLimits& limits) {
   SearchSpace s;
   s.world = world;
   s.limits = limits;
@@ -162,7 +176,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   s.zero_stage = {0, 1, 2, 3};
   s.shard_degree = {0};
   for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
-  s.optimizer_offload = {0, 0.25, 0.5, 0.75, 1};
+  const int shares = is_tight(model, training, device, world) ? 20 : 4;
+  for (int i = 0; i <= shares; ++i) s.optimizer_offload.push_back(static_cast<double>(i) / shares);
   s.parameter_offload = {0, 1};
   for (const int horizon : ladder(model.n_layers)) s.activation_offload.push_back({0, horizon});
   if (s.activation_offload.empty()) s.activation_offload.push_back({0, 1});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cluster_spec.hpp"
 #include "core/model_spec.hpp"
 #include "core/parallel_plan.hpp"
 #include "core/plan_limits.hpp"
@@ -71,7 +72,10 @@ std::vector<Choice> neighbours(const SearchSpace&, const Choice&);
 // The member as a plan, its chunks left empty (`split` needs prices to become a list of layers).
 ParallelPlan plan_of(const SearchSpace&, const Choice&);
 
-// Everything that model, batch and number of ranks leave open, less what the user excludes. Stated in README.
-SearchSpace default_space(const ModelSpec&, const TrainingSpec&, int world, const PlanLimits& = {});
+// Everything that model, batch and number of ranks leave open, less what the user excludes. Stated in README. The optimizer's
+// share on the host goes by quarters; by twentieths where parameters, gradients and optimizer state, split over all ranks,
+// take a quarter of a device's memory or more: there it decides what fits.
+SearchSpace default_space(const ModelSpec&, const TrainingSpec&, const DeviceSpec&, int world,
+                          const PlanLimits& = {});
 
 }  // namespace sextant

@@ -61,7 +61,8 @@ std::vector<RankedPlan> other_kinds(const Job& job, const PlanLimits& limits, co
   std::vector<RankedPlan> out;
   const auto ask = [&](const PlanLimits& within, std::optional<Bytes> memory) {
     if (budget.over()) return;
-    const SearchSpace space = default_space(job.model, job.training, best.plan.world(), within);
+    const SearchSpace space =
+        default_space(job.model, job.training, job.cluster.device, best.plan.world(), within);
     if (space.size() == 0) return;  // pinned
     SearchOptions how = budget.next();
     how.top = 1, how.memory_limit = memory;
@@ -140,7 +141,8 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
   const auto ask = [&](std::initializer_list<PlanLimit> kind) -> std::optional<RankedPlan> {
     PlanLimits within = limits;
     within.limits.insert(within.limits.end(), kind);
-    const SearchSpace space = default_space(job.model, job.training, first.plan.world(), within);
+    const SearchSpace space =
+        default_space(job.model, job.training, job.cluster.device, first.plan.world(), within);
     if (budget.over() || space.size() == 0) return std::nullopt;
     SearchOptions how = budget.next();
     const Bytes limit = roomy(first.prediction.memory_available);

@@ -30,7 +30,7 @@ CostConstants constants_of(const std::string& generation, const PredictOptions& 
 
 CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting> settings)
     : settings_(std::move(settings)) {
-  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "cpu"}) {
+  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra", "cpu"}) {
     presets_.push_back(load_cost_preset(generation, preset_dir / "cost"));
     use_settings(settings_, generation, presets_.back().constants);
   }

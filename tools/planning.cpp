@@ -324,7 +324,8 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   };
   if (const auto reason = never_possible(job, space)) {
     line(*reason);
-    if (!q.limits.limits.empty() && !never_possible(job, default_space(q.model, q.training, space.world)))
+    if (!q.limits.limits.empty() &&
+        !never_possible(job, default_space(q.model, q.training, q.cluster.device, space.world)))
       ask("");
   } else if (stopped) {
     if (!searching.interrupted()) ask(limit_arguments(q));
@@ -332,7 +333,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   } else {
     print_reasons(err, session.terminal, report);
     if (!q.limits.limits.empty()) {
-      const SearchReport free = search(job, default_space(q.model, q.training, space.world),
+      const SearchReport free = search(job, default_space(q.model, q.training, q.cluster.device, space.world),
                                        searching.options(1, "without limits"));
       if (!free.ranked.empty()) {
         searching.finish();

@@ -60,8 +60,9 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
     e.alternatives =
         alternatives(job, q.limits, e.chosen, e.chosen.world(), searching.options(1, "other fields"), by);
   if (!searching.stopped())
-    e.sensitivities = sensitivities(job, default_space(q.model, q.training, e.chosen.world(), q.limits),
-                                    e.chosen, searching.options(1, "other machines"), by);
+    e.sensitivities =
+        sensitivities(job, default_space(q.model, q.training, q.cluster.device, e.chosen.world(), q.limits),
+                      e.chosen, searching.options(1, "other machines"), by);
   e.stopped = searching.stopped();
   return e;
 }
@@ -263,7 +264,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   for (const auto& key : options.why) read_key(key, q);  // a slip shows before the search
   Searching searching(session.terminal, options.budget_s);
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
-  const SearchSpace space = default_space(q.model, q.training, world, q.limits);
+  const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
   SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(5));
   const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)

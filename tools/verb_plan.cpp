@@ -31,7 +31,7 @@ ExitCode run(Session& session, PlanOptions options) {
                     gib(limit), gib(memory), 100 * options.max_oom_chance));
   const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
-  const SearchSpace space = default_space(q.model, q.training, q.cluster.gpus(), q.limits);
+  const SearchSpace space = default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits);
   Searching searching(session.terminal, options.budget_s);
   if (limit < memory) searching.limit_memory(limit);
   const Asking a{session, options, planning, space, searching};

@@ -259,7 +259,8 @@ Verb simulate_verb() {
       .description =
           "Predicts one layout in detail: where the step's time goes (mean over stages; the parts sum to the "
           "step), what each stage holds at its peak, and, with --trace, when every operation runs. Exit "
-          "code 4 when the layout is not possible or does not fit.",
+          "code 4 when the stack cannot run the layout or it does not fit, 2 when its key contradicts "
+          "itself, the model or the cluster.",
       .examples =
           {{"one layout, with its timeline",
             "sextant simulate --model llama-2-13b --cluster 8x8xa100-80gb --plan tp2.pp2.dp16.z1.mbs1.sel "

@@ -43,7 +43,7 @@ struct Question {
     training.global_batch = global_batch, training.seq_len = seq_len;
   }
   Job job() const { return {model, training, cluster, topology, stack, cost, 1.0, &doubt}; }
-  SearchSpace space() const { return default_space(model, training, cluster.gpus()); }
+  SearchSpace space() const { return default_space(model, training, cluster.device, cluster.gpus()); }
 };
 
 double cpu_s() {

@@ -230,8 +230,8 @@ TEST(ValidatePlan, NamesEveryBrokenRule) {
       {"dp8.sd4", "shard_degree"},
       {"full41", "recompute_layers"},
       {"ao41", "activation_offload"},
-      {"cp3", "cp"},          // sequence 2048
-      {"pp3.vp2.dp2", "pp"},  // 512 micro-batches
+      {"cp3", "cp"},            // sequence 2048
+      {"pp8.vp2.dp256", "pp"},  // 4 micro-batches
   };
   for (const auto& [key, expected] : rows) {
     const auto problems = validate(parse_plan_key(key), llama_13b(), {});

@@ -149,6 +149,11 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) {
          p.zero_stage = 2, p.pp = 2, p.optimizer_offload = 1, p.parameter_offload = true;
        }},
+      // 128 micro-batches over 5 stages; PyTorch makes 25 rounds of them.
+      {"megatron-lm-2024", "only multiples of pp=5 micro-batches, not 128",
+       [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
+      {"torchtitan", "128 make no 25",
+       [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
       {"torchtitan", "of one replica",
        [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 1, p.parameter_offload = true; }},
       {"fsdp1-eager", "does not add up",
@@ -224,19 +229,33 @@ TEST(StackRefusals, AllReasonsAreNamedAtOnce) {
 // What the framework does run, near what it does not (negative control of the table above).
 TEST(StackRefusals, NothingNearIsRefused) {
   const std::pair<const char*, const char*> runs[] = {
-      {"torchtitan", "tp2.dp4.z3.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.nosp"},
-      {"torchtitan", "pp2.dp4.z2.mbs1"},        {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
-      {"torchtitan", "dp8.z3.mbs1.oo100.po"},   {"torchtitan", "dp8.z2.mbs1.sd4"},
-      {"megatron-core", "tp2.dp4.z1.mbs1.tpo"}, {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
-      {"megatron-core", "dp8.z1.mbs1.oo50"},    {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},
-      {"deepspeed-zero", "dp8.z1.mbs1.oo100"},  {"deepspeed-zero", "dp8.z3.mbs1.po"},
+      {"torchtitan", "tp2.dp4.z3.mbs1"},
+      {"torchtitan", "tp2.dp4.z3.mbs1.nosp"},
+      {"torchtitan", "pp2.dp4.z2.mbs1"},
+      {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
+      {"torchtitan", "dp8.z3.mbs1.oo100.po"},
+      {"torchtitan", "dp8.z2.mbs1.sd4"},
+      {"megatron-core", "tp2.dp4.z1.mbs1.tpo"},
+      {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
+      {"megatron-core", "dp8.z1.mbs1.oo50"},
+      {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},
+      {"deepspeed-zero", "dp8.z1.mbs1.oo100"},
+      {"deepspeed-zero", "dp8.z3.mbs1.po"},
       {"deepspeed-zero", "tp8.mbs1.oo50.po"},  // one replica: no ZeRO stage to ask for
-      {"colossal-gemini", "dp8.z3.mbs1.oo50"},  {"colossal-gemini", "dp8.z3.mbs1.oo100.po"},
+      {"colossal-gemini", "dp8.z3.mbs1.oo50"},
+      {"colossal-gemini", "dp8.z3.mbs1.oo100.po"},
       {"sextant", "dp8.z0.mbs1.oo50.po"},
+      // Fewer than two rounds of pp are one.
+      {"torchtitan", "pp5.vp2.dp128.z0.mbs1"},
+      {"megatron-lm-2024", "pp4.vp2.dp8.z0.mbs1"},
+      {"megatron-core", "pp5.vp2.dp8.z0.mbs1"},
+      {"sextant", "pp5.vp2.dp8.z0.mbs1"},
   };
-  for (const auto& [stack, key] : runs)
-    EXPECT_EQ(refusal(stack, fill_plan_key(key, load_stack(stack, preset_dir()), 8).plan), "")
+  for (const auto& [stack, key] : runs) {
+    const StackSpec spec = load_stack(stack, preset_dir());
+    EXPECT_EQ(refusal(stack, fill_plan_key(key, spec, parse_plan_key(key).world()).plan), "")
         << stack << " " << key;
+  }
 }
 
 // What a key leaves out is what the stack can do, so that a short key is never refused for it.

@@ -32,11 +32,11 @@ void replace(const std::filesystem::path& file, const std::string& from, const s
 }
 
 TEST(Constants, EveryGenerationIsComplete) {
-  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "cpu"}) {
+  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra", "cpu"}) {
     const CostPreset preset = load_cost_preset(generation, test::preset_dir() / "cost");
     // Switches that add up are known of two generations; the others need no rate of them.
     const bool in_switch = preset.constants.link_efficiency_in_switch > 0;
-    EXPECT_EQ(in_switch, preset.generation == "hopper" || preset.generation == "blackwell");
+    EXPECT_EQ(in_switch, preset.generation == "hopper" || preset.generation.starts_with("blackwell"));
     // What multiprocessors do, and how many the charts of attention are of, is known of GPUs alone.
     const bool gpu = preset.generation != "cpu";
     EXPECT_EQ(preset.constants.multiprocessor_TFLOPS > 0, gpu);

@@ -23,7 +23,7 @@ OwnedJob job_of(double memory_GiB, int nodes = 2) {
 }
 
 SearchSpace space_of(const OwnedJob& owned) {
-  SearchSpace s = default_space(owned.model, owned.training, owned.cluster.gpus());
+  SearchSpace s = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
   s.axis_order.resize(1);
   s.activation_offload = {{0, 1}};
   s.optimizer_offload = {0};
@@ -167,7 +167,8 @@ TEST(Explain, NothingFitsSaysWhatWould) {
       false;
   owned.stack.can.zero_stages = {0, 1};
   const Job job = owned.job();
-  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.gpus());
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
   ASSERT_TRUE(search(job, space).ranked.empty());
   const NothingFits n = why_nothing_fits(job, space, 64);
   ASSERT_TRUE(n.closest.has_value());
@@ -189,8 +190,8 @@ TEST(Explain, FieldsThatDivideOnlyAloneAreNamedTogether) {
   owned.model.n_heads = 8, owned.training.global_batch = 48;
   owned.finish();
   const auto cause = [&](const char* limits) {
-    const SearchSpace space =
-        default_space(owned.model, owned.training, 24, parse_plan_limits(limits, "--fix"));
+    const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, 24,
+                                            parse_plan_limits(limits, "--fix"));
     return why_nothing_fits(owned.job(), space, 24).cause;
   };
   EXPECT_EQ(cause("tp=8,pp=2,cp=1"), "tp * cp * pp is 16, expected a divisor of the 24 GPUs");
@@ -303,8 +304,8 @@ TEST(Explain, SpacesThatCannotHoldAnythingAreKnownAtOnce) {
   OwnedJob owned = job_of(79);
   const auto reason = [&](const char* limits) {
     const Job job = owned.job();
-    return never_possible(job, default_space(owned.model, owned.training, owned.cluster.gpus(),
-                                             parse_plan_limits(limits, "--limit")))
+    return never_possible(job, default_space(owned.model, owned.training, owned.cluster.device,
+                                             owned.cluster.gpus(), parse_plan_limits(limits, "--limit")))
         .value_or("");
   };
   EXPECT_EQ(reason("tp<=8"), "");
@@ -314,6 +315,8 @@ TEST(Explain, SpacesThatCannotHoldAnythingAreKnownAtOnce) {
   EXPECT_NE(reason("lb=3").find("cannot split the last bucket"), std::string::npos) << reason("lb=3");
   EXPECT_NE(reason("schedule=zb"), "");
   EXPECT_EQ(reason("lb<=3"), "");
+  owned.stack.can.interleaved_microbatches = InterleavedCount::multiples_of_pp;  // a question of sizes
+  EXPECT_EQ(reason("vp=2"), "");
 }
 
 // Values that the stack takes, though not beside one another; what one of them leaves open may still make room for it.
@@ -325,8 +328,8 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
   can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
   const auto reason = [&](const char* limits) {
     const Job job = owned.job();
-    return never_possible(job, default_space(owned.model, owned.training, owned.cluster.gpus(),
-                                             parse_plan_limits(limits, "--limit")))
+    return never_possible(job, default_space(owned.model, owned.training, owned.cluster.device,
+                                             owned.cluster.gpus(), parse_plan_limits(limits, "--limit")))
         .value_or("");
   };
   for (const char* open : {"po=1", "oo=100", "po=1,oo=100", "po=1,z>=2", "sp=off", "tpo=1"}) {

@@ -65,7 +65,8 @@ RC_GTEST_PROP(Leanest, EqualsBruteForce, ()) {
   owned.cluster.device.memory = from_gib(*rc::gen::element(1.0, 4.0, 16.0, 79.0));
   owned.finish();
   const Job job = owned.job();
-  const SearchSpace space = narrow(default_space(job.model, job.training, job.cluster.gpus()));
+  const SearchSpace space =
+      narrow(default_space(job.model, job.training, job.cluster.device, job.cluster.gpus()));
   const Leanest expected = leanest_of_all(job, space);
   RC_CLASSIFY(expected.peak > 0);
   RC_ASSERT(any_layout(job, space).plan.has_value() == (expected.peak > 0));

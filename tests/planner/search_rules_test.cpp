@@ -14,7 +14,7 @@ namespace {
 
 // Every choice of what the rules are about.
 SearchSpace space_of_rules(const Job& job) {
-  SearchSpace s = default_space(job.model, job.training, job.cluster.gpus());
+  SearchSpace s = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
   s.tp = {1, 2}, s.cp = {1}, s.pp = {1, 2};
   s.axis_order.resize(1), s.micro_batch = {1};
   s.zero_stage = {0, 1, 2, 3}, s.shard_degree = {0, 2};
@@ -164,7 +164,7 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   owned.cluster.device.memory = from_gib(*rc::gen::element(1.0, 4.0, 79.0));
   owned.finish();
   const Job job = owned.job();
-  SearchSpace space = default_space(job.model, job.training, job.cluster.gpus());
+  SearchSpace space = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
   space.tp = {plan.tp}, space.cp = {plan.cp}, space.pp = {plan.pp}, space.axis_order = {plan.axis_order};
   space.micro_batch = {plan.micro_batch}, space.shard_degree = {plan.shard_degree};
   space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};

@@ -46,6 +46,7 @@ inline StackSpec able_stack() {
   s.can.gpipe = s.can.zero_bubble = s.can.uneven_stages = s.can.shard_degree = true;
   s.can.optimizer_offload = s.can.parameter_offload = s.can.activation_offload = true;
   s.can.overlap_tp = s.can.last_bucket_split = true;
+  s.can.interleaved_microbatches = InterleavedCount::any;
   return s;
 }
 
@@ -126,6 +127,7 @@ inline void some_rules(StackCapabilities& can) {
   can.parameter_offload_from_zero = upto(0, 3);
   can.parameter_offload_needs_optimizer = coin(), can.optimizer_offload_needs_parameters = coin();
   can.overlap_tp_needs_sequence_parallel = coin();
+  can.interleaved_microbatches = static_cast<InterleavedCount>(upto(0, 2));
   can.offload_with_pp = coin(), can.offload_of_one_replica = coin(), can.offload_with_accumulation = coin();
 }
 

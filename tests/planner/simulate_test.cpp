@@ -28,10 +28,11 @@ TEST(Simulate, GPipeEqualsItsClosedForm) {
   EXPECT_DOUBLE_EQ(step(g, LayerCost(1, 2)), (16 + 3) * 3.0 * 2);
 }
 
-// Expectation: m (tf + tb) + (pp - 1)(tf + tb) / vp.
+// Expectation: m (tf + tb) + (pp - 1)(tf + tb) / vp, also where the stages do not divide the micro-batches: no group is
+// smaller than they are.
 TEST(Simulate, InterleavedEqualsItsClosedForm) {
   for (const int vp : {2, 4})
-    for (const int m : {8, 16}) {
+    for (const int m : {8, 16, 6, 7, 9, 10, 11, 13}) {
       const auto g = lower_tiny("pp4.vp" + std::to_string(vp) + ".mbs1", 16, m);
       const double per_stage = 3.0 * 4;
       EXPECT_DOUBLE_EQ(step(g, LayerCost(1, 2)), m * per_stage + 3 * per_stage / vp)

@@ -118,6 +118,20 @@ INSTANTIATE_TEST_SUITE_P(
         Family{
             "pp2.dp2.z0.mbs1", {"pp2.dp2.z1.mbs1.b4K", "pp4.dp2.z1.mbs1.zb", "pp2.vp2.dp2.z1.mbs1"}, true}));
 
+// Three micro-batches over two stages are one group, five are one of three and one of two.
+TEST(SameBits, InterleavedMicrobatchesThatStagesDoNotDivide) {
+  for (const int microbatches : {3, 5}) {
+    const SmallRun how{.global_batch = 2 * microbatches};
+    const SmallResult flat = small_run(parse_plan_key("dp2.z1.mbs1"), how);
+    for (const char* key : {"pp2.vp2.dp2.z1.mbs1", "pp2.vp2.dp2.z0.mbs1.full", "pp2.vp2.dp2.z1.mbs1.ao1"})
+      EXPECT_EQ(difference(flat, small_run(parse_plan_key(key), how)), 0) << key << ' ' << microbatches;
+  }
+  EXPECT_GT(difference(small_run(parse_plan_key("dp2.z1.mbs1"), {.global_batch = 6}),
+                       small_run(parse_plan_key("pp2.vp2.dp2.z1.mbs1"), {.global_batch = 10})),
+            0)
+      << "control";
+}
+
 // What the runs of replicas are is what counts: three by three, or an odd number of ranks, is another tree.
 TEST(SameBits, AShardDegreeThatIsNoPowerOfTwoDiffersByRounding) {
   const SmallRun six{.global_batch = 6};

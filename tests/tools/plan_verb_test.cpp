@@ -355,7 +355,8 @@ TEST(Plan, LosesPatience) {
     const auto presets = session.presets();
     const Planning planning(read_question(options.question, presets), presets);
     const Question& q = planning.question();
-    const SearchSpace space = default_space(q.model, q.training, q.cluster.gpus(), q.limits);
+    const SearchSpace space =
+        default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits);
     Searching searching(session.terminal, options.budget_s);
     EXPECT_EQ(answer_fastest({session, options, planning, space, searching}), ExitCode::ok);
     return unwrapped(out.str());
