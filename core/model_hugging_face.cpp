@@ -55,6 +55,8 @@ void require_dense(JsonReader& io) {
   }
 }
 
+constexpr std::array<std::string_view, 4> kRopeTypes = {"llama3", "linear", "dynamic", "yarn"};
+
 // rope_scaling of v4 ({"rope_type" or "type": ..., "factor": ...}) or rope_parameters of v5, which holds
 // rope_theta as well. "default" means no scaling.
 void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
@@ -77,7 +79,12 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       rope.optional("rope_type", s.type);
       const bool scaled = s.type != "default";
       const bool llama3 = s.type == "llama3";
-      if (scaled) rope.required("factor", s.factor);
+      const bool known = !scaled || std::ranges::count(kRopeTypes, s.type) > 0;
+      if (!known)
+        rope.fail({"", rope.has("rope_type") ? "rope_type" : "type", s.type,
+                   fmt::format("one of {}, default", fmt::join(kRopeTypes, ", ")), ""});
+      else if (scaled)
+        rope.required("factor", s.factor);
       if (llama3) {
         rope.required("low_freq_factor", s.low_freq_factor);
         rope.required("high_freq_factor", s.high_freq_factor);

@@ -293,9 +293,13 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_sensitivities(session, e);
     if (e.stopped) out << "\nstopped early: not every question was asked\n";
     const bool file = q.file.has_value();
-    out << fmt::format("\nnext: sextant {}{} --plan {}\n", "simulate",
-                       file ? "" : question_arguments(options.question),
-                       file ? options.question.plan : plan_key(e.chosen));
+    // What cannot run need not be simulated.
+    if (e.own.rejection && !file)
+      out << fmt::format("\nnext: sextant plan{}\n", question_arguments(options.question));
+    else
+      out << fmt::format("\nnext: sextant simulate{} --plan {}\n",
+                         file ? "" : question_arguments(options.question),
+                         file ? options.question.plan : plan_key(e.chosen));
   }
   if (searching.interrupted()) return ExitCode::interrupted;
   return e.own.rejection ? ExitCode::no_feasible_plan : ExitCode::ok;

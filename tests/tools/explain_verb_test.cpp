@@ -257,6 +257,7 @@ TEST(Explain, BadQuestionsAndImpossibleLayouts) {
   const auto large = call(small({"tp1.dp16.z0.mbs16"}));
   EXPECT_EQ(large.code, ExitCode::no_feasible_plan);
   EXPECT_NE(large.out.find("GiB too much"), std::string::npos) << large.out;
+  EXPECT_NE(large.out.find("next: sextant plan --model"), std::string::npos) << large.out;
   // Nothing at all fits: with and without --json.
   for (const bool json : {false, true}) {
     std::vector<std::string> none = {"explain",       "--model", "llama-2-70b",     "--cluster",
