@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json_io.hpp"
+#include "core/plan_file.hpp"
 #include "core/plan_key.hpp"
 #include "core/words.hpp"
+#include "planner/goodput.hpp"
 #include "planner/robust.hpp"
 #include "tools/explained.hpp"
 #include "tools/plan_options.hpp"
@@ -25,7 +27,9 @@ struct ExplainOptions {
   JitterOptions jitter;
   std::string layout;  // the positional one
   std::vector<std::string> why;
+  std::string output;
   double budget_s = 0;
+  int top = 5;
   bool quick = false;
 };
 
@@ -258,6 +262,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   settle(options.jitter, options.question);
   options.question.samples_jitter = true;  // its note is rank_by's
   Question asked = read_question(options.question, session.presets());
+  check_output("--output", options.output, files_read(options.question));
   const RankBy by = rank_by(options.jitter, asked);
   const Planning planning(std::move(asked), session.presets());
   const Question& q = planning.question();
@@ -265,7 +270,7 @@ ExitCode run(Session& session, ExplainOptions options) {
   Searching searching(session.terminal, options.budget_s);
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
-  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(5));
+  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(options.top));
   const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)
     return print_nothing(session, "explain", planning, space, report, searching, options.question);
@@ -277,6 +282,12 @@ ExitCode run(Session& session, ExplainOptions options) {
   if (!e.own.rejection)
     e.calibrated = use_covariance(session, options.question, q, e.chosen, e.prediction).has_value();
   searching.finish();
+  const bool writes = !options.output.empty() && !e.own.rejection;  // what cannot run is no plan
+  if (writes) {
+    PlanFile file = plan_file_of(session, q, e.chosen, e.prediction, e.time, by);
+    file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
+    save_plan_file(options.output, file);
+  }
   if (session.common.json) {
     print_json(session, "explain", explained_json(q, e));
   } else {
@@ -292,14 +303,17 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_alternatives(session, e);
     print_sensitivities(session, e);
     if (e.stopped) out << "\nstopped early: not every question was asked\n";
-    const bool file = q.file.has_value();
+    if (writes) out << "\nwritten: " << options.output << '\n';
+    const bool file = writes || q.file.has_value();
     // What cannot run need not be simulated.
     if (e.own.rejection && !file)
       out << fmt::format("\nnext: sextant plan{}\n", question_arguments(options.question));
     else
       out << fmt::format("\nnext: sextant simulate{} --plan {}\n",
                          file ? "" : question_arguments(options.question),
-                         file ? options.question.plan : plan_key(e.chosen));
+                         writes ? options.output
+                         : file ? options.question.plan
+                                : plan_key(e.chosen));
   }
   if (searching.interrupted()) return ExitCode::interrupted;
   return e.own.rejection ? ExitCode::no_feasible_plan : ExitCode::ok;
@@ -336,6 +350,16 @@ Verb explain_verb() {
                   .metavar = "KEY",
                   .text = "why not this layout? What the key leaves out: as with --plan; repeatable"},
                  options->why);
+        add_number(app,
+                   {.flag = "--top",
+                    .metavar = "N",
+                    .text = "layouts to compare: the best and the next ones",
+                    .unit = "",
+                    .min = 1,
+                    .max = 1000},
+                   options->top);
+        add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "write the layout as a plan file"},
+                 options->output);
         add_flag(app,
                  {.flag = "--quick",
                   .metavar = "",

@@ -1,5 +1,6 @@
 // `sextant explain` over a small space: every verdict with its numbers, and what is printed agrees with itself.
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -221,6 +222,30 @@ TEST(Explain, AlternativesAndMachinesAreOther) {
   EXPECT_EQ(poor.at("against_best").at("verdict"), "slower");
   EXPECT_EQ(poor.at("chosen").at("key"), "tp4.pp4.vp1.cp1.dp1.z1.mbs1.full");
   EXPECT_TRUE(poor.at("alternatives").empty());
+}
+
+TEST(Explain, WritesItsLayoutAndComparesAsManyAsAsked) {
+  const TempDir folder;
+  const std::string path = (folder.path() / "plan.json").string();
+  const std::vector<std::string> question = {"explain",       "--model", "llama-2-7b",      "--cluster",
+                                             "1x8xa100-80gb", "--limit", "tp<=2,pp=1,cp=1", "--quick"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), question.begin(), question.end());
+    return call(more);
+  };
+  const auto two = nlohmann::json::parse(with({"--top", "2", "--json"}).out),
+             four = nlohmann::json::parse(with({"--top", "4", "--json", "-o", path}).out);
+  EXPECT_EQ(two.at("runners_up").size(), 1u);
+  EXPECT_EQ(four.at("runners_up").size(), 3u);
+  const auto again = call({"simulate", "--plan", path, "--json"});
+  ASSERT_EQ(again.code, ExitCode::ok) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out).at("prediction").at("key"), four.at("chosen").at("key"));
+  EXPECT_NE(with({"-o", path}).out.find("next: sextant simulate --plan " + path), std::string::npos);
+  // A layout that cannot run is no plan.
+  const std::string none = (folder.path() / "none.json").string();
+  EXPECT_EQ(with({"--plan", "tp2.dp4.z0.mbs512", "-o", none}).code, ExitCode::no_feasible_plan);
+  EXPECT_FALSE(std::filesystem::exists(none));
+  EXPECT_EQ(with({"-o", (folder.path() / "no/plan.json").string()}).code, ExitCode::bad_input);
 }
 
 TEST(Explain, ReadsAPlanFileAndFitsTheTerminal) {
