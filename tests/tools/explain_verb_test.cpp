@@ -243,7 +243,7 @@ TEST(Explain, WritesItsLayoutAndComparesAsManyAsAsked) {
   EXPECT_NE(with({"-o", path}).out.find("next: sextant simulate --plan " + path), std::string::npos);
   // A layout that cannot run is no plan.
   const std::string none = (folder.path() / "none.json").string();
-  EXPECT_EQ(with({"--plan", "tp2.dp4.z0.mbs512", "-o", none}).code, ExitCode::no_feasible_plan);
+  EXPECT_EQ(with({"--plan", "tp1.dp8.z0.mbs1", "-o", none}).code, ExitCode::no_feasible_plan);
   EXPECT_FALSE(std::filesystem::exists(none));
   EXPECT_EQ(with({"-o", (folder.path() / "no/plan.json").string()}).code, ExitCode::bad_input);
 }
