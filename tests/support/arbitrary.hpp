@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include <rapidcheck.h>
 
@@ -11,7 +12,9 @@
 
 namespace sextant::arbitrary {
 
-inline int upto(int least, int most) { return *rc::gen::inRange(least, most + 1); }
+inline int upto(int least, int most) {
+  return static_cast<int>(*rc::gen::inRange(std::int64_t{least}, std::int64_t{most} + 1));
+}
 template <class E>
 E one_of(int count) {
   return static_cast<E>(upto(0, count - 1));
