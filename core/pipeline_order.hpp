@@ -18,15 +18,17 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-// 1F1B: Narayanan et al. 2021 (arXiv 2104.04473) fig. 4 top. Interleaved: fig. 4 bottom, in Megatron's form:
-// micro-batches in groups, chunk by chunk inside a group; needs pp micro-batches at least. GPipe: all forward,
-// all backward. Zero bubble: ZB-H1 of Qi et al. 2023 (arXiv 2401.10241): the backward is split and stage s keeps up to
-// s weight halves back, so that no stage holds more than the first one.
-// Micro-batches that an interleaved stage takes through one chunk before the next: the fewest, from pp on, whose last group
-// has none or pp at least. pp where it divides them; 0 where there are fewer than pp. What Megatron-Core asks of
-// microbatch_group_size_per_vp_stage (pipeline_parallel/schedules.py); PyTorch's ScheduleInterleaved1F1B takes m / (m / pp),
-// the same wherever it accepts m.
+// Micro-batches m that an interleaved stage takes through one chunk before the next: the fewest, from pp on, whose last
+// group has none or pp at least. pp where it divides m; 0 where there are fewer than pp. What Megatron-Core asks of
+// microbatch_group_size_per_vp_stage (pipeline_parallel/schedules.py); from pp on, PyTorch's ScheduleInterleaved1F1B takes
+// m / (m / pp), which is the same wherever it accepts m.
 int interleaved_group(int pp, int n_microbatches);
+
+// 1F1B: Narayanan et al. 2021 (arXiv 2104.04473) fig. 4 top. Interleaved: fig. 4 bottom, in Megatron's form:
+// micro-batches in groups, chunk by chunk inside a group; needs pp micro-batches at least, and with pp of them all forwards come
+// first, as in Megatron-LM until 2024. GPipe: all forward, all backward. Zero bubble: ZB-H1 of Qi et al. 2023 (arXiv
+// 2401.10241): the backward is split and stage s keeps up to s weight halves back, so that no stage holds more than the
+// first one.
 std::vector<Slot> pipeline_order(PipelineSchedule, int pp, int vp, int n_microbatches, int stage);
 // The same of every stage.
 std::vector<std::vector<Slot>> pipeline_orders(PipelineSchedule, int pp, int vp, int n_microbatches);

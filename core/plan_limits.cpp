@@ -153,7 +153,7 @@ std::string allowed_values(const FieldRow& field) {
   return fmt::format("a whole number from {} to {}{}", field.least, field.most,
                      field.name == "b"    ? " (elements; K, M and G may follow)"
                      : field.name == "rk" ? ", or all"
-                     : field.name == "sd" ? "; leave it out for all replicas"
+                     : field.name == "sd" ? " (dp * cp of them: all replicas)"
                                           : "");
 }
 

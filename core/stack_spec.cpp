@@ -54,15 +54,15 @@ void refuses_groups(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
   s.cannot(
       count == InterleavedCount::multiples_of_pp && m % p.pp != 0,
       [&] { return fmt::format("interleaves only multiples of pp={} micro-batches, not {}", p.pp, m); },
-      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple");
+      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple of pp");
   s.cannot(
       count == InterleavedCount::equal_rounds && m % rounds != 0,
       [&] {
         return fmt::format(
-            "interleaves micro-batches in as many equal rounds as have pp={} each, and {} make no {}", p.pp,
-            m, rounds);
+            "interleaves {} micro-batches over pp={} in {} equal rounds, which do not divide them", m, p.pp,
+            rounds);
       },
-      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple");
+      "use vp=1, or a micro-batch, dp or global batch that leaves a multiple of pp");
 }
 
 // What the degrees of the layout ask for.

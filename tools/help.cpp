@@ -13,7 +13,7 @@ constexpr std::array<std::pair<ExitCode, const char*>, 9> kExitCodes = {{
     {ExitCode::ok, "done"},
     {ExitCode::internal_error, "a mistake inside sextant"},
     {ExitCode::usage, "wrong command line"},
-    {ExitCode::bad_input, "bad input file, or no place for an output"},
+    {ExitCode::bad_input, "bad input file, or an output that cannot be opened there"},
     {ExitCode::no_feasible_plan, "no feasible plan"},
     {ExitCode::export_cannot_express, "the export target cannot express the plan"},
     {ExitCode::outside_tolerance, "a comparison is outside its tolerance"},

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/framework_setting.hpp"
 #include "planner/resized.hpp"
 #include "planner/scale.hpp"
 #include "planner/search_budget.hpp"
@@ -83,6 +84,7 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
   if (p.jitter) a.say("this step is " + jitter_text(p));
+  if (const auto text = framework_setting(best.plan, a.question().training); !text.empty()) a.say(text);
   if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
   if (const auto text = goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind());
       !text.empty())

@@ -11,6 +11,7 @@
 #include "core/plan_file.hpp"
 #include "core/plan_key.hpp"
 #include "core/words.hpp"
+#include "planner/framework_setting.hpp"
 #include "planner/goodput.hpp"
 #include "planner/robust.hpp"
 #include "tools/explained.hpp"
@@ -294,6 +295,8 @@ ExitCode run(Session& session, ExplainOptions options) {
     auto& out = session.terminal.out;
     print_wrapped(out, session.terminal, question_text(q));
     print_notes(session, q);
+    if (const std::string text = framework_setting(e.chosen, q.training); !text.empty() && !e.own.rejection)
+      print_wrapped(out, session.terminal, "note: " + text);
     out << '\n';
     if (e.own.rejection)
       print_why(session, {e.chosen, e.own, {}}, by);

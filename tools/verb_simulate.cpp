@@ -14,6 +14,7 @@
 #include "core/trace.hpp"
 #include "core/words.hpp"
 #include "planner/calibration_doubt.hpp"
+#include "planner/framework_setting.hpp"
 #include "planner/lower.hpp"
 #include "planner/robust.hpp"
 #include "planner/simulate.hpp"
@@ -193,10 +194,12 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     save_plan_file(options.output, file);
   }
   const auto rejection = too_large(job, s.prediction.memory);
+  const std::string setting = framework_setting(plan, q.training);
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
     answer["notes"] = q.notes;
+    if (!setting.empty()) answer["notes"].push_back(setting);
     answer["without_effect"] = without_effect(plan, q.model, q.stack.rules);
     print_json(session, "simulate", answer);
   } else {
@@ -209,6 +212,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(question_text(q));
     paragraph(plan_key(plan));
     print_notes(session, q);
+    if (!setting.empty()) paragraph("note: " + setting);
     paragraph(fmt::format(
         "step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, {:.1f} model "
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",

@@ -257,6 +257,13 @@ TEST(JsonIo, SetsAFieldByPath) {
   EXPECT_EQ(m.link.bandwidth, BytesPerSecond(12.5e9));
   EXPECT_EQ(m.name, "my box");
   EXPECT_FALSE(m.spare);
+  nlohmann::json number;
+  for (const auto& [text, value] : {std::pair{".5", 0.5}, {"-.5", -0.5}}) {
+    set_json_path(number, "x", text);
+    EXPECT_EQ(number.at("x"), value);
+  }
+  set_json_path(number, "x", ".x");
+  EXPECT_EQ(number.at("x"), ".x");
   // What is absent is added; items of lists are found by their index.
   set_json_path(j, "spare.bandwidth_GBps", "3");
   set_json_path(j, "extra[1].bandwidth_GBps", "7");

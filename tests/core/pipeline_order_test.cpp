@@ -23,8 +23,8 @@ TEST(InterleavedGroup, LeavesNoLastGroupBelowTheStages) {
   EXPECT_EQ(interleaved_group(4, 13), 7);
 }
 
-// torch.distributed.pipelining: m / max(1, m / pp) where that divides m, which it requires.
-TEST(InterleavedGroup, IsThatOfPyTorchWhereverPyTorchHasOne) {
+// torch.distributed.pipelining: m / (m / pp) where m / pp divides m, which it requires. It takes fewer than pp as well.
+TEST(InterleavedGroup, FromTheStagesOnIsThatOfPyTorch) {
   int shared = 0, own = 0;
   for (int pp = 2; pp <= 16; ++pp)
     for (int m = pp; m <= 200; ++m) {

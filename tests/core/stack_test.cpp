@@ -152,7 +152,7 @@ TEST(StackRefusals, EachNamesTheFeature) {
       // 128 micro-batches over 5 stages; PyTorch makes 25 rounds of them.
       {"megatron-lm-2024", "only multiples of pp=5 micro-batches, not 128",
        [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
-      {"torchtitan", "128 make no 25",
+      {"torchtitan", "128 micro-batches over pp=5 in 25 equal rounds",
        [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
       {"torchtitan", "of one replica",
        [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 1, p.parameter_offload = true; }},

@@ -141,7 +141,8 @@ class RandomJob {
     ModelSpec& m = owned_.model;
     m.tied_embeddings = coin(), m.gated_mlp = coin();
     m.hidden = 256 * upto(1, 16), m.ffn_hidden = 64 * upto(1, 128), m.vocab_size = upto(100, 100000);
-    owned_.training.seq_len = 64 << upto(0, 6), owned_.training.global_batch = 1 << upto(0, 6);
+    owned_.training.seq_len = 64 << upto(0, 6);
+    owned_.training.global_batch = upto(1, 11) << upto(0, 4);  // also batches that stages do not divide
     StackSpec& s = owned_.stack;
     s.rules.reduce_every_microbatch = coin(), s.rules.zero3_reduce_every_microbatch = coin();
     s.rules.pipelined_update = coin(), s.rules.gather_beside_forward = coin();

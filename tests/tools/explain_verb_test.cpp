@@ -248,6 +248,18 @@ TEST(Explain, WritesItsLayoutAndComparesAsManyAsAsked) {
   EXPECT_EQ(with({"-o", (folder.path() / "no/plan.json").string()}).code, ExitCode::bad_input);
 }
 
+TEST(Explain, SaysWhatTheFrameworkMustBeTold) {
+  const auto told = [](const char* verb, const char* batch) {
+    const auto outcome = call({verb, "--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--plan",
+                               "pp4.vp2.dp2.z1.mbs1", "--global-batch", batch});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return outcome.out.find("microbatch_group_size_per_vp_stage=6") != std::string::npos;
+  };
+  EXPECT_TRUE(told("simulate", "12"));
+  EXPECT_TRUE(told("explain", "12"));
+  EXPECT_FALSE(told("simulate", "16"));
+}
+
 TEST(Explain, ReadsAPlanFileAndFitsTheTerminal) {
   const TempDir folder;
   const std::string path = (folder.path() / "plan.json").string();

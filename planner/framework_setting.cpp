@@ -1,0 +1,19 @@
+#include "planner/framework_setting.hpp"
+
+#include <fmt/format.h>
+
+#include "core/pipeline_order.hpp"
+
+namespace sextant {
+
+std::string framework_setting(const ParallelPlan& plan, const TrainingSpec& training) {
+  const int m = microbatches(plan, training);
+  if (plan.schedule != PipelineSchedule::interleaved || m % plan.pp == 0) return "";
+  return fmt::format(
+      "pp {} does not divide the {} micro-batches: they go through a virtual stage in groups of {} "
+      "(Megatron-Core: "
+      "microbatch_group_size_per_vp_stage={})",
+      plan.pp, m, interleaved_group(plan.pp, m), interleaved_group(plan.pp, m));
+}
+
+}  // namespace sextant
