@@ -77,6 +77,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);
+  io.optional("cp_ring", r.cp_ring);
   io.optional("clip_gradients", r.clip_gradients);
   io.optional("tied_gradients_apart", r.tied_gradients_apart);
   io.optional("checkpoint_parameters", r.checkpoint_parameters);

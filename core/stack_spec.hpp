@@ -92,6 +92,9 @@ struct StackRules {
   bool loss_gathers_logits = false;  // logits are gathered over tp before the loss
   int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
   bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
+  // With cp, keys and values go round beside the attention over those that have arrived, and their gradients beside its
+  // backward (Transformer Engine's p2p, PyTorch's ring); otherwise they are gathered before it and scattered behind it.
+  bool cp_ring = false;
   bool clip_gradients = true;
   // A tied embedding's two gradients are summed over micro-batches apart and added once, on one stage as on two, so that
   // pipelining changes no bit. Not where gradients are reduced in every micro-batch.

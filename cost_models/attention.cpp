@@ -44,7 +44,7 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
 // show). Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
-  const double length = a.seq_k;
+  const double length = static_cast<double>(a.seq_k) / a.steps;
   const double half =
       kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
   const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
@@ -73,7 +73,7 @@ OpCost price_attention(const AttentionCore& a, AttentionKernel kernel, const Mac
   if (flops <= 0) return {};
   const CostConstants& c = machine.constants;
   OpCost cost;
-  cost.latency = Seconds(machine.launch * (is_flash(kernel) ? 1 : 3));
+  cost.latency = Seconds(machine.launch * (is_flash(kernel) ? 1 : 3) * a.steps);
   // q, k, v read and the output written (twice that, with gradients, backward): the floor of any kernel.
   const double io = 2.0 * 4.0 * a.batch * (static_cast<double>(a.seq_q) + a.seq_k) / 2 * a.heads * a.head_dim;
   if (is_flash(kernel)) {

@@ -14,6 +14,7 @@ struct AttentionCore {
   int heads = 0, head_dim = 0;
   bool backward = false;
   Dtype dtype = Dtype::bf16;
+  int steps = 1;  // of a ring: kernels one after the other, each over as many keys
   bool operator==(const AttentionCore&) const = default;
 };
 

@@ -45,6 +45,9 @@ struct CostConstants {
   double loss_forward_launches = 0, loss_backward_launches = 0;
   double embedding_backward_bytes = 0;  // per local table element
   double fp8_passes = 0;                // quantisation in either direction, bytes per token and channel
+  // Passes of a ring of CP ranks, per step: bytes per element of the rank's queries, and of its keys and values.
+  double ring_forward_query_bytes = 0, ring_forward_key_bytes = 0, ring_forward_launches = 0;
+  double ring_backward_query_bytes = 0, ring_backward_key_bytes = 0, ring_backward_launches = 0;
   // host
   double host_share_norm = 0, host_share_qkv = 0;  // of one layer's launches; two norms
   double host_share_attention = 0, host_share_mlp = 0;

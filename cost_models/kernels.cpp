@@ -49,14 +49,19 @@ void add_again(KernelList& list, const BlockWork& w, const StackSpec& stack, con
   if (w.kind == BlockKind::mlp && w.gated) add_linear(list, kForward, w.tokens(), w.hidden, w.ffn, w.dtype);
 }
 
-void add_attention(KernelList& list, const BlockWork& w, const Direction& d, bool core_again) {
+void add_attention(KernelList& list, const BlockWork& w, const Direction& d, bool core_again,
+                   const StackSpec& stack, const CostConstants& c) {
+  const bool ring = stack.rules.cp_ring && w.seq_k > w.seq_q;
   AttentionCore core{
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
-  if (core_again) list.push_back(core);
-  if (d.forward || d.input_gradient) {
-    core.backward = !d.forward;
+  if (ring) core.steps = w.seq_k / w.seq_q;
+  const auto add_core = [&](bool backward) {
+    core.backward = backward;
     list.push_back(core);
-  }
+    if (ring) list.push_back(ring_passes(w, c, backward));
+  };
+  if (core_again) add_core(false);
+  if (d.forward || d.input_gradient) add_core(!d.forward);
   add_linear(list, d, w.tokens(), std::int64_t{w.heads} * w.head_dim, w.hidden, w.dtype);
 }
 
@@ -119,7 +124,7 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       add_linear(list, d, w.tokens(), w.hidden, (w.heads + 2ll * w.kv_heads) * w.head_dim, w.dtype);
       break;
     case BlockKind::attention:
-      add_attention(list, w, d, again && !by_operation);
+      add_attention(list, w, d, again && !by_operation, stack, c);
       break;
     case BlockKind::mlp:
       add_passes(list, w, d, stack, c);

@@ -36,6 +36,17 @@ Pointwise block_passes(const BlockWork& w, const StackKernels& stack, const Cost
   return p;
 }
 
+// Source: operations of Transformer Engine's p2p context parallelism (causal, two slices a rank), counted; means over the
+// steps and ranks, of which one step in four or so works on half of the queries. Units: bytes.
+Pointwise ring_passes(const BlockWork& w, const CostConstants& c, bool backward) {
+  const double steps = static_cast<double>(w.seq_k) / w.seq_q,
+               channels = static_cast<double>(w.tokens()) * w.head_dim,
+               query = backward ? c.ring_backward_query_bytes : c.ring_forward_query_bytes,
+               key = backward ? c.ring_backward_key_bytes : c.ring_forward_key_bytes;
+  return {steps * channels * (query * w.heads + key * 2 * w.kv_heads),
+          steps * (backward ? c.ring_backward_launches : c.ring_forward_launches)};
+}
+
 // Source: last-stage profiles of a pipeline at four vocabularies (layer timings). Units: bytes per logit. Where logits are
 // gathered, every rank goes over those of the whole vocabulary.
 Pointwise loss_passes(const BlockWork& w, const StackKernels& stack, const CostConstants& c, bool backward,

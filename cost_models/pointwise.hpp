@@ -19,6 +19,10 @@ struct Pointwise {
 // activation. Nothing for the other kinds.
 Pointwise block_passes(const BlockWork&, const StackKernels&, const CostConstants&, bool backward);
 
+// What a ring of CP ranks adds to the attention core, which goes in seq_k / seq_q steps: halves of queries and keys made
+// contiguous, partial outputs and gradients added to those of the steps before.
+Pointwise ring_passes(const BlockWork&, const CostConstants&, bool backward);
+
 // Cross entropy of the local vocabulary slice. gathered: the stack gathers logits over tp first.
 Pointwise loss_passes(const BlockWork&, const StackKernels&, const CostConstants&, bool backward,
                       bool gathered);

@@ -67,19 +67,20 @@ double closed_bound(const PipelineTimes& p, const StageStates& state, double clo
     const bool copies = p.pp == 1 && !p.offloaded.empty() && p.offloaded[0].last > p.offloaded[0].first;
     if (!copies) head = late;
     double slots = 0, slowed = 0,
-           waits = 0;  // waits for copies inside slots, which other work of the slot may fill
+           waits = 0;  // for copies and rings inside slots, which other work of the slot may fill
     for (int v = 0; v < p.vp; ++v) {
       const auto i = static_cast<std::size_t>(v * p.pp + s);
-      slots += p.forward[i] + p.busy[i] + p.slowed[i] + p.weight[i];
+      slots += p.busy_forward[i] + p.busy[i] + p.slowed[i] + p.weight[i];
       slowed += p.slowed[i];
-      waits += p.backward[i] - p.busy[i] - p.slowed[i];
+      waits += p.forward[i] - p.busy_forward[i] + p.backward[i] - p.busy[i] - p.slowed[i];
     }
     double per_slots = t.per_forward + t.per_backward, on_compute = t.on_compute;
     double last_slot = p.backward[chunk], least = slots + waits;
     if (p.pp == 1) {
       // A single stage's slots hold their fetches, and are no shorter than those in turn.
       last_slot = std::max({p.busy[0] + p.slowed[0] + t.per_backward, p.backward[0], t.backward_floor});
-      least = std::max(p.forward[0] + t.per_forward, t.forward_floor) + last_slot + p.weight[0];
+      least = std::max({p.busy_forward[0] + t.per_forward, p.forward[0], t.forward_floor}) + last_slot +
+              p.weight[0];
       // The last layer copied out of a micro-batch comes back before its own backward and that of all before it.
       if (copies) {
         const PipelineTimes::OffloadedChunk& o = p.offloaded[0];
@@ -143,8 +144,8 @@ Seconds step_lower_bound(const Job& job, std::span<const ParallelPlan> any, cons
   for (int stage = 0; stage < plan.pp; ++stage) {
     const double factor = factors.empty() ? 1.0 : factors[static_cast<std::size_t>(stage)];
     layers.index.push_back(static_cast<std::uint16_t>(stage));
-    layers.distinct.push_back(layer_times(plan, blocks.slower(factor), link_times(job, plan, links.of(stage)),
-                                          job.stack.kernels.comm_slows_compute));
+    layers.distinct.push_back(
+        layer_times(plan, blocks.slower(factor), link_times(job, plan, links.of(stage)), job.stack));
   }
   const int m = microbatches(plan, job.training);
   PipelineTimes pipeline;

@@ -32,9 +32,15 @@ struct LayerTimes {
   double regather = 0;  // collectives beside a backward layer whose activations were kept (under SP)
   double slowed = 0;    // such a layer is at least that much longer for them, from the second on, when steady
   double copy_out = 0, copy_in = 0;  // of one layer's offloaded activations
+  // Parts of forward, recompute and backward (either kind) in which attention is done and its ring is not: other work of
+  // the lane may fill them.
+  double forward_wait = 0, recompute_wait = 0, backward_wait = 0;
 
   double layer_total(bool recomputed) const {
     return forward + weight + (recomputed ? recompute + backward_again : backward);
+  }
+  double layer_wait(bool recomputed) const {
+    return forward_wait + backward_wait + (recomputed ? recompute_wait : 0.0);
   }
 };
 // Prices of the blocks alone, by kind and pass: what many links share.
@@ -56,7 +62,7 @@ struct LinkTimes {
 };
 LinkTimes link_times(const Job&, const ParallelPlan&, const StageLinks&);
 // Of the two; arithmetic alone. Without links: no communication.
-LayerTimes layer_times(const ParallelPlan&, const BlockTimes&, const LinkTimes&, double comm_slows_compute);
+LayerTimes layer_times(const ParallelPlan&, const BlockTimes&, const LinkTimes&, const StackSpec&);
 
 // Those of all stages: most stages have equal links.
 struct StageLayerTimes {
@@ -74,7 +80,8 @@ struct PipelineTimes {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool beside = true;                             // transfers leave the compute lane free
   std::vector<double> forward, backward, weight;  // by model chunk
-  std::vector<double> busy;  // by model chunk: compute of the backward slot, without waits
+  std::vector<double> busy_forward,
+      busy;  // by model chunk: compute of forward and backward slot, without waits
   std::vector<double> layer_forward, layer_backward;  // by model chunk: one layer, the least
   // In the last chunk behind its layers and before their backward; in the first one behind the backward of its layers.
   double head_forward = 0, head_product = 0, head_backward = 0, embedding_backward = 0;

@@ -80,7 +80,7 @@ void fill_taken(const PipelineTimes& p, const StageStates& state, std::vector<Sl
   for (std::size_t chunk = 0; chunk < n_chunks; ++chunk, s = s + 1 == pp ? 0 : s + 1) {
     SlotScratch::Taken* t = &out[kSlotKinds * chunk];
     SlotScratch::Taken &forward = t[0], &backward = t[1], &weight = t[2];
-    forward.span = forward.held = forward.compute = p.forward[chunk];
+    forward.span = p.forward[chunk], forward.held = forward.compute = p.busy_forward[chunk];
     backward.span = p.backward[chunk], backward.held = backward.compute = p.busy[chunk];
     weight.span = weight.held = weight.compute = p.weight[chunk];
     // Fetches and reductions on the compute lane; what the slot sends may leave before the last of them, and they may
@@ -253,7 +253,7 @@ double computed(const PipelineTimes& p, const StateTimes& t, std::size_t stage) 
   const std::size_t pp = static_cast<std::size_t>(p.pp), n_chunks = p.forward.size();
   double once = t.per_forward + t.per_backward;
   for (std::size_t i = stage; i < n_chunks; i += pp) {
-    once += p.forward[i] + p.busy[i] + p.weight[i];
+    once += p.busy_forward[i] + p.busy[i] + p.weight[i];
     if (p.beside) continue;
     if (i + 1 < n_chunks) once += p.send[stage];
     if (i > 0) once += p.send[stage == 0 ? pp - 1 : stage - 1];

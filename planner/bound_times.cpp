@@ -72,24 +72,35 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
 }
 
 LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const LinkTimes& links,
-                       double comm_slows_compute) {
+                       const StackSpec& stack) {
+  const bool ring = plan.cp > 1 && stack.rules.cp_ring;
+  // What the exchange over the CP ranks adds to the attention that it runs before, behind, or beside.
+  const auto exchange = [&](Pass p, double seconds) {
+    return ring ? std::max(0.0, seconds - blocks.of(BlockKind::attention, p)) : seconds;
+  };
   const bool split = plan.schedule == PipelineSchedule::zero_bubble,
              sp = plan.sequence_parallel && plan.tp > 1;
   const double enter = sp ? links.tp_gather : 0.0, leave = links.tp_leave;
   const auto pass = [&](Pass p) {
     return 2 * blocks.of(BlockKind::norm, p) + blocks.of(BlockKind::qkv, p) +
            blocks.of(BlockKind::attention, p) + blocks.of(BlockKind::mlp, p) + 2 * enter + 2 * leave +
-           links.cp_gather;
+           exchange(p, links.cp_gather);
   };
   // Mirrors planner/lowering/passes.cpp.
   LayerTimes t;
   t.forward = pass(Pass::forward);
-  if (plan.recompute.kind == RecomputeKind::full) t.recompute = pass(Pass::recompute);
+  if (ring) t.forward_wait = exchange(Pass::forward, links.cp_gather);
+  if (plan.recompute.kind == RecomputeKind::full) {
+    t.recompute = pass(Pass::recompute);
+    if (ring) t.recompute_wait = exchange(Pass::recompute, links.cp_gather);
+  }
   const Pass back = split ? Pass::backward_input : Pass::backward;
   const double norm = blocks.of(BlockKind::norm, Pass::backward);
   const double mlp_half = enter + blocks.of(BlockKind::mlp, back) + leave + norm;
-  const double attention_half = enter + links.cp_gather + blocks.of(BlockKind::attention, back) +
-                                links.cp_scatter + blocks.of(BlockKind::qkv, back) + leave + norm;
+  const double exchanged = exchange(back, links.cp_gather + links.cp_scatter);
+  if (ring) t.backward_wait = exchanged;
+  const double attention_half = enter + blocks.of(BlockKind::attention, back) + exchanged +
+                                blocks.of(BlockKind::qkv, back) + leave + norm;
   t.backward = t.backward_again = mlp_half + attention_half;
   t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
   t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);
@@ -112,8 +123,8 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
     t.regather = 2 * gather;
     const double between_mlp_and_qkv = attention_half;  // to the end of qkv
     const double between_qkv_and_mlp = leave + norm + enter + blocks.of(BlockKind::mlp, back);
-    if (gather > 0 && gather <= std::min(between_mlp_and_qkv, between_qkv_and_mlp))
-      t.slowed = 2 * gather * comm_slows_compute;
+    if (gather > 0 && gather <= std::min(between_mlp_and_qkv, between_qkv_and_mlp) && t.backward_wait == 0)
+      t.slowed = 2 * gather * stack.kernels.comm_slows_compute;
   }
   return t;
 }
@@ -149,8 +160,8 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
   p.beside = plan.schedule == PipelineSchedule::interleaved ? stack.rules.p2p_beside_compute_interleaved
                                                             : stack.rules.p2p_beside_compute_1f1b;
   const int n = plan.pp * plan.vp;
-  for (auto* list : {&p.forward, &p.backward, &p.busy, &p.weight, &p.layer_forward, &p.layer_backward,
-                     &p.slowed, &p.regather})
+  for (auto* list : {&p.forward, &p.backward, &p.busy_forward, &p.busy, &p.weight, &p.layer_forward,
+                     &p.layer_backward, &p.slowed, &p.regather})
     list->assign(static_cast<std::size_t>(n), 0.0);
   for (auto* list : {&p.copies, &p.send}) list->assign(static_cast<std::size_t>(plan.pp), 0.0);
   p.slows = stack.kernels.comm_slows_compute;
@@ -184,7 +195,8 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
                         t.copy_in,
                         chunk == 0 ? t.embedding_forward : 0.0,
                         chunk == n - 1 ? t.head_backward : 0.0};
-    p.busy[i] = kept * t.backward + again * (t.recompute + t.backward_again);
+    p.busy[i] = kept * (t.backward - t.backward_wait) +
+                again * (t.recompute - t.recompute_wait + t.backward_again - t.backward_wait);
     p.backward[i] += again * (t.recompute + t.backward_again);
     // With recomputed layers the gathers of kept ones follow one another only among themselves.
     if (steady && again == 0 && kept > 1) p.slowed[i] = (kept - 1) * t.slowed;
@@ -205,6 +217,7 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
     } else {
       p.forward[i] += t.residual;
     }
+    p.busy_forward[i] = p.forward[i] - count * t.forward_wait;
     p.send[stage] = t.send;
   }
 }

@@ -42,6 +42,8 @@ std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simu
       if (other.micro_batch < best.micro_batch)
         return fmt::format("micro-batches of {} instead of {} leave smaller products", other.micro_batch,
                            best.micro_batch);
+      if (other.cp > best.cp)
+        return fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp);
       return "";
     case TimeCategory::recompute:
       return other.recompute == best.recompute ? ""

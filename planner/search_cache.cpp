@@ -92,10 +92,9 @@ const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
     const StageKind& kind = l.distinct[i];
     if (!known) over_.push_back(times_over(kind.links, p, links));
     const LinkTimes& over = over_[i];
-    const double slows = job_.stack.kernels.comm_slows_compute;
     layers_.uneven = layers_.uneven || kind.factor != l.distinct.front().factor;
-    layers_.distinct.push_back(kind.factor == 1 ? layer_times(p, b, over, slows)
-                                                : layer_times(p, b.slower(kind.factor), over, slows));
+    layers_.distinct.push_back(kind.factor == 1 ? layer_times(p, b, over, job_.stack)
+                                                : layer_times(p, b.slower(kind.factor), over, job_.stack));
   }
   layers_.index = l.index;
   return layers_;
@@ -103,7 +102,7 @@ const StageLayerTimes& SearchCache::layers(const ParallelPlan& p) {
 
 const StageLayerTimes& SearchCache::layers_without_links(const ParallelPlan& p) {
   layers_.distinct.clear(), layers_.index.clear(), layers_.uneven = false;
-  layers_.distinct.push_back(layer_times(p, blocks(p), {}, job_.stack.kernels.comm_slows_compute));
+  layers_.distinct.push_back(layer_times(p, blocks(p), {}, job_.stack));
   return layers_;
 }
 

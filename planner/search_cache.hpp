@@ -135,6 +135,7 @@ class SearchCache {
   std::vector<LayerRange> chunks, even;
   struct Sketch {
     double compute = 0;  // of one micro-batch, the mean over stages
+    double waits = 0;    // beside it, which other work of the lane may fill
     double ramp = 0;     // of the pipeline, once
     double shared = 0;   // of one micro-batch on the busiest stage, where stages are of unequal speed
     bool split = false;  // backward in halves: gradients are reduced once

@@ -203,7 +203,8 @@ void SearchTree::sketch(const ParallelPlan& plan, SearchCache& cache, int recomp
     const double layer = t.forward + (split ? 0.0 : std::min(t.backward, t.recompute + t.backward_again));
     const double ramp =
         pp > 2 ? (pp - 1.0) * (pp - 2.0) / (2.0 * pp) * (layer + (split ? 1 : 2) * t.send) : 0.0;
-    cache.sketches.push_back({model / pp, ramp, shared, split, after});
+    const double waits = recomputed * t.layer_wait(true) + (n - recomputed) * t.layer_wait(false);
+    cache.sketches.push_back({(model - waits) / pp, waits / pp, ramp, shared, split, after});
   }
 }
 
@@ -212,10 +213,11 @@ double SearchTree::unscheduled(const SearchCache& cache, int microbatches,
                                const SearchCache::EveryMicrobatch& every) {
   const double f = every.fetched;
   double least = INFINITY;
-  for (const auto& [compute, ramp, shared, split, after] : cache.sketches) {
+  for (const auto& [compute, waits, ramp, shared, split, after] : cache.sketches) {
     const double r = split ? 0.0 : every.reduced;
     const double slots =
-        std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)});
+        std::max(compute + waits,
+                 std::min({std::max(compute, f + r), std::max(compute + r, f), std::max(compute + f, r)}));
     least = std::min(least, std::max(microbatches * slots + ramp, microbatches * shared) + after);
   }
   return least;

@@ -111,17 +111,27 @@ std::int64_t SlotWalk::leave_tp(RunningBytes& r) const {
   return b_.stream;
 }
 
+// From the projections on, until attention has its output. Of a ring, what the projections put into it is there with them,
+// and it is all there for what follows.
+void SlotWalk::attention_inputs(RunningBytes& r) const {
+  if (sp_) r.temporary(b_.gathered);
+  if (ring_) r.temporary(b_.kv_gathered);
+  if (sp_) r.drop(b_.gathered);
+  if (!ring_) r.temporary(b_.kv_gathered);
+  r.temporary(b_.gathered);
+  if (!ring_) r.drop(b_.kv_gathered);
+}
+
 std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool again,
                                      std::int64_t branch) const {
   r.alloc(kept, again ? b_.again_attention : b_.saved_attention);
   r.drop(branch);
-  if (sp_) r.temporary(b_.gathered), r.drop(b_.gathered);
-  r.temporary(b_.kv_gathered);
-  r.temporary(b_.gathered);
-  r.drop(b_.kv_gathered);
+  attention_inputs(r);
   if (again) r.free(kept, b_.again_attention);
   branch = leave_tp(r);
+  if (ring_ && tp_) r.drop(b_.kv_gathered);
   r.alloc(kept, again ? b_.again_mlp : b_.saved_mlp);
+  if (ring_ && !tp_) r.drop(b_.kv_gathered);
   r.drop(branch);
   if (sp_) r.temporary(b_.gathered);
   r.temporary(b_.gathered);
@@ -136,12 +146,11 @@ void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
   const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
   if (again) {
     r.alloc(kept, b_.again_attention);
-    if (sp_) r.temporary(b_.gathered), r.drop(b_.gathered);
-    r.temporary(b_.kv_gathered);
-    r.temporary(b_.gathered);
-    r.drop(b_.kv_gathered);
+    attention_inputs(r);
     std::int64_t branch = leave_tp(r);
+    if (ring_ && tp_) r.drop(b_.kv_gathered);
     r.alloc(kept, b_.again_mlp);
+    if (ring_ && !tp_) r.drop(b_.kv_gathered);
     r.drop(branch);
     r.free(BufferKind::activation, b_.saved_input);
     if (sp_) r.temporary(b_.gathered);
@@ -165,8 +174,9 @@ void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
   r.temporary(b_.kv_gathered);
   if (split_) r.alloc(BufferKind::activation, b_.deferred_attention);
   if (sp_) r.drop(b_.gathered);
-  r.drop(2 * b_.kv_gathered);
+  if (!ring_) r.drop(2 * b_.kv_gathered);
   r.temporary(b_.gathered);
+  if (ring_) r.drop(2 * b_.kv_gathered);
   if (!split_) r.drop(b_.qkv_gradient);
   dx = leave_tp(r);
   r.drop(dx);

@@ -52,7 +52,12 @@ class RunningBytes {
 class SlotWalk {
  public:
   explicit SlotWalk(const lowering::Context& c)
-      : c_(c), b_(c.activation), tp_(c.plan.tp > 1), sp_(c.sp()), split_(c.split_backward()) {
+      : c_(c),
+        b_(c.activation),
+        tp_(c.plan.tp > 1),
+        sp_(c.sp()),
+        ring_(c.cp_ring()),
+        split_(c.split_backward()) {
     const Recompute& r = c.plan.recompute;
     again_ = r.kind != RecomputeKind::full ? 0 : (r.layers < 0 ? INT32_MAX : r.layers);
   }
@@ -80,11 +85,12 @@ class SlotWalk {
 
   // A partial result that has just been written leaves the tensor-parallel region; returns what remains of it.
   std::int64_t leave_tp(RunningBytes&) const;
+  void attention_inputs(RunningBytes&) const;
   std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch) const;
 
   const lowering::Context& c_;
   const ActivationBytes& b_;
-  bool tp_, sp_, split_;
+  bool tp_, sp_, ring_, split_;
   int again_;
 };
 

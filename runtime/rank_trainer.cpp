@@ -74,6 +74,8 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           "plan with --stack sextant: other stacks describe other frameworks");
   require(!stack.rules.scatter_p2p || p.tp == 1 || p.sequence_parallel, "stack.rules.scatter_p2p", "true",
           "false");
+  require(!stack.rules.cp_ring || p.cp == 1, "stack.rules.cp_ring", "true", "false",
+          "the runtime gathers keys and values before attention");
   return problems;
 }
 

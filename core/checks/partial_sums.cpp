@@ -18,9 +18,8 @@ bool partial_over_tp(BlockKind kind, Pass pass) {
   return false;
 }
 // Gradients of keys and values that other CP ranks' queries saw.
-bool partial_over_cp(BlockKind kind, Pass pass) {
-  return kind == BlockKind::attention && (pass == Pass::backward || pass == Pass::backward_input);
-}
+bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
+bool partial_over_cp(BlockKind kind, Pass pass) { return kind == BlockKind::attention && is_backward(pass); }
 
 bool same_site(const Op& a, const Op& b) {
   return a.microbatch == b.microbatch && a.chunk == b.chunk && a.layer == b.layer;
@@ -55,8 +54,9 @@ class Activations {
       if (const auto* block = std::get_if<BlockWork>(&g_.works[op.work]); block && op.role == OpRole::block) {
         if (g_.plan.tp > 1 && partial_over_tp(block->kind, op.pass))
           added_up(i, OpRole::tp_reduce, OpRole::tp_scatter, "its sum over tp next");
-        if (g_.plan.cp > 1 && partial_over_cp(block->kind, op.pass))
+        if (g_.plan.cp > 1 && partial_over_cp(block->kind, op.pass) && writes_keys(op))
           added_up(i, OpRole::cp_scatter, OpRole::cp_scatter, "its sum over cp next");
+        if (g_.plan.cp > 1 && block->kind == BlockKind::qkv && is_backward(op.pass)) over_cp(i, writer);
       }
       if (op.role == OpRole::send && op.pass == Pass::forward)
         for (const Operand& o : g_.operands_of(op))
@@ -78,6 +78,21 @@ class Activations {
       if ((next.role == a || next.role == b) && same_site(next, op)) return;
     }
     problems_.add(i, "a partial sum that nothing adds up", expected);
+  }
+
+  bool writes_keys(const Op& op) const {
+    return std::ranges::any_of(g_.operands_of(op),
+                               [](const Operand& o) { return o.write && o.use == OperandUse::dkeys; });
+  }
+
+  // Gradients of keys and values were added up over cp, behind attention or on their way round.
+  void over_cp(OpId i, const std::vector<OpId>& writer) {
+    const Op& op = g_.ops[i];
+    for (const Operand& o : g_.operands_of(op)) {
+      const OpId from = o.write ? kNobody : writer[o.buffer];
+      if (from != kNobody && g_.ops[from].role == OpRole::cp_scatter && same_site(g_.ops[from], op)) return;
+    }
+    problems_.add(i, "gradients of keys and values that nothing adds up over cp", "a cp_scatter before it");
   }
 
   // A chunk sends its stream on once its last branch is added.

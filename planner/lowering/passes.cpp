@@ -72,6 +72,26 @@ BufferId StageLowering::leave_tp(const Site& at, Pass pass, BufferId partial) {
   return slice;
 }
 
+// Keys and values on their way round the CP ranks, beside the attention over what has arrived. `qkv`, the newest op, put its
+// own part into `kv`.
+OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
+  const std::int64_t own = c_.activation.kv_gathered / c_.plan.cp;
+  e_.write(kv, Use::keys, 0, own);
+  const OpId op = e_.emit(op_at(at, OpRole::cp_gather, pass, w_.cp_gather, lane(LaneKind::cp)), {last_});
+  e_.read(kv, Use::keys, 0, own), e_.write(kv, Use::keys, own, c_.activation.kv_gathered);
+  return op;
+}
+
+// The same again for the backward pass, and their gradients behind them. The ring begins with the attention's backward,
+// when `dy` is there.
+OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, BufferId kv, BufferId dkv) {
+  e_.emit(op_at(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, lane(LaneKind::cp)), {last_});
+  e_.read(kept, Use::kept), e_.read(dy.buffer, dy.use), e_.write(kv, Use::keys);
+  const OpId op = e_.emit(op_at(at, OpRole::cp_scatter, Pass::backward, w_.cp_scatter, lane(LaneKind::cp)));
+  e_.read(kv, Use::keys), e_.write(dkv, Use::dkeys);
+  return op;
+}
+
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
 // stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
 BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
@@ -87,19 +107,22 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   if (inside != kept.attention) e_.read(inside, Use::gathered);
   e_.read(kept.attention, Use::kept), e_.write(kept.attention, Use::kept);
 
-  BufferId kv = kNoBuffer;
-  if (c_.plan.cp > 1) {
-    kv = temporary(c_.activation.kv_gathered);
+  const BufferId kv = c_.plan.cp > 1 ? temporary(c_.activation.kv_gathered) : kNoBuffer;
+  const OpId exchanged = c_.cp_ring() ? ring_forward(at, pass, kv) : kNoOp;
+  if (c_.plan.cp > 1 && !c_.cp_ring())
     tp(at, OpRole::cp_gather, pass, w_.cp_gather, {kept.attention, Use::kept}, {kv, Use::keys});
-  }
   BufferId partial = temporary(c_.activation.gathered);
   block(at, BlockKind::attention, pass);
-  e_.read(kept.attention, Use::kept), e_.read(kv, Use::keys);
+  e_.read(kept.attention, Use::kept);
+  if (!c_.cp_ring()) e_.read(kv, Use::keys);
   e_.write(kept.attention, Use::kept), e_.write(partial, Use::out);
+  e_.after(stage_, exchanged);  // the last part of the ring has to arrive before what follows attention
   branch = leave_tp(at, pass, partial);
+  if (c_.cp_ring() && c_.plan.tp > 1) e_.read(kv, Use::keys);
 
   at.norm = NormSite::mlp;
   block(at, BlockKind::norm, pass);
+  if (c_.cp_ring() && c_.plan.tp == 1) e_.read(kv, Use::keys);
   e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
   e_.write(kept.mlp, Use::kept);
 
@@ -194,14 +217,15 @@ void StageLowering::regather_read(OpId reader) {
 
 // Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient.
 // `ahead` gathers the product's input again; a split backward keeps what the product read in `kept` for its weight half.
-OpId StageLowering::product_backward(const Site& at, BlockKind kind, Range gradient, BufferId saved,
-                                     BufferId stream, OpId ahead, BufferId* kept) {
+OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initializer_list<Range> gradients,
+                                     BufferId saved, BufferId stream, OpId ahead, BufferId* kept) {
   const bool split = c_.split_backward();
   BufferId dx = temporary(c_.activation.gathered);
   if (!split) wait_gradients(at, kind);
   e_.after(stage_, ahead);
   const OpId op = block(at, kind, split ? Pass::backward_input : Pass::backward);
-  e_.read(gradient.buffer, gradient.use), e_.read(saved, Use::kept), e_.write(dx, Use::dx);
+  for (const Range& gradient : gradients) e_.read(gradient.buffer, gradient.use);
+  e_.read(saved, Use::kept), e_.write(dx, Use::dx);
   if (ahead != kNoOp) regather_read(op);
   if (!split) add_gradients(at, kind, op);
   if (split && kept) {
@@ -223,7 +247,7 @@ void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream) {
   const bool regathered = c_.sp() && !c_.split_backward();
   const OpId ahead = regathered ? regather(at, layer, layer.mlp) : kNoOp;
   const BufferId dy = enter_tp(at, Pass::backward, {stream, Use::stream});
-  product_backward(at, BlockKind::mlp, {dy, Use::dout}, layer.mlp, stream, ahead, &layer.for_mlp);
+  product_backward(at, BlockKind::mlp, {{dy, Use::dout}}, layer.mlp, stream, ahead, &layer.for_mlp);
 }
 
 void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stream) {
@@ -236,14 +260,18 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   if (c_.plan.cp > 1) {
     kv = temporary(c_.activation.kv_gathered);
     dkv = temporary(c_.activation.kv_gathered);
-    tp(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, {layer.attention, Use::kept}, {kv, Use::keys});
+    if (!c_.cp_ring())
+      tp(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, {layer.attention, Use::kept}, {kv, Use::keys});
   }
+  const Range begins{dy, c_.sp() ? Use::dout : Use::stream};
+  const OpId exchanged = c_.cp_ring() ? ring_backward(at, layer.attention, begins, kv, dkv) : kNoOp;
   const BufferId dqkv = split ? e_.buffer(BufferKind::activation, stage_, c_.activation.qkv_gradient)
                               : temporary(c_.activation.qkv_gradient);
   if (!split) wait_gradients(at, BlockKind::attention);
   const OpId core = block(at, BlockKind::attention, split ? Pass::backward_input : Pass::backward);
-  e_.read(dy, Use::dout), e_.read(layer.attention, Use::kept), e_.read(kv, Use::keys);
-  e_.write(dqkv, Use::dqkv), e_.write(dkv, Use::dkeys);
+  e_.read(dy, Use::dout), e_.read(layer.attention, Use::kept);
+  e_.write(dqkv, Use::dqkv);
+  if (!c_.cp_ring()) e_.read(kv, Use::keys), e_.write(dkv, Use::dkeys);
   if (split) {
     layer.for_attention = e_.buffer(BufferKind::activation, stage_, c_.activation.deferred_attention);
     layer.for_qkv = dqkv;
@@ -251,10 +279,13 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   } else {
     add_gradients(at, BlockKind::attention, core);
   }
-  if (c_.plan.cp > 1)
+  if (c_.plan.cp > 1 && !c_.cp_ring())
     tp(at, OpRole::cp_scatter, Pass::backward, w_.cp_scatter, {dkv, Use::dkeys}, {dqkv, Use::dqkv});
-  const OpId norm =
-      product_backward(at, BlockKind::qkv, {dqkv, Use::dqkv}, layer.attention, stream, ahead, nullptr);
+  e_.after(stage_, exchanged);
+  const Range arrived{c_.cp_ring() ? kv : kNoBuffer, Use::keys},
+      summed{c_.cp_ring() ? dkv : kNoBuffer, Use::dkeys};
+  const OpId norm = product_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed},
+                                     layer.attention, stream, ahead, nullptr);
   leave(norm);
   if (layer.copied_in != kNoOp) copied_in_[(next_copy_in_ - 1) % copied_in_.size()].reader = e_.hold(norm);
 }

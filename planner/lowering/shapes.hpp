@@ -52,6 +52,7 @@ struct Context {
   int shared_bucket(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
+  bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
 };
 
 Context make_context(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,

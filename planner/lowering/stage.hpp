@@ -147,10 +147,12 @@ class StageLowering {
   BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
   BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
-  OpId product_backward(const Site&, BlockKind, Range gradient, BufferId saved, BufferId stream, OpId ahead,
-                        BufferId* kept);
+  OpId product_backward(const Site&, BlockKind, std::initializer_list<Range> gradients, BufferId saved,
+                        BufferId stream, OpId ahead, BufferId* kept);
   void mlp_backward(Site, SavedLayer&, BufferId stream);
   void attention_backward(Site, SavedLayer&, BufferId stream);
+  OpId ring_forward(const Site&, Pass, BufferId kv);
+  OpId ring_backward(const Site&, BufferId kept, Range dy, BufferId kv, BufferId dkv);
   OpId regather(const Site&, const SavedLayer&, BufferId saved_input);
   void regather_read(OpId reader);
   void copy_out(const Site&, SavedLayer&, OpId after);

@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kMostStamps = 8;  // forms of one slot: while the pipeline fills, steady, drains
 
 // Lanes that slots put operations on; transfers between stages are emitted behind them.
-constexpr std::array kOfSlots = {LaneKind::compute,        LaneKind::tp,
-                                 LaneKind::grad_reduce,    LaneKind::param_gather,
-                                 LaneKind::device_to_host, LaneKind::host_to_device};
+constexpr std::array kOfSlots = {LaneKind::compute,       LaneKind::tp,           LaneKind::cp,
+                                 LaneKind::grad_reduce,   LaneKind::param_gather, LaneKind::device_to_host,
+                                 LaneKind::host_to_device};
 
 }  // namespace
 

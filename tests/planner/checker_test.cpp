@@ -23,6 +23,7 @@ struct Layout {
   bool gather_beside_forward = true;
   bool tied_apart = false;
   bool fsdp = false;
+  bool cp_ring = false;
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.key << (l.tied ? " tied" : ""); }
 
@@ -35,6 +36,7 @@ StackSpec stack_of(const Layout& l) {
   stack.rules.tied_gradients_apart = l.tied_apart;
   stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = l.fsdp;
   stack.rules.zero2_by_units = l.fsdp;
+  stack.rules.cp_ring = l.cp_ring;
   return stack;
 }
 
@@ -73,6 +75,10 @@ const Layout kLayouts[] = {
     {"tp2.cp2.mbs1.ao1.sel"},
     {"dp2.z1.mbs1.oo100.lb2", false, false, true},
     {"tp2.dp2.z1.mbs1.b20K", true, false, false, false, true, true},
+    {.key = "cp2.mbs1", .cp_ring = true},
+    {.key = "tp2.cp2.mbs1.full", .cp_ring = true},
+    {.key = "tp2.cp2.pp2.mbs1.zb.nosp", .cp_ring = true},
+    {.key = "cp2.dp2.z3.mbs1.ao1.sel", .cp_ring = true},
 };
 
 Layout plain(Layout l) {
@@ -203,7 +209,8 @@ StackRules any_rules() {
         &StackRules::pipelined_update, &StackRules::gather_beside_forward,
         &StackRules::p2p_beside_compute_1f1b, &StackRules::p2p_beside_compute_interleaved,
         &StackRules::zero3_regather_in_backward, &StackRules::head_fused_with_loss, &StackRules::scatter_p2p,
-        &StackRules::clip_gradients, &StackRules::fetch_modules, &StackRules::tied_gradients_apart})
+        &StackRules::clip_gradients, &StackRules::fetch_modules, &StackRules::tied_gradients_apart,
+        &StackRules::cp_ring})
     r.*rule = *rc::gen::arbitrary<bool>();
   r.prefetch_blocks = arbitrary::upto(0, 3);
   r.bucket_elements = *rc::gen::element<std::int64_t>(1, 20'000, 40'000'000);

@@ -148,7 +148,7 @@ class RandomJob {
     s.rules.pipelined_update = coin(), s.rules.gather_beside_forward = coin();
     s.rules.p2p_beside_compute_1f1b = coin(), s.rules.p2p_beside_compute_interleaved = coin();
     s.rules.zero3_regather_in_backward = coin(), s.rules.clip_gradients = coin(),
-    s.rules.scatter_p2p = coin();
+    s.rules.scatter_p2p = coin(), s.rules.cp_ring = coin();
     s.rules.bucket_elements = std::int64_t{1} << upto(16, 26), s.rules.bucket_elements_per_replica = 0;
     for (int defects = upto(0, 3) - 1; defects > 0; --defects)
       owned_.cluster.defects.push_back({.node = upto(0, owned_.cluster.nodes - 1),

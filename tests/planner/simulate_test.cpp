@@ -1,5 +1,7 @@
 #include "planner/simulate.hpp"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/specs.hpp"
@@ -47,6 +49,35 @@ TEST(Simulate, ZeroBubbleShrinksTheBubbleToAThird) {
   const double work = 16 * 3.0;
   EXPECT_DOUBLE_EQ(step(plain, LayerCost(1, 2)) - work, 3 * 3.0);
   EXPECT_DOUBLE_EQ(step(zb, LayerCost(1, 2)) - work, 3 * 1.0);
+}
+
+// Attention takes 3 forward and 6 backward, all else but the exchange over CP ranks nothing.
+struct ExchangeCost final : CostModel {
+  double gather = 0, scatter = 0;
+  ExchangeCost(double g, double s) : gather(g), scatter(s) {}
+  OpCost price(const Work& work) const override {
+    OpCost cost;
+    if (const auto* block = std::get_if<BlockWork>(&work); block && block->kind == BlockKind::attention)
+      cost.duration = Seconds(block->pass == Pass::backward ? 6 : 3);
+    if (const auto* c = std::get_if<CollectiveWork>(&work); c && c->kind != CollectiveKind::all_reduce)
+      cost.duration = Seconds(c->kind == CollectiveKind::all_gather ? gather : scatter);
+    return cost;
+  }
+};
+
+// A ring hides what attention is long enough to hide, in each layer and direction; a gather hides nothing.
+TEST(Simulate, ARingOfKeysRunsBesideAttention) {
+  StackSpec ring;
+  ring.rules.cp_ring = true;
+  const double layers = 8, m = 16;
+  for (const auto& [gather, scatter] : {std::pair{1.0, 2.0}, {4.0, 1.0}, {2.0, 5.0}, {3.0, 3.0}}) {
+    const ExchangeCost cost(gather, scatter);
+    const double forward = std::max(3.0, gather), backward = std::max(6.0, gather + scatter);
+    EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1", 8, 16, ring), cost), m * layers * (forward + backward));
+    EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1.full", 8, 16, ring), cost),
+                     m * layers * (2 * forward + backward));
+    EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1", 8, 16), cost), m * layers * (3 + 6 + 2 * gather + scatter));
+  }
 }
 
 TEST(Simulate, TimingOnlyLoweringHasTheSameOperations) {

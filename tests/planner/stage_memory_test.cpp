@@ -43,11 +43,17 @@ StackSpec summing_on_host() {
   return stack;
 }
 
+StackSpec exchanging_in_a_ring() {
+  StackSpec stack;
+  stack.rules.cp_ring = true;
+  return stack;
+}
+
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
-  for (const StackSpec& stack :
-       {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module(), summing_on_host()})
+  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module(),
+                                 summing_on_host(), exchanging_in_a_ring()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
@@ -71,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "dp4.z0.mbs1", "dp4.z1.mbs1", "dp4.z1.mbs1.b1K.lb3", "dp4.z1.mbs1.nogr.nopg",
                       "dp4.z2.mbs1", "pp2.dp2.z2.mbs1", "dp4.z3.mbs1", "dp4.z3.mbs1.nopg",
                       "dp4.z3.sd2.mbs1.full", "cp2.dp2.z1.mbs1", "tp2.cp2.mbs1", "cp2.mbs1.full",
+                      "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb", "tp2.cp4.mbs1.ao2",
                       "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2", "pp2.mbs1.ao2.hz2",
                       "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
 

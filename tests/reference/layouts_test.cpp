@@ -318,5 +318,20 @@ INSTANTIATE_TEST_SUITE_P(Deep, Layouts, ::testing::ValuesIn(kLayouts), [](const 
   return text;
 });
 
+// Its launcher looks for the keys of all CP ranks where attention begins.
+TEST(RuntimeRefuses, ARingOfCpRanks) {
+  StackSpec stack = load_stack("sextant", kPresets);
+  TrainingSpec training = tiny_training();
+  training.gradient = training.reduction = training.optimizer_state = accumulator_of(training.compute);
+  const auto refused = [&](const char* key) {
+    return runtime_refuses(tiny_model(), training, parse_plan_key(key), stack, cpu_reference_kernels());
+  };
+  EXPECT_TRUE(refused("cp2.mbs1").empty());
+  stack.rules.cp_ring = true;
+  EXPECT_TRUE(refused("dp2.mbs1").empty());
+  ASSERT_EQ(refused("cp2.mbs1").size(), 1u);
+  EXPECT_EQ(refused("cp2.mbs1").front().key, "stack.rules.cp_ring");
+}
+
 }  // namespace
 }  // namespace sextant::testing
