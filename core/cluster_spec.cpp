@@ -17,8 +17,6 @@ using nlohmann::json;
 namespace {
 
 constexpr std::array<std::string_view, 4> kLinkNames = {"nvswitch", "nvlink_mesh", "pcie", "shared_memory"};
-constexpr std::array<std::string_view, 6> kGenerations = {"volta",     "ampere",          "hopper",
-                                                          "blackwell", "blackwell_ultra", "cpu"};
 constexpr std::array<std::string_view, 6> kFabricKinds = {"infiniband", "roce",     "efa",
                                                           "omnipath",   "ethernet", "none"};
 constexpr int kMaxNodes = 131072, kMaxGpusPerNode = 1024, kMaxNics = 1024, kMaxGpus = 1 << 20;

@@ -3,6 +3,7 @@
 // of a preset carries its unit, source and date beside it (tools/presets/devices, tools/presets/fabrics).
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +17,10 @@
 #include "core/units.hpp"
 
 namespace sextant {
+
+// Those with constants of their own, in presets/cost.
+inline constexpr std::array<std::string_view, 6> kGenerations = {"volta",     "ampere",          "hopper",
+                                                                 "blackwell", "blackwell_ultra", "cpu"};
 
 struct DeviceSpec {
   std::string name;                 // preset name, e.g. "A100-SXM4-80GB"

@@ -55,8 +55,6 @@ void require_dense(JsonReader& io) {
   }
 }
 
-constexpr std::array<std::string_view, 4> kRopeTypes = {"llama3", "linear", "dynamic", "yarn"};
-
 // rope_scaling of v4 ({"rope_type" or "type": ..., "factor": ...}) or rope_parameters of v5, which holds
 // rope_theta as well. "default" means no scaling.
 void read_rope(JsonReader& io, const json& j, ModelSpec& m) {

@@ -1,5 +1,6 @@
 #include "core/model_spec.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -118,8 +119,8 @@ std::vector<Problem> validate(const ModelSpec& m) {
   if (m.rope_scaling) {
     const RopeScaling& s = *m.rope_scaling;
     require(m.position == PositionKind::rope, "rope_scaling", s.type, "none without rotary embedding");
-    require(s.type == "llama3" || s.type == "linear" || s.type == "dynamic" || s.type == "yarn",
-            "rope_scaling.type", s.type, "llama3, linear, dynamic or yarn");
+    require(std::ranges::count(kRopeTypes, s.type) > 0, "rope_scaling.type", s.type,
+            fmt::format("one of {}", fmt::join(kRopeTypes, ", ")));
     require(std::isfinite(s.factor) && s.factor >= 1, "rope_scaling.factor", s.factor, "1 or more");
     require(s.low_freq_factor > 0 && std::isfinite(s.low_freq_factor), "rope_scaling.low_freq_factor",
             s.low_freq_factor, "above 0");

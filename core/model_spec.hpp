@@ -20,9 +20,11 @@ enum class NormKind : std::uint8_t { rms, layer };
 inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
 inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 
+inline constexpr std::array<std::string_view, 4> kRopeTypes = {"llama3", "linear", "dynamic", "yarn"};
+
 // Llama-3 rotary scaling (Hugging Face rope_type "llama3"); absent means plain RoPE.
 struct RopeScaling {
-  std::string type = "llama3";  // llama3, linear, dynamic, yarn
+  std::string type = "llama3";  // of kRopeTypes
   double factor = 8.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;

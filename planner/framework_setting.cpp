@@ -10,10 +10,9 @@ std::string framework_setting(const ParallelPlan& plan, const TrainingSpec& trai
   const int m = microbatches(plan, training);
   if (plan.schedule != PipelineSchedule::interleaved || m % plan.pp == 0) return "";
   return fmt::format(
-      "pp {} does not divide the {} micro-batches: they go through a virtual stage in groups of {} "
-      "(Megatron-Core: "
-      "microbatch_group_size_per_vp_stage={})",
-      plan.pp, m, interleaved_group(plan.pp, m), interleaved_group(plan.pp, m));
+      "pp {0} does not divide the {1} micro-batches: they go through a virtual stage in groups of {2} "
+      "(Megatron-Core: microbatch_group_size_per_vp_stage={2})",
+      plan.pp, m, interleaved_group(plan.pp, m));
 }
 
 }  // namespace sextant

@@ -30,9 +30,9 @@ CostConstants constants_of(const std::string& generation, const PredictOptions& 
 
 CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting> settings)
     : settings_(std::move(settings)) {
-  for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra", "cpu"}) {
-    presets_.push_back(load_cost_preset(generation, preset_dir / "cost"));
-    use_settings(settings_, generation, presets_.back().constants);
+  for (const std::string_view generation : kGenerations) {
+    presets_.push_back(load_cost_preset(std::string(generation), preset_dir / "cost"));
+    use_settings(settings_, std::string(generation), presets_.back().constants);
   }
   options_ = {preset_dir, &presets_, [this](ResolvedRun& run) {
                 use_settings(settings_, run.stack);
