@@ -56,7 +56,7 @@ BlockTimes block_times(const Job&, const ParallelPlan&);
 // Prices of what a layer says over its links, and copies to the host.
 struct LinkTimes {
   double tp_gather = 0, tp_leave = 0, loss_gather = 0;  // leave: reduce-scatter under SP, else all-reduce
-  double cp_gather = 0, cp_scatter = 0;
+  double cp_gather = 0, cp_gather_backward = 0, cp_scatter = 0;
   double send = 0;
   double copy_out = 0, copy_in = 0;
 };

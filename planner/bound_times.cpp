@@ -65,7 +65,10 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
     t.tp_gather = priced.of(w.tp_gather), t.loss_gather = priced.of(w.loss_gather);
     t.tp_leave = priced.of(c.sp() ? w.tp_scatter : w.tp_reduce);
   }
-  if (plan.cp > 1) t.cp_gather = priced.of(w.cp_gather), t.cp_scatter = priced.of(w.cp_scatter);
+  if (plan.cp > 1) {
+    t.cp_gather = priced.of(w.cp_gather), t.cp_gather_backward = priced.of(w.cp_gather_backward);
+    t.cp_scatter = priced.of(w.cp_scatter);
+  }
   if (plan.pp > 1) t.send = priced.of(w.send);
   if (plan.activation_offload > 0) t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
   return t;
@@ -97,7 +100,7 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   const Pass back = split ? Pass::backward_input : Pass::backward;
   const double norm = blocks.of(BlockKind::norm, Pass::backward);
   const double mlp_half = enter + blocks.of(BlockKind::mlp, back) + leave + norm;
-  const double exchanged = exchange(back, links.cp_gather + links.cp_scatter);
+  const double exchanged = exchange(back, links.cp_gather_backward + links.cp_scatter);
   if (ring) t.backward_wait = exchanged;
   const double attention_half = enter + blocks.of(BlockKind::attention, back) + exchanged +
                                 blocks.of(BlockKind::qkv, back) + leave + norm;

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, kDoubts> kReasons = {
     "it fills more than nine tenths of the memory",
     "it keeps state or activations on the host",
     "its tensor parallelism leaves the fast links of a node",
-    "no measured run has more than two context-parallel ranks"};
+    "no run that constants were fitted to has more than two context-parallel ranks"};
 
 // Widths by class; every class must be there.
 struct Widths {

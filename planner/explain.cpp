@@ -32,8 +32,8 @@ SimulatedStep simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by)
 bool crosses_nodes(const GroupShape& group) { return group.size > 1 && group.nodes > 1; }
 
 // What in the layouts makes a category longer, when it can be named.
-std::string cause_of(TimeCategory category, const ParallelPlan& best, const SimulatedStep& a,
-                     const ParallelPlan& other, const SimulatedStep& b) {
+std::string cause_of(TimeCategory category, const StackRules& rules, const ParallelPlan& best,
+                     const SimulatedStep& a, const ParallelPlan& other, const SimulatedStep& b) {
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
@@ -43,7 +43,8 @@ std::string cause_of(TimeCategory category, const ParallelPlan& best, const Simu
         return fmt::format("micro-batches of {} instead of {} leave smaller products", other.micro_batch,
                            best.micro_batch);
       if (other.cp > best.cp)
-        return fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp);
+        return rules.cp_ring ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
+                             : fmt::format("CP {} leaves smaller products than CP {}", other.cp, best.cp);
       return "";
     case TimeCategory::recompute:
       return other.recompute == best.recompute ? ""
@@ -141,7 +142,7 @@ Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan&
     const auto category = static_cast<TimeCategory>(i);
     const double seconds =
         b.breakdown.mean[static_cast<std::size_t>(i)] - a.breakdown.mean[static_cast<std::size_t>(i)];
-    c.terms.push_back({category, seconds, cause_of(category, best, a, other, b)});
+    c.terms.push_back({category, seconds, cause_of(category, job.stack.rules, best, a, other, b)});
   }
   const Seconds jitter = b.jitter - a.jitter;
   const double total = (b.breakdown.step - a.breakdown.step + jitter).v;

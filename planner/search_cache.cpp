@@ -124,8 +124,8 @@ LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, con
     t.tp_gather = x.tp_gather, t.tp_leave = x.tp_leave, t.loss_gather = x.loss_gather;
   }
   if (p.cp > 1) {
-    const LinkTimes& x = part(key(cp, ids[1]), p, links);
-    t.cp_gather = x.cp_gather, t.cp_scatter = x.cp_scatter;
+    const LinkTimes& x = part(key(cp, ids[1], 0, 0, static_cast<int>(p.recompute.kind)), p, links);
+    t.cp_gather = x.cp_gather, t.cp_gather_backward = x.cp_gather_backward, t.cp_scatter = x.cp_scatter;
   }
   if (p.pp > 1) t.send = part(key(next, ids[2], sp), p, links).send;
   if (p.activation_offload > 0) {

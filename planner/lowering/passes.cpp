@@ -85,7 +85,7 @@ OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
 // The same again for the backward pass, and their gradients behind them. The ring begins with the attention's backward,
 // when `dy` is there.
 OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, BufferId kv, BufferId dkv) {
-  e_.emit(op_at(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, lane(LaneKind::cp)), {last_});
+  e_.emit(op_at(at, OpRole::cp_gather, Pass::backward, w_.cp_gather_backward, lane(LaneKind::cp)), {last_});
   e_.read(kept, Use::kept), e_.read(dy.buffer, dy.use), e_.write(kv, Use::keys);
   const OpId op = e_.emit(op_at(at, OpRole::cp_scatter, Pass::backward, w_.cp_scatter, lane(LaneKind::cp)));
   e_.read(kv, Use::keys), e_.write(dkv, Use::dkeys);

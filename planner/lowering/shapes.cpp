@@ -81,7 +81,11 @@ void add_link_works(const Context& c, const StageLinks& links,
   }
   if (c.plan.cp > 1) {
     const Bytes whole(c.activation.kv_gathered);
-    w.cp_gather = number(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
+    w.cp_gather = w.cp_gather_backward =
+        number(CollectiveWork{CollectiveKind::all_gather, whole, links.cp, false});
+    if (c.rings_again())
+      w.cp_gather_backward =
+          number(CollectiveWork{CollectiveKind::all_gather, Bytes(2 * whole.v), links.cp, false});
     w.cp_scatter = number(CollectiveWork{CollectiveKind::reduce_scatter, whole, links.cp, false});
   }
   if (c.plan.pp > 1) {

@@ -53,6 +53,10 @@ struct Context {
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
   bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
+  // Repeating the attention core sends keys and values round once more.
+  bool rings_again() const {
+    return cp_ring() && plan.recompute.kind == RecomputeKind::selective && !stack.rules.selective_by_operation;
+  }
 };
 
 Context make_context(const ModelSpec&, const TrainingSpec&, const PlanLinks&, const ParallelPlan&,
@@ -66,7 +70,7 @@ struct StageWorks {
   };
   std::array<Block, 7> block{};  // index: BlockKind
   WorkId tp_gather = 0, tp_scatter = 0, tp_reduce = 0, loss_gather = 0;
-  WorkId cp_gather = 0, cp_scatter = 0;
+  WorkId cp_gather = 0, cp_gather_backward = 0, cp_scatter = 0;
   WorkId send = 0;                   // to the next stage, and gradients back over the same link
   WorkId copy_out = 0, copy_in = 0;  // saved activations of one layer
   const Block& operator[](BlockKind kind) const { return block[static_cast<std::size_t>(kind)]; }

@@ -55,12 +55,16 @@ TEST(Simulate, ZeroBubbleShrinksTheBubbleToAThird) {
 struct ExchangeCost final : CostModel {
   double gather = 0, scatter = 0;
   ExchangeCost(double g, double s) : gather(g), scatter(s) {}
+  static double rounds(Bytes bytes) {  // of the keys and values of a sequence of tiny_model(), in 16 bits
+    const ModelSpec m = tiny_model();
+    return static_cast<double>(bytes.v) / (2.0 * tiny_training().seq_len * 2 * m.n_kv_heads * m.head_dim);
+  }
   OpCost price(const Work& work) const override {
     OpCost cost;
     if (const auto* block = std::get_if<BlockWork>(&work); block && block->kind == BlockKind::attention)
       cost.duration = Seconds(block->pass == Pass::backward ? 6 : 3);
     if (const auto* c = std::get_if<CollectiveWork>(&work); c && c->kind != CollectiveKind::all_reduce)
-      cost.duration = Seconds(c->kind == CollectiveKind::all_gather ? gather : scatter);
+      cost.duration = Seconds(c->kind == CollectiveKind::all_gather ? rounds(c->bytes) * gather : scatter);
     return cost;
   }
 };
@@ -76,6 +80,9 @@ TEST(Simulate, ARingOfKeysRunsBesideAttention) {
     EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1", 8, 16, ring), cost), m * layers * (forward + backward));
     EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1.full", 8, 16, ring), cost),
                      m * layers * (2 * forward + backward));
+    // The attention core alone is repeated: its keys go round again, in twice the bytes of one gather.
+    EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1.sel", 8, 16, ring), cost),
+                     m * layers * (forward + std::max(6.0, 2 * gather + scatter)));
     EXPECT_DOUBLE_EQ(step(lower_tiny("cp2.mbs1", 8, 16), cost), m * layers * (3 + 6 + 2 * gather + scatter));
   }
 }
