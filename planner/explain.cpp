@@ -43,8 +43,9 @@ std::string cause_of(TimeCategory category, const StackRules& rules, const Paral
         return fmt::format("micro-batches of {} instead of {} leave smaller products", other.micro_batch,
                            best.micro_batch);
       if (other.cp > best.cp)
-        return rules.cp_ring ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
-                             : fmt::format("CP {} leaves smaller products than CP {}", other.cp, best.cp);
+        return rules.cp_ring
+                   ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
+                   : fmt::format("CP {} leaves smaller products than CP {}", other.cp, best.cp);
       return "";
     case TimeCategory::recompute:
       return other.recompute == best.recompute ? ""

@@ -55,7 +55,8 @@ struct Context {
   bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
   // Repeating the attention core sends keys and values round once more.
   bool rings_again() const {
-    return cp_ring() && plan.recompute.kind == RecomputeKind::selective && !stack.rules.selective_by_operation;
+    return cp_ring() && plan.recompute.kind == RecomputeKind::selective &&
+           !stack.rules.selective_by_operation;
   }
 };
 
