@@ -80,8 +80,8 @@ struct PipelineTimes {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool beside = true;                             // transfers leave the compute lane free
   std::vector<double> forward, backward, weight;  // by model chunk
-  std::vector<double> busy_forward,
-      busy;  // by model chunk: compute of forward and backward slot, without waits
+  // By model chunk: compute of the forward slot and of the backward slot, without waits.
+  std::vector<double> busy_forward, busy;
   std::vector<double> layer_forward, layer_backward;  // by model chunk: one layer, the least
   // In the last chunk behind its layers and before their backward; in the first one behind the backward of its layers.
   double head_forward = 0, head_product = 0, head_backward = 0, embedding_backward = 0;

@@ -122,17 +122,22 @@ void SlotWalk::attention_inputs(RunningBytes& r) const {
   if (!ring_) r.drop(b_.kv_gathered);
 }
 
+// To the norm that keeps `mlp` bytes. A ring is read by what follows attention: a collective, or that norm.
+void SlotWalk::leave_attention(RunningBytes& r, BufferKind kept, std::int64_t mlp) const {
+  const std::int64_t branch = leave_tp(r);
+  if (ring_ && tp_) r.drop(b_.kv_gathered);
+  r.alloc(kept, mlp);
+  if (ring_ && !tp_) r.drop(b_.kv_gathered);
+  r.drop(branch);
+}
+
 std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool again,
                                      std::int64_t branch) const {
   r.alloc(kept, again ? b_.again_attention : b_.saved_attention);
   r.drop(branch);
   attention_inputs(r);
   if (again) r.free(kept, b_.again_attention);
-  branch = leave_tp(r);
-  if (ring_ && tp_) r.drop(b_.kv_gathered);
-  r.alloc(kept, again ? b_.again_mlp : b_.saved_mlp);
-  if (ring_ && !tp_) r.drop(b_.kv_gathered);
-  r.drop(branch);
+  leave_attention(r, kept, again ? b_.again_mlp : b_.saved_mlp);
   if (sp_) r.temporary(b_.gathered);
   r.temporary(b_.gathered);
   if (sp_) r.drop(b_.gathered);
@@ -147,11 +152,7 @@ void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
   if (again) {
     r.alloc(kept, b_.again_attention);
     attention_inputs(r);
-    std::int64_t branch = leave_tp(r);
-    if (ring_ && tp_) r.drop(b_.kv_gathered);
-    r.alloc(kept, b_.again_mlp);
-    if (ring_ && !tp_) r.drop(b_.kv_gathered);
-    r.drop(branch);
+    leave_attention(r, kept, b_.again_mlp);
     r.free(BufferKind::activation, b_.saved_input);
     if (sp_) r.temporary(b_.gathered);
     r.temporary(b_.gathered);

@@ -86,6 +86,7 @@ class SlotWalk {
   // A partial result that has just been written leaves the tensor-parallel region; returns what remains of it.
   std::int64_t leave_tp(RunningBytes&) const;
   void attention_inputs(RunningBytes&) const;
+  void leave_attention(RunningBytes&, BufferKind kept, std::int64_t mlp) const;
   std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch) const;
 
   const lowering::Context& c_;

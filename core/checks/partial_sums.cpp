@@ -7,18 +7,19 @@ namespace {
 
 constexpr OpId kNobody = std::numeric_limits<OpId>::max();
 
+// Whether gradients of inputs are made.
+bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
+
 // Each TP rank makes a part of the sum: in the forward pass the rows of the embedding, the output projection and the
 // second MLP matrix; in the backward pass the inputs of the column-parallel products (Shoeybi et al. 2019, arXiv
 // 1909.08053, fig. 3).
 bool partial_over_tp(BlockKind kind, Pass pass) {
   if (pass == Pass::forward || pass == Pass::recompute)
     return kind == BlockKind::embedding || kind == BlockKind::attention || kind == BlockKind::mlp;
-  if (pass == Pass::backward || pass == Pass::backward_input)
-    return kind == BlockKind::qkv || kind == BlockKind::mlp || kind == BlockKind::head;
+  if (is_backward(pass)) return kind == BlockKind::qkv || kind == BlockKind::mlp || kind == BlockKind::head;
   return false;
 }
 // Gradients of keys and values that other CP ranks' queries saw.
-bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
 bool partial_over_cp(BlockKind kind, Pass pass) { return kind == BlockKind::attention && is_backward(pass); }
 
 bool same_site(const Op& a, const Op& b) {
