@@ -347,11 +347,13 @@ void TcpProcess::write(int peer, std::uint32_t kind, std::uint64_t channel, cons
         continue;
       }
       if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-        if (kind == kData && aborted_) {
-          const std::lock_guard reason(mutex_);
+        const int error = errno;
+        if (kind == kData) {  // what it said before it ended is still being read
+          std::unique_lock reason(mutex_);
+          arrived_.wait_for(reason, std::chrono::seconds(2), [&] { return aborted_ || p.gone; });
           require_running();
         }
-        throw BackendError(fmt::format("rank {} is gone: {}", peer, std::strerror(errno)));
+        throw BackendError(fmt::format("rank {} has gone: {}", peer, std::strerror(error)));
       }
       if ((kind == kData && aborted_) || Clock::now() > give_up) {
         // What follows would be taken for the rest of this message.

@@ -174,6 +174,28 @@ TEST(TcpCommunicator, ARankThatDies) {
   waitpid(child, &status, 0);
 }
 
+// Who sends to it is told the same as who waits for it, and not what the operating system says of a pipe.
+TEST(TcpCommunicator, ARankThatDiesWhileOthersSend) {
+  for (int time = 0; time < 20; ++time) {
+    const int port = free_port();
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto world = make_tcp_world(world_of(1, 2, port));
+      _exit(0);
+    }
+    const auto world = make_tcp_world(world_of(0, 2, port));
+    const std::vector<char> bytes(1 << 16);
+    try {
+      for (;;) world->send(bytes.data(), std::ssize(bytes), 1, kNoStream);
+    } catch (const BackendError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 has gone without a word"), std::string::npos)
+          << error.what();
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+  }
+}
+
 // One that ends well has sent what others still read.
 TEST(TcpCommunicator, ARankThatIsDoneEarlier) {
   run_processes(2, [](Communicator& c) {
