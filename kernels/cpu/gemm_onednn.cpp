@@ -1,9 +1,12 @@
 // Matrix products of fp32 and bf16 through oneDNN; the only file that knows it. Written for the 2.x and 3.x
-// interfaces. fp64, which oneDNN has not, takes the reference product. Matmul primitives are made once per
-// shape and kept per thread: making one costs more than a small product.
+// interfaces. fp64, which oneDNN has not, takes the reference product; bf16 on a processor without AVX-512, where
+// oneDNN has no product of it, goes through fp32. Matmul primitives are made once per shape and kept per thread: making
+// one costs more than a small product.
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -57,6 +60,43 @@ dnnl::matmul make_matmul(const GemmArgs& g) {
 #endif
 }
 
+// Whether oneDNN multiplies bf16 on this processor (DNNL_MAX_CPU_ISA narrows what it takes the processor for).
+bool multiplies_bf16() {
+  static const bool does = [] {
+    try {
+      const TensorView one(nullptr, Dtype::bf16, 1, 1);
+      make_matmul({.a = one, .b = one, .c = one});
+    } catch (const dnnl::error&) {
+      return false;
+    }
+    return true;
+  }();
+  return does;
+}
+
+void multiply_fp32(const GemmArgs& g, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto status = dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', m, n, k, 1.0f,
+                                 g.a.row<float>(), g.a.stride, g.b.row<float>(), g.b.stride,
+                                 g.accumulate ? 1.0f : 0.0f, g.c.row<float>(), g.c.stride);
+  if (status != dnnl_success) throw BackendError("oneDNN sgemm failed with status " + std::to_string(status));
+}
+
+// Every bf16 is an fp32, and sums are of fp32 either way: only their order may be another.
+void multiply_widened(const GemmArgs& g, std::int64_t m, std::int64_t n, std::int64_t k) {
+  thread_local std::array<std::vector<float>, 3> rooms;
+  const auto widened = [&](std::size_t room, const TensorView& x, bool filled) {
+    rooms[room].resize(std::max(rooms[room].size(), static_cast<std::size_t>(x.elements())));
+    const TensorView wide(rooms[room].data(), Dtype::fp32, x.rows, x.cols);
+    if (filled) cast({.source = x, .destination = wide});
+    return wide;
+  };
+  GemmArgs wide = g;
+  wide.a = widened(0, g.a, true), wide.b = widened(1, g.b, true);
+  if (g.c.dtype == Dtype::bf16) wide.c = widened(2, g.c, g.accumulate);
+  multiply_fp32(wide, m, n, k);
+  if (g.c.dtype == Dtype::bf16) cast({.source = wide.c, .destination = g.c});
+}
+
 using Key = std::array<std::int64_t, 10>;
 
 Key key_of(const GemmArgs& g) {
@@ -85,14 +125,8 @@ void gemm_fast(const GemmArgs& g) {
   if (m == 0 || n == 0 || k == 0) return gemm_reference(g);
 
   if (omp_get_max_threads() != g.threads) omp_set_num_threads(g.threads);  // of this calling thread only
-  if (g.a.dtype == Dtype::fp32 && g.c.dtype == Dtype::fp32) {
-    const auto status = dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', m, n, k, 1.0f,
-                                   g.a.row<float>(), g.a.stride, g.b.row<float>(), g.b.stride,
-                                   g.accumulate ? 1.0f : 0.0f, g.c.row<float>(), g.c.stride);
-    if (status != dnnl_success)
-      throw BackendError("oneDNN sgemm failed with status " + std::to_string(status));
-    return;
-  }
+  if (g.a.dtype == Dtype::fp32 && g.c.dtype == Dtype::fp32) return multiply_fp32(g, m, n, k);
+  if (!multiplies_bf16()) return multiply_widened(g, m, n, k);
   thread_local std::map<Key, dnnl::matmul> made;
   thread_local dnnl::stream stream(engine());
   try {
