@@ -264,6 +264,11 @@ double slot_bound(const PipelineTimes&, std::span<const StageStates* const> stat
                   const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY,
                   Start start = Start::known);
 
+// What state_times() of any choice of buckets and overlaps has at least, without a look at buckets. Where the start is open,
+// of any offload of the state as well. `chunks` are the layers of each model chunk.
+StageStates least_state_times(const Job&, const ParallelPlan&, const PlanLinks&,
+                              const std::vector<LayerRange>& chunks, Start start);
+
 // All of it for the best of some plans that differ in buckets, overlaps and offloaded activations alone: what the tests
 // compare with the simulator.
 Seconds step_lower_bound(const Job&, std::span<const ParallelPlan> any, const PlanLinks& links);

@@ -255,6 +255,13 @@ const std::vector<SlotStep>& SearchCache::steps(const ParallelPlan& p, int micro
   return steps;
 }
 
+std::vector<SearchCache::Law>& SearchCache::laws(Asked about, const std::array<int, 3>& key,
+                                                 std::size_t choices) {
+  std::vector<Law>& known = laws_[Key{static_cast<int>(about), key[0], key[1], key[2]}];
+  known.resize(choices);
+  return known;
+}
+
 std::int64_t SearchCache::elements(int tp) {
   return of(shared_->elements, Key{tp}, [&] {
     ParallelPlan whole;

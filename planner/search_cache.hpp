@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -128,6 +129,14 @@ class SearchCache {
 
   const Classes& classes(const ParallelPlan&);
 
+  // What rules and stack say of each of so many choices, where only the numbers of the key decide it. Of this thread.
+  struct Law {
+    bool known = false;
+    std::optional<RejectReason> against;
+  };
+  enum class Asked : int { sharding, kernels, form, activations };
+  std::vector<Law>& laws(Asked about, const std::array<int, 3>& key, std::size_t choices);
+
   // Room for one expansion, kept to spare allocations.
   PipelineTimes times;
   SlotScratch slots;
@@ -187,6 +196,7 @@ class SearchCache {
   Packed last_key_{};
   const Linked* last_linked_ = nullptr;  // of last_key_
   std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;
+  std::unordered_map<Key, std::vector<Law>, KeyHash> laws_;
   std::size_t slots_kept_ = 0;
 };
 

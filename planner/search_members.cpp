@@ -22,7 +22,6 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   const int m = microbatches(p, job_.training);
   const int chunks_id = cache.chunks_id(chunks);
   const bool is_all_steady = node.level == Level::pipeline ? steady(p) : is_steady(p, job_.stack.rules);
-  const double closing = with_states ? cache.closing(p) : cache.stateless_closing(p);
   const std::vector<SlotStep>& steps = cache.steps(p, m);
   ++out.bounds;
   cache.states.clear();
@@ -34,8 +33,16 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   if (node.level == Level::offload) list_states(p, bucketings(p), chunks_id, cache);
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
-  node.bound = std::max(node.bound,
-                        slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit, start));
+  const auto tighten = [&](double closing) {
+    node.bound = std::max(
+        node.bound, slot_bound(cache.times, cache.states, closing, steps, cache.slots, out.limit, start));
+  };
+  if (with_states) return tighten(cache.closing(p));
+  // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
+  const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);
+  if (cache.stateless_closing(p) > cache.closing(p)) tighten(cache.stateless_closing(p));
+  cache.states.push_back(&least);
+  tighten(cache.closing(p));
 }
 
 std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cache) const {

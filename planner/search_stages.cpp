@@ -61,11 +61,12 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   };
   const bool full_listed =
       listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
+  auto& laws = cache.laws(SearchCache::Asked::form, {p.pp, m}, space_.form.size());
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
     p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
     // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
     p.recompute = Recompute{};
-    const bool form_lawful = lawful(p, space_.split.size() * members, out);
+    const bool form_lawful = lawful(p, space_.split.size() * members, out, laws[f]);
     p.recompute = recompute;
     if (!form_lawful) continue;
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
@@ -104,10 +105,20 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
       ++out.bounds;
       child.choice.form = small(f), child.choice.split = small(split);
-      child.bound = std::max(node.bound, closed_bound(cache.times, {}, cache.stateless_closing(p)));
+      child.bound = std::max(node.bound, stateless_bound(p, chunks, cache));
       out.add(child);
     }
   }
+}
+
+// What the cache's times take at least, whatever the buckets are and what is on the host. The exchange of a tied embedding
+// comes behind all slots, but not behind all reductions.
+double SearchTree::stateless_bound(const ParallelPlan& p, const std::vector<LayerRange>& chunks,
+                                   SearchCache& cache) const {
+  const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);
+  const double closing = cache.closing(p), exchanged = cache.stateless_closing(p),
+               reduced = closed_bound(cache.times, least, closing);
+  return exchanged > closing ? std::max(reduced, closed_bound(cache.times, {}, exchanged)) : reduced;
 }
 
 // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
@@ -230,24 +241,36 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
     if (!is_new) return known->second;
     ++out.bounds;
-    cache.states.clear();
-    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
-    if (!of_these) of_these = bucketings(p);
-    list_states(p, *of_these, chunks_id, cache);
     ParallelPlan stay = p;
     stay.activation_offload = 0;
     pipeline_times(stay, chunks, job_.stack, m, cache.layers(stay), false, cache.times);
-    return known->second = slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m),
-                                      cache.slots, out.limit);
+    const auto of_states = [&] {
+      return slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m), cache.slots,
+                        out.limit);
+    };
+    if (std::isfinite(out.limit)) {  // most are of no use whatever their buckets are
+      const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::known);
+      cache.states.assign(1, &least);
+      known->second = of_states();
+      if (known->second > out.limit) return known->second;
+    }
+    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
+    if (!of_these) of_these = bucketings(p);
+    cache.states.clear();
+    list_states(p, *of_these, chunks_id, cache);
+    return known->second = of_states();
   };
   std::vector<bool> is_lawful(oo_n * po_n);  // of the state; no rule looks at activations as well
+  const int kinds = static_cast<int>(p.recompute.kind) << 4 | static_cast<int>(p.schedule);
+  auto& laws = cache.laws(SearchCache::Asked::activations, {p.pp, longest_chunk(chunks), kinds},
+                          space_.activation_offload.size());
   const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
     p.activation_offload = space_.activation_offload[ao].layers;
     p.offload_horizon = space_.activation_offload[ao].horizon;
     p.optimizer_offload = 0, p.parameter_offload = false;
     std::uint64_t here = oo_n * po_n * members;
-    if (!lawful(p, here, out)) continue;
+    if (!lawful(p, here, out, laws[ao])) continue;
     const bool parameters_alone = idle_horizon(p);  // without them it says nothing
     if (parameters_alone) {
       here = oo_n * parameters_on * members;

@@ -109,12 +109,13 @@ Node SearchTree::root() const {
   return node;
 }
 
-bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out) const {
-  const auto reason = unlawful_reason(job_, plan);
-  if (!reason) return true;
-  const Fate fate = *reason == RejectReason::contradiction  ? Fate::contradiction
-                    : *reason == RejectReason::stack_cannot ? Fate::stack_cannot
-                                                            : Fate::not_divisible;
+bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out,
+                        SearchCache::Law& law) const {
+  if (!law.known) law = {true, unlawful_reason(job_, plan)};
+  if (!law.against) return true;
+  const Fate fate = *law.against == RejectReason::contradiction  ? Fate::contradiction
+                    : *law.against == RejectReason::stack_cannot ? Fate::stack_cannot
+                                                                 : Fate::not_divisible;
   reject(
       fate, members, plan, [&] { return unlawful(job_, plan)->text; }, out);
   return false;
@@ -312,13 +313,17 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
     ParallelPlan q = p;
     each_kernel_choice(q, true, [&] { sketch(q, cache, 0, true); });
   }
+  const std::size_t degrees = space_.shard_degree.size();
+  auto& laws =
+      cache.laws(SearchCache::Asked::sharding, {p.tp, p.cp, p.pp}, space_.zero_stage.size() * degrees);
+  std::vector<const PlanLinks*> placed;  // of the orders before
   for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
     bool seen_all = false, seen_one = false;
     for (std::size_t sd = 0; sd < space_.shard_degree.size(); ++sd) {
       p.zero_stage = space_.zero_stage[z], p.shard_degree = space_.shard_degree[sd];
       p.axis_order = space_.axis_order[group.front()];
       const std::uint64_t here = group.size() * members;
-      if (!lawful(p, here, out)) continue;
+      if (!lawful(p, here, out, laws[z * degrees + sd])) continue;
       const int shards = p.shards();
       if (!space_.limits.admits(PlanField::shard_degree, shards)) {
         out.fates[Fate::outside_limits] += here;
@@ -336,14 +341,13 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
       if (unsharded) seen_unsharded = true;
       if (!state_fits(p, leanest_offload(p), here, cache, out)) continue;
       child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
+      placed.clear();
       for (std::size_t i = 0; i < group.size(); ++i) {
         p.axis_order = space_.axis_order[group[i]];
-        bool repeated = false;
-        for (std::size_t j = 0; j < i && !repeated; ++j) {
-          ParallelPlan earlier = p;
-          earlier.axis_order = space_.axis_order[group[j]];
-          repeated = same_links(cache.links(earlier), cache.links(p));
-        }
+        const PlanLinks& links = cache.links(p);
+        const bool repeated =
+            std::ranges::any_of(placed, [&](const PlanLinks* before) { return same_links(*before, links); });
+        placed.push_back(&links);
         if (repeated) {
           out.fates[Fate::repeated] += members;
           continue;
@@ -367,9 +371,13 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
   const double leanest = leanest_offload(p);
   const int m = microbatches(p, job_.training);
   const SearchCache::EveryMicrobatch every = cache.every_microbatch(p);
+  auto& laws =
+      cache.laws(SearchCache::Asked::kernels, {p.tp, p.cp, p.pp},
+                 space_.sequence_parallel.size() * space_.overlap_tp.size() * space_.recompute.size());
+  std::size_t at = 0;
   for (std::size_t sp = 0; sp < space_.sequence_parallel.size(); ++sp)
     for (std::size_t tiled = 0; tiled < space_.overlap_tp.size(); ++tiled)
-      for (std::size_t r = 0; r < space_.recompute.size(); ++r) {
+      for (std::size_t r = 0; r < space_.recompute.size(); ++r, ++at) {
         p.sequence_parallel = space_.sequence_parallel[sp] != 0;
         p.overlap_tp = space_.overlap_tp[tiled] != 0;
         p.recompute = space_.recompute[r];
@@ -378,7 +386,8 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
         ParallelPlan lenient = p;
         if (lenient.recompute.kind == RecomputeKind::full && lenient.recompute.layers > 1)
           lenient.recompute.layers = 1;
-        if (!lawful(lenient, members, out) || !micro_batch_fits(p, leanest, members, cache, out)) continue;
+        if (!lawful(lenient, members, out, laws[at]) || !micro_batch_fits(p, leanest, members, cache, out))
+          continue;
         child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
         child.choice.recompute = small(r);
         const int again = recomputed_layers(p.recompute, job_.model.n_layers);

@@ -143,6 +143,7 @@ class SearchTree {
   void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
   // The least step of any sketch.
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
+  double stateless_bound(const ParallelPlan&, const std::vector<LayerRange>& chunks, SearchCache&) const;
   template <class Lawful, class Visit>
   void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
   // Buckets and overlaps of a plan that is lawful without them, each kind once; what of the update is on the host does not
@@ -153,7 +154,12 @@ class SearchTree {
   static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&);
   // Whether the listed states say when the step starts.
   Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
-  bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&) const;
+  // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
+  bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&, SearchCache::Law& law) const;
+  bool lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out) const {
+    SearchCache::Law law;
+    return lawful(plan, members, out, law);
+  }
   // Counts them; `text` is asked while an example of the fate is wanted.
   template <class Text>
   static void reject(Fate fate, std::uint64_t members, const ParallelPlan& plan, const Text& text,

@@ -33,6 +33,22 @@ RC_GTEST_PROP(Bound, NeverExceedsTheSimulator, ()) {
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
 }
 
+// Of all plans that differ in buckets and overlaps alone, and where the start is open in what is offloaded of the state.
+double least_bound(const Job& job, const ParallelPlan& plan, Start start) {
+  SearchSpace space;
+  space.world = plan.world();
+  SearchCache cache(job, space);
+  const int m = microbatches(plan, job.training);
+  const std::vector<LayerRange> chunks = layer_ranges(plan, job.model.n_layers);
+  PipelineTimes times;
+  pipeline_times(plan, chunks, job.stack, m, cache.layers(plan), false, times);
+  const StageStates least = least_state_times(job, plan, cache.links(plan), chunks, start);
+  const StageStates* const one = &least;
+  SlotScratch scratch;
+  return std::max(closed_bound(times, least, cache.closing(plan)),
+                  slot_bound(times, std::span(&one, 1), cache.closing(plan), cache.steps(plan, m), scratch));
+}
+
 // What the search asks before it looks at state.
 RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
   const testing::RandomJob random;
@@ -48,11 +64,31 @@ RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
                  times);
   const double closing = cache.stateless_closing(plan);
   SlotScratch scratch;
-  const double bound = std::max(closed_bound(times, {}, closing),
-                                slot_bound(times, {}, closing, cache.steps(plan, m), scratch));
+  double bound = std::max(closed_bound(times, {}, closing),
+                          slot_bound(times, {}, closing, cache.steps(plan, m), scratch));
   const double step = simulated(job, plan, cache.links(plan));
+  for (const Start start : {Start::open, Start::known})
+    bound = std::max(bound, least_bound(job, plan, start));
   if (bound > step * (1 + 1e-9))
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
+}
+
+// Where the network decides, gradients in one piece tell most of it; where the host does, its update.
+TEST(Bound, LeastStateTellsWhatTheNetworkAndTheHostTake) {
+  const testing::OwnedJob owned = testing::slow_network_job();
+  const Job job = owned.job();
+  const auto share = [&](const char* key, Start start) {
+    const ParallelPlan plan = parse_plan_key(key);
+    return least_bound(job, plan, start) / simulated(job, plan, plan_links(job.topology, plan));
+  };
+  EXPECT_GT(share("tp4.pp1.dp4.z1.mbs12", Start::open), 0.7);
+  EXPECT_GT(share("tp4.pp1.dp4.z1.mbs12.oo100", Start::known), 0.75);
+  EXPECT_LT(share("tp4.pp1.dp4.z1.mbs12.oo100", Start::open), 0.7) << "nothing is said of the host";
+  testing::OwnedJob alone = testing::slow_network_job();
+  alone.training.reduction = Dtype::bf16;
+  alone.finish();
+  EXPECT_LT(least_bound(alone.job(), parse_plan_key("tp4.pp1.dp4.z1.mbs12"), Start::open),
+            least_bound(job, parse_plan_key("tp4.pp1.dp4.z1.mbs12"), Start::open));
 }
 
 // Bounds of these layouts lie at most so far below their steps, and never above.
