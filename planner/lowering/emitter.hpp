@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <initializer_list>
 #include <span>
@@ -34,13 +35,16 @@ class Emitter {
     return static_cast<LaneId>(stage * kLaneKinds + static_cast<int>(kind));
   }
 
-  // Equal works share an id; there are only some dozens of distinct ones, so a linear look-up serves, by their sizes.
+  // Equal works share an id. The newest of a place by size is mostly the one that is asked for; there are only some dozens
+  // of distinct ones, so that otherwise a linear look-up serves.
   WorkId work(const Work& work) {
     const std::int64_t size = size_of(work);
-    for (std::size_t id = 0; id < sizes_.size(); ++id)
-      if (sizes_[id] == size && graph_.works[id] == work) return static_cast<WorkId>(id);
-    graph_.works.push_back(work), sizes_.push_back(size);
-    return static_cast<WorkId>(graph_.works.size() - 1);
+    WorkId& newest = newest_[static_cast<std::uint64_t>(size) * 0x9E3779B97F4A7C15ull >> 58];
+    if (newest < sizes_.size() && sizes_[newest] == size && graph_.works[newest] == work) return newest;
+    std::size_t id = 0;
+    while (id < sizes_.size() && !(sizes_[id] == size && graph_.works[id] == work)) ++id;
+    if (id == sizes_.size()) graph_.works.push_back(work), sizes_.push_back(size);
+    return newest = static_cast<WorkId>(id);
   }
 
   BufferId buffer(BufferKind kind, int stage, std::int64_t bytes, bool resident = false,
@@ -231,6 +235,7 @@ class Emitter {
   ExecutionGraph& graph_;
   bool operands_;
   std::vector<std::int64_t> sizes_;  // by work
+  std::array<WorkId, 64> newest_{};
   std::vector<WorkRun>* runs_;
   std::vector<std::vector<OpId>> queued_;  // by stage
   std::vector<OpId>
