@@ -71,6 +71,20 @@ struct SizeTimes {
   double gradient_copy = 0, host_sum = 0;             // to the host, and added there
 };
 
+bool is_of_layer(ParameterKind kind) {
+  return kind != ParameterKind::embedding && kind != ParameterKind::norm_final && kind != ParameterKind::head;
+}
+
+// Layers whose modules are fetched one by one for a repeated forward, and then for the backward.
+int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
+  if (!job.stack.rules.fetch_modules || plan.recompute.kind != RecomputeKind::full) return 0;
+  const std::vector<LayerRange> chunks = layer_ranges(plan, job.model.n_layers);
+  int layers = 0;
+  for (auto i = static_cast<std::size_t>(stage); i < chunks.size(); i += static_cast<std::size_t>(plan.pp))
+    layers += plan.recompute.layers < 0 ? chunks[i].count : std::min(chunks[i].count, plan.recompute.layers);
+  return layers;
+}
+
 }  // namespace
 
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
@@ -207,25 +221,30 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     }
 
     // Units fetched for every pass.
-    double fetched = 0, unit_gather = 0;  // the latter of one layer
+    double fetched = 0, unit_gather = 0, unit_gather_back = 0;  // the latter two of one layer, in its passes
+    const int layers =
+        static_cast<int>(std::ranges::count(layout.buckets, ParameterKind::down, &BucketView::first));
     if (ring_parameters) {
       double forward = 0, backward = 0, copies = 0;
+      const double repeated =
+          layers > 0 ? static_cast<double>(repeated_modules(job, plan, stage)) / layers : 0;
       for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
-        // The embedding is not read in the backward pass.
-        const bool again = layout.buckets[i].first != ParameterKind::embedding;
-        forward += gathers[i];
-        if (again) backward += gathers[i];
+        const ParameterKind kind = layout.buckets[i].first;
+        // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
+        const double back = (kind == ParameterKind::embedding ? 0 : 1) +
+                            (is_of_layer(kind) && kind != ParameterKind::down ? repeated : 0.0);
+        forward += gathers[i], backward += back * gathers[i];
+        if (is_of_layer(kind)) unit_gather += gathers[i], unit_gather_back += std::floor(back) * gathers[i];
         if (plan.parameter_offload)
-          copies += (again ? 2 : 1) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
-                                                             fetched_bytes(job.training, rules)),
-                                                       CopyDirection::host_to_device});
+          copies += (1 + back) * seconds(CopyWork{Bytes(layout.sizes[layout.buckets[i].size].slice *
+                                                        fetched_bytes(job.training, rules)),
+                                                  CopyDirection::host_to_device});
       }
       fetched = forward + backward;
       // The first unit is fetched once everything is updated.
       t.start = std::max({t.start, host_back, plan.overlap_param_gather ? update + gathers.back() : 0.0});
-      if (plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1)
-        for (std::size_t i = 0; i < layout.buckets.size(); ++i)
-          if (layout.buckets[i].first == ParameterKind::down) unit_gather = gathers[i];
+      const bool in_turn = plan.overlap_param_gather && layout.shards > 1 && plan.pp == 1;
+      for (double* of_one : {&unit_gather, &unit_gather_back}) *of_one = in_turn ? *of_one / layers : 0;
       // Units fetched ahead may be gathered in an earlier slot than the one that reads them, the first of them before
       // anything arrives; on a lane of their own, beside what follows the last reader of the unit before.
       if (unit_ring_count > 1 || plan.overlap_param_gather)
@@ -253,7 +272,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
       const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
       if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
-      if (bucket.first == ParameterKind::down) unit_reduce = each;
+      if (is_of_layer(bucket.first)) unit_reduce += each / std::max(1, layers);
       const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
                         (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
       const bool head = bucket.last == ParameterKind::head || bucket.last == ParameterKind::norm_final,
@@ -300,7 +319,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
       const int n_layers = job.model.n_layers - 1 - static_cast<int>(unit_ring_count);
       const bool together = beside && ring_gradients && unit_gather > 0;
       t.forward_floor = n_layers * unit_gather;
-      t.backward_floor = n_layers * (unit_gather + (together ? unit_reduce : 0.0));
+      t.backward_floor = n_layers * (unit_gather_back + (together ? unit_reduce : 0.0));
       if (beside && ring_gradients)
         t.backward_floor = std::max(t.backward_floor, in_ring - 2 * largest_reduce);
       if (waits) t.backward_floor = 0;  // its parts are in what is held up

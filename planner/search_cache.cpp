@@ -138,6 +138,9 @@ LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, con
 const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
   // What is fetched or reduced for every micro-batch is counted over all of them.
   const bool every = p.zero_stage >= 2 || p.parameter_offload;
+  // Modules are fetched once more for a repeated forward.
+  const bool repeats = job_.stack.rules.fetch_modules && p.recompute.kind == RecomputeKind::full;
+  const int again = !repeats ? 0 : p.recompute.layers < 0 ? job_.model.n_layers : p.recompute.layers;
   const Key key{p.tp,
                 p.cp,
                 p.pp,
@@ -149,7 +152,8 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
                 static_cast<int>(1e6 * p.optimizer_offload),
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan,
-                p.parameter_offload ? p.offload_horizon : 0};
+                p.parameter_offload ? p.offload_horizon : 0,
+                again};
   if (!last_states_ || key != last_state_key_) last_state_key_ = key, last_states_ = &shared_->states[key];
   const Bucketing wanted{p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce,
                          p.overlap_param_gather};
