@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/graph_memory.hpp"
+#include "core/parameter_layout.hpp"
 #include "planner/stage_memory.hpp"
 #include "tests/planner/search_support.hpp"
 
