@@ -17,7 +17,8 @@ std::int64_t round_up(std::int64_t x, std::int64_t multiple) {
 // Elements of one parameter on one tensor-parallel rank.
 std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, ParameterKind kind) {
   const std::int64_t h = m.hidden, hd = m.head_dim;
-  const bool bias = m.linear_bias, qkv_bias = m.linear_bias || m.qkv_bias;
+  const bool qkv_bias = m.linear_bias || m.qkv_bias, output_bias = m.linear_bias || m.output_bias,
+             mlp_bias = m.linear_bias || m.mlp_bias;
   const std::int64_t norm = m.norm == NormKind::layer ? 2 * h : h;
   switch (kind) {
     case ParameterKind::embedding:
@@ -33,13 +34,13 @@ std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, Paramet
     case ParameterKind::v:
       return local.kv_heads * hd * (h + (qkv_bias ? 1 : 0));
     case ParameterKind::o:
-      return local.heads * hd * h + (bias ? h : 0);
+      return local.heads * hd * h + (output_bias ? h : 0);
     case ParameterKind::gate:
-      return m.gated_mlp ? local.ffn * (h + (bias ? 1 : 0)) : 0;
+      return m.gated_mlp ? local.ffn * (h + (mlp_bias ? 1 : 0)) : 0;
     case ParameterKind::up:
-      return local.ffn * (h + (bias ? 1 : 0));
+      return local.ffn * (h + (mlp_bias ? 1 : 0));
     case ParameterKind::down:
-      return local.ffn * h + (bias ? h : 0);
+      return local.ffn * h + (mlp_bias ? h : 0);
     case ParameterKind::head:
       return local.vocab * h;
   }

@@ -8,6 +8,7 @@
 
 #include "core/json_io.hpp"
 #include "core/model_files.hpp"
+#include "core/parameter_layout.hpp"
 #include "core/preset_path.hpp"
 
 namespace sextant {
@@ -76,6 +77,23 @@ TEST(ParameterCounts, CountEachKindOfBias) {
   EXPECT_EQ(with(&ModelSpec::output_bias), 8192);
   EXPECT_EQ(with(&ModelSpec::mlp_bias), 2 * 28672 + 8192);
   EXPECT_EQ(with(&ModelSpec::linear_bias), 8192 + 2 * 1024 + 8192 + 2 * 28672 + 8192);
+}
+
+// What one rank holds of it all is what is counted, with every kind of bias.
+TEST(ParameterLayout, HoldsWhatIsCounted) {
+  for (const char* name : {"llama-2-70b", "llama-3.2-1b"})
+    for (bool ModelSpec::*flag :
+         {&ModelSpec::qkv_bias, &ModelSpec::output_bias, &ModelSpec::mlp_bias, &ModelSpec::linear_bias}) {
+      ModelSpec m = load_model(name, kPresets);
+      StackRules rules;
+      rules.vocab_multiple = 1;
+      const auto held = [&] { return parameter_layout(m, ParallelPlan{}, rules, 0).elements; };
+      const std::int64_t plain = held();
+      EXPECT_EQ(plain, parameter_counts(m).total) << name;
+      m.*flag = true;
+      EXPECT_EQ(held(), parameter_counts(m).total) << name;
+      EXPECT_GT(held(), plain) << name;
+    }
 }
 
 // Every matrix but the input embedding, and no vector.
