@@ -264,8 +264,8 @@ double slot_bound(const PipelineTimes&, std::span<const StageStates* const> stat
                   const std::vector<SlotStep>& steps, SlotScratch& scratch, double limit = INFINITY,
                   Start start = Start::known);
 
-// What state_times() of any choice of buckets and overlaps has at least, without a look at buckets. Where the start is open,
-// of any offload of the state as well. `chunks` are the layers of each model chunk.
+// A bound made of these, without a look at buckets, is one of any choice of buckets and overlaps; where the start is open, of
+// any offload of the state as well. Not to be mixed with state_times(). `chunks` are the layers of each model chunk.
 StageStates least_state_times(const Job&, const ParallelPlan&, const PlanLinks&,
                               const std::vector<LayerRange>& chunks, Start start);
 

@@ -1,6 +1,5 @@
 // What the state of a stage takes whatever its buckets are, without a look at buckets: for plans by the thousand.
 #include <algorithm>
-#include <limits>
 
 #include "planner/bound.hpp"
 
@@ -46,7 +45,6 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
     before = elements;
     const StageLinks& links = plan_links.of(stage);
     StateTimes t;
-    t.held = std::numeric_limits<double>::max();  // nothing is known of what runs beside compute
     if (plan.replicas() > 1) {
       // Of the last micro-batch, in one go; in buckets it takes no less. None is ready before its chunk's backward begins.
       double reduce = collective(shards > 1 ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce,

@@ -139,7 +139,9 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
   // What is fetched or reduced for every micro-batch is counted over all of them.
   const bool every = p.zero_stage >= 2 || p.parameter_offload;
   // Modules are fetched once more for a repeated forward.
-  const bool repeats = job_.stack.rules.fetch_modules && p.recompute.kind == RecomputeKind::full;
+  const StackRules& rules = job_.stack.rules;
+  const bool repeats =
+      rules.fetch_modules && fetches_parameters(p, rules) && p.recompute.kind == RecomputeKind::full;
   const int again = !repeats ? 0 : p.recompute.layers < 0 ? job_.model.n_layers : p.recompute.layers;
   const Key key{p.tp,
                 p.cp,

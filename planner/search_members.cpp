@@ -43,6 +43,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   if (cache.stateless_closing(p) > cache.closing(p)) tighten(cache.stateless_closing(p));
   cache.states.push_back(&least);
   tighten(cache.closing(p));
+  cache.states.clear();
 }
 
 std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cache) const {

@@ -138,13 +138,14 @@ std::vector<std::uint8_t> decided(const Choice& c, Level level) {
   return out;
 }
 
-// Bounds of all nodes, as tight as they get.
+// Bounds of all nodes, as tight as they get. With a limit, however high, less is looked at first.
 using Bounds = std::map<std::pair<Level, std::vector<std::uint8_t>>, double>;
-Bounds bounds_of(const SearchTree& tree, SearchCache& cache) {
+Bounds bounds_of(const SearchTree& tree, SearchCache& cache, double limit) {
   Bounds bounds;
   std::vector<Node> nodes = {tree.root()};
   while (!nodes.empty()) {
     Expansion out;
+    out.limit = limit;
     tree.expand(nodes.back(), cache, out);
     nodes.pop_back();
     for (Node& child : out.children) {
@@ -173,7 +174,7 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
-  const Bounds bounds = bounds_of(tree, cache);
+  const Bounds bounds = bounds_of(tree, cache, *rc::gen::element(1e9, static_cast<double>(INFINITY)));
   SimulateScratch scratch;
   int compared = 0;
   testing::each_member(space, [&](const Choice& choice) {

@@ -140,6 +140,7 @@ class RandomJob {
     owned_ = small_job(1 << upto(0, 2), 1 << upto(0, 3), upto(1, 12));
     ModelSpec& m = owned_.model;
     m.tied_embeddings = coin(), m.gated_mlp = coin();
+    m.output_bias = upto(0, 3) == 0, m.mlp_bias = upto(0, 3) == 0;
     m.hidden = 256 * upto(1, 16), m.ffn_hidden = 64 * upto(1, 128), m.vocab_size = upto(100, 100000);
     owned_.training.seq_len = 64 << upto(0, 6);
     owned_.training.global_batch = upto(1, 11) << upto(0, 4);  // also batches that stages do not divide
@@ -192,7 +193,7 @@ class RandomJob {
     if (p.zero_stage > 0 && coin()) p.shard_degree = 1 << upto(0, 3);
     p.recompute.kind = arbitrary::one_of<RecomputeKind>(3);
     if (p.recompute.kind == RecomputeKind::full && coin()) p.recompute.layers = upto(1, 3);
-    if (upto(0, 3) == 0) p.optimizer_offload = 0.5;
+    if (upto(0, 3) == 0) p.optimizer_offload = coin() ? 0.5 : 1.0;
     p.parameter_offload = upto(0, 5) == 0;
     if (p.parameter_offload && coin()) p.offload_horizon = upto(0, 4);
     if (upto(0, 4) == 0) p.activation_offload = 1, p.offload_horizon = upto(0, 2);
