@@ -252,11 +252,12 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::known);
       cache.states.assign(1, &least);
       known->second = of_states();
-      cache.states.clear();
+      cache.states.clear();  // it ends here
       if (known->second > out.limit) return known->second;
     }
     std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
     if (!of_these) of_these = bucketings(p);
+    cache.states.clear();
     list_states(p, *of_these, chunks_id, cache);
     return known->second = std::max(known->second, of_states());
   };
