@@ -7,9 +7,8 @@ namespace sextant {
 namespace {
 
 // Parameters of the stage without paddings, and without what some TP ranks hold twice.
-std::int64_t least_elements(const ModelSpec& model, const ParallelPlan& plan,
+std::int64_t least_elements(const ParameterCounts& counts, const ParallelPlan& plan,
                             const std::vector<LayerRange>& chunks, int stage) {
-  const ParameterCounts counts = parameter_counts(model);
   std::int64_t elements = 0;
   for (int v = 0; v < plan.vp; ++v)
     elements += chunks[static_cast<std::size_t>(v * plan.pp + stage)].count * counts.layer();
@@ -24,6 +23,7 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
                               const std::vector<LayerRange>& chunks, Start start) {
   const StackRules& rules = job.stack.rules;
   const TrainingSpec& training = job.training;
+  const ParameterCounts counts = parameter_counts(job.model);
   const int shards = plan.shards();
   const bool every = reduces_every_microbatch(plan, rules);
   const auto seconds = [&](const Work& work) { return job.cost.price(work).duration.v; };
@@ -37,7 +37,7 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
   out.reserve(static_cast<std::size_t>(plan.pp));
   std::int64_t before = -1;
   for (int stage = 0; stage < plan.pp; ++stage) {
-    const std::int64_t elements = least_elements(job.model, plan, chunks, stage), slice = elements / shards;
+    const std::int64_t elements = least_elements(counts, plan, chunks, stage), slice = elements / shards;
     if (elements == before && plan_links.index(stage) == plan_links.index(stage - 1)) {
       out.repeat();
       continue;

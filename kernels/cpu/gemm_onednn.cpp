@@ -1,7 +1,7 @@
 // Matrix products of fp32 and bf16 through oneDNN; the only file that knows it. Written for the 2.x and 3.x
-// interfaces. fp64, which oneDNN has not, takes the reference product; bf16 on a processor without AVX-512, where
-// oneDNN has no product of it, goes through fp32. Matmul primitives are made once per shape and kept per thread: making
-// one costs more than a small product.
+// interfaces. fp64, which oneDNN has not, takes the reference product; bf16 goes through fp32 where oneDNN has no product
+// of it for the processor, as before AVX-512. Matmul primitives are made once per shape and kept per thread: making one
+// costs more than a small product.
 #include <algorithm>
 #include <array>
 #include <map>
