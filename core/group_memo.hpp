@@ -17,7 +17,7 @@ namespace sextant {
 
 class GroupMemo {
  public:
-  enum Asked : int { kGroup = 1, kNext, kShards };  // first entry of a key
+  enum Asked : int { kGroup = 1, kNext, kShards, kDigits };  // first entry of a key
   using Key = std::array<int, 10>;
   using Groups = std::array<GroupShape, 2>;
   template <class Make>

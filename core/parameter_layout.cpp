@@ -1,6 +1,7 @@
 #include "core/parameter_layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -65,9 +66,7 @@ bool same_op(const Parameter& a, const Parameter& b) {
 }
 
 struct Builder {
-  const ModelSpec& model;
-  const ParallelPlan& plan;
-  LocalShape local;
+  std::array<std::int64_t, kParameterKinds> elements;  // on one tensor-parallel rank, by kind
   std::int64_t bucket_limit;
   bool whole_ops;  // a bucket ends where an op does
   ParameterLayout out;
@@ -80,7 +79,7 @@ struct Builder {
     filled = 0;
   }
   void add(ParameterKind kind, int chunk, int layer) {
-    const std::int64_t n = local_elements(model, local, kind);
+    const std::int64_t n = elements[static_cast<std::size_t>(kind)];
     if (n == 0) return;
     const Parameter next{kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer), 0, 0, n};
     if (whole_ops && filled >= bucket_limit && !same_op(out.parameters.back(), next)) close();
@@ -159,17 +158,18 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
           : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
   if (units || !plan.overlap_grad_reduce)
     limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
-  Builder b{model,
-            plan,
-            local_shape(model, plan.tp, rules.vocab_multiple),
-            limit,
-            reduces_every_microbatch(plan, rules),
-            {},
-            0};
+  Builder b{{}, limit, reduces_every_microbatch(plan, rules), {}, 0};
+  const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
+  for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
+    b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));
   b.out.shards = shards;
 
   const int n_chunks = plan.pp * plan.vp;
   const auto ranges = layer_ranges(plan, model.n_layers);
+  std::size_t layers = 0;
+  for (int v = 0; v < plan.vp; ++v)
+    layers += static_cast<std::size_t>(ranges[static_cast<std::size_t>(v * plan.pp + stage)].count);
+  b.out.parameters.reserve(std::size(kLayerKinds) * layers + 3);
   for (int v = plan.vp - 1; v >= 0; --v) {
     const int chunk = v * plan.pp + stage;
     const LayerRange range = ranges[static_cast<std::size_t>(chunk)];
@@ -237,8 +237,8 @@ int embedding_apart_from_head(const ParameterLayout& layout, const ModelSpec& mo
   return static_cast<int>(found - layout.parameters.begin());
 }
 
-std::int64_t host_share(const ParallelPlan& plan, std::int64_t slice) {
-  return std::llround(plan.optimizer_offload * static_cast<double>(slice));
+std::int64_t host_share(double optimizer_offload, std::int64_t slice) {
+  return std::llround(optimizer_offload * static_cast<double>(slice));
 }
 
 int fetched_bytes(const TrainingSpec& training, const StackRules& rules) {

@@ -42,6 +42,7 @@ enum class ParameterKind : std::uint8_t {
   norm_final,
   head,
 };
+inline constexpr std::size_t kParameterKinds = 12;
 
 // One parameter tensor (biases of linear layers and of layer norms are counted with their matrix).
 struct Parameter {
@@ -90,8 +91,8 @@ bool fetches_parameters(const ParallelPlan&, const StackRules&);
 // the layout's parameters. -1: none.
 int embedding_apart_from_head(const ParameterLayout&, const ModelSpec&, const ParallelPlan&,
                               const StackRules&, int microbatches);
-// Elements of an owned slice whose optimizer state and update are on the host: those at its end.
-std::int64_t host_share(const ParallelPlan&, std::int64_t slice);
+// Elements of an owned slice whose optimizer state and update are on the host, of that share of the plan: those at its end.
+std::int64_t host_share(double optimizer_offload, std::int64_t slice);
 // Of an element of a parameter that is copied from the host.
 int fetched_bytes(const TrainingSpec&, const StackRules&);
 

@@ -271,36 +271,65 @@ double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int w
   return rate;
 }
 
+// Ranks `first` + i * inner.stride + j * outer.stride, written in one way each.
+namespace {
+struct Strided {
+  int stride = 0, extent = 1;
+};
+GroupMemo::Key digits_key(int first, Strided inner, Strided outer) {
+  if (inner.extent == 1) std::swap(inner, outer);
+  if (outer.extent > 1 && outer.stride < inner.stride) std::swap(inner, outer);
+  if (outer.extent > 1 && outer.stride == inner.stride * inner.extent)
+    inner.extent *= outer.extent, outer.extent = 1;
+  if (inner.extent == 1) inner.stride = 0;
+  if (outer.extent == 1) outer.stride = 0;
+  return {GroupMemo::kDigits, first, inner.stride, inner.extent, outer.stride, outer.extent};
+}
+}  // namespace
+
+// A group of ranks while others of its kind in the first one's node use its NICs as well.
+GroupShape Topology::beside_others(std::span<const int> members) const {
+  int node_gpus = 0, in_node = 0;
+  while (node_gpus < ranks() && node_of(node_gpus) == node_of(0)) ++node_gpus;
+  for (const int rank : members) in_node += node_of(rank) == node_of(members.front()) ? 1 : 0;
+  return group_of(members, std::max(1, node_gpus / in_node));
+}
+
 Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, int shards) const {
   RankCoord origin;
   origin.pp = stage % stage_period(grid);
   const int first = grid.rank(origin);
-  const bool alike = impl_->uniform;
-  const GroupMemo::Key key{GroupMemo::kShards,
-                           grid.stride(Axis::cp),
-                           grid.extent(Axis::cp),
-                           grid.stride(Axis::dp),
-                           grid.extent(Axis::dp),
-                           shards,
-                           first,
-                           alike ? 0 : grid.stride(Axis::tp),
-                           alike ? 0 : grid.extent(Axis::tp)};
+  const Strided cp{grid.stride(Axis::cp), grid.extent(Axis::cp)},
+      dp{grid.stride(Axis::dp), grid.extent(Axis::dp)};
+  // Without defects the first groups stand for all; many layouts share them.
+  if (impl_->uniform && (cp.extent % shards == 0 || shards % cp.extent == 0)) {
+    const int of_cp = std::min(shards, cp.extent), of_dp = shards / of_cp;
+    const auto group = [&](const Strided& inner, const Strided& outer) {
+      return impl_->memo.of(digits_key(first, inner, outer), [&] {
+        std::vector<int> members;
+        for (int j = 0; j < outer.extent; ++j)
+          for (int i = 0; i < inner.extent; ++i)
+            members.push_back(first + i * inner.stride + j * outer.stride);
+        return GroupMemo::Groups{beside_others(members)};
+      })[0];
+    };
+    return {group({cp.stride, of_cp}, {dp.stride, of_dp}),
+            group({cp.stride * of_cp, cp.extent / of_cp}, {dp.stride * of_dp, dp.extent / of_dp})};
+  }
+  const GroupMemo::Key key{
+      GroupMemo::kShards,   cp.stride, cp.extent, dp.stride, dp.extent, shards, first, grid.stride(Axis::tp),
+      grid.extent(Axis::tp)};
   const GroupMemo::Groups groups = impl_->memo.of(key, [&] {
     const auto n = static_cast<std::size_t>(shards);
-    int node_gpus = 0;
-    while (node_gpus < ranks() && node_of(node_gpus) == node_of(0)) ++node_gpus;
     std::vector<int> replicas, members;
     const auto strided = [&](std::size_t from, std::size_t count, std::size_t stride) {
       members.clear();
       for (std::size_t i = 0; i < count; ++i) members.push_back(replicas[from + i * stride]);
-      // Groups of the kind that lie in the same node as this one and use its NICs at the same time.
-      int in_node = 0;
-      for (const int rank : members) in_node += node_of(rank) == node_of(members.front()) ? 1 : 0;
-      return group_of(members, std::max(1, node_gpus / in_node));
+      return beside_others(members);
     };
     replicas = grid.group(origin, {Axis::cp, Axis::dp});
     GroupMemo::Groups found{strided(0, n, 1), strided(0, replicas.size() / n, n)};
-    if (alike) return found;
+    if (impl_->uniform) return found;
     for (; origin.tp < grid.extent(Axis::tp); ++origin.tp) {
       replicas = grid.group(origin, {Axis::cp, Axis::dp});
       for (std::size_t from = 0; from < replicas.size(); from += n) worsen(found[0], strided(from, n, 1));

@@ -55,6 +55,7 @@ class Topology {
   // Asked of the graph, not of what is remembered.
   GroupShape slowest_group(const RankGrid&, std::initializer_list<Axis> axes, int stage) const;
   GroupShape slowest_stage_link(const RankGrid&, int stage) const;
+  GroupShape beside_others(std::span<const int> members) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

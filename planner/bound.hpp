@@ -60,7 +60,8 @@ struct LinkTimes {
   double send = 0;
   double copy_out = 0, copy_in = 0;
 };
-LinkTimes link_times(const Job&, const ParallelPlan&, const StageLinks&);
+enum class LinkPart : std::uint8_t { tp, cp, next, copies, all };
+LinkTimes link_times(const Job&, const ParallelPlan&, const StageLinks&, LinkPart part = LinkPart::all);
 // Of the two; arithmetic alone. Without links: no communication.
 LayerTimes layer_times(const ParallelPlan&, const BlockTimes&, const LinkTimes&, const StackSpec&);
 
@@ -126,6 +127,10 @@ struct StateTimes {
     bool head = false;         // it is the head's, which goes before the layers
     bool embedding = false;    // it is the embedding's, which goes behind them
     double seconds = 0;
+    bool is_ready_with(const Reduction& other) const {
+      return chunk == other.chunk && layers == other.layers && head == other.head &&
+             embedding == other.embedding;
+    }
   };
   // Of the last micro-batch, in order of readiness: those beside compute, and all where gradients go to the host.
   std::vector<Reduction> reductions;
@@ -187,17 +192,24 @@ struct BucketView {
   ParameterKind first = ParameterKind::embedding, last = first;
   std::uint16_t first_chunk = 0, last_chunk = 0;  // of the stage, of the first and the last parameter
   std::uint16_t before = 0;  // backward layers of the last one's chunk that come before it is done
+  std::uint16_t point = 0;   // into StageBuckets::points
   bool operator==(const BucketView&) const = default;
 };
 struct StageBuckets {
   std::vector<BucketSize> sizes;  // those that differ
   std::vector<BucketView> buckets;
+  std::vector<StateTimes::Reduction> points;  // when they are ready, each once; `buckets` decide them
   int shards = 1;
   std::int64_t padded = 0;
-  bool operator==(const StageBuckets&) const = default;
+  bool operator==(const StageBuckets& other) const {
+    return sizes == other.sizes && buckets == other.buckets && shards == other.shards &&
+           padded == other.padded;
+  }
 };
 std::vector<StageBuckets> stage_buckets(const Job&, const ParallelPlan&);  // by stage
-StageStates state_times(const Job&, const ParallelPlan&, const PlanLinks&, const std::vector<StageBuckets>&);
+// With some `any_share`, a bound of all plans that differ in what share of the update is on the host, if it is one of these.
+StageStates state_times(const Job&, const ParallelPlan&, const PlanLinks&, const std::vector<StageBuckets>&,
+                        std::span<const double> any_share = {});
 
 // Time of the all-reduce that ends the step, 0 when the stack does not clip.
 double closing_time(const Job&, const PlanLinks&);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "core/parameter_layout.hpp"
 #include "planner/bound.hpp"
@@ -31,7 +33,18 @@ double tied_exchange_time(const Job& job, const ParallelPlan& plan, const PlanLi
 std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan) {
   const std::vector<LayerRange> ranges = layer_ranges(plan, job.model.n_layers);
   std::vector<StageBuckets> out;
+  const auto as_before = [&](int stage) {
+    if (stage < 2 || stage + 1 == plan.pp) return false;
+    for (std::size_t i = static_cast<std::size_t>(stage); i < ranges.size();
+         i += static_cast<std::size_t>(plan.pp))
+      if (ranges[i].count != ranges[i - 1].count) return false;
+    return true;
+  };
   for (int stage = 0; stage < plan.pp; ++stage) {
+    if (as_before(stage)) {
+      out.push_back(StageBuckets(out.back()));
+      continue;
+    }
     const ParameterLayout layout = parameter_layout(job.model, plan, job.stack.rules, stage);
     StageBuckets& mine = out.emplace_back();
     mine.shards = layout.shards, mine.padded = layout.padded;
@@ -56,6 +69,11 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
       else if (last.kind != ParameterKind::head && last.kind != ParameterKind::norm_final)
         before = std::max(0, range.first + range.count - 1 - static_cast<int>(last.layer));
       view.before = static_cast<std::uint16_t>(before);
+      const bool with_head = last.kind == ParameterKind::head || last.kind == ParameterKind::norm_final;
+      const StateTimes::Reduction point{view.last_chunk, view.before, with_head,
+                                        last.kind == ParameterKind::embedding};
+      if (mine.points.empty() || !mine.points.back().is_ready_with(point)) mine.points.push_back(point);
+      view.point = static_cast<std::uint16_t>(mine.points.size() - 1);
     }
   }
   return out;
@@ -65,6 +83,7 @@ namespace {
 
 // Of all buckets of one size.
 struct SizeTimes {
+  std::int64_t count = 0;
   std::int64_t on_host = 0;  // elements of the slice
   double gather = 0, reduce = 0, norm = 0;
   double update = 0, host_update = 0, host_copy = 0;  // where each bucket is updated apart
@@ -89,7 +108,7 @@ int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
 
 // Mirrors planner/lowering/update.cpp, reduce.cpp and units.cpp.
 StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLinks& plan_links,
-                        const std::vector<StageBuckets>& by_stage) {
+                        const std::vector<StageBuckets>& by_stage, std::span<const double> any_share) {
   const StackRules& rules = job.stack.rules;
   const bool ring_gradients = reduces_every_microbatch(plan, rules),
              ring_parameters = fetches_parameters(plan, rules), sp = plan.sequence_parallel && plan.tp > 1,
@@ -116,6 +135,13 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
                                   CopyDirection::host_to_device})
                : 0.0;
   };
+  // The update on the device, and when what the host updates is back.
+  const auto updated_at_once = [&](std::int64_t device, std::int64_t host) {
+    return std::pair(device > 0 ? state_work(StateKind::update, device) : 0.0,
+                     updated_on_host(host) + copied_back(host));
+  };
+  std::optional<double> most_on_host;
+  if (!any_share.empty()) most_on_host = *std::ranges::max_element(any_share);
   std::vector<SizeTimes> by_size;
   std::vector<double> gathers, gathered;  // by bucket
   std::vector<StateTimes::Reduction> reductions;
@@ -136,8 +162,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     by_size.clear();
     for (const BucketSize& size : layout.sizes) {
       SizeTimes& of = by_size.emplace_back();
-      of.on_host = host_share(plan, size.slice);
-      const std::int64_t device = size.slice - of.on_host;
+      of.on_host = most_on_host.has_value() ? 0 : host_share(plan.optimizer_offload, size.slice);
+      const std::int64_t device =
+          size.slice - (most_on_host ? host_share(*most_on_host, size.slice) : of.on_host);
       if (layout.shards > 1)
         of.gather = seconds(CollectiveWork{CollectiveKind::all_gather,
                                            Bytes(size.elements * size_bytes(job.training.parameter)),
@@ -169,7 +196,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     double update = 0, host_update = 0, host_copy = 0, lane = 0;
     for (int b = n - 1; b >= 0; --b) {
       const auto i = static_cast<std::size_t>(b);
-      const SizeTimes& of = by_size[layout.buckets[i].size];
+      SizeTimes& of = by_size[layout.buckets[i].size];
+      ++of.count;
       device_all += layout.sizes[layout.buckets[i].size].slice - of.on_host, host_all += of.on_host;
       gathers[i] = of.gather;
       if (pipelined) {
@@ -181,8 +209,17 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     }
     double host_back = 0;  // parameters updated on the host are here
     if (!pipelined) {
-      if (device_all > 0) update = state_work(StateKind::update, device_all);
-      host_back = updated_on_host(host_all) + copied_back(host_all);
+      std::tie(update, host_back) = updated_at_once(device_all, host_all);
+      if (most_on_host) {
+        update = host_back = INFINITY;
+        for (const double share : any_share) {
+          std::int64_t away = 0;
+          for (std::size_t size = 0; size < layout.sizes.size(); ++size)
+            away += by_size[size].count * host_share(share, layout.sizes[size].slice);
+          const auto [here, back] = updated_at_once(device_all - away, away);
+          update = std::min(update, here), host_back = std::min(host_back, std::max(here, back));
+        }
+      }
     }
     t.start = update;
     if (gather && !pipelined) {
@@ -263,27 +300,29 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         job.model.tied_embeddings && plan.pp * plan.vp == 1;  // an embedding has a place of its own
     // A tied head on a stage of its own is reduced behind the exchange: what goes to the host is in another order.
     const bool head_last = job.model.tied_embeddings && plan.pp > 1 && stage == plan.pp - 1;
+    const bool exchanges = job.model.tied_embeddings && plan.pp > 1;
+    int point = -1;  // of the last reduction
     reductions.clear(), copied.clear();
     if (ring_gradients && !waits) t.rings.resize(static_cast<std::size_t>(plan.vp));
     for (const BucketView& bucket : layout.buckets) {
       const SizeTimes& of = by_size[bucket.size];
       const double each = of.reduce, once = of.norm;
       every += each;
-      held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
-      const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
-      if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
-      if (is_of_layer(bucket.first)) unit_reduce += each / std::max(1, layers);
-      const bool tied = job.model.tied_embeddings && plan.pp > 1 &&
-                        (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
-      const bool head = bucket.last == ParameterKind::head || bucket.last == ParameterKind::norm_final,
-                 embedding = bucket.last == ParameterKind::embedding;
-      const StateTimes::Reduction own{bucket.last_chunk, bucket.before, head, embedding};
-      if (!t.rings.empty() && through_ring) {
-        StateTimes::Ring& ring = t.rings[bucket.last_chunk];
-        if (ring.all == 0) ring.first = own;
-        ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
-        ring.but_one = ring.all, ring.all += each;
+      const StateTimes::Reduction& own = layout.points[bucket.point];
+      if (ring_gradients || waits) {
+        held += of.gradient_copy + of.host_sum + (beside ? each : 0.0);
+        const bool through_ring = !shared || bucket.first != ParameterKind::embedding;
+        if (through_ring) in_ring += each, largest_reduce = std::max(largest_reduce, each);
+        if (is_of_layer(bucket.first)) unit_reduce += each / std::max(1, layers);
+        if (!t.rings.empty() && through_ring) {
+          StateTimes::Ring& ring = t.rings[bucket.last_chunk];
+          if (ring.all == 0) ring.first = own;
+          ring.but_two = ring.all > 0 ? ring.but_one : -INFINITY;
+          ring.but_one = ring.all, ring.all += each;
+        }
       }
+      const bool tied =
+          exchanges && (bucket.first == ParameterKind::embedding || bucket.first == ParameterKind::head);
       if (!beside) {
         t.on_compute += once;
         if (bucket.last_chunk == 0) t.on_compute_last += once + (ring_gradients ? 0.0 : each);
@@ -296,12 +335,9 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         if (host_all == 0) continue;
       }
       // With a split backward the embedding is done before the weights of layers.
-      if (split_backward && embedding) continue;
+      if (split_backward && own.embedding) continue;
       // What is ready at the same time is reduced in one go.
-      if (reductions.empty() || reductions.back().chunk != bucket.last_chunk ||
-          reductions.back().layers != bucket.before || reductions.back().head != head ||
-          reductions.back().embedding != embedding)
-        reductions.push_back(own), copied.push_back({});
+      if (bucket.point != point) point = bucket.point, reductions.push_back(own), copied.push_back({});
       // The first stage's copy is ready last; the other one is there by then.
       const double exchanged = tied && bucket.first == ParameterKind::embedding ? exchange : 0.0;
       reductions.back().seconds += each + once + exchanged;

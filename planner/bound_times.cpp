@@ -13,19 +13,19 @@ namespace {
 using lowering::Context;
 using lowering::StageWorks;
 
-// Prices of works by the ids that they get here.
+// Works by the ids that they get here; priced when asked for.
 class Priced {
  public:
   explicit Priced(const CostModel& cost) : cost_(cost) {}
   WorkId number(const Work& work) {
-    seconds_.push_back(cost_.price(work).duration.v);
-    return static_cast<WorkId>(seconds_.size() - 1);
+    works_.push_back(work);
+    return static_cast<WorkId>(works_.size() - 1);
   }
-  double of(WorkId id) const { return seconds_[id]; }
+  double of(WorkId id) const { return cost_.price(works_[id]).duration.v; }
 
  private:
   const CostModel& cost_;
-  std::vector<double> seconds_;
+  std::vector<Work> works_;
 };
 
 }  // namespace
@@ -52,7 +52,7 @@ BlockTimes BlockTimes::slower(double factor) const {
   return t;
 }
 
-LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks& stage_links) {
+LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks& stage_links, LinkPart part) {
   PlanLinks links;
   links.stages = {stage_links};
   const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
@@ -60,17 +60,19 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
   StageWorks w;
   lowering::add_link_works(
       c, stage_links, [&](const Work& work) { return priced.number(work); }, w);
+  const auto wanted = [&](LinkPart p) { return part == LinkPart::all || part == p; };
   LinkTimes t;
-  if (plan.tp > 1) {
+  if (plan.tp > 1 && wanted(LinkPart::tp)) {
     t.tp_gather = priced.of(w.tp_gather), t.loss_gather = priced.of(w.loss_gather);
     t.tp_leave = priced.of(c.sp() ? w.tp_scatter : w.tp_reduce);
   }
-  if (plan.cp > 1) {
+  if (plan.cp > 1 && wanted(LinkPart::cp)) {
     t.cp_gather = priced.of(w.cp_gather), t.cp_gather_backward = priced.of(w.cp_gather_backward);
     t.cp_scatter = priced.of(w.cp_scatter);
   }
-  if (plan.pp > 1) t.send = priced.of(w.send);
-  if (plan.activation_offload > 0) t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
+  if (plan.pp > 1 && wanted(LinkPart::next)) t.send = priced.of(w.send);
+  if (plan.activation_offload > 0 && wanted(LinkPart::copies))
+    t.copy_out = priced.of(w.copy_out), t.copy_in = priced.of(w.copy_in);
   return t;
 }
 

@@ -256,7 +256,7 @@ class Search {
   }
 
   void forget_states() {
-    shared_->states.clear(), shared_->state_bytes = 0;
+    shared_->states.clear(), shared_->stages.clear(), shared_->state_bytes = 0;
     for (PerThread& thread : threads_) thread.cache.forget_last_states();
   }
 

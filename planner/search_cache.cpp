@@ -48,8 +48,7 @@ SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_p
 const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
   const Packed key{packed({{p.tp, 21}, {p.cp, 21}, {p.pp, 21}}),
                    packed({{p.dp, 25}, {shards, 25}, {axes_code(p.axis_order), 8}})};
-  if (last_linked_ && key == last_key_) return *last_linked_;
-  const Linked& found = of(shared_->links, key, [&] {
+  return of(recent_, shared_->links, key, [&] {
     Linked made;
     if (shards > 1) {
       made = linked(p, 1);
@@ -63,8 +62,6 @@ const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards
     made.closing = closing_time(job_, made.links);
     return made;
   });
-  last_key_ = key, last_linked_ = &found;
-  return found;
 }
 
 const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {
@@ -106,36 +103,36 @@ const StageLayerTimes& SearchCache::layers_without_links(const ParallelPlan& p) 
   return layers_;
 }
 
-const LinkTimes& SearchCache::part(const Packed& key, const ParallelPlan& p, const StageLinks& links) {
-  return of(recent_links_, shared_->link_times, key, [&] { return link_times(job_, p, links); });
-}
-
 LinkTimes SearchCache::times_over(const LinkIds& ids, const ParallelPlan& p, const StageLinks& links) {
-  enum Part : int { tp = 1, cp, next, copies };
   const std::uint64_t degrees = packed({{p.tp, 21}, {p.cp, 21}});
-  const auto key = [&](Part of, int id, int sp = 0, int tiled = 0, int recompute = 0) {
-    return Packed{degrees,
-                  packed({{p.micro_batch, 31}, {of, 3}, {id, 26}, {sp, 1}, {tiled, 1}, {recompute, 2}})};
+  const int sp = p.sequence_parallel, again = static_cast<int>(p.recompute.kind);
+  const auto part = [&](LinkPart wanted, int id, int with_sp, int tiled, int recompute) -> const LinkTimes& {
+    const Packed key{degrees, packed({{p.micro_batch, 31},
+                                      {static_cast<int>(wanted), 3},
+                                      {id, 26},
+                                      {with_sp, 1},
+                                      {tiled, 1},
+                                      {recompute, 2}})};
+    return of(recent_links_, shared_->link_times, key, [&] { return link_times(job_, p, links, wanted); });
   };
-  const int sp = p.sequence_parallel;
   LinkTimes t;
   if (p.tp > 1) {
-    const LinkTimes& x = part(key(tp, ids[0], sp, p.overlap_tp), p, links);
+    const LinkTimes& x = part(LinkPart::tp, ids[0], sp, p.overlap_tp, 0);
     t.tp_gather = x.tp_gather, t.tp_leave = x.tp_leave, t.loss_gather = x.loss_gather;
   }
   if (p.cp > 1) {
-    const LinkTimes& x = part(key(cp, ids[1], 0, 0, static_cast<int>(p.recompute.kind)), p, links);
+    const LinkTimes& x = part(LinkPart::cp, ids[1], 0, 0, again);
     t.cp_gather = x.cp_gather, t.cp_gather_backward = x.cp_gather_backward, t.cp_scatter = x.cp_scatter;
   }
-  if (p.pp > 1) t.send = part(key(next, ids[2], sp), p, links).send;
+  if (p.pp > 1) t.send = part(LinkPart::next, ids[2], sp, 0, 0).send;
   if (p.activation_offload > 0) {
-    const LinkTimes& x = part(key(copies, 0, sp, 0, static_cast<int>(p.recompute.kind)), p, links);
+    const LinkTimes& x = part(LinkPart::copies, 0, sp, 0, again);
     t.copy_out = x.copy_out, t.copy_in = x.copy_in;
   }
   return t;
 }
 
-const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan) {
+const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan, Share share) {
   // What is fetched or reduced for every micro-batch is counted over all of them.
   const bool every = p.zero_stage >= 2 || p.parameter_offload;
   // Modules are fetched once more for a repeated forward.
@@ -151,7 +148,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
                 p.shards(),
                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
                     (p.schedule == PipelineSchedule::zero_bubble ? 16 : 0),
-                static_cast<int>(1e6 * p.optimizer_offload),
+                share == Share::any ? -1 : static_cast<int>(1e6 * p.optimizer_offload),
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan,
                 p.parameter_offload ? p.offload_horizon : 0,
@@ -169,14 +166,14 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan)
     const std::lock_guard lock(kept.adding);
     if (const StageStates* found = made()) return *found;
   }
-  StageStates state = state_of(p, chunks_of_plan);
+  StageStates state = state_of(p, chunks_of_plan, share);
   const std::lock_guard lock(kept.adding);
   if (const StageStates* found = made()) return *found;
   shared_->state_bytes += state.bytes();
   return kept.made.emplace_front(wanted, std::move(state)).second;
 }
 
-StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan) {
+StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan, Share share) {
   const bool units = buckets_are_units(p, job_.stack.rules);
   const std::int64_t bucket = units || !p.overlap_grad_reduce ? 0 : p.bucket_elements;
   const Key of_buckets{p.tp,
@@ -192,8 +189,9 @@ StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan) {
                        p.last_bucket_split,
                        p.schedule == PipelineSchedule::zero_bubble,
                        chunks_of_plan};
-  return state_times(job_, p, links(p),
-                     of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }));
+  return state_times(
+      job_, p, links(p), of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }),
+      share == Share::any ? std::span<const double>(space_.optimizer_offload) : std::span<const double>());
 }
 
 double SearchCache::stateless_closing(const ParallelPlan& p) {

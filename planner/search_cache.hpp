@@ -87,13 +87,22 @@ class SearchCache {
     std::forward_list<std::pair<Bucketing, StageStates>> made;
   };
 
+  // What a form and a split of the layers make of the stages, whatever is sharded.
+  struct Stages {
+    double least = 0;                      // bound without state, and without what follows all slots
+    double elements = 0, activations = 0;  // SearchTree::Flight
+    int longest = 0;                       // layers of the longest chunk
+    bool uneven = false;                   // balanced in another way than evenly
+  };
+
   // What all threads of a search share.
   struct Shared {
     Map<Linked, Packed> links;
     Map<BlockTimes, Packed> blocks;
     Map<LinkTimes, Packed> link_times;
     Map<StatesByBuckets> states;
-    std::atomic<std::size_t> state_bytes = 0;  // of what they hold
+    Map<std::vector<Stages>, Packed> stages;
+    std::atomic<std::size_t> state_bytes = 0;  // of what both hold
     Map<std::vector<StageBuckets>> buckets;
     Map<EveryMicrobatch> every;
     Map<double> exchanges;
@@ -114,8 +123,9 @@ class SearchCache {
   // Times of a layer by stage; without links, of any stage. Good until the next call.
   const StageLayerTimes& layers(const ParallelPlan&);
   const StageLayerTimes& layers_without_links(const ParallelPlan&);
-  // `chunks` is chunks_id() of the plan's.
-  const StageStates& state(const ParallelPlan&, int chunks);
+  // `chunks` is chunks_id() of the plan's. Of any share of the update on the host: a bound of all that the space has.
+  enum class Share { own, any };
+  const StageStates& state(const ParallelPlan&, int chunks, Share share = Share::own);
   // A search that goes on for long would keep more of them than memory holds. Between expansions, by each thread's cache
   // once the shared ones are gone: references to states end here.
   static constexpr std::size_t kMostStateBytes = std::size_t{512} << 20;
@@ -134,8 +144,24 @@ class SearchCache {
     bool known = false;
     std::optional<RejectReason> against;
   };
-  enum class Asked : int { sharding, kernels, form, activations };
+  enum class Asked : int { sharding, kernels, form, activations, state, buckets };
   std::vector<Law>& laws(Asked about, const std::array<int, 3>& key, std::size_t choices);
+
+  // Of layouts that differ in what is sharded and in orders of axes with equal links, made once: by each lawful form, each
+  // split. `made` gives them.
+  template <class Make>
+  const std::vector<Stages>& stages(const Choice& c, std::uint8_t order_class, bool steady,
+                                    const Make& make) {
+    const Packed key{
+        std::uint64_t{c.tp} << 24 | std::uint64_t{c.cp} << 16 | std::uint64_t{c.pp} << 8 | order_class,
+        std::uint64_t{c.micro_batch} << 32 | std::uint64_t{c.sequence_parallel} << 24 |
+            std::uint64_t{c.overlap_tp} << 16 | std::uint64_t{c.recompute} << 8 | steady};
+    return of(shared_->stages, key, [&] {
+      std::vector<Stages> made = make();
+      shared_->state_bytes += made.capacity() * sizeof made[0];
+      return made;
+    });
+  }
 
   // Room for one expansion, kept to spare allocations.
   PipelineTimes times;
@@ -156,15 +182,17 @@ class SearchCache {
   // What was asked for last, by the lower bits of the hash.
   template <class T>
   struct Front {
-    static constexpr std::size_t kPlaces = 128;
+    static constexpr std::size_t kPlaces = 1024;
     std::array<Packed, kPlaces> keys{};
     std::array<const T*, kPlaces> values{};
   };
   template <class T, class Make>
   static const T& of(Front<T>& front, Map<T, Packed>& map, const Packed& key, const Make& make) {
     const std::size_t at = KeyHash()(key) % Front<T>::kPlaces;
-    if (!front.values[at] || front.keys[at] != key)
-      front.keys[at] = key, front.values[at] = &of(map, key, make);
+    if (!front.values[at] || front.keys[at] != key) {
+      const T* found = &of(map, key, make);  // which may ask for others
+      front.keys[at] = key, front.values[at] = found;
+    }
     return *front.values[at];
   }
   // The value of a key, made when nobody has.
@@ -177,8 +205,7 @@ class SearchCache {
   const Linked& linked(const ParallelPlan&, int shards);  // 1: links of tp, cp and stages alone
   const BlockTimes& blocks(const ParallelPlan&);
   LinkTimes times_over(const LinkIds&, const ParallelPlan&, const StageLinks&);
-  const LinkTimes& part(const Packed&, const ParallelPlan&, const StageLinks&);
-  StageStates state_of(const ParallelPlan&, int chunks);
+  StageStates state_of(const ParallelPlan&, int chunks, Share);
   EveryMicrobatch every_of(const ParallelPlan&);
   Classes classes_of(const ParallelPlan&);
   void number(Linked&, const ParallelPlan&);
@@ -193,8 +220,7 @@ class SearchCache {
   Front<LinkTimes> recent_links_;
   Key last_state_key_{};
   StatesByBuckets* last_states_ = nullptr;  // of last_state_key_
-  Packed last_key_{};
-  const Linked* last_linked_ = nullptr;  // of last_key_
+  Front<Linked> recent_;
   std::unordered_map<Key, std::vector<SlotStep>, KeyHash> steps_;
   std::unordered_map<Key, std::vector<Law>, KeyHash> laws_;
   std::size_t slots_kept_ = 0;

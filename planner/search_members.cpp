@@ -30,7 +30,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
     start = list_fitting_states(p, chunks, cache);
     if (cache.states.empty()) return;
   }
-  if (node.level == Level::offload) list_states(p, bucketings(p), chunks_id, cache);
+  if (node.level == Level::offload) list_states(p, bucketings(p, cache), chunks_id, cache);
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {

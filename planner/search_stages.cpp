@@ -45,13 +45,39 @@ bool idle_horizon(const ParallelPlan& p) {
          !p.parameter_offload;
 }
 
+std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
+                                                       const std::vector<SearchCache::Law>& laws, bool steady,
+                                                       SearchCache& cache) const {
+  std::vector<SearchCache::Stages> out;
+  const int m = microbatches(p, job_.training);
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    if (laws[f].against) continue;
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    for (const StageSplit split : space_.split) {
+      fill_chunks(p, split, cache, cache.chunks);
+      SearchCache::Stages& stages = out.emplace_back();
+      if (split == StageSplit::balanced) {
+        fill_chunks(p, StageSplit::even, cache, cache.even);
+        stages.uneven = cache.chunks != cache.even;
+      }
+      stages.longest = longest_chunk(cache.chunks);
+      const Flight in_flight = flight(p, cache.chunks);
+      stages.elements = in_flight.elements, stages.activations = in_flight.activations;
+      pipeline_times(p, cache.chunks, job_.stack, m, cache.layers(p), steady, cache.times);
+      stages.least = closed_bound(cache.times, {}, 0);
+    }
+  }
+  return out;
+}
+
 void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
   const std::uint64_t members = below(Level::pipeline);
   ParallelPlan p = decided(node.choice, Level::kernels, cache);
   const Recompute recompute = p.recompute;
   const int m = microbatches(p, job_.training);
   const bool is_all_steady = steady(p);
-  const double leanest = leanest_offload(p);
+  const double leanest = leanest_offload(p), closing = cache.closing(p),
+               exchanged = cache.stateless_closing(p);
   Node child = node;
   child.level = Level::pipeline;
   child.members = members;
@@ -61,33 +87,36 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   };
   const bool full_listed =
       listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
+  // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
   auto& laws = cache.laws(SearchCache::Asked::form, {p.pp, m}, space_.form.size());
+  p.recompute = Recompute{};
   for (std::size_t f = 0; f < space_.form.size(); ++f) {
     p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
-    // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
-    p.recompute = Recompute{};
-    const bool form_lawful = lawful(p, space_.split.size() * members, out, laws[f]);
-    p.recompute = recompute;
-    if (!form_lawful) continue;
+    lawful(p, space_.split.size() * members, out, laws[f]);
+  }
+  p.recompute = recompute;
+  auto stages = cache
+                    .stages(node.choice, node.order_class, is_all_steady,
+                            [&] { return stages_of(p, laws, is_all_steady, cache); })
+                    .begin();
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    if (laws[f].against) continue;
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
-      std::vector<LayerRange>& chunks = cache.chunks;
-      fill_chunks(p, space_.split[split], cache, chunks);
+      const SearchCache::Stages& known = *stages++;
       const bool balanced = space_.split[split] == StageSplit::balanced;
-      if (balanced) fill_chunks(p, StageSplit::even, cache, cache.even);
-      const bool uneven = balanced && chunks != cache.even;
-      const int longest = longest_chunk(chunks);
-      if (recompute.layers > longest) {
+      if (recompute.layers > known.longest) {
         reject(
             Fate::contradiction, members, p,
             [&] {
               return fmt::format(
                   "recompute_layers is {}, expected at most the {} layers of the longest chunk",
-                  recompute.layers, longest);
+                  recompute.layers, known.longest);
             },
             out);
         continue;
       }
-      if (uneven && !job_.stack.can.uneven_stages) {
+      if (known.uneven && !job_.stack.can.uneven_stages) {
         reject(
             Fate::stack_cannot, members, p,
             [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);
@@ -95,30 +124,28 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       }
       // The same layers on the same stages, or the same recomputation, as an earlier member. What is balanced depends
       // on what is recomputed, so that only even splits are known to be the same.
-      if ((balanced && !uneven && listed_before(space_.split, StageSplit::even, split)) ||
-          (!balanced && recompute.layers == longest && full_listed)) {
+      if ((balanced && !known.uneven && listed_before(space_.split, StageSplit::even, split)) ||
+          (!balanced && recompute.layers == known.longest && full_listed)) {
         out.fates[Fate::repeated] += members;
         continue;
       }
       // What all below keep alike is asked once.
-      if (!may_offload_activations_ && !flight_fits(flight(p, chunks), p, leanest, members, out)) continue;
-      pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+      if (!may_offload_activations_ &&
+          !flight_fits({known.elements, known.activations}, p, leanest, members, out))
+        continue;
       ++out.bounds;
       child.choice.form = small(f), child.choice.split = small(split);
-      child.bound = std::max(node.bound, stateless_bound(p, chunks, cache));
+      // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
+      child.bound = std::max(node.bound, known.least + exchanged);
+      if (child.bound <= out.limit) {
+        fill_chunks(p, space_.split[split], cache, cache.chunks);
+        pipeline_times(p, cache.chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+        const StageStates least = least_state_times(job_, p, cache.links(p), cache.chunks, Start::open);
+        child.bound = std::max(child.bound, closed_bound(cache.times, least, closing));
+      }
       out.add(child);
     }
   }
-}
-
-// What the cache's times take at least, whatever the buckets are and what is on the host. The exchange of a tied embedding
-// comes behind all slots, but not behind all reductions.
-double SearchTree::stateless_bound(const ParallelPlan& p, const std::vector<LayerRange>& chunks,
-                                   SearchCache& cache) const {
-  const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::open);
-  const double closing = cache.closing(p), exchanged = cache.stateless_closing(p),
-               reduced = closed_bound(cache.times, least, closing);
-  return exchanged > closing ? std::max(reduced, closed_bound(cache.times, {}, exchanged)) : reduced;
 }
 
 // Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
@@ -136,19 +163,33 @@ SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
 }
 
 // Runs `visit(repeated)` with every choice of buckets and overlaps that is lawful; fields of `p` and `c` are set.
+std::vector<SearchCache::Law>& SearchTree::bucket_laws(const ParallelPlan& p, SearchCache& cache) const {
+  return cache.laws(SearchCache::Asked::buckets, {p.replicas() > 1, p.zero_stage > 0},
+                    space_.overlap_grad_reduce.size() * space_.overlap_param_gather.size() *
+                        space_.bucket_elements.size() * space_.last_bucket_split.size());
+}
+
+std::vector<SearchCache::Law>& SearchTree::state_laws(const ParallelPlan& p, SearchCache& cache) const {
+  const int counts =
+      (p.pp > 1 ? 4 : 0) | (p.replicas() > 1 ? 2 : 0) | (microbatches(p, job_.training) > 1 ? 1 : 0);
+  return cache.laws(SearchCache::Asked::state, {p.zero_stage, counts},
+                    space_.optimizer_offload.size() * space_.parameter_offload.size());
+}
+
 template <class Lawful, class Visit>
 void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_lawful,
                                 const Visit& visit) const {
   std::vector<Buckets> seen;
+  std::size_t at = 0;
   for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
     for (std::size_t pg = 0; pg < space_.overlap_param_gather.size(); ++pg)
       for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
-        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb) {
+        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb, ++at) {
           p.overlap_grad_reduce = space_.overlap_grad_reduce[gr] != 0;
           p.overlap_param_gather = space_.overlap_param_gather[pg] != 0;
           p.bucket_elements = space_.bucket_elements[b];
           p.last_bucket_split = space_.last_bucket_split[lb];
-          if (!is_lawful()) continue;
+          if (!is_lawful(at)) continue;
           c.overlap_grad_reduce = small(gr), c.overlap_param_gather = small(pg);
           c.bucket_elements = small(b), c.last_bucket_split = small(lb);
           const Buckets own = buckets(p);
@@ -158,11 +199,12 @@ void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_law
         }
 }
 
-SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p) const {
+SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p, SearchCache& cache) const {
   Bucketings out;
   Choice ignored;
+  auto& laws = bucket_laws(p, cache);
   each_bucketing(
-      p, ignored, [&] { return !unlawful_reason(job_, p); },
+      p, ignored, [&](std::size_t at) { return lawful(p, laws[at]); },
       [&](bool repeated) {
         if (!repeated)
           out.push_back(
@@ -172,12 +214,12 @@ SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p) const {
 }
 
 // States of the plans below one whose buckets and overlaps are open, added to what the cache lists.
-void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int chunks_id,
-                             SearchCache& cache) {
+void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int chunks_id, SearchCache& cache,
+                             SearchCache::Share share) {
   for (const SearchCache::Bucketing& b : bucketings) {
     p.bucket_elements = b.elements, p.last_bucket_split = b.last_split;
     p.overlap_grad_reduce = b.reduce, p.overlap_param_gather = b.gather;
-    cache.states.push_back(&cache.state(p, chunks_id));
+    cache.states.push_back(&cache.state(p, chunks_id, share));
   }
 }
 
@@ -205,7 +247,7 @@ Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRan
     for (const double share : space_.optimizer_offload) {
       p.optimizer_offload = !none_needed ? share : with_optimizer ? 1.0 : 0.0;
       if (!unlawful_reason(job_, p) && (none_needed || may_fit())) {
-        if (!of_these) of_these = bucketings(p);
+        if (!of_these) of_these = bucketings(p, cache);
         list_states(p, *of_these, chunks_id, cache);
       }
       if (none_needed) break;
@@ -237,6 +279,14 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   std::map<std::pair<std::size_t, int>, double> kept;
   const int chunks_id = cache.chunks_id(chunks);
   std::array<std::optional<Bucketings>, 2> known_bucketings;  // without and with parameters on the host
+  const auto bound_of = [&](SearchCache::Share share) {
+    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
+    if (!of_these) of_these = bucketings(p, cache);
+    cache.states.clear();
+    list_states(p, *of_these, chunks_id, cache, share);
+    return slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m), cache.slots, out.limit);
+  };
+  std::optional<double> any_share;  // of all that keep no parameters on the host
   const auto kept_bound = [&](std::size_t at) {
     const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
     if (!is_new) return known->second;
@@ -244,24 +294,21 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     ParallelPlan stay = p;
     stay.activation_offload = 0;
     pipeline_times(stay, chunks, job_.stack, m, cache.layers(stay), false, cache.times);
-    const auto of_states = [&] {
-      return slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m), cache.slots,
-                        out.limit);
-    };
-    if (std::isfinite(out.limit)) {  // most are of no use whatever their buckets are
-      const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::known);
-      cache.states.assign(1, &least);
-      known->second = of_states();
-      cache.states.clear();  // it ends here
+    // What decides most is asked first. Where nothing can be ruled out yet, the rest is left to who refines the child.
+    const bool is_limited = std::isfinite(out.limit);
+    if (is_limited && !p.parameter_offload) {
+      if (!any_share) any_share = bound_of(SearchCache::Share::any);
+      known->second = *any_share;
       if (known->second > out.limit) return known->second;
     }
-    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
-    if (!of_these) of_these = bucketings(p);
-    cache.states.clear();
-    list_states(p, *of_these, chunks_id, cache);
-    return known->second = std::max(known->second, of_states());
+    const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::known);
+    const StageStates* alone = &least;
+    known->second = std::max(known->second, slot_bound(cache.times, std::span(&alone, 1), cache.closing(p),
+                                                       cache.steps(p, m), cache.slots, out.limit));
+    if (known->second > out.limit || !is_limited) return known->second;
+    return known->second = std::max(known->second, bound_of(SearchCache::Share::own));
   };
-  std::vector<bool> is_lawful(oo_n * po_n);  // of the state; no rule looks at activations as well
+  auto& laws_of_state = state_laws(p, cache);  // no rule looks at activations as well
   const int kinds = static_cast<int>(p.recompute.kind) << 4 | static_cast<int>(p.schedule);
   auto& laws = cache.laws(SearchCache::Asked::activations, {p.pp, longest_chunk(chunks), kinds},
                           space_.activation_offload.size());
@@ -288,24 +335,25 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     const Flight in_flight = flight(p, chunks);
     if (!flight_fits(in_flight, p, leanest, here, out)) continue;
     child.choice.activation_offload = small(ao);
-    pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
-    const double copied = closed_bound(cache.times, {}, closing);
-    if (copied > out.limit) {
-      out.fates[Fate::bounded_away] += here;
-      continue;
-    }
+    std::optional<double> copied;  // as activations are offloaded, whatever the state is
     for (std::size_t oo = 0; oo < oo_n; ++oo)
       for (std::size_t po = 0; po < po_n; ++po) {
         p.optimizer_offload = space_.optimizer_offload[oo];
         p.parameter_offload = space_.parameter_offload[po] != 0;
         if (parameters_alone && !p.parameter_offload) continue;
         const std::size_t at = oo * po_n + po;
-        if (!is_lawful[at] && !lawful(p, members, out)) continue;
-        is_lawful[at] = true;
+        if (!lawful(p, members, out, laws_of_state[at])) continue;
         if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
         ++out.bounds;
-        child.bound = std::max({node.bound, copied, kept_bound(at)});
+        child.bound = std::max(node.bound, kept_bound(at));
+        if (child.bound <= out.limit) {
+          if (!copied) {
+            pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
+            copied = closed_bound(cache.times, {}, closing);
+          }
+          child.bound = std::max(child.bound, *copied);
+        }
         out.add(child);
       }
   }
@@ -322,8 +370,9 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
   Node child = node;
   child.level = Level::full;
   child.members = 1;
+  auto& laws = bucket_laws(p, cache);
   each_bucketing(
-      p, child.choice, [&] { return lawful(p, 1, out); },
+      p, child.choice, [&](std::size_t at) { return lawful(p, 1, out, laws[at]); },
       [&](bool repeated) {
         if (repeated) {
           ++out.fates[Fate::repeated];

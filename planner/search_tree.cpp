@@ -111,8 +111,7 @@ Node SearchTree::root() const {
 
 bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out,
                         SearchCache::Law& law) const {
-  if (!law.known) law = {true, unlawful_reason(job_, plan)};
-  if (!law.against) return true;
+  if (lawful(plan, law)) return true;
   const Fate fate = *law.against == RejectReason::contradiction  ? Fate::contradiction
                     : *law.against == RejectReason::stack_cannot ? Fate::stack_cannot
                                                                  : Fate::not_divisible;
@@ -280,7 +279,7 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
     if (lawful(with_some_stage(p), orders * members, out)) lawful_sizes.push_back(i);
   }
   for (const auto& group : classes.members) {
-    child.choice.axis_order = group.front();
+    child.choice.axis_order = child.order_class = group.front();
     child.members = group.size() * members;
     p.axis_order = space_.axis_order[group.front()];
     for (const std::size_t i : lawful_sizes) {

@@ -30,8 +30,9 @@ struct Node {
   std::uint64_t members = 1;
   Choice choice;
   Level level = Level::root;
-  std::uint8_t refined = 0;  // how often its slots have been walked (see passes)
-  std::int64_t peak = 0;     // of a full node, once asked for: its memory, bytes
+  std::uint8_t refined = 0;      // how often its slots have been walked (see passes)
+  std::uint8_t order_class = 0;  // from the placement on: the first of the orders of axes with equal links
+  std::int64_t peak = 0;         // of a full node, once asked for: its memory, bytes
 };
 
 struct Expansion {
@@ -143,18 +144,28 @@ class SearchTree {
   void sketch(const ParallelPlan&, SearchCache&, int recomputed, bool linked) const;
   // The least step of any sketch.
   static double unscheduled(const SearchCache&, int microbatches, const SearchCache::EveryMicrobatch&);
-  double stateless_bound(const ParallelPlan&, const std::vector<LayerRange>& chunks, SearchCache&) const;
+  // By each lawful form of the space, each split.
+  std::vector<SearchCache::Stages> stages_of(ParallelPlan, const std::vector<SearchCache::Law>&, bool steady,
+                                             SearchCache&) const;
   template <class Lawful, class Visit>
   void each_bucketing(ParallelPlan&, Choice&, const Lawful&, const Visit&) const;
   // Buckets and overlaps of a plan that is lawful without them, each kind once; what of the update is on the host does not
   // matter to them.
   using Bucketings = std::vector<SearchCache::Bucketing>;
-  Bucketings bucketings(ParallelPlan) const;
+  Bucketings bucketings(ParallelPlan, SearchCache&) const;
+  // Of the choices of what of the state is on the host, and of buckets and overlaps: what decides whether they are lawful.
+  std::vector<SearchCache::Law>& state_laws(const ParallelPlan&, SearchCache&) const;
+  std::vector<SearchCache::Law>& bucket_laws(const ParallelPlan&, SearchCache&) const;
   // Adds to the cache's room.
-  static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&);
+  static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&,
+                          SearchCache::Share share = SearchCache::Share::own);
   // Whether the listed states say when the step starts.
   Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
   // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
+  bool lawful(const ParallelPlan& plan, SearchCache::Law& law) const {
+    if (!law.known) law = {true, unlawful_reason(job_, plan)};
+    return !law.against;
+  }
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&, SearchCache::Law& law) const;
   bool lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out) const {
     SearchCache::Law law;

@@ -32,7 +32,7 @@ class RankState {
   const ParameterLayout& layout() const { return layout_; }
   const Bucket& bucket(std::size_t b) const { return layout_.buckets[b]; }
   std::int64_t slice(std::size_t b) const { return bucket(b).slice(layout_.shards); }
-  std::int64_t on_host(std::size_t b) const { return host_share(graph_.plan, slice(b)); }
+  std::int64_t on_host(std::size_t b) const { return host_share(graph_.plan.optimizer_offload, slice(b)); }
   std::int64_t on_device(std::size_t b) const { return slice(b) - on_host(b); }
   int shard() const { return shard_; }  // which slice of every bucket is this rank's
   Dtype parameter_dtype() const { return parameter_; }

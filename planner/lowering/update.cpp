@@ -71,7 +71,9 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   plan_visits();
 }
 
-std::int64_t StageLowering::on_host(std::int64_t elements) const { return host_share(c_.plan, elements); }
+std::int64_t StageLowering::on_host(std::int64_t elements) const {
+  return host_share(c_.plan.optimizer_offload, elements);
+}
 
 void StageLowering::make_buffers() {
   std::int64_t largest = 0, largest_in_ring = 0;

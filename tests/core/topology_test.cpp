@@ -461,7 +461,7 @@ RC_GTEST_PROP(PlanLinks, StagesCalledAlikeAreEachAsAsked, ()) {
     ParallelPlan p;
     p.tp = take(), p.pp = take(), p.cp = take(), p.dp = left;
     p.zero_stage = *rc::gen::inRange(0, 2);
-    if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 3);
+    if (p.zero_stage > 0) p.shard_degree = 1 << *rc::gen::inRange(0, 6);
     if (p.replicas() % std::max(1, p.shards()) != 0) continue;
     for (std::size_t i = 3; i > 0; --i)
       std::swap(p.axis_order[i], p.axis_order[*rc::gen::inRange<std::size_t>(0, i + 1)]);

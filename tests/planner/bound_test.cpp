@@ -73,6 +73,39 @@ RC_GTEST_PROP(Bound, WithoutStateIsNotAboveTheSimulator, ()) {
     RC_FAIL(plan_key(plan) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
 }
 
+// What the search asks of all shares of the update on the host at once, in buckets.
+RC_GTEST_PROP(Bound, OfAnyShareIsNotAboveThatOfEach, ()) {
+  const testing::RandomJob random;
+  const Job job = random.job();
+  ParallelPlan plan = random.plan();
+  plan.parameter_offload = false, plan.activation_offload = 0;
+  const std::vector<double> shares{0, 0.3, 1};
+  std::vector<ParallelPlan> lawful;
+  for (const double share : shares) {
+    plan.optimizer_offload = share;
+    if (!unlawful(job, plan)) lawful.push_back(plan);
+  }
+  RC_PRE(!lawful.empty());
+  const PlanLinks links = plan_links(job.topology, plan);
+  SearchSpace space;
+  space.world = plan.world();
+  SearchCache cache(job, space);
+  const int m = microbatches(plan, job.training);
+  PipelineTimes times;
+  pipeline_times(lawful.front(), layer_ranges(plan, job.model.n_layers), job.stack, m,
+                 cache.layers(lawful.front()), false, times);
+  const StageStates any = state_times(job, lawful.front(), links, stage_buckets(job, lawful.front()), shares);
+  const StageStates* const one = &any;
+  SlotScratch scratch;
+  const double closing = closing_time(job, links),
+               bound =
+                   std::max(closed_bound(times, any, closing),
+                            slot_bound(times, std::span(&one, 1), closing, cache.steps(plan, m), scratch));
+  for (const ParallelPlan& p : lawful)
+    if (const double step = simulated(job, p, links); bound > step * (1 + 1e-9))
+      RC_FAIL(plan_key(p) + ": bound " + std::to_string(bound) + ", step " + std::to_string(step));
+}
+
 // Where the network decides, gradients in one piece tell most of it; where the host does, its update.
 TEST(Bound, LeastStateTellsWhatTheNetworkAndTheHostTake) {
   const testing::OwnedJob owned = testing::slow_network_job();
