@@ -20,6 +20,7 @@ namespace sextant {
 enum class PipelineSchedule : std::uint8_t { one_f_one_b, interleaved, gpipe, zero_bubble };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class Axis : std::uint8_t { tp, cp, dp, pp };
+using AxisOrder = std::array<Axis, 4>;
 
 inline constexpr std::array<std::string_view, 4> kScheduleNames = {"1f1b", "interleaved", "gpipe",
                                                                    "zero_bubble"};
@@ -70,7 +71,7 @@ struct ParallelPlan {
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = true;
   bool overlap_tp = false;
-  std::array<Axis, 4> axis_order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};  // innermost first, onto ranks
+  AxisOrder axis_order = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};  // innermost first, onto ranks
   std::vector<LayerRange>
       chunks;  // pp * vp of them in model order (chunk c lies on stage c % pp); empty = even split
 

@@ -394,6 +394,17 @@ int Topology::stage_period(const RankGrid& grid) const {
   return repeats_with(grid, impl_->period) ? std::min(stages, impl_->period / stride) : stages;
 }
 
+AxisOrder Topology::plain_order(const ParallelPlan& plan) const {
+  const RankGrid grid(plan);
+  AxisOrder order = plan.axis_order;
+  if (!impl_->uniform || impl_->leaves_matter() || !repeats_with(grid, impl_->period)) return order;
+  const auto outer = std::stable_partition(order.begin(), order.end(), [&](Axis axis) {
+    return grid.extent(axis) > 1 && grid.stride(axis) < impl_->period;
+  });
+  std::sort(outer, order.end());
+  return order;
+}
+
 BytesPerSecond Topology::bisection() const {
   using enum VertexKind;
   const ClusterSpec& spec = impl_->spec;

@@ -45,6 +45,10 @@ class Topology {
   // s % stage_period(). So do links to the next stage, but for the last stage's to the first.
   int stage_period(const RankGrid&) const;
 
+  // One order of axes for all that give the plan's communicators equal links, but for shards and replicas: on clusters that
+  // repeat themselves it does not matter which of the axes comes first beyond what repeats. Its own order elsewhere.
+  AxisOrder plain_order(const ParallelPlan&) const;
+
   // The group of exactly these ranks, with `concurrent_per_node` groups of its kind sharing each node's NICs.
   GroupShape group_of(std::span<const int> ranks, int concurrent_per_node = 1) const;
 

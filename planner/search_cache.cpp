@@ -46,22 +46,32 @@ SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_p
     : job_(job), space_(space), shared_(std::move(shared)) {}
 
 const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
-  const Packed key{packed({{p.tp, 21}, {p.cp, 21}, {p.pp, 21}}),
-                   packed({{p.dp, 25}, {shards, 25}, {axes_code(p.axis_order), 8}})};
-  return of(recent_, shared_->links, key, [&] {
-    Linked made;
-    if (shards > 1) {
-      made = linked(p, 1);
+  const auto key_of = [&](const AxisOrder& order) {
+    return Packed{packed({{p.tp, 21}, {p.cp, 21}, {p.pp, 21}}),
+                  packed({{p.dp, 25}, {shards, 25}, {axes_code(order), 8}})};
+  };
+  const Packed key = key_of(p.axis_order);
+  if (const Linked* recent = recent_.at(key)) return *recent;
+  const Linked* found = nullptr;
+  if (shards > 1) {
+    found = &of(shared_->links, key, [&] {
+      Linked made = linked(p, 1);
       made.links = plan_links(job_.topology, p, std::move(made.links));
       return made;
-    }
+    });
+  } else {
     ParallelPlan placed = p;
     placed.zero_stage = placed.shard_degree = 0;
-    made.links = plan_links(job_.topology, placed);
-    number(made, p);
-    made.closing = closing_time(job_, made.links);
-    return made;
-  });
+    placed.axis_order = job_.topology.plain_order(p);
+    found = &of(shared_->links, key_of(placed.axis_order), [&] {
+      Linked made;
+      made.links = plan_links(job_.topology, placed);
+      number(made, placed);
+      made.closing = closing_time(job_, made.links);
+      return made;
+    });
+  }
+  return *(recent_.at(key) = found);
 }
 
 const BlockTimes& SearchCache::blocks(const ParallelPlan& p) {

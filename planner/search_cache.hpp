@@ -183,17 +183,22 @@ class SearchCache {
   template <class T>
   struct Front {
     static constexpr std::size_t kPlaces = 1024;
+    // Null where it was another key's.
+    const T*& at(const Packed& key) {
+      const std::size_t place = KeyHash()(key) % kPlaces;
+      if (keys[place] != key) keys[place] = key, values[place] = nullptr;
+      return values[place];
+    }
+
+   private:
     std::array<Packed, kPlaces> keys{};
     std::array<const T*, kPlaces> values{};
   };
   template <class T, class Make>
   static const T& of(Front<T>& front, Map<T, Packed>& map, const Packed& key, const Make& make) {
-    const std::size_t at = KeyHash()(key) % Front<T>::kPlaces;
-    if (!front.values[at] || front.keys[at] != key) {
-      const T* found = &of(map, key, make);  // which may ask for others
-      front.keys[at] = key, front.values[at] = found;
-    }
-    return *front.values[at];
+    if (const T* recent = front.at(key)) return *recent;
+    const T& found = of(map, key, make);  // which may ask for others
+    return *(front.at(key) = &found);
   }
   // The value of a key, made when nobody has.
   template <class T, class K, class Make>

@@ -32,8 +32,6 @@ struct ActivationOffload {
   bool operator==(const ActivationOffload&) const = default;
 };
 
-using AxisOrder = std::array<Axis, 4>;
-
 struct SearchSpace {
   int world = 1;  // dp = world / (tp * cp * pp)
   std::vector<int> tp, cp, pp;
