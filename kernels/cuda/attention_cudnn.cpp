@@ -97,7 +97,7 @@ struct Forward {
     g.pointwise(add, highest, logarithm, lse);
     g.pointwise(div, weights, total, softmax);
     g.matmul(softmax, v, out);
-    serves = g.build(device, properties);
+    serves = g.build(device, kLibraryWorkspace, properties);
   }
 };
 
@@ -158,7 +158,7 @@ struct Backward {
     g.reshape(k, keys);
     g.matmul(ds, keys, dq_sum);
     g.pointwise(identity, dq_sum, CudnnGraph::kNone, dq);
-    serves = g.build(device, properties);
+    serves = g.build(device, AttentionScratch(z.b * z.s, z.h, z.hk, z.d).workspace, properties);
   }
 
  private:
@@ -232,7 +232,7 @@ void attention_backward(const AttentionBackwardArgs& a) {
   const Backward& g = built<Backward>(
       key_of(a.shape, a.q, a.k, a.v, a.out, a.lse, a.dq, a.dk, a.dout, stream.device), a, stream.device);
   if (!g.serves) return attention_backward_tiles(a);
-  const AttentionScratch need(a.q.rows, a.shape.heads, a.shape.head_dim);
+  const AttentionScratch need(a.q.rows, a.shape.heads, a.shape.kv_heads, a.shape.head_dim);
   auto* memory = static_cast<std::byte*>(scratch(stream, need.total()));
   std::byte* products = memory + need.dq;
   check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(need.dq), stream.stream), "cudaMemsetAsync");

@@ -10,7 +10,6 @@
 
 #include "core/error.hpp"
 #include "kernels/cuda/library.hpp"
-#include "kernels/cuda/scratch.hpp"
 
 namespace sextant::cuda {
 namespace {
@@ -221,7 +220,7 @@ void CudnnGraph::reshape(Tensor x, Tensor y) {
   o.finalize("a transposition");
 }
 
-bool CudnnGraph::build(int device, const std::string& properties) {
+bool CudnnGraph::build(int device, std::int64_t most_workspace, const std::string& properties) {
   const std::lock_guard lock(handle_mutex);
   State& s = *state_;
   cudnnHandle_t handle = nullptr;
@@ -279,9 +278,9 @@ bool CudnnGraph::build(int device, const std::string& properties) {
     require(api().get(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
                       &workspace_bytes_),
             "a plan's workspace");
-    if (workspace_bytes_ > kLibraryWorkspace) {
+    if (workspace_bytes_ > most_workspace) {
       why_ = fmt::format("plan {}: it wants {} bytes of workspace, at most {} are given", i, workspace_bytes_,
-                         kLibraryWorkspace);
+                         most_workspace);
       continue;
     }
     s.plan = std::move(plan);

@@ -1,5 +1,5 @@
 // System: the graphs that attention hands to cuDNN, on a machine without a GPU. Expectation: for an A100 and an H200 the
-// library finds an engine and compiles its kernel; all it may lack is a driver to load it with. Numbers: none.
+// library finds an engine, compiles its kernel and asks for no more workspace than a plan has. Numbers: none.
 #include <array>
 #include <numeric>
 #include <string>
@@ -31,10 +31,10 @@ constexpr const char* kA100 =
   "totalGlobalMem": 85097971712})";
 
 // What came of both graphs; "" when they could run.
-std::string refusal(const char* gpu, int heads, int kv_heads, int d, int seq) {
+std::string refusal(const char* gpu, int batch, int heads, int kv_heads, int d, int seq) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(seq));
   std::iota(positions.begin(), positions.end(), 0);
-  return attention_refusal({.batch = 2,
+  return attention_refusal({.batch = batch,
                             .heads = heads,
                             .kv_heads = kv_heads,
                             .head_dim = d,
@@ -45,37 +45,29 @@ std::string refusal(const char* gpu, int heads, int kv_heads, int d, int seq) {
                            gpu);
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 class AttentionGraphs : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
-    static const bool driver = refusal(kH200, 2, 2, 20, 64).find("libcuda == nullptr") == std::string::npos;
-    if (!driver) GTEST_SKIP() << "no driver to load, nor a stub of one";
+    static const bool driver =
+        refusal(kH200, 2, 2, 2, 20, 64).find("cannot load libcuda") == std::string::npos;
+    if (!driver) GTEST_SKIP() << "no driver to load kernels with";
   }
 };
 
-TEST_F(AttentionGraphs, A100AndH200HaveEnginesForBothPasses) {
+TEST_F(AttentionGraphs, A100AndH200ServeBothPasses) {
   for (const char* gpu : {kA100, kH200})
-    for (const auto& [heads, kv_heads, d, seq] : {std::array{8, 2, 128, 512}, {4, 4, 64, 129}}) {
-      const std::string why = refusal(gpu, heads, kv_heads, d, seq);
-      // With a stub for a driver, each of the two kernels is compiled and then cannot be loaded.
-      EXPECT_EQ(count(why, "ward: "), count(why, "cuLibraryLoadData returned error")) << why;
-    }
+    for (const auto& [batch, heads, kv_heads, d, seq] : {std::array{2, 8, 2, 128, 512},
+                                                         {2, 4, 4, 64, 129},
+                                                         {4, 32, 8, 64, 2048},   // Llama-3.2-1B
+                                                         {2, 24, 8, 128, 2048},  // Llama-3.2-3B
+                                                         {1, 32, 32, 128, 4096}})
+      EXPECT_EQ(refusal(gpu, batch, heads, kv_heads, d, seq), "") << heads << "/" << kv_heads << " of " << d;
 }
 
-// Control: a graph that no engine takes is told from one that cannot be loaded.
+// Control: a graph that no engine takes is refused.
 TEST_F(AttentionGraphs, AHeadThatNoEngineTakesIsRefused) {
-  for (const char* gpu : {kA100, kH200}) {
-    const std::string why = refusal(gpu, 2, 2, 20, 64);
-    EXPECT_NE(why, "");
-    EXPECT_EQ(count(why, "cuLibraryLoadData returned error"), 0u) << why;
-  }
+  for (const char* gpu : {kA100, kH200}) EXPECT_NE(refusal(gpu, 2, 2, 2, 20, 64), "");
 }
 
 }  // namespace

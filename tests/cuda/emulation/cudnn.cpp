@@ -20,7 +20,6 @@ struct cudnnContext {
 
 namespace {
 
-constexpr std::size_t kWorkspace = 4096;
 using Extents = std::array<std::int64_t, 4>;
 
 struct Descriptor {
@@ -295,6 +294,22 @@ class Run {
   std::map<std::int64_t, Values> values_;
 };
 
+// As an engine asks for it: something, and room for what heads of queries make of a head of keys before it is summed.
+std::int64_t workspace_of(const Descriptor& graph) {
+  std::int64_t bytes = 4096;
+  for (void* operation : graph.list<void*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+    const auto& o = *static_cast<const Descriptor*>(operation);
+    if (o.type != CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) continue;
+    const Tensor x(*o.part(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)),
+        y(*o.part(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
+    if (x.extents[1] != y.extents[1]) bytes += static_cast<std::int64_t>(4 * x.elements());
+  }
+  return bytes;
+}
+const Descriptor& graph_of(const Descriptor& plan) {
+  return *plan.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+}
+
 }  // namespace
 
 extern "C" {
@@ -339,15 +354,14 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
     return CUDNN_STATUS_SUCCESS;
   }
   if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) return CUDNN_STATUS_NOT_SUPPORTED;
-  constexpr auto bytes = static_cast<std::int64_t>(kWorkspace);
+  const std::int64_t bytes = workspace_of(graph_of(d));
   return std::memcpy(values, &bytes, sizeof bytes), CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_,
                                   cudnnBackendDescriptor_t pack_) {
   const auto &plan = *static_cast<const Descriptor*>(plan_), &pack = *static_cast<const Descriptor*>(pack_);
-  const Descriptor& graph =
-      *plan.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  const Descriptor& graph = graph_of(plan);
   const auto ids = pack.list<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto data = pack.list<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   void* const workspace = pack.get<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
@@ -372,10 +386,11 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       memory[ids[i]] = data[i];
   }
   if (memory.size() + constants.size() != tensors.size()) return CUDNN_STATUS_BAD_PARAM;
-  const auto work = [&graph, memory, constants, workspace] {
-    std::memset(workspace, 0xff, kWorkspace);
+  const auto scribbled = static_cast<std::size_t>(workspace_of(graph));
+  const auto work = [&graph, memory, constants, workspace, scribbled] {
+    std::memset(workspace, 0xff, scribbled);
     Run(graph, memory, constants)();
-    std::memset(workspace, 0xff, kWorkspace);
+    std::memset(workspace, 0xff, scribbled);
   };
   return emulation::enqueue(handle->stream, work) == cudaSuccess ? CUDNN_STATUS_SUCCESS
                                                                  : CUDNN_STATUS_EXECUTION_FAILED;
