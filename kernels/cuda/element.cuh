@@ -47,6 +47,24 @@ __device__ __forceinline__ void write(T* p, const Pack<T, W>& x) {
   *reinterpret_cast<Pack<T, W>*>(p) = x;
 }
 
+// f(pack) for what thread `self` of `threads` owns of a row, and for the elements beyond the last whole pack. U packs are on
+// their way from memory at a time: a kernel that only reads has too few bytes under way otherwise.
+template <int W, int U, class T, class F>
+__device__ __forceinline__ void for_values(const T* row, std::int64_t cols, bool wide, std::int64_t self,
+                                           std::int64_t threads, F&& f) {
+  const std::int64_t whole = wide ? cols / W : 0;
+  std::int64_t g = self;
+  for (; g + (U - 1) * threads < whole; g += U * threads) {
+    Pack<T, W> pack[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) pack[u] = read<W>(row + (g + u * threads) * W);
+#pragma unroll
+    for (int u = 0; u < U; ++u) f(pack[u]);
+  }
+  for (; g < whole; g += threads) f(read<W>(row + g * W));
+  for (std::int64_t c = whole * W + self; c < cols; c += threads) f(read<1>(row + c));
+}
+
 // A matrix as a kernel sees it.
 template <class T>
 struct Rows {

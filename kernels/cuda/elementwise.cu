@@ -121,23 +121,12 @@ __global__ void __launch_bounds__(256)
   const std::int64_t threads = static_cast<std::int64_t>(kNormBlocks) * blockDim.x;
   const std::int64_t self = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   SquareSum<T> sum{};
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const T* row = x(r);
-    std::int64_t whole = 0;
-    if (wide) {
-      whole = cols / W;
-      for (std::int64_t g = self; g < whole; g += threads) {
-        const auto pack = read<W>(row + g * W);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for_values<W, 4>(x(r), cols, wide, self, threads, [&]<int N>(const Pack<T, N>& pack) {
 #pragma unroll
-        for (int i = 0; i < W; ++i) add_square(sum, widen(pack.v[i]));
-        settle(sum);
-      }
-    }
-    for (std::int64_t c = whole * W + self; c < cols; c += threads) {
-      add_square(sum, widen(row[c]));
+      for (int i = 0; i < N; ++i) add_square(sum, widen(pack.v[i]));
       settle(sum);
-    }
-  }
+    });
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }

@@ -77,13 +77,17 @@ template <class A>
 SEXTANT_BOTH A shift_of(A highest) {
   return highest == -INFINITY ? A(0) : highest;  // nothing seen yet: exp(-inf - 0) = 0
 }
-template <class A>
-SEXTANT_BOTH void softmax_add(SoftmaxState<A>& s, A x) {
-  if (x > s.highest) {
-    s.sum *= exponential(s.highest - x);
-    s.highest = x;
+// Some at once: the sum is scaled for the highest of them alone.
+template <class A, int N>
+SEXTANT_BOTH void softmax_add(SoftmaxState<A>& s, const A (&x)[N]) {
+  A highest = s.highest;
+  for (int i = 0; i < N; ++i) highest = x[i] > highest ? x[i] : highest;
+  if (highest > s.highest) {
+    s.sum *= exponential(s.highest - highest);
+    s.highest = highest;
   }
-  s.sum += exponential(x - shift_of(s.highest));
+  const A shift = shift_of(highest);
+  for (int i = 0; i < N; ++i) s.sum += exponential(x[i] - shift);
 }
 template <class A>
 SEXTANT_BOTH SoftmaxState<A> softmax_merge(SoftmaxState<A> a, SoftmaxState<A> b) {

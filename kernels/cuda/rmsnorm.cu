@@ -110,6 +110,77 @@ __global__ void __launch_bounds__(kGradientThreads)
   });
 }
 
+// The same for rows that lie in the registers of a block, K packs a thread; sums of the weight's gradient, too. The next row
+// is on its way while this one is reduced: with a few blocks, of which each waits for its row three times, memory idles.
+template <class T, int K>
+__global__ void __launch_bounds__(kGradientThreads, K == 1 ? 2 : 1)
+    rmsnorm_backward_held_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,
+                                 Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, std::int64_t rows,
+                                 std::int64_t cols) {
+  using A = Accumulator<T>;
+  constexpr int W = kWidthOf<T>;
+  struct Row {
+    A inverse_rms;
+    Pack<T, W> x[K], dy[K], bypass[K];
+  };
+  const auto column = [&](int k) -> std::int64_t {
+    return (threadIdx.x + k * kGradientThreads) * std::int64_t{W};
+  };
+  const auto fetch = [&](std::int64_t row) {
+    Row r{};
+    r.inverse_rms = inverse_rms[row];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (column(k) >= cols) continue;
+      r.x[k] = read<W>(x(row) + column(k)), r.dy[k] = read<W>(dy(row) + column(k));
+      if (bypass.data) r.bypass[k] = read<W>(bypass(row) + column(k));
+    }
+    return r;
+  };
+  Pack<T, W> gain[K] = {};
+  A sum[K][W] = {};
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if (column(k) < cols) gain[k] = read<W>(weight + column(k));
+
+  const std::int64_t first = rows * blockIdx.x / gridDim.x, last = rows * (blockIdx.x + 1) / gridDim.x;
+  Row next = fetch(first);
+  for (std::int64_t row = first; row < last; ++row) {
+    const Row now = next;
+    if (row + 1 < last) next = fetch(row + 1);
+    A projection = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const A value = widen(now.x[k].v[i]), d = widen(now.dy[k].v[i]);
+        projection += d * widen(gain[k].v[i]) * value;
+        sum[k][i] += d * (value * now.inverse_rms);
+      }
+    const A along = block_sum(projection) * now.inverse_rms * now.inverse_rms / static_cast<A>(cols);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (column(k) >= cols) continue;
+      Pack<T, W> out;
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const A d = rmsnorm_gradient<A>(widen(now.x[k].v[i]), now.inverse_rms, widen(gain[k].v[i]),
+                                        widen(now.dy[k].v[i]), along);
+        out.v[i] = narrow<T>(bypass.data ? widen(now.bypass[k].v[i]) + d : d);
+      }
+      write(dx(row) + column(k), out);  // dx may be dy or bypass: this thread has read what it overwrites
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (column(k) >= cols) continue;
+    Pack<A, W> out;
+#pragma unroll
+    for (int i = 0; i < W; ++i) out.v[i] = sum[k][i];
+    write(partial + blockIdx.x * cols + column(k), out);
+  }
+}
+
 // dweight[c] += sum over blocks of partial[block][c]: 8 groups of blocks, then the groups in order, in fp64.
 template <class A>
 __global__ void __launch_bounds__(256)
@@ -174,18 +245,28 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
     using A = Accumulator<T>;
     CudaStream& s = stream_of(g.stream);
     const std::int64_t blocks = g.x.rows < kGradientBlocks ? g.x.rows : kGradientBlocks;
-    const std::int64_t shared = g.x.cols * static_cast<std::int64_t>(sizeof(A));
-    if (shared > 40 * 1024)  // beside what block_sum has
-      check(cudaFuncSetAttribute(rmsnorm_backward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared)),
-            "rmsnorm of this width: shared memory");
-    auto* partial = static_cast<A*>(scratch(s, blocks * shared));
+    const std::int64_t row_bytes = g.x.cols * static_cast<std::int64_t>(sizeof(A));
+    auto* partial = static_cast<A*>(scratch(s, blocks * row_bytes));
     const bool wide = all_aligned(g.x, g.weight, g.dy, g.dx) && (!g.bypass.data || aligned(g.bypass));
-    rmsnorm_backward_kernel<T>
-        <<<static_cast<unsigned>(blocks), kGradientThreads, static_cast<std::size_t>(shared), s.stream>>>(
-            rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
-            rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, wide);
-    check_launch("rmsnorm backward");
+    const auto launch = [&](auto kernel, std::int64_t shared, auto... more) {
+      kernel<<<static_cast<unsigned>(blocks), kGradientThreads, static_cast<std::size_t>(shared), s.stream>>>(
+          rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
+          rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, more...);
+      check_launch("rmsnorm backward");
+    };
+    constexpr std::int64_t kHeld = std::int64_t{kGradientThreads} * kWidthOf<T>;
+    const bool whole = wide && g.x.cols % kWidthOf<T> == 0;
+    if (whole && g.x.cols <= kHeld) {
+      launch(rmsnorm_backward_held_kernel<T, 1>, 0);
+    } else if (whole && g.x.cols <= 2 * kHeld) {
+      launch(rmsnorm_backward_held_kernel<T, 2>, 0);
+    } else {
+      if (row_bytes > 40 * 1024)  // beside what block_sum has
+        check(cudaFuncSetAttribute(rmsnorm_backward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(row_bytes)),
+              "rmsnorm of this width: shared memory");
+      launch(rmsnorm_backward_kernel<T>, row_bytes, wide);
+    }
     add_partials_kernel<A><<<static_cast<unsigned>((g.x.cols + 31) / 32), 256, 0, s.stream>>>(
         partial, blocks, g.x.cols, g.dweight.row<A>());
     check_launch("rmsnorm weight gradient");

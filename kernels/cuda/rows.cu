@@ -1,5 +1,5 @@
 // Kernels over tokens: rotary embedding, SwiGLU, vocabulary lookups and cross entropy.
-// All are bound by memory; none uses atomics, so sums have one order.
+// All are bound by memory; no sum uses atomics, so sums have one order.
 #include <cstdint>
 
 #include "kernels/cuda/element.cuh"
@@ -116,70 +116,107 @@ struct CrossEntropyGradient {
 
 // --- gradient of the vocabulary's rows -------------------------------------------------------------------
 
-// A block per token. The block of the first token with an id adds up all tokens of that id, in their order, so that
-// repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU.
-template <class T>
+// Where in the list the first and the last token of a row are: [slice][2], as distance of the first from the list's end and
+// place of the last, both -1 for a row without tokens. Maxima, so that no order matters.
 __global__ void __launch_bounds__(256)
-    embedding_backward_kernel(const std::int32_t* ids, std::int64_t n, Rows<T> dout,
+    embedding_ends_kernel(const std::int32_t* ids, int n, std::int64_t slice, std::int64_t first_id,
+                          int* ends) {
+  const int t = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (t >= n) return;
+  const std::int64_t row = ids[t] - first_id;
+  if (row < 0 || row >= slice) return;
+  atomicMax(ends + 2 * row, n - 1 - t);
+  atomicMax(ends + 2 * row + 1, t);
+}
+
+constexpr int kEmbeddingThreads = 256;
+constexpr int kLooks = 4;  // tokens that a thread looks at, at a time
+
+// A block per token and range of columns. The block of the first token with an id adds up all tokens of that id, in their
+// order, so that repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU.
+template <class T>
+__global__ void __launch_bounds__(kEmbeddingThreads, 4)
+    embedding_backward_kernel(const std::int32_t* ids, int n, const int* ends, Rows<T> dout,
                               Rows<Accumulator<T>> dtable, std::int64_t slice, std::int64_t first_id,
                               std::int64_t cols, bool wide) {
   using A = Accumulator<T>;
   constexpr int W = kWidthOf<T, A>;
-  const std::int64_t token = blockIdx.x;
-  const std::int32_t id = ids[token];
+  const int first = static_cast<int>(blockIdx.x);
+  const std::int32_t id = ids[first];
   const std::int64_t row = id - first_id;
   if (row < 0 || row >= slice) return;
-  bool seen = false;
-  for (std::int64_t t = threadIdx.x; t < token; t += blockDim.x) seen = seen || ids[t] == id;
-  if (__syncthreads_or(seen)) return;
+  const auto of_row = read<2>(ends + 2 * row);
+  if (of_row.v[0] != n - 1 - first) return;
+  const int last = of_row.v[1];
 
-  __shared__ std::int64_t matches[256];
-  __shared__ int warp_count[8];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (std::int64_t chunk = 0; chunk < cols; chunk += blockDim.x * W) {  // W columns a thread
-    const auto column = [&](int i) -> std::int64_t {
-      return wide ? chunk + threadIdx.x * W + i : chunk + i * blockDim.x + threadIdx.x;
-    };
-    const bool whole = wide && column(W - 1) < cols;
-    A sum[W] = {};
-    for (std::int64_t base = token; base < n; base += blockDim.x) {
-      const std::int64_t t = base + threadIdx.x;
-      const bool match = t < n && ids[t] == id;
-      const unsigned votes = __ballot_sync(0xffffffffu, match);
-      if (lane == 0) warp_count[warp] = __popc(votes);
-      __syncthreads();
-      int before = 0, count = 0;
-      for (int w = 0; w < 8; ++w) {
-        if (w < warp) before += warp_count[w];
-        count += warp_count[w];
-      }
-      if (match) matches[before + __popc(votes & ((1u << lane) - 1u))] = t;
-      __syncthreads();
-      for (int m = 0; m < count; ++m) {
-        const T* from = dout(matches[m]);
-        if (whole) {
-          const auto x = read<W>(from + column(0));
-#pragma unroll
-          for (int i = 0; i < W; ++i) sum[i] += widen(x.v[i]);
-        } else {
-#pragma unroll
-          for (int i = 0; i < W; ++i)
-            if (column(i) < cols) sum[i] += widen(from[column(i)]);
-        }
-      }
-      __syncthreads();  // the list is used up before it is made again
-    }
-    A* to = dtable(row);
+  const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.y) * kEmbeddingThreads * W;
+  const auto column = [&](int i) -> std::int64_t {
+    return wide ? chunk + threadIdx.x * W + i : chunk + i * kEmbeddingThreads + threadIdx.x;
+  };
+  const bool whole = wide && column(W - 1) < cols;
+  A* const to = dtable(row);
+  Pack<A, W> into{};
+  if (whole) into = read<W>(to + column(0));  // on its way beside the tokens'
+  A sum[W] = {};
+  const auto add_tokens = [&]<int N>(const int* tokens) {  // whose rows are read together and added in order
     if (whole) {
-      auto x = read<W>(to + column(0));
+      Pack<T, W> x[N];
 #pragma unroll
-      for (int i = 0; i < W; ++i) x.v[i] += sum[i];
-      write(to + column(0), x);
-    } else {
+      for (int m = 0; m < N; ++m) x[m] = read<W>(dout(tokens[m]) + column(0));
+#pragma unroll
+      for (int m = 0; m < N; ++m)
+#pragma unroll
+        for (int i = 0; i < W; ++i) sum[i] += widen(x[m].v[i]);
+      return;
+    }
+    for (int m = 0; m < N; ++m)
 #pragma unroll
       for (int i = 0; i < W; ++i)
-        if (column(i) < cols) to[column(i)] += sum[i];
+        if (column(i) < cols) sum[i] += widen(dout(tokens[m])[column(i)]);
+  };
+
+  if (first == last) {
+    add_tokens.template operator()<1>(&first);
+  } else {
+    constexpr int kWarps = kEmbeddingThreads / 32;
+    __shared__ int matches[kLooks * kEmbeddingThreads];
+    __shared__ int matches_of[kLooks * kWarps];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int base = first; base <= last; base += kLooks * kEmbeddingThreads) {
+      unsigned votes[kLooks];
+      int at[kLooks], count = 0;
+#pragma unroll
+      for (int u = 0; u < kLooks; ++u) {
+        const int t = base + u * kEmbeddingThreads + static_cast<int>(threadIdx.x);
+        votes[u] = __ballot_sync(0xffffffffu, t <= last && ids[t] == id);
+        if (lane == 0) matches_of[u * kWarps + warp] = __popc(votes[u]);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < kLooks * kWarps; ++k) {
+        if (k % kWarps == warp) at[k / kWarps] = count;
+        count += matches_of[k];
+      }
+#pragma unroll
+      for (int u = 0; u < kLooks; ++u)
+        if ((votes[u] >> lane & 1u) != 0)
+          matches[at[u] + __popc(votes[u] & ((1u << lane) - 1u))] =
+              base + u * kEmbeddingThreads + static_cast<int>(threadIdx.x);
+      __syncthreads();
+      int m = 0;
+      for (; m + 4 <= count; m += 4) add_tokens.template operator()<4>(matches + m);
+      for (; m < count; ++m) add_tokens.template operator()<1>(matches + m);
+      __syncthreads();  // the list is used up before it is made again
     }
+  }
+  if (whole) {
+#pragma unroll
+    for (int i = 0; i < W; ++i) into.v[i] += sum[i];
+    write(to + column(0), into);
+  } else {
+#pragma unroll
+    for (int i = 0; i < W; ++i)
+      if (column(i) < cols) to[column(i)] += sum[i];
   }
 }
 
@@ -192,8 +229,10 @@ __device__ __forceinline__ SoftmaxState<A> from_lane(SoftmaxState<A> s, int offs
 
 // Lanes may merge in either order: a merge is the same both ways but for which operand comes first in a sum of
 // two, which addition does not mind.
+constexpr int kStatsThreads = 512;  // four blocks a multiprocessor: some read while others merge
+
 template <class A>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kStatsThreads, sizeof(A) == 4 ? 4 : 2)
     cross_entropy_stats_kernel(Rows<A> logits, const std::int32_t* targets, Rows<A> stats, std::int64_t rows,
                                std::int64_t valid, std::int64_t first_id, bool wide) {
   constexpr int W = kWidthOf<A>;
@@ -202,11 +241,8 @@ __global__ void __launch_bounds__(1024)
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const A* x = logits(row);
     SoftmaxState<A> s{-INFINITY, A(0)};
-    for_columns<W>(valid, wide, [&]<int N>(std::int64_t c) {
-      const auto pack = read<N>(x + c);
-#pragma unroll
-      for (int i = 0; i < N; ++i) softmax_add(s, pack.v[i]);
-    });
+    for_values<W, 2>(x, valid, wide, threadIdx.x, blockDim.x,
+                     [&]<int N>(const Pack<A, N>& pack) { softmax_add(s, pack.v); });
     for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, from_lane(s, offset));
     if (lane == 0) partial[warp] = s;
     __syncthreads();
@@ -306,9 +342,20 @@ void embedding_backward(const EmbeddingBackwardArgs& g) {
   SEXTANT_CHECK(g.dout.rows == static_cast<std::int64_t>(g.ids.size()) && g.dout.cols == g.dtable.cols,
                 "embedding: extents disagree");
   if (g.dout.elements() == 0) return;
+  SEXTANT_CHECK(g.dout.rows <= INT32_MAX, "embedding: at most 2^31 tokens");
+  CudaStream& s = stream_of(g.stream);
+  const int n = static_cast<int>(g.dout.rows);
+  const std::int64_t ends_bytes = 2 * g.dtable.rows * static_cast<std::int64_t>(sizeof(int));
+  auto* ends = static_cast<int*>(scratch(s, ends_bytes));
+  check(cudaMemsetAsync(ends, 0xff, static_cast<std::size_t>(ends_bytes), s.stream), "cudaMemsetAsync");
+  embedding_ends_kernel<<<static_cast<unsigned>((n + 255) / 256), 256, 0, s.stream>>>(
+      g.ids.data(), n, g.dtable.rows, g.first_id, ends);
+  check_launch("ends of the embedding's tokens");
   with_type(g.dout.dtype, [&]<class T>() {
-    embedding_backward_kernel<T><<<static_cast<unsigned>(g.dout.rows), 256, 0, stream_of(g.stream).stream>>>(
-        g.ids.data(), g.dout.rows, rows_of<T>(g.dout), rows_of<Accumulator<T>>(g.dtable), g.dtable.rows,
+    constexpr std::int64_t kColumns = kEmbeddingThreads * kWidthOf<T, Accumulator<T>>;
+    const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((g.dout.cols + kColumns - 1) / kColumns));
+    embedding_backward_kernel<T><<<grid, kEmbeddingThreads, 0, s.stream>>>(
+        g.ids.data(), n, ends, rows_of<T>(g.dout), rows_of<Accumulator<T>>(g.dtable), g.dtable.rows,
         g.first_id, g.dout.cols, all_aligned(g.dout, g.dtable));
     check_launch("embedding backward");
   });
@@ -321,9 +368,10 @@ void cross_entropy_stats(const CrossEntropyStatsArgs& g) {
   if (g.logits.rows == 0) return;
   const std::int64_t valid = valid_columns(g.logits.cols, g.first_id, g.vocab);
   const auto launch = [&]<class A>() {
-    cross_entropy_stats_kernel<A><<<row_blocks(g.logits.rows), 1024, 0, stream_of(g.stream).stream>>>(
-        rows_of<A>(g.logits), g.targets.data(), rows_of<A>(g.stats), g.logits.rows, valid, g.first_id,
-        aligned(g.logits));
+    cross_entropy_stats_kernel<A>
+        <<<row_blocks(g.logits.rows), kStatsThreads, 0, stream_of(g.stream).stream>>>(
+            rows_of<A>(g.logits), g.targets.data(), rows_of<A>(g.stats), g.logits.rows, valid, g.first_id,
+            aligned(g.logits));
     check_launch("cross entropy");
   };
   g.logits.dtype == Dtype::fp64 ? launch.template operator()<double>() : launch.template operator()<float>();

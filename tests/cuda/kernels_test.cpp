@@ -58,6 +58,18 @@ TEST_F(CudaKernels, SquaredNormAndTotal) {
   });
 }
 
+// So many that a thread reads several packs together.
+TEST_F(CudaKernels, SquaredNormOfALongRow) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    const std::int64_t cols = 4 * 512 * 256 * (16 / size_bytes(dtype)) * 5 / 4 + 3;
+    const Twin x(dtype, 1, cols), sum(Dtype::fp64, 1, 1);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      k.squared_norm({.x = x.on(gpu), .sum = sum.on(gpu).row<double>(), .stream = s});
+    });
+    sum.expect_alike(1e-12, label("squared norm", dtype, 1, cols));
+  }
+}
+
 TEST_F(CudaKernels, AdamwGivesTheBitsOfTheCpu) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t n : {1, 7, 130, 5003}) {
@@ -129,6 +141,35 @@ TEST_F(CudaKernels, Rmsnorm) {
               to_doubles(y.downloaded().view().column_range(0, cols)))
         << what;
   });
+}
+
+// More rows than blocks, so that a block goes over several; rows of one and two packs a thread, and longer ones.
+TEST_F(CudaKernels, RmsnormBackwardOverManyRowsAndWideOnes) {
+  struct Extent {
+    std::int64_t rows, cols;
+  };
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16})
+    for (const Extent e : {Extent{700, 136}, {515, 95}, {3, 5120}, {300, 8192}, {2, 12288}})
+      for (const bool in_place : {false, true}) {
+        if (left_out()) continue;
+        const Dtype wide = accumulator_of(dtype);
+        const Twin x(dtype, e.rows, e.cols), weight(dtype, 1, e.cols, 0.2, 1.0), dy(dtype, e.rows, e.cols),
+            bypass(dtype, e.rows, e.cols), inverse(wide, 1, e.rows, 0.1, 1.0), dweight(wide, 1, e.cols);
+        const Twin dx = Twin::poisoned(dtype, e.rows, e.cols);
+        on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+          k.rmsnorm_backward({.x = x.on(gpu),
+                              .inverse_rms = inverse.on(gpu),
+                              .weight = weight.on(gpu),
+                              .dy = dy.on(gpu),
+                              .bypass = in_place ? bypass.on(gpu) : TensorView(),
+                              .dx = (in_place ? bypass : dx).on(gpu),
+                              .dweight = dweight.on(gpu),
+                              .stream = s});
+        });
+        const std::string what = label("rmsnorm backward", dtype, e.rows, e.cols);
+        (in_place ? bypass : dx).expect_alike(bound_of(dtype, 4), what);
+        dweight.expect_alike(bound_of(dtype, 4), what);
+      }
 }
 
 // The stream, its copy and the norm of a sum in one kernel, also of rows that do not fit in shared memory.
@@ -236,6 +277,21 @@ TEST_F(CudaKernels, EmbeddingInSlices) {
         out.expect_alike(0, label("embedding", dtype, tokens, width));
         dtable.expect_alike(0, label("embedding gradient", dtype, tokens, width));
       }
+}
+
+// Of which a block cannot look at all at once.
+TEST_F(CudaKernels, EmbeddingOfAFewWordsInManyTokens) {
+  std::vector<std::int32_t> list(2500);
+  for (std::size_t t = 0; t < list.size(); ++t)
+    list[t] = t % 1100 == 3 ? 7 : static_cast<std::int32_t>(t * t % 3);
+  const TwinList ids(list);
+  for (const std::int64_t width : {8, 13}) {
+    const Twin dout(Dtype::bf16, std::ssize(list), width), dtable(Dtype::fp32, 9, width);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      k.embedding_backward({.ids = ids.on(gpu), .dout = dout.on(gpu), .dtable = dtable.on(gpu), .stream = s});
+    });
+    dtable.expect_alike(0, label("embedding gradient", Dtype::bf16, std::ssize(list), width));
+  }
 }
 
 TEST_F(CudaKernels, CrossEntropyOverVocabularySlices) {

@@ -131,7 +131,16 @@ TYPED_TEST(CudaMath, OnlineSoftmaxInAnyPieces) {
   const std::vector<double> x = normal(777, 30.0);
   const auto over = [&](std::size_t first, std::size_t last) {
     cuda::SoftmaxState<A> s{-INFINITY, A(0)};
-    for (std::size_t i = first; i < last; ++i) cuda::softmax_add(s, static_cast<A>(x[i]));
+    std::size_t i = first;
+    for (; i + 4 <= last; i += 4) {
+      const A pack[4] = {static_cast<A>(x[i]), static_cast<A>(x[i + 1]), static_cast<A>(x[i + 2]),
+                         static_cast<A>(x[i + 3])};
+      cuda::softmax_add(s, pack);
+    }
+    for (; i < last; ++i) {
+      const A one[1] = {static_cast<A>(x[i])};
+      cuda::softmax_add(s, one);
+    }
     return s;
   };
   const auto whole = over(0, x.size());
@@ -146,8 +155,13 @@ TYPED_TEST(CudaMath, OnlineSoftmaxInAnyPieces) {
   EXPECT_NEAR(static_cast<double>(cut.sum / static_cast<A>(sum)), 1.0, bound);
   EXPECT_EQ(cuda::softmax_merge(empty, empty).sum, A(0));
   cuda::SoftmaxState<A> bad{-INFINITY, A(0)};
-  cuda::softmax_add(bad, static_cast<A>(NAN));
-  cuda::softmax_add(bad, A(1));
+  const A unlucky[2] = {static_cast<A>(NAN), A(0)}, fine[1] = {A(1)};
+  cuda::softmax_add(bad, unlucky);
+  cuda::softmax_add(bad, fine);
+  cuda::SoftmaxState<A> hidden{-INFINITY, A(0)};
+  const A nothing[2] = {-INFINITY, -INFINITY};
+  cuda::softmax_add(hidden, nothing);
+  EXPECT_EQ(hidden.sum, A(0));
   EXPECT_TRUE(std::isnan(static_cast<double>(bad.sum)));  // a bad logit is not lost
 }
 

@@ -2,6 +2,7 @@
 // host_syntax.py has rewritten.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -80,6 +81,13 @@ inline std::int32_t __reduce_min_sync(unsigned mask, std::int32_t x, Place at = 
   const auto bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(x));
   return static_cast<std::int32_t>(
       ::emulation::warp(mask, {::emulation::WarpCall::minimum, at.line(), bits, 0}));
+}
+inline int atomicMax(int* at, int x) {
+  std::atomic_ref<int> shared(*at);
+  int before = shared.load(std::memory_order_relaxed);
+  while (before < x && !shared.compare_exchange_weak(before, x, std::memory_order_relaxed)) {
+  }
+  return before;
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
