@@ -1,5 +1,6 @@
 #include "runtime/host_access.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.hpp"
@@ -8,21 +9,31 @@
 namespace sextant {
 namespace {
 
-// A copy of `like` in the host's memory, in its own format.
-class Staging {
- public:
-  explicit Staging(const TensorView& like)
-      : bytes_(static_cast<std::size_t>(like.bytes())), view_(bytes_.data(), like.dtype, 1, like.elements()) {
-    SEXTANT_CHECK(like.contiguous(), "values are copied without gaps");
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  std::vector<std::byte> bytes_;
-  TensorView view_;
-};
+// Elements that are staged at a time. A model's weights go through the same few pages again and again: fresh ones would have
+// to be made by the system, which takes longer than to fill them.
+constexpr std::int64_t kPiece = std::int64_t{1} << 22;
 
 TensorView flat(const TensorView& x) { return {x.data, x.dtype, 1, x.elements()}; }
+
+// Memory of the host for a piece in the format of `like`, all zeros.
+class Staging {
+ public:
+  explicit Staging(const TensorView& like) : elements_(like.elements()), dtype_(like.dtype) {
+    SEXTANT_CHECK(like.contiguous(), "values are copied without gaps");
+    bytes_.resize(static_cast<std::size_t>(std::min(elements_, kPiece) * size_bytes(dtype_)));
+  }
+  // f(piece, first element), piece after piece.
+  template <class F>
+  void for_each_piece(F&& f) {
+    for (std::int64_t at = 0; at < elements_; at += kPiece)
+      f(TensorView(bytes_.data(), dtype_, 1, std::min(kPiece, elements_ - at)), at);
+  }
+
+ private:
+  std::int64_t elements_;
+  Dtype dtype_;
+  std::vector<std::byte> bytes_;
+};
 
 // Both flat; a model's weights are converted by all cores.
 void convert(const TensorView& from, const TensorView& to) {
@@ -37,23 +48,26 @@ void convert(const TensorView& from, const TensorView& to) {
 void put_values(Device& device, const TensorView& to, const TensorView& from) {
   if (device.unified()) return cpu_kernels().cast({.source = from, .destination = to});
   SEXTANT_CHECK(from.contiguous() && from.elements() == to.elements(), "values fit their place");
-  const Staging staging(to);
-  convert(flat(from), staging.view());
-  device.transfer(to.data, staging.view().data, Bytes(to.bytes()));
+  Staging(to).for_each_piece([&](const TensorView& piece, std::int64_t at) {
+    convert(flat(from).column_range(at, piece.cols), piece);
+    device.transfer(flat(to).column_range(at, piece.cols).data, piece.data, Bytes(piece.bytes()));
+  });
 }
 
 void get_values(Device& device, const TensorView& to, const TensorView& from) {
   if (device.unified()) return cpu_kernels().cast({.source = from, .destination = to});
   SEXTANT_CHECK(to.contiguous() && from.elements() == to.elements(), "values fit their place");
-  const Staging staging(from);
-  device.transfer(staging.view().data, from.data, Bytes(from.bytes()));
-  convert(staging.view(), flat(to));
+  Staging(from).for_each_piece([&](const TensorView& piece, std::int64_t at) {
+    device.transfer(piece.data, flat(from).column_range(at, piece.cols).data, Bytes(piece.bytes()));
+    convert(piece, flat(to).column_range(at, piece.cols));
+  });
 }
 
 void put_zeros(Device& device, const TensorView& to) {
   if (device.unified()) return cpu_kernels().zero({.x = to});
-  const Staging zeros(to);
-  device.transfer(to.data, zeros.view().data, Bytes(to.bytes()));
+  Staging(to).for_each_piece([&](const TensorView& zeros, std::int64_t at) {
+    device.transfer(flat(to).column_range(at, zeros.cols).data, zeros.data, Bytes(zeros.bytes()));
+  });
 }
 
 Mirror::Mirror(Device& device, const void* values, Bytes bytes) : data_(const_cast<void*>(values)) {

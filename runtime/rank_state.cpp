@@ -147,8 +147,9 @@ void RankState::adopt_master(std::size_t b, bool host, const TensorView& master)
 }
 
 void RankState::initialise(const WeightSource& weights) {
+  std::vector<double> values;  // of a bucket, in memory that the next one uses again
   for (std::size_t b = 0; b < homes_.size(); ++b) {
-    std::vector<double> values(static_cast<std::size_t>(bucket(b).elements), 0.0);
+    values.assign(static_cast<std::size_t>(bucket(b).elements), 0.0);
     for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
       const Parameter& p = layout_.parameters[i];
       const auto real = static_cast<std::size_t>(slices_[i].real_rows() * slices_[i].cols);
