@@ -54,7 +54,10 @@ struct Cupti {
   decltype(&cuptiActivityPopExternalCorrelationId) pop = nullptr;
   std::string missing;
 
-  Cupti() : library(find()) {
+  // By its name first, then where the build has seen it.
+  Cupti()
+      : library(cuda::first_found({"libcupti.so." + std::to_string(CUDA_VERSION / 1000), "libcupti.so.12",
+                                   SEXTANT_CUPTI_LIBRARY})) {
     if (!library.found()) {
       missing = library.why_not() + " (is CUPTI's folder, extras/CUPTI/lib64, in LD_LIBRARY_PATH?)";
       return;
@@ -74,13 +77,6 @@ struct Cupti {
     } catch (const BackendError& error) {
       missing = error.what();
     }
-  }
-
- private:
-  // By its name first, then where the build has seen it.
-  static cuda::Library find() {
-    cuda::Library named("libcupti.so." + std::to_string(CUDA_VERSION / 1000));
-    return named.found() ? named : cuda::Library(SEXTANT_CUPTI_LIBRARY);
   }
 };
 

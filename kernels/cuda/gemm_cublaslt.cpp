@@ -24,10 +24,10 @@ namespace sextant::cuda {
 namespace {
 
 constexpr auto kWorkspace = static_cast<std::size_t>(kLibraryWorkspace);
-constexpr int kProposals = 8;
+constexpr int kProposals = 8, kRuns = 4;
 
 struct Lt {
-  Library library{"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)};
+  Library library = first_found({"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR), "libcublasLt.so.12"});
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtGetVersion) version = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -188,6 +188,11 @@ class Products {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g.c));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g.c));
+    // Where a sum over k is cut, its parts are added in the accumulator's format, not in a narrower result's.
+    if (g.c.dtype != accumulator_of(g.a.dtype))
+      prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+             static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
+                                        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     p.proposals.resize(kProposals);
     int found = 0;
     const cublasStatus_t status = lt().propose(handle_of_device, p.description, p.left, p.right, p.out, p.out,
@@ -217,8 +222,9 @@ class Products {
                        p.out, g.c.data, p.out, &proposal.algo, workspace, kWorkspace, s.stream);
   }
 
-  // Runs every proposal four times, where c may be added to as often as one likes; the fastest of the last three
-  // comes first. What does not run is dropped.
+  // Runs every proposal once and then twice kRuns times, where c may be added to as often as one likes; the one that was
+  // fastest comes first. What does not run is dropped. Several at a time: the stream would wait for the host before a single
+  // one, for as long as a small product takes.
   void choose(Product& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
     cudaEvent_t begin = nullptr, end = nullptr;
     check(cudaEventCreate(&begin), "cudaEventCreate"), check(cudaEventCreate(&end), "cudaEventCreate");
@@ -227,9 +233,10 @@ class Products {
       if (start(p, proposal, g, s, workspace) != CUBLAS_STATUS_SUCCESS) continue;
       float best = 0;
       bool runs = true;
-      for (int repeat = 0; repeat < 3 && runs; ++repeat) {
+      for (int repeat = 0; repeat < 2 && runs; ++repeat) {
         check(cudaEventRecord(begin, s.stream), "cudaEventRecord");
-        runs = start(p, proposal, g, s, workspace) == CUBLAS_STATUS_SUCCESS;
+        for (int run = 0; run < kRuns && runs; ++run)
+          runs = start(p, proposal, g, s, workspace) == CUBLAS_STATUS_SUCCESS;
         check(cudaEventRecord(end, s.stream), "cudaEventRecord");
         check(cudaEventSynchronize(end), "a product that was tried");
         float ms = 0;

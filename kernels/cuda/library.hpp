@@ -2,6 +2,7 @@
 // and more (0.5 GB), and a machine without it can still plan. Where it is not found, the reason is an answer.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 namespace sextant::cuda {
@@ -24,5 +25,13 @@ class Library {
   std::string name_, why_not_;
   void* handle_ = nullptr;  // never closed: kernels may be under way until the process ends
 };
+
+// The first of these that is there, or else the first with its reason. A version before the headers' serves where it has the
+// same functions: a machine's CUDA may be older than its driver.
+inline Library first_found(std::initializer_list<std::string> names) {
+  for (const std::string& name : names)
+    if (Library library(name); library.found()) return library;
+  return Library(*names.begin());
+}
 
 }  // namespace sextant::cuda

@@ -149,6 +149,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                : what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES ? &p.c
                                : what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES ? &p.d
                                                                                     : nullptr;
+  if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+    return bytes == 4 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;  // nothing is cut here
   const bool workspace = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
   if (bytes != (workspace ? 8u : 4u) || (!workspace && !small)) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(workspace ? static_cast<void*>(&p.workspace) : small, value, bytes);
