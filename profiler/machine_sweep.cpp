@@ -161,7 +161,8 @@ class Sweep {
   void launches() {
     const TensorView x = matrix(Dtype::fp32, 1, 16);
     const StreamCall one = [&](StreamId stream) {
-      device_.launch(stream, [this, x](NativeStream s) { kernels_.zero({.x = x, .stream = s}); });
+      device_.launch(stream,
+                     [this, x](NativeStream s) { kernels_.scale({.x = x, .factor = 1, .stream = s}); });
     };
     std::vector<double> by_host;
     const StreamCall many = [&](StreamId stream) {
