@@ -224,7 +224,7 @@ class Script(unittest.TestCase):
             if built:
                 os.mkdir(os.path.join(folder, "bin"))
                 made.update({"bin/sextant": FAKE.format(python=sys.executable), "bin/nvidia-smi": SMI.format(gpu=gpu),
-                             "bin/compute-sanitizer": '#!/bin/bash\nshift 4\nexec "$@"\n',
+                             "bin/compute-sanitizer": '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift 2; done\nexec "$@"\n',
                              "bin/cuda_bench": '#!/bin/bash\necho "$BENCH"\n'})
                 for program in ("math", "kernels", "training", "trace"):
                     made[f"bin/cuda_{program}_test"] = TESTS.format(python=sys.executable)

@@ -30,7 +30,7 @@ START = time.monotonic()
 # name of the preset, layout, sequence length, micro-batch, micro-batches of a step
 MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 4), ("llama-3.2-1b", "mbs2", 4096, 2, 4),
           ("llama-3.2-3b", "mbs2", 2048, 2, 8), ("llama-3.2-3b", "mbs1", 4096, 1, 8),
-          ("llama-2-7b", "mbs1.sel", 2048, 1, 16), ("llama-2-7b", "mbs1.sel", 4096, 1, 8)]
+          ("llama-2-7b", "mbs1", 2048, 1, 16), ("llama-2-7b", "mbs1", 4096, 1, 8)]
 SKIPPED = 77  # exit status of a program of tests that were all skipped
 KINDS = {"h200": "h200", "h100": "h100", "a100": "a100-80gb"}  # in a GPU's name, and its preset
 LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECASE | re.DOTALL)  # a test's reason
@@ -179,10 +179,11 @@ def sanitizer(r):
         return
     r.results["sanitizer"] = tool
     shared = "*Rmsnorm*:*Embedding*:*CrossEntropy*:*SquaredNorm*:*AttentionTiles*:*MatrixProducts*"
-    for check, share, cases in (("memcheck", 16, shared + ":*Rope*:*Adamw*:*Swiglu*:*PassesOverFlatState*"),
-                                ("racecheck", 60, shared + ":*Repeat*")):
+    # Races are looked for in our own kernels: the libraries' order their shared memory by means that racecheck does not know.
+    for check, share, cases, more in (("memcheck", 16, shared + ":*Rope*:*Adamw*:*Swiglu*:*PassesOverFlatState*", []),
+                                      ("racecheck", 60, shared + ":*Repeat*", ["--kernel-name", "kns=sextant"])):
         r.gtest("cuda_kernels_test", 150, "--gtest_filter=" + cases, name=check,
-                prefix=["env", f"SEXTANT_SHARE={share}", tool, "--tool", check, "--error-exitcode", "9"])
+                prefix=["env", f"SEXTANT_SHARE={share}", tool, "--tool", check, *more, "--error-exitcode", "9"])
         r.results["steps"][-1].update(share=share, asked=cases.split(":"))
 
 
@@ -206,7 +207,8 @@ def train(r):
             continue
         name = f"{model} {seq}"
         plan = os.path.join("/tmp", f"plan-{os.getpid()}-{model}-{seq}.json")
-        fix = f"mbs={mbs}," + ("rec=sel" if ".sel" in layout else "rec=none")
+        # Nothing on the host, which a planner likes to use for the last per cent: what is judged is the GPU.
+        fix = f"mbs={mbs},oo=0,po=0,ao=0," + ("rec=sel" if ".sel" in layout else "rec=none")
         row = {"model": model, "layout": layout, "seq_len": seq, "global_batch": mbs * micro, "rounds": []}
         rows.append(row)
         made = r.run(f"plan {name}", [sextant, "plan", "--model", model, *cluster(r), "--stack", "sextant",
@@ -234,9 +236,10 @@ def train(r):
                 of_round = {"sextant": r.json(f"run {name} {turn}", ours, 90)}
             if of_round["sextant"] and driver.peak_GiB:
                 row["driver_peak_GiB"] = max(row.get("driver_peak_GiB", 0), driver.peak_GiB)
+            if turn == 0:  # no target asks for it, and starting takes its time
+                of_round["with_graphs"] = r.json(f"graphs {name}", ours + ["--cuda-graphs"], 90)
             row["rounds"].append({
                 **of_round,
-                "with_graphs": r.json(f"graphs {name} {turn}", ours + ["--cuda-graphs"], 90),
                 "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 60, **untouched),
                 "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 110, **untouched)})
             r.save()
