@@ -58,11 +58,13 @@ void Executor::find_runs() {
 
 void Executor::run_step(SpanRecorder* recorder, bool as_ever) {
   memory_.restart();
+  recording_ = recorder && options_.time_ops;
+  lane_ends_.assign(graph_.lanes.size(), Event{});
   if (options_.timer) options_.timer->begin_step(options_.rank);
   const Seconds start = device_.now();
   if (options_.watchdog) options_.watchdog->enter(options_.rank, device_, view_);
   std::exception_ptr error;
-  auto run = as_ever && !(recorder && options_.time_ops) ? runs_.begin() : runs_.end();
+  auto run = as_ever && !recording_ ? runs_.begin() : runs_.end();
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const OpId op = order_[i];
     try {
@@ -83,29 +85,34 @@ void Executor::run_step(SpanRecorder* recorder, bool as_ever) {
     }
   }
   finish(error);
-  if (recorder && options_.time_ops)
+  if (recording_)
     for (const OpId op : view_.ops())
       recorder->record(options_.rank, op,
                        {(*device_.reached(begin_[op]) - start).v, (*device_.reached(end_[op]) - start).v});
 }
 
 void Executor::issue(OpId op) {
-  const StreamId stream = streams_[view_.lane(op)];
-  wait_for_others(op, stream);
-  const bool timed = options_.time_ops || options_.watchdog;
-  if (timed) begin_[op] = device_.record(stream);
+  const LaneId lane = view_.lane(op);
+  const StreamId stream = streams_[lane];
+  const bool waits = wait_for_others(op, stream);
+  const bool timed = recording_ || options_.watchdog;
+  // An event is a gap between kernels: where nobody measures, an op begins with the end of the one before.
+  Event& last = lane_ends_[lane];
+  if (timed) begin_[op] = !recording_ && !waits && last.state ? last : device_.record(stream);
   memory_.begin(op);
   launch(op, stream);
   memory_.end(op);
-  if (timed || awaited_[op]) end_[op] = device_.record(stream);
+  if (timed || awaited_[op]) last = end_[op] = device_.record(stream);
   if (options_.watchdog) options_.watchdog->issued(options_.rank, op, begin_[op], end_[op]);
   if (options_.adversarial_seed) device_.synchronize(device_.record(stream));
 }
 
 // Dependencies on other stages' ops are kept by the transfer or collective itself.
-void Executor::wait_for_others(OpId op, StreamId stream) {
+bool Executor::wait_for_others(OpId op, StreamId stream) {
+  bool waits = false;
   for (const OpId dep : graph_.deps_of(graph_.ops[op]))
-    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]);
+    if (view_.mine(dep) && view_.lane(dep) != view_.lane(op)) device_.wait(stream, end_[dep]), waits = true;
+  return waits;
 }
 
 // All ops of a run begin and end with it: nobody waits for one in its middle.
@@ -124,7 +131,7 @@ void Executor::issue(Run& run) {
     ++programs_.replayed, programs_.ops += static_cast<std::int64_t>(ops.size());
   else
     for (const OpId op : ops) launch(op, stream);
-  const Event end = device_.record(stream);
+  const Event end = lane_ends_[view_.lane(ops.front())] = device_.record(stream);
   for (const OpId op : ops) begin_[op] = begin, end_[op] = end;
   if (options_.watchdog)
     for (const OpId op : ops) options_.watchdog->issued(options_.rank, op, begin, end);

@@ -60,7 +60,7 @@ class Executor {
  private:
   void issue(OpId);
   void launch(OpId, StreamId);
-  void wait_for_others(OpId, StreamId);
+  bool wait_for_others(OpId, StreamId);  // whether there was anything to wait for
   void find_runs();
 
   // Ops order_[first, last) of one compute lane.
@@ -83,7 +83,9 @@ class Executor {
   std::vector<StreamId> streams_;  // by LaneId
   std::vector<bool> awaited_;      // by OpId: an op of another lane waits for it
   std::vector<Event> begin_, end_;
-  std::vector<Run> runs_;  // in order
+  bool recording_ = false;        // this step
+  std::vector<Event> lane_ends_;  // by LaneId: of its last op in this step, as far as it is known
+  std::vector<Run> runs_;         // in order
   Programs programs_;
 };
 

@@ -100,7 +100,10 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* 
     std::array<double, CheckpointSaver::kVotes> votes{};
     if (saver) votes = saver->votes();
     const bool stop = asked_to_stop(run, rank);
-    const bool recorded = run.record && (!run.programs || s == first || s + 1 == run.steps);
+    // Every step, where somebody looks at each; else the last, and the first ones in case there is no other.
+    const bool looked_at = !run.programs && (run.on_spans || run.timer);
+    const bool recorded =
+        run.record && (looked_at || s < first + (run.programs ? 1 : 3) || s + 1 == run.steps);
     auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
     if (saver) saver->heard(votes);
     if (!report) {

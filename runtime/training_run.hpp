@@ -41,7 +41,8 @@ struct TrainingRun {
   std::optional<LinkShape> shape = {};  // emulated links
   CpuDeviceOptions device = {};
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
-  bool record = false;                         // times every op; the last step's spans are kept
+  bool record =
+      false;  // times every op: of every step for on_spans and a timer, else of the first ones and the last
   bool programs =
       false;  // replays what is the same in every step; then only the first and last steps are recorded
   const OpTimer* timer = nullptr;  // that times them; nullptr: events around them
