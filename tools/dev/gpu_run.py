@@ -222,7 +222,7 @@ def train(r):
         row["peak_TFLOPS"] = planned["cluster"]["device"]["peak_TFLOPS"]["bf16"]
         row["planned_peak_GiB"] = planned["prediction"]["peak_memory_GiB"]["value"]
         profile = plan + ".profile"
-        r.run(f"profile {name}", [sextant, "profile", "--for", plan, "-o", profile, "--device", "cuda", *presets], 90)
+        r.run(f"profile {name}", [sextant, "profile", "--for", plan, "-o", profile, "--device", "cuda", *presets], 120)
         base = [sextant, "run", plan, "--device", "cuda", "--json", *presets]
         row["profiled"] = os.path.exists(profile)
         if row["profiled"]:
@@ -233,18 +233,18 @@ def train(r):
         sizes = [str(seq), str(mbs), str(micro)]
         for turn in range(2):
             with DriverMemory() as driver:
-                of_round = {"sextant": r.json(f"run {name} {turn}", ours, 90)}
+                of_round = {"sextant": r.json(f"run {name} {turn}", ours, 120)}
             if of_round["sextant"] and driver.peak_GiB:
                 row["driver_peak_GiB"] = max(row.get("driver_peak_GiB", 0), driver.peak_GiB)
             if turn == 0:  # no target asks for it, and starting takes its time
-                of_round["with_graphs"] = r.json(f"graphs {name}", ours + ["--cuda-graphs"], 90)
+                of_round["with_graphs"] = r.json(f"graphs {name}", ours + ["--cuda-graphs"], 120)
             row["rounds"].append({
                 **of_round,
-                "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 60, **untouched),
-                "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 110, **untouched)})
+                "eager": r.json(f"torch eager {name} {turn}", torch + ["eager", *sizes], 90, **untouched),
+                "compile": r.json(f"torch compile {name} {turn}", torch + ["compile", *sizes], 150, **untouched)})
             r.save()
         # Operations by their kernels; the steps above count as a whole.
-        row["by_kernels"] = r.json(f"record {name}", base + ["--record", "--steps", "3"], 90)
+        row["by_kernels"] = r.json(f"record {name}", base + ["--record", "--steps", "3"], 120)
         r.save()
 
 
