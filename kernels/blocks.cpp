@@ -21,14 +21,14 @@ void linear_input(const BlockContext& c, const TensorView& dy, const TensorView&
   c.kernels->gemm(
       {.a = dy, .b = weight, .c = dx, .accumulate = accumulate, .threads = c.threads, .stream = c.stream});
 }
-// dW += dy^T x
+// dW += dy^T x, or = where what stands there is stale
 void linear_weight(const BlockContext& c, const TensorView& dy, const TensorView& x,
-                   const TensorView& dweight) {
+                   const TensorView& dweight, bool stale) {
   c.kernels->gemm({.a = dy,
                    .b = x,
                    .c = dweight,
                    .transpose_a = true,
-                   .accumulate = true,
+                   .accumulate = !stale,
                    .threads = c.threads,
                    .stream = c.stream});
 }
@@ -134,9 +134,9 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
     linear_input(c, dv, u.weights.v, u.dnormed, true);
   }
   if (wants_weight(w)) {
-    linear_weight(c, u.dq, u.normed, u.gradients.q);
-    linear_weight(c, dk, u.normed, u.gradients.k);
-    linear_weight(c, dv, u.normed, u.gradients.v);
+    linear_weight(c, u.dq, u.normed, u.gradients.q, u.stale);
+    linear_weight(c, dk, u.normed, u.gradients.k, u.stale);
+    linear_weight(c, dv, u.normed, u.gradients.v, u.stale);
   }
 }
 
@@ -162,7 +162,7 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .workspace = u.core,
                                    .stream = c.stream});
   }
-  if (wants_weight(w)) linear_weight(c, u.dbranch, u.context, u.gradients.o);
+  if (wants_weight(w)) linear_weight(c, u.dbranch, u.context, u.gradients.o, u.stale);
 }
 
 void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {
@@ -180,9 +180,9 @@ void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& 
     linear_input(c, u.up, u.weights.up, u.dnormed, true);
   }
   if (wants_weight(w)) {
-    linear_weight(c, u.dbranch, u.activation, u.gradients.down);
-    linear_weight(c, u.gate, u.normed, u.gradients.gate);
-    linear_weight(c, u.up, u.normed, u.gradients.up);
+    linear_weight(c, u.dbranch, u.activation, u.gradients.down, u.stale);
+    linear_weight(c, u.gate, u.normed, u.gradients.gate, u.stale);
+    linear_weight(c, u.up, u.normed, u.gradients.up, u.stale);
   }
 }
 

@@ -104,6 +104,7 @@ struct QkvBackward {
   TensorView normed;                    // [full, h], for the weight half
   TensorView dq, dkv;                   // [full, ...]
   TensorView dnormed;                   // [full, h], out: partial sum over tp
+  bool stale = false;                   // `gradients` hold nothing that counts, and are overwritten
 };
 void qkv_backward(const BlockContext&, const BlockWork&, const QkvBackward&);
 
@@ -124,6 +125,7 @@ struct AttentionBackward {
   TensorView dbranch;         // [full, h]
   TensorView dcontext, core;  // workspace of the input half
   TensorView dq, dkeys;       // out
+  bool stale = false;         // as of QkvBackward
 };
 void attention_backward(const BlockContext&, const BlockWork&, const AttentionBackward&);
 
@@ -144,6 +146,7 @@ struct MlpBackward {
   TensorView activation;  // workspace, or deferred to the weight half
   TensorView dbranch;     // [full, h]
   TensorView dnormed;     // [full, h], out: partial sum over tp
+  bool stale = false;     // as of QkvBackward
 };
 void mlp_backward(const BlockContext&, const BlockWork&, const MlpBackward&);
 

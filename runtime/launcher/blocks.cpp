@@ -40,9 +40,11 @@ std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
   return all(op, OperandUse::gradient, true);
 }
 
+bool StepLauncher::overwrites(const Op& op) const {
+  return reduces_every_microbatch(graph_.plan, rules_) && !find(op, OperandUse::gradient, false);
+}
 std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
-  const bool adds = !reduces_every_microbatch(graph_.plan, rules_) || find(op, OperandUse::gradient, false);
-  return adds ? std::vector<Range>{} : gradients(op);
+  return overwrites(op) ? gradients(op) : std::vector<Range>{};
 }
 
 // The layout holds v, k, q in this order.
@@ -149,14 +151,11 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
     return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
-  const auto ranges = gradients(op), stale = replaced(op);
-  const QkvBackward u{weights,       attention_weights(w, ranges, accumulator_of(w.dtype)),
+  const QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
                       normed,        passed["dq"],
-                      passed["dkv"], full(find(op, OperandUse::dx), w)};
-  run(stream, [this, w, u, stale](const BlockContext& c) {
-    set_zero(c, stale);
-    qkv_backward(c, w, u);
-  });
+                      passed["dkv"], full(find(op, OperandUse::dx), w),
+                      overwrites(op)};
+  run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
 }
 
 void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) {
@@ -185,10 +184,10 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
       attention_forward(c, w, u);
     });
   }
-  const auto ranges = gradients(op), stale = replaced(op);
   AttentionBackward u;
   u.weights = weights;
-  u.gradients = attention_weights(w, ranges, accumulator_of(w.dtype));
+  u.gradients = attention_weights(w, gradients(op), accumulator_of(w.dtype));
+  u.stale = overwrites(op);
   u.q = kept["q"], u.keys = keys;
   u.context = core("context");
   if (w.pass == Pass::backward_weight) {
@@ -203,9 +202,8 @@ void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) 
     u.dkeys = dkeys ? TensorView(dkeys.data, w.dtype, keys.rows, keys.cols) : passed["dkv"];
   }
   const TensorView keep = w.pass == Pass::backward_input ? deferred["dout"] : TensorView();
-  run(stream, [this, w, u, stale, keep, documents](BlockContext c) {
+  run(stream, [this, w, u, keep, documents](BlockContext c) {
     c.documents = documents;
-    set_zero(c, stale);
     if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
     attention_backward(c, w, u);
   });
@@ -221,10 +219,10 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
                        kept["up"], activation, full(find(op, OperandUse::out), w)};
     return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
   }
-  const auto ranges = gradients(op), stale = replaced(op);
   MlpBackward u;
   u.weights = weights;
-  u.gradients = mlp_weights(w, ranges, accumulator_of(w.dtype));
+  u.gradients = mlp_weights(w, gradients(op), accumulator_of(w.dtype));
+  u.stale = overwrites(op);
   u.normed = normed, u.gate = kept["gate"], u.up = kept["up"], u.activation = activation;
   u.dbranch = full(find(op, OperandUse::dout), w), u.dnormed = full(find(op, OperandUse::dx), w);
   TensorView keep;
@@ -236,8 +234,7 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
     else
       u.dbranch = set["dout"];
   }
-  run(stream, [this, w, u, stale, keep](const BlockContext& c) {
-    set_zero(c, stale);
+  run(stream, [this, w, u, keep](const BlockContext& c) {
     if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
     mlp_backward(c, w, u);
   });
