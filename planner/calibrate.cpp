@@ -16,6 +16,45 @@ std::vector<double> seconds_of(const Eigen::VectorXd& log_time) {
   return out;
 }
 
+// What of a user's rows constants do not explain is an unknown of its own for each row; `likeness` is its prior covariance.
+// Empty in a fit of the presets, and where the rules learn none.
+struct Beyond {
+  std::vector<LayoutPoint> points;
+  Eigen::MatrixXd covariance;
+};
+Beyond beyond_constants(std::span<const MeasuredRun> runs, const LikenessRule& rule, FitOf fit_of) {
+  Beyond out;
+  if (fit_of == FitOf::presets || !(rule.sigma > 0)) return out;
+  for (const MeasuredRun& r : runs) out.points.push_back(layout_point(r.run));
+  out.covariance = covariance(out.points, rule);
+  return out;
+}
+
+// Block by block: constants first.
+Eigen::MatrixXd joined(const Eigen::MatrixXd& constants, const Eigen::MatrixXd& beyond) {
+  const Eigen::Index n = constants.rows(), m = beyond.rows();
+  Eigen::MatrixXd out = Eigen::MatrixXd::Zero(n + m, n + m);
+  out.topLeftCorner(n, n) = constants, out.bottomRightCorner(m, m) = beyond;
+  return out;
+}
+
+LearnedResidual learned(const Beyond& beyond, const LikenessRule& rule, const Posterior& fit, Eigen::Index n,
+                        bool taken) {
+  LearnedResidual out;
+  const auto m = static_cast<Eigen::Index>(beyond.points.size());
+  if (m == 0) return out;
+  out.of.rule = rule;
+  // log_factor() of a run's own layout is then its unknown.
+  const Eigen::VectorXd weight = beyond.covariance.ldlt().solve(fit.mean.tail(m));
+  for (Eigen::Index r = 0; r < m; ++r)
+    out.of.runs.push_back({beyond.points[static_cast<std::size_t>(r)], taken ? weight[r] : 0.0});
+  for (Eigen::Index r = 0; r < m; ++r)
+    for (Eigen::Index c = 0; c < m; ++c) out.covariance.push_back(fit.covariance(n + r, n + c));
+  for (Eigen::Index k = 0; k < n; ++k)
+    for (Eigen::Index r = 0; r < m; ++r) out.with_constants.push_back(fit.covariance(k, n + r));
+  return out;
+}
+
 // Residuals that each row would have had without its own say: r / (1 - h), h its leverage. Source: the hat matrix of
 // generalised least squares; exact for a linear model without Huber weights.
 Eigen::VectorXd left_out(const Eigen::VectorXd& residual, const Eigen::MatrixXd& j, const Posterior& fit,
@@ -52,7 +91,8 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
                       const CalibrationRules& rules, std::span<const Knob> knobs, FitOf fit_of,
                       std::vector<Setting> base) {
   constexpr int kIterations = 2;
-  const double noise = fit_of == FitOf::presets ? rules.noise : rules.own_noise;
+  const bool own = fit_of == FitOf::own_runs;
+  const double noise = own ? rules.own_noise : rules.noise, huber = own ? rules.own_huber : 2.0;
   const FitProblem p{runs, knobs, preset_dir, std::move(base)};
   Calibration out;
   out.rows = static_cast<int>(runs.size());
@@ -60,23 +100,34 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   const auto n = static_cast<Eigen::Index>(knobs.size());
   const Eigen::VectorXd measured = p.measured();
   const Eigen::VectorXd even = Eigen::VectorXd::Ones(measured.size());
-  Posterior prior{Eigen::VectorXd::Zero(n), p.prior_covariance()};
+  const Beyond beyond = beyond_constants(runs, rules.own_residual, fit_of);
+  const auto m = static_cast<Eigen::Index>(beyond.points.size());
+  Eigen::MatrixXd constants = p.prior_covariance();
 
-  Eigen::VectorXd x = prior.mean, now = p.log_time(x);
-  if (fit_of == FitOf::own_runs) widen_machine_factors(prior.covariance, knobs, runs, measured - now, noise);
+  Eigen::VectorXd x = Eigen::VectorXd::Zero(n + m), now = p.log_time(x);
+  if (own)
+    widen_machine_factors(constants, knobs, runs, measured - now,
+                          std::hypot(noise, m > 0 ? rules.own_residual.sigma : 0));
+  const Posterior prior{x, joined(constants, beyond.covariance)};
   const Eigen::VectorXd untouched = now;
   out.before = seconds_of(now);
   out.mape_before = mape(measured - now);
+  // Of each run beyond constants; a fit of the presets has nothing there.
+  const auto beyond_of = [&](const Eigen::VectorXd& at) -> Eigen::VectorXd {
+    return m > 0 ? Eigen::VectorXd(at.tail(m)) : Eigen::VectorXd::Zero(measured.size());
+  };
   Posterior fit = prior;
   Eigen::MatrixXd j;
   for (int iteration = 0; iteration < kIterations; ++iteration) {
-    j = p.jacobian(x, now);
-    fit = update(prior, j, measured - now, x, even, noise);
+    j = p.jacobian(x, now - beyond_of(x));
+    if (m > 0) j.rightCols(m).setIdentity();
+    fit = update(prior, j, measured - now, x, even, noise, huber);
     x = p.clamped(fit.mean);
-    now = p.log_time(x);
+    now = p.log_time(x) + beyond_of(x);
   }
   out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
-  out.taken = fit_of == FitOf::presets || out.rows < 2 || out.mape_left_out <= out.mape_before;
+  out.taken =
+      fit_of == FitOf::presets || out.rows < 2 || out.mape_left_out <= rules.own_tolerance * out.mape_before;
   if (!out.taken) x = prior.mean, now = untouched;
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
@@ -86,6 +137,7 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   }
   for (Eigen::Index r = 0; r < n; ++r)
     for (Eigen::Index c = 0; c < n; ++c) out.covariance.push_back(fit.covariance(r, c));
+  out.residual = learned(beyond, rules.own_residual, fit, n, out.taken);
   return out;
 }
 

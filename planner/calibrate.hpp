@@ -1,6 +1,6 @@
 // Which constants do measured step times speak for? Least squares on the logarithm of time with a prior on every
 // constant: what the rows cannot tell stays where it was, and the result says which constants moved, how far and how
-// sure that is.
+// sure that is. What of a user's rows no constant explains is learned beside them (planner/residual.hpp).
 //
 // Ignores memory (planner/calibrate_memory) and errors that rows of one source share.
 #pragma once
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "planner/knobs.hpp"
+#include "planner/residual.hpp"
 #include "planner/validate.hpp"
 
 namespace sextant {
@@ -24,11 +25,20 @@ struct KnobFit {
   }
 };
 
+// What of the runs is beyond the constants, with the covariance of it at each run (logarithms, row by row) and of it with the
+// constants (a row for each of these).
+struct LearnedResidual {
+  Residual of;
+  std::vector<double> covariance, with_constants;
+};
+
 struct Calibration {
   std::vector<KnobFit> constants;
   std::vector<double> covariance;  // of the logarithms, row by row
+  LearnedResidual residual;
   int rows = 0;
-  // A user's fit that predicts each run worse from the others than the presets do is not taken: the constants stay.
+  // A user's fit that predicts each run clearly worse from the others than the presets do (CalibrationRules::own_tolerance)
+  // is not taken: the constants stay, and nothing is learned beside them.
   bool taken = true;
   // Percent, of the rows fitted, with these constants; left_out: each row predicted by the fit to all the others
   // (linearised), taken or not.
@@ -37,7 +47,7 @@ struct Calibration {
 };
 
 // One run is enough to move the machine's time factor, with nothing to say whether that helps; five move a stack's and a
-// fabric's constants too.
+// fabric's constants too. A fit of the presets learns no residual: they belong to no layout.
 // `base` stands in the place of the presets, where they are not what the knobs' priors were read from.
 Calibration calibrate(std::span<const MeasuredRun>, const std::filesystem::path& preset_dir,
                       const CalibrationRules&, std::span<const Knob>, FitOf = FitOf::own_runs,

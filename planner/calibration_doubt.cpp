@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "planner/validate.hpp"
+#include "planner/fit_problem.hpp"
 
 namespace sextant {
 
@@ -36,6 +36,39 @@ std::vector<double> sensitivity(const ResolvedRun& run, const CalibrationFile& f
   return out;
 }
 
+// Variance of what the layout is off by beyond constants, after and before the fit; `with` is its covariance with the
+// constants after the fit, one number for each.
+struct OfLikeness {
+  double after = 0, before = 0;
+  std::vector<double> with;
+};
+// Source: the conditional of a Gaussian process whose values at the runs are known up to a covariance.
+OfLikeness of_likeness(const ResolvedRun& run, const CalibrationFile& file) {
+  OfLikeness out;
+  if (!file.residual) return out;
+  const Residual learned = file.learned();
+  const auto m = static_cast<Eigen::Index>(learned.runs.size());
+  const CalibratedResidual& stored = *file.residual;
+  out.before = stored.sigma * stored.sigma;
+  if (stored.covariance.size() != learned.runs.size() * learned.runs.size()) {
+    out.after = out.before;
+    return out;
+  }
+  std::vector<LayoutPoint> points;
+  Eigen::VectorXd shared(m);
+  for (Eigen::Index r = 0; r < m; ++r) {
+    points.push_back(learned.runs[static_cast<std::size_t>(r)].point);
+    shared[r] = out.before * likeness(points.back(), layout_point(run), learned.rule.length);
+  }
+  const Eigen::VectorXd of_run = covariance(points, learned.rule).ldlt().solve(shared);
+  using Rows = Eigen::Map<const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+  out.after = out.before - shared.dot(of_run) + of_run.dot(Rows(stored.covariance.data(), m, m) * of_run);
+  for (std::size_t at = 0; at + learned.runs.size() <= stored.with_constants.size();
+       at += learned.runs.size())
+    out.with.push_back(Eigen::Map<const Eigen::VectorXd>(stored.with_constants.data() + at, m).dot(of_run));
+  return out;
+}
+
 }  // namespace
 
 // Source: propagation of the covariance to first order; 1.645 standard deviations hold 90 % of a normal error, whose mean
@@ -47,7 +80,9 @@ CalibratedDoubt calibrated_doubt(const ResolvedRun& run, const CalibrationFile& 
   CalibratedDoubt out{published, 0};
   if (n == 0 || file.covariance.size() != n * n) return out;
   const std::vector<double> g = sensitivity(run, file, preset_dir, base);
-  double after = 0, before = 0;
+  const OfLikeness beyond = of_likeness(run, file);
+  double after = beyond.after, before = beyond.before;
+  for (std::size_t r = 0; r < beyond.with.size(); ++r) after += 2 * g[r] * beyond.with[r];
   for (std::size_t r = 0; r < n; ++r) {
     before += g[r] * g[r] * file.constants[r].preset_sigma * file.constants[r].preset_sigma;
     for (std::size_t c = 0; c < n; ++c) after += g[r] * file.covariance[r * n + c] * g[c];

@@ -1,7 +1,7 @@
 // How sure is a prediction under a user's calibration? The covariance of the fit says how far the constants that decide
 // this run may still be off: little near what was measured, as much as before the fit where the runs said nothing about
 // them. What the runs know narrows the interval to their own error; the rest keeps that of published runs
-// (planner/doubt.hpp).
+// (planner/doubt.hpp). The same of what layouts are off by beyond constants (planner/residual.hpp).
 //
 // Ignores memory, and what no constant stands for.
 #pragma once

@@ -30,10 +30,30 @@ constexpr auto kRanOut = [](auto& io, auto& r) {
   io.required("available_memory_GiB", r.available_memory_GiB, above(0));
 };
 
+constexpr auto kCalibratedRun = [](auto& io, auto& r) {
+  io.required("generation", r.generation);
+  io.required("tp", r.tp, at_least(1));
+  io.required("pp", r.pp, at_least(1));
+  io.required("dp", r.dp, at_least(1));
+  io.required("micro_batch_tokens", r.micro_batch_tokens, above(0));
+  io.required("parameters", r.parameters, above(0));
+  io.required("zero_stage", r.zero_stage, at_least(0));
+  io.required("weight", r.weight);
+};
+
+constexpr auto kResidual = [](auto& io, auto& r) {
+  io.required("sigma", r.sigma, above(0));
+  io.required("doublings", r.doublings, above(0));
+  io.required("runs", r.runs);
+  io.optional("covariance", r.covariance);
+  io.optional("with_constants", r.with_constants);
+};
+
 constexpr auto kCalibrationFields = [](auto& io, auto& f) {
   io.required("schema", f.schema);
   io.required("constants", f.constants);
   io.optional("covariance", f.covariance);
+  io.optional("residual", f.residual);
   io.optional("runs", f.runs);
   io.optional("profiles", f.profiles);
   io.optional("out_of_memory", f.out_of_memory);
@@ -54,6 +74,16 @@ void check(const CalibrationFile& f) {
   if (!f.covariance.empty() && f.covariance.size() != n * n)
     problems.push_back({"", "covariance", fmt::format("{} numbers", f.covariance.size()),
                         fmt::format("{} x {} numbers, or none", n, n), ""});
+  if (f.residual) {
+    const std::size_t m = f.residual->runs.size();
+    const auto sized = [&](const char* key, const std::vector<double>& list, std::size_t rows) {
+      if (!list.empty() && list.size() != rows * m)
+        problems.push_back({"", fmt::format("residual.{}", key), fmt::format("{} numbers", list.size()),
+                            fmt::format("{} x {} numbers, or none", rows, m), ""});
+    };
+    sized("covariance", f.residual->covariance, m);
+    sized("with_constants", f.residual->with_constants, n);
+  }
   for (std::size_t i = 0; i < n; ++i)
     if (!may_be_calibrated(f.constants[i].of, f.constants[i].key))
       problems.push_back({"", fmt::format("constants[{}].key", i), f.constants[i].key,
@@ -67,6 +97,10 @@ void check(const CalibrationFile& f) {
 
 void to_json(nlohmann::json& j, const CalibratedConstant& c) { write_object(j, c, kConstantFields); }
 void from_json(const nlohmann::json& j, CalibratedConstant& c) { read_object(j, c, kConstantFields); }
+void to_json(nlohmann::json& j, const CalibratedRun& r) { write_object(j, r, kCalibratedRun); }
+void from_json(const nlohmann::json& j, CalibratedRun& r) { read_object(j, r, kCalibratedRun); }
+void to_json(nlohmann::json& j, const CalibratedResidual& r) { write_object(j, r, kResidual); }
+void from_json(const nlohmann::json& j, CalibratedResidual& r) { read_object(j, r, kResidual); }
 void to_json(nlohmann::json& j, const RanOut& r) { write_object(j, r, kRanOut); }
 void from_json(const nlohmann::json& j, RanOut& r) { read_object(j, r, kRanOut); }
 void to_json(nlohmann::json& j, const CalibrationFile& f) { write_object(j, f, kCalibrationFields); }
@@ -78,6 +112,16 @@ void from_json(const nlohmann::json& j, CalibrationFile& f) {
 std::vector<Setting> CalibrationFile::settings() const {
   std::vector<Setting> out;
   for (const CalibratedConstant& c : constants) out.push_back({c.of, c.owner, c.key, c.value});
+  return out;
+}
+
+Residual CalibrationFile::learned() const {
+  Residual out;
+  if (!residual) return out;
+  out.rule = {residual->sigma, residual->doublings};
+  for (const CalibratedRun& r : residual->runs)
+    out.runs.push_back(
+        {{r.generation, r.tp, r.pp, r.dp, r.micro_batch_tokens, r.parameters, r.zero_stage}, r.weight});
   return out;
 }
 
@@ -107,6 +151,20 @@ CalibrationFile calibration_file_of(const Calibration& calibration) {
   if (calibration.covariance.size() == n * n)
     for (const std::size_t row : index)
       for (const std::size_t column : index) f.covariance.push_back(calibration.covariance[row * n + column]);
+  if (const LearnedResidual& learned = calibration.residual; !learned.of.empty()) {
+    CalibratedResidual& r = f.residual.emplace();
+    r.sigma = learned.of.rule.sigma, r.doublings = learned.of.rule.length;
+    for (const Residual::Run& run : learned.of.runs) {
+      const LayoutPoint& p = run.point;
+      r.runs.push_back(
+          {p.generation, p.tp, p.pp, p.dp, p.micro_batch_tokens, p.parameters, p.zero_stage, run.weight});
+    }
+    r.covariance = learned.covariance;
+    const std::size_t m = learned.of.runs.size();
+    for (const std::size_t row : index)
+      for (std::size_t run = 0; run < m; ++run)
+        r.with_constants.push_back(learned.with_constants[row * m + run]);
+  }
   f.error_before_percent = calibration.mape_before;
   f.error_after_percent = calibration.mape_after;
   f.error_left_out_percent = calibration.taken ? calibration.mape_left_out : calibration.mape_before;

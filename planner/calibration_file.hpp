@@ -29,10 +29,27 @@ struct RanOut {
   bool operator==(const RanOut&) const = default;
 };
 
+// A run that was measured: its layout, and what is learned of it and those like it beyond constants.
+struct CalibratedRun {
+  std::string generation;
+  int tp = 1, pp = 1, dp = 1;
+  double micro_batch_tokens = 1, parameters = 1;
+  int zero_stage = 0;
+  double weight = 0;
+  bool operator==(const CalibratedRun&) const = default;
+};
+struct CalibratedResidual {
+  double sigma = 0, doublings = 1;
+  std::vector<CalibratedRun> runs;
+  std::vector<double> covariance, with_constants;  // as in LearnedResidual
+  bool operator==(const CalibratedResidual&) const = default;
+};
+
 struct CalibrationFile {
   std::string schema = "sextant.calibration/1";
   std::vector<CalibratedConstant> constants;
-  std::vector<double> covariance;     // of the logarithms of the constants, row by row
+  std::vector<double> covariance;  // of the logarithms of the constants, row by row
+  std::optional<CalibratedResidual> residual;
   std::vector<std::string> runs;      // what was read: ids
   std::vector<std::string> profiles;  // machine and date of each
   std::vector<RanOut> out_of_memory;
@@ -40,6 +57,7 @@ struct CalibrationFile {
   std::string sextant, created;  // which version wrote it, when
   std::vector<std::string> command;
   std::vector<Setting> settings() const;
+  Residual learned() const;  // empty without one
   // What plans of this stack may be predicted to need of this device's memory, in GiB: less than what ran out of it.
   std::optional<double> memory_limit_GiB(const std::string& stack, const std::string& device) const;
   bool operator==(const CalibrationFile&) const = default;
@@ -51,6 +69,10 @@ CalibrationFile calibration_file_of(const Calibration&);
 CalibrationFile load_calibration(const std::filesystem::path&);
 void save_calibration(const std::filesystem::path&, const CalibrationFile&);
 
+void to_json(nlohmann::json&, const CalibratedRun&);
+void from_json(const nlohmann::json&, CalibratedRun&);
+void to_json(nlohmann::json&, const CalibratedResidual&);
+void from_json(const nlohmann::json&, CalibratedResidual&);
 void to_json(nlohmann::json&, const RanOut&);
 void from_json(const nlohmann::json&, RanOut&);
 void to_json(nlohmann::json&, const CalibrationFile&);

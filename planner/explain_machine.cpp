@@ -169,8 +169,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     ClusterSpec cluster = job.cluster;
     change(cluster);
     const Topology topology(cluster);
-    ask(std::move(what),
-        {job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt});
+    ask(std::move(what), {job.model, job.training, cluster, topology, job.stack, job.cost, job.interval,
+                          job.doubt, job.residual});
   };
   with_cluster("memory -5 %", [](ClusterSpec& c) {
     c.device.memory = Bytes(static_cast<std::int64_t>(0.95 * static_cast<double>(c.device.memory.v)));
@@ -185,8 +185,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     with_cluster("links in a node x0.8",
                  [](ClusterSpec& c) { c.node.link_bandwidth = c.node.link_bandwidth * 0.8; });
   const SlowerProducts slower(job.cost, 1.0 / 0.9);
-  ask("matrix products -10 %",
-      {job.model, job.training, job.cluster, job.topology, job.stack, slower, job.interval, job.doubt});
+  ask("matrix products -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower,
+                                job.interval, job.doubt, job.residual});
   return out;
 }
 

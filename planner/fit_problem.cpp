@@ -16,15 +16,19 @@ std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
   return out;
 }
 
-Eigen::VectorXd FitProblem::log_time(const Eigen::VectorXd& theta) const {
-  const CalibratedPresets trial(presets, settings(theta));
+Eigen::VectorXd log_times(std::span<const MeasuredRun> runs, const PredictOptions& options) {
   Eigen::VectorXd out(static_cast<Eigen::Index>(runs.size()));
   tbb::parallel_for(std::size_t{0}, runs.size(), [&](std::size_t i) {
     // A run that cannot be predicted counts as exact: it speaks for no constant.
-    const auto step = predict_step(runs[i].run, trial.options());
+    const auto step = predict_step(runs[i].run, options);
     out[static_cast<Eigen::Index>(i)] = std::log(step.value_or(runs[i].step).v);
   });
   return out;
+}
+
+Eigen::VectorXd FitProblem::log_time(const Eigen::VectorXd& theta) const {
+  const CalibratedPresets trial(presets, settings(theta));
+  return log_times(runs, trial.options());
 }
 
 Eigen::VectorXd FitProblem::measured() const {
@@ -65,16 +69,27 @@ Eigen::MatrixXd FitProblem::prior_covariance() const {
   return variance.asDiagonal();
 }
 
+Eigen::MatrixXd covariance(std::span<const LayoutPoint> points, const LikenessRule& rule) {
+  const auto n = static_cast<Eigen::Index>(points.size());
+  Eigen::MatrixXd out(n, n);
+  for (Eigen::Index r = 0; r < n; ++r)
+    for (Eigen::Index c = 0; c < n; ++c)
+      out(r, c) =
+          rule.sigma * rule.sigma *
+          (likeness(points[static_cast<std::size_t>(r)], points[static_cast<std::size_t>(c)], rule.length) +
+           (r == c ? 1e-6 : 0));
+  return out;
+}
+
 Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::VectorXd& residual,
-                 const Eigen::VectorXd& at, const Eigen::VectorXd& weight, double noise) {
-  constexpr double kHuber = 2.0;
+                 const Eigen::VectorXd& at, const Eigen::VectorXd& weight, double noise, double huber) {
   const Eigen::MatrixXd precision = prior.covariance.inverse();
   Posterior out{at, prior.covariance};
   for (int pass = 0; pass < 8; ++pass) {
     const Eigen::VectorXd left = residual - j * (out.mean - at);
     Eigen::VectorXd w = weight / (noise * noise);
     for (Eigen::Index r = 0; r < w.size(); ++r)
-      w[r] *= std::min(1.0, kHuber * noise / std::max(std::abs(left[r]), 1e-12));
+      w[r] *= std::min(1.0, huber * noise / std::max(std::abs(left[r]), 1e-12));
     const Eigen::MatrixXd weighted = j.transpose() * w.asDiagonal();
     out.covariance = (weighted * j + precision).inverse();
     out.mean = out.covariance * (weighted * (residual + j * at) + precision * prior.mean);

@@ -12,6 +12,9 @@
 
 namespace sextant {
 
+// Logarithms of the predicted steps.
+Eigen::VectorXd log_times(std::span<const MeasuredRun>, const PredictOptions&);
+
 struct FitProblem {
   std::span<const MeasuredRun> runs;
   std::span<const Knob> knobs;
@@ -28,6 +31,9 @@ struct FitProblem {
   Eigen::MatrixXd prior_covariance() const;
 };
 
+// Of what layouts are off by beyond constants. A millionth more on the diagonal: two runs of one layout share it all.
+Eigen::MatrixXd covariance(std::span<const LayoutPoint>, const LikenessRule&);
+
 struct Posterior {
   Eigen::VectorXd mean;
   Eigen::MatrixXd covariance;
@@ -35,7 +41,7 @@ struct Posterior {
 
 // Maximum of prior N(mean, covariance) times Huber likelihood of residual = j (x - at).
 Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::VectorXd& residual,
-                 const Eigen::VectorXd& at, const Eigen::VectorXd& weight, double noise);
+                 const Eigen::VectorXd& at, const Eigen::VectorXd& weight, double noise, double huber = 2.0);
 
 // Of log residuals (measured minus predicted), percent.
 double mape(const Eigen::VectorXd& residual);

@@ -11,6 +11,7 @@
 namespace sextant {
 
 struct DoubtRules;
+struct Residual;
 
 struct Job {
   const ModelSpec& model;
@@ -21,7 +22,9 @@ struct Job {
   const CostModel& cost;
   double interval =
       1.0;  // intervals of predictions are that many times as wide as of runs that were measured
-  const DoubtRules* doubt = nullptr;  // what intervals are made of; only predict() asks, and must have it
+  const DoubtRules* doubt = nullptr;   // what intervals are made of; only predict() asks, and must have it
+  const Residual* residual = nullptr;  // what a calibration learned of layouts beyond constants
+  double residual_taken = 0;  // logarithm of the factor by which the costs above are less for it already
 };
 
 }  // namespace sextant

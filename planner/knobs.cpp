@@ -61,6 +61,9 @@ CalibrationRules load_calibration_rules(const std::filesystem::path& preset_dir)
     rules.noise = j.at("noise").get<double>();
     rules.own_noise = j.at("own_noise").get<double>();
     rules.own_width = j.at("own_width").get<double>();
+    rules.own_huber = j.at("own_huber").get<double>();
+    rules.own_tolerance = j.at("own_tolerance").get<double>();
+    rules.own_residual = {j.at("own_residual").get<double>(), j.at("own_residual_doublings").get<double>()};
     rules.knobs = j.at("knobs").get<std::vector<KnobRule>>();
     for (const auto& [name, c] : j.at("classes").items()) {
       StackClass one{name, c.at("stacks").get<std::vector<std::string>>(), {}};

@@ -15,6 +15,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "planner/measured_run.hpp"
+#include "planner/residual.hpp"
 #include "planner/setting.hpp"
 
 namespace sextant {
@@ -62,6 +63,10 @@ struct CalibrationRules {
   // The same for a user's few rows: what the model itself is off by, from row to row, beside its constants. Prior widths
   // are multiplied by own_width: they were stated for fits of hundreds of rows from cold, the presets are known better.
   double own_noise = 0.05, own_width = 1;
+  double own_huber = 2;  // standard deviations of the noise from which on a row counts less
+  double own_tolerance =
+      1;  // a fit is taken unless its error left out is above so many times that of the presets
+  LikenessRule own_residual;
   std::vector<KnobRule> knobs;
   std::vector<StackClass> classes;
   const KnobRule& rule(const std::string& key) const;  // throws ConfigError

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "planner/calibrate.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/fit_problem.hpp"
+#include "planner/suggest.hpp"
 
 namespace sextant {
 
@@ -26,46 +28,72 @@ std::vector<bool> drawn(const FitProblem& p, int most, std::mt19937_64& random) 
 }
 
 struct Few {
-  double mape = 0, median = 0, coverage = 0;
+  double mape = 0, median = 0;
+  int covered = 0, asked = 0;  // of the rows whose interval was asked for
+
+  double coverage() const { return asked == 0 ? 1 : static_cast<double>(covered) / asked; }
 };
 
-// What `sextant calibrate --runs few.csv` does with `few` rows of this source, where `base` are the presets; the score of
-// its other rows.
-Few after_few(std::span<const MeasuredRun> own, const std::vector<Setting>& base,
-              const std::filesystem::path& preset_dir, const CalibrationRules& rules,
-              const LeaveOutOptions& options, std::mt19937_64& random) {
+// One source, and the presets that have not seen it.
+struct Newcomer {
+  std::span<const MeasuredRun> own;
+  const std::vector<Setting>& base;
+  const std::filesystem::path& preset_dir;
+  const CalibrationRules& rules;
+};
+
+// What `sextant calibrate --runs seen.csv` does with these rows: its share of the mean score of the others, the first of which
+// are asked for their interval.
+void score_after(const Newcomer& n, std::span<const MeasuredRun> seen, std::span<const MeasuredRun> unseen,
+                 double share, std::size_t covered, Few& sum) {
+  const std::vector<Knob> knobs = rebased(knobs_of(seen, n.preset_dir, n.rules), n.base);
+  const Calibration fit = calibrate(seen, n.preset_dir, n.rules, knobs, FitOf::own_runs, n.base);
+  std::vector<Setting> settings = n.base;
+  for (Setting& s : settings_of(fit)) settings.push_back(std::move(s));
+  const CalibratedPresets now(n.preset_dir, std::move(settings), fit.residual.of);
+  const FitProblem rest{unseen, {}, n.preset_dir};
+  const Eigen::VectorXd left = rest.measured() - log_times(unseen, now.options());
+  sum.mape += mape(left) * share, sum.median += median_error(left) * share;
+
+  CalibrationFile file = calibration_file_of(fit);
+  for (const MeasuredRun& r : seen) file.runs.push_back(r.id);
+  for (std::size_t r = 0; r < std::min(covered, unseen.size()); ++r) {
+    const RunPrediction p = predict_resolved(unseen[r].run, now.options());
+    if (!p.doubt) continue;
+    const double half =
+        calibrated_doubt(unseen[r].run, file, n.preset_dir, p.step_half_width, n.base).half_width;
+    ++sum.asked, sum.covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
+  }
+}
+
+// A few rows by chance.
+Few after_few(const Newcomer& n, const LeaveOutOptions& options, std::mt19937_64& random) {
   constexpr std::size_t kScored = 60, kCovered = 10;  // rows of a draw: predicted, asked for their interval
-  std::vector<MeasuredRun> shuffled(own.begin(), own.end());
+  std::vector<MeasuredRun> shuffled(n.own.begin(), n.own.end());
+  const std::span<const MeasuredRun> rows(shuffled);
   Few sum;
-  std::size_t covered = 0, asked = 0;
   for (int draw = 0; draw < options.draws; ++draw) {
     std::shuffle(shuffled.begin(), shuffled.end(), random);
-    const std::size_t few = std::min(static_cast<std::size_t>(options.few), shuffled.size() - 1);
-    const std::span<const MeasuredRun> seen(shuffled.data(), few);
-    const std::span<const MeasuredRun> unseen =
-        std::span<const MeasuredRun>(shuffled).subspan(few, std::min(kScored, shuffled.size() - few));
-    const std::vector<Knob> knobs = rebased(knobs_of(seen, preset_dir, rules), base);
-    const Calibration fit = calibrate(seen, preset_dir, rules, knobs, FitOf::own_runs, base);
-    const FitProblem rest{unseen, knobs, preset_dir, base};
-    Eigen::VectorXd x(static_cast<Eigen::Index>(knobs.size()));
-    for (std::size_t k = 0; k < knobs.size(); ++k)
-      x[static_cast<Eigen::Index>(k)] = std::log(fit.constants[k].value / knobs[k].prior);
-    const Eigen::VectorXd predicted = rest.log_time(x), left = rest.measured() - predicted;
-    sum.mape += mape(left) / options.draws, sum.median += median_error(left) / options.draws;
-
-    CalibrationFile file = calibration_file_of(fit);
-    for (const MeasuredRun& r : seen) file.runs.push_back(r.id);
-    const CalibratedPresets now(preset_dir, rest.settings(x));
-    for (std::size_t r = 0; r < std::min(kCovered, unseen.size()); ++r) {
-      const RunPrediction p = predict_resolved(unseen[r].run, now.options());
-      if (!p.doubt) continue;
-      const double half =
-          calibrated_doubt(unseen[r].run, file, preset_dir, p.step_half_width, base).half_width;
-      ++asked, covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
-    }
+    const std::size_t few = std::min(static_cast<std::size_t>(options.few), rows.size() - 1);
+    score_after(n, rows.first(few), rows.subspan(few, std::min(kScored, rows.size() - few)),
+                1.0 / options.draws, kCovered, sum);
   }
-  sum.coverage = asked == 0 ? 1 : static_cast<double>(covered) / static_cast<double>(asked);
   return sum;
+}
+
+// As many that `sextant calibrate --suggest` names, of all rows.
+Few after_chosen(const Newcomer& n, const LeaveOutOptions& options) {
+  constexpr std::size_t kCovered = 60;
+  const std::size_t few = std::min(static_cast<std::size_t>(options.few), n.own.size() - 1);
+  const std::vector<Knob> knobs = rebased(knobs_of(n.own, n.preset_dir, n.rules), n.base);
+  std::vector<bool> chosen(n.own.size(), false);
+  for (const Suggestion& s : suggest_runs(n.own, {}, few, n.preset_dir, n.rules, knobs, n.base).runs)
+    chosen[s.run] = true;
+  std::vector<MeasuredRun> seen, unseen;
+  for (std::size_t i = 0; i < n.own.size(); ++i) (chosen[i] ? seen : unseen).push_back(n.own[i]);
+  Few out;
+  score_after(n, seen, unseen, 1.0, kCovered, out);
+  return out;
 }
 
 }  // namespace
@@ -113,8 +141,12 @@ std::vector<LeftOut> leave_one_source_out(std::span<const MeasuredRun> runs,
       own.push_back(run);
     }
     one.mape = mape(residual), one.median = median_error(residual);
-    const Few few = after_few(own, p.settings(x), preset_dir, rules, options, random);
-    one.mape_few = few.mape, one.median_few = few.median, one.coverage_few = few.coverage;
+    const std::vector<Setting> base = p.settings(x);
+    const Newcomer newcomer{own, base, preset_dir, rules};
+    const Few few = after_few(newcomer, options, random);
+    one.mape_few = few.mape, one.median_few = few.median, one.coverage_few = few.coverage();
+    const Few chosen = after_chosen(newcomer, options);
+    one.mape_chosen = chosen.mape, one.median_chosen = chosen.median, one.coverage_chosen = chosen.coverage();
     out.push_back(one);
   }
   return out;

@@ -14,13 +14,15 @@
 namespace sextant {
 
 // Errors in percent over all its rows. After the few: over up to 60 others, mean of `draws` draws, each calibrated and predicted
-// as `sextant calibrate --runs` and `--calibration` do.
+// as `sextant calibrate --runs` and `--calibration` do. Chosen: the few are those that `sextant calibrate --suggest` names,
+// of all rows; over all others.
 struct LeftOut {
   std::string source;
   int rows = 0;
   double mape = 0, median = 0;
   double mape_few = 0, median_few = 0;
   double coverage_few = 0;  // share of the others inside their 90 % interval
+  double mape_chosen = 0, median_chosen = 0, coverage_chosen = 0;  // the same after those that were chosen
 };
 struct LeaveOutOptions {
   int min_rows = 7;

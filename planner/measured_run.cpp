@@ -7,6 +7,10 @@
 
 namespace sextant {
 
+LayoutPoint layout_point(const ResolvedRun& run) {
+  return layout_point(run.model, run.training, run.plan, run.cluster.device.generation);
+}
+
 std::vector<MeasuredRun> measured_runs(std::span<const RunRow> rows, const FrameworkMap& map,
                                        const std::filesystem::path& preset_dir) {
   std::vector<MeasuredRun> out;

@@ -10,6 +10,7 @@
 
 #include "core/framework_map.hpp"
 #include "core/run_row.hpp"
+#include "planner/residual.hpp"
 
 namespace sextant {
 
@@ -20,6 +21,8 @@ struct MeasuredRun {
   std::optional<double> peak_memory_GiB = {};  // what run.memory_kind counts
   std::string at = {};                         // where it stands: "runs.csv:3"
 };
+
+LayoutPoint layout_point(const ResolvedRun&);
 
 // The rows with a measured time whose layout is lawful.
 std::vector<MeasuredRun> measured_runs(std::span<const RunRow>, const FrameworkMap&,

@@ -8,6 +8,7 @@
 #include "core/plan_rules.hpp"
 #include "core/words.hpp"
 #include "planner/lower.hpp"
+#include "planner/residual.hpp"
 #include "planner/stage_memory.hpp"
 
 namespace sextant {
@@ -67,6 +68,10 @@ SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {
   options.comm_slows_compute = job.stack.kernels.comm_slows_compute;
   options.compute_slows_comm = job.stack.kernels.compute_slows_comm;
   options.stage_compute_factor = stage_compute_factors(job, plan);
+  if (job.residual)
+    options.time_scale = std::exp(
+        job.residual->log_factor(layout_point(job.model, job.training, plan, job.cluster.device.generation)) -
+        job.residual_taken);
   return options;
 }
 

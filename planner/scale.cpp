@@ -20,7 +20,8 @@ template <class F>
 auto on_size(const Job& job, int gpus, F ask) {
   const ClusterSpec cluster = resized(job.cluster, gpus);
   const Topology topology(cluster);
-  return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt});
+  return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt,
+                 job.residual});
 }
 
 ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options) {

@@ -16,6 +16,7 @@
 #include "planner/layer_moves.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
+#include "planner/residual.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/search_ranking.hpp"
 #include "planner/search_tree.hpp"
@@ -383,6 +384,33 @@ class Search {
   Clock::time_point begin_ = Clock::now();
 };
 
+// All prices times a factor.
+class ScaledPrices final : public CostModel {
+ public:
+  ScaledPrices(const CostModel& base, double factor) : base_(base), factor_(factor) {}
+  OpCost price(const Work& work) const override {
+    OpCost cost = base_.price(work);
+    for (Seconds* part : {&cost.duration, &cost.compute, &cost.memory, &cost.latency}) part->v *= factor_;
+    return cost;
+  }
+
+ private:
+  const CostModel& base_;
+  double factor_;
+};
+
+// Bounds are made of prices alone. What a calibration learned of layouts scales a simulated step up or down; with the prices
+// scaled by the least of these factors first, and every step by what is left of its own, no step falls below its bounds.
+template <class Ask>
+auto with_admissible_prices(const Job& job, const Ask& ask) {
+  if (!job.residual) return ask(job);
+  const double least = job.residual->least_log_factor(job.cluster.device.generation,
+                                                      static_cast<double>(parameter_counts(job.model).total));
+  const ScaledPrices prices(job.cost, std::exp(least));
+  return ask(Job{job.model, job.training, job.cluster, job.topology, job.stack, prices, job.interval,
+                 job.doubt, job.residual, least});
+}
+
 template <class Ask>
 auto on_threads(int threads, const Ask& ask) {
   if (threads <= 0) return ask();
@@ -393,12 +421,16 @@ auto on_threads(int threads, const Ask& ask) {
 }  // namespace
 
 SearchReport search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
-  return on_threads(options.threads, [&] { return Search(job, space, options).run(); });
+  return with_admissible_prices(job, [&](const Job& asked) {
+    return on_threads(options.threads, [&] { return Search(asked, space, options).run(); });
+  });
 }
 
 ParetoFront pareto_front(const Job& job, const SearchSpace& space, const SearchOptions& options, double step,
                          double slowest) {
-  return on_threads(options.threads, [&] { return Search(job, space, options).front(step, slowest); });
+  return with_admissible_prices(job, [&](const Job& asked) {
+    return on_threads(options.threads, [&] { return Search(asked, space, options).front(step, slowest); });
+  });
 }
 
 }  // namespace sextant

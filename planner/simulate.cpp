@@ -23,11 +23,11 @@ bool is_scaled(const Work& work) {
 
 // Prices of works, then of runs.
 void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
-                SimulateScratch& scratch) {
+                double time_scale, SimulateScratch& scratch) {
   const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
   scratch.price.resize(g.works.size() + runs.size()), scratch.scaled.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
-    scratch.price[w] = by_work[w].duration.v;
+    scratch.price[w] = by_work[w].duration.v * time_scale;
     scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
   }
   for (std::size_t r = 0; r < runs.size(); ++r)
@@ -117,7 +117,7 @@ double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, st
   scratch.end.resize(g.ops.size());
   scratch.duration.resize(g.ops.size());
   scratch.lane_free.resize(g.lanes.size());
-  price_runs(g, runs_of, by_work, scratch);
+  price_runs(g, runs_of, by_work, options.time_scale, scratch);
   const std::vector<double>& factor = options.stage_compute_factor;
   const double *price = scratch.price.data(), *runs = price + g.works.size();
   const auto cost_of = [&](const Op& op) {

@@ -23,6 +23,7 @@ struct SimulateOptions {
   double compute_slows_comm = 0.0;
   // Factors on compute per stage (stragglers, slower devices); empty = 1.
   std::vector<double> stage_compute_factor;
+  double time_scale = 1.0;  // factor on every duration (what a calibration learned of the layout)
 };
 
 // Prices every distinct work of the graph once: costs[WorkId].

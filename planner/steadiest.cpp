@@ -26,7 +26,8 @@ std::vector<RankedPlan> best_on_slow_network(const Job& job, const SearchSpace& 
   slow.fabric.bandwidth = slow.fabric.bandwidth * factor;
   slow.node.nic_bandwidth = slow.node.nic_bandwidth * factor;
   const Topology topology(slow);
-  return search({job.model, job.training, slow, topology, job.stack, job.cost, job.interval, job.doubt},
+  return search({job.model, job.training, slow, topology, job.stack, job.cost, job.interval, job.doubt,
+                 job.residual},
                 space, options)
       .ranked;
 }

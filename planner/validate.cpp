@@ -28,8 +28,9 @@ CostConstants constants_of(const std::string& generation, const PredictOptions& 
 
 }  // namespace
 
-CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting> settings)
-    : settings_(std::move(settings)) {
+CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting> settings,
+                                     Residual residual)
+    : settings_(std::move(settings)), residual_(std::move(residual)) {
   for (const std::string_view generation : kGenerations) {
     presets_.push_back(load_cost_preset(std::string(generation), preset_dir / "cost"));
     use_settings(settings_, std::string(generation), presets_.back().constants);
@@ -38,6 +39,7 @@ CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, st
                 use_settings(settings_, run.stack);
                 use_settings(settings_, run.cluster.fabric);
               }};
+  if (!residual_.empty()) options_.residual = &residual_;
 }
 
 RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
@@ -60,8 +62,9 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
   const DoubtRules rules = options.doubt ? *options.doubt : load_doubt_rules(options.preset_dir);
-  const Prediction p = predict(
-      {run.model, run.training, run.cluster, topology, run.stack, cost, run.interval, &rules}, run.plan);
+  const Prediction p = predict({run.model, run.training, run.cluster, topology, run.stack, cost, run.interval,
+                                &rules, options.residual},
+                               run.plan);
   out.step_s = p.step.v, out.step_lower_s = p.step_lower.v, out.step_upper_s = p.step_upper.v;
   out.exposed_share = p.exposed_share;
   out.fits = p.fits;
@@ -79,7 +82,8 @@ std::optional<Seconds> predict_step(ResolvedRun run, const PredictOptions& optio
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
-  const Job job{run.model, run.training, run.cluster, topology, run.stack, cost};
+  const Job job{run.model, run.training, run.cluster, topology,        run.stack,
+                cost,      1.0,          nullptr,     options.residual};
   const FoldedGraph graph =
       lower_folded(run.model, run.training, plan_links(topology, run.plan), run.plan, run.stack);
   SimulateScratch scratch;

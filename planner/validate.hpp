@@ -13,6 +13,7 @@
 #include "core/run_row.hpp"
 #include "cost_models/constants.hpp"
 #include "planner/doubt.hpp"
+#include "planner/residual.hpp"
 #include "planner/setting.hpp"
 
 namespace sextant {
@@ -36,19 +37,21 @@ struct PredictOptions {
   const std::vector<CostPreset>* constants = nullptr;
   // Changes a run before it is priced, when set: constants of its stack or fabric.
   std::function<void(ResolvedRun&)> adjust = {};
-  const DoubtRules* doubt = nullptr;  // in the place of those in preset_dir: read once for many runs
+  const DoubtRules* doubt = nullptr;   // in the place of those in preset_dir: read once for many runs
+  const Residual* residual = nullptr;  // of a calibration
 };
 
-// Presets with calibrated constants in their place.
+// Presets with calibrated constants in their place, and what a calibration learned beyond them.
 class CalibratedPresets {
  public:
-  CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting>);
+  CalibratedPresets(const std::filesystem::path& preset_dir, std::vector<Setting>, Residual = {});
   CalibratedPresets(const CalibratedPresets&) = delete;
   CalibratedPresets& operator=(const CalibratedPresets&) = delete;
   const PredictOptions& options() const { return options_; }
 
  private:
   std::vector<Setting> settings_;
+  Residual residual_;
   std::vector<CostPreset> presets_;
   PredictOptions options_;
 };

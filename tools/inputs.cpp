@@ -316,7 +316,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   check_positions(q.model, q.training.seq_len);
   if (!options.calibration.empty()) {
     const CalibrationFile calibration = load_calibration(options.calibration);
-    q.calibrated = calibration.settings();
+    q.calibrated = calibration.settings(), q.learned = calibration.learned();
     DeviceSpec& d = q.cluster.device;
     if (const auto limit = calibration.memory_limit_GiB(q.stack.name, d.name);
         limit && *limit < gib(d.memory)) {

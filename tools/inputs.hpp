@@ -15,6 +15,7 @@
 #include "core/plan_limits.hpp"
 #include "core/stack_spec.hpp"
 #include "core/training_spec.hpp"
+#include "planner/residual.hpp"
 #include "planner/setting.hpp"
 #include "tools/verbs.hpp"
 
@@ -45,6 +46,7 @@ struct Question {
   ClusterSpec cluster;
   StackSpec stack;
   std::vector<Setting> calibrated;   // of --calibration; those of stack and fabric are in their place already
+  Residual learned;                  // of --calibration, beyond constants
   PlanLimits limits;                 // --fix and --limit together
   std::optional<ParallelPlan> plan;  // of --plan
   std::optional<PlanFile> file;      // when --plan named a plan file: its predictions

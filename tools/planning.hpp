@@ -38,10 +38,15 @@ class Planning {
 
   const Question& question() const { return question_; }
   Job job() const {
-    return {question_.model,    question_.training,
-            question_.cluster,  topology_,
-            question_.stack,    cost_,
-            question_.interval, &doubt_};
+    return {question_.model,
+            question_.training,
+            question_.cluster,
+            topology_,
+            question_.stack,
+            cost_,
+            question_.interval,
+            &doubt_,
+            question_.learned.empty() ? nullptr : &question_.learned};
   }
 
  private:

@@ -170,7 +170,8 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);
-  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>());
+  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
+                                     calibration ? calibration->learned() : Residual());
   auto predictions = predict_with_progress(session, tables, map, calibrated.options());
   tell_unpredicted(session, rows, predictions);
   tell_units(session, rows, predictions);

@@ -78,7 +78,7 @@ TEST_F(Calibrate, MovesTheConstantThatMoved) {
   // The calibrated prediction of a run it has not seen is closer than the presets' one.
   const RunRow next = run_of(6144, 2, 2);
   const double real = *predict_run(next, map_, moved("gemm_efficiency", 0.92).options()).step_s;
-  const CalibratedPresets fitted(presets_, settings_of(c));
+  const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of);
   const double calibrated = *predict_run(next, map_, fitted.options()).step_s;
   const double before = *predict_run(next, map_, {presets_, nullptr, {}}).step_s;
   EXPECT_LT(std::abs(calibrated / real - 1), 0.02);  // rows are taken to be 8 % off by themselves
@@ -113,7 +113,7 @@ TEST_F(Calibrate, AMachineThatIsFarOffIsLearnedAsAWhole) {
     EXPECT_LT(c.mape_after, 2.0) << factor;
     const RunRow next = run_of(6144, 2, 2);
     const double real = *predict_run(next, map_, moved("time_factor", factor).options()).step_s;
-    const CalibratedPresets fitted(presets_, settings_of(c));
+    const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of);
     EXPECT_LT(std::abs(*predict_run(next, map_, fitted.options()).step_s / real - 1), 0.02) << factor;
   }
 }
@@ -124,7 +124,7 @@ TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
   five.resize(5);
   const auto k = knobs();
   const Calibration c = calibrate(five, presets_, rules_, k);
-  const CalibratedPresets fitted(presets_, settings_of(c)), truth = moved("time_factor", 1.15);
+  const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of), truth = moved("time_factor", 1.15);
   for (const RunRow& next : {run_of(6144, 2, 2), run_of(2048, 4, 1)}) {
     const double real = *predict_run(next, map_, truth.options()).step_s;
     EXPECT_NEAR(*predict_run(next, map_, fitted.options()).step_s / real, 1, 0.05);
@@ -162,6 +162,51 @@ TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
   EXPECT_EQ(
       calibrated_doubt(resolve(run_of(4096, 2, 2), map_, presets_), without, presets_, kPublished).half_width,
       kPublished);
+}
+
+// Layouts with TP are slower for a reason that no constant has: others with TP are told so, and those without are not.
+TEST_F(Calibrate, LayoutsThatAreAlikeAreOffAlike) {
+  constexpr double kSlower = 1.15;
+  const auto truth = [&](const RunRow& row) {
+    return *predict_run(row, map_, {presets_, nullptr, {}}).step_s * (row.plan.tp > 1 ? kSlower : 1);
+  };
+  std::vector<RunRow> rows = {run_of(4096, 1, 4), run_of(4096, 2, 4), run_of(8192, 1, 4), run_of(4096, 1, 1),
+                              run_of(4096, 2, 1)};
+  for (RunRow& row : rows) row.step_time = Seconds(truth(row));
+  const auto own = measured_runs(rows, map_, presets_);
+  const auto k = knobs_of(own, presets_, rules_);
+  const Calibration c = calibrate(own, presets_, rules_, k);
+  CalibrationRules constants_alone = rules_;
+  constants_alone.own_residual.sigma = 0;
+  const Calibration without = calibrate(own, presets_, constants_alone, k);
+  EXPECT_TRUE(without.residual.of.empty());
+  const CalibratedPresets with_it(presets_, settings_of(c), c.residual.of),
+      without_it(presets_, settings_of(without));
+  double with = 0, alone = 0;
+  for (const RunRow& next :
+       {run_of(6144, 1, 4), run_of(6144, 1, 1), run_of(6144, 2, 4), run_of(6144, 2, 1)}) {
+    with += std::abs(*predict_run(next, map_, with_it.options()).step_s / truth(next) - 1) / 4;
+    alone += std::abs(*predict_run(next, map_, without_it.options()).step_s / truth(next) - 1) / 4;
+  }
+  EXPECT_LT(with, 0.04);
+  EXPECT_GT(alone, 1.2 * with);  // negative control
+  // The covariance that comes with it knows the difference of near and far, and the file keeps it all.
+  CalibrationFile file = calibration_file_of(c);
+  for (const RunRow& row : rows) file.runs.push_back(row.run_id);
+  RunRow far = run_of(6144, 1, 1);
+  far.plan.tp = 1, far.plan.pp = 8, far.plan.dp = 1, far.training.seq_len = 65536;
+  const auto known = [&](const RunRow& row) {
+    return calibrated_doubt(resolve(row, map_, presets_), file, presets_, 0.3).known;
+  };
+  EXPECT_GT(known(run_of(4096, 1, 4)), known(far) + 0.1);
+  const TempDir folder;
+  save_calibration(folder.path() / "c.json", file);
+  EXPECT_EQ(load_calibration(folder.path() / "c.json"), file);
+  EXPECT_EQ(file.learned().log_factor(layout_point(own.front().run)),
+            c.residual.of.log_factor(layout_point(own.front().run)));
+  file.residual->covariance.pop_back();
+  save_calibration(folder.path() / "c.json", file);
+  EXPECT_THROW(load_calibration(folder.path() / "c.json"), ConfigError);
 }
 
 TEST_F(Calibrate, LeavesWhatTheRowsCannotTell) {
