@@ -206,17 +206,20 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
                {"error %", Align::right},
                {"median %", Align::right},
                {"after five rows %", Align::right},
+               {"median %", Align::right},
+               {"five chosen %", Align::right},
                {"median %", Align::right}});
-  double all = 0, few = 0;
+  double all = 0, few = 0, chosen = 0;
   for (const LeftOut& s : scores) {
     table.add_row({s.source, fmt::format("{}", s.rows), fmt::format("{:.1f}", s.mape),
                    fmt::format("{:.1f}", s.median), fmt::format("{:.1f}", s.mape_few),
-                   fmt::format("{:.1f}", s.median_few)});
-    all += s.mape, few += s.mape_few;
+                   fmt::format("{:.1f}", s.median_few), fmt::format("{:.1f}", s.mape_chosen),
+                   fmt::format("{:.1f}", s.median_chosen)});
+    all += s.mape, few += s.mape_few, chosen += s.mape_chosen;
   }
   const auto n = static_cast<double>(std::max<std::size_t>(1, scores.size()));
-  table.add_row(
-      {"mean over sources", "", fmt::format("{:.1f}", all / n), "", fmt::format("{:.1f}", few / n), ""});
+  table.add_row({"mean over sources", "", fmt::format("{:.1f}", all / n), "", fmt::format("{:.1f}", few / n),
+                 "", fmt::format("{:.1f}", chosen / n), ""});
   table.emphasize_last_row();
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
 }
@@ -275,7 +278,8 @@ Json calibration_json(const Material& m, const Calibration& c,
     sources.push_back({{"source", s.source},
                        {"rows", s.rows},
                        {"error_percent", s.mape},
-                       {"error_after_five_rows_percent", s.mape_few}});
+                       {"error_after_five_rows_percent", s.mape_few},
+                       {"error_after_five_chosen_percent", s.mape_chosen}});
   Json out = {{"calibration", nlohmann::json(calibration_file_of(c))},
               {"taken", c.taken},
               {"fit_error_left_out_percent", c.mape_left_out},

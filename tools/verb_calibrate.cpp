@@ -1,6 +1,7 @@
 // `sextant calibrate`: constants of the cost models from measured runs, logs and nccl-tests.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/refit_presets.hpp"
+#include "tools/suggest_runs.hpp"
 
 namespace sextant {
 
@@ -29,6 +31,7 @@ using Json = nlohmann::ordered_json;
 struct CalibrateOptions {
   MaterialOptions material;
   std::string output, write_presets;
+  int suggest = 0;
   bool refit = false, leave_out = false, example = false;
 };
 
@@ -134,6 +137,9 @@ void check_calibration(const CalibrateOptions& options) {
     throw UsageError(
         "nothing to calibrate from\n  for example: --runs my_runs.csv, --log train.log --model llama-2-13b "
         "--cluster 8x8xa100-80gb, or --nccl all_reduce.txt --cluster 8x8xa100-80gb");
+  if (options.suggest > 0 && (m.runs.empty() || options.refit || !options.output.empty() ||
+                              !(m.logs.empty() && m.nccl.empty() && m.tried.empty() && m.profiles.empty())))
+    throw UsageError("--suggest reads --runs only, and prints\n  for example: --suggest 5 --runs runs.csv");
   if (options.refit && !(m.logs.empty() && m.nccl.empty() && m.tried.empty() && m.profiles.empty()))
     throw UsageError("--refit reads --runs only");
   if (!options.write_presets.empty() && !options.refit) throw UsageError("--write-presets needs --refit");
@@ -186,6 +192,10 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   check_output("--output", options.output, files);
   const auto presets = session.presets();
   const CalibrationRules rules = load_calibration_rules(presets);
+  if (options.suggest > 0) {
+    suggest_from_tables(session, options.material.runs, options.suggest, presets, rules);
+    return ExitCode::ok;
+  }
   Material m = read_material(options.material, presets, rules);
   for (const std::string& warning : m.warnings)
     session.terminal.err << wrapped_message(session.terminal, "warning: " + warning);
@@ -202,7 +212,8 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   if (!options.refit) check_units(m, c);
   // Published runs of one layout scatter, which a fit of the presets expects; one's own should not.
   const std::vector<Contradiction> pairs =
-      options.refit ? std::vector<Contradiction>() : contradictions(m.runs, rules.own_noise);
+      options.refit ? std::vector<Contradiction>()
+                    : contradictions(m.runs, std::hypot(rules.own_noise, rules.own_residual.sigma));
   const Refit refit = refit_rest(options, presets, c);
   std::vector<LeftOut> left_out;
   std::vector<SourceScore> memory_of_left_out;
@@ -266,12 +277,14 @@ Verb calibrate_verb() {
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
           "torchtitan "
           "and nanotron, output of nccl-tests, and profiles of the same device. Five runs of different "
-          "layouts are enough to help.",
+          "layouts are enough to help, most when --suggest has chosen them.",
       .examples =
           {{"a log to start from", "sextant calibrate --example > train.log"},
            {"from a log",
             "sextant calibrate --log train.log --model llama-2-13b --cluster 8x8xa100-80gb -o "
             "calibration.json"},
+           {"layouts that could be measured, without times", "sextant validate --example > candidates.csv"},
+           {"which of them to measure first", "sextant calibrate --suggest 1 --runs candidates.csv"},
            {"the next plan with it",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --calibration calibration.json"}},
       .define = [](CLI::App& app) -> Run {
@@ -308,6 +321,15 @@ Verb calibrate_verb() {
                   .metavar = "FILE",
                   .text = "write the calibration, for plan, simulate and validate --calibration"},
                  options->output);
+        add_number(app,
+                   {.flag = "--suggest",
+                    .metavar = "N",
+                    .text = "name the N rows of --runs without a step_time_s that are worth measuring first",
+                    .unit = "",
+                    .min = 1,
+                    .max = 1000},
+                   options->suggest);
+        app.get_option("--suggest")->default_str("");
         add_flag(app,
                  {.flag = "--refit",
                   .metavar = "",

@@ -134,7 +134,6 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
   const std::string shown = call({"calibrate", "--tried", list}).out;
   EXPECT_NE(shown.find("The presets stay"), std::string::npos) << shown;
-  EXPECT_NE(shown.find("at the presets, since the fit that would move"), std::string::npos) << shown;
   EXPECT_EQ(shown.find("from the data"), std::string::npos) << shown;  // nothing moved
   const std::string second =
       tried.at("plans").at(1).at("plan_file").at("key");  // the one that was faster than predicted
@@ -333,6 +332,46 @@ TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
     EXPECT_EQ(quiet.code, ExitCode::ok) << quiet.err;
     EXPECT_EQ(quiet.out.find("contradiction"), std::string::npos) << quiet.out;
   }
+}
+
+// Of a table without times: what to measure first, and less doubt with each; what was measured already is not named.
+TEST(CalibrateVerb, SuggestsWhichRunsToMeasureFirst) {
+  const TempDir folder;
+  const auto table = [&](const char* first_step) {
+    return runs_with(folder, {{{"run_id", "a"}, {"step_time_s", first_step}},
+                              {{"run_id", "twin"}},
+                              {{"run_id", "b"}, {"tp", "8"}, {"dp", "4"}},
+                              {{"run_id", "c"}, {"tp", "1"}, {"pp", "1"}, {"dp", "64"}},
+                              {{"run_id", "d"}, {"seq_len", "8192"}}});
+  };
+  const auto asked = [&](const char* first_step, const char* count) {
+    const auto outcome = call({"calibrate", "--suggest", count, "--runs", table(first_step), "--json"});
+    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json open = asked("", "3");
+  EXPECT_EQ(open.at("measured"), 0);
+  EXPECT_EQ(open.at("candidates").get<int>() + open.at("too_large").get<int>(), 5);
+  ASSERT_GE(open.at("suggested").size(), 2U);
+  double doubt = open.at("doubt_percent");
+  int twins = 0;
+  for (const Json& s : open.at("suggested")) {
+    EXPECT_LT(s.at("doubt_left_percent"), doubt);
+    doubt = s.at("doubt_left_percent");
+    twins += s.at("run_id") == "a" || s.at("run_id") == "twin";
+  }
+  EXPECT_LE(twins, 1);
+  const Json later = asked("40", "9");
+  EXPECT_EQ(later.at("measured"), 1);
+  EXPECT_LT(later.at("doubt_percent"), open.at("doubt_percent"));
+  for (const Json& s : later.at("suggested")) EXPECT_NE(s.at("run_id"), "a");
+  const auto text = call({"calibrate", "--suggest", "2", "--runs", table("")});
+  EXPECT_NE(text.out.find("measure first"), std::string::npos) << text.out;
+  // Negative controls: nothing left to measure, and options that it does not go with.
+  EXPECT_EQ(call({"calibrate", "--suggest", "2", "--runs", nanotron_runs(folder, {40, 41})}).code,
+            ExitCode::bad_input);
+  EXPECT_EQ(call({"calibrate", "--suggest", "2"}).code, ExitCode::usage);
+  EXPECT_EQ(call({"calibrate", "--suggest", "2", "--refit", "--runs", table("")}).code, ExitCode::usage);
 }
 
 TEST(CalibrateVerb, ARowThatWasGivenTwiceCountsOnce) {
