@@ -1,21 +1,57 @@
-// A cost model that knows what was measured, and asks another about the rest.
+// A cost model over a table of measured works: measured first, interpolated next, another model last.
+//
+// A work that was not measured takes what the other model says, a, times how far measured works of its family and of
+// about its size were from that model, r = measured / modelled. Its size is a itself. Between the nearest smaller and the
+// nearest larger one, of sizes a0 < a < a1,
+//
+//   log r = log r0 + (log r1 - log r0) (log a - log a0) / (log a1 - log a0)        seconds in, seconds out
+//
+// so that the logarithm of time is linear in the logarithm of size from one measured work to the next: it meets both, lies
+// between both, and rises where they do. Works of one size count as their geometric mean. Neighbours are at most a factor
+// of kMostApart apart; with none on either side, or none so near, the other model has the last word: nothing is
+// extrapolated, and the time may jump where the measured range ends.
+//
+// Ignores shape: works of one family and one modelled time are as far from the model as each other, whatever their extents.
+// Neither spread nor number of samples counts.
 #pragma once
+
+#include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "core/work_profile.hpp"
 #include "cost_models/cost_model.hpp"
+#include "cost_models/work_family.hpp"
 
 namespace sextant {
 
+// Modelled times of two measured works that something is interpolated between.
+inline constexpr double kMostApart = 16;
+
+// How well a table tells of its own works: those that lie between others, each left out.
+struct LeftOutWorks {
+  int works = 0;
+  double interpolated_percent = 0, modelled_percent = 0;  // mean error; of the other model alone
+};
+
 class ProfiledCostModel final : public CostModel {
  public:
-  // Both outlive the model.
-  ProfiledCostModel(const WorkProfile& profile, const CostModel& otherwise)
-      : profile_(profile), otherwise_(otherwise) {}
+  // The other model outlives this one; the profile need not. Throws ConfigError on a key that is none.
+  ProfiledCostModel(const WorkProfile&, const CostModel& otherwise);
+  // The parts of a cost are the other model's, in the proportion in which its duration is.
   OpCost price(const Work&) const override;
+  LeftOutWorks left_out() const;
 
  private:
-  const WorkProfile& profile_;
+  struct Knot {
+    double size, ratio;  // logarithms
+  };
+  // log r at the logarithm of a size; false where the family has no neighbours for it.
+  static bool interpolate(std::span<const Knot>, double size, double& ratio);
+
   const CostModel& otherwise_;
+  std::unordered_map<Work, OpCost, WorkHash> measured_;
+  std::unordered_map<Work, std::vector<Knot>, WorkHash> families_;  // by size, ascending
 };
 
 }  // namespace sextant
