@@ -67,6 +67,16 @@ std::vector<std::array<OpId, 2>> lane_predecessors(const ExecutionGraph& g) {
   return out;
 }
 
+// Where a stage's time is put.
+struct StageTime {
+  TimeSplit& split;
+  std::vector<double>& by_work;
+  void add(C category, const Op& op, double seconds) {
+    at(split, category) += seconds;
+    by_work[op.work] += seconds;
+  }
+};
+
 struct Waits {
   const ExecutionGraph& g;
   const Timeline& t;
@@ -82,7 +92,7 @@ struct Waits {
 
   // Time in which a stage's compute lane waited for the end of `binding`. What binds that is what ended last before it,
   // and so on: each has the part of the wait in which it was next.
-  void add(OpId binding, std::size_t stage, double begin, double end, TimeSplit& split) const {
+  void add(OpId binding, std::size_t stage, double begin, double end, StageTime time) const {
     if (end_of(binding) <= begin) binding = kNone;
     while (end > begin && binding != kNone) {
       const Op& producer = g.ops[binding];
@@ -90,17 +100,17 @@ struct Waits {
         // Of the wait for another stage only the transfer itself is communication.
         const double moving =
             producer.role == OpRole::send ? std::max(0.0, end - std::max(begin, t.spans[binding].start)) : 0;
-        at(split, C::exposed_pp) += moving;
+        time.add(C::exposed_pp, producer, moving);
         end -= moving;
         break;
       }
       OpId earlier = last_dependency(producer);
       for (const OpId lane : before[binding]) earlier = later(earlier, lane);
       const double from = std::clamp(end_of(earlier), begin, end);
-      at(split, category_of_wait(producer)) += end - from;
+      time.add(category_of_wait(producer), producer, end - from);
       end = from, binding = earlier;
     }
-    at(split, C::bubble) += end - begin;
+    at(time.split, C::bubble) += end - begin;
   }
 };
 
@@ -118,6 +128,8 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
   out.step = t.makespan();
   const std::size_t stages = g.lanes.size() / kLaneKinds;
   out.stages.resize(stages);
+  out.by_work.resize(g.works.size());
+  const auto time_of = [&](std::size_t stage) { return StageTime{out.stages[stage], out.by_work}; };
   const Waits waits{g, t};
   std::vector<OpId> last(stages, kNone);  // of all lanes
   std::vector<double> clock(stages, 0.0);
@@ -128,9 +140,9 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
       if (!on(lane, LaneKind::compute)) continue;
       const std::size_t s = lane / kLaneKinds;
       const Span span = t.spans[i];
-      if (span.start > clock[s]) waits.add(waits.last_dependency(op), s, clock[s], span.start, out.stages[s]);
+      if (span.start > clock[s]) waits.add(waits.last_dependency(op), s, clock[s], span.start, time_of(s));
       // Measured spans may overlap by clock error; count no instant twice.
-      at(out.stages[s], category_of(op)) += std::max(0.0, span.end - std::max(span.start, clock[s]));
+      time_of(s).add(category_of(op), op, std::max(0.0, span.end - std::max(span.start, clock[s])));
       clock[s] = std::max(clock[s], span.end);
     }
   }
@@ -138,7 +150,7 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
   for (std::size_t s = 0; s < stages; ++s) {
     // Behind its last computation: what other lanes of the stage still do, then what other stages do.
     if (const double end = waits.end_of(last[s]); end > clock[s]) {
-      waits.add(last[s], s, clock[s], end, out.stages[s]);
+      waits.add(last[s], s, clock[s], end, time_of(s));
       clock[s] = end;
     }
     at(out.stages[s], C::bubble) += std::max(0.0, out.step.v - clock[s]);
@@ -150,6 +162,7 @@ Breakdown breakdown(const ExecutionGraph& g, const Timeline& t) {
     at(stage, C::bubble) = idle - at(stage, C::imbalance);
     for (std::size_t c = 0; c < stage.size(); ++c) out.mean[c] += stage[c] / static_cast<double>(stages);
   }
+  for (double& seconds : out.by_work) seconds /= static_cast<double>(stages);
   return out;
 }
 

@@ -32,6 +32,9 @@ struct Breakdown {
   Seconds step;
   std::vector<TimeSplit> stages;  // each sums to the step
   TimeSplit mean{};               // over stages; sums to the step
+  // Seconds by WorkId in which compute lanes ran its operations or waited for them, mean over stages; with bubble and
+  // imbalance they sum to the step.
+  std::vector<double> by_work;
 };
 
 Breakdown breakdown(const ExecutionGraph&, const Timeline&);

@@ -19,13 +19,42 @@ int nodes_used(const Job& job, const ParallelPlan& plan) {
 }
 
 // The step if every collective, transfer and copy took no time.
-double without_communication(const FoldedGraph& graph, std::vector<OpCost> costs, const SimulateOptions& how,
+template <class Graph>
+double without_communication(const Graph& graph, std::vector<OpCost> costs, const SimulateOptions& how,
                              SimulateScratch& scratch) {
   for (std::size_t w = 0; w < costs.size(); ++w)
     if (!std::holds_alternative<BlockWork>(graph.works[w]) &&
         !std::holds_alternative<StateWork>(graph.works[w]))
       costs[w].duration = Seconds(0);
   return simulated_step(graph, costs, how, scratch).v;
+}
+
+struct StepOfPlan {
+  Seconds simulated;
+  double exposed_share = 0;
+  std::optional<CostShares> rests_on;
+};
+
+// A profiled step is simulated operation by operation: those of one lane may rest on different sources.
+StepOfPlan step_of(const Job& job, const ParallelPlan& plan) {
+  const PlanLinks links = plan_links(job.topology, plan);
+  const SimulateOptions how = simulate_options(job, plan);
+  SimulateScratch scratch;
+  StepOfPlan step;
+  const auto simulate_all = [&](const auto& graph) {
+    std::vector<OpCost> costs = price(graph, job.cost);
+    step.simulated = simulated_step(graph, costs, how, scratch);
+    step.exposed_share = 1 - without_communication(graph, costs, how, scratch) / step.simulated.v;
+    return costs;
+  };
+  if (!job.profiled) {
+    simulate_all(lower_folded(job.model, job.training, links, plan, job.stack));
+    return step;
+  }
+  const ExecutionGraph graph = lower(job.model, job.training, links, plan, job.stack, {.operands = false});
+  const std::vector<OpCost> costs = simulate_all(graph);
+  step.rests_on = cost_shares(breakdown(graph, simulate(graph, costs, how)), costs);
+  return step;
 }
 
 // A field that needs another one is a contradiction; everything else is arithmetic.
@@ -146,16 +175,10 @@ std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
 }
 
 Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
-  const PlanLinks links = plan_links(job.topology, plan);
-  const FoldedGraph graph = lower_folded(job.model, job.training, links, plan, job.stack);
-  const std::vector<OpCost> costs = price(graph, job.cost);
-  const SimulateOptions how = simulate_options(job, plan);
-  SimulateScratch scratch;
-  const Seconds simulated = simulated_step(graph, costs, how, scratch);
-
+  const StepOfPlan step = step_of(job, plan);
   Prediction p;
-  p.step = measured_step(job, plan, simulated);
-  p.exposed_share = 1 - without_communication(graph, costs, how, scratch) / simulated.v;
+  p.step = measured_step(job, plan, step.simulated);
+  p.exposed_share = step.exposed_share, p.rests_on = step.rests_on;
   p.memory = plan_memory(job, plan);
   p.memory_available = job.cluster.device.memory;
   p.fits = !too_large(job, p.memory);

@@ -14,6 +14,7 @@
 #include "core/plan_links.hpp"
 #include "core/rank_by.hpp"
 #include "core/rejection.hpp"
+#include "planner/cost_shares.hpp"
 #include "planner/doubt.hpp"
 #include "planner/job.hpp"
 #include "planner/simulate.hpp"
@@ -47,10 +48,11 @@ struct Prediction {
   Bytes memory_lower, memory_upper;  // interval of the peak
   Bytes memory_available;
   bool fits = false;
-  double chance_of_overflow = 0;      // that it does not fit, [0, 1]
-  Doubt doubt = Doubt::none;          // why the intervals are as wide as they are
-  double step_half_width = 0;         // relative, of the step's, before calibration and jitter
-  double usd_per_million_tokens = 0;  // 0 when the device has no price
+  double chance_of_overflow = 0;       // that it does not fit, [0, 1]
+  Doubt doubt = Doubt::none;           // why the intervals are as wide as they are
+  double step_half_width = 0;          // relative, of the step's, before calibration and jitter
+  double usd_per_million_tokens = 0;   // 0 when the device has no price
+  std::optional<CostShares> rests_on;  // of a profiled job: what of the simulated step was measured
 };
 
 // The plan must be lawful for model, batch and stack. `interval` widens both intervals: above 1 for a software stack

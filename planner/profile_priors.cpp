@@ -19,7 +19,6 @@ namespace sextant {
 
 namespace {
 
-constexpr const char* kProfiledStack = "sextant";  // profiles are taken by our own runtime
 constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
 // One kind of work against the model of its kind: what is nobody's fault is wider than for a whole step.
 constexpr double kWorkNoise = 0.1;

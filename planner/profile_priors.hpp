@@ -16,6 +16,8 @@
 
 namespace sextant {
 
+inline constexpr const char* kProfiledStack = "sextant";  // profiles are taken by our own runtime
+
 struct ProfileFit {
   std::string file, machine, date;
   std::vector<KnobFit> constants = {};     // those that the profile tells

@@ -4,7 +4,8 @@
 // Interference: communication beside compute takes multiprocessors and memory bandwidth. After a first pass every
 // compute op is lengthened by `comm_slows_compute` times the time that collectives of its stage ran beside it, every
 // such collective by `compute_slows_comm` times the compute beside it, and the pass is repeated once. So time never
-// falls below the first pass, which keeps bounds on it admissible.
+// falls below the first pass, which keeps bounds on it admissible. Costs that were measured, or interpolated between
+// measured ones, hold what ran beside them and are not lengthened.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const 
 // The makespan alone, with `scratch` reused between calls: what the search calls.
 struct SimulateScratch {
   std::vector<double> duration, end, lane_free, longer;
-  std::vector<double> price, scaled;  // by work, then by run; the part of it that a stage's factor lengthens
+  // By work, then by run: the part of a price that a stage's factor lengthens, and the share that interference does.
+  std::vector<double> price, scaled, alone;
   struct Ran {
     double start, end;
     std::uint32_t op;

@@ -30,6 +30,9 @@ TEST(Breakdown, EveryStageSumsToTheStep) {
       EXPECT_NEAR(sum, b.step.v, 1e-9 * b.step.v) << key;
       for (const double seconds : stage) EXPECT_GE(seconds, 0) << key;
     }
+    double by_work = at(b.mean, TimeCategory::bubble) + at(b.mean, TimeCategory::imbalance);
+    for (const double seconds : b.by_work) by_work += seconds;
+    EXPECT_NEAR(by_work, b.step.v, 1e-9 * b.step.v) << key;
   }
 }
 
