@@ -16,6 +16,7 @@ struct Asked {
   ParallelPlan plan;
   WhyNot answer;
   std::vector<std::string> notes;
+  std::optional<CostShares> rests_on = {};  // with --profile, of its step
 };
 
 struct Explained {
@@ -25,6 +26,7 @@ struct Explained {
   WhyNot own;               // of the chosen layout against the best of the space
   RankBy by = RankBy::undisturbed;
   SteadyPlans found;
+  std::optional<RankedAnew> anew;  // with --profile: what the search said
   TimeSplit time{};
   std::vector<Comparison> runners_up;  // beside report.ranked from the second on
   std::vector<Asked> why;

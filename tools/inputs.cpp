@@ -14,6 +14,7 @@
 #include "core/model_files.hpp"
 #include "core/plan_key.hpp"
 #include "planner/calibration_file.hpp"
+#include "planner/profile_priors.hpp"
 #include "planner/resized.hpp"
 
 namespace sextant {
@@ -124,6 +125,14 @@ constexpr TextOption kAlways[] = {
      &QuestionOptions::calibration},
 };
 
+constexpr TextOption kProfile = {
+    {.flag = "--profile",
+     .metavar = "FILE",
+     .text =
+         "measured works of the cluster's device, of 'sextant profile -o FILE': times of these and of what "
+         "lies between them replace the model's"},
+    &QuestionOptions::profile};
+
 struct CountOption {
   OptionRecord record;
   int QuestionOptions::*target;
@@ -176,6 +185,7 @@ bool same_file(const std::string& a, const std::string& b) {
 void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds) {
   if (kinds.plan) add_text(app, kPlan.record, o.*kPlan.target);
   for (const auto& option : kAlways) add_text(app, option.record, o.*option.target);
+  if (kinds.profile) add_text(app, kProfile.record, o.*kProfile.target);
   for (const auto& option : kCounts) {
     add_number(app, option.record, o.*option.target);
     app.get_option(option.record.flag)->default_str("");  // 0 only says "not given"
@@ -188,7 +198,7 @@ void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds
 std::vector<std::string> files_read(const QuestionOptions& options) {
   std::vector<std::string> files;
   for (const std::string& name :
-       {options.model, options.cluster, options.stack, options.plan, options.calibration}) {
+       {options.model, options.cluster, options.stack, options.plan, options.calibration, options.profile}) {
     std::error_code error;
     if (fs::is_directory(name, error)) {
       for (const char* inside : {"config.json", "params.json", "model.safetensors.index.json"})
@@ -328,6 +338,14 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     }
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
+  }
+  if (!options.profile.empty()) {
+    q.profile = load_profile_of(options.profile, q.cluster.device);
+    if (q.stack.name != kProfiledStack)
+      q.notes.push_back(
+          fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "
+                      "{} may take other times",
+                      options.profile, kProfiledStack, q.stack.name));
   }
   std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);

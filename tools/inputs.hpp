@@ -17,6 +17,7 @@
 #include "core/training_spec.hpp"
 #include "planner/residual.hpp"
 #include "planner/setting.hpp"
+#include "tools/profile_use.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
@@ -27,7 +28,7 @@ inline constexpr const char* kJitterUnread =
     "it";
 
 struct QuestionOptions {
-  std::string model, cluster, stack, plan, calibration;
+  std::string model, cluster, stack, plan, calibration, profile;
   int seq_len = 0, global_batch = 0;  // 0: not given
   std::vector<std::string> set, fix, limit;
   bool samples_jitter = false;  // the answer is of steps under the cluster's jitter
@@ -37,6 +38,7 @@ struct QuestionOptions {
 struct QuestionKinds {
   bool plan = false;
   bool limits = false;
+  bool profile = false;  // steps may be predicted with a table of measured works
 };
 void add_question_options(CLI::App&, QuestionOptions&, QuestionKinds);
 
@@ -50,8 +52,9 @@ struct Question {
   PlanLimits limits;                 // --fix and --limit together
   std::optional<ParallelPlan> plan;  // of --plan
   std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
-  double interval = 1.0;             // intervals are that much wider: far from all that was measured
-  std::vector<std::string> notes;    // what was taken for granted, and GPUs that the plan leaves idle
+  std::optional<GivenProfile> profile;  // of --profile: taken on such a device
+  double interval = 1.0;                // intervals are that much wider: far from all that was measured
+  std::vector<std::string> notes;       // what was taken for granted, and GPUs that the plan leaves idle
 };
 
 // Files that reading the question opens.

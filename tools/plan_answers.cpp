@@ -62,8 +62,9 @@ void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
   Question sized = a.question();
   if (gpus != sized.cluster.gpus()) sized.cluster = resized(sized.cluster, gpus);
   const Planning planning(std::move(sized), a.session.presets());
-  PlanFile file = plan_file_of(a.session, planning.question(), best.plan, best.prediction,
-                               step_breakdown(planning.job(), best.plan).mean, a.options.jitter.rank_by());
+  PlanFile file =
+      plan_file_of(a.session, planning.question(), best.plan, best.prediction,
+                   step_breakdown(planning.predicted_job(), best.plan).mean, a.options.jitter.rank_by());
   file.prediction.goodput =
       goodput(a.planning.job(), best.plan, best.prediction.step, a.options.goodput.kind());
   save_plan_file(a.options.output, file);
@@ -83,6 +84,8 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   "of it {} of stage {}",
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
+  if (p.rests_on)
+    a.say("this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (p.jitter) a.say("this step is " + jitter_text(p));
   if (const auto text = framework_setting(best.plan, a.question().training); !text.empty()) a.say(text);
   if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
@@ -224,29 +227,51 @@ ExitCode nothing(const Asking& a, const SearchReport& report) {
 }
 
 void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
-  LayoutTable table({{"#"}}, {{"slower %"}});
+  std::vector<Column> after = {{"slower %"}};
+  const bool profiled = a.question().profile.has_value();
+  if (profiled) after.insert(after.end(), {{"measured %"}, {"interpolated %", Align::right, 3}});
+  LayoutTable table({{"#"}}, after);
   int rank = 0;
   for (const RankedPlan& r : ranked) {
     ++rank;
-    table.add({fmt::format("{}", rank)}, r, {slower_text(r, rank == 1)}, rank == 1);
+    std::vector<std::string> cells = {slower_text(r, rank == 1)};
+    if (profiled)
+      for (const double share : {r.prediction.rests_on->measured, r.prediction.rests_on->interpolated})
+        cells.push_back(fmt::format("{:.0f}", 100 * share));
+    table.add({fmt::format("{}", rank)}, r, cells, rank == 1);
   }
   a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
 }
 
+namespace {
+
+// What ties with the first of a ranking by measured times, for which nothing can be searched, and is surer.
+std::optional<RankedPlan> surer_of(const std::vector<RankedPlan>& ranked) {
+  const auto tie = surer_tie(ranked);
+  return tie ? std::optional(ranked[*tie]) : std::nullopt;
+}
+
+}  // namespace
+
 ExitCode answer_fastest(const Asking& a) {
+  const bool profiled = a.question().profile.has_value();
   // Near copies are passed over: a shortlist needs more layouts to choose from.
-  const int wanted = std::max(a.options.top, 6 * a.options.shortlist);
+  const int wanted =
+      profiled ? std::max(kRankedAnew, 2 * a.options.top) : std::max(a.options.top, 6 * a.options.shortlist);
   SearchOptions how = a.searching.options(wanted);
   if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
   SearchReport report = search_possible(a.planning.job(), a.space, how);
   if (report.ranked.empty()) return nothing(a, report);
-  const auto fewer = fewer_gpus(a, report);
+  std::optional<RankedAnew> anew;
+  if (profiled)
+    anew = rank_anew(a.planning.predicted_job(), RankBy::undisturbed, a.options.top, kTieShare, report);
+  const auto fewer = profiled ? std::nullopt : fewer_gpus(a, report);
   use_covariance(a.session, a.options.question, a.question(), report.ranked);
   if (a.options.shortlist > 0) write_shortlist(a, report);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
-  const auto surer = surer_plan(a, report);
+  const auto surer = profiled ? surer_of(report.ranked) : surer_plan(a, report);
   a.searching.finish();
   const RankedPlan& best = report.ranked.front();
   if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
@@ -257,6 +282,11 @@ ExitCode answer_fastest(const Asking& a) {
       j["surer"] = ranked_json(a, *surer);
       j["surer"]["fix"] = to_string(told_apart(surer->plan, best.plan));
     }
+    if (anew) {
+      j["best_bound_s"] = nullptr;
+      j["profile"] = profile_json(*a.question().profile, a.planning.costs());
+      j["ranked_anew"] = ranked_anew_json(a.planning, *anew);
+    }
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
@@ -265,10 +295,15 @@ ExitCode answer_fastest(const Asking& a) {
   print_safe(a, report.ranked);
   if (surer) print_surer(a, *surer, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);
-  print_search(a, report);
+  if (anew) {
+    a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
+    a.say(ranked_anew_text(a.planning, *anew));
+  } else {
+    print_search(a, report);
+  }
   for (const RankedPlan& r : report.ranked)
     if (&r != &best && !r.tie) {
-      const Comparison c = compare(a.planning.job(), best.plan, r.plan);
+      const Comparison c = compare(a.planning.predicted_job(), best.plan, r.plan);
       a.say(fmt::format("{} is {}", plan_key(r.plan), c.text), 2);
       break;
     }

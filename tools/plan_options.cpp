@@ -106,6 +106,13 @@ void settle(PlanOptions& o) {
     refuse("--pareto is an answer of its own: without --scale and --objective");
   if (!o.jitter.ranked_by.empty() && (o.pareto || !o.scale.empty() || o.objective != "throughput"))
     refuse("--rank-by ranks the layouts of one cluster: without --pareto, --scale and --objective");
+  if (!o.question.profile.empty() && (o.pareto || o.shortlist > 0 || !o.scale.empty() ||
+                                      !o.jitter.ranked_by.empty() || o.objective != "throughput"))
+    refuse(
+        "--profile ranks the fastest layouts of one cluster: without --objective, --pareto, --rank-by, "
+        "--scale "
+        "and --shortlist\n  for example: sextant simulate --plan plan.json --profile profile.json, of a plan "
+        "that these find");
   if (!o.output.empty() && !o.scale.empty() && !sized)
     refuse("-o writes one layout: with --scale, --objective goodput or tokens-per-dollar chooses it");
   settle(o.goodput, o.question);
@@ -158,7 +165,7 @@ void add_jitter_options(CLI::App& app, JitterOptions& o) {
 }
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
-  add_question_options(app, o.question, {.plan = false, .limits = true});
+  add_question_options(app, o.question, {.plan = false, .limits = true, .profile = true});
   add_text(app,
            {.flag = "--objective",
             .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",

@@ -21,12 +21,6 @@ namespace {
 constexpr int kMoreGpus = 64, kManyGpus = 1024;
 }  // namespace
 
-CostConstants Planning::constants_of(const Question& q, const std::filesystem::path& presets) {
-  CostConstants constants = load_cost_preset(q.cluster.device.generation, presets / "cost").constants;
-  use_settings(q.calibrated, q.cluster.device.generation, constants);
-  return constants;
-}
-
 std::string question_text(const Question& q) {
   const std::string precision =
       q.training.compute == Dtype::bf16 ? "" : fmt::format(" in {}", name(q.training.compute));
@@ -58,6 +52,7 @@ std::string question_arguments(const QuestionOptions& o) {
   if (o.seq_len > 0) add("--seq-len", fmt::format("{}", o.seq_len));
   if (o.global_batch > 0) add("--global-batch", fmt::format("{}", o.global_batch));
   add("--calibration", o.calibration);
+  add("--profile", o.profile);
   for (const auto& setting : o.set) add("--set", setting);
   return text;
 }
@@ -133,6 +128,34 @@ void use_covariance(const Session& session, const QuestionOptions& options, cons
   for (RankedPlan& r : ranked) use_covariance(session, options, q, r.plan, r.prediction);
 }
 
+namespace {
+
+// Of a search's own step, as the answer states steps.
+Seconds bound_of(const Planning& planning, const RankedAnew& before) {
+  return measured_step(planning.job(), before.first.plan, before.best_bound);
+}
+
+}  // namespace
+
+std::string ranked_anew_text(const Planning& planning, const RankedAnew& before) {
+  return fmt::format(
+      "Ranked by {}: the {} fastest kinds of layout under the analytic model, simulated again. By that model "
+      "{} is the fastest ({:.3f} s), and no layout of the space takes less than {:.3f} s: {}. That none "
+      "beyond "
+      "these {} is faster by the measured times is not proved.",
+      planning.question().profile->file, before.layouts, plan_key(before.first.plan),
+      before.first.prediction.step.v, bound_of(planning, before).v,
+      before.proved ? "proved" : "the search ended early (" + before.stopped + ")", before.layouts);
+}
+
+nlohmann::ordered_json ranked_anew_json(const Planning& planning, const RankedAnew& before) {
+  return {{"layouts", before.layouts},
+          {"analytic_key", plan_key(before.first.plan)},
+          {"analytic_step_time_s", before.first.prediction.step.v},
+          {"analytic_exact", before.proved},
+          {"analytic_best_bound_s", bound_of(planning, before).v}};
+}
+
 nlohmann::ordered_json time_split_json(const TimeSplit& split) {
   nlohmann::ordered_json j;
   for (int c = 0; c < kTimeCategories; ++c)
@@ -184,6 +207,7 @@ nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Predictio
     j["expected_step_time_s"] = p.step.v;
     j["p90_step_time_s"] = p.jitter->p90.v;
   }
+  if (p.rests_on) j["rests_on"] = shares_json(*p.rests_on);
   return j;
 }
 

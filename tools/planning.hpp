@@ -13,14 +13,15 @@
 #include "core/breakdown.hpp"
 #include "core/plan_file.hpp"
 #include "core/topology.hpp"
-#include "cost_models/analytic.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/explain.hpp"
 #include "planner/job.hpp"
 #include "planner/predict.hpp"
+#include "planner/rerank.hpp"
 #include "planner/search.hpp"
 #include "tools/inputs.hpp"
 #include "tools/interrupt.hpp"
+#include "tools/profile_use.hpp"
 #include "tools/progress.hpp"
 #include "tools/verbs.hpp"
 
@@ -31,30 +32,38 @@ class Planning {
   Planning(Question question, const std::filesystem::path& presets)
       : question_(std::move(question)),
         topology_(question_.cluster),
-        cost_(question_.cluster, question_.stack, constants_of(question_, presets)),
+        costs_(question_.cluster, question_.stack, question_.calibrated,
+               question_.profile ? &*question_.profile : nullptr, presets),
         doubt_(load_doubt_rules(presets)) {}
   Planning(const Planning&) = delete;
   Planning& operator=(const Planning&) = delete;
 
   const Question& question() const { return question_; }
-  Job job() const {
+  const MachineCosts& costs() const { return costs_; }
+  // What is searched: under the analytic model, whose properties bounds rest on.
+  Job job() const { return job_with(costs_.analytic(), false); }
+  // What is predicted: with --profile by its table.
+  Job predicted_job() const { return job_with(costs_.best(), question_.profile.has_value()); }
+
+ private:
+  Job job_with(const CostModel& cost, bool profiled) const {
     return {question_.model,
             question_.training,
             question_.cluster,
             topology_,
             question_.stack,
-            cost_,
+            cost,
             question_.interval,
             &doubt_,
-            question_.learned.empty() ? nullptr : &question_.learned};
+            // What a calibration learned of layouts is of the model's times, not of measured ones.
+            profiled || question_.learned.empty() ? nullptr : &question_.learned,
+            0,
+            profiled};
   }
-
- private:
-  static CostConstants constants_of(const Question&, const std::filesystem::path& presets);
 
   Question question_;
   Topology topology_;
-  AnalyticCostModel cost_;
+  MachineCosts costs_;
   DoubtRules doubt_;
 };
 
@@ -82,6 +91,10 @@ std::string jitter_text(const Prediction&);
 std::optional<CalibratedDoubt> use_covariance(const Session&, const QuestionOptions&, const Question&,
                                               const ParallelPlan&, Prediction&);
 void use_covariance(const Session&, const QuestionOptions&, const Question&, std::vector<RankedPlan>&);
+
+// What a ranking by --profile says about what is proved.
+std::string ranked_anew_text(const Planning&, const RankedAnew&);
+nlohmann::ordered_json ranked_anew_json(const Planning&, const RankedAnew&);
 
 // Seconds by category.
 nlohmann::ordered_json time_split_json(const TimeSplit&);

@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 
 #include "core/plan_links.hpp"
-#include "cost_models/analytic.hpp"
-#include "cost_models/profiled.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "planner/lower.hpp"
@@ -213,12 +211,11 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
     throw ConfigError(Problem{"--comm", "", "mpi", "local", "this sextant was built without MPI"});
   graph_ = lower(file_.model, file_.training, plan_links(topology_, file_.plan), file_.plan, file_.stack);
 
-  const AnalyticCostModel analytic(file_.cluster, file_.stack, presets);
-  if (!profile.empty()) profile_ = load_profile(profile);
-  const WorkProfile none;
-  const ProfiledCostModel cost(profile_ ? *profile_ : none, analytic);
-  costs_ = price(graph_, cost);
-  const Job job{file_.model, file_.training, file_.cluster, topology_, file_.stack, cost};
+  // It may be of another device than the plan's: what runs is what is here.
+  if (!profile.empty()) profile_ = GivenProfile{profile, load_profile(profile)};
+  const MachineCosts costs(file_.cluster, file_.stack, {}, profile_ ? &*profile_ : nullptr, presets);
+  costs_ = price(graph_, costs.best());
+  const Job job{file_.model, file_.training, file_.cluster, topology_, file_.stack, costs.best()};
   if (const auto rejection = too_large(job, plan_memory(job, file_.plan))) misfit_ = rejection->text;
   std::vector<bool> needed(graph_.works.size(), false);
   for (const Op& op : graph_.ops) needed[op.work] = true;
@@ -227,10 +224,10 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
     works_measured_ += needed[w] && costs_[w].source == CostSource::measured;
   }
   SimulateOptions simulated;
-  // A profile is taken beside everything that runs beside the works.
-  if (!profile_) simulated.comm_slows_compute = file_.stack.kernels.comm_slows_compute;
+  simulated.comm_slows_compute = file_.stack.kernels.comm_slows_compute;
   predicted_ = simulate(graph_, costs_, simulated);
   predicted_.graph_hash = graph_hash(graph_);
+  if (profile_) rests_on_ = cost_shares(breakdown(graph_, predicted_), costs_);
 }
 
 const KernelTable& Runnable::kernels() const {

@@ -11,10 +11,10 @@
 
 #include "core/plan_file.hpp"
 #include "core/topology.hpp"
-#include "core/work_profile.hpp"
 #include "cost_models/cost_model.hpp"
 #include "runtime/training_run.hpp"
 #include "tools/launch_environment.hpp"
+#include "tools/profile_use.hpp"
 #include "tools/verbs.hpp"
 
 namespace sextant {
@@ -59,6 +59,9 @@ class Runnable {
   // Works that an operation needs, and how many of them the profile has.
   std::size_t works_needed() const { return works_needed_; }
   std::size_t works_measured() const { return works_measured_; }
+  // With a profile: what of the predicted step rests on it.
+  const std::optional<GivenProfile>& profile() const { return profile_; }
+  const std::optional<CostShares>& rests_on() const { return rests_on_; }
   // Why a search would not have given this plan, though what its ranks allocate is there: what lies outside of that does
   // not fit the stated cluster as well. Empty when it fits.
   const std::string& misfit() const { return misfit_; }
@@ -74,7 +77,8 @@ class Runnable {
   RunningOptions options_;
   PlanFile file_;
   Topology topology_;
-  std::optional<WorkProfile> profile_;
+  std::optional<GivenProfile> profile_;
+  std::optional<CostShares> rests_on_;
   ExecutionGraph graph_;
   std::vector<OpCost> costs_;
   Timeline predicted_;

@@ -129,6 +129,7 @@ ExitCode run(Session& session, const CompareOptions& o) {
     Json all = Json::array();
     for (const ComparedRun& r : runs) {
       Json one = {{"run", r.path}, {"ranks", r.runnable->file().plan.world()}};
+      if (const auto& shares = r.runnable->rests_on()) one["rests_on"] = shares_json(*shares);
       one.update(comparison_json(r.comparison));
       all.push_back(one);
     }
@@ -137,7 +138,11 @@ ExitCode run(Session& session, const CompareOptions& o) {
     print_scaling(session, runs);
   } else {
     for (const ComparedRun& r : runs) {
-      session.terminal.out << (&r == &runs.front() ? "" : "\n") << r.path << ":\n\n";
+      session.terminal.out << (&r == &runs.front() ? "" : "\n") << r.path << ":\n";
+      if (const auto& profile = r.runnable->profile())
+        session.terminal.out << wrapped_answer(
+            session.terminal, "the predicted step " + rests_on_text(*profile, *r.runnable->rests_on()));
+      session.terminal.out << '\n';
       print_comparison(session, r.comparison);
     }
   }

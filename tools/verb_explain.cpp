@@ -43,9 +43,13 @@ FilledPlan read_key(const std::string& text, const Question& q) {
 Explained explain(const Planning& planning, const ExplainOptions& options, RankBy by, SteadyPlans found,
                   Searching& searching) {
   const Question& q = planning.question();
-  const Job job = planning.job();
+  const Job searched = planning.job(), job = planning.predicted_job();
   Explained e;
   e.by = by, e.found = std::move(found);
+  if (q.profile && !e.found.report.ranked.empty()) {
+    e.anew = rank_anew(job, by, options.top, kTieShare, e.found.report);
+    e.found.proved = false;
+  }
   const std::vector<RankedPlan>& ranked = e.found.report.ranked;
   const ParallelPlan& best = ranked.empty() ? *q.plan : ranked.front().plan;
   e.chosen = q.plan.value_or(best);
@@ -53,7 +57,9 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
     const FilledPlan filled = read_key(key, q);
-    e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes});
+    Asked& asked = e.why.emplace_back(
+        filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes);
+    if (q.profile && asked.answer.comparison) asked.rests_on = predict(job, filled.plan).rests_on;
   }
   if (e.own.rejection) return e;
   e.prediction = predict_under(job, e.chosen, by);
@@ -62,12 +68,15 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
     if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan, by));
   if (options.quick) return e;
   if (!searching.stopped())
-    e.alternatives =
-        alternatives(job, q.limits, e.chosen, e.chosen.world(), searching.options(1, "other fields"), by);
+    e.alternatives = alternatives(searched, q.limits, e.chosen, e.chosen.world(),
+                                  searching.options(1, "other fields"), by);
+  if (q.profile)  // found by the analytic model, and compared by the table
+    for (Alternative& a : e.alternatives)
+      if (a.exact = false; a.plan) a.comparison = compare(job, e.chosen, a.plan->plan, by);
   if (!searching.stopped())
-    e.sensitivities =
-        sensitivities(job, default_space(q.model, q.training, q.cluster.device, e.chosen.world(), q.limits),
-                      e.chosen, searching.options(1, "other machines"), by);
+    e.sensitivities = sensitivities(
+        searched, default_space(q.model, q.training, q.cluster.device, e.chosen.world(), q.limits), e.chosen,
+        searching.options(1, "other machines"), by);
   e.stopped = searching.stopped();
   return e;
 }
@@ -124,19 +133,21 @@ void print_memory(Session& session, const WhyNot& w) {
   session.terminal.out << table.render(session.terminal, session.common.wide);
 }
 
-void print_why(Session& session, const Asked& asked, RankBy by) {
+void print_why(Session& session, const Question& q, const Asked& asked, RankBy by) {
   auto& out = session.terminal.out;
   out << '\n';
   print_wrapped(out, session.terminal,
                 paint(session.terminal.color, Style::bold, "why not " + plan_key(asked.plan)));
   for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
+  if (asked.rests_on)
+    print_wrapped(out, session.terminal, "its step " + rests_on_text(*q.profile, *asked.rests_on), 2);
   for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
   if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
     out << '\n', print_comparison(session, *asked.answer.comparison, by);
   if (!asked.answer.memory.empty()) out << '\n', print_memory(session, asked.answer);
 }
 
-void print_choice(Session& session, const Explained& e) {
+void print_choice(Session& session, const Planning& planning, const Explained& e) {
   auto& out = session.terminal.out;
   const auto paragraph = [&](const std::string& text, int indent = 0) {
     print_wrapped(out, session.terminal, text, indent);
@@ -146,6 +157,7 @@ void print_choice(Session& session, const Explained& e) {
   paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
                         gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
             2);
+  if (p.rests_on) paragraph("this step " + rests_on_text(*planning.question().profile, *p.rests_on), 2);
   if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
   if (e.calibrated)
     paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
@@ -192,6 +204,7 @@ void print_choice(Session& session, const Explained& e) {
           "them on, single layers moved",
           2);
   }
+  if (e.anew) paragraph(ranked_anew_text(planning, *e.anew), 2);
   std::size_t next = 0;
   for (const RankedPlan& r : report.ranked) {
     if (r.plan == e.chosen) continue;
@@ -223,7 +236,7 @@ void print_alternatives(Session& session, const Explained& e) {
 void print_sensitivities(Session& session, const Explained& e) {
   if (e.sensitivities.empty()) return;
   auto& out = session.terminal.out;
-  out << "\non a slightly different machine\n";
+  out << fmt::format("\non a slightly different machine{}\n", e.anew ? ", by the analytic model alone" : "");
   for (const Sensitivity& s : e.sensitivities) {
     std::string text = fmt::format("{}: ", s.what);
     if (s.same || !s.plan)
@@ -271,7 +284,8 @@ ExitCode run(Session& session, ExplainOptions options) {
   Searching searching(session.terminal, options.budget_s);
   const int world = q.plan && q.plan->world() <= q.cluster.gpus() ? q.plan->world() : q.cluster.gpus();
   const SearchSpace space = default_space(q.model, q.training, q.cluster.device, world, q.limits);
-  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(options.top));
+  const int top = q.profile ? std::max(kRankedAnew, 2 * options.top) : options.top;
+  SteadyPlans found = look_for_best(planning.job(), space, by, searching.options(top));
   const SearchReport& report = found.report;
   if (report.ranked.empty() && !q.plan && !session.common.json)
     return print_nothing(session, "explain", planning, space, report, searching, options.question);
@@ -290,7 +304,13 @@ ExitCode run(Session& session, ExplainOptions options) {
     save_plan_file(options.output, file);
   }
   if (session.common.json) {
-    print_json(session, "explain", explained_json(q, e));
+    nlohmann::ordered_json answer = explained_json(q, e);
+    if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
+    if (e.anew) {
+      answer["best_bound_s"] = nullptr;
+      answer["ranked_anew"] = ranked_anew_json(planning, *e.anew);
+    }
+    print_json(session, "explain", answer);
   } else {
     auto& out = session.terminal.out;
     print_wrapped(out, session.terminal, question_text(q));
@@ -299,10 +319,10 @@ ExitCode run(Session& session, ExplainOptions options) {
       print_wrapped(out, session.terminal, "note: " + text);
     out << '\n';
     if (e.own.rejection)
-      print_why(session, {e.chosen, e.own, {}}, by);
+      print_why(session, q, {e.chosen, e.own, {}}, by);
     else
-      print_choice(session, e);
-    for (const Asked& why : e.why) print_why(session, why, by);
+      print_choice(session, planning, e);
+    for (const Asked& why : e.why) print_why(session, q, why, by);
     print_alternatives(session, e);
     print_sensitivities(session, e);
     if (e.stopped) out << "\nstopped early: not every question was asked\n";
@@ -333,12 +353,13 @@ Verb explain_verb() {
           "with another value of one field, and whether the choice would change on a slightly different "
           "machine. With --why KEY: what becomes of that layout, with numbers, and the smallest change that "
           "makes it possible. Without a layout, the best one is looked for first, as 'sextant plan' does.",
-      .examples =
-          {{"the plan of a search", "sextant explain plan.json"},
-           {"why not another one",
-            "sextant explain plan.json --why tp8.pp2.z1.mbs1 --why tp1.z0.mbs4 --quick"},
-           {"a layout of your own",
-            "sextant explain tp4.pp2.dp8.z1.mbs1 --model llama-2-13b --cluster 8x8xa100-80gb --json"}},
+      .examples = {{"the plan of a search", "sextant explain plan.json"},
+                   {"why not another one",
+                    "sextant explain plan.json --why tp8.pp2.z1.mbs1 --why tp1.z0.mbs4 --quick"},
+                   {"a layout of your own",
+                    "sextant explain tp4.pp2.dp8.z1.mbs1 --model llama-2-13b --cluster 8x8xa100-80gb --json"},
+                   {"by the times that its works were measured to take",
+                    "sextant explain small.json --profile works.json --quick"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<ExplainOptions>();
         add_text(app,
@@ -346,7 +367,7 @@ Verb explain_verb() {
                   .metavar = "KEY|FILE",
                   .text = "the layout to explain, or a plan file; without it, the best one"},
                  options->layout);
-        add_question_options(app, options->question, {.plan = true, .limits = true});
+        add_question_options(app, options->question, {.plan = true, .limits = true, .profile = true});
         add_jitter_options(app, options->jitter);
         add_list(app,
                  {.flag = "--why",

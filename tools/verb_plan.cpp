@@ -57,7 +57,8 @@ Verb plan_verb() {
           "step "
           "time, or by another objective. Every other layout is counted by what became of it. Steps closer "
           "than 2 % "
-          "are called a tie. Ctrl-C or --budget-s stops early with the best so far.",
+          "are called a tie. With --profile the best are ranked anew by measured times, of which nothing is "
+          "proved. Ctrl-C or --budget-s stops early with the best so far.",
       .examples =
           {{"LLaMA-2-13B on 64 A100", "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb"},
            {"pin and narrow fields, keep the plan",
@@ -82,7 +83,16 @@ Verb plan_verb() {
             "--storage-GBps 20 --restart-s 300"},
            {"the best layout when ranks and network vary",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --rank-by p90 --straggler-sigma 0.02 "
-            "--network-sigma 0.1"}},
+            "--network-sigma 0.1"},
+           {"for this machine: a plan, the times of its works here, and the ranking by them",
+            "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
+            "8 "
+            "-o small.json"},
+           {"", "sextant profile --for small.json -o works.json"},
+           {"",
+            "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
+            "8 "
+            "--profile works.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<PlanOptions>();
         add_plan_options(app, *options);

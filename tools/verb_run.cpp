@@ -114,17 +114,18 @@ void end_soon(const Terminal& terminal, const std::string& report) {
   }).detach();
 }
 
-std::string heading(const Runnable& runnable, const std::string& profile) {
+std::string heading(const Runnable& runnable) {
   const PlanFile& f = runnable.file();
   const std::size_t works = runnable.works_needed();
-  return fmt::format(
-      "{} on {} {} rank{} under {}: {} operations a step; {}", f.model.name, f.plan.world(),
-      runnable.on_gpu() ? "GPU" : "CPU", f.plan.world() == 1 ? "" : "s", plan_key(f.plan),
-      runnable.graph().ops.size(),
-      profile.empty()
-          ? "predicted from the cluster file alone"
-          : fmt::format("{} of {} kinds of work predicted from {}{}", runnable.works_measured(), works,
-                        profile, runnable.works_measured() > 0 ? "" : ", a profile of other plans"));
+  return fmt::format("{} on {} {} rank{} under {}: {} operations a step; {}", f.model.name, f.plan.world(),
+                     runnable.on_gpu() ? "GPU" : "CPU", f.plan.world() == 1 ? "" : "s", plan_key(f.plan),
+                     runnable.graph().ops.size(),
+                     !runnable.profile()
+                         ? "predicted from the cluster file alone"
+                         : fmt::format("{} of {} kinds of work predicted from {}{}; the expected step: {}",
+                                       runnable.works_measured(), works, runnable.profile()->file,
+                                       runnable.works_measured() > 0 ? "" : ", a profile of other plans",
+                                       shares_text(*runnable.rests_on())));
 }
 
 ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
@@ -210,7 +211,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
     for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
     if (session.common.json) return;
-    print_wrapped(out, session.terminal, heading(runnable, o.profile));
+    print_wrapped(out, session.terminal, heading(runnable));
     if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
     if (resume)
       log.tell(from ? fmt::format("going on from {}", from->path().string())
@@ -270,6 +271,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
         {"memory",
          {{"planned_bytes", result.planned_memory.v}, {"allocated_bytes", result.allocated_memory.v}}},
         {"comparison", comparison_json(comparison)}};
+    if (runnable.rests_on()) answer["rests_on"] = shares_json(*runnable.rests_on());
     if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
     if (!unused.empty()) answer["without_effect"] = unused;
     for (const SlowKernels& slow : slow_kernels(o.running)) answer[slow.key] = slow.why;

@@ -173,7 +173,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   check_output("--trace", options.trace, others);
   const Planning planning(read_question(options.question, session.presets()), session.presets());
   const Question& q = planning.question();
-  const Job job = planning.job();
+  const Job job = planning.predicted_job();
   const ParallelPlan& plan = *q.plan;
   const auto refuse = [&](const std::string& reason) {
     session.terminal.err << paint(session.terminal.err_color, Style::red, "sextant simulate:") << ' '
@@ -198,6 +198,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
+    if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
     answer["without_effect"] = without_effect(plan, q.model, q.stack.rules);
@@ -218,6 +219,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
         100 * p.mfu_causal));
+    if (p.rests_on) paragraph("this step " + rests_on_text(*q.profile, *p.rests_on, &planning.costs()));
     if (p.jitter) paragraph("this step is " + jitter_text(p));
     if (s.calibrated)
       paragraph(fmt::format(
@@ -272,10 +274,12 @@ Verb simulate_verb() {
            {"the plan of a search", "sextant simulate --plan plan.json"},
            {"the same plan on another network",
             "sextant simulate --plan plan.json --set "
-            "fabric.bandwidth_GBps=50 --json"}},
+            "fabric.bandwidth_GBps=50 --json"},
+           {"with the times that its works were measured to take",
+            "sextant simulate --plan small.json --profile works.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<SimulateVerbOptions>();
-        add_question_options(app, options->question, {.plan = true, .limits = false});
+        add_question_options(app, options->question, {.plan = true, .limits = false, .profile = true});
         add_goodput_options(app, options->goodput);
         add_text(app,
                  {.flag = "--trace",

@@ -1,0 +1,122 @@
+#include "tools/profile_use.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "planner/profile_priors.hpp"
+
+namespace sextant {
+namespace {
+
+constexpr double kWorthSaying = 0.01;  // of a step's time
+
+// Without constants of networks, and none where no work tells any.
+std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSpec& cluster,
+                                    const std::filesystem::path& presets) {
+  if (!taken_on(profile.table, cluster.device)) return {};
+  std::vector<Setting> told;
+  try {
+    for (const KnobFit& fit :
+         profile_priors(profile.table, profile.file, cluster, presets, load_calibration_rules(presets))
+             .constants)
+      if (fit.knob.of != KnobOf::fabric)
+        told.push_back({fit.knob.of, fit.knob.owner, fit.knob.key, fit.value});
+  } catch (const ConfigError&) {  // of attention or small exchanges alone, say
+  }
+  return told;
+}
+
+AnalyticCostModel analytic_with(const ClusterSpec& cluster, StackSpec stack,
+                                const std::vector<Setting>& calibrated, const std::vector<Setting>& told,
+                                const std::filesystem::path& presets) {
+  const std::string& generation = cluster.device.generation;
+  CostConstants constants = load_cost_preset(generation, presets / "cost").constants;
+  for (const auto* settings : {&told, &calibrated}) {
+    use_settings(*settings, generation, constants);
+    use_settings(*settings, stack);
+  }
+  return {cluster, stack, constants};
+}
+
+std::string machine_text(const WorkProfile& table) { return table.machine.substr(0, table.machine.find(',')); }
+
+}  // namespace
+
+std::string GivenProfile::text() const {
+  std::string of = machine_text(table);
+  if (!table.date.empty()) of += (of.empty() ? "" : ", ") + table.date;
+  return of.empty() ? file : fmt::format("{} ({})", file, of);
+}
+
+GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device) {
+  GivenProfile profile{file, load_profile(file)};
+  if (!taken_on(profile.table, device))
+    throw ConfigError(Problem{file, "machine",
+                              profile.table.machine.empty() ? "(not stated)" : profile.table.machine,
+                              fmt::format("a profile of {}, the device that is planned for", device.name),
+                              "what one device takes says nothing about another: sextant profile, there"});
+  if (profile.table.works.empty())
+    throw ConfigError(Problem{file, "works", "none", "times of works",
+                              "sextant profile --for plan.json -o profile.json, or without --for"});
+  return profile;
+}
+
+MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
+                           std::vector<Setting> calibrated, const GivenProfile* profile,
+                           const std::filesystem::path& presets)
+    : told_(profile && calibrated.empty() ? constants_told(*profile, cluster, presets)
+                                          : std::vector<Setting>()),
+      analytic_(analytic_with(cluster, stack, calibrated, told_, presets)) {
+  if (profile) table_.emplace(profile->table, analytic_);
+}
+
+std::string shares_text(const CostShares& s) {
+  const auto tenths = [](double share) { return std::round(1000 * share) / 10; };
+  const double measured = tenths(s.measured), interpolated = tenths(s.interpolated);
+  return fmt::format("{:.1f} % of its time measured, {:.1f} % interpolated, {:.1f} % analytic", measured,
+                     interpolated, std::max(0.0, 100 - measured - interpolated));
+}
+
+std::string rests_on_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
+  std::string text = fmt::format("rests on {}: {}", profile.text(), shares_text(s));
+  if (!costs || s.interpolated < kWorthSaying) return text;
+  if (const auto out = costs->left_out(); out && out->works > 0)
+    text += fmt::format(
+        "; {} of its {} works, each left out, are interpolated with an error of {:.0f} % ({:.0f} % by the "
+        "model alone)",
+        out->works, profile.table.works.size(), out->interpolated_percent, out->modelled_percent);
+  return text;
+}
+
+nlohmann::ordered_json shares_json(const CostShares& s) {
+  return {{"measured_share", s.measured},
+          {"interpolated_share", s.interpolated},
+          {"analytic_share", s.analytic}};
+}
+
+nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCosts& costs) {
+  auto constants = nlohmann::ordered_json::array();
+  for (const Setting& s : costs.told())
+    constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(s.of)]},
+                         {"owner", s.owner},
+                         {"key", s.key},
+                         {"value", s.value}});
+  nlohmann::ordered_json left_out = nullptr;
+  if (const auto out = costs.left_out(); out && out->works > 0)
+    left_out = {{"works", out->works},
+                {"interpolated_error_percent", out->interpolated_percent},
+                {"analytic_error_percent", out->modelled_percent}};
+  return {{"file", profile.file},
+          {"machine", profile.table.machine},
+          {"date", profile.table.date},
+          {"works", profile.table.works.size()},
+          {"left_out", left_out},
+          {"constants", constants}};
+}
+
+}  // namespace sextant

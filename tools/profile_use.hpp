@@ -1,0 +1,70 @@
+// --profile of the verbs that predict: a table of measured works (`sextant profile -o`), what it says about the device, and
+// how an answer tells what rests on it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/cluster_spec.hpp"
+#include "core/stack_spec.hpp"
+#include "core/work_profile.hpp"
+#include "cost_models/analytic.hpp"
+#include "cost_models/profiled.hpp"
+#include "planner/cost_shares.hpp"
+#include "planner/setting.hpp"
+
+namespace sextant {
+
+struct GivenProfile {
+  std::string file;
+  WorkProfile table;
+  std::string text() const;  // "profile.json (NVIDIA H200, 2026-11-20)"
+};
+
+// Throws ConfigError naming file, key and what is expected when it was taken on another device, or holds no work.
+GivenProfile load_profile_of(const std::string& file, const DeviceSpec&);
+
+// Prices on a machine: the analytic model, and over it the table of a profile, if one is given.
+//
+// What the table does not tell is priced with constants of the device (and of this runtime's host time) that the profile
+// tells by the works it has (planner/profile_priors), unless `calibrated` states some: beside measured times, times of a
+// faster machine would be a bias. Constants of networks stay: they are part of the group that an exchange was measured in.
+class MachineCosts {
+ public:
+  // `profile` may be null; it is read here alone.
+  MachineCosts(const ClusterSpec&, const StackSpec&, std::vector<Setting> calibrated, const GivenProfile*,
+               const std::filesystem::path& presets);
+  MachineCosts(const MachineCosts&) = delete;
+  MachineCosts& operator=(const MachineCosts&) = delete;
+
+  const AnalyticCostModel& analytic() const { return analytic_; }
+  // With a profile its table, over the analytic model.
+  const CostModel& best() const { return table_ ? static_cast<const CostModel&>(*table_) : analytic_; }
+  // With a profile: how well its table tells of its own works.
+  std::optional<LeftOutWorks> left_out() const {
+    return table_ ? std::optional(table_->left_out()) : std::nullopt;
+  }
+  // Constants told by the profile; none without one.
+  const std::vector<Setting>& told() const { return told_; }
+
+ private:
+  std::vector<Setting> told_;
+  AnalyticCostModel analytic_;
+  std::optional<ProfiledCostModel> table_;
+};
+
+// "93.1 % of its time measured, 4.0 % interpolated, 2.9 % analytic"; they add up as they are printed.
+std::string shares_text(const CostShares&);
+// "rests on profile.json (NVIDIA H200, 2026-11-20): 93.1 % of its time measured, ...". With costs also how well what was
+// interpolated may be known, where that is a part of it.
+std::string rests_on_text(const GivenProfile&, const CostShares&, const MachineCosts* = nullptr);
+nlohmann::ordered_json shares_json(const CostShares&);
+// "file", "machine", "date", "works", "left_out", "constants".
+nlohmann::ordered_json profile_json(const GivenProfile&, const MachineCosts&);
+
+}  // namespace sextant
