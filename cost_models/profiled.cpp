@@ -67,10 +67,11 @@ LeftOutWorks ProfiledCostModel::left_out() const {
       double ratio = 0;
       if (!interpolate(around, knots[i].size, ratio)) continue;
       ++out.works;
-      out.interpolated_percent += 100 * std::abs(std::expm1(ratio - knots[i].ratio));
-      out.modelled_percent += 100 * std::abs(std::expm1(-knots[i].ratio));
+      out.interpolated_percent += std::abs(ratio - knots[i].ratio);
+      out.modelled_percent += std::abs(knots[i].ratio);
     }
-  for (double* sum : {&out.interpolated_percent, &out.modelled_percent}) *sum /= std::max(1, out.works);
+  for (double* sum : {&out.interpolated_percent, &out.modelled_percent})
+    *sum = 100 * std::expm1(*sum / std::max(1, out.works));
   return out;
 }
 

@@ -31,7 +31,8 @@ inline constexpr double kMostApart = 16;
 // How well a table tells of its own works: those that lie between others, each left out.
 struct LeftOutWorks {
   int works = 0;
-  double interpolated_percent = 0, modelled_percent = 0;  // mean error; of the other model alone
+  // Off by a factor of 1 + percent / 100, up or down, in the geometric mean; by the other model alone.
+  double interpolated_percent = 0, modelled_percent = 0;
 };
 
 class ProfiledCostModel final : public CostModel {

@@ -258,16 +258,16 @@ TEST(Profiled, WorksOfOneSizeCountAsTheirGeometricMean) {
   EXPECT_NEAR(cost.price(other).duration.v, 8 * modelled(other), 1e-12);
 }
 
-// Five sizes, twice as long as modelled but the middle one, which is three times as long: it alone is missed, by a third, and
-// its neighbours by the geometric mean of 2 and 3.
+// Five sizes, twice as long as modelled but the middle one, which is three times as long. Left out, it is taken for twice as
+// long, and each of its neighbours for the geometric mean of 2 and 3.
 TEST(Profiled, SaysHowFarItIsOffWhatItHas) {
   WorkProfile profile;
   for (const std::int64_t mib : {1, 2, 4, 8, 16})
     add(profile, copy(mib << 20), (mib == 4 ? 3 : 2) * modelled(copy(mib << 20)));
   const LeftOutWorks out = ProfiledCostModel(profile, model()).left_out();
   EXPECT_EQ(out.works, 3);
-  EXPECT_NEAR(out.modelled_percent, (50 + 100 * 2 / 3.0 + 50) / 3, 1e-9);
-  EXPECT_NEAR(out.interpolated_percent, (100 / 3.0 + 2 * 100 * (std::sqrt(1.5) - 1)) / 3, 1.5);
+  EXPECT_NEAR(out.modelled_percent, 100 * (std::cbrt(2 * 2 * 3) - 1), 1e-9);
+  EXPECT_NEAR(out.interpolated_percent, 100 * (std::cbrt(1.5 * 1.5) - 1), 2);
   EXPECT_EQ(ProfiledCostModel(WorkProfile{}, model()).left_out().works, 0);
 }
 
