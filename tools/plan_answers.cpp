@@ -181,6 +181,7 @@ void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
     a.out() << "\nwritten: " << a.options.output;
     arguments = " --plan " + a.options.output;
   }
+  if (!a.options.output.empty() && q.profile) arguments += " --profile " + q.profile->file;
   const bool ranked = a.options.output.empty() && !a.options.jitter.ranked_by.empty();
   a.out() << fmt::format("\nnext: sextant simulate{0} --trace step.json.gz\n      sextant explain{0}{1}\n",
                          arguments, ranked ? " --rank-by " + a.options.jitter.ranked_by : "");
@@ -246,6 +247,8 @@ void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
 
 namespace {
 
+constexpr double kWellMeasured = 0.5;  // share of a step's time
+
 // What ties with the first of a ranking by measured times, for which nothing can be searched, and is surer.
 std::optional<RankedPlan> surer_of(const std::vector<RankedPlan>& ranked) {
   const auto tie = surer_tie(ranked);
@@ -296,6 +299,10 @@ ExitCode answer_fastest(const Asking& a) {
   if (surer) print_surer(a, *surer, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);
   if (anew) {
+    if (best.prediction.rests_on->measured < kWellMeasured)
+      a.say(
+          "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
+          "FILE, with --for again for others, measures it.");
     a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
     a.say(ranked_anew_text(a.planning, *anew));
   } else {

@@ -43,7 +43,9 @@ AnalyticCostModel analytic_with(const ClusterSpec& cluster, StackSpec stack,
   return {cluster, stack, constants};
 }
 
-std::string machine_text(const WorkProfile& table) { return table.machine.substr(0, table.machine.find(',')); }
+std::string machine_text(const WorkProfile& table) {
+  return table.machine.substr(0, table.machine.find(','));
+}
 
 }  // namespace
 
@@ -87,16 +89,15 @@ std::string rests_on_text(const GivenProfile& profile, const CostShares& s, cons
   if (!costs || s.interpolated < kWorthSaying) return text;
   if (const auto out = costs->left_out(); out && out->works > 0)
     text += fmt::format(
-        "; {} of its {} works, each left out, are interpolated with an error of {:.0f} % ({:.0f} % by the "
-        "model alone)",
+        "; {} of its {} works lie between others: each left out, what is interpolated is {:.0f} % off, the "
+        "model alone {:.0f} %",
         out->works, profile.table.works.size(), out->interpolated_percent, out->modelled_percent);
   return text;
 }
 
 nlohmann::ordered_json shares_json(const CostShares& s) {
-  return {{"measured_share", s.measured},
-          {"interpolated_share", s.interpolated},
-          {"analytic_share", s.analytic}};
+  return {
+      {"measured_share", s.measured}, {"interpolated_share", s.interpolated}, {"analytic_share", s.analytic}};
 }
 
 nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCosts& costs) {
@@ -111,12 +112,9 @@ nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCo
     left_out = {{"works", out->works},
                 {"interpolated_error_percent", out->interpolated_percent},
                 {"analytic_error_percent", out->modelled_percent}};
-  return {{"file", profile.file},
-          {"machine", profile.table.machine},
-          {"date", profile.table.date},
-          {"works", profile.table.works.size()},
-          {"left_out", left_out},
-          {"constants", constants}};
+  return {{"file", profile.file},       {"machine", profile.table.machine},
+          {"date", profile.table.date}, {"works", profile.table.works.size()},
+          {"left_out", left_out},       {"constants", constants}};
 }
 
 }  // namespace sextant

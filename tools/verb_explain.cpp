@@ -332,11 +332,12 @@ ExitCode run(Session& session, ExplainOptions options) {
     if (e.own.rejection && !file)
       out << fmt::format("\nnext: sextant plan{}\n", question_arguments(options.question));
     else
-      out << fmt::format("\nnext: sextant simulate{} --plan {}\n",
+      out << fmt::format("\nnext: sextant simulate{} --plan {}{}\n",
                          file ? "" : question_arguments(options.question),
                          writes ? options.output
                          : file ? options.question.plan
-                                : plan_key(e.chosen));
+                                : plan_key(e.chosen),
+                         file && q.profile ? " --profile " + q.profile->file : "");
   }
   if (searching.interrupted()) return ExitCode::interrupted;
   return e.own.rejection ? ExitCode::no_feasible_plan : ExitCode::ok;

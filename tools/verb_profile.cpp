@@ -214,9 +214,10 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   if (o.output.empty())
     out << "\nnext: -o profile.json keeps it\n";
   else
-    out << fmt::format("\nwritten: {}\nnext: sextant run {} --profile {}{}\n", o.output,
-                       o.plans.empty() ? "plan.json" : o.plans.front(), o.output,
-                       o.running.shaped ? " --shaped" : "");
+    out << fmt::format(
+        "\nwritten: {0}\nnext: sextant run {1} --profile {0}{2}\n      sextant simulate --plan {1} --profile "
+        "{0}\n",
+        o.output, o.plans.empty() ? "plan.json" : o.plans.front(), o.running.shaped ? " --shaped" : "");
   return ExitCode::ok;
 }
 
@@ -231,8 +232,8 @@ Verb profile_verb() {
           "beside it, on a GPU by its kernels; collectives and transfers once more alone, all ranks starting "
           "together. Without --for, LLaMA models at usual widths and the machine itself (--machine): copies, "
           "also in both directions at once, matrix products, launches, exchanges by size and group, and a "
-          "product beside a copy and an exchange. The first repetition is dropped. sextant run and compare "
-          "predict with such a profile, sextant calibrate starts from it.",
+          "product beside a copy and an exchange. The first repetition is dropped. sextant plan, simulate, "
+          "explain, run and compare predict with such a profile, sextant calibrate starts from it.",
       .examples = {{"a plan",
                     "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 "
                     "--global-batch 8 -o tiny.json"},

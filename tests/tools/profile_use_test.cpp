@@ -1,0 +1,174 @@
+// --profile of the verbs that predict, with tables of stated times: what is told of the machine here, of another, and of none.
+#include "core/plan_file.hpp"
+#include "core/plan_links.hpp"
+#include "core/topology.hpp"
+#include "core/work_profile.hpp"
+#include "cost_models/analytic.hpp"
+#include "planner/lower.hpp"
+#include "tests/tools/bad_input.hpp"
+
+namespace sextant {
+namespace {
+
+using namespace bad_input;
+
+class Profiles : public BadInput {
+ protected:
+  Profiles() { make("tiny.json", "dp2.z1.mbs2"); }
+  static Words question() {
+    return {"--model",   "stories-260k", "--cluster",      "laptop", "--stack", "sextant",
+            "--seq-len", "64",           "--global-batch", "8"};
+  }
+  static void make(const std::string& file, const std::string& key) {
+    ASSERT_EQ(call(Words{"simulate"} + question() + Words{"--plan", key, "-o", file}).code, ExitCode::ok);
+  }
+  // The works of a plan, so many times as long as modelled.
+  static WorkProfile table(const std::string& plan, double times) {
+    const PlanFile f = load_plan_file(plan);
+    const Topology topology(f.cluster);
+    const AnalyticCostModel model(f.cluster, f.stack, SEXTANT_SOURCE_DIR "/tools/presets");
+    WorkProfile profile;
+    profile.machine = "AMD EPYC 7742, 2 threads", profile.date = "2026-11-24";
+    for (const Work& work :
+         lower(f.model, f.training, plan_links(topology, f.plan), f.plan, f.stack, {.operands = false}).works) {
+      const double us = 1e6 * times * model.price(work).duration.v;
+      profile.works[work_key(work)] = {.mean_us = us, .median_us = us};
+    }
+    return profile;
+  }
+  static json answer(const Words& arguments) {
+    const Outcome o = call(arguments + Words{"--json"});
+    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
+    return json::parse(o.out);
+  }
+  static double simulated(const json& j) {
+    return j.at("prediction").at("step_time_s").get<double>() - j.at("stragglers_and_host_s").get<double>();
+  }
+  static void sums_to_one(const json& shares) {
+    double sum = 0;
+    for (const char* part : {"measured_share", "interpolated_share", "analytic_share"})
+      sum += shares.at(part).get<double>();
+    EXPECT_NEAR(sum, 1, 1e-12);
+  }
+};
+
+TEST_F(Profiles, SimulateAndRunPredictTheSame) {
+  write("p.json", json(table("tiny.json", 2)));
+  const json plain = answer({"simulate", "--plan", "tiny.json"}),
+             with = answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"}),
+             run = answer({"run", "tiny.json", "--steps", "1", "--profile", "p.json"});
+  EXPECT_FALSE(plain.contains("profile") || plain.at("prediction").contains("rests_on")) << "as before";
+  const json& shares = with.at("prediction").at("rests_on");
+  EXPECT_EQ(shares.at("measured_share"), 1);
+  sums_to_one(shares);
+  EXPECT_EQ(with.at("profile").at("file"), "p.json");
+  EXPECT_GT(simulated(with), 1.9 * simulated(plain));  // what is slowed by exchanges is so in the plain one alone
+  EXPECT_NEAR(run.at("steps").at(0).at("predicted_step_time_s").get<double>() / simulated(with), 1, 1e-9);
+  EXPECT_EQ(run.at("rests_on"), shares);
+}
+
+TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
+  for (const char* key : {"dp2.z1.mbs1", "dp2.z1.mbs4"}) make(std::string(key) + ".json", key);
+  WorkProfile both = table("dp2.z1.mbs1.json", 1.5);
+  both.works.merge(table("dp2.z1.mbs4.json", 1.5).works);
+  std::erase_if(both.works, [](const auto& w) { return w.first.starts_with("attention backward"); });
+  write("p.json", json(both));
+  const json j = answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"});
+  const json& shares = j.at("prediction").at("rests_on");
+  sums_to_one(shares);
+  for (const char* part : {"interpolated_share", "analytic_share"})
+    EXPECT_GT(shares.at(part).get<double>(), 0.05) << part;
+  const Outcome text = call({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
+  EXPECT_NE(text.out.find("this step rests on p.json (AMD EPYC 7742, 2026-11-24):"), std::string::npos)
+      << text.out;
+  std::istringstream lines(text.out);
+  for (std::string line; std::getline(lines, line);) {
+    const bool rule = line.find("\u2500") != line.npos;  // three bytes a column
+    EXPECT_LE(line.size(), rule ? 240U : 80U) << line;
+  }
+}
+
+TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
+  const Words plan = Words{"plan"} + question();
+  const json plain = answer(plan);
+  const std::string best = plain.at("ranked").at(0).at("key");
+  make("best.json", best);
+  write("p.json", json(table("best.json", 5)));
+  const json j = answer(plan + Words{"--profile", "p.json", "-o", "out.json"});
+  EXPECT_FALSE(j.at("exact").get<bool>());
+  EXPECT_TRUE(j.at("best_bound_s").is_null());
+  EXPECT_TRUE(j.at("ranked_anew").at("analytic_exact").get<bool>());
+  EXPECT_EQ(j.at("ranked_anew").at("layouts"), 30);
+  double before = 0;
+  for (const json& r : j.at("ranked")) {
+    sums_to_one(r.at("rests_on"));
+    EXPECT_GE(r.at("step_time_s").get<double>(), before);
+    before = r.at("step_time_s");
+    const json alone = answer(Words{"simulate"} + question() +
+                              Words{"--plan", r.at("key").get<std::string>(), "--profile", "p.json"});
+    EXPECT_NEAR(alone.at("prediction").at("step_time_s").get<double>() / before, 1, 1e-12);
+  }
+  EXPECT_NEAR(load_plan_file("out.json").prediction.step_time_s.value, j.at("ranked")[0].at("step_time_s"), 0);
+  const Outcome text = call(plan + Words{"--profile", "p.json"});
+  EXPECT_EQ(text.out.find("proved in"), std::string::npos) << "no proof is claimed";
+  EXPECT_NE(text.out.find("is not proved"), std::string::npos);
+  EXPECT_EQ(plain.contains("ranked_anew"), false);
+}
+
+TEST_F(Profiles, ExplainComparesByTheTable) {
+  write("p.json", json(table("tiny.json", 3)));
+  const json j = answer({"explain", "tiny.json", "--profile", "p.json", "--why", "tp2.z0.mbs2", "--quick"});
+  EXPECT_EQ(j.at("chosen").at("rests_on").at("measured_share"), 1);
+  EXPECT_FALSE(j.at("exact").get<bool>());
+  const json& why = j.at("why_not").at(0);
+  EXPECT_LT(why.at("rests_on").at("measured_share").get<double>(), 0.5);
+  EXPECT_NEAR(why.at("comparison").at("chosen_step_time_s").get<double>(), j.at("chosen").at("step_time_s"),
+              1e-12);
+  EXPECT_EQ(answer({"explain", "tiny.json", "--quick"}).at("chosen").contains("rests_on"), false);
+}
+
+TEST_F(Profiles, RefusalsSayWhatToDo) {
+  const WorkProfile good = table("tiny.json", 1);
+  WorkProfile other = good, none = good, nameless = good;
+  other.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0", none.works.clear(), nameless.machine.clear();
+  write("other.json", json(other)), write("none.json", json(none)), write("nameless.json", json(nameless));
+  json spoilt = json(good);
+  spoilt["works"]["mlp sideways"] = spoilt["works"].begin().value();
+  write("spoilt.json", spoilt);
+  for (const Words& verb : {Words{"simulate", "--plan", "tiny.json"}, Words{"explain", "tiny.json"},
+                            Words{"plan"} + question()}) {
+    const auto with = [&](const std::string& file) { return verb + Words{"--profile", file}; };
+    bad_file(with("absent.json"), {"absent.json", "no such file"});
+    bad_file(with("tiny.json"), {"tiny.json", "schema", "a profile is written by: sextant profile"});
+    bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3", "expected a profile of cpu",
+                                  "says nothing about another"});
+    bad_file(with("nameless.json"), {"machine: found (not stated)"});
+    bad_file(with("none.json"), {"none.json: works: found none", "sextant profile --for plan.json"});
+    bad_file(with("spoilt.json"), {"mlp sideways"});
+  }
+  write("good.json", json(good));
+  const Words plan = Words{"plan"} + question() + Words{"--profile", "good.json"};
+  for (const Words& more : {Words{"--pareto"}, Words{"--scale", "2,4"}, Words{"--objective", "least-memory"},
+                            Words{"--shortlist", "2", "-o", "list.json"}})
+    usage(plan + more, {"--profile ranks the fastest layouts of one cluster"});
+  refused(plan + Words{"-o", "good.json"}, ExitCode::usage, {"a file of its own"});
+  EXPECT_NE(call({"simulate", "--plan", "plan.json", "--profile", "good.json"}).code, ExitCode::ok)
+      << "of A100s";
+}
+
+// Kernels of another stack were not measured by this runtime.
+TEST_F(Profiles, OtherStacksAreNoted) {
+  write("p.json", json(table("tiny.json", 1)));
+  const auto notes = [](const char* stack) {
+    return answer({"simulate", "--plan", "dp2.z1.mbs2", "--model", "stories-260k", "--cluster", "laptop",
+                   "--stack", stack, "--seq-len", "64", "--global-batch", "8", "--profile", "p.json", "--set",
+                   "device.memory_GiB=64"})
+        .at("notes")
+        .dump();
+  };
+  EXPECT_NE(notes("megatron-core").find("measured under this project's own runtime"), std::string::npos);
+  EXPECT_EQ(notes("sextant").find("own runtime"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sextant
