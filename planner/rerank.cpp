@@ -16,9 +16,8 @@ RankedAnew rank_anew(const Job& table, RankBy by, int top, double tie_share, Sea
   before.layouts = ranked.size();
   if (ranked.empty()) return before;
   before.first = ranked.front();
-  tbb::parallel_for(std::size_t{0}, ranked.size(), [&](std::size_t i) {
-    ranked[i].prediction = predict_under(table, ranked[i].plan, by);
-  });
+  tbb::parallel_for(std::size_t{0}, ranked.size(),
+                    [&](std::size_t i) { ranked[i].prediction = predict_under(table, ranked[i].plan, by); });
   std::ranges::stable_sort(ranked, {}, [&](const RankedPlan& r) { return ranked_step(r.prediction, by); });
   if (ranked.size() > static_cast<std::size_t>(std::max(1, top)))
     ranked.erase(ranked.begin() + std::max(1, top), ranked.end());

@@ -21,23 +21,35 @@ bool is_scaled(const Work& work) {
   return std::holds_alternative<BlockWork>(work) || (state && state->kind == StateKind::update);
 }
 
-// Prices of works, then of runs, and what of them a stage's factor and interference lengthen. What was measured, or told by
-// what was, was timed beside all that runs beside it.
+// Prices of works, then of runs.
 void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
                 double time_scale, SimulateScratch& scratch) {
   const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
-  for (auto* list : {&scratch.price, &scratch.scaled, &scratch.alone})
-    list->resize(g.works.size() + runs.size());
+  scratch.price.resize(g.works.size() + runs.size()), scratch.scaled.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
     scratch.price[w] = by_work[w].duration.v * time_scale;
     scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
-    scratch.alone[w] = by_work[w].source == CostSource::analytic ? scratch.price[w] : 0.0;
   }
   for (std::size_t r = 0; r < runs.size(); ++r)
-    for (auto* list : {&scratch.price, &scratch.scaled, &scratch.alone})
+    for (auto* list : {&scratch.price, &scratch.scaled})
       (*list)[g.works.size() + r] = (*list)[place(runs[r].before)] + (*list)[place(runs[r].last)];
-  for (std::size_t i = 0; i < scratch.price.size(); ++i)
-    if (scratch.price[i] > 0) scratch.alone[i] /= scratch.price[i];
+}
+
+bool is_analytic(const OpCost& cost) { return cost.source == CostSource::analytic; }
+
+// By work, then by run: the share of its price that interference lengthens. What was measured, or told by what was, was
+// timed beside all that runs beside it. Empty where that is all of every price.
+void share_alone(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
+                 SimulateScratch& scratch) {
+  std::vector<double>& alone = scratch.alone;
+  alone.clear();
+  if (std::ranges::all_of(by_work, is_analytic)) return;
+  const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
+  for (std::size_t w = 0; w < g.works.size(); ++w)
+    alone.push_back(is_analytic(by_work[w]) ? scratch.price[w] : 0.0);
+  for (const WorkRun& run : runs) alone.push_back(alone[place(run.before)] + alone[place(run.last)]);
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    if (scratch.price[i] > 0) alone[i] /= scratch.price[i];
 }
 
 // One forward pass. `duration_of(i)` is asked once per op, in order; `ran` is told when each one ran.
@@ -87,11 +99,6 @@ bool interfere(const ExecutionGraph& g, const SimulateOptions& options, Simulate
   auto& by_lane = scratch.by_lane;
   scratch.longer.assign(n, 0.0);
   double* longer = scratch.longer.data();
-  const double *alone = scratch.alone.data(), *alone_of_runs = alone + g.works.size();
-  const auto share = [&](std::uint32_t op) {
-    const WorkId work = g.ops[op].work;
-    return work < kFirstRun ? alone[work] : alone_of_runs[work - kFirstRun];
-  };
   bool any = false;
   for (std::size_t lane = 0; lane < lanes; ++lane) {
     if (!is_collective_lane(static_cast<LaneId>(lane)) || by_lane[lane].empty()) continue;
@@ -103,11 +110,16 @@ bool interfere(const ExecutionGraph& g, const SimulateOptions& options, Simulate
       for (auto at = first; at != compute.end() && at->start < beside.end; ++at) {
         const double both = std::min(at->end, beside.end) - std::max(at->start, beside.start);
         if (both <= 0) continue;
-        longer[at->op] += options.comm_slows_compute * both * share(at->op);
-        longer[beside.op] += options.compute_slows_comm * both * share(beside.op);
+        longer[at->op] += options.comm_slows_compute * both;
+        longer[beside.op] += options.compute_slows_comm * both;
       }
     }
   }
+  if (const std::vector<double>& alone = scratch.alone; !alone.empty())
+    for (std::size_t i = 0; i < n; ++i) {
+      const WorkId work = g.ops[i].work;
+      longer[i] *= work < kFirstRun ? alone[work] : alone[g.works.size() + (work - kFirstRun)];
+    }
   return any;
 }
 
@@ -148,6 +160,7 @@ double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, st
   };
   const auto unwatched = [](std::size_t, const Op&, double, double) {};
   if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return first_pass(unwatched);
+  share_alone(g, runs_of, by_work, scratch);
   watch(g, scratch);
   const char* watched = scratch.watched.data();
   auto* by_lane = scratch.by_lane.data();

@@ -35,8 +35,8 @@ Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const 
 // The makespan alone, with `scratch` reused between calls: what the search calls.
 struct SimulateScratch {
   std::vector<double> duration, end, lane_free, longer;
-  // By work, then by run: the part of a price that a stage's factor lengthens, and the share that interference does.
-  std::vector<double> price, scaled, alone;
+  std::vector<double> price, scaled;  // by work, then by run; the part of it that a stage's factor lengthens
+  std::vector<double> alone;          // the share of it that interference does
   struct Ran {
     double start, end;
     std::uint32_t op;

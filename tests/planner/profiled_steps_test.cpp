@@ -28,8 +28,7 @@ WorkProfile table_of(const Job& job, const std::string& key, const Take& take) {
   return profile;
 }
 Job with(const Job& job, const CostModel& cost) {
-  return {job.model, job.training, job.cluster,  job.topology, job.stack,
-          cost,      job.interval, job.doubt, true};
+  return {job.model, job.training, job.cluster, job.topology, job.stack, cost, job.interval, job.doubt, true};
 }
 bool is_block(const Work& work) { return std::holds_alternative<BlockWork>(work); }
 
@@ -88,7 +87,7 @@ TEST_F(ProfiledSteps, SharesAreOfWhatLanesRunAndWaitFor) {
     EXPECT_NEAR(s.measured + s.interpolated + s.analytic, 1, 1e-12) << key;
     const Breakdown step = step_breakdown(profiled, plan);
     const auto in = [&](TimeCategory c) { return step.mean[static_cast<std::size_t>(c)]; };
-    const double own = step.step.v - in(TimeCategory::bubble) - in(TimeCategory::imbalance);
+    const double own = step.step.v - in(TimeCategory::bubble)-in(TimeCategory::imbalance);
     EXPECT_NEAR(s.measured, (in(TimeCategory::compute) + in(TimeCategory::recompute)) / own, 1e-9) << key;
     EXPECT_GT(s.analytic, 0) << key;
   }
