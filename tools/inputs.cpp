@@ -339,6 +339,12 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
   }
+  std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
+  if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
+  if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
+  if (q.file)
+    if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
+  if (q.plan) use_best_nodes(q);
   if (!options.profile.empty()) {
     q.profile = load_profile_of(options.profile, q.cluster.device);
     if (q.stack.name != kProfiledStack)
@@ -346,13 +352,13 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
           fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "
                       "{} may take other times",
                       options.profile, kProfiledStack, q.stack.name));
+    const int ranks = q.plan ? q.plan->world() : q.cluster.gpus();
+    if (const int beside = q.profile->table.ranks; q.cluster.device.generation == "cpu" && beside < ranks)
+      q.notes.push_back(
+          fmt::format("the works of {} were measured with {} rank{} at work, here are {}: where these share "
+                      "cores, each takes longer",
+                      options.profile, beside, beside == 1 ? "" : "s", ranks));
   }
-  std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
-  if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
-  if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
-  if (q.file)
-    if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
-  if (q.plan) use_best_nodes(q);
   if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
   if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
     q.notes.push_back(fmt::format(

@@ -84,7 +84,7 @@ Verb plan_verb() {
            {"the best layout when ranks and network vary",
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --rank-by p90 --straggler-sigma 0.02 "
             "--network-sigma 0.1"},
-           {"for this machine: a plan, the times of its works here, and the ranking by them",
+           {"a plan, the times of its works on this machine, layouts ranked by these",
             "sextant plan --model stories-260k --cluster laptop --stack sextant --seq-len 64 --global-batch "
             "8 "
             "-o small.json"},

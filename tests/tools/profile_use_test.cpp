@@ -16,8 +16,8 @@ class Profiles : public BadInput {
  protected:
   Profiles() { make("tiny.json", "dp2.z1.mbs2"); }
   static Words question() {
-    return {"--model",   "stories-260k", "--cluster",      "laptop", "--stack", "sextant",
-            "--seq-len", "64",           "--global-batch", "8"};
+    return {"--model", "stories-260k", "--cluster", "laptop",         "--stack",
+            "sextant", "--seq-len",    "64",        "--global-batch", "8"};
   }
   static void make(const std::string& file, const std::string& key) {
     ASSERT_EQ(call(Words{"simulate"} + question() + Words{"--plan", key, "-o", file}).code, ExitCode::ok);
@@ -30,7 +30,8 @@ class Profiles : public BadInput {
     WorkProfile profile;
     profile.machine = "AMD EPYC 7742, 2 threads", profile.date = "2026-11-24";
     for (const Work& work :
-         lower(f.model, f.training, plan_links(topology, f.plan), f.plan, f.stack, {.operands = false}).works) {
+         lower(f.model, f.training, plan_links(topology, f.plan), f.plan, f.stack, {.operands = false})
+             .works) {
       const double us = 1e6 * times * model.price(work).duration.v;
       profile.works[work_key(work)] = {.mean_us = us, .median_us = us};
     }
@@ -62,7 +63,8 @@ TEST_F(Profiles, SimulateAndRunPredictTheSame) {
   EXPECT_EQ(shares.at("measured_share"), 1);
   sums_to_one(shares);
   EXPECT_EQ(with.at("profile").at("file"), "p.json");
-  EXPECT_GT(simulated(with), 1.9 * simulated(plain));  // what is slowed by exchanges is so in the plain one alone
+  EXPECT_GT(simulated(with),
+            1.9 * simulated(plain));  // what is slowed by exchanges is so in the plain one alone
   EXPECT_NEAR(run.at("steps").at(0).at("predicted_step_time_s").get<double>() / simulated(with), 1, 1e-9);
   EXPECT_EQ(run.at("rests_on"), shares);
 }
@@ -108,7 +110,8 @@ TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
                               Words{"--plan", r.at("key").get<std::string>(), "--profile", "p.json"});
     EXPECT_NEAR(alone.at("prediction").at("step_time_s").get<double>() / before, 1, 1e-12);
   }
-  EXPECT_NEAR(load_plan_file("out.json").prediction.step_time_s.value, j.at("ranked")[0].at("step_time_s"), 0);
+  EXPECT_NEAR(load_plan_file("out.json").prediction.step_time_s.value, j.at("ranked")[0].at("step_time_s"),
+              0);
   const Outcome text = call(plan + Words{"--profile", "p.json"});
   EXPECT_EQ(text.out.find("proved in"), std::string::npos) << "no proof is claimed";
   EXPECT_NE(text.out.find("is not proved"), std::string::npos);
@@ -140,8 +143,8 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
     const auto with = [&](const std::string& file) { return verb + Words{"--profile", file}; };
     bad_file(with("absent.json"), {"absent.json", "no such file"});
     bad_file(with("tiny.json"), {"tiny.json", "schema", "a profile is written by: sextant profile"});
-    bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3", "expected a profile of cpu",
-                                  "says nothing about another"});
+    bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3",
+                                  "expected a profile of cpu", "says nothing about another"});
     bad_file(with("nameless.json"), {"machine: found (not stated)"});
     bad_file(with("none.json"), {"none.json: works: found none", "sextant profile --for plan.json"});
     bad_file(with("spoilt.json"), {"mlp sideways"});
@@ -156,8 +159,8 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
       << "of A100s";
 }
 
-// Kernels of another stack were not measured by this runtime.
-TEST_F(Profiles, OtherStacksAreNoted) {
+// Kernels of another stack, and ranks that shared the cores with fewer.
+TEST_F(Profiles, WhatWasMeasuredUnlikeThePlanIsNoted) {
   write("p.json", json(table("tiny.json", 1)));
   const auto notes = [](const char* stack) {
     return answer({"simulate", "--plan", "dp2.z1.mbs2", "--model", "stories-260k", "--cluster", "laptop",
@@ -168,6 +171,11 @@ TEST_F(Profiles, OtherStacksAreNoted) {
   };
   EXPECT_NE(notes("megatron-core").find("measured under this project's own runtime"), std::string::npos);
   EXPECT_EQ(notes("sextant").find("own runtime"), std::string::npos);
+  EXPECT_NE(notes("sextant").find("measured with 1 rank at work, here are 2"), std::string::npos);
+  WorkProfile beside = table("tiny.json", 1);
+  beside.ranks = 2;
+  write("p.json", json(beside));
+  EXPECT_EQ(notes("sextant").find("at work"), std::string::npos) << "control";
 }
 
 }  // namespace
