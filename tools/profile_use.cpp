@@ -69,7 +69,7 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device) 
 }
 
 MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
-                           std::vector<Setting> calibrated, const GivenProfile* profile,
+                           const std::vector<Setting>& calibrated, const GivenProfile* profile,
                            const std::filesystem::path& presets)
     : told_(profile && calibrated.empty() ? constants_told(*profile, cluster, presets)
                                           : std::vector<Setting>()),

@@ -37,8 +37,8 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec&);
 class MachineCosts {
  public:
   // `profile` may be null; it is read here alone.
-  MachineCosts(const ClusterSpec&, const StackSpec&, std::vector<Setting> calibrated, const GivenProfile*,
-               const std::filesystem::path& presets);
+  MachineCosts(const ClusterSpec&, const StackSpec&, const std::vector<Setting>& calibrated,
+               const GivenProfile*, const std::filesystem::path& presets);
   MachineCosts(const MachineCosts&) = delete;
   MachineCosts& operator=(const MachineCosts&) = delete;
 
