@@ -21,7 +21,7 @@ auto on_size(const Job& job, int gpus, F ask) {
   const ClusterSpec cluster = resized(job.cluster, gpus);
   const Topology topology(cluster);
   return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt,
-                 job.residual});
+                 job.residual, job.residual_taken, job.profiled});
 }
 
 ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options) {

@@ -19,8 +19,8 @@ namespace sextant {
 namespace {
 
 struct Candidates {
-  std::vector<MeasuredRun> runs;     // `step` of a candidate is what is predicted
-  std::vector<std::size_t> known;    // those that were measured
+  std::vector<MeasuredRun> runs;   // `step` of a candidate is what is predicted
+  std::vector<std::size_t> known;  // those that were measured
   int too_large = 0, unlawful = 0;
 };
 
@@ -37,8 +37,9 @@ Candidates candidates_of(const std::vector<std::string>& tables, const std::file
         ++out.too_large;
       } else {
         if (row.step_time) out.known.push_back(out.runs.size());
-        out.runs.push_back({row.run_id, row.source, std::move(run), row.step_time.value_or(Seconds(*p.step_s)),
-                            std::nullopt, fmt::format("{}:{}", row.file, row.line)});
+        out.runs.push_back({row.run_id, row.source, std::move(run),
+                            row.step_time.value_or(Seconds(*p.step_s)), std::nullopt,
+                            fmt::format("{}:{}", row.file, row.line)});
       }
     }
   if (out.runs.size() == out.known.size())
@@ -77,12 +78,13 @@ void suggest_from_tables(Session& session, const std::vector<std::string>& table
     return;
   }
   auto& out = session.terminal.out;
-  print_wrapped(out, session.terminal,
-                fmt::format("{} candidate{}, {} measured already; {} that would not fit the memory and {} "
-                            "unlawful left out. Before: {:.1f} % of doubt about constants and layouts, in the "
-                            "mean over all rows",
-                            c.runs.size() - c.known.size(), c.runs.size() - c.known.size() == 1 ? "" : "s",
-                            c.known.size(), c.too_large, c.unlawful, 100 * found.doubt));
+  print_wrapped(
+      out, session.terminal,
+      fmt::format("{} candidate{}, {} measured already; {} that would not fit the memory and {} "
+                  "unlawful left out. Before: {:.1f} % of doubt about constants and layouts, in the "
+                  "mean over all rows",
+                  c.runs.size() - c.known.size(), c.runs.size() - c.known.size() == 1 ? "" : "s",
+                  c.known.size(), c.too_large, c.unlawful, 100 * found.doubt));
   Table table({{"measure first", Align::left},
                {"layout", Align::left},
                {"model", Align::left},

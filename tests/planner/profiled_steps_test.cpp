@@ -28,7 +28,8 @@ WorkProfile table_of(const Job& job, const std::string& key, const Take& take) {
   return profile;
 }
 Job with(const Job& job, const CostModel& cost) {
-  return {job.model, job.training, job.cluster, job.topology, job.stack, cost, job.interval, job.doubt, true};
+  return {job.model, job.training, job.cluster, job.topology, job.stack, cost, job.interval,
+          job.doubt, nullptr,      0,           true};
 }
 bool is_block(const Work& work) { return std::holds_alternative<BlockWork>(work); }
 
