@@ -225,6 +225,10 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
                        to_string(space.limits));
 
   if (auto together = refused_together(job, space)) return together;
+  // Some stacks keep activations on the host only beside full recomputation.
+  const auto full = job.stack.can.activation_offload_needs_recompute
+                        ? std::ranges::find(space.recompute, RecomputeKind::full, &Recompute::kind)
+                        : space.recompute.end();
   // A list without its harmless value was narrowed: does the stack take any of it?
   const auto refused = [&](const auto& list, const auto& harmless, auto set) -> std::optional<std::string> {
     if (std::find(list.begin(), list.end(), harmless) != list.end()) return std::nullopt;
@@ -246,9 +250,10 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         refused(space.parameter_offload, std::uint8_t{0},
                 [](ParallelPlan&p, bool on) { p.parameter_offload = on; }),
         refused(space.activation_offload, ActivationOffload{},
-                [](ParallelPlan&p, const ActivationOffload&a) {
+                [&](ParallelPlan&p, const ActivationOffload&a) {
                   p.activation_offload = a.layers, p.offload_horizon = a.horizon;
                   p.parameter_offload = a.layers == 0;
+                  if (a.layers > 0 && full != space.recompute.end()) p.recompute = *full;
                 }),
         refused(space.bucket_elements, std::int64_t{0},
                 [](ParallelPlan&p, std::int64_t b) { p.bucket_elements = b; }),

@@ -110,6 +110,13 @@ Seconds measured_step(const Job& job, const ParallelPlan& plan, Seconds simulate
   return simulated * stragglers + job.stack.kernels.step_overhead;
 }
 
+Seconds simulated_of(const Job& job, int gpus, Seconds step) {
+  ParallelPlan plan;
+  plan.dp = gpus;
+  const Seconds fixed = measured_step(job, plan, Seconds(0));
+  return Seconds((step - fixed) / (measured_step(job, plan, Seconds(1)) - fixed));
+}
+
 void set_step_interval(Prediction& p, double half_width) {
   const double model = std::log1p(half_width);
   const auto away = [&](double jitter) { return std::exp(std::hypot(model, std::max(0.0, jitter))); };

@@ -73,6 +73,8 @@ std::map<std::string, double> step_parts(const TimeSplit& mean, const Prediction
 
 // From the simulator's makespan to the step a user measures: stragglers and fixed host time. Increasing.
 Seconds measured_step(const Job&, const ParallelPlan&, Seconds simulated);
+// The simulated step that a user measures as `step` on so many GPUs of the job.
+Seconds simulated_of(const Job&, int gpus, Seconds step);
 
 // How the simulator is run for this job's stack and the plan's ranks (slow devices).
 SimulateOptions simulate_options(const Job&, const ParallelPlan&);

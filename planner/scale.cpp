@@ -32,14 +32,6 @@ ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const Sea
   });
 }
 
-// The simulated step that a user measures as `step` on all GPUs of the job.
-Seconds simulated_of(const Job& job, int gpus, Seconds step) {
-  ParallelPlan plan;
-  plan.dp = gpus;
-  const Seconds fixed = measured_step(job, plan, Seconds(0));
-  return Seconds((step - fixed) / (measured_step(job, plan, Seconds(1)) - fixed));
-}
-
 // Fewer GPUs take longer even at their peak.
 int fewest_by_peak(const Job& job, std::optional<Seconds> deadline) {
   double peak = 0;

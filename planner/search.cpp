@@ -192,7 +192,9 @@ class Search {
     if (front_) {
       const std::optional<Simulated>& first =
           front_->points.empty() ? front_->best : std::optional(front_->points.front());
-      return first ? std::min(useful, front_->slowest * first->step) : useful;
+      if (!first) return useful;
+      const Seconds step = measured_step(job_, plan_of(space_, first->choice), Seconds(first->step));
+      return std::min(useful, simulated_of(job_, space_.world, step * front_->slowest).v);
     }
     return std::min(useful, ranking_.limit());
   }

@@ -342,6 +342,12 @@ TEST(Explain, LimitsThatTheStackTakesOnlyApartAreKnownAtOnce) {
                                      {"sp=off,tpo=1", "only with sequence parallelism"}}) {
     EXPECT_NE(reason(limits).find(text), std::string::npos) << limits << ": " << reason(limits);
   }
+  // Activations on the host only beside full recomputation: possible unless that is pinned away.
+  can.activation_offload_needs_recompute = true;
+  for (const char* open : {"ao=4", "ao>=1", "ao!=0", "ao=4,rec=full", "ao=4,hz=2", "hz=2"})
+    EXPECT_EQ(reason(open), "") << open;
+  EXPECT_NE(reason("ao=4,rec=none").find("only together with full"), std::string::npos)
+      << reason("ao=4,rec=none");
   can = OwnedJob(job_of(79)).stack.can;
   can.offload_with_pp = false;
   EXPECT_NE(reason("pp>1,po=1").find("beside pipeline stages"), std::string::npos) << reason("pp>1,po=1");

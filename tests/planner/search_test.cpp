@@ -133,6 +133,8 @@ TEST(Search, FrontEqualsBruteForce) {
   OwnedJob owned = testing::small_job(1, 4, 4);
   owned.training.global_batch = 4;
   owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+  owned.stack.kernels.step_overhead =
+      Seconds(0.02);  // of every layout: slower by half is more than half of the rest
   owned.finish();
   const Job job = owned.job();
   const SearchSpace space = small_space(owned);
@@ -151,7 +153,11 @@ TEST(Search, FrontEqualsBruteForce) {
     limit = std::floor(peak * (1 - kStep));
   }
   EXPECT_EQ(static_cast<double>(front.needs_more.v), limit);
-  EXPECT_GT(expected.fastest_within(limit), kSlowest * front.plans.front().simulated.v);
+  const ParallelPlan& first = front.plans.front().plan;
+  EXPECT_GT(measured_step(job, first, Seconds(expected.fastest_within(limit))).v,
+            kSlowest * front.plans.front().prediction.step.v);
+  EXPECT_LT(measured_step(job, first, kSlowest * front.plans.front().simulated).v,
+            kSlowest * front.plans.front().prediction.step.v);  // the overhead is felt
   // Another step is another front.
   EXPECT_LT(pareto_front(job, space, {}, 0.3, kSlowest).plans.size(), front.plans.size());
 }
