@@ -57,8 +57,8 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   // A choice that cannot run is no measure for another one.
   for (const auto& key : options.why) {
     const FilledPlan filled = read_key(key, q);
-    Asked& asked = e.why.emplace_back(
-        filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes);
+    e.why.push_back({filled.plan, why_not(job, filled, e.own.rejection ? best : e.chosen, by), filled.notes});
+    Asked& asked = e.why.back();
     if (q.profile && asked.answer.comparison) asked.rests_on = predict(job, filled.plan).rests_on;
   }
   if (e.own.rejection) return e;
