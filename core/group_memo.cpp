@@ -9,14 +9,21 @@ constexpr std::array kAxes{Axis::tp, Axis::cp, Axis::dp, Axis::pp};
 }  // namespace
 
 bool repeats_with(const RankGrid& grid, int period) {
+  const auto power = [](int x) { return (x & (x - 1)) == 0; };
   int world = 1;
+  bool powers = power(period);
+  for (const Axis axis : kAxes) {
+    const int extent = grid.extent(axis);
+    world *= extent, powers = powers && power(extent);
+  }
+  if (period >= world) return false;
+  if (powers) return true;  // of two, each divides or is a multiple of any other
   for (const Axis axis : kAxes) {
     const int stride = grid.stride(axis), end = stride * grid.extent(axis);
-    world *= grid.extent(axis);
     if (period % end != 0 && stride % period != 0 && (period % stride != 0 || end % period != 0))
       return false;
   }
-  return period < world && world % period == 0;
+  return world % period == 0;
 }
 
 GroupMemo::Key group_key(const RankGrid& grid, std::initializer_list<Axis> axes, int stage, int period) {

@@ -29,8 +29,10 @@ PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan) {
   const RankGrid grid(plan);
   PlanLinks out;
   const int period = topology.stage_period(grid), last_stage = plan.pp - 1;
+  out.stages.reserve(static_cast<std::size_t>(period) + 1);
   for (int stage = 0; stage < period; ++stage) out.stages.push_back(stage_links(topology, plan, grid, stage));
   if (plan.pp > 1) {
+    out.of_stage.reserve(static_cast<std::size_t>(plan.pp));
     for (int stage = 0; stage < plan.pp; ++stage)
       out.of_stage.push_back(static_cast<std::uint16_t>(stage % period));
     // The way from the last stage back to the first may be another than from stage to stage.
@@ -61,15 +63,24 @@ PlanLinks plan_links(const Topology& topology, const ParallelPlan& plan, PlanLin
   PlanLinks out;
   out.world = unsharded.world, out.tied = unsharded.tied;
   std::vector<Topology::ShardGroups> groups;
+  groups.reserve(static_cast<std::size_t>(period));
+  if (plan.pp > 1) out.of_stage.reserve(static_cast<std::size_t>(plan.pp));
   for (int stage = 0; stage < period; ++stage)
     groups.push_back(topology.shard_groups(grid, stage, plan.shards()));
+  // A stage is as any before it whose links and groups were the same.
+  std::vector<std::uint16_t> known(unsharded.stages.size() *
+                                   groups.size());  // one more than its place; 0: none
   for (int stage = 0; stage < plan.pp; ++stage) {
-    StageLinks links = unsharded.of(stage);
-    const auto& mine = groups[static_cast<std::size_t>(stage % period)];
-    links.shard = mine.shard, links.replica = mine.replica;
-    const auto same = std::find(out.stages.begin(), out.stages.end(), links);
-    if (plan.pp > 1) out.of_stage.push_back(static_cast<std::uint16_t>(same - out.stages.begin()));
-    if (same == out.stages.end()) out.stages.push_back(links);
+    const std::size_t group = static_cast<std::size_t>(stage) % groups.size();
+    std::uint16_t& place = known[unsharded.index(stage) * groups.size() + group];
+    if (place == 0) {
+      StageLinks links = unsharded.of(stage);
+      links.shard = groups[group].shard, links.replica = groups[group].replica;
+      const auto same = std::find(out.stages.begin(), out.stages.end(), links);
+      place = static_cast<std::uint16_t>(same - out.stages.begin() + 1);
+      if (same == out.stages.end()) out.stages.push_back(links);
+    }
+    if (plan.pp > 1) out.of_stage.push_back(place - 1);
   }
   fold_equal(out);
   return out;

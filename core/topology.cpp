@@ -212,12 +212,21 @@ GroupShape Topology::group_of(std::span<const int> ranks_in, int concurrent_per_
   std::vector<int> members(ranks_in.begin(), ranks_in.end());
   std::ranges::sort(members);
   SEXTANT_CHECK(members.front() >= 0 && members.back() < ranks(), "no such rank");
-  GroupShape shape = impl_->shape(members, false, false, nullptr);
+  return repeated_group(members, concurrent_per_node, 1);
+}
+
+GroupShape Topology::repeated_group(std::span<const int> members, int concurrent_per_node,
+                                    int repeats) const {
+  GroupShape shape = impl_->shape(members, repeats > 1, repeats > 1, nullptr);
+  shape.size *= repeats, shape.nodes *= repeats;
   if (shape.network_bandwidth.v > 0) {  // no more than an equal part of all the NICs of an island
     double least = kInfinite;
+    int last = -1;
     for (const int r : members) {
+      if (impl_->seat(r).kind == last) continue;
+      last = impl_->seat(r).kind;
       double all = 0;
-      for (const double b : impl_->kinds[static_cast<std::size_t>(impl_->seat(r).kind)].bundle) all += b;
+      for (const double b : impl_->kinds[static_cast<std::size_t>(last)].bundle) all += b;
       least = std::min(least, all / concurrent_per_node);
     }
     shape.network_bandwidth = std::min(shape.network_bandwidth, BytesPerSecond(least));
@@ -285,14 +294,25 @@ GroupMemo::Key digits_key(int first, Strided inner, Strided outer) {
   if (outer.extent == 1) outer.stride = 0;
   return {GroupMemo::kDigits, first, inner.stride, inner.extent, outer.stride, outer.extent};
 }
+
+// Of it, what lies in one block of `period` ranks; 0 where its blocks are not alike.
+int extent_in_block(const Strided& digit, int period) {
+  const int end = digit.stride * digit.extent;
+  if (digit.extent == 1 || digit.stride % period == 0) return 1;
+  if (period % end == 0) return digit.extent;
+  return period % digit.stride == 0 && end % period == 0 ? period / digit.stride : 0;
+}
 }  // namespace
 
-// A group of ranks while others of its kind in the first one's node use its NICs as well.
-GroupShape Topology::beside_others(std::span<const int> members) const {
+// A group of ranks, or of that many blocks like theirs, while others of its kind in the first one's node use its NICs as
+// well.
+GroupShape Topology::beside_others(std::vector<int>& members, int repeats) const {
   int node_gpus = 0, in_node = 0;
   while (node_gpus < ranks() && node_of(node_gpus) == node_of(0)) ++node_gpus;
   for (const int rank : members) in_node += node_of(rank) == node_of(members.front()) ? 1 : 0;
-  return group_of(members, std::max(1, node_gpus / in_node));
+  std::ranges::sort(members);
+  SEXTANT_CHECK(members.back() < ranks(), "no such rank");
+  return repeated_group(members, std::max(1, node_gpus / in_node), repeats);
 }
 
 Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, int shards) const {
@@ -306,11 +326,14 @@ Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, in
     const int of_cp = std::min(shards, cp.extent), of_dp = shards / of_cp;
     const auto group = [&](const Strided& inner, const Strided& outer) {
       return impl_->memo.of(digits_key(first, inner, outer), [&] {
+        SEXTANT_CHECK(first + inner.stride * (inner.extent - 1) + outer.stride * (outer.extent - 1) < ranks(),
+                      "no such rank");
+        int inner_n = extent_in_block(inner, impl_->period), outer_n = extent_in_block(outer, impl_->period);
+        if (inner_n == 0 || outer_n == 0) inner_n = inner.extent, outer_n = outer.extent;
         std::vector<int> members;
-        for (int j = 0; j < outer.extent; ++j)
-          for (int i = 0; i < inner.extent; ++i)
-            members.push_back(first + i * inner.stride + j * outer.stride);
-        return GroupMemo::Groups{beside_others(members)};
+        for (int j = 0; j < outer_n; ++j)
+          for (int i = 0; i < inner_n; ++i) members.push_back(first + i * inner.stride + j * outer.stride);
+        return GroupMemo::Groups{beside_others(members, inner.extent / inner_n * (outer.extent / outer_n))};
       })[0];
     };
     return {group({cp.stride, of_cp}, {dp.stride, of_dp}),
@@ -325,7 +348,7 @@ Topology::ShardGroups Topology::shard_groups(const RankGrid& grid, int stage, in
     const auto strided = [&](std::size_t from, std::size_t count, std::size_t stride) {
       members.clear();
       for (std::size_t i = 0; i < count; ++i) members.push_back(replicas[from + i * stride]);
-      return beside_others(members);
+      return beside_others(members, 1);
     };
     replicas = grid.group(origin, {Axis::cp, Axis::dp});
     GroupMemo::Groups found{strided(0, n, 1), strided(0, replicas.size() / n, n)};

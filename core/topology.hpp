@@ -59,7 +59,8 @@ class Topology {
   // Asked of the graph, not of what is remembered.
   GroupShape slowest_group(const RankGrid&, std::initializer_list<Axis> axes, int stage) const;
   GroupShape slowest_stage_link(const RankGrid&, int stage) const;
-  GroupShape beside_others(std::span<const int> members) const;
+  GroupShape repeated_group(std::span<const int> ascending, int concurrent_per_node, int repeats) const;
+  GroupShape beside_others(std::vector<int>& members, int repeats) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

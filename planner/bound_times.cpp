@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numeric>
 
+#include <boost/container/static_vector.hpp>
+
 #include "core/parameter_layout.hpp"
 #include "planner/bound.hpp"
 #include "planner/lowering/shapes.hpp"
@@ -13,7 +15,7 @@ namespace {
 using lowering::Context;
 using lowering::StageWorks;
 
-// Works by the ids that they get here; priced when asked for.
+// Works of one stage by the ids that they get here; priced when asked for.
 class Priced {
  public:
   explicit Priced(const CostModel& cost) : cost_(cost) {}
@@ -25,23 +27,36 @@ class Priced {
 
  private:
   const CostModel& cost_;
-  std::vector<Work> works_;
+  boost::container::static_vector<Work, 48> works_;  // 7 kinds of block in 5 passes, or 10 over links
 };
+
+// As far as the works of a stage look at it.
+Context without_stages(const Job& job, const ParallelPlan& plan) {
+  static const PlanLinks kNone;
+  return {job.model,
+          job.training,
+          kNone,
+          plan,
+          job.stack,
+          local_shape(job.model, plan.tp, job.stack.rules.vocab_multiple),
+          activation_bytes(job.model, job.training, plan, job.stack),
+          {},
+          {}};
+}
 
 }  // namespace
 
 BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
-  PlanLinks links;
-  links.stages = {StageLinks{}};
-  const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
-  ExecutionGraph graph;
-  lowering::Emitter emitter(graph, false);
-  const StageWorks works = lowering::stage_works(emitter, c).front();
+  const Context c = without_stages(job, plan);
+  Priced priced(job.cost);
+  StageWorks w;
+  lowering::add_block_works(
+      c, [&](const Work& work) { return priced.number(work); }, w);
   BlockTimes t;
   for (std::size_t kind = 0; kind < t.by_kind.size(); ++kind)
     for (std::size_t pass = 1; pass < t.by_kind[kind].size(); ++pass)
       if (lowering::has_pass(c, static_cast<Pass>(pass)))
-        t.by_kind[kind][pass] = job.cost.price(graph.works[works.block[kind].by_pass[pass]]).duration.v;
+        t.by_kind[kind][pass] = priced.of(w.block[kind].by_pass[pass]);
   return t;
 }
 
@@ -53,9 +68,7 @@ BlockTimes BlockTimes::slower(double factor) const {
 }
 
 LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks& stage_links, LinkPart part) {
-  PlanLinks links;
-  links.stages = {stage_links};
-  const Context c = lowering::make_context(job.model, job.training, links, plan, job.stack);
+  const Context c = without_stages(job, plan);
   Priced priced(job.cost);
   StageWorks w;
   lowering::add_link_works(

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <initializer_list>
-#include <set>
 
 #include "core/parameter_layout.hpp"
 #include "planner/predict.hpp"
@@ -29,13 +28,13 @@ std::uint64_t packed(std::initializer_list<Bits> numbers) {
 }
 
 // Axes of extent 1 stand nowhere.
-std::vector<Axis> placed_axes(const ParallelPlan& p) {
-  std::vector<Axis> out;
+int placed_axes_code(const ParallelPlan& p) {
+  int code = 0;
   for (const Axis axis : p.axis_order) {
     const int extent = axis == Axis::tp ? p.tp : axis == Axis::cp ? p.cp : axis == Axis::dp ? p.dp : p.pp;
-    if (extent > 1) out.push_back(axis);
+    if (extent > 1) code = 8 * code + static_cast<int>(axis) + 1;
   }
-  return out;
+  return code;
 }
 
 }  // namespace
@@ -292,14 +291,16 @@ SearchCache::Classes SearchCache::classes_of(const ParallelPlan& plan) {
   Classes classes;
   ParallelPlan p = plan;
   p.zero_stage = p.shard_degree = 0;
-  std::set<std::vector<Axis>> seen;
+  std::vector<int> seen;
   std::vector<const Linked*> first;
   for (std::size_t i = 0; i < space_.axis_order.size(); ++i) {
     p.axis_order = space_.axis_order[i];
-    if (!seen.insert(placed_axes(p)).second) {
+    const int code = placed_axes_code(p);
+    if (std::ranges::find(seen, code) != seen.end()) {
       ++classes.repeated;
       continue;
     }
+    seen.push_back(code);
     const Linked& mine = linked(p, 1);
     const auto same =
         std::find_if(first.begin(), first.end(), [&](const Linked* l) { return l->same_core(mine); });

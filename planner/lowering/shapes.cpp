@@ -51,25 +51,23 @@ bool has_pass(const Context& c, Pass pass) {
   return pass != Pass::recompute || c.plan.recompute.kind == RecomputeKind::full;
 }
 
+void add_block_works(const Context& c, const NumberOfWork& number, StageWorks& w) {
+  for (std::size_t k = 0; k < w.block.size(); ++k)
+    for (std::size_t p = 1; p < w.block[k].by_pass.size(); ++p)
+      if (const auto pass = static_cast<Pass>(p); has_pass(c, pass))
+        w.block[k].by_pass[p] = number(block_work(c, static_cast<BlockKind>(k), pass));
+}
+
 std::vector<StageWorks> stage_works(Emitter& e, const Context& c) {
+  const NumberOfWork number = [&](const Work& work) { return e.work(work); };
   StageWorks common;
-  for (int k = 0; k < 7; ++k)
-    for (int p = 1; p < 6; ++p) {
-      const auto kind = static_cast<BlockKind>(k);
-      const auto pass = static_cast<Pass>(p);
-      if (!has_pass(c, pass)) continue;
-      common.block[static_cast<std::size_t>(k)].by_pass[static_cast<std::size_t>(p)] =
-          e.work(block_work(c, kind, pass));
-    }
+  add_block_works(c, number, common);
   std::vector<StageWorks> stages(c.links.stages.size(), common);
-  for (std::size_t i = 0; i < stages.size(); ++i)
-    add_link_works(
-        c, c.links.stages[i], [&](const Work& work) { return e.work(work); }, stages[i]);
+  for (std::size_t i = 0; i < stages.size(); ++i) add_link_works(c, c.links.stages[i], number, stages[i]);
   return stages;
 }
 
-void add_link_works(const Context& c, const StageLinks& links,
-                    const std::function<WorkId(const Work&)>& number, StageWorks& w) {
+void add_link_works(const Context& c, const StageLinks& links, const NumberOfWork& number, StageWorks& w) {
   if (c.plan.tp > 1) {
     const bool tiled = c.plan.overlap_tp;
     const Bytes whole(c.activation.gathered);

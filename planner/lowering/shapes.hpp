@@ -78,8 +78,10 @@ struct StageWorks {
 };
 bool has_pass(const Context&, Pass);                            // whether the layout's blocks run it
 std::vector<StageWorks> stage_works(Emitter&, const Context&);  // by PlanLinks::index()
-// What depends on links: communication and copies. `number` gives a work its id.
-void add_link_works(const Context&, const StageLinks&, const std::function<WorkId(const Work&)>& number,
-                    StageWorks&);
+// Its parts; `number` gives a work its id. Blocks are the same for all stages.
+using NumberOfWork = std::function<WorkId(const Work&)>;
+void add_block_works(const Context&, const NumberOfWork& number, StageWorks&);
+// What depends on links: communication and copies.
+void add_link_works(const Context&, const StageLinks&, const NumberOfWork& number, StageWorks&);
 
 }  // namespace sextant::lowering
