@@ -46,6 +46,54 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
   return out;
 }
 
+// How unlikely measured times and a move of the knobs are together: Huber's measure of the residuals, as in update(), and
+// the prior's squares.
+double unlikely(const Eigen::VectorXd& residual, const Eigen::VectorXd& theta, const Posterior& prior,
+                double noise) {
+  constexpr double kHuber = 2;
+  double sum = 0.5 * theta.dot(prior.covariance.diagonal().cwiseInverse().cwiseProduct(theta));
+  for (Eigen::Index i = 0; i < residual.size(); ++i) {
+    const double z = std::abs(residual[i]) / noise;
+    sum += z < kHuber ? 0.5 * z * z : kHuber * (z - 0.5 * kHuber);
+  }
+  return sum;
+}
+
+// The likeliest move on a grid over the knobs' bounds. A rate above that of the links inside the node has no effect, so that
+// no slope leads from there to one below.
+template <class LogTimes>
+Eigen::VectorXd likeliest_start(const std::vector<Knob>& knobs, const LogTimes& at,
+                                const Eigen::VectorXd& measured, const Posterior& prior, double noise) {
+  constexpr int kPoints = 40;  // of each knob
+  const auto n = static_cast<Eigen::Index>(knobs.size());
+  Eigen::VectorXd best = prior.mean;
+  double least = unlikely(measured - at(best), best, prior, noise);
+  int all = 1;
+  for (Eigen::Index k = 0; k < n; ++k) all *= kPoints;
+  for (int point = 0; point < all; ++point) {
+    Eigen::VectorXd x(n);
+    int rest = point;
+    for (Eigen::Index k = 0; k < n; ++k, rest /= kPoints) {
+      const Knob& knob = knobs[static_cast<std::size_t>(k)];
+      const double low = std::log(knob.low / knob.prior), high = std::log(knob.high / knob.prior);
+      x[k] = low + (high - low) * (rest % kPoints) / (kPoints - 1);
+    }
+    if (const double now = unlikely(measured - at(x), x, prior, noise); now < least) least = now, best = x;
+  }
+  return best;
+}
+
+// Percent, of the largest sizes, which say the rate.
+double error_of_largest(const Eigen::VectorXd& residual, const std::vector<NcclSample>& samples) {
+  std::int64_t most = 0;
+  for (const NcclSample& s : samples) most = std::max(most, s.bytes);
+  double sum = 0, count = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    if (samples[i].bytes >= most / 4)
+      sum += std::abs(std::expm1(-residual[static_cast<Eigen::Index>(i)])), count += 1;
+  return 100 * sum / count;
+}
+
 }  // namespace
 
 double most_in_switch(int ranks) { return 2.0 * (ranks - 1) / ranks; }
@@ -100,15 +148,22 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     const double sigma = idle && across ? kPublished : kWider * knobs[static_cast<std::size_t>(k)].sigma;
     prior.covariance(k, k) = sigma * sigma;
   }
+  constexpr double kNoticed = 0.05;  // percent: as far as the error is printed
   // Squares of errors weigh sizes that start-up rules, which is not fitted, above their share in the mean error; and below
   // the rate of the ring the one in the switch has no effect, so that steps may overshoot. What counts is the mean error:
   // of all that is tried, the presets first, the best is kept.
-  Eigen::VectorXd x = prior.mean, now = at(x), best = x, log_best = now;
+  Eigen::VectorXd now = at(prior.mean), best = prior.mean, log_best = now;
   out.mape_before = out.mape_after = mape(measured - now);
+  const double largest_most =
+      std::max(100 * rules.noise, error_of_largest(measured - now, samples) + kNoticed);
+  Eigen::VectorXd x = likeliest_start(knobs, at, measured, prior, rules.noise);
+  // What is as far off as that was not known to its prior's width.
+  for (Eigen::Index k = 0; k < n; ++k) prior.covariance(k, k) = std::max(prior.covariance(k, k), x[k] * x[k]);
+  now = at(x);
   Posterior fit = prior;
   Eigen::MatrixXd covariance = prior.covariance, j(now.size(), n);
   constexpr int kIterations = 8;
-  constexpr double kStep = 0.02, kNoticed = 0.05;  // percent: as far as the error is printed
+  constexpr double kStep = 0.02;
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     for (Eigen::Index k = 0; k < n; ++k) {
       Eigen::VectorXd moved = x;
@@ -124,12 +179,25 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     const double error = mape(measured - now);
     out.mape_fit = iteration == 0 ? error : std::min(out.mape_fit, error);
     if (error > out.mape_before + kNoticed) continue;
+    if (error_of_largest(measured - now, samples) > largest_most) {
+      out.costs_largest = true;
+      continue;
+    }
     if (out.taken && error > out.mape_after) continue;
     out.taken = true;
     covariance = fit.covariance;
     if (error > out.mape_after) continue;
     best = x, log_best = now;
     out.mape_after = error;
+  }
+  // What the table does not tell stays: a rate that the links inside the node hide.
+  for (Eigen::Index k = 0; k < n; ++k) {
+    Eigen::VectorXd stays = best;
+    stays[k] = 0;
+    const Eigen::VectorXd log_stays = at(stays);
+    if (const double error = mape(measured - log_stays);
+        error <= std::min(out.mape_after + kNoticed, out.mape_before))
+      best = stays, log_best = log_stays, out.mape_after = error;
   }
   constexpr double kAbsurd = 60;  // percent: other hardware, another unit, or a run that did not end well
   if (out.mape_after > kAbsurd)

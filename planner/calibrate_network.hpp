@@ -1,6 +1,7 @@
 // What does a table of nccl-tests say about the links? Between nodes: the fabric's reachable share of its nominal rate
 // and the time of one hop; inside one node: the reachable share of its links. Least squares on the logarithm of time,
-// priors as for step times; of what is tried that is kept whose mean error is smallest, the presets if nothing betters it.
+// priors as for step times, from the likeliest of a grid of starts; of what is tried that is kept whose mean error is
+// smallest, the presets if nothing betters it or the largest sizes would be further off.
 //
 // A table shows an idle network, whole runs one that carries many nodes and other traffic. Where published tables of the
 // same fabric are known, the constants of steps move by the factor by which this table differs from those.
@@ -23,9 +24,10 @@ struct NetworkFit {
   int samples = 0;
   // Percent, of the sizes used: of the presets or published tables, of what is kept, and of the best that was tried beside.
   double mape_before = 0, mape_after = 0, mape_fit = 0;
-  bool taken = false;       // false: each trial was worse than what it started from, which stays
-  std::string fabric;       // between nodes: whose
-  bool idle_known = false;  // published tables of it are
+  bool taken = false;          // false: each trial was worse than what it started from, which stays
+  bool costs_largest = false;  // some trials bettered the mean, but made the largest sizes worse
+  std::string fabric;          // between nodes: whose
+  bool idle_known = false;     // published tables of it are
 };
 
 // The table's ranks sit on as many of the cluster's nodes as it names, and must fit there. Throws ConfigError when they do

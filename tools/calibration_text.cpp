@@ -145,8 +145,10 @@ void print_measured_alone(Session& session, const Material& m) {
   for (const NetworkFit& n : m.networks) {
     std::string text = fmt::format("{} sizes of nccl-tests: mean error {:.1f} %", n.samples, n.mape_before);
     text += n.taken ? fmt::format(" before, {:.1f} % after", n.mape_after)
-                    : fmt::format(", which a fit does not better: {:.1f} %. The {} stay", n.mape_fit,
-                                  n.idle_known ? "published tables" : "presets");
+                    : fmt::format(", which a fit {}: {:.1f} %. The {} stay",
+                                  n.costs_largest ? "betters only at the cost of the largest sizes"
+                                                  : "does not better",
+                                  n.mape_fit, n.idle_known ? "published tables" : "presets");
     if (!n.fabric.empty() && n.taken)
       text += n.idle_known
                   ? fmt::format(

@@ -580,6 +580,24 @@ TEST(NcclTable, TheRateInTheSwitchIsNotHeldBelowTheLinks) {
   }
 }
 
+// A network whose rate lies below that of the links inside the node, while the published one lies above: no slope leads
+// from the one to the other.
+TEST(NcclTable, FindsASlowNetworkBehindFastNodes) {
+  for (const char* where : {"2x8xh100@ndr-8x400", "2x8xh100@roce-8x400", "2x8xh100@efa-p5"})
+    for (const double bus_GBps : {100.0, 150.0, 200.0, 230.0}) {
+      const NetworkFit fit = fit_of_table(where, bus_GBps, 60);
+      ASSERT_TRUE(fit.taken) << where << ' ' << bus_GBps;
+      EXPECT_GT(fit.mape_before, 18) << where << ' ' << bus_GBps;
+      EXPECT_LT(fit.mape_after, 10) << where << ' ' << bus_GBps;
+      EXPECT_EQ(fit.constants[0].knob.key, "efficiency");
+      EXPECT_LT(fit.constants[0].value, 0.8 * fit.constants[0].knob.prior) << where << ' ' << bus_GBps;
+    }
+  // Where the links inside the node are the slower, the table says nothing of the network's rate.
+  const NetworkFit hidden = fit_of_table("2x8xh100@roce-8x400", 480, 400);
+  for (const KnobFit& k : hidden.constants)
+    EXPECT_TRUE(k.knob.key != "efficiency" || k.value == k.knob.prior);
+}
+
 // Whatever a table says, a fit does not make it worse; where each would, nothing moves.
 TEST(NcclTable, AFitThatMakesTheTableWorseIsNotTaken) {
   int refused = 0;
@@ -593,7 +611,7 @@ TEST(NcclTable, AFitThatMakesTheTableWorseIsNotTaken) {
         EXPECT_EQ(fit.taken, !fit.constants.empty());
         if (fit.taken) continue;
         ++refused;
-        EXPECT_GT(fit.mape_fit, fit.mape_before);
+        EXPECT_TRUE(fit.costs_largest || fit.mape_fit > fit.mape_before);
       }
   EXPECT_GT(refused, 0);
 }
