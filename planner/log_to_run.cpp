@@ -137,14 +137,17 @@ class Filling {
       if (says("recompute_block") == 1 && layers && *layers < chunk)
         recompute.layers = static_cast<int>(*layers);
     } else if (*kind == 1 && log_.format == LogFormat::torchtitan) {
-      // Every n-th layer in full, or cheap operations only: as in the schema of runs (core/run_row.cpp).
+      // Every n-th layer in full, or PyTorch's policy by operation: as in the schema of runs (core/run_row.cpp).
       const auto every = says("recompute_every");
       if (every && *every > 0)
         recompute = {RecomputeKind::full, std::max(1, chunk / static_cast<int>(*every))};
-      else if (!every)
+      else if (context_.selective_by_operation)
+        recompute.kind = RecomputeKind::selective;
+      if (!every)
         notes_.push_back(
-            "selective activation checkpointing is taken as 'op', cheap operations only: the log does not "
-            "print selective_ac_option");
+            fmt::format("selective activation checkpointing is taken as 'op', {}: the log does not print "
+                        "selective_ac_option",
+                        context_.selective_by_operation ? "by operation" : "cheap operations only"));
     } else if (*kind == 1) {
       recompute.kind = RecomputeKind::selective;
     }

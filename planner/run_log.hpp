@@ -63,6 +63,7 @@ RunLog parse_run_log(std::string_view text, const std::string& file);
 struct LogContext {
   bool plan = false, seq_len = false, global_batch = false;
   int gpus = 0;  // of the cluster: a data-parallel degree that the log does not say fills it
+  bool selective_by_operation = true;  // StackRules: otherwise torchtitan's policy is taken as none
 };
 
 // Fills what the log states and checks it against what is known already; says what it had to take for granted. Throws

@@ -68,7 +68,8 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                            {.plan = plan_known,
                                            .seq_len = asked.seq_len > 0,
                                            .global_batch = asked.global_batch > 0,
-                                           .gpus = q.cluster.gpus()}))
+                                           .gpus = q.cluster.gpus(),
+                                           .selective_by_operation = q.stack.rules.selective_by_operation}))
     notes.push_back(fmt::format("{}: {}", file, note));
   if (!plan_known)
     plan.chunks =

@@ -205,8 +205,12 @@ TEST(RunLog, RecomputeIsReadFromEveryFormat) {
   EXPECT_EQ(recompute(mesh + step), "mbs1");
   EXPECT_EQ(recompute(mesh + "Applied full activation checkpointing to the model\n" + step), "mbs1.full");
   const std::string selective = "Applied selective activation checkpointing to the model\n";
-  EXPECT_EQ(recompute(mesh + selective + step), "mbs1");  // cheap operations only, and says so
+  EXPECT_EQ(recompute(mesh + selective + step), "mbs1.sel");  // by operation, and says so
   EXPECT_EQ(Filled(mesh + selective + step, {}).notes.size(), 1U);
+  EXPECT_EQ(recompute("\"selective_ac_option\": \"op\"\n" + mesh + selective + step), "mbs1.sel");
+  const Filled without(mesh + selective + step, {.selective_by_operation = false});
+  EXPECT_EQ(without.plan.recompute.kind, RecomputeKind::none);  // cheap operations only
+  EXPECT_EQ(without.notes.size(), 1U);
   EXPECT_EQ(recompute("\"selective_ac_option\": \"2\"\n" + mesh + selective + step), "mbs1.full20");
   std::string megatron = kMegatron;
   megatron.replace(megatron.find("selective"), 9, "full");
