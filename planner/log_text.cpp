@@ -22,11 +22,11 @@ std::optional<double> number_after(std::string_view line, std::string_view label
   double x = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
   if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(x)) return std::nullopt;
-  // "11.5K" is thousands, "47.66GiB" is not a suffix but a unit.
+  // "11.5K" is thousands and "8.03B" billions, "47.66GiB" is not a suffix but a unit.
   constexpr std::string_view kSuffixes = "KMGT";
   const bool ends = i + 1 >= line.size() || std::isalpha(static_cast<unsigned char>(line[i + 1])) == 0;
-  if (const std::size_t power = i < line.size() ? kSuffixes.find(line[i]) : std::string_view::npos;
-      ends && power != std::string_view::npos)
+  const char suffix = i < line.size() ? line[i] == 'B' ? 'G' : line[i] : ' ';
+  if (const std::size_t power = kSuffixes.find(suffix); ends && power != std::string_view::npos)
     x *= std::pow(1000.0, static_cast<double>(power + 1));
   return x;
 }

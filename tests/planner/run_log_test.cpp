@@ -381,6 +381,8 @@ TEST(RunLog, ALogOfAnotherModelIsRefused) {
   // Printed with three digits, or in billions with two decimals.
   EXPECT_EQ(of_model("llama-2-13b", "Total number of parameters: 13G (24826.17MiB)", nanotron_steps), "");
   EXPECT_TRUE(refused(of_model("llama-2-7b", "Total number of parameters: 13G (1MiB)", nanotron_steps)));
+  EXPECT_EQ(of_model("llama-3-8b", "Total number of parameters: 8.03B (15316.5MiB)", nanotron_steps), "");
+  EXPECT_TRUE(refused(of_model("llama-2-13b", "Total number of parameters: 8.03B", nanotron_steps)));
   EXPECT_EQ(of_model("llama-2-13b", "Total number of parameters in billions: 13.02", megatron), "");
   EXPECT_TRUE(refused(of_model("llama-3-8b", "Total number of parameters in billions: 13.02", megatron)));
 }
