@@ -10,8 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/annotated.hpp"
-#include "core/cluster_files.hpp"
 #include "core/json_io.hpp"
+#include "core/named_words.hpp"
+#include "core/row_cluster.hpp"
 #include "core/words.hpp"
 
 namespace sextant {
@@ -40,8 +41,12 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
 
 constexpr auto kClusterRule = [](auto& io, auto& r) {
   io.required("fabric", r.fabric);
+  io.optional("framework", r.framework);
+  io.optional("gpu", r.gpu);
   io.optional("cluster", r.cluster);
   io.optional("preset", r.preset);
+  io.optional("family", r.family);
+  io.optional("port_Gbps", r.port_Gbps, above(0));
   io.ignored("note");
 };
 
@@ -67,30 +72,6 @@ constexpr auto kMap = [](auto& io, auto& m) {
   io.optional("measured", m.measured);
   io.optional("measured_stacks", m.measured_stacks);
 };
-
-// Lower case; dashes, underscores and spaces are one thing ("Megatron_LM" is "megatron-lm").
-std::string folded(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    out += c == '-' || c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-
-bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
-
-// Does `part` stand in the text, from the beginning of a word on, and to the end of one where asked for? "Alpa" is not in
-// "Alpaca-Trainer"; a fabric is named by how its word begins: "EFA" is in "EFAv2".
-enum class Ends : std::uint8_t { anywhere, with_word };
-bool names(const std::string& text, const std::string& part, Ends ends) {
-  const std::string in = folded(text), what = folded(part);
-  for (std::size_t at = in.find(what); at != std::string::npos; at = in.find(what, at + 1)) {
-    const std::size_t end = at + what.size();
-    const bool begins = at == 0 || !in_word(in[at - 1]) || !in_word(what.front());
-    if (begins && (ends == Ends::anywhere || end == in.size() || !in_word(in[end]) || !in_word(what.back())))
-      return true;
-  }
-  return false;
-}
 
 void add_note(ResolvedRun& r, const std::string& text) { r.note += (r.note.empty() ? "" : "; ") + text; }
 
@@ -188,54 +169,6 @@ const StackRule* first_fit(const std::vector<StackRule>& rules, const RunRow& ro
     if (!first) first = &rule;
   }
   return first;
-}
-
-void set_rate(ClusterSpec& c, BytesPerSecond node) {
-  c.fabric.bandwidth = node;
-  c.node.nic_bandwidth = BytesPerSecond(node.v / std::max(1, c.node.nics));
-}
-
-// Where words and number of a network contradict each other, the number counts.
-ClusterSpec at_stated_rate(ClusterSpec c, const RunRow& row, std::string& note) {
-  constexpr double kSame = 0.1;
-  if (row.nodes < 2 || !row.node_network || !(c.fabric.bandwidth.v > 0)) return c;
-  const double usual = c.fabric.bandwidth.v, stated = row.node_network->v;
-  if (std::abs(stated / usual - 1) <= kSame) return c;
-  set_rate(c, *row.node_network);
-  note = fmt::format("fabric '{}' is taken as {} at the stated {:.4g} GB/s a node, not the usual {:.4g}",
-                     row.fabric, c.fabric.name, stated / 1e9, usual / 1e9);
-  return c;
-}
-
-ClusterSpec cluster_of(const RunRow& row, const FrameworkMap& map, const std::filesystem::path& presets,
-                       std::string& note) {
-  std::string what = fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, row.gpu);
-  bool known = false;
-  for (const auto& rule : map.clusters) {
-    if (!names(row.fabric, rule.fabric, Ends::anywhere)) continue;
-    known = true;
-    if (rule.cluster.empty()) {
-      what += "@" + rule.preset;
-    } else {
-      ClusterSpec c =
-          load_cluster(fmt::format("{}x{}x{}", row.nodes, row.gpus_per_node, rule.cluster), presets);
-      // The same nodes are sold with devices of several sizes.
-      if (const DeviceSpec device = load_device(row.gpu, presets); device.name != c.device.name)
-        c.device = device;
-      return at_stated_rate(std::move(c), row, note);
-    }
-    break;
-  }
-  ClusterSpec c = load_cluster(what, presets);
-  if (known) return at_stated_rate(std::move(c), row, note);
-  // A network that no rule knows: the usual one of this device, at the rate that the row states.
-  if (row.nodes > 1 && row.node_network) set_rate(c, *row.node_network);
-  if (row.nodes > 1)
-    note = fmt::format(
-        "{}; taken as {}{}",
-        row.fabric.empty() ? "fabric is not stated" : fmt::format("fabric '{}' is not known", row.fabric),
-        c.fabric.name, row.node_network ? " at the stated rate" : ", usual beside this device");
-  return c;
 }
 
 // What the row states replaces what the stack's preset says.
@@ -383,9 +316,9 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
   if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())
     add_note(r, fmt::format("its peak is taken as {}", rule->memory_kind));
-  std::string fabric;
-  r.cluster = cluster_of(row, map, preset_dir, fabric);
-  if (!fabric.empty()) add_note(r, fabric);
+  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
+  r.cluster = std::move(cluster.spec);
+  if (!cluster.note.empty()) add_note(r, cluster.note);
   // Other scales than one of a tensor: casts and products cost more than those that were measured.
   if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
       lower(row.precision) != name(Dtype::fp8)) {

@@ -41,9 +41,13 @@ struct StackRule {
 };
 
 struct ClusterRule {
-  std::string fabric;   // text that words of the row's fabric begin with, in any case
-  std::string cluster;  // cluster preset whose nodes these are; or
-  std::string preset;   // fabric preset
+  std::string fabric;          // text that words of the row's fabric begin with, in any case
+  std::string framework, gpu;  // and words of the row's framework and device; empty = any
+  std::string cluster;         // cluster preset whose nodes these are; or
+  std::string preset;          // fabric preset
+  // Of a family the words may state ports: "hdr" and "4x200" are hdr-4x200, or `preset` at that rate where there is none.
+  std::string family;
+  double port_Gbps = 0;  // of a port whose rate the words leave out; 0 = they cannot
 };
 
 struct FrameworkMap {

@@ -99,6 +99,54 @@ TEST(FrameworkMap, TheStatedRateOfAKnownFabricCounts) {
   EXPECT_TRUE(notes(r, "at the stated 100 GB/s a node, not the usual 400")) << taken(r).note;
 }
 
+// Words of ports are understood however they are spelled.
+TEST(FrameworkMap, PortsOfANetworkAreReadFromItsWords) {
+  RunRow r = hopper_row();
+  r.node_network.reset();
+  const double interval = taken(hopper_row()).interval;
+  struct Said {
+    const char *words, *fabric;
+    double GBps;
+  };
+  for (const Said& s : {Said{"NVLink4 NVSwitch; HDR 4x200", "hdr-4x200", 100},
+                        {"4xHDR", "hdr-4x200", 100},
+                        {"8x HDR200 InfiniBand", "hdr-8x200", 200},
+                        {"HDR200 x2", "hdr-2x200", 50},
+                        {"NVLink4 900 GB/s; NDR 4 x 400 Gb/s", "ndr-4x400", 200},
+                        {"InfiniBand NDR 2\u00d7400", "ndr-2x400", 100},
+                        {"400 Gb/s NDR per GPU; NVLink", "ndr-8x400", 400},
+                        {"NDR200 x4", "ndr-8x400", 100},
+                        {"8x EDR", "edr-8x100", 100},
+                        {"4x Omni-Path 100 Gb/s", "opa-4x100", 50},
+                        {"RoCE 1600 Gb/s per node", "roce-8x200", 200},
+                        {"RoCEv2, 2x 200GbE", "roce-2x200", 50},
+                        {"XDR 4x800", "xdr-4x800", 400},
+                        {"EFAv2", "efa-p5", 400},
+                        {"1GbE", "ethernet-1x25", 0.125},
+                        {"TCP, 10 GbE", "ethernet-1x25", 1.25},
+                        {"100 GbE", "ethernet-1x25", 12.5},
+                        {"Ethernet 12.5 GB/s", "ethernet-1x25", 12.5}}) {
+    r.fabric = s.words;
+    const ResolvedRun run = taken(r);
+    EXPECT_EQ(run.cluster.fabric.name, s.fabric) << s.words;
+    EXPECT_NEAR(run.cluster.fabric.bandwidth.v / 1e9, s.GBps, 1e-9) << s.words;
+    EXPECT_NEAR(run.cluster.node.nics * run.cluster.node.nic_bandwidth.v / 1e9, s.GBps, 1e-9) << s.words;
+    // None is a guess; slower ones than were ever measured are far from that.
+    EXPECT_TRUE(run.interval == interval || s.GBps < 400) << s.words << ": " << run.note;
+    EXPECT_EQ(run.note.find("a port for each GPU"), std::string::npos) << s.words;
+  }
+}
+
+// One cluster's own network is not that of all who have the same switches.
+TEST(FrameworkMap, TheNetworkOfOneSourceIsItsOwn) {
+  RunRow r = hopper_row();
+  r.gpu = "A100-SXM4-80GB", r.fabric = "NVLink3 NVSwitch; InfiniBand HDR",
+  r.node_network = BytesPerSecond(200e9);
+  EXPECT_EQ(taken(r).cluster.fabric.name, "hdr-8x200");
+  r.framework = "AA-Scaling (Megatron-style)";
+  EXPECT_EQ(taken(r).cluster.fabric.name, "hdr-8x200-leaf8");
+}
+
 TEST(FrameworkMap, DevicesAreKnownByTheNamesOfTheDriver) {
   RunRow r = hopper_row();
   for (const auto& [said, meant] : {std::pair{"NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"},
