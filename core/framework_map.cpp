@@ -319,6 +319,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   ClusterOfRow cluster = cluster_of(row, map, preset_dir);
   r.cluster = std::move(cluster.spec);
   if (!cluster.note.empty()) add_note(r, cluster.note);
+  if (cluster.guessed) r.interval = std::max(r.interval, map.class_interval);
   // Other scales than one of a tensor: casts and products cost more than those that were measured.
   if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
       lower(row.precision) != name(Dtype::fp8)) {

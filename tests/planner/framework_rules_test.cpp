@@ -147,6 +147,23 @@ TEST(FrameworkMap, TheNetworkOfOneSourceIsItsOwn) {
   EXPECT_EQ(taken(r).cluster.fabric.name, "hdr-8x200-leaf8");
 }
 
+// A network whose rate nobody states is a guess.
+TEST(FrameworkMap, AnUnknownNetworkIsLessSure) {
+  RunRow r = hopper_row();
+  const double interval = taken(r).interval;
+  for (const char* words : {"", "Slingshot", "InfiniBand", "TCP", "HDR", "NVLink4 NVSwitch"}) {
+    r.fabric = words, r.node_network.reset();
+    EXPECT_GT(taken(r).interval, interval) << words;
+    EXPECT_TRUE(notes(r, "taken as ")) << words;
+    r.node_network = BytesPerSecond(200e9);
+    EXPECT_EQ(taken(r).cluster.fabric.bandwidth.v, 200e9) << words;
+    EXPECT_EQ(taken(r).interval, interval) << words;
+    r.nodes = 1, r.plan.tp = 2, r.plan.pp = 2, r.plan.dp = 2;
+    EXPECT_EQ(taken(r).note, "") << words;  // nothing crosses it
+    r = hopper_row();
+  }
+}
+
 TEST(FrameworkMap, DevicesAreKnownByTheNamesOfTheDriver) {
   RunRow r = hopper_row();
   for (const auto& [said, meant] : {std::pair{"NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"},
