@@ -36,6 +36,7 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("split", r.split, kSplitNames);
   io.optional("zero_stage", r.zero_stage, between(-1, 3));
   io.optional("memory_kind", r.memory_kind);
+  io.optional("kin", r.kin);
   io.ignored("note");
 };
 
@@ -141,18 +142,20 @@ bool by_no_policy(const RunRow& row, const StackSpec& stack) {
   return row.recompute_by_operation && !stack.rules.selective_by_operation;
 }
 
-// Whether the rule's stack can do what the row did. Overlap is a matter of degree, and how layers are dealt the stack's own.
-bool can_do(const StackRule& rule, const RunRow& row, const std::filesystem::path& presets) {
-  ParallelPlan plan = plan_under(rule, row);
-  if (by_no_policy(row, load_stack(rule.stack, presets))) plan.recompute = {};
+// Why the stack cannot do what the row did, or nothing. Overlap is a matter of degree, how layers are dealt the stack's own.
+std::optional<Rejection> cannot(StackSpec stack, ParallelPlan plan, const RunRow& row) {
+  if (by_no_policy(row, stack)) plan.recompute = {};
   plan.overlap_grad_reduce = plan.overlap_param_gather = plan.overlap_tp = false;
-  StackSpec stack = load_stack(rule.stack, presets);
   stack.can.uneven_stages = true;
   // Whether the update is sharded is not what tells classes apart.
   if (plan.zero_stage <= 1)
     plan.zero_stage = stack.can.zero_stages.empty() ? 0 : stack.can.zero_stages.front(),
     plan.shard_degree = 0;
-  return !refusal(stack, plan, row.model, row.training);
+  return refuses(stack, plan, row.model, row.training);
+}
+
+bool can_do(const StackRule& rule, const RunRow& row, const std::filesystem::path& presets) {
+  return !cannot(load_stack(rule.stack, presets), plan_under(rule, row), row);
 }
 
 // The first that fits. A class, or a rule by a date that the row does not state, is taken only where its stack can do what the
@@ -287,6 +290,11 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
                          reason_of(*rule));
+  if (rule->kin) {
+    add_note(r, fmt::format("framework '{}' has no constants of its own; taken as {}", row.framework,
+                            r.stack.name));
+    r.interval = map.class_interval;
+  }
   const auto by_date = [&](const StackRule& other) { return !other.from.empty() && fits(other, row); };
   if (dated(row.date).empty() && !r.by_class && std::ranges::any_of(map.frameworks, by_date)) {
     add_note(r, fmt::format(
@@ -310,6 +318,10 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     r.plan.recompute = {};
     add_note(r, fmt::format("its recomputation by operation is taken as none, which {} does not know",
                             r.stack.name));
+  }
+  if (const auto why = cannot(r.stack, r.plan, row)) {
+    add_note(r, fmt::format("not what {} can do: {}", r.stack.name, why->text));
+    r.interval = std::max(r.interval, map.class_interval);
   }
   apply_facts(row, r.stack, r.training, r.plan);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;

@@ -75,6 +75,21 @@ TEST(FrameworkMap, AClassCanDoWhatTheRowStates) {
   EXPECT_EQ(taken(r).stack.name, "torchtitan");  // which reduces once beside pipeline stages
 }
 
+// A framework that is named, but does not do this, did something else; and one that is priced as another is not it.
+TEST(FrameworkMap, WhatAFrameworkCannotDoAndItsKinAreLessSure) {
+  RunRow r = hopper_row();
+  const double interval = taken(r).interval;
+  EXPECT_EQ(taken(r).note, "");
+  r.plan.schedule = PipelineSchedule::gpipe;
+  EXPECT_GT(taken(r).interval, interval);
+  EXPECT_TRUE(notes(r, "not what megatron-core can do: ")) << taken(r).note;
+  r = hopper_row();
+  r.framework = "InternLM";
+  EXPECT_EQ(taken(r).stack.name, "aleph-alpha");
+  EXPECT_GT(taken(r).interval, interval);
+  EXPECT_TRUE(notes(r, "has no constants of its own; taken as aleph-alpha")) << taken(r).note;
+}
+
 TEST(FrameworkMap, ZeroThatAStackDoesNotCombineWithStagesIsTheMostItDoes) {
   RunRow r = hopper_row();
   const PredictOptions options{test::preset_dir(), nullptr, {}};
