@@ -226,6 +226,21 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
   session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
 }
 
+std::string next_step(const std::string& output, const Material& m, const Calibration& c) {
+  constexpr double kNoticed = 0.005;
+  const bool constants = std::ranges::any_of(c.constants, [&](const KnobFit& k) {
+    return std::abs(k.value / k.knob.prior - 1) > kNoticed || (c.taken && k.identified());
+  });
+  const bool layouts =
+      std::ranges::any_of(c.residual.of.runs, [](const Residual::Run& r) { return r.weight != 0; });
+  const std::string written = output.empty() ? "" : fmt::format("\nwritten: {}", output);
+  if (!constants && !layouts && m.in_vain.empty())
+    return written + "\nnothing was learned: steps are predicted as without a calibration\n";
+  if (output.empty())
+    return "\nnext: -o calibration.json keeps it for plan, simulate and validate --calibration\n";
+  return fmt::format("{}\nnext: sextant plan --calibration {} ...\n", written, output);
+}
+
 Json calibration_json(const Material& m, const Calibration& c,
                       const std::vector<std::optional<double>>& peaks, const std::vector<LeftOut>& left_out,
                       const std::vector<Contradiction>& pairs) {

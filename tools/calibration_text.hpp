@@ -28,6 +28,8 @@ void print_residuals(Session&, const Material&, const Calibration&,
 // Of the layouts of the shortlists `tried` the one to keep: what was measured is worth more than what is predicted.
 void print_fastest_tried(Session&, const Material&, const std::vector<std::string>& tried);
 void print_left_out(Session&, const std::vector<LeftOut>&);
+// The last lines: where it was written to, and what to do with it; nothing where nothing would differ under it.
+std::string next_step(const std::string& output, const Material&, const Calibration&);
 
 nlohmann::ordered_json calibration_json(const Material&, const Calibration&,
                                         const std::vector<std::optional<double>>& peaks,

@@ -255,11 +255,7 @@ ExitCode run(Session& session, const CalibrateOptions& options) {
   print_fastest_tried(session, m, options.material.tried);
   if (!left_out.empty()) print_left_out(session, left_out);
   print_memory_left_out(session, memory_of_left_out);
-  if (options.output.empty())
-    out << "\nnext: -o calibration.json keeps it for plan, simulate and validate --calibration\n";
-  else
-    out << fmt::format("\nwritten: {}\nnext: sextant plan --calibration {} ...\n", options.output,
-                       options.output);
+  out << next_step(options.output, m, c);
   return ExitCode::ok;
 }
 

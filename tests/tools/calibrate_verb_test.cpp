@@ -134,6 +134,8 @@ TEST(CalibrateVerb, TakesATriedShortlist) {
   for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
   const std::string shown = call({"calibrate", "--tried", list}).out;
   EXPECT_NE(shown.find("The presets stay"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("nothing was learned"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("next: "), std::string::npos) << shown;
   EXPECT_EQ(shown.find("from the data"), std::string::npos) << shown;  // nothing moved
   const std::string second =
       tried.at("plans").at(1).at("plan_file").at("key");  // the one that was faster than predicted
