@@ -188,6 +188,22 @@ std::vector<std::string> run_files(const std::vector<std::string>& given) {
   return out;
 }
 
+std::vector<std::string> tables_of_runs(const std::vector<std::string>& given,
+                                        std::vector<std::string>& left_out) {
+  std::vector<std::string> out;
+  std::error_code none;
+  for (const std::string& name : given) {
+    if (!fs::is_directory(name, none)) {
+      out.push_back(name);
+      continue;
+    }
+    RunTables inside = read_run_tables({name});
+    std::ranges::move(inside.files, std::back_inserter(out));
+    std::ranges::move(inside.left_out, std::back_inserter(left_out));
+  }
+  return out;
+}
+
 RunTables read_run_tables(const std::vector<std::string>& given) {
   RunTables out;
   Questions questions;

@@ -30,6 +30,10 @@ CsvTable read_run_table(const std::string& file, BadRows);
 // Throws ConfigError on a folder without any.
 std::vector<std::string> run_files(const std::vector<std::string>& given);
 
+// The same without those that are no table of runs, which are told with the reason; a file that was given stays.
+std::vector<std::string> tables_of_runs(const std::vector<std::string>& given,
+                                        std::vector<std::string>& left_out);
+
 // Bad rows are kept as they are. Throws what read_run_table throws of a file that was given, and when a folder has no table
 // of runs.
 RunTables read_run_tables(const std::vector<std::string>& given);

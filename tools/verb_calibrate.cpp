@@ -20,6 +20,7 @@
 #include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/refit_presets.hpp"
+#include "tools/run_tables.hpp"
 #include "tools/suggest_runs.hpp"
 
 namespace sextant {
@@ -182,12 +183,16 @@ void save(const Session& session, const std::string& path, const Material& m, co
   save_calibration(path, file);
 }
 
-ExitCode run(Session& session, const CalibrateOptions& options) {
+ExitCode run(Session& session, CalibrateOptions options) {
   if (options.example) {
     session.terminal.out << kExampleLog;
     return ExitCode::ok;
   }
   check_calibration(options);
+  std::vector<std::string> left_out_files;
+  options.material.runs = tables_of_runs(options.material.runs, left_out_files);
+  for (const std::string& file : left_out_files)
+    session.terminal.err << wrapped_message(session.terminal, "left out: " + file + '\n');
   const std::vector<std::string> files = options.material.files();
   check_output("--output", options.output, files);
   const auto presets = session.presets();
@@ -285,7 +290,10 @@ Verb calibrate_verb() {
             "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --calibration calibration.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<CalibrateOptions>();
-        add_list(app, {.flag = "--runs", .metavar = "FILE", .text = "CSV file of measured runs; repeatable"},
+        add_list(app,
+                 {.flag = "--runs",
+                  .metavar = "FILE",
+                  .text = "CSV file of measured runs, or a folder of them; repeatable"},
                  options->material.runs);
         add_list(app,
                  {.flag = "--log",

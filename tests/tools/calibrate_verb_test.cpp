@@ -336,6 +336,23 @@ TEST(CalibrateVerb, RunsThatContradictEachOtherAreNamed) {
   }
 }
 
+// A folder stands for its tables of runs, as in validate; what else lies there is told.
+TEST(CalibrateVerb, AFolderStandsForItsTablesOfRuns) {
+  const TempDir folder, empty;
+  const std::string file = runs_with(folder, {{{"run_id", "a"}, {"step_time_s", "33"}}});
+  folder.write("other.csv", "size,time\n1,2\n");
+  const auto of_file = call({"calibrate", "--runs", file}),
+             of_folder = call({"calibrate", "--runs", folder.path().string()});
+  ASSERT_EQ(of_folder.code, ExitCode::ok) << of_folder.err;
+  EXPECT_EQ(of_folder.out, of_file.out);
+  EXPECT_NE(of_folder.out.find("next: "), std::string::npos);
+  EXPECT_NE(of_folder.err.find("left out: "), std::string::npos) << of_folder.err;
+  EXPECT_NE(of_folder.err.find("other.csv"), std::string::npos) << of_folder.err;
+  const auto none = call({"calibrate", "--refit", "--runs", empty.path().string()});
+  EXPECT_EQ(none.code, ExitCode::bad_input);
+  EXPECT_NE(none.err.find("a folder without CSV files"), std::string::npos) << none.err;
+}
+
 // Of a table without times: what to measure first, and less doubt with each; what was measured already is not named.
 TEST(CalibrateVerb, SuggestsWhichRunsToMeasureFirst) {
   const TempDir folder;
