@@ -85,6 +85,36 @@ void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const Knob> kn
   }
 }
 
+double median(std::vector<double> x) {
+  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
+  std::nth_element(x.begin(), middle, x.end());
+  return *middle;
+}
+
+// Where the rows of a machine agree that it is a seventh or more off, its factor starts from their median, so that no other
+// constant takes a part of what all rows share. They agree where three of four are at least half as far off.
+void start_machine_factors(const FitProblem& p, const Eigen::VectorXd& measured, Posterior& prior) {
+  constexpr double kFar = 0.14, kAlike = 0.5, kMost = 0.75;
+  constexpr int kPasses = 3;  // what a step costs beside its works is no part of the factor
+  for (std::size_t k = 0; k < p.knobs.size(); ++k) {
+    if (p.knobs[k].key != kMachineFactor) continue;
+    const auto at = static_cast<Eigen::Index>(k);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const Eigen::VectorXd off = measured - p.log_time(prior.mean);
+      std::vector<double> own;
+      for (std::size_t r = 0; r < p.runs.size(); ++r)
+        if (concerns(p.knobs[k], p.runs[r].run)) own.push_back(off[static_cast<Eigen::Index>(r)]);
+      if (own.size() < 2) break;  // one row may be off for reasons of its own
+      const double shared = median(own);
+      const auto alike = std::ranges::count_if(own, [&](double x) { return x / shared >= kAlike; });
+      if (pass == 0 &&
+          (std::abs(shared) < kFar || static_cast<double>(alike) < kMost * static_cast<double>(own.size())))
+        break;
+      prior.mean[at] += shared;
+    }
+  }
+}
+
 }  // namespace
 
 Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::path& preset_dir,
@@ -102,16 +132,16 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   const Eigen::VectorXd even = Eigen::VectorXd::Ones(measured.size());
   const Beyond beyond = beyond_constants(runs, rules.own_residual, fit_of);
   const auto m = static_cast<Eigen::Index>(beyond.points.size());
-  Eigen::MatrixXd constants = p.prior_covariance();
-
-  Eigen::VectorXd x = Eigen::VectorXd::Zero(n + m), now = p.log_time(x);
-  if (own)
-    widen_machine_factors(constants, knobs, runs, measured - now,
+  Posterior prior{Eigen::VectorXd::Zero(n + m), joined(p.prior_covariance(), beyond.covariance)};
+  const Eigen::VectorXd untouched = p.log_time(prior.mean);
+  out.before = seconds_of(untouched);
+  out.mape_before = mape(measured - untouched);
+  if (own) {
+    start_machine_factors(p, measured, prior);
+    widen_machine_factors(prior.covariance, knobs, runs, measured - p.log_time(prior.mean),
                           std::hypot(noise, m > 0 ? rules.own_residual.sigma : 0));
-  const Posterior prior{x, joined(constants, beyond.covariance)};
-  const Eigen::VectorXd untouched = now;
-  out.before = seconds_of(now);
-  out.mape_before = mape(measured - now);
+  }
+  Eigen::VectorXd x = prior.mean, now = p.log_time(x);
   // Of each run beyond constants; a fit of the presets has nothing there.
   const auto beyond_of = [&](const Eigen::VectorXd& at) -> Eigen::VectorXd {
     return m > 0 ? Eigen::VectorXd(at.tail(m)) : Eigen::VectorXd::Zero(measured.size());
@@ -128,7 +158,7 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   out.mape_left_out = mape(left_out(measured - now, j, fit, noise));
   out.taken =
       fit_of == FitOf::presets || out.rows < 2 || out.mape_left_out <= rules.own_tolerance * out.mape_before;
-  if (!out.taken) x = prior.mean, now = untouched;
+  if (!out.taken) x.setZero(), now = untouched;
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
   for (Eigen::Index k = 0; k < n; ++k) {

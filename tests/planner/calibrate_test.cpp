@@ -2,6 +2,7 @@
 #include "planner/calibrate.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <gtest/gtest.h>
 
@@ -116,6 +117,38 @@ TEST_F(Calibrate, AMachineThatIsFarOffIsLearnedAsAWhole) {
     const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of);
     EXPECT_LT(std::abs(*predict_run(next, map_, fitted.options()).step_s / real - 1), 0.02) << factor;
   }
+}
+
+// Steps that are all longer by one factor, beside a scatter of their own: the next runs are predicted within 5 %, and no worse
+// than by the median ratio.
+TEST_F(Calibrate, AUniformlySlowerMachineIsLearnedFromFiveRuns) {
+  constexpr std::array kScatter = {1.03, 0.98, 1.0, 0.96, 1.02};
+  const std::vector<RunRow> next = {run_of(6144, 2, 2), run_of(2048, 4, 1), run_of(8192, 1, 8),
+                                    run_of(4096, 1, 4)};
+  for (const double factor : {1.35, 2.0, 3.0})
+    for (const bool scattered : {false, true}) {
+      auto five = measured("time_factor", 1.0);
+      five.resize(5);
+      std::vector<double> ratios;
+      for (std::size_t i = 0; i < five.size(); ++i) {
+        ratios.push_back(factor * (scattered ? kScatter[i] : 1));
+        five[i].step = five[i].step * ratios.back();
+      }
+      std::ranges::sort(ratios);
+      const auto k = knobs();
+      const Calibration c = calibrate(five, presets_, rules_, k);
+      EXPECT_TRUE(c.taken);
+      const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of);
+      double error = 0, of_median = 0;
+      for (const RunRow& row : next) {
+        const double real = factor * *predict_run(row, map_, {presets_, nullptr, {}}).step_s;
+        const double ratio = *predict_run(row, map_, fitted.options()).step_s / real;
+        EXPECT_NEAR(ratio, 1, 0.05) << factor << ' ' << row.model.hidden;
+        error += std::abs(ratio - 1) / 4, of_median += std::abs(ratios[2] / factor - 1) / 4;
+      }
+      EXPECT_LT(error, of_median + 0.03)
+          << factor;  // what a short step costs beside its works does not scale
+    }
 }
 
 // A machine that is slower as a whole: its time factor says so, within what a prior of 7 % lets five runs say.
