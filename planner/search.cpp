@@ -12,8 +12,8 @@
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 
+#include "planner/beside_space.hpp"
 #include "planner/each.hpp"
-#include "planner/layer_moves.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
 #include "planner/residual.hpp"
@@ -38,9 +38,7 @@ struct Later {
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
 constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
-constexpr int kExamples = 4;        // of each fate
-constexpr std::size_t kClimbs = 6;  // pipelines whose layers are moved
-constexpr double kWithin = 1.1;     // of the best step, before that
+constexpr int kExamples = 4;  // of each fate
 
 class Search {
  public:
@@ -51,7 +49,7 @@ class Search {
 
   SearchReport run() {
     look();
-    move_layers();
+    look_beside();
     finish();
     return std::move(report_);
   }
@@ -290,24 +288,14 @@ class Search {
     return simulated_step(mine.graph, costs, simulate_options(job_, plan), mine.scratch).v;
   }
 
-  // From the fastest on, of those that a better cut may bring to the front.
-  void move_layers() {
-    const auto& limits = space_.limits.limits;
-    const bool pinned = std::ranges::count(limits, PlanField::stage_split, &PlanLimit::field) > 0;
-    if (!options_.move_layers || pinned || ranking_.empty()) return;
-    LayerMoves moves(
-        job_, tree_,
+  void look_beside() {
+    if (!options_.move_layers || ranking_.empty()) return;
+    Beside found = beside_space(
+        job_, space_, tree_, ranking_,
         {[this]() -> SearchCache& { return threads_.local().cache; },
          [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
-    std::size_t climbs = 0;
-    for (const Simulated& from : ranking_.families()) {
-      if (climbs == kClimbs || from.step > kWithin * ranking_.best().step) break;
-      const ParallelPlan plan = tree_.plan(from.choice, threads_.local().cache);
-      if (plan.pp * plan.vp == 1) continue;
-      ++climbs;
-      if (const auto found = moves.climb(plan, from.step)) moved_.emplace_back(from, *found);
-    }
-    report_.moved = moves.simulated();
+    moved_ = std::move(found.moved);
+    report_.moved = found.cut_anew, report_.between_rungs = found.between_rungs;
   }
 
   void take(Outcome& outcome) {
@@ -379,7 +367,7 @@ class Search {
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
   Ranking ranking_{space_, options_.top};
-  std::vector<std::pair<Simulated, MovedLayers>> moved_;
+  Moved moved_;
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
   SearchReport report_;

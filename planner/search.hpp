@@ -53,8 +53,10 @@ struct RankedPlan {
   ParallelPlan plan;
   Prediction prediction;
   Seconds simulated;
-  std::optional<Seconds>
-      before_moves;   // simulated, of the member whose layers were moved (planner/layer_moves.hpp)
+  // Simulated. Of the member that was moved off the rungs (planner/rung_moves.hpp); before its layers were moved
+  // (planner/layer_moves.hpp). Where either is stated, the plan is no member of the space.
+  std::optional<Seconds> before_rungs, before_moves;
+  bool beside_space() const { return before_rungs || before_moves; }
   double slower = 0;  // than the first, as a share
   bool tie = false;   // closer to the first than the model's own error
 };
@@ -70,7 +72,7 @@ struct SearchOptions {
   std::optional<Bytes> memory_limit;  // instead of the device's
   std::optional<Seconds> at_most;     // layouts whose simulated step is longer need not be found
   double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
-  bool move_layers = true;            // in the end, look for better cuts of the best pipelines
+  bool move_layers = true;            // in the end, look beside the space: between rungs, and for better cuts
   // The first is the best; once the search has computed so many bounds, families behind it may be so much faster than shown.
   double others_share = 0;
   std::uint64_t thorough_bounds = 0;
@@ -86,8 +88,9 @@ struct SearchReport {
   bool exact = true;         // false: stopped before the proof was complete
   std::string stopped;       // why, when not exact
   double others_share = 0;   // what is shown behind the first may be so far from the best of its kind
-  Seconds best_bound;        // no layout of the space is faster than this; layouts with moved layers may be
-  std::uint64_t moved = 0;   // layouts simulated whose layers were moved: none of the space
+  Seconds best_bound;  // no layout of the space is faster than this; one that was moved out of it may be
+  // Layouts simulated whose layers were moved, and between rungs: none of the space.
+  std::uint64_t moved = 0, between_rungs = 0;
   double wall_s = 0;
 };
 

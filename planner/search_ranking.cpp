@@ -56,13 +56,14 @@ std::vector<RankedPlan> ranked_plans(const Job& job, const Ranking& ranking, con
                                      const std::function<ParallelPlan(const Simulated&)>& plan) {
   std::vector<RankedPlan> out;
   const auto is_moved = [&](const Simulated& member) {
-    return std::ranges::any_of(moved, [&](const auto& m) { return m.first.choice == member.choice; });
+    return std::ranges::any_of(moved, [&](const auto& m) { return m.member.choice == member.choice; });
   };
   for (const Simulated& member : ranking.shown())
     if (!is_moved(member)) out.push_back(ranked_plan(job, member, plan(member)));
-  for (const auto& [member, found] : moved) {
-    out.push_back(ranked_plan(job, {found.step, member.choice, 0}, found.plan));
-    out.back().before_moves = Seconds(member.step);
+  for (const MovedMember& m : moved) {
+    out.push_back(ranked_plan(job, {m.found.step, m.member.choice, 0}, m.found.plan));
+    if (m.off_rungs) out.back().before_rungs = Seconds(m.member.step);
+    if (m.before_layers) out.back().before_moves = Seconds(*m.before_layers);
   }
   std::ranges::stable_sort(out, {},
                            [](const RankedPlan& r) { return std::floor(std::log(r.simulated.v) / kSame); });

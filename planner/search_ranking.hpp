@@ -5,11 +5,11 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
-#include <utility>
 #include <vector>
 
-#include "planner/layer_moves.hpp"
+#include "planner/local_moves.hpp"
 #include "planner/search.hpp"
 
 namespace sextant {
@@ -67,8 +67,14 @@ class Ranking {
 };
 
 RankedPlan ranked_plan(const Job&, const Simulated&, ParallelPlan);
-// What is shown, each member in place of itself where its layers were moved; `plan` is a member's.
-using Moved = std::vector<std::pair<Simulated, MovedLayers>>;
+// What is shown, what was moved in place of the member it was; `plan` is a member's.
+struct MovedMember {
+  Simulated member;
+  MovedPlan found;
+  std::optional<double> before_layers;  // seconds, when layers were moved
+  bool off_rungs = false;
+};
+using Moved = std::vector<MovedMember>;
 std::vector<RankedPlan> ranked_plans(const Job&, const Ranking&, const Moved&, double tie_share,
                                      const std::function<ParallelPlan(const Simulated&)>& plan);
 

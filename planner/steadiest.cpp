@@ -72,7 +72,7 @@ SteadyPlans steadiest_plans(const Job& job, const SearchSpace& space, RankBy by,
   for (RankedPlan& slow : best_on_slow_network(job, space, by, budget.next(options.top))) {
     if (std::ranges::any_of(ranked, [&](const RankedPlan& r) { return r.plan == slow.plan; })) continue;
     slow.prediction = predict(job, slow.plan);
-    slow.simulated = slow.prediction.step, slow.before_moves.reset();
+    slow.simulated = slow.prediction.step, slow.before_moves.reset(), slow.before_rungs.reset();
     ranked.push_back(std::move(slow));
   }
   sample(job, by, ranked);

@@ -139,10 +139,37 @@ void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& bes
                   why.empty() ? "" : ", since " + why, to_string(told_apart(surer.plan, best.plan))));
 }
 
+namespace {
+
+// What is proved of the space, and how the first came to lie beside it.
+void print_beside(const Asking& a, const SearchReport& report, std::string_view when) {
+  const RankedPlan& first = report.ranked.front();
+  const auto seconds = [&](Seconds simulated) {
+    return measured_step(a.planning.job(), first.plan, simulated).v;
+  };
+  if (report.exact)
+    a.say(fmt::format("No layout of this space, {}, is faster{} than {:.3f} s under the model: proved in {}.",
+                      !first.before_moves   ? "on its rungs"
+                      : !first.before_rungs ? "whose stages are even or balanced"
+                                            : "on its rungs and with even or balanced stages",
+                      when, seconds(report.best_bound), duration_text(report.wall_s)));
+  const auto gained = [&](std::string_view what, Seconds after, Seconds before, std::uint64_t simulated) {
+    a.say(fmt::format("{} made {:.3f} s of {:.3f} s ({} such layouts simulated): a local search, no proof.",
+                      what, seconds(after), seconds(before), with_thousands(simulated)));
+  };
+  if (first.before_rungs)
+    gained("Counts of what is recomputed or on the host between these rungs",
+           first.before_moves.value_or(first.simulated), *first.before_rungs, report.between_rungs);
+  if (first.before_moves)
+    gained("Single layers moved from stage to stage", first.simulated, *first.before_moves, report.moved);
+}
+
+}  // namespace
+
 void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
   a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
-  const auto moved = report.ranked.empty() ? std::nullopt : report.ranked.front().before_moves;
-  if (report.exact && !moved)
+  const bool beside = !report.ranked.empty() && report.ranked.front().beside_space();
+  if (report.exact && !beside)
     a.say(fmt::format("No other layout of this space is faster{} under the model: proved in {}.", when,
                       duration_text(report.wall_s)));
   else if (!report.exact)
@@ -155,19 +182,7 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
     a.say(fmt::format(
         "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",
         100 * report.others_share));
-  if (!moved) return;
-  const auto seconds = [&](Seconds simulated) {
-    return measured_step(a.planning.job(), report.ranked.front().plan, simulated).v;
-  };
-  if (report.exact)
-    a.say(fmt::format(
-        "No layout of this space, whose stages are even or balanced, is faster{} than {:.3f} s under "
-        "the model: proved in {}.",
-        when, seconds(report.best_bound), duration_text(report.wall_s)));
-  a.say(fmt::format(
-      "Single layers moved from stage to stage made {:.3f} s of {:.3f} s ({} such layouts simulated): "
-      "a local search, no proof.",
-      seconds(report.ranked.front().simulated), seconds(*moved), with_thousands(report.moved)));
+  if (beside) print_beside(a, report, when);
 }
 
 void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {

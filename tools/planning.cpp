@@ -239,6 +239,7 @@ nlohmann::ordered_json report_json(const SearchReport& report) {
           {"stopped", report.stopped},
           {"best_bound_s", report.best_bound.v},
           {"moved_simulated", report.moved},
+          {"rungs_simulated", report.between_rungs},
           {"search_time_s", report.wall_s}};
 }
 

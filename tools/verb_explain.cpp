@@ -186,10 +186,12 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
       paragraph(fmt::format("of {} ({}) {} is the {}: this one is {}", space, proof, plan_key(best->plan),
                             fastest, words(e.own.lines.front())),
                 2);
-  } else if (e.own.verdict == Verdict::best && best && best->before_moves) {
-    paragraph(fmt::format("faster than the fastest of {} ({}): single layers were moved from stage to stage "
-                          "for as long as that helped",
-                          space, proof),
+  } else if (e.own.verdict == Verdict::best && best && best->beside_space()) {
+    paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
+                          !best->before_rungs   ? "single layers were moved from stage to stage"
+                          : !best->before_moves ? "what is recomputed or on the host was moved off its rungs"
+                                                : "what is recomputed or on the host was moved off its "
+                                                  "rungs, and single layers from stage to stage"),
               2);
   } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);

@@ -1,0 +1,140 @@
+#include "planner/rung_moves.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+namespace sextant {
+namespace {
+
+constexpr std::uint64_t kAll = 150;  // simulations, of all climbs
+constexpr std::uint64_t kClimb = 40;
+
+enum RungField : std::uint8_t { recomputed, on_host, share };
+constexpr std::size_t kRungFields = 3;
+using RungValues = std::array<int, kRungFields>;
+constexpr std::array<PlanField, kRungFields> kRungFieldOf = {
+    PlanField::recompute_layers, PlanField::activation_offload, PlanField::optimizer_offload};
+
+// The rungs of the space, as one member's other fields leave them.
+class Rungs {
+ public:
+  Rungs(const SearchSpace& space, const ParallelPlan& from, int n_layers) : space_(space) {
+    for (const LayerRange& range : layer_ranges(from, n_layers)) layers_ = std::max(layers_, range.count);
+    for (const Recompute& r : space.recompute)
+      if (r.kind == from.recompute.kind) rungs_[recomputed].push_back(layers_of(r));
+    for (const ActivationOffload& a : space.activation_offload) rungs_[on_host].push_back(a.layers);
+    for (const double s : space.optimizer_offload)
+      rungs_[share].push_back(static_cast<int>(std::lround(100 * s)));
+    for (std::vector<int>& list : rungs_) {
+      std::ranges::sort(list);
+      list.erase(std::ranges::unique(list).begin(), list.end());
+    }
+  }
+
+  // 0 for what stays where it is: what the question pins, or keeps at nothing.
+  RungValues first_steps(const ParallelPlan& from) const {
+    RungValues steps{};
+    const RungValues at = values_of(from);
+    for (std::size_t f = 0; f < kRungFields; ++f) {
+      const bool pinned = std::ranges::any_of(space_.limits.limits, [&](const PlanLimit& limit) {
+        return limit.field == kRungFieldOf[f] && limit.relation == Relation::equal;
+      });
+      if (!pinned && rungs_[f].back() > 0) steps[f] = first_step(rungs_[f], at[f], most(f));
+    }
+    return steps;
+  }
+
+  // One field alone; or one less and another more, by whatever steps.
+  std::vector<ParallelPlan> next_to(const ParallelPlan& plan, const RungValues& steps, bool pairs) const {
+    std::vector<ParallelPlan> out;
+    const RungValues at = values_of(plan);
+    const auto add = [&](const RungValues& to) {
+      if (lies(to) && !is_member(to)) out.push_back(with(plan, to));
+    };
+    for (std::size_t a = 0; a < kRungFields; ++a)
+      for (const int sign : {-1, 1}) {
+        RungValues to = at;
+        to[a] += sign * steps[a];
+        if (!pairs && steps[a] > 0) add(to);
+        for (std::size_t b = a + 1; pairs && b < kRungFields; ++b)
+          for (int x = steps[a]; x > 0; x /= 2)
+            for (int y = steps[b]; y > 0; y /= 2) {
+              to = at, to[a] += sign * x, to[b] -= sign * y;
+              add(to);
+            }
+      }
+    return out;
+  }
+
+ private:
+  int layers_of(const Recompute& r) const {
+    return r.kind != RecomputeKind::full ? 0 : r.layers < 0 ? layers_ : r.layers;
+  }
+  int most(std::size_t field) const { return field == share ? 100 : layers_; }
+  RungValues values_of(const ParallelPlan& p) const {
+    return {layers_of(p.recompute), p.activation_offload,
+            static_cast<int>(std::lround(100 * p.optimizer_offload))};
+  }
+  ParallelPlan with(ParallelPlan p, const RungValues& to) const {
+    if (p.recompute.kind == RecomputeKind::full)
+      p.recompute.layers = to[recomputed] >= layers_ ? -1 : to[recomputed];
+    p.activation_offload = to[on_host];
+    if (to[share] != values_of(p)[share]) p.optimizer_offload = to[share] / 100.0;
+    return p;
+  }
+  bool lies(const RungValues& to) const {
+    for (std::size_t f = 0; f < kRungFields; ++f)
+      if (to[f] < (f == recomputed ? std::min(1, rungs_[f].back()) : 0) || to[f] > most(f)) return false;
+    return true;
+  }
+  bool is_member(const RungValues& to) const {
+    for (std::size_t f = 0; f < kRungFields; ++f)
+      if (!std::ranges::binary_search(rungs_[f], to[f])) return false;
+    return true;
+  }
+  // The largest power of two below the gap between rungs.
+  static int first_step(const std::vector<int>& rungs, int at, int most) {
+    const auto above = std::ranges::upper_bound(rungs, at);
+    const auto from = std::ranges::lower_bound(rungs, at);
+    const int below = from == rungs.begin() ? 0 : *(from - 1);
+    const int gap = std::max(at - below, (above == rungs.end() ? most : *above) - at);
+    int step = 1;
+    while (2 * step < gap) step *= 2;
+    return step;
+  }
+
+  const SearchSpace& space_;
+  std::array<std::vector<int>, kRungFields> rungs_;  // ascending
+  int layers_ = 0;                                   // of the largest chunk
+};
+
+}  // namespace
+
+std::optional<MovedPlan> RungMoves::climb(const ParallelPlan& from, double step) {
+  const Rungs rungs(space_, from, job_.model.n_layers);
+  const RungValues first = rungs.first_steps(from);
+  RungValues steps = first;
+  moves_.allow(std::min(kClimb, kAll - std::min(kAll, simulated())));
+  MovedPlan at{from, step};
+  bool moved = false;
+  const auto better = [&](bool pairs) {
+    auto next = moves_.fastest(at, rungs.next_to(at.plan, pairs ? first : steps, pairs));
+    if (!next) return false;
+    at = std::move(*next);
+    return moved = true;
+  };
+  for (bool any = true; any && moves_.left() > 0 && !moves_.stopped();) {
+    if (better(false)) continue;
+    any = false;
+    for (int& s : steps) {
+      any = any || s > 1;
+      s = s > 1 ? s / 2 : s;
+    }
+    if (!any) any = better(true);
+  }
+  return moved ? std::optional(at) : std::nullopt;
+}
+
+}  // namespace sextant

@@ -1,0 +1,76 @@
+// Layouts between the rungs of the space.
+#include <gtest/gtest.h>
+
+#include "core/cluster_files.hpp"
+#include "core/model_files.hpp"
+#include "core/plan_key.hpp"
+#include "core/plan_limits.hpp"
+#include "planner/search.hpp"
+#include "tests/planner/search_support.hpp"
+
+namespace sextant {
+namespace {
+
+struct Rungs {
+  testing::OwnedJob owned;
+  Rungs(const char* model, const char* cluster, const char* stack, int global_batch, int seq_len) {
+    owned.model = load_model(model, test::preset_dir());
+    owned.cluster = load_cluster(cluster, test::preset_dir());
+    owned.stack = load_stack(stack, test::preset_dir());
+    owned.training.seq_len = seq_len, owned.training.global_batch = global_batch;
+    owned.finish();
+  }
+  SearchSpace space(const std::string& fixed = "") const {
+    return default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus(),
+                         fixed.empty() ? PlanLimits{} : parse_plan_limits(fixed, "--fix"));
+  }
+};
+
+struct Known {
+  const char *model, *cluster, *stack, *fixed;
+  int global_batch, seq_len;
+};
+
+// Hand-made layouts that beat the best of the space.
+TEST(BesideSpace, MovesOffTheRungsWhereThatHelps) {
+  for (const Known& k : {Known{"llama-7b", "1x4xa100-40gb", "paddle-llama", "", 64, 4096},
+                         Known{"llama-3-70b", "8x8xh100", "megatron-core", "oo=0,ao=0,po=off", 64, 8192}}) {
+    const Rungs rungs(k.model, k.cluster, k.stack, k.global_batch, k.seq_len);
+    const Job job = rungs.owned.job();
+    SearchOptions options;
+    options.move_layers = false;
+    const SearchReport still = search(job, rungs.space(k.fixed), options);
+    options.move_layers = true;
+    const SearchReport moved = search(job, rungs.space(k.fixed), options);
+    ASSERT_FALSE(moved.ranked.empty());
+    const RankedPlan &first = moved.ranked.front(), &member = still.ranked.front();
+    EXPECT_FALSE(member.beside_space());
+    EXPECT_EQ(still.between_rungs, 0u);
+    ASSERT_TRUE(first.before_rungs) << plan_key(first.plan);
+    EXPECT_LT(first.simulated.v, member.simulated.v) << plan_key(first.plan);
+    EXPECT_EQ(first.prediction.step, predict(job, first.plan).step);
+    EXPECT_TRUE(first.prediction.fits);
+    EXPECT_FALSE(unlawful(job, first.plan));
+    // What is proved is said of the space alone.
+    EXPECT_TRUE(moved.exact);
+    EXPECT_EQ(moved.best_bound, member.simulated);
+    EXPECT_EQ(moved.fates.by_fate, still.fates.by_fate);
+    EXPECT_GT(moved.between_rungs, 0u);
+    // The same with any number of threads.
+    options.threads = 1;
+    const SearchReport one = search(job, rungs.space(k.fixed), options);
+    EXPECT_EQ(one.ranked.front().plan, first.plan);
+    EXPECT_EQ(one.between_rungs, moved.between_rungs);
+  }
+}
+
+TEST(BesideSpace, LeavesWhatIsPinned) {
+  const Rungs rungs("llama-7b", "1x4xa100-40gb", "paddle-llama", 64, 4096);
+  const SearchReport pinned = search(rungs.owned.job(), rungs.space("rec=full4,oo=0,ao=0"));
+  ASSERT_FALSE(pinned.ranked.empty());
+  EXPECT_EQ(pinned.ranked.front().plan.recompute.layers, 4);
+  EXPECT_EQ(pinned.between_rungs, 0u);
+}
+
+}  // namespace
+}  // namespace sextant
