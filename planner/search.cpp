@@ -20,6 +20,7 @@
 #include "planner/search_budget.hpp"
 #include "planner/search_ranking.hpp"
 #include "planner/search_tree.hpp"
+#include "planner/simulated_ahead.hpp"
 
 namespace sextant {
 namespace {
@@ -170,7 +171,7 @@ class Search {
       if (tree_.fits(nodes[i], threads_.local().cache, ignored)) outcomes[i] = simulated(nodes[i]);
     });
     for (const auto& outcome : outcomes)
-      if (outcome) rank(*outcome);
+      if (outcome) rank_ahead(*outcome);
   }
 
   void guess(std::span<const Node> divisions, SearchTree::Guess what) {
@@ -181,7 +182,7 @@ class Search {
         outcomes[i].simulated = simulated(*node);
     });
     for (const Outcome& outcome : outcomes)
-      if (outcome.simulated) rank(*outcome.simulated);
+      if (outcome.simulated) rank_ahead(*outcome.simulated);
   }
 
   // No plan can be of use whose bound is above: the last of the families wanted.
@@ -313,7 +314,13 @@ class Search {
         push(child);
     if (!outcome.simulated) return;
     ++report_.fates[Fate::simulated];
+    ahead_.visited(outcome.simulated->choice);
     rank(*outcome.simulated);
+  }
+
+  void rank_ahead(const Simulated& result) {
+    ahead_.add(result.choice);
+    rank(result);
   }
 
   void rank(const Simulated& result) {
@@ -343,13 +350,23 @@ class Search {
     queue_.clear();
   }
 
+  void leave_unvisited() {
+    SearchCache& cache = threads_.local().cache;
+    for (const Node& node : queue_) {
+      const std::uint64_t ahead = ahead_.below(node, space_, cache);
+      report_.fates[Fate::simulated] += ahead;
+      report_.fates[Fate::unvisited] += node.members - ahead;
+    }
+    queue_.clear();
+  }
+
   void finish() {
     report_.exact = report_.stopped.empty();
     report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.best().step);
     if (!report_.exact && !queue_.empty()) {
       report_.best_bound = Seconds(ranking_.empty() ? queue_.front().bound
                                                     : std::min(queue_.front().bound, ranking_.best().step));
-      drain(Fate::unvisited);
+      leave_unvisited();
     }
     report_.ranked = ranked_plans(
         job_, ranking_, moved_, options_.tie_share,
@@ -366,6 +383,7 @@ class Search {
   std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
+  SimulatedAhead ahead_;
   Ranking ranking_{space_, options_.top};
   Moved moved_;
   std::array<int, kFateNames.size()> examples_of_{};
