@@ -204,36 +204,49 @@ std::vector<std::string> tables_of_runs(const std::vector<std::string>& given,
   return out;
 }
 
+namespace {
+
+// Adds what was given; what keeps it from being tables of runs is thrown.
+void add_tables_of(const Given& given, Questions& questions, RunTables& out) {
+  std::vector<Problem> refused;
+  bool any = false;
+  for (const std::string& file : given.files) {
+    CsvTable table;
+    std::vector<RunRow> rows;
+    try {
+      table = given.folder ? read_csv(file, BadRows::keep) : read_run_table(file, BadRows::keep);
+      if (auto problem = no_table_of_runs(table, kFew)) throw ConfigError(std::move(*problem));
+      rows = runs_of(table, BadRows::keep);
+    } catch (const ConfigError& e) {
+      if (!given.folder) throw;
+      refused.push_back(e.problems().front());
+      continue;
+    }
+    any = true;
+    out.files.push_back(file);
+    questions.add(table, out.alike);
+    std::move(rows.begin(), rows.end(), std::back_inserter(out.rows));
+  }
+  if (!any) throw ConfigError(std::move(refused));
+  for (Problem& p : refused) {
+    p.hint.clear();
+    out.left_out.push_back(to_string(p));
+  }
+}
+
+}  // namespace
+
 RunTables read_run_tables(const std::vector<std::string>& given) {
   RunTables out;
   Questions questions;
   for (const std::string& name : given) {
-    const Given g = files_of(name);
-    std::vector<Problem> refused;
-    bool any = false;
-    for (const std::string& file : g.files) {
-      CsvTable table;
-      std::vector<RunRow> rows;
-      try {
-        table = g.folder ? read_csv(file, BadRows::keep) : read_run_table(file, BadRows::keep);
-        if (auto problem = no_table_of_runs(table, kFew)) throw ConfigError(std::move(*problem));
-        rows = runs_of(table, BadRows::keep);
-      } catch (const ConfigError& e) {
-        if (!g.folder) throw;
-        refused.push_back(e.problems().front());
-        continue;
-      }
-      any = true;
-      out.files.push_back(file);
-      questions.add(table, out.alike);
-      std::move(rows.begin(), rows.end(), std::back_inserter(out.rows));
-    }
-    if (!any) throw ConfigError(std::move(refused));
-    for (Problem& p : refused) {
-      p.hint.clear();
-      out.left_out.push_back(to_string(p));
+    try {
+      add_tables_of(files_of(name), questions, out);
+    } catch (const ConfigError& e) {
+      out.bad.insert(out.bad.end(), e.problems().begin(), e.problems().end());
     }
   }
+  if (out.files.empty()) throw ConfigError(std::move(out.bad));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/run_row.hpp"
 
 namespace sextant {
@@ -14,6 +15,7 @@ struct RunTables {
   std::vector<RunRow> rows;
   std::vector<std::size_t> alike;  // of each row the first whose cells are the same but for run_id, or itself
   std::vector<std::string> files, left_out;  // read; of the folders given the others, with the reason
+  std::vector<Problem> bad;                  // of what was given and cannot be read
 };
 
 // The columns that must be there and one unmeasured run, as CSV: LLaMA-2-13B on 64 A100.
@@ -34,8 +36,8 @@ std::vector<std::string> run_files(const std::vector<std::string>& given);
 std::vector<std::string> tables_of_runs(const std::vector<std::string>& given,
                                         std::vector<std::string>& left_out);
 
-// Bad rows are kept as they are. Throws what read_run_table throws of a file that was given, and when a folder has no table
-// of runs.
+// Bad rows are kept as they are. What read_run_table would throw of a file that was given, or a folder without a table of
+// runs, is bad; thrown when nothing else was given.
 RunTables read_run_tables(const std::vector<std::string>& given);
 
 }  // namespace sextant

@@ -50,7 +50,7 @@ std::string predictions_csv(const std::vector<RunPrediction>& predictions) {
 }
 
 Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPrediction>& predictions,
-             const std::vector<std::string>& left_out) {
+             const RunTables& tables) {
   const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
   Json sources = Json::array(), runs = Json::array();
   for (const auto& s : scores)
@@ -83,7 +83,8 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
                     {"stack", p.stack},
                     {"note", p.note}});
   Json out = {{"sources", sources}, {"runs", runs}};
-  if (!left_out.empty()) out["left_out"] = left_out;
+  if (!tables.left_out.empty()) out["left_out"] = tables.left_out;
+  for (const Problem& bad : tables.bad) out["bad"].push_back(to_string(bad));
   return out;
 }
 
@@ -148,6 +149,18 @@ std::vector<RunPrediction> predict_with_progress(Session& session, const RunTabl
                       {tables.alike, [&](std::size_t done) { progress.update(static_cast<double>(done)); }});
 }
 
+// The files that stand for what was given, as far as it can be told.
+std::vector<std::string> readable(const std::vector<std::string>& given) {
+  std::vector<std::string> files;
+  for (const std::string& name : given) {
+    try {
+      for (std::string& file : run_files({name})) files.push_back(std::move(file));
+    } catch (const ConfigError&) {  // said when it is read
+    }
+  }
+  return files;
+}
+
 ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.example) {
     session.terminal.out << example_runs();
@@ -160,7 +173,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
-  check_output("--predictions", options.predictions, run_files(options.files));
+  check_output("--predictions", options.predictions, readable(options.files));
   const auto presets = session.presets();
   RunTables tables = read_run_tables(options.files);
   std::vector<RunRow>& rows = tables.rows;
@@ -184,7 +197,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
   const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
   if (session.common.json) {
-    print_json(session, "validate", to_json(scores, predictions, tables.left_out));
+    print_json(session, "validate", to_json(scores, predictions, tables));
   } else {
     const auto unpredicted =
         std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
@@ -202,10 +215,12 @@ ExitCode run(Session& session, const ValidateOptions& options) {
     else
       session.terminal.out << fmt::format("\nwritten: {}\n", options.predictions);
   }
-  if (!outside) return ExitCode::ok;
-  session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
-                                      worst->mape, options.max_error);
-  return ExitCode::outside_tolerance;
+  if (outside)
+    session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
+                                        worst->mape, options.max_error);
+  session.terminal.out.flush();
+  if (!tables.bad.empty()) throw ConfigError(tables.bad);
+  return outside ? ExitCode::outside_tolerance : ExitCode::ok;
 }
 
 }  // namespace
@@ -222,7 +237,8 @@ Verb validate_verb() {
           "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
           "what the "
           "layout predicted best really loses. Rows without measured columns are predicted all the same; a "
-          "row that cannot be read or simulated has its reason in the note.",
+          "row that cannot be read or simulated has its reason in the note. A file that cannot be read is "
+          "named in the end, with exit code 3; the others are scored all the same.",
       .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
                    {"its prediction", "sextant validate runs.csv --predictions out.csv"},
                    {"in CI: exit code 6 when a source is off by more",

@@ -240,7 +240,7 @@ TEST(Validate, BadInputIsRefusedAndNothingIsWritten) {
   const auto none = call({"validate", (folder.path() / "none.csv").string()});
   EXPECT_EQ(none.code, ExitCode::bad_input);
   EXPECT_NE(none.err.find("published runs are not part of sextant"), std::string::npos) << none.err;
-  const auto outcome = call({"validate", good, bad, "--predictions", out});
+  const auto outcome = call({"validate", bad, "--predictions", out});
   EXPECT_EQ(outcome.code, ExitCode::bad_input);
   EXPECT_NE(outcome.err.find("bad.csv:2"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("forty"), std::string::npos) << outcome.err;
@@ -278,6 +278,30 @@ TEST(Validate, OfAFolderTheTablesOfRunsAreTaken) {
   EXPECT_EQ(named.code, ExitCode::bad_input);
   EXPECT_NE(named.err.find("virtual_stages"), std::string::npos) << named.err;
   EXPECT_EQ(named.err.find("gpu,"), std::string::npos) << named.err;
+}
+
+// A file that cannot be read is told in the end; the others are scored all the same.
+TEST(Validate, ABadFileKeepsNoneFromTheOthers) {
+  const TempDir folder;
+  const std::string good = folder.write("good.csv", example_with("", "", "good")).string(),
+                    bad = folder.write("bad.csv", "x,y\n1,2\n").string(),
+                    missing = (folder.path() / "missing.csv").string(),
+                    written = (folder.path() / "out.csv").string();
+  const auto outcome = call({"validate", bad, good, missing, "--json", "--predictions", written}, 200);
+  EXPECT_EQ(outcome.code, ExitCode::bad_input);
+  for (const char* said : {"bad.csv: line 1: found 2 columns", "missing.csv: found no such file"})
+    EXPECT_NE(outcome.err.find(said), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("good.csv"), std::string::npos) << outcome.err;
+  const auto answer = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(answer.at("runs").size(), 1U);
+  EXPECT_FALSE(answer.at("runs")[0].at("step_time_s").is_null());
+  EXPECT_EQ(answer.at("bad").size(), 2U);
+  EXPECT_TRUE(std::filesystem::exists(written));
+  // None is good: no answer.
+  const auto none = call({"validate", bad, missing}, 200);
+  EXPECT_EQ(none.code, ExitCode::bad_input);
+  EXPECT_TRUE(none.out.empty());
+  EXPECT_NE(none.err.find("missing.csv"), std::string::npos) << none.err;
 }
 
 TEST(Validate, AHeaderWithoutRowsIsRefused) {
