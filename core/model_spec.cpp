@@ -143,12 +143,20 @@ void from_json(const nlohmann::json& j, ModelSpec& out) {
   ModelSpec m;
   kModelFields(reader, m);
   if (!reader.has("n_kv_heads")) m.n_kv_heads = m.n_heads;
-  if (!reader.has("head_dim") && m.n_heads > 0) {
-    if (m.hidden % m.n_heads != 0)
-      reader.fail({"", "head_dim", "", "", "is missing, and n_heads does not divide hidden"});
-    m.head_dim = m.hidden / m.n_heads;
-  }
-  reader.finish(validate(m));
+  if (!reader.has("head_dim") && m.n_heads > 0) m.head_dim = m.hidden / m.n_heads;
+  std::vector<Problem> problems = validate(m);
+  const auto is_wrong = [&](std::string_view key) {
+    return std::ranges::count(problems, key, &Problem::key) > 0;
+  };
+  // What is worked out from a wrong value is no mistake of its own.
+  const bool no_heads = is_wrong("n_heads"), no_head_dim = no_heads || is_wrong("hidden");
+  std::erase_if(problems, [&](const Problem& p) {
+    return (no_heads && p.key == "n_kv_heads" && !reader.has(p.key)) ||
+           (no_head_dim && p.key == "head_dim" && !reader.has(p.key));
+  });
+  if (!no_head_dim && !reader.has("head_dim") && m.hidden % m.n_heads != 0)
+    reader.fail({"", "head_dim", "", "", "is missing, and n_heads does not divide hidden"});
+  reader.finish(std::move(problems));
   out = std::move(m);
 }
 

@@ -169,6 +169,22 @@ TEST_F(BadInput, FieldsOfFiles) {
   }
 }
 
+// What is worked out from a wrong value is no second mistake.
+TEST_F(BadInput, OnlyTheFirstCauseIsTold) {
+  for (const char* key : {"hidden", "n_heads"})
+    for (const json& value : {json("nan"), json(0), json(-8), json(1 << 30)}) {
+      json model = whole_["model"];
+      model.erase("n_kv_heads"), model.erase("head_dim");
+      model[key] = value;
+      write("bad.json", model);
+      const Outcome o = call(with_model("bad.json"), 200);
+      EXPECT_EQ(o.code, ExitCode::bad_input);
+      EXPECT_NE(o.err.find(std::string(key) + ": found"), std::string::npos) << o.err;
+      EXPECT_EQ(o.err.find("n_kv_heads"), std::string::npos) << o.err;
+      EXPECT_EQ(o.err.find("head_dim"), std::string::npos) << o.err;
+    }
+}
+
 TEST_F(BadInput, PlanFiles) {
   const std::vector<std::tuple<const char*, json, Words>> cases = {
       {"/schema", "sextant.plan/9", {"schema: found \"sextant.plan/9\"", "sextant.plan_file/1"}},
