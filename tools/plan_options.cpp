@@ -32,7 +32,8 @@ std::vector<std::string> items_of(const std::string& text) {
 std::vector<int> parse_sizes(const std::string& text) {
   const auto bad = [&]() {
     wrong("--scale", text,
-          fmt::format("ascending numbers of GPUs, at most {}, as in 8,16,32 or 8,16,...,512", kMostSizes));
+          fmt::format("at most {} sizes, ascending numbers of GPUs, as in 8,16,32 or 8,16,...,512",
+                      kMostSizes));
   };
   std::vector<int> sizes;
   bool gap = false;

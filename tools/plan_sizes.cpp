@@ -36,6 +36,15 @@ Json point_json(const Asking& a, const ScalePoint& point) {
   return j;
 }
 
+// Of a size without a layout.
+const char* why_empty(const SearchReport& report) {
+  const FateCounts& fates = report.fates;
+  if (!report.exact) return "nothing found";
+  if (fates[Fate::out_of_memory] > 0) return "nothing fits";
+  return fates[Fate::stack_cannot] + fates[Fate::outside_limits] > 0 ? "nothing allowed divides"
+                                                                     : "nothing divides";
+}
+
 std::string days_text(double seconds) {
   return seconds >= 172800 ? fmt::format("{:.1f} days", seconds / 86400)
                            : fmt::format("{:.1f} hours", seconds / 3600);
@@ -85,7 +94,7 @@ ExitCode answer_curve(const Asking& a) {
   for (const ScalePoint& point : points) {
     const std::string gpus = fmt::format("{}", point.gpus);
     if (point.report.ranked.empty()) {
-      table.add_empty({gpus}, point.report.exact ? "nothing fits" : "nothing found");
+      table.add_empty({gpus}, why_empty(point.report));
       continue;
     }
     const RankedPlan& best = point.report.ranked.front();

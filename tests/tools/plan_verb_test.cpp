@@ -241,6 +241,23 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
     more.insert(more.begin(), ask.begin(), ask.end());
     return call(more);
   };
+// Why a size has no layout: what does not divide is not too large.
+TEST(Plan, ASizeThatNothingDividesIsSaidToBeSo) {
+  const std::vector<std::string> ask = {"plan",      "--model",       "llama-2-7b",
+                                        "--cluster", "1x8xa100-80gb", "--global-batch",
+                                        "7",         "--fix",         "tp=1,pp=1,cp=1"};
+  auto divides = ask, fits = ask, many = ask;
+  divides.insert(divides.end(), {"--scale", "4,7"});
+  const auto text = call(divides).out;
+  EXPECT_NE(text.find("nothing divides"), std::string::npos) << text;
+  EXPECT_EQ(text.find("nothing fits"), std::string::npos) << text;
+  fits.insert(fits.end(), {"--scale", "1", "--set", "device.memory_GiB=1"});
+  EXPECT_NE(call(fits).out.find("nothing fits"), std::string::npos) << call(fits).out;
+  many.insert(many.end(), {"--scale", "1,2,3,4,...,99"});
+  EXPECT_NE(unwrapped(call(many).err).find("expected at most 64 sizes, ascending numbers"), std::string::npos)
+      << call(many).err;
+}
+
   const auto j = nlohmann::json::parse(with({"--json"}).out);
   const std::string key = j.at("surer_tie");
   const auto& ranked = j.at("ranked");
