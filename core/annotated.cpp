@@ -55,9 +55,20 @@ json plain_values(const json& annotated) {
   return plain;
 }
 
+void refuse_plan_file(const json& j) {
+  if (!j.is_object() || !j.contains("provenance") || !j.contains("prediction")) return;
+  throw ConfigError(
+      Problem{"", "", "a plan file", "another one",
+              "its model, cluster and stack can be read once each is saved as a file of its own; plan files "
+              "are for: sextant simulate, explain and run"});
+}
+
 json read_plain_values(const std::filesystem::path& path) {
   json plain;
-  with_json_file(path, [&](const json& annotated) { plain = plain_values(annotated); });
+  with_json_file(path, [&](const json& annotated) {
+    refuse_plan_file(annotated);
+    plain = plain_values(annotated);
+  });
   return plain;
 }
 

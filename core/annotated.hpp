@@ -16,6 +16,9 @@ nlohmann::json plain_values(const nlohmann::json& annotated);
 // A preset file in its plain form. Throws ConfigError naming the file.
 nlohmann::json read_plain_values(const std::filesystem::path&);
 
+// Throws ConfigError on a plan file, where another file was asked for.
+void refuse_plan_file(const nlohmann::json&);
+
 // What one field says, annotated or plain; its annotations are not judged.
 const nlohmann::json& value_of(const nlohmann::json& stated);
 

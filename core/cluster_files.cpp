@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/annotated.hpp"
+#include "core/cluster_limits.hpp"
 #include "core/json_io.hpp"
 #include "core/preset_path.hpp"
 #include "core/words.hpp"
@@ -121,6 +122,7 @@ struct ShortForm {
 
 ShortForm parse_short_form(const std::string& text) {
   ShortForm out;
+  std::vector<std::string> found;
   std::size_t at = 0;
   while (out.counts.size() < 2) {
     std::size_t end = at;
@@ -128,14 +130,22 @@ ShortForm parse_short_form(const std::string& text) {
     const bool last = end == text.size();
     if (end == at || (!last && text[end] != 'x' && text[end] != 'X')) break;
     const std::string digits = text.substr(at, end - at);
-    constexpr int kMost = 1 << 20;
-    const int count = digits.size() > 7 ? kMost + 1 : std::stoi(digits);
-    if (count < 1 || count > kMost)
-      throw ConfigError(
-          Problem{"", text, digits, fmt::format("a count from 1 to {}", kMost), "nodes x GPUs x device"});
-    out.counts.push_back(count);
+    out.counts.push_back(digits.size() > 7 ? 10'000'000 : std::stoi(digits));
+    found.push_back(digits);
     at = last ? end : end + 1;
     if (last) break;
+  }
+  const bool total = out.counts.size() == 1;
+  for (std::size_t i = 0; i < out.counts.size(); ++i) {
+    const int most = total ? kMaxGpus : i == 0 ? kMaxNodes : kMaxGpusPerNode;
+    if (out.counts[i] < 1 || out.counts[i] > most)
+      throw ConfigError(Problem{"", text, found[i],
+                                fmt::format("{} from 1 to {}",
+                                            total    ? "a number of GPUs"
+                                            : i == 0 ? "a number of nodes"
+                                                     : "GPUs of a node",
+                                            most),
+                                "nodes x GPUs x device"});
   }
   out.device = text.substr(at);
   return out;

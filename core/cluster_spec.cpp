@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/annotated.hpp"
+#include "core/cluster_limits.hpp"
 #include "core/json_io.hpp"
 
 namespace sextant {
@@ -19,7 +20,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kLinkNames = {"nvswitch", "nvlink_mesh", "pcie", "shared_memory"};
 constexpr std::array<std::string_view, 6> kFabricKinds = {"infiniband", "roce",     "efa",
                                                           "omnipath",   "ethernet", "none"};
-constexpr int kMaxNodes = 131072, kMaxGpusPerNode = 1024, kMaxNics = 1024, kMaxGpus = 1 << 20;
+constexpr int kMaxNics = 1024;
 
 // Lawful values in the unit of their key. Upper bounds are far above anything built: they catch slips of
 // unit.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/annotated.hpp"
 #include "core/dtype.hpp"
 #include "core/json_io.hpp"
 #include "core/preset_path.hpp"
@@ -82,6 +83,7 @@ bool looks_like_path(std::string_view text) {
 
 ModelSpec model_from_json(const json& j, const std::string& name, Notes* notes) {
   if (!j.is_object()) throw ConfigError(Problem{"", "", "", "", "is not a JSON object"});
+  refuse_plan_file(j);
   if (j.contains("model_type") || j.contains("architectures")) return model_from_hugging_face(j, name, notes);
   if (j.contains("dim")) return model_from_meta(j, name, notes);
   if (j.contains("hidden") || j.contains("n_layers") || j.contains("ffn_hidden")) {

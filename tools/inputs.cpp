@@ -195,6 +195,12 @@ void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds
   for (const auto& option : kLimits) add_list(app, option.record, o.*option.target);
 }
 
+void take_layout(const std::string& layout, QuestionOptions& o) {
+  if (layout.empty()) return;
+  if (!o.plan.empty()) throw UsageError("the layout is given twice: as an argument and with --plan");
+  o.plan = layout;
+}
+
 std::vector<std::string> files_read(const QuestionOptions& options) {
   std::vector<std::string> files;
   for (const std::string& name :

@@ -57,6 +57,9 @@ struct Question {
   std::vector<std::string> notes;       // what was taken for granted, and GPUs that the plan leaves idle
 };
 
+// A layout that is an argument of its own stands for --plan; not both.
+void take_layout(const std::string& layout, QuestionOptions&);
+
 // Files that reading the question opens.
 std::vector<std::string> files_read(const QuestionOptions&);
 

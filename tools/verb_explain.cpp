@@ -272,9 +272,7 @@ SteadyPlans look_for_best(const Job& job, const SearchSpace& space, RankBy by, c
 }
 
 ExitCode run(Session& session, ExplainOptions options) {
-  if (!options.layout.empty() && !options.question.plan.empty())
-    throw UsageError("the layout is given twice: as an argument and with --plan");
-  if (!options.layout.empty()) options.question.plan = options.layout;
+  take_layout(options.layout, options.question);
   settle(options.jitter, options.question);
   options.question.samples_jitter = true;  // its note is rank_by's
   Question asked = read_question(options.question, session.presets());

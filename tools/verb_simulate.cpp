@@ -34,6 +34,7 @@ using Json = nlohmann::ordered_json;
 struct SimulateVerbOptions {
   QuestionOptions question;
   GoodputOptions goodput;
+  std::string layout;  // the positional one
   std::string trace, output;
 };
 
@@ -164,6 +165,7 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
 ExitCode run(Session& session, SimulateVerbOptions options) {
   settle(options.goodput, options.question);
   options.question.samples_jitter = true;
+  take_layout(options.layout, options.question);
   if (options.question.plan.empty())
     throw UsageError(
         "--plan is missing\n  for example: --plan tp2.pp2.dp16.z1.mbs1, or a file of: sextant plan -o");
@@ -271,7 +273,7 @@ Verb simulate_verb() {
           {{"one layout, with its timeline",
             "sextant simulate --model llama-2-13b --cluster 8x8xa100-80gb --plan tp2.pp2.dp16.z1.mbs1.sel "
             "--trace step.json.gz"},
-           {"the plan of a search", "sextant simulate --plan plan.json"},
+           {"the plan of a search", "sextant simulate plan.json"},
            {"the same plan on another network",
             "sextant simulate --plan plan.json --set "
             "fabric.bandwidth_GBps=50 --json"},
@@ -279,6 +281,11 @@ Verb simulate_verb() {
             "sextant simulate --plan small.json --profile works.json"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<SimulateVerbOptions>();
+        add_text(app,
+                 {.flag = "layout",
+                  .metavar = "KEY|FILE",
+                  .text = "the layout, or a plan file; the same as --plan"},
+                 options->layout);
         add_question_options(app, options->question, {.plan = true, .limits = false, .profile = true});
         add_goodput_options(app, options->goodput);
         add_text(app,

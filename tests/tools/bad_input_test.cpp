@@ -256,6 +256,11 @@ TEST_F(BadInput, TablesOfRuns) {
   }
 }
 
+TEST_F(BadInput, APlanFileIsNoOtherFile) {
+  for (const Words& arguments : {with_cluster("plan.json"), with_model("plan.json"), with_stack("plan.json")})
+    bad_file(arguments, {"plan.json: found a plan file, expected another one", "a file of its own"});
+}
+
 TEST_F(BadInput, OutputsThatCannotBeWritten) {
   const std::vector<std::pair<std::string, std::string>> paths = {
       {"folder", "Is a directory"},          {"absent/x.json", "(there is no folder absent)"},

@@ -65,9 +65,10 @@ TEST_F(BadInput, NamesOfPresetsThatDoNotExist) {
   usage(with_cluster("8x8xh100@ndr-8x40"), {"--cluster: fabric", "did you mean ndr-8x400?"});
   usage(with_cluster("8x8xh100@"), {"a fabric preset after @"});
   usage(with_cluster("8x8"), {"the device is missing"});
-  usage(with_cluster("0x8xh100"), {"found 0, expected a count from 1"});
-  usage(with_cluster("99999999999999999999x8xh100"), {"a count from 1"});
-  usage(with_cluster("1x99999xh100"), {"node.gpus: found 99999"});
+  usage(with_cluster("0x8xh100"), {"found 0, expected a number of nodes from 1 to 131072"});
+  usage(with_cluster("99999999999999999999x8xh100"), {"a number of nodes from 1 to 131072"});
+  usage(with_cluster("1x99999xh100"), {"found 99999, expected GPUs of a node from 1 to 1024"});
+  usage(with_cluster("9999999xh100"), {"found 9999999, expected a number of GPUs from 1 to 1048576"});
   usage(with_cluster("9xh100"), {"full nodes of 8 GPUs", "8xh100 or 16xh100"});
   usage(with_cluster("8x8xcpu"), {"a network between 8 nodes"});
   usage(with_stack("megatron-cor"), {"--stack: stack: found megatron-cor", "did you mean megatron-core?"});
@@ -178,7 +179,7 @@ TEST_F(BadInput, WordsOfTheCommandLine) {
   usage({"presets", "modles"}, {"did you mean models?"});
   usage({"doctor", "now"}, {"unexpected argument 'now'"});
   usage({"completion", "tcsh"}, {"sextant completion: shell: found tcsh, expected one of bash, zsh, fish"});
-  usage(simulate({"plan.json"}), {"unexpected argument 'plan.json'", "plan file follows --plan"});
+  usage(simulate({"plan.json", "--plan", "tp1"}), {"the layout is given twice"});
   usage({"doctor", "--color", "red"}, {"--color: found red"});
 }
 

@@ -170,6 +170,14 @@ TEST(Simulate, FewerRanksThanGpusSitOnTheBestNodes) {
   EXPECT_EQ(said(sound).find("left out"), std::string::npos) << said(sound);
 }
 
+// What `explain` takes as an argument, `simulate` does too.
+TEST(Simulate, TakesItsLayoutAsAnArgument) {
+  const auto named = call(small("simulate", {"--plan", "tp2.dp8.z1.mbs1"}));
+  const auto given = call(small("simulate", {"tp2.dp8.z1.mbs1"}));
+  EXPECT_EQ(given.code, ExitCode::ok) << given.err;
+  EXPECT_EQ(given.out, named.out);
+}
+
 // One rule: the layout of a size that --scale finds takes as long under `simulate --plan`.
 TEST(Simulate, AgreesWithTheScalingCurveOfADegradedCluster) {
   const std::vector<std::string> slow = {"--set", "nodes=3", "--set",
@@ -233,14 +241,6 @@ TEST(Plan, TheFewestGpusNeedNotBeWholeNodes) {
   EXPECT_NE(text.find("nothing fits"), std::string::npos) << text;
 }
 
-TEST(Plan, NamesATieThatIsBetterKnown) {
-  const std::vector<std::string> ask = {"plan",          "--model", "llama-2-13b",      "--cluster",
-                                        "8x8xa100-80gb", "--limit", "oo=0,po=off,ao=0", "--global-batch",
-                                        "1024"};
-  auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), ask.begin(), ask.end());
-    return call(more);
-  };
 // Why a size has no layout: what does not divide is not too large.
 TEST(Plan, ASizeThatNothingDividesIsSaidToBeSo) {
   const std::vector<std::string> ask = {"plan",      "--model",       "llama-2-7b",
@@ -258,6 +258,14 @@ TEST(Plan, ASizeThatNothingDividesIsSaidToBeSo) {
       << call(many).err;
 }
 
+TEST(Plan, NamesATieThatIsBetterKnown) {
+  const std::vector<std::string> ask = {"plan",          "--model", "llama-2-13b",      "--cluster",
+                                        "8x8xa100-80gb", "--limit", "oo=0,po=off,ao=0", "--global-batch",
+                                        "1024"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ask.begin(), ask.end());
+    return call(more);
+  };
   const auto j = nlohmann::json::parse(with({"--json"}).out);
   const std::string key = j.at("surer_tie");
   const auto& ranked = j.at("ranked");
