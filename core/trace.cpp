@@ -9,6 +9,7 @@
 #include <zlib.h>
 
 #include "core/file_io.hpp"
+#include "core/graph_memory.hpp"
 
 namespace sextant {
 namespace {
@@ -110,56 +111,40 @@ void wait(Text& b, const ExecutionGraph& g, const Timeline& t, OpId id, int firs
        first_process);
 }
 
-struct Change {
-  double when = 0;
-  std::uint16_t stage = 0;
-  BufferKind kind{};
-  std::int64_t bytes = 0;
-};
-
-// Buffers come alive when the first op that touches them starts and die when the last one ends.
+// Where a stage's holdings change, in order of issue as its memory is reported. The compute lane is the clock: what is issued
+// between two of its operations is spread over the time of the first.
 void memory(Text& b, const ExecutionGraph& g, const Timeline& t, const TraceOptions& o) {
-  struct Life {
-    double first = -1, last = 0;
-  };
-  std::vector<Life> lives(g.buffers.size());
-  for (OpId id = 0; id < g.ops.size(); ++id)
-    for (const Operand& operand : g.operands_of(g.ops[id])) {
-      Life& life = lives[operand.buffer];
-      if (life.first < 0 || t.spans[id].start < life.first) life.first = t.spans[id].start;
-      life.last = std::max(life.last, t.spans[id].end);
-    }
   const auto stages = g.lanes.size() / kLaneKinds;
-  std::vector<std::array<std::int64_t, kBufferKinds>> now(stages);
-  std::vector<Change> changes;
-  for (std::size_t i = 0; i < g.buffers.size(); ++i) {
-    const Buffer& buffer = g.buffers[i];
-    if (buffer.resident)
-      now[buffer.stage][static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
-    else if (lives[i].first >= 0) {
-      changes.push_back({lives[i].first, buffer.stage, buffer.kind, buffer.bytes});
-      changes.push_back({lives[i].last, buffer.stage, buffer.kind, -buffer.bytes});
-    }
+  std::vector<std::vector<OpId>> computes(stages);
+  double end = 0;
+  for (OpId id = 0; id < g.ops.size(); ++id) {
+    const Lane& lane = g.lanes[g.ops[id].lanes[0]];
+    if (lane.kind == LaneKind::compute) computes[lane.stage].push_back(id);
+    end = std::max(end, t.spans[id].end);
   }
-  // Of equal times the frees come first: the next op reuses what the last one released.
-  std::sort(changes.begin(), changes.end(), [](const Change& x, const Change& y) {
-    return x.when != y.when ? x.when < y.when : x.bytes < y.bytes;
-  });
-  const auto counter = [&](std::size_t stage, double when) {
-    fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{},"name":"memory_GiB","args":{{)",
-                   o.first_process + static_cast<int>(stage), us(when));
-    for (std::size_t k = 0; k < kBufferKinds; ++k)
-      fmt::format_to(out(b), R"({}"{}":{:.4f})", k ? "," : "", name(static_cast<BufferKind>(k)),
-                     gib(Bytes(now[stage][k])));
-    fmt::format_to(out(b), "}}}},\n");
-  };
-  for (std::size_t s = 0; s < stages; ++s) counter(s, 0);
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    const Change& change = changes[i];
-    now[change.stage][static_cast<std::size_t>(change.kind)] += change.bytes;
-    const bool more =
-        i + 1 < changes.size() && changes[i + 1].when == change.when && changes[i + 1].stage == change.stage;
-    if (!more) counter(change.stage, change.when);
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const auto counter = [&](double when, const HeldBytes& held) {
+      fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{},"name":"memory_GiB","args":{{)",
+                     o.first_process + static_cast<int>(stage), us(when));
+      for (std::size_t k = 0; k < kBufferKinds; ++k)
+        fmt::format_to(out(b), R"({}"{}":{:.4f})", k ? "," : "", name(static_cast<BufferKind>(k)),
+                       gib(Bytes(held.by_kind[k])));
+      fmt::format_to(out(b), "}}}},\n");
+    };
+    const MemoryWalk walked = walk(g, static_cast<int>(stage));
+    const std::vector<OpId>& clock = computes[stage];
+    counter(0, walked.resident);
+    for (std::size_t i = 0; i < walked.curve.size();) {
+      const auto next = std::ranges::upper_bound(clock, walked.curve[i].op);
+      const double from = next == clock.begin() ? 0 : t.spans[*(next - 1)].start,
+                   until = next == clock.end() ? end : t.spans[*next].start;
+      std::size_t n = 1;
+      while (i + n < walked.curve.size() && (next == clock.end() || walked.curve[i + n].op < *next)) ++n;
+      for (std::size_t k = 0; k < n; ++k, ++i)
+        counter(from + (until - from) * static_cast<double>(k) / static_cast<double>(n),
+                walked.curve[i].held);
+    }
+    counter(end, walked.resident);
   }
 }
 }  // namespace

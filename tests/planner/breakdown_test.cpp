@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/graph_memory.hpp"
 #include "core/trace.hpp"
 #include "planner/simulate.hpp"
 #include "tests/support/specs.hpp"
@@ -118,6 +119,33 @@ TEST(Trace, IsJsonWithOneSpanPerLaneAndMatchedFlows) {
   EXPECT_EQ(flows, 0);
   EXPECT_GT(two_lanes, 0u);
   EXPECT_GT(counters, 10u);
+}
+
+// Whatever runs beside what, the memory drawn is at most what is reported, and that once.
+TEST(Trace, DrawsThePeakThatIsReported) {
+  for (const char* key : {"tp2.pp2.dp2.z1.mbs1", "dp8.z3.mbs1", "pp4.dp2.z2.mbs1.ao1"}) {
+    auto g = lower_tiny(key);
+    for (Buffer& b : g.buffers) b.bytes *= 4096;  // what is drawn has four decimals
+    std::vector<OpCost> costs = price(g, HashedCost{});
+    for (std::size_t w = 0; w < costs.size(); ++w)  // transfers lag behind what was issued after them
+      if (!std::holds_alternative<BlockWork>(g.works[w])) costs[w].duration = costs[w].duration * 50.0;
+    const auto trace = nlohmann::json::parse("[" + trace_events(g, simulate(g, costs)) + "]");
+    std::map<int, double> peaks, before;
+    for (const auto& event : trace) {
+      if (event.at("ph") != "C") continue;
+      double sum = 0;
+      for (const auto& [kind, held] : event.at("args").items())
+        if (kind != name(BufferKind::host)) sum += held.get<double>();
+      double& peak = peaks[event.at("pid").get<int>()];
+      peak = std::max(peak, sum);
+      double& time = before[event.at("pid").get<int>()];
+      EXPECT_GE(event.at("ts").get<double>(), time) << key;
+      time = event.at("ts");
+    }
+    for (const auto& [stage, peak] : peaks)
+      EXPECT_NEAR(peak, gib(walk(g, stage).peak.held.device()), 1e-3) << key << " stage " << stage;
+    EXPECT_EQ(peaks.size(), static_cast<std::size_t>(g.plan.pp));
+  }
 }
 
 // In nanoseconds, as a reader of the file adds them up.
