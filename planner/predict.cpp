@@ -7,6 +7,7 @@
 
 #include "core/plan_rules.hpp"
 #include "core/words.hpp"
+#include "planner/graph_size.hpp"
 #include "planner/lower.hpp"
 #include "planner/residual.hpp"
 #include "planner/stage_memory.hpp"
@@ -157,7 +158,11 @@ std::optional<RejectReason> unlawful_reason(const Job& job, const ParallelPlan& 
 
 std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
   const auto problems = validate_checked(plan, job.model, job.training);
-  if (problems.empty()) return refuses(job.stack, plan, job.model, job.training);
+  if (problems.empty()) {
+    if (const int m = microbatches(plan, job.training); has_too_many_passes(job.model, m))
+      return Rejection{RejectReason::not_divisible, too_many_passes(job.model, m), 0, 0};
+    return refuses(job.stack, plan, job.model, job.training);
+  }
   std::vector<std::string> texts;
   for (const Problem& p : problems)
     texts.push_back(fmt::format("{} is {}, expected {}", p.key, p.value, p.expected));

@@ -4,7 +4,9 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
+#include "planner/graph_size.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -58,7 +60,7 @@ class SearchTree::Trial {
   // Runs `visit` with small micro-batches, every form of the pipeline and the usual kinds of recomputation.
   template <class F>
   void each(F visit) {
-    for (std::size_t mbs = 0; mbs < std::min<std::size_t>(2, space_.micro_batch.size()); ++mbs)
+    for (const std::size_t mbs : smallest_sizes())
       for (std::size_t f = 0; f < space_.form.size(); ++f)
         for (const RecomputeKind kind :
              {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
@@ -132,6 +134,21 @@ class SearchTree::Trial {
   ParallelPlan d;  // the division alone
 
  private:
+  // The two smallest micro-batches; of very large batches those that leave few enough.
+  std::vector<std::size_t> smallest_sizes() const {
+    std::vector<std::size_t> out;
+    bool passed_over = false;
+    ParallelPlan p = d;
+    for (std::size_t i = 0; i < space_.micro_batch.size() && out.size() < 2; ++i) {
+      p.micro_batch = space_.micro_batch[i];
+      const int m = microbatches(p, tree_.job_.training);
+      const bool useless = has_too_many_passes(tree_.job_.model, m) || (passed_over && m == 0);
+      passed_over = passed_over || useless;
+      if (!useless) out.push_back(i);
+    }
+    return out;
+  }
+
   const SearchTree& tree_;
   const SearchSpace& space_;
   const StackCapabilities& can_;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "planner/graph_size.hpp"
 #include "planner/search_tree.hpp"
 
 namespace sextant {
@@ -69,6 +70,7 @@ std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, Sea
   Expansion ignored;
   if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;
   const int m = microbatches(p, job_.training);
+  if (has_too_many_passes(job_.model, m)) return std::nullopt;
   const double closing = cache.closing(p);
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
   if (closed_bound(cache.times, {}, cache.stateless_closing(p)) > limit) return std::nullopt;

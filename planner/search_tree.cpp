@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "planner/graph_size.hpp"
+
 namespace sextant {
 namespace {
 
@@ -276,7 +278,12 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   std::vector<std::size_t> lawful_sizes;
   for (std::size_t i = 0; i < space_.micro_batch.size(); ++i) {
     p.micro_batch = space_.micro_batch[i];
-    if (lawful(with_some_stage(p), orders * members, out)) lawful_sizes.push_back(i);
+    if (!lawful(with_some_stage(p), orders * members, out)) continue;
+    if (const int m = microbatches(p, job_.training); has_too_many_passes(job_.model, m))
+      reject(
+          Fate::not_divisible, orders * members, p, [&] { return too_many_passes(job_.model, m); }, out);
+    else
+      lawful_sizes.push_back(i);
   }
   for (const auto& group : classes.members) {
     child.choice.axis_order = child.order_class = group.front();
