@@ -200,13 +200,13 @@ TEST(ClusterFiles, ShortForms) {
 TEST(ClusterFiles, BadNamesAreExplained) {
   expect_tells(refused("8x8xh10"), "did you mean 8x8xh100?");
   expect_tells(refused("a100-80gb-46"), "did you mean a100-80gb-64?");
-  expect_tells(refused("0x8xh100"), "a count from 1");
-  expect_tells(refused("8x0xh100"), "a count from 1");
+  expect_tells(refused("0x8xh100"), "a number of nodes from 1 to");
+  expect_tells(refused("8x0xh100"), "GPUs of a node from 1 to");
   expect_tells(refused("-8x8xh100"), "nodes x GPUs x device");
   expect_tells(refused("8x8"), "the device is missing");
   expect_tells(refused("8x8x"), "the device is missing");
   expect_tells(refused(""), "the device is missing");
-  expect_tells(refused("99999999999999999999x8xh100"), "a count from 1");
+  expect_tells(refused("99999999999999999999x8xh100"), "a number of nodes from 1 to");
   expect_tells(refused("131072x1024xh100"), "at most");
   expect_tells(refused("60xh100"), "use 56xh100 or 64xh100");
   expect_tells(refused("8x8xh100@ndr-8x40"), "did you mean ndr-8x400?");
