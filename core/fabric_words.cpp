@@ -105,8 +105,9 @@ FabricPorts fabric_ports(std::string_view text) {
     // "hdr 200", and "hdr 200 x 4".
     if (any_of(t[i], {"edr", "hdr", "ndr", "xdr"}) && i + 1 < t.size() && number(t[i + 1]) >= 100) {
       out.gbps = number(t[i + 1]);
-      if (i + 3 < t.size() && any_of(t[i + 2], {"x"}) && number(t[i + 3]) >= 1)
-        out.count = static_cast<int>(number(t[i + 3]));
+      if (i + 3 < t.size() && any_of(t[i + 2], {"x"}))
+        if (const double ports = number(t[i + 3]); ports >= 1 && ports <= kMostPorts)
+          out.count = static_cast<int>(ports);
       return out;
     }
     if (const double unit = factor_of_unit(t, i + 1); n >= 1 && unit > 0) {

@@ -166,7 +166,8 @@ TEST(FrameworkMap, TheNetworkOfOneSourceIsItsOwn) {
 TEST(FrameworkMap, AnUnknownNetworkIsLessSure) {
   RunRow r = hopper_row();
   const double interval = taken(r).interval;
-  for (const char* words : {"", "Slingshot", "InfiniBand", "TCP", "HDR", "NVLink4 NVSwitch"}) {
+  for (const char* words :
+       {"", "Slingshot", "InfiniBand", "TCP", "HDR", "HDR200 x 99999999999", "NVLink4 NVSwitch"}) {
     r.fabric = words, r.node_network.reset();
     EXPECT_GT(taken(r).interval, interval) << words;
     EXPECT_TRUE(notes(r, "taken as ")) << words;
