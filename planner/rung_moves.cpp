@@ -8,7 +8,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::uint64_t kAll = 150;  // simulations, of all climbs
+constexpr std::uint64_t kMostMoves = 150;  // simulations, of all climbs
 constexpr std::uint64_t kClimb = 40;
 
 enum RungField : std::uint8_t { recomputed, on_host, share };
@@ -116,7 +116,7 @@ std::optional<MovedPlan> RungMoves::climb(const ParallelPlan& from, double step)
   const Rungs rungs(space_, from, job_.model.n_layers);
   const RungValues first = rungs.first_steps(from);
   RungValues steps = first;
-  moves_.allow(std::min(kClimb, kAll - std::min(kAll, simulated())));
+  moves_.allow(std::min(kClimb, kMostMoves - std::min(kMostMoves, simulated())));
   MovedPlan at{from, step};
   bool moved = false;
   const auto better = [&](bool pairs) {

@@ -4,17 +4,17 @@
 
 namespace sextant {
 namespace {
-constexpr const char* kReason =
+constexpr const char* kNoCuda =
     "built without CUDA: install the toolkit (nvcc, cuBLAS, cuDNN) and configure again";
 }
 
 std::vector<CudaGpu> cuda_gpus(std::string& why_none) {
-  why_none = kReason;
+  why_none = kNoCuda;
   return {};
 }
-std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) { throw BackendError(kReason); }
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) { throw BackendError(kNoCuda); }
 std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator>, int) {
-  throw BackendError(kReason);
+  throw BackendError(kNoCuda);
 }
 
 }  // namespace sextant

@@ -4,15 +4,15 @@
 
 namespace sextant {
 namespace {
-constexpr const char* kReason = "built without NCCL: install CUDA and nccl.h and configure again";
+constexpr const char* kNoNccl = "built without NCCL: install CUDA and nccl.h and configure again";
 }
 
 std::string nccl_version(std::string& why_none) {
-  why_none = kReason;
+  why_none = kNoNccl;
   return "";
 }
 std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator>, int) {
-  throw BackendError(kReason);
+  throw BackendError(kNoNccl);
 }
 
 }  // namespace sextant

@@ -5,7 +5,7 @@
 namespace sextant::checks {
 namespace {
 
-constexpr OpId kNobody = std::numeric_limits<OpId>::max();
+constexpr OpId kNoWriter = std::numeric_limits<OpId>::max();
 
 // Whether gradients of inputs are made.
 bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
@@ -29,9 +29,9 @@ bool same_site(const Op& a, const Op& b) {
 class Activations {
  public:
   Activations(const ExecutionGraph& g, ProblemList& problems)
-      : g_(g), problems_(problems), next_(g.operands.size(), kNobody), state_(g.buffers.size(), false) {
+      : g_(g), problems_(problems), next_(g.operands.size(), kNoWriter), state_(g.buffers.size(), false) {
     // Backwards: who touches the operand's buffer next.
-    std::vector<OpId> later(g.buffers.size(), kNobody);
+    std::vector<OpId> later(g.buffers.size(), kNoWriter);
     for (OpId i = static_cast<OpId>(g.ops.size()); i-- > 0;) {
       const Op& op = g.ops[i];
       for (std::uint32_t o = op.operand_begin; o < op.operand_begin + op.operand_count; ++o)
@@ -49,7 +49,7 @@ class Activations {
   }
 
   void run() {
-    std::vector<OpId> writer(g_.buffers.size(), kNobody);
+    std::vector<OpId> writer(g_.buffers.size(), kNoWriter);
     for (OpId i = 0; i < g_.ops.size(); ++i) {
       const Op& op = g_.ops[i];
       if (const auto* block = std::get_if<BlockWork>(&g_.works[op.work]); block && op.role == OpRole::block) {
@@ -63,7 +63,8 @@ class Activations {
         for (const Operand& o : g_.operands_of(op))
           if (!o.write) whole_stream(i, writer[o.buffer]);
       for (const Operand& o : g_.operands_of(op))
-        if (!o.write && !state_[o.buffer] && writer[o.buffer] != kNobody) own(i, o.buffer, writer[o.buffer]);
+        if (!o.write && !state_[o.buffer] && writer[o.buffer] != kNoWriter)
+          own(i, o.buffer, writer[o.buffer]);
       for (const Operand& o : g_.operands_of(op))
         if (o.write) writer[o.buffer] = i;
     }
@@ -74,7 +75,7 @@ class Activations {
   void added_up(OpId i, OpRole a, OpRole b, const char* expected) {
     const Op& op = g_.ops[i];
     for (std::uint32_t o = op.operand_begin; o < op.operand_begin + op.operand_count; ++o) {
-      if (!g_.operands[o].write || next_[o] == kNobody) continue;
+      if (!g_.operands[o].write || next_[o] == kNoWriter) continue;
       const Op& next = g_.ops[next_[o]];
       if ((next.role == a || next.role == b) && same_site(next, op)) return;
     }
@@ -90,18 +91,19 @@ class Activations {
   void over_cp(OpId i, const std::vector<OpId>& writer) {
     const Op& op = g_.ops[i];
     for (const Operand& o : g_.operands_of(op)) {
-      const OpId from = o.write ? kNobody : writer[o.buffer];
-      if (from != kNobody && g_.ops[from].role == OpRole::cp_scatter && same_site(g_.ops[from], op)) return;
+      const OpId from = o.write ? kNoWriter : writer[o.buffer];
+      if (from != kNoWriter && g_.ops[from].role == OpRole::cp_scatter && same_site(g_.ops[from], op)) return;
     }
     problems_.add(i, "gradients of keys and values that nothing adds up over cp", "a cp_scatter before it");
   }
 
   // A chunk sends its stream on once its last branch is added.
   void whole_stream(OpId send, OpId writer) {
-    const auto* block = writer == kNobody ? nullptr : std::get_if<BlockWork>(&g_.works[g_.ops[writer].work]);
+    const auto* block =
+        writer == kNoWriter ? nullptr : std::get_if<BlockWork>(&g_.works[g_.ops[writer].work]);
     problems_.require(block && block->kind == BlockKind::residual && same_site(g_.ops[writer], g_.ops[send]),
                       send, "the residual of its chunk before it",
-                      [&] { return writer == kNobody ? std::string("no writer") : op_label(g_, writer); });
+                      [&] { return writer == kNoWriter ? std::string("no writer") : op_label(g_, writer); });
   }
 
   // What op i reads was written for the same micro-batch; in a ring of buffers also for the same layer.

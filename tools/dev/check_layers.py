@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Fail on any include that points up or across the house, on two types of one name, and on two private functions.
+"""Fail on any include that points up or across the house, on two types of one name, and on two private functions or
+constants.
 
 core <- cost_models <- planner ; core <- kernels <- runtime <- profiler ; tools on top of everything.
 No CUDA, NCCL or MPI header in any header, nor anywhere in the planning wing. Two headers that define a type of the same
 name in the same namespace break the program without a word from compiler or linker. Sources of a room are compiled
-several at a time: of two private functions of one name, a call may mean the other source's.
+several at a time: of two private functions of one name, a call may mean the other source's, and two constants of one
+name are an error on the machine that happens to compile their sources together.
 """
 import pathlib
 import re
@@ -49,14 +51,15 @@ def doubles(root: pathlib.Path) -> list[str]:
 
 
 FUNCTION = re.compile(r"^(?:\[\[\w+\]\] |constexpr |inline |static |template <.*> )*[\w:<>,\s&*]+?[ &*](\w+)\(")
+CONSTANT = re.compile(r"^(?:inline |static )*(?:constexpr|const) .*?\b(k[A-Z]\w*)(?=\s*[={;]|\[)")
 # Overloads that each take a type of their own source: the verbs' entries, and what JSON finds by type.
 OVERLOADED = {"run", "to_json", "from_json"}
 # Libraries of their own, and not compiled several at a time.
 APART = {"runtime/data", "kernels"}
 
 
-def private_functions(path: pathlib.Path) -> dict[str, int]:
-    """Functions in the unnamed namespace, which start a line in this code, and where."""
+def private_names(path: pathlib.Path) -> dict[str, int]:
+    """Functions and constants in the unnamed namespace, which start a line in this code, and where."""
     found: dict[str, int] = {}
     inside = False
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -65,7 +68,7 @@ def private_functions(path: pathlib.Path) -> dict[str, int]:
         elif line == "}  // namespace":
             inside = False
         elif inside and line[:1].strip() and not line.startswith(("using ", "struct ", "class ", "enum ")):
-            if match := FUNCTION.match(line):
+            if match := CONSTANT.match(line) or FUNCTION.match(line):
                 found.setdefault(match.group(1), number)
     return found
 
@@ -79,11 +82,11 @@ def shared_privates(root: pathlib.Path) -> list[str]:
             library = next((l for l in APART if name.startswith(l + "/")), room)
             if library == "kernels":
                 continue
-            for function, number in private_functions(path).items():
+            for private, number in private_names(path).items():
                 where = f"{name}:{number}"
-                other = first.setdefault((library, function), where)
-                if other != where and function not in OVERLOADED:
-                    found.append(f"{where}: {function} is a private function of {other} as well")
+                other = first.setdefault((library, private), where)
+                if other != where and private not in OVERLOADED:
+                    found.append(f"{where}: {private} is a private name of {other} as well")
     return found
 
 
@@ -108,7 +111,8 @@ def violations(root: pathlib.Path) -> list[str]:
 
 
 def self_test() -> int:
-    """The negative control: upward includes, backend headers in the planning wing, a type and a function defined twice."""
+    """The negative control: upward includes, backend headers in the planning wing, a type, a function and a constant
+    defined twice."""
     with tempfile.TemporaryDirectory() as tmp:
         root = pathlib.Path(tmp)
         for room in MAY_INCLUDE:
@@ -119,11 +123,11 @@ def self_test() -> int:
         (root / "tools" / "ok.cpp").write_text('#include "planner/search.hpp"\n')
         for room in ("planner", "tools"):
             (root / room / "split.hpp").write_text("namespace sextant {\nstruct Split {\n};\n}\n")
-            (root / room / "split.cpp").write_text("namespace {\nint half(int x) {\n}\n}  // namespace\n")
-        (root / "tools" / "parts.cpp").write_text("namespace {\nconst T& half(const T& x) {\n}\n}  // namespace\n")
+            (root / room / "split.cpp").write_text("namespace {\nconstexpr int kHalf = 2;\nint half(int x) {\n}\n}  // namespace\n")
+        (root / "tools" / "parts.cpp").write_text("namespace {\nconst char* const kHalf = \"\";\nconst T& half(const T& x) {\n}\n}  // namespace\n")
         found = violations(root) + doubles(root) + shared_privates(root)
-    if len(found) != 5:
-        print("expected 5 violations, found:", *found, sep="\n  ")
+    if len(found) != 6:
+        print("expected 6 violations, found:", *found, sep="\n  ")
         return 1
     return 0
 
