@@ -29,7 +29,7 @@ class Rungs {
       rungs_[share].push_back(static_cast<int>(std::lround(100 * s)));
     for (std::vector<int>& list : rungs_) {
       std::ranges::sort(list);
-      list.erase(std::ranges::unique(list).begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
     }
   }
 
