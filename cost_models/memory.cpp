@@ -1,13 +1,14 @@
 #include "cost_models/memory.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/block_tensors.hpp"
 
 namespace sextant {
 namespace {
 
-std::int64_t bytes(double x) { return static_cast<std::int64_t>(x + 0.5); }  // of no negative number
+std::int64_t bytes(double x) { return static_cast<std::int64_t>(std::llround(x)); }
 
 double score_bytes(const StackSpec& stack) {
   switch (stack.kernels.attention) {
