@@ -21,10 +21,14 @@ bool is_scaled(const Work& work) {
   return std::holds_alternative<BlockWork>(work) || (state && state->kind == StateKind::update);
 }
 
+// Of a work or a run in a list of works, then of runs.
+std::size_t place(const ExecutionGraph& g, WorkId id) {
+  return id < kFirstRun ? id : g.works.size() + (id - kFirstRun);
+}
+
 // Prices of works, then of runs.
 void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
                 double time_scale, SimulateScratch& scratch) {
-  const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
   scratch.price.resize(g.works.size() + runs.size()), scratch.scaled.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
     scratch.price[w] = by_work[w].duration.v * time_scale;
@@ -32,7 +36,7 @@ void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::spa
   }
   for (std::size_t r = 0; r < runs.size(); ++r)
     for (auto* list : {&scratch.price, &scratch.scaled})
-      (*list)[g.works.size() + r] = (*list)[place(runs[r].before)] + (*list)[place(runs[r].last)];
+      (*list)[g.works.size() + r] = (*list)[place(g, runs[r].before)] + (*list)[place(g, runs[r].last)];
 }
 
 bool is_analytic(const OpCost& cost) { return cost.source == CostSource::analytic; }
@@ -44,10 +48,9 @@ void share_alone(const ExecutionGraph& g, std::span<const WorkRun> runs, std::sp
   std::vector<double>& alone = scratch.alone;
   alone.clear();
   if (std::ranges::all_of(by_work, is_analytic)) return;
-  const auto place = [&](WorkId id) { return id < kFirstRun ? id : g.works.size() + (id - kFirstRun); };
   for (std::size_t w = 0; w < g.works.size(); ++w)
     alone.push_back(is_analytic(by_work[w]) ? scratch.price[w] : 0.0);
-  for (const WorkRun& run : runs) alone.push_back(alone[place(run.before)] + alone[place(run.last)]);
+  for (const WorkRun& run : runs) alone.push_back(alone[place(g, run.before)] + alone[place(g, run.last)]);
   for (std::size_t i = 0; i < alone.size(); ++i)
     if (scratch.price[i] > 0) alone[i] /= scratch.price[i];
 }
@@ -116,10 +119,7 @@ bool interfere(const ExecutionGraph& g, const SimulateOptions& options, Simulate
     }
   }
   if (const std::vector<double>& alone = scratch.alone; !alone.empty())
-    for (std::size_t i = 0; i < n; ++i) {
-      const WorkId work = g.ops[i].work;
-      longer[i] *= work < kFirstRun ? alone[work] : alone[g.works.size() + (work - kFirstRun)];
-    }
+    for (std::size_t i = 0; i < n; ++i) longer[i] *= alone[place(g, g.ops[i].work)];
   return any;
 }
 
@@ -146,10 +146,7 @@ double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, st
     return op.work < kFirstRun ? price[op.work] : runs[op.work - kFirstRun];
   };
   const auto scaled_cost_of = [&](const Op& op) {
-    const double* scaled = op.work < kFirstRun
-                               ? scratch.scaled.data() + op.work
-                               : scratch.scaled.data() + g.works.size() + (op.work - kFirstRun);
-    return cost_of(op) + (factor[op.stage] - 1.0) * *scaled;
+    return cost_of(op) + (factor[op.stage] - 1.0) * scratch.scaled[place(g, op.work)];
   };
   const auto first_pass = [&](const auto& ran) {
     return factor.empty()
