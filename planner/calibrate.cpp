@@ -85,12 +85,6 @@ void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const Knob> kn
   }
 }
 
-double median(std::vector<double> x) {
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
-}
-
 // Where the rows of a machine agree that it is a seventh or more off, its factor starts from their median, so that no other
 // constant takes a part of what all rows share. They agree where three of four are at least half as far off.
 void start_machine_factors(const FitProblem& p, const Eigen::VectorXd& measured, Posterior& prior) {

@@ -11,6 +11,7 @@
 
 #include "core/annotated.hpp"
 #include "core/json_io.hpp"
+#include "planner/fit_problem.hpp"
 
 namespace sextant {
 
@@ -64,9 +65,6 @@ struct Sample {
   ResolvedRun run;
   const RunRow* row = nullptr;
 };
-
-// Squared near zero, linear beyond two: one odd row does not steer the others.
-double huber(double r) { return std::abs(r) <= 2 ? r * r : 4 * std::abs(r) - 4; }
 
 double cost_of(const Sample& s, const MemoryPlan& plan, std::span<const double> x) {
   constexpr double kPeakScale = 0.05;  // relative error that counts one

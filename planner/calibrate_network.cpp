@@ -50,12 +50,8 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
 // the prior's squares.
 double unlikely(const Eigen::VectorXd& residual, const Eigen::VectorXd& theta, const Posterior& prior,
                 double noise) {
-  constexpr double kHuber = 2;
   double sum = 0.5 * theta.dot(prior.covariance.diagonal().cwiseInverse().cwiseProduct(theta));
-  for (Eigen::Index i = 0; i < residual.size(); ++i) {
-    const double z = std::abs(residual[i]) / noise;
-    sum += z < kHuber ? 0.5 * z * z : kHuber * (z - 0.5 * kHuber);
-  }
+  for (Eigen::Index i = 0; i < residual.size(); ++i) sum += 0.5 * huber(residual[i] / noise);
   return sum;
 }
 

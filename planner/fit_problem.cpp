@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include <tbb/parallel_for.h>
 
@@ -97,6 +98,14 @@ Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::
   return out;
 }
 
+double huber(double r) { return std::abs(r) <= 2 ? r * r : 4 * std::abs(r) - 4; }
+
+double median(std::vector<double> x) {
+  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
+  std::nth_element(x.begin(), middle, x.end());
+  return *middle;
+}
+
 double mape(const Eigen::VectorXd& residual) {
   double sum = 0;
   for (Eigen::Index r = 0; r < residual.size(); ++r) sum += std::abs(std::expm1(-residual[r]));
@@ -106,9 +115,7 @@ double mape(const Eigen::VectorXd& residual) {
 double median_error(const Eigen::VectorXd& residual) {
   std::vector<double> e;
   for (Eigen::Index r = 0; r < residual.size(); ++r) e.push_back(100 * std::abs(std::expm1(-residual[r])));
-  if (e.empty()) return 0;
-  std::nth_element(e.begin(), e.begin() + static_cast<std::ptrdiff_t>(e.size() / 2), e.end());
-  return e[e.size() / 2];
+  return e.empty() ? 0 : median(std::move(e));
 }
 
 }  // namespace sextant
