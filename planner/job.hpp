@@ -25,9 +25,8 @@ struct Job {
   const DoubtRules* doubt = nullptr;   // what intervals are made of; only predict() asks, and must have it
   const Residual* residual = nullptr;  // what a calibration learned of layouts beyond constants
   double residual_taken = 0;  // logarithm of the factor by which the costs above are less for it already
-  bool profiled =
-      false;  // `cost` reads a table of measured works: no bound of a search holds, and predictions say what
-              // of them rests on it
+  // `cost` reads a table of measured works: no bound of a search holds, and predictions say what of them rests on it.
+  bool profiled = false;
 };
 
 }  // namespace sextant

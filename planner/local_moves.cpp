@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kWorth = 1e-4;  // share of the step that a move must gain
 constexpr double kAsked =
-    4000;  // slots walked in the time in which buckets are laid out or memory is asked for
+    4000;  // slots walked in the time in which buckets are laid out, or memory is asked for
 constexpr double kSimulation = 40;  // slots walked by a bound in the time of a slot simulated
 
 }  // namespace
