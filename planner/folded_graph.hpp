@@ -3,6 +3,8 @@
 // micro-batches of its operations are lost.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "core/execution_graph.hpp"
@@ -16,8 +18,19 @@ struct WorkRun {
   WorkId before = 0, last = 0;
 };
 
-struct FoldedGraph : ExecutionGraph {
+struct TimedOp {
+  WorkId work = 0;
+  std::array<LaneId, 2> lanes{kNoLane, kNoLane};  // as Op's
+  std::uint16_t dep_count = 0;  // what it waits for stands behind what those before it wait for
+  friend bool operator==(const TimedOp&, const TimedOp&) = default;
+};
+
+struct FoldedGraph {
+  std::vector<Work> works;
   std::vector<WorkRun> runs;
+  std::size_t lanes = 0;
+  std::vector<TimedOp> ops;
+  std::vector<OpId> deps;
 };
 
 }  // namespace sextant

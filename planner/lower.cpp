@@ -110,31 +110,17 @@ void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& sta
   last.reduce_tied(done);
 }
 
-void lower_to(ExecutionGraph& graph, std::vector<WorkRun>* runs, const ModelSpec& model,
-              const TrainingSpec& training, const PlanLinks& links, const ParallelPlan& plan,
-              const StackSpec& stack, bool operands) {
-  graph.model = model;
-  graph.training = training;
-  graph.plan = plan;
-  Emitter e(graph, operands, runs);
-  const Context c = make_context(model, training, links, plan, stack);
-  SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
-  const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(model.n_layers);
-  graph.ops.reserve(slots * 24 + 4096);
-  graph.deps.reserve(slots * 4 + 4096);
-  for (int s = 0; s < plan.pp; ++s)
-    for (int k = 0; k < kLaneKinds; ++k)
-      graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
-
+void lower_to(Emitter& e, const Context& c) {
   const std::vector<StageWorks> works = stage_works(e, c);
   // Stages with links of their own, or rings that turn across slots, differ in more than their number.
   StageLowering::Alike alike;
-  const bool shares = runs && works.size() == 1 && !c.ring_parameters() && !c.ring_gradients();
+  const bool shares = e.folds() && works.size() == 1 && !c.ring_parameters() && !c.ring_gradients();
   std::vector<StageLowering> stages;
-  stages.reserve(static_cast<std::size_t>(plan.pp));
-  std::vector<std::vector<Slot>> orders = pipeline_orders(plan.schedule, plan.pp, plan.vp, c.microbatches);
-  const std::vector<StageSlot> order = merged_order(orders, plan.vp, c.microbatches);
-  for (int s = 0; s < plan.pp; ++s)
+  stages.reserve(static_cast<std::size_t>(c.plan.pp));
+  std::vector<std::vector<Slot>> orders =
+      pipeline_orders(c.plan.schedule, c.plan.pp, c.plan.vp, c.microbatches);
+  const std::vector<StageSlot> order = merged_order(orders, c.plan.vp, c.microbatches);
+  for (int s = 0; s < c.plan.pp; ++s)
     stages.emplace_back(e, c, works[c.links.index(s)], s, std::move(orders[static_cast<std::size_t>(s)]),
                         shares ? &alike : nullptr);
   for (StageLowering& stage : stages) stage.begin_step();
@@ -143,12 +129,27 @@ void lower_to(ExecutionGraph& graph, std::vector<WorkRun>* runs, const ModelSpec
   for (StageLowering& stage : stages) stage.norm_reduce(stages);
 }
 
+// Room for what a step mostly holds.
+void reserve(auto& graph, const Context& c) {
+  SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
+  const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(c.model.n_layers);
+  graph.ops.reserve(slots * 24 + 4096);
+  graph.deps.reserve(slots * 4 + 4096);
+}
+
 }  // namespace
 
 ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                      const ParallelPlan& plan, const StackSpec& stack, const LowerOptions& options) {
+  const Context c = make_context(model, training, links, plan, stack);
   ExecutionGraph graph;
-  lower_to(graph, nullptr, model, training, links, plan, stack, options.operands);
+  graph.model = model, graph.training = training, graph.plan = plan;
+  reserve(graph, c);
+  for (int s = 0; s < plan.pp; ++s)
+    for (int k = 0; k < kLaneKinds; ++k)
+      graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
+  Emitter e(graph, options.operands);
+  lower_to(e, c);
   return graph;
 }
 
@@ -161,8 +162,12 @@ FoldedGraph lower_folded(const ModelSpec& model, const TrainingSpec& training, c
 
 void lower_folded(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
                   const ParallelPlan& plan, const StackSpec& stack, FoldedGraph& graph) {
-  graph.works.clear(), graph.lanes.clear(), graph.ops.clear(), graph.deps.clear(), graph.runs.clear();
-  lower_to(graph, &graph.runs, model, training, links, plan, stack, false);
+  const Context c = make_context(model, training, links, plan, stack);
+  graph.works.clear(), graph.runs.clear(), graph.ops.clear(), graph.deps.clear();
+  graph.lanes = static_cast<std::size_t>(plan.pp) * kLaneKinds;
+  reserve(graph, c);
+  Emitter e(graph, plan.pp);
+  lower_to(e, c);
 }
 
 }  // namespace sextant

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace sextant {
 namespace {
-
-bool is_compute(LaneId lane) { return lane % kLaneKinds == static_cast<int>(LaneKind::compute); }
 
 // Collectives beside compute; copies and stage-to-stage transfers use copy engines and disturb it little.
 bool is_collective_lane(LaneId lane) {
@@ -21,167 +20,164 @@ bool is_scaled(const Work& work) {
   return std::holds_alternative<BlockWork>(work) || (state && state->kind == StateKind::update);
 }
 
+// What a pass reads of a graph.
+struct Steps {
+  std::span<const Work> works;
+  std::span<const WorkRun> runs;
+  std::size_t lanes = 0;
+  std::span<const TimedOp> ops;
+  const OpId* deps = nullptr;
+};
+
 // Of a work or a run in a list of works, then of runs.
-std::size_t place(const ExecutionGraph& g, WorkId id) {
+std::size_t place(const Steps& g, WorkId id) {
   return id < kFirstRun ? id : g.works.size() + (id - kFirstRun);
 }
 
 // Prices of works, then of runs.
-void price_runs(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
-                double time_scale, SimulateScratch& scratch) {
-  scratch.price.resize(g.works.size() + runs.size()), scratch.scaled.resize(scratch.price.size());
+void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_scale,
+                SimulateScratch& scratch) {
+  scratch.price.resize(g.works.size() + g.runs.size()), scratch.scaled.resize(scratch.price.size());
   for (std::size_t w = 0; w < g.works.size(); ++w) {
     scratch.price[w] = by_work[w].duration.v * time_scale;
     scratch.scaled[w] = is_scaled(g.works[w]) ? scratch.price[w] : 0.0;
   }
-  for (std::size_t r = 0; r < runs.size(); ++r)
+  for (std::size_t r = 0; r < g.runs.size(); ++r)
     for (auto* list : {&scratch.price, &scratch.scaled})
-      (*list)[g.works.size() + r] = (*list)[place(g, runs[r].before)] + (*list)[place(g, runs[r].last)];
+      (*list)[g.works.size() + r] = (*list)[place(g, g.runs[r].before)] + (*list)[place(g, g.runs[r].last)];
 }
 
 bool is_analytic(const OpCost& cost) { return cost.source == CostSource::analytic; }
 
 // By work, then by run: the share of its price that interference lengthens. What was measured, or told by what was, was
 // timed beside all that runs beside it. Empty where that is all of every price.
-void share_alone(const ExecutionGraph& g, std::span<const WorkRun> runs, std::span<const OpCost> by_work,
-                 SimulateScratch& scratch) {
+void share_alone(const Steps& g, std::span<const OpCost> by_work, SimulateScratch& scratch) {
   std::vector<double>& alone = scratch.alone;
   alone.clear();
   if (std::ranges::all_of(by_work, is_analytic)) return;
   for (std::size_t w = 0; w < g.works.size(); ++w)
     alone.push_back(is_analytic(by_work[w]) ? scratch.price[w] : 0.0);
-  for (const WorkRun& run : runs) alone.push_back(alone[place(g, run.before)] + alone[place(g, run.last)]);
+  for (const WorkRun& run : g.runs) alone.push_back(alone[place(g, run.before)] + alone[place(g, run.last)]);
   for (std::size_t i = 0; i < alone.size(); ++i)
     if (scratch.price[i] > 0) alone[i] /= scratch.price[i];
 }
 
-// One forward pass. `duration_of(i)` is asked once per op, in order; `ran` is told when each one ran.
-template <class DurationOf, class Ran>
-double sweep(const ExecutionGraph& g, SimulateScratch& scratch, const DurationOf& duration_of,
-             const Ran& ran) {
-  const Op* ops = g.ops.data();
-  const OpId* deps = g.deps.data();
-  double *end = scratch.end.data(), *duration = scratch.duration.data(),
-         *lane_free = scratch.lane_free.data();
-  std::fill(scratch.lane_free.begin(), scratch.lane_free.end(), 0.0);
+// One forward pass. `duration_of(i, op)` is asked once per op, in order. A pass that notes keeps for `interfere` when each
+// op began, and each lane's ops as a chain: `next` of an op, and of the lane in place ops + 1 + lane, where it begins; an op
+// too many that never begins ends it.
+template <bool kNotes, class DurationOf>
+double sweep(const Steps& g, SimulateScratch& scratch, const DurationOf& duration_of) {
   const std::size_t n = g.ops.size();
-  for (std::size_t i = 0; i < n; ++i) {
-    const Op& op = ops[i];
-    double start = lane_free[op.lanes[0]];
-    for (std::uint32_t d = op.dep_begin, last = d + op.dep_count; d < last; ++d)
-      start = std::max(start, end[deps[d]]);
-    const double took = duration_of(i, op);
-    duration[i] = took;
-    if (op.lanes[1] != kNoLane) {
-      start = std::max(start, lane_free[op.lanes[1]]);
-      lane_free[op.lanes[1]] = start + took;
+  double *begin = scratch.begin.data(), *end = scratch.end.data(), *duration = scratch.duration.data(),
+         *lane_free = scratch.lane_free.data();
+  std::uint32_t *next = scratch.next.data(), *newest = scratch.newest.data();
+  std::fill_n(lane_free, g.lanes, 0.0);
+  if (kNotes) std::iota(newest, newest + g.lanes, static_cast<std::uint32_t>(n + 1));
+  const TimedOp* op = g.ops.data();
+  const OpId* dep = g.deps;
+  for (std::size_t i = 0; i < n; ++i, ++op) {
+    double start = lane_free[op->lanes[0]];
+    for (const OpId* last = dep + op->dep_count; dep != last; ++dep) start = std::max(start, end[*dep]);
+    const double took = duration_of(i, *op);
+    if (op->lanes[1] != kNoLane) {
+      start = std::max(start, lane_free[op->lanes[1]]);
+      lane_free[op->lanes[1]] = start + took;
     }
-    end[i] = lane_free[op.lanes[0]] = start + took;
-    ran(i, op, start + took, took);
+    end[i] = lane_free[op->lanes[0]] = start + took;
+    if (!kNotes) continue;
+    begin[i] = start, duration[i] = took;
+    std::uint32_t& before = newest[op->lanes[0]];
+    next[before] = static_cast<std::uint32_t>(i), before = static_cast<std::uint32_t>(i);
   }
-  double makespan = 0;
-  for (const double free : scratch.lane_free) makespan = std::max(makespan, free);
-  return makespan;
-}
-
-// Where the first pass notes what ran on lanes of compute and collectives, in their order.
-void watch(const ExecutionGraph& g, SimulateScratch& scratch) {
-  const std::size_t lanes = g.lanes.size();
-  scratch.by_lane.resize(std::max(scratch.by_lane.size(), lanes));
-  for (auto& list : scratch.by_lane) list.clear();
-  scratch.watched.resize(lanes);
-  for (std::size_t lane = 0; lane < lanes; ++lane)
-    scratch.watched[lane] =
-        is_compute(static_cast<LaneId>(lane)) || is_collective_lane(static_cast<LaneId>(lane));
+  if (kNotes) {
+    begin[n] = end[n] = std::numeric_limits<double>::infinity();
+    for (std::size_t lane = 0; lane < g.lanes; ++lane) next[newest[lane]] = static_cast<std::uint32_t>(n);
+  }
+  return *std::max_element(lane_free, lane_free + g.lanes);
 }
 
 // Lengthens compute and collectives by the time they ran beside each other in the first pass. Each lane runs its
 // operations one after the other, so that every lane of collectives walks the stage's compute once.
-bool interfere(const ExecutionGraph& g, const SimulateOptions& options, SimulateScratch& scratch) {
-  const std::size_t n = g.ops.size(), lanes = g.lanes.size();
-  auto& by_lane = scratch.by_lane;
-  scratch.longer.assign(n, 0.0);
-  double* longer = scratch.longer.data();
+bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& scratch) {
+  const std::size_t n = g.ops.size();
+  const double *begin = scratch.begin.data(), *end = scratch.end.data();
+  const std::uint32_t* next = scratch.next.data();
+  double* duration = scratch.duration.data();
+  const std::vector<double>& alone = scratch.alone;
+  const auto share = [&](std::uint32_t op) { return alone.empty() ? 1.0 : alone[place(g, g.ops[op].work)]; };
   bool any = false;
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    if (!is_collective_lane(static_cast<LaneId>(lane)) || by_lane[lane].empty()) continue;
-    any = true;
-    const auto& compute = by_lane[lane - lane % kLaneKinds + static_cast<std::size_t>(LaneKind::compute)];
-    auto first = compute.begin();
-    for (const SimulateScratch::Ran& beside : by_lane[lane]) {
-      while (first != compute.end() && first->end <= beside.start) ++first;
-      for (auto at = first; at != compute.end() && at->start < beside.end; ++at) {
-        const double both = std::min(at->end, beside.end) - std::max(at->start, beside.start);
+  for (std::size_t lane = 0; lane < g.lanes; ++lane) {
+    if (!is_collective_lane(static_cast<LaneId>(lane))) continue;
+    const std::size_t compute = lane - lane % kLaneKinds + static_cast<std::size_t>(LaneKind::compute);
+    std::uint32_t beside = next[n + 1 + lane], first = next[n + 1 + compute];
+    any |= beside != n;
+    for (; beside != n; beside = next[beside]) {
+      const double from = begin[beside], to = end[beside];
+      while (end[first] <= from) first = next[first];
+      double together = 0;
+      for (std::uint32_t at = first; begin[at] < to; at = next[at]) {
+        const double both = std::min(end[at], to) - std::max(begin[at], from);
         if (both <= 0) continue;
-        longer[at->op] += options.comm_slows_compute * both;
-        longer[beside.op] += options.compute_slows_comm * both;
+        duration[at] += options.comm_slows_compute * both * share(at);
+        together += both;
       }
+      duration[beside] += options.compute_slows_comm * together * share(beside);
     }
   }
-  if (const std::vector<double>& alone = scratch.alone; !alone.empty())
-    for (std::size_t i = 0; i < n; ++i) longer[i] *= alone[place(g, g.ops[i].work)];
   return any;
+}
+
+double makespan_of(const Steps& g, std::span<const OpCost> by_work, const SimulateOptions& options,
+                   SimulateScratch& scratch) {
+  const std::size_t n = g.ops.size();
+  scratch.begin.resize(n + 1), scratch.end.resize(n + 1), scratch.duration.resize(n);
+  scratch.next.resize(n + 1 + g.lanes), scratch.newest.resize(g.lanes), scratch.lane_free.resize(g.lanes);
+  price_runs(g, by_work, options.time_scale, scratch);
+  const std::vector<double>& factor = options.stage_compute_factor;
+  const double* price = scratch.price.data();
+  const auto cost_of = [&](std::size_t, const TimedOp& op) { return price[place(g, op.work)]; };
+  const auto scaled_cost_of = [&](std::size_t i, const TimedOp& op) {
+    return cost_of(i, op) + (factor[op.lanes[0] / kLaneKinds] - 1.0) * scratch.scaled[place(g, op.work)];
+  };
+  const double makespan =
+      factor.empty() ? sweep<true>(g, scratch, cost_of) : sweep<true>(g, scratch, scaled_cost_of);
+  if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return makespan;
+  share_alone(g, by_work, scratch);
+  if (!interfere(g, options, scratch)) return makespan;
+  return sweep<false>(g, scratch, [&](std::size_t i, const TimedOp&) { return scratch.duration[i]; });
+}
+
+std::vector<OpCost> price_all(std::span<const Work> works, const CostModel& model) {
+  std::vector<OpCost> costs;
+  costs.reserve(works.size());
+  for (const Work& work : works) costs.push_back(model.price(work));
+  return costs;
 }
 
 }  // namespace
 
 std::vector<OpCost> price(const ExecutionGraph& graph, const CostModel& model) {
-  std::vector<OpCost> costs;
-  costs.reserve(graph.works.size());
-  for (const Work& work : graph.works) costs.push_back(model.price(work));
-  return costs;
+  return price_all(graph.works, model);
 }
-
-namespace {
-
-double makespan_of(const ExecutionGraph& g, std::span<const WorkRun> runs_of, std::span<const OpCost> by_work,
-                   const SimulateOptions& options, SimulateScratch& scratch) {
-  scratch.end.resize(g.ops.size());
-  scratch.duration.resize(g.ops.size());
-  scratch.lane_free.resize(g.lanes.size());
-  price_runs(g, runs_of, by_work, options.time_scale, scratch);
-  const std::vector<double>& factor = options.stage_compute_factor;
-  const double *price = scratch.price.data(), *runs = price + g.works.size();
-  const auto cost_of = [&](const Op& op) {
-    return op.work < kFirstRun ? price[op.work] : runs[op.work - kFirstRun];
-  };
-  const auto scaled_cost_of = [&](const Op& op) {
-    return cost_of(op) + (factor[op.stage] - 1.0) * scratch.scaled[place(g, op.work)];
-  };
-  const auto first_pass = [&](const auto& ran) {
-    return factor.empty()
-               ? sweep(
-                     g, scratch, [&](std::size_t, const Op& op) { return cost_of(op); }, ran)
-               : sweep(
-                     g, scratch, [&](std::size_t, const Op& op) { return scaled_cost_of(op); }, ran);
-  };
-  const auto unwatched = [](std::size_t, const Op&, double, double) {};
-  if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return first_pass(unwatched);
-  share_alone(g, runs_of, by_work, scratch);
-  watch(g, scratch);
-  const char* watched = scratch.watched.data();
-  auto* by_lane = scratch.by_lane.data();
-  const double makespan = first_pass([&](std::size_t i, const Op& op, double end, double took) {
-    if (const LaneId lane = op.lanes[0]; watched[lane] && took > 0)
-      by_lane[lane].push_back({end - took, end, static_cast<std::uint32_t>(i)});
-  });
-  if (interfere(g, options, scratch))
-    return sweep(
-        g, scratch, [&](std::size_t i, const Op&) { return scratch.duration[i] + scratch.longer[i]; },
-        unwatched);
-  return makespan;
+std::vector<OpCost> price(const FoldedGraph& graph, const CostModel& model) {
+  return price_all(graph.works, model);
 }
-
-}  // namespace
 
 Seconds simulated_step(const ExecutionGraph& g, std::span<const OpCost> by_work,
                        const SimulateOptions& options, SimulateScratch& scratch) {
-  return Seconds(makespan_of(g, {}, by_work, options, scratch));
+  scratch.ops.clear(), scratch.deps.clear();
+  for (const Op& op : g.ops) {
+    scratch.ops.push_back({op.work, op.lanes, op.dep_count});
+    scratch.deps.insert(scratch.deps.end(), g.deps_of(op).begin(), g.deps_of(op).end());
+  }
+  const Steps steps{g.works, {}, g.lanes.size(), scratch.ops, scratch.deps.data()};
+  return Seconds(makespan_of(steps, by_work, options, scratch));
 }
 
 Seconds simulated_step(const FoldedGraph& g, std::span<const OpCost> by_work, const SimulateOptions& options,
                        SimulateScratch& scratch) {
-  return Seconds(makespan_of(g, g.runs, by_work, options, scratch));
+  const Steps steps{g.works, g.runs, g.lanes, g.ops, g.deps.data()};
+  return Seconds(makespan_of(steps, by_work, options, scratch));
 }
 
 Timeline simulate(const ExecutionGraph& g, std::span<const OpCost> by_work, const SimulateOptions& options) {

@@ -29,20 +29,19 @@ struct SimulateOptions {
 
 // Prices every distinct work of the graph once: costs[WorkId].
 std::vector<OpCost> price(const ExecutionGraph&, const CostModel&);
+std::vector<OpCost> price(const FoldedGraph&, const CostModel&);
 
 Timeline simulate(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions& = {});
 
 // The makespan alone, with `scratch` reused between calls: what the search calls.
 struct SimulateScratch {
-  std::vector<double> duration, end, lane_free, longer;
+  std::vector<double> begin, end, duration;  // by op
+  std::vector<std::uint32_t> next, newest;   // the order of each lane's ops; the newest of each lane
+  std::vector<double> lane_free;
   std::vector<double> price, scaled;  // by work, then by run; the part of it that a stage's factor lengthens
   std::vector<double> alone;          // the share of it that interference does
-  struct Ran {
-    double start, end;
-    std::uint32_t op;
-  };
-  std::vector<std::vector<Ran>> by_lane;
-  std::vector<char> watched;  // by lane
+  std::vector<TimedOp> ops;           // of a graph that is not folded
+  std::vector<OpId> deps;
 };
 Seconds simulated_step(const ExecutionGraph&, std::span<const OpCost> by_work, const SimulateOptions&,
                        SimulateScratch&);

@@ -21,14 +21,10 @@ inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 class Emitter {
  public:
-  // Folds into `runs`, unless there are none.
-  Emitter(ExecutionGraph& graph, bool operands, std::vector<WorkRun>* runs = nullptr)
-      : graph_(graph),
-        operands_(operands),
-        runs_(runs),
-        queued_(static_cast<std::size_t>(graph.plan.pp)),
-        behind_(queued_.size() * kLaneKinds * kLaneKinds, kNoOp),
-        open_(queued_.size() * kLaneKinds, kNoOp) {}
+  Emitter(ExecutionGraph& graph, bool operands)
+      : Emitter(&graph, nullptr, operands, graph.works, graph.deps, graph.plan.pp) {}
+  // Folds.
+  Emitter(FoldedGraph& graph, int pp) : Emitter(nullptr, &graph, false, graph.works, graph.deps, pp) {}
 
   bool operands() const { return operands_; }
   static LaneId lane(int stage, LaneKind kind) {
@@ -40,10 +36,10 @@ class Emitter {
   WorkId work(const Work& work) {
     const std::int64_t size = size_of(work);
     WorkId& newest = newest_[static_cast<std::uint64_t>(size) * 0x9E3779B97F4A7C15ull >> 58];
-    if (newest < sizes_.size() && sizes_[newest] == size && graph_.works[newest] == work) return newest;
+    if (newest < sizes_.size() && sizes_[newest] == size && works_[newest] == work) return newest;
     std::size_t id = 0;
-    while (id < sizes_.size() && !(sizes_[id] == size && graph_.works[id] == work)) ++id;
-    if (id == sizes_.size()) graph_.works.push_back(work), sizes_.push_back(size);
+    while (id < sizes_.size() && !(sizes_[id] == size && works_[id] == work)) ++id;
+    if (id == sizes_.size()) works_.push_back(work), sizes_.push_back(size);
     return newest = static_cast<WorkId>(id);
   }
 
@@ -53,39 +49,43 @@ class Emitter {
     Buffer buffer;
     buffer.kind = kind, buffer.stage = static_cast<std::uint16_t>(stage), buffer.bytes = bytes;
     buffer.resident = resident, buffer.scratch = scratch;
-    graph_.buffers.push_back(buffer);
-    return static_cast<BufferId>(graph_.buffers.size() - 1);
+    whole_->buffers.push_back(buffer);
+    return static_cast<BufferId>(whole_->buffers.size() - 1);
   }
   // Of a bucket, held all step long.
   BufferId state(BufferKind kind, int stage, std::int64_t bytes, OperandUse use, std::size_t bucket) {
     const BufferId id = buffer(kind, stage, bytes, true);
     if (id == kNoBuffer) return id;
-    graph_.buffers[id].use = use;
-    graph_.buffers[id].bucket = static_cast<std::uint16_t>(bucket);
+    whole_->buffers[id].use = use;
+    whole_->buffers[id].bucket = static_cast<std::uint16_t>(bucket);
     return id;
   }
 
   // The op's dependencies are `deps` (kNoOp entries are skipped) and, on a compute lane, everything queued for its stage
   // by `after`; of those, only what its lane is not behind already.
-  OpId emit(Op op, std::initializer_list<OpId> deps = {}) {
-    op.dep_begin = static_cast<std::uint32_t>(graph_.deps.size());
-    op.operand_begin = static_cast<std::uint32_t>(graph_.operands.size());
+  OpId emit(const Op& op, std::initializer_list<OpId> deps = {}) {
+    const std::size_t begin = deps_.size();
     for (OpId dep : deps)
-      if (dep != kNoOp) wait(op, dep);
+      if (dep != kNoOp) wait(op, begin, dep);
     if (auto& queued = queued_[op.stage]; !queued.empty() && kind_of(op) == LaneKind::compute) {
-      for (const OpId dep : queued) wait(op, dep);
+      for (const OpId dep : queued) wait(op, begin, dep);
       queued.clear();
     }
-    op.dep_count = static_cast<std::uint16_t>(graph_.deps.size() - op.dep_begin);
-    op.operand_count = 0;
-    if (runs_ && joins(op)) return open_[op.lanes[0]];
-    graph_.ops.push_back(op);
-    return static_cast<OpId>(graph_.ops.size() - 1);
+    const auto count = static_cast<std::uint16_t>(deps_.size() - begin);
+    if (folded_) {
+      if (joins(op, count)) return open_[op.lanes[0]];
+      folded_->ops.push_back({op.work, op.lanes, count});
+    } else {
+      Op& added = whole_->ops.emplace_back(op);
+      added.dep_begin = static_cast<std::uint32_t>(begin), added.dep_count = count;
+      added.operand_begin = static_cast<std::uint32_t>(whole_->operands.size());
+    }
+    return size() - 1;
   }
   // Nothing joins the op any more: what waits for it later means its end as it is now.
   OpId hold(OpId op) {
-    if (!runs_ || op == kNoOp) return op;
-    OpId& open = open_[graph_.ops[op].lanes[0]];
+    if (!folded_ || op == kNoOp) return op;
+    OpId& open = open_[folded_->ops[op].lanes[0]];
     if (open == op) open = kNoOp;
     return op;
   }
@@ -97,7 +97,10 @@ class Emitter {
     if (dep != kNoOp) queued_[static_cast<std::size_t>(stage)].push_back(dep);
   }
 
-  OpId size() const { return static_cast<OpId>(graph_.ops.size()); }
+  bool folds() const { return folded_; }
+  OpId size() const { return static_cast<OpId>(folded_ ? folded_->ops.size() : whole_->ops.size()); }
+  // What the operations so far wait for, in their order.
+  std::span<const OpId> deps() const { return deps_; }
 
   // Nothing is queued for the stage.
   bool idle(int stage) const { return queued_[static_cast<std::size_t>(stage)].empty(); }
@@ -109,7 +112,7 @@ class Emitter {
   }
   // The op's lane on that stage.
   LaneId lane_at(int stage, OpId op) const {
-    for (const LaneId on : graph_.ops[op].lanes)
+    for (const LaneId on : folded_ ? folded_->ops[op].lanes : whole_->ops[op].lanes)
       if (on != kNoLane && on / kLaneKinds == stage) return on;
     return kNoLane;
   }
@@ -125,37 +128,41 @@ class Emitter {
     return bits;
   }
 
-  // Repeats ops [first, last) of one stage and micro-batch for another. Dependencies inside the range move with it;
-  // `outside` says what becomes of the others.
+  // Repeats ops [first, last), which wait for [deps_first, deps_last) of the deps, of one stage and micro-batch for another.
+  // Dependencies inside the range move with it; `outside` says what becomes of the others.
   struct Place {
     int stage = 0;
     std::uint32_t microbatch = 0;
   };
+  struct Range {
+    OpId first = kNoOp, last = kNoOp;
+    std::size_t deps_first = 0, deps_last = 0;
+  };
   template <class Outside>
-  void repeat(OpId first, OpId last, Place from, Place to, const Outside& outside) {
-    if (first == last) return;
-    const std::size_t ops = graph_.ops.size(), deps = graph_.deps.size();
-    // What [first, last) wait for stands together.
-    const std::size_t begin = graph_.ops[first].dep_begin,
-                      count = graph_.ops[last - 1].dep_begin + graph_.ops[last - 1].dep_count - begin;
-    graph_.ops.resize(ops + (last - first)), graph_.deps.resize(deps + count);
-    const OpId shift = static_cast<OpId>(ops) - first;
-    const OpId* waited = graph_.deps.data() + begin;
-    for (std::size_t d = 0; d < count; ++d)
-      graph_.deps[deps + d] = waited[d] >= first ? waited[d] + shift : outside(waited[d]);
+  void repeat(const Range& range, Place from, Place to, const Outside& outside) {
+    const auto dep_shift = static_cast<std::uint32_t>(deps_.size() - range.deps_first);
     const auto lanes = static_cast<LaneId>((to.stage - from.stage) * kLaneKinds);
-    const auto dep_shift = static_cast<std::uint32_t>(deps - begin);
-    const Op* source = graph_.ops.data() + first;
-    for (Op *op = graph_.ops.data() + ops, *end = op + (last - first); op != end; ++op, ++source) {
-      *op = *source;
-      if (op->microbatch == from.microbatch) op->microbatch = static_cast<std::uint16_t>(to.microbatch);
-      op->stage = static_cast<std::uint16_t>(to.stage);
-      op->lanes[0] = static_cast<LaneId>(op->lanes[0] + lanes);
-      op->dep_begin += dep_shift;
-    }
-  }
-  std::span<const OpId> deps_of(OpId op) const {
-    return std::span(graph_.deps).subspan(graph_.ops[op].dep_begin, graph_.ops[op].dep_count);
+    const OpId shift = size() - range.first;
+    const std::size_t deps = deps_.size(), ops = size();
+    deps_.resize(deps + (range.deps_last - range.deps_first));
+    const OpId* waited = deps_.data() + range.deps_first;
+    for (OpId *dep = deps_.data() + deps, *end = deps_.data() + deps_.size(); dep != end; ++dep, ++waited)
+      *dep = *waited >= range.first ? *waited + shift : outside(*waited);
+    const auto copy = [&](auto& list, const auto& move) {
+      list.resize(ops + (range.last - range.first));
+      const auto* source = list.data() + range.first;
+      for (auto *op = list.data() + ops, *end = list.data() + list.size(); op != end; ++op, ++source) {
+        *op = *source;
+        op->lanes[0] = static_cast<LaneId>(op->lanes[0] + lanes);
+        move(*op);
+      }
+    };
+    if (folded_) return copy(folded_->ops, [](TimedOp&) {});
+    copy(whole_->ops, [&](Op& op) {
+      if (op.microbatch == from.microbatch) op.microbatch = static_cast<std::uint16_t>(to.microbatch);
+      op.stage = static_cast<std::uint16_t>(to.stage);
+      op.dep_begin += dep_shift;
+    });
   }
 
   // Operands of the op emitted last.
@@ -178,13 +185,13 @@ class Emitter {
   }
   static LaneKind kind_of(const Op& op) { return static_cast<LaneKind>(op.lanes[0] % kLaneKinds); }
   // Whether a new op becomes part of its lane's newest; otherwise it is what others may join.
-  bool joins(const Op& op) {
+  bool joins(const Op& op, std::uint16_t dep_count) {
     OpId& open = open_[op.lanes[0]];
     const LaneKind kind = kind_of(op);
     if (op.lanes[1] == kNoLane && (kind == LaneKind::compute || kind == LaneKind::grad_reduce)) {
-      if (open != kNoOp && op.dep_count == 0)
-        if (const WorkId both = run(graph_.ops[open].work, op.work); both != 0) {
-          graph_.ops[open].work = both;
+      if (open != kNoOp && dep_count == 0)
+        if (const WorkId both = run(folded_->ops[open].work, op.work); both != 0) {
+          folded_->ops[open].work = both;
           return true;
         }
       open = size();
@@ -201,42 +208,55 @@ class Emitter {
     if (followers.size() <= place) followers.resize(place + 1);
     for (const Follower& known : followers[place])
       if (known.last == last) return known.both;
-    if (runs_->size() + 1 >= kFirstRun) return 0;
-    const auto id = static_cast<WorkId>(kFirstRun + runs_->size());
-    runs_->push_back({before, last});
+    if (folded_->runs.size() + 1 >= kFirstRun) return 0;
+    const auto id = static_cast<WorkId>(kFirstRun + folded_->runs.size());
+    folded_->runs.push_back({before, last});
     followers[place].push_back({last, id});
     return id;
   }
-  void wait(const Op& op, OpId dep) {
+  void wait(const Op& op, std::size_t dep_begin, OpId dep) {
     hold(dep);
     const LaneId from = lane_at(op.stage, dep);
-    if (from == kNoLane) return graph_.deps.push_back(dep);
+    if (from == kNoLane) return deps_.push_back(dep);
     if (from == op.lanes[0]) return;
     OpId& newest = behind_[std::size_t{op.lanes[0]} * kLaneKinds + from % kLaneKinds];
     if (newest != kNoOp && dep <= newest) return;
     // A dependency of this very op that the new one covers gives way to it.
-    const auto mine = graph_.deps.begin() + op.dep_begin;
-    const auto covered = newest == kNoOp ? graph_.deps.end() : std::find(mine, graph_.deps.end(), newest);
-    if (covered == graph_.deps.end())
-      graph_.deps.push_back(dep);
+    const auto mine = deps_.begin() + static_cast<std::ptrdiff_t>(dep_begin);
+    const auto covered = newest == kNoOp ? deps_.end() : std::find(mine, deps_.end(), newest);
+    if (covered == deps_.end())
+      deps_.push_back(dep);
     else
       *covered = dep;
     newest = dep;
   }
   void touch(BufferId buffer, OperandUse use, bool write) {
-    if (operands_ && buffer != kNoBuffer) touch(buffer, use, write, 0, graph_.buffers[buffer].bytes);
+    if (operands_ && buffer != kNoBuffer) touch(buffer, use, write, 0, whole_->buffers[buffer].bytes);
   }
   void touch(BufferId buffer, OperandUse use, bool write, std::int64_t begin, std::int64_t end) {
     if (!operands_ || buffer == kNoBuffer || begin >= end) return;
-    graph_.operands.push_back({buffer, use, write, begin, end});
-    ++graph_.ops.back().operand_count;
+    whole_->operands.push_back({buffer, use, write, begin, end});
+    ++whole_->ops.back().operand_count;
   }
 
-  ExecutionGraph& graph_;
+  Emitter(ExecutionGraph* whole, FoldedGraph* folded, bool operands, std::vector<Work>& works,
+          std::vector<OpId>& deps, int pp)
+      : whole_(whole),
+        folded_(folded),
+        operands_(operands),
+        works_(works),
+        deps_(deps),
+        queued_(static_cast<std::size_t>(pp)),
+        behind_(queued_.size() * kLaneKinds * kLaneKinds, kNoOp),
+        open_(queued_.size() * kLaneKinds, kNoOp) {}
+
+  ExecutionGraph* whole_;  // the one of the two that is built
+  FoldedGraph* folded_;
   bool operands_;
+  std::vector<Work>& works_;
+  std::vector<OpId>& deps_;
   std::vector<std::int64_t> sizes_;  // by work
   std::array<WorkId, 64> newest_{};
-  std::vector<WorkRun>* runs_;
   std::vector<std::vector<OpId>> queued_;  // by stage
   std::vector<OpId>
       behind_;  // [lane][kind of another lane of its stage]: newest op of that one it has waited for

@@ -104,7 +104,8 @@ class StageLowering {
     Entry entry;
     std::vector<std::uint32_t> order;  // of entry.ops by lane and age
     std::array<OpId, 2> waits_for_forward{kNoOp, kNoOp};
-    OpId first = kNoOp, last = kNoOp, result = kNoOp;
+    Emitter::Range ops;
+    OpId result = kNoOp;
     std::uint32_t microbatch = 0;
     int stage = 0;
     Turns turned;                                      // while it ran

@@ -124,8 +124,8 @@ bool StageLowering::remember(Stamp& stamp, const Slot& slot, const Known& known)
   stamp.turned = {after.regather - before.regather, after.gradient - before.gradient,
                   after.copy - before.copy, after.visit - before.visit, after.fetch - before.fetch};
   bool whole = e_.idle(stage_) && after.fetch < std::max<std::size_t>(1, visit_bucket_.size());
-  for (OpId op = stamp.first; op < stamp.last; ++op)
-    for (const OpId dep : e_.deps_of(op)) whole = whole && known(dep);
+  for (const OpId dep : e_.deps().subspan(stamp.ops.deps_first, stamp.ops.deps_last - stamp.ops.deps_first))
+    whole = whole && known(dep);
   each_waited(slot.kind, before, before.visit, after.fetch, [&](OpId op) {
     stamp.after.push_back(op);
     whole = whole && known(op);
@@ -141,14 +141,16 @@ bool StageLowering::remember(Stamp& stamp, const Slot& slot, const Known& known)
 
 OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slot) {
   const Entry& then = stamp.entry;
-  const OpId shift = e_.size() - stamp.first;
+  const OpId shift = e_.size() - stamp.ops.first;
   const auto outside = [&](OpId op) {
     for (std::size_t i = 0; i < then.ops.size(); ++i)
       if (then.ops[i] == op) return now.ops[i];
     return op - then.forward.first + now.forward.first;
   };
-  const auto moved = [&](OpId op) { return op == kNoOp ? op : op >= stamp.first ? op + shift : outside(op); };
-  e_.repeat(stamp.first, stamp.last, {stamp.stage, stamp.microbatch}, {stage_, slot.microbatch}, outside);
+  const auto moved = [&](OpId op) {
+    return op == kNoOp ? op : op >= stamp.ops.first ? op + shift : outside(op);
+  };
+  e_.repeat(stamp.ops, {stamp.stage, stamp.microbatch}, {stage_, slot.microbatch}, outside);
   const auto behind = e_.behind(stage_);
   for (const auto& [place, op] : stamp.waited) behind[place] = moved(op);
   auto left = stamp.after.begin();
@@ -166,7 +168,7 @@ void StageLowering::recall(const Slot& slot) {
   const Stamp& stamp = stamps_of(SlotKind::forward, slot)[static_cast<std::size_t>(forward.stamp)];
   SavedChunk& keep = saved(slot);
   keep.layers.resize(stamp.kept.size());
-  const auto moved = [&](OpId op) { return op == kNoOp ? op : op - stamp.first + forward.first; };
+  const auto moved = [&](OpId op) { return op == kNoOp ? op : op - stamp.ops.first + forward.first; };
   for (std::size_t i = 0; i < stamp.kept.size(); ++i)
     keep.layers[i].kept_by = moved(stamp.kept[i].first),
     keep.layers[i].copied_out = moved(stamp.kept[i].second);
@@ -206,9 +208,10 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   stamp.waits_for_forward = waits_for_forward();
   const auto behind = e_.behind(stage_);
   const std::vector<OpId> behind_before(behind.begin(), behind.end());
-  stamp.first = first, stamp.microbatch = slot.microbatch, stamp.stage = stage_;
+  stamp.ops.first = first, stamp.ops.deps_first = e_.deps().size();
+  stamp.microbatch = slot.microbatch, stamp.stage = stage_;
   stamp.result = emit();
-  stamp.last = e_.size();
+  stamp.ops.last = e_.size(), stamp.ops.deps_last = e_.deps().size();
   for (std::size_t i = 0; i < behind.size(); ++i)
     if (behind[i] != behind_before[i]) stamp.waited.emplace_back(i, behind[i]);
   const auto known = [&](OpId op) {
@@ -218,7 +221,7 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   };
   const OpId result = stamp.result;
   const bool whole = remember(stamp, slot, known);
-  if (forward) forward_of(slot) = {first, stamp.last, whole ? static_cast<int>(stamps.size()) : -1};
+  if (forward) forward_of(slot) = {first, stamp.ops.last, whole ? static_cast<int>(stamps.size()) : -1};
   if (whole) stamps.push_back(std::move(stamp));
   return result;
 }

@@ -61,9 +61,9 @@ RC_GTEST_PROP(Fold, UsedRoomIsAsGoodAsNew, ()) {
     const auto fresh = lower_folded(job.model, job.training, links, plan, job.stack);
     RC_ASSERT(used.works == fresh.works);
     RC_ASSERT(used.deps == fresh.deps);
-    RC_ASSERT(used.lanes.size() == fresh.lanes.size());
+    RC_ASSERT(used.lanes == fresh.lanes);
     RC_ASSERT(used.runs.size() == fresh.runs.size());
-    RC_ASSERT(graph_hash(used) == graph_hash(fresh));
+    RC_ASSERT(used.ops == fresh.ops);
     SimulateScratch scratch;
     const SimulateOptions how = simulate_options(job, plan);
     RC_ASSERT(simulated_step(used, price(used, job.cost), how, scratch) ==
