@@ -122,6 +122,7 @@ class StageLowering {
   bool tells_apart() const { return saved_.size() != static_cast<std::size_t>(c_.plan.vp); }
   std::size_t unit_ring_size() const { return visits_.empty() ? 0 : c_.unit_ring_count(); }
   std::vector<Stamp>& stamps_of(SlotKind, const Slot&);
+  static std::vector<LaneKind> lanes_of_slots(const Context&);  // which may have operations
   bool repeatable(const Slot&) const;
   void enter(const Slot&, OpId arrival, Entry&);
   bool matches(const Stamp&, const Entry&) const;
@@ -204,6 +205,7 @@ class StageLowering {
   std::vector<std::vector<Stamp>> own_stamps_;      // [slot kind * vp + slot.chunk]
   std::vector<std::vector<Stamp>*> shared_stamps_;  // the same of `alike_`, once looked up
   Alike* alike_;
+  std::vector<LaneKind> lanes_of_slots_;
   Entry entry_;  // room for the slot being entered
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter

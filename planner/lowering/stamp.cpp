@@ -14,12 +14,18 @@ namespace {
 
 constexpr std::size_t kMostStamps = 8;  // forms of one slot: while the pipeline fills, steady, drains
 
-// Lanes that slots put operations on; transfers between stages are emitted behind them.
-constexpr std::array kOfSlots = {LaneKind::compute,       LaneKind::tp,           LaneKind::cp,
-                                 LaneKind::grad_reduce,   LaneKind::param_gather, LaneKind::device_to_host,
-                                 LaneKind::host_to_device};
-
 }  // namespace
+
+// Transfers between stages are emitted behind the slots.
+std::vector<LaneKind> StageLowering::lanes_of_slots(const Context& c) {
+  std::vector<LaneKind> lanes{LaneKind::compute, LaneKind::grad_reduce, LaneKind::param_gather};
+  if (c.sp()) lanes.push_back(LaneKind::tp);
+  if (c.plan.cp > 1) lanes.push_back(LaneKind::cp);
+  if (c.plan.optimizer_offload > 0 || c.plan.parameter_offload || c.plan.activation_offload > 0 ||
+      c.sums_on_host())
+    lanes.insert(lanes.end(), {LaneKind::device_to_host, LaneKind::host_to_device});
+  return lanes;
+}
 
 bool StageLowering::repeatable(const Slot& slot) const {
   if (slot.kind == SlotKind::forward) return slot.microbatch > 0;
@@ -80,7 +86,7 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
     const OpId op = entry.ops[i];
     const LaneId on = op == kNoOp ? kNoLane : e_.lane_at(stage_, op);
     entry.lanes[i] = on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds);
-    entry.past[i] = e_.past(stage_, op, on, kOfSlots);
+    entry.past[i] = e_.past(stage_, op, on, lanes_of_slots_);
   }
 }
 
