@@ -95,10 +95,10 @@ class StageLowering {
   };
   struct Entry {  // what a slot finds: all that it may wait for, and what of it is certain already
     Turns turns;
-    Forward forward;                  // its own micro-batch's
-    std::vector<OpId> ops;            // kNoOp where there is none
-    std::vector<LaneId> lanes;        // by op: kind of this stage's lane, or kNoLane
-    std::vector<std::uint32_t> past;  // by op: kinds of this stage's lanes that are behind it
+    Forward forward;        // its own micro-batch's
+    std::vector<OpId> ops;  // kNoOp where there is none
+    std::vector<std::uint64_t>
+        told;  // by op: kind of this stage's lane, or kNoLane, and the kinds that are behind it
   };
   struct Stamp {
     Entry entry;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kMostStamps = 8;  // forms of one slot: while the pipeline fills, steady, drains
 
+LaneId lane_of(std::uint64_t told) { return static_cast<LaneId>(told); }
+
 }  // namespace
 
 // Transfers between stages are emitted behind the slots.
@@ -81,19 +83,18 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
               [&](OpId op) { entry.ops.push_back(op); });
   if (entry.forward.first != kNoOp)
     entry.ops.insert(entry.ops.end(), {entry.forward.first, entry.forward.last - 1});
-  entry.lanes.resize(entry.ops.size()), entry.past.resize(entry.ops.size());
+  entry.told.resize(entry.ops.size());
   for (std::size_t i = 0; i < entry.ops.size(); ++i) {
     const OpId op = entry.ops[i];
     const LaneId on = op == kNoOp ? kNoLane : e_.lane_at(stage_, op);
-    entry.lanes[i] = on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds);
-    entry.past[i] = e_.past(stage_, op, on, lanes_of_slots_);
+    entry.told[i] = std::uint64_t{e_.past(stage_, op, on, lanes_of_slots_)} << 16 |
+                    (on == kNoLane ? kNoLane : static_cast<LaneId>(on % kLaneKinds));
   }
 }
 
 bool StageLowering::matches(const Stamp& stamp, const Entry& now) const {
   const Entry& then = stamp.entry;
-  if (now.lanes != then.lanes || now.past != then.past || now.forward.stamp != then.forward.stamp)
-    return false;
+  if (now.told != then.told || now.forward.stamp != then.forward.stamp) return false;
   const Turns &a = then.turns, &b = now.turns;
   const std::size_t ahead = a.fetch - a.visit, units = ahead + stamp.turned.fetch;
   if (b.fetch - b.visit != ahead || b.visit + units > visit_bucket_.size()) return false;
@@ -106,7 +107,7 @@ bool StageLowering::matches(const Stamp& stamp, const Entry& now) const {
     if ((now.ops[i] == kNoOp) != (then.ops[i] == kNoOp)) return false;
     if (i == 0) continue;
     const std::size_t older = stamp.order[i - 1], newer = stamp.order[i];
-    if (now.lanes[older] == now.lanes[newer] &&
+    if (lane_of(now.told[older]) == lane_of(now.told[newer]) &&
         (now.ops[older] > now.ops[newer] ||
          (now.ops[older] == now.ops[newer]) != (then.ops[older] == then.ops[newer])))
       return false;
@@ -209,7 +210,8 @@ OpId StageLowering::emit_or_repeat(const Slot& slot, OpId arrival, const Emit& e
   stamp.order.resize(entry_.ops.size());
   std::iota(stamp.order.begin(), stamp.order.end(), 0u);
   std::stable_sort(stamp.order.begin(), stamp.order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(entry_.lanes[a], entry_.ops[a]) < std::pair(entry_.lanes[b], entry_.ops[b]);
+    return std::pair(lane_of(entry_.told[a]), entry_.ops[a]) <
+           std::pair(lane_of(entry_.told[b]), entry_.ops[b]);
   });
   stamp.waits_for_forward = waits_for_forward();
   const auto behind = e_.behind(stage_);
