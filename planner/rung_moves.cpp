@@ -11,11 +11,12 @@ namespace {
 constexpr std::uint64_t kMostMoves = 150;  // simulations, of all climbs
 constexpr std::uint64_t kClimb = 40;
 
-enum RungField : std::uint8_t { recomputed, on_host, share };
-constexpr std::size_t kRungFields = 3;
+enum RungField : std::uint8_t { recomputed, on_host, share, horizon };
+constexpr std::size_t kRungFields = 4;
 using RungValues = std::array<int, kRungFields>;
 constexpr std::array<PlanField, kRungFields> kRungFieldOf = {
-    PlanField::recompute_layers, PlanField::activation_offload, PlanField::optimizer_offload};
+    PlanField::recompute_layers, PlanField::activation_offload, PlanField::optimizer_offload,
+    PlanField::offload_horizon};
 
 // The rungs of the space, as one member's other fields leave them.
 class Rungs {
@@ -24,7 +25,10 @@ class Rungs {
     for (const LayerRange& range : layer_ranges(from, n_layers)) layers_ = std::max(layers_, range.count);
     for (const Recompute& r : space.recompute)
       if (r.kind == from.recompute.kind) rungs_[recomputed].push_back(layers_of(r));
-    for (const ActivationOffload& a : space.activation_offload) rungs_[on_host].push_back(a.layers);
+    for (const ActivationOffload& a : space.activation_offload) {
+      rungs_[on_host].push_back(a.layers);
+      if ((a.layers > 0) == (from.activation_offload > 0)) rungs_[horizon].push_back(a.horizon);
+    }
     for (const double s : space.optimizer_offload)
       rungs_[share].push_back(static_cast<int>(std::lround(100 * s)));
     for (std::vector<int>& list : rungs_) {
@@ -43,15 +47,17 @@ class Rungs {
       });
       if (!pinned && rungs_[f].back() > 0) steps[f] = first_step(rungs_[f], at[f], most(f));
     }
+    steps[horizon] = std::min(steps[horizon], 1);  // what is far ahead only takes room
     return steps;
   }
 
-  // One field alone; or one less and another more, by whatever steps.
+  // One field alone; or two by whatever steps, so that one makes the room which the other takes.
   std::vector<ParallelPlan> next_to(const ParallelPlan& plan, const RungValues& steps, bool pairs) const {
     std::vector<ParallelPlan> out;
     const RungValues at = values_of(plan);
     const auto add = [&](const RungValues& to) {
-      if (lies(to) && !is_member(to)) out.push_back(with(plan, to));
+      if (!lies(to) || is_member(to)) return;
+      if (const ParallelPlan moved = with(plan, to); !idle_horizon(moved)) out.push_back(moved);
     };
     for (std::size_t a = 0; a < kRungFields; ++a)
       for (const int sign : {-1, 1}) {
@@ -61,7 +67,7 @@ class Rungs {
         for (std::size_t b = a + 1; pairs && b < kRungFields; ++b)
           for (int x = steps[a]; x > 0; x /= 2)
             for (int y = steps[b]; y > 0; y /= 2) {
-              to = at, to[a] += sign * x, to[b] -= sign * y;
+              to = at, to[a] += sign * x, to[b] += (b == horizon ? sign : -sign) * y;
               add(to);
             }
       }
@@ -75,18 +81,19 @@ class Rungs {
   int most(std::size_t field) const { return field == share ? 100 : layers_; }
   RungValues values_of(const ParallelPlan& p) const {
     return {layers_of(p.recompute), p.activation_offload,
-            static_cast<int>(std::lround(100 * p.optimizer_offload))};
+            static_cast<int>(std::lround(100 * p.optimizer_offload)), p.offload_horizon};
   }
   ParallelPlan with(ParallelPlan p, const RungValues& to) const {
     if (p.recompute.kind == RecomputeKind::full)
       p.recompute.layers = to[recomputed] >= layers_ ? -1 : to[recomputed];
-    p.activation_offload = to[on_host];
+    p.activation_offload = to[on_host], p.offload_horizon = to[horizon];
     if (to[share] != values_of(p)[share]) p.optimizer_offload = to[share] / 100.0;
     return p;
   }
   bool lies(const RungValues& to) const {
     for (std::size_t f = 0; f < kRungFields; ++f)
-      if (to[f] < (f == recomputed ? std::min(1, rungs_[f].back()) : 0) || to[f] > most(f)) return false;
+      if (to[f] < (f == recomputed || f == horizon ? std::min(1, rungs_[f].back()) : 0) || to[f] > most(f))
+        return false;
     return true;
   }
   bool is_member(const RungValues& to) const {

@@ -64,6 +64,21 @@ TEST(BesideSpace, MovesOffTheRungsWhereThatHelps) {
   }
 }
 
+// The space fetches activations back at most four layers ahead; farther takes room, which one more layer on the host makes.
+TEST(BesideSpace, FetchesFartherAhead) {
+  const Rungs rungs("llama-2-70b", "8x8xh100", "smp-v2", 256, 4096);
+  const Job job = rungs.owned.job();
+  const ParallelPlan known = parse_plan_key("tp1.pp1.vp1.cp1.dp64.z3.mbs1.full1.ao43.hz6");
+  const SearchReport found = search(job, rungs.space());
+  ASSERT_FALSE(found.ranked.empty());
+  EXPECT_LE(found.ranked.front().prediction.step, predict(job, known).step);
+  EXPECT_GT(found.ranked.front().plan.offload_horizon, 4);
+  const SearchReport pinned = search(job, rungs.space("hz=4"));
+  ASSERT_FALSE(pinned.ranked.empty());
+  EXPECT_EQ(pinned.ranked.front().plan.offload_horizon, 4);
+  EXPECT_GT(pinned.ranked.front().simulated, found.ranked.front().simulated);
+}
+
 TEST(BesideSpace, LeavesWhatIsPinned) {
   const Rungs rungs("llama-7b", "1x4xa100-40gb", "paddle-llama", 64, 4096);
   const SearchReport pinned = search(rungs.owned.job(), rungs.space("rec=full4,oo=0,ao=0"));
