@@ -18,6 +18,7 @@ struct WorkRun {
   WorkId before = 0, last = 0;
 };
 
+// An op without its names, which nothing but a pass reads.
 struct TimedOp {
   WorkId work = 0;
   std::array<LaneId, 2> lanes{kNoLane, kNoLane};  // as Op's

@@ -111,6 +111,9 @@ void exchange_tied(Emitter& e, const Context& c, std::vector<StageLowering>& sta
 }
 
 void lower_to(Emitter& e, const Context& c) {
+  SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
+  const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(c.model.n_layers);
+  e.reserve(slots * 24 + 4096, slots * 4 + 4096);
   const std::vector<StageWorks> works = stage_works(e, c);
   // Stages with links of their own, or rings that turn across slots, differ in more than their number.
   StageLowering::Alike alike;
@@ -129,14 +132,6 @@ void lower_to(Emitter& e, const Context& c) {
   for (StageLowering& stage : stages) stage.norm_reduce(stages);
 }
 
-// Room for what a step mostly holds.
-void reserve(auto& graph, const Context& c) {
-  SEXTANT_CHECK(c.microbatches > 0, "the batch must divide into micro-batches");
-  const auto slots = static_cast<std::size_t>(c.microbatches) * static_cast<std::size_t>(c.model.n_layers);
-  graph.ops.reserve(slots * 24 + 4096);
-  graph.deps.reserve(slots * 4 + 4096);
-}
-
 }  // namespace
 
 ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,
@@ -144,7 +139,6 @@ ExecutionGraph lower(const ModelSpec& model, const TrainingSpec& training, const
   const Context c = make_context(model, training, links, plan, stack);
   ExecutionGraph graph;
   graph.model = model, graph.training = training, graph.plan = plan;
-  reserve(graph, c);
   for (int s = 0; s < plan.pp; ++s)
     for (int k = 0; k < kLaneKinds; ++k)
       graph.lanes.push_back({static_cast<std::uint16_t>(s), static_cast<LaneKind>(k)});
@@ -165,7 +159,6 @@ void lower_folded(const ModelSpec& model, const TrainingSpec& training, const Pl
   const Context c = make_context(model, training, links, plan, stack);
   graph.works.clear(), graph.runs.clear(), graph.ops.clear(), graph.deps.clear();
   graph.lanes = static_cast<std::size_t>(plan.pp) * kLaneKinds;
-  reserve(graph, c);
   Emitter e(graph, plan.pp);
   lower_to(e, c);
 }

@@ -97,7 +97,7 @@ double sweep(const Steps& g, SimulateScratch& scratch, const DurationOf& duratio
 }
 
 // Lengthens compute and collectives by the time they ran beside each other in the first pass. Each lane runs its
-// operations one after the other, so that every lane of collectives walks the stage's compute once.
+// operations one after the other, so that every lane of collectives walks the stage's compute once. False when none did.
 bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& scratch) {
   const std::size_t n = g.ops.size();
   const double *begin = scratch.begin.data(), *end = scratch.end.data();
@@ -110,7 +110,6 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
     if (!is_collective_lane(static_cast<LaneId>(lane))) continue;
     const std::size_t compute = lane - lane % kLaneKinds + static_cast<std::size_t>(LaneKind::compute);
     std::uint32_t beside = next[n + 1 + lane], first = next[n + 1 + compute];
-    any |= beside != n;
     for (; beside != n; beside = next[beside]) {
       const double from = begin[beside], to = end[beside];
       while (end[first] <= from) first = next[first];
@@ -119,7 +118,7 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
         const double both = std::min(end[at], to) - std::max(begin[at], from);
         if (both <= 0) continue;
         duration[at] += options.comm_slows_compute * both * share(at);
-        together += both;
+        together += both, any = true;
       }
       duration[beside] += options.compute_slows_comm * together * share(beside);
     }

@@ -26,6 +26,11 @@ class Emitter {
   // Folds.
   Emitter(FoldedGraph& graph, int pp) : Emitter(nullptr, &graph, false, graph.works, graph.deps, pp) {}
 
+  void reserve(std::size_t ops, std::size_t deps) {
+    folded_ ? folded_->ops.reserve(ops) : whole_->ops.reserve(ops);
+    deps_.reserve(deps);
+  }
+
   bool operands() const { return operands_; }
   static LaneId lane(int stage, LaneKind kind) {
     return static_cast<LaneId>(stage * kLaneKinds + static_cast<int>(kind));
