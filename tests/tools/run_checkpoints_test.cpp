@@ -104,7 +104,7 @@ TEST_F(RunCheckpoints, GoesOnUnderAnotherPlanAndKeepsItsOptions) {
 
 TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
   std::string text;
-  for (char c = 'a'; c <= 'p'; ++c) text += std::string(400, c) + "\n\n";
+  for (char c = 'a'; c <= 'p'; ++c) text.append(400, c).append("\n\n");
   write("text.txt", text);
   ASSERT_EQ(call({"data", "text.txt", "--tokenizer", "bytes", "--document", "paragraph", "--validation",
                   "0.5", "--seed", "2", "--out", "tokens"})
