@@ -299,6 +299,12 @@ bool PlanLimits::admits(PlanField field, double value) const {
   });
 }
 
+bool PlanLimits::pins(PlanField field) const {
+  return std::ranges::any_of(limits, [&](const PlanLimit& limit) {
+    return limit.field == field && limit.relation == Relation::equal;
+  });
+}
+
 bool PlanLimits::admits(const ParallelPlan& plan) const {
   return std::all_of(limits.begin(), limits.end(), [&](const PlanLimit& limit) {
     return holds(field_value(plan, limit.field), limit.relation, limit.value);

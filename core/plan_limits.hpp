@@ -58,6 +58,7 @@ struct PlanLimits {
   std::vector<PlanLimit> limits;
   bool admits(PlanField, double value) const;
   bool admits(const ParallelPlan&) const;
+  bool pins(PlanField) const;  // to one value
   bool operator==(const PlanLimits&) const = default;
 };
 

@@ -8,8 +8,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::size_t kClimbs = 6;  // layouts moved between rungs, and pipelines whose layers are moved
-constexpr double kWithin = 1.1;     // of the best step, before that
+constexpr double kWithin = 1.1;  // of the best step, before anything is moved
 
 }  // namespace
 
@@ -20,14 +19,13 @@ Beside beside_space(const Job& job, const SearchSpace& space, const SearchTree& 
   LayerMoves layers(job, tree, means);
   const bool cut_is_pinned =
       std::ranges::count(space.limits.limits, PlanField::stage_split, &PlanLimit::field) > 0;
-  std::size_t climbs = 0, cuts = 0;
-  for (const Simulated& from : ranking.families()) {
+  std::vector<Simulated> families = ranking.families();
+  families.resize(std::min(families.size(), std::size_t{kMovedFamilies}));
+  for (const Simulated& from : families) {
     if (from.step > kWithin * ranking.best().step) break;
     MovedMember m{from, {tree.plan(from.choice, means.cache()), from.step}, std::nullopt, false};
-    if (climbs++ < kClimbs)
-      if (auto found = rungs.climb(m.found.plan, m.found.step))
-        m.found = std::move(*found), m.off_rungs = true;
-    if (!cut_is_pinned && m.found.plan.pp * m.found.plan.vp > 1 && cuts++ < kClimbs)
+    if (auto found = rungs.climb(m.found.plan, m.found.step)) m.found = std::move(*found), m.off_rungs = true;
+    if (!cut_is_pinned && m.found.plan.pp * m.found.plan.vp > 1)
       if (auto found = layers.climb(m.found.plan, m.found.step))
         m.before_layers = m.found.step, m.found = std::move(*found);
     if (m.off_rungs || m.before_layers) out.moved.push_back(std::move(m));

@@ -8,12 +8,14 @@
 
 namespace sextant {
 
+inline constexpr int kMovedFamilies = 5;
+
 struct Beside {
   Moved moved;
   std::uint64_t cut_anew = 0, between_rungs = 0;  // simulated
 };
 
-// From the fastest on, of those that a step between the rungs or a better cut may bring to the front.
+// From the fastest families on, of those that a step between the rungs or a better cut may bring to the front.
 Beside beside_space(const Job&, const SearchSpace&, const SearchTree&, const Ranking&, const MoveMeans&);
 
 }  // namespace sextant

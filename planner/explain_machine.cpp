@@ -251,7 +251,7 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
                 [](ParallelPlan&p, bool on) { p.parameter_offload = on; }),
         refused(space.activation_offload, ActivationOffload{},
                 [&](ParallelPlan&p, const ActivationOffload&a) {
-                  p.activation_offload = a.layers, p.offload_horizon = a.horizon;
+                  p.activation_offload = a.of_chunk(space.n_layers), p.offload_horizon = a.horizon;
                   p.parameter_offload = a.layers == 0;
                   if (a.layers > 0 && full != space.recompute.end()) p.recompute = *full;
                 }),

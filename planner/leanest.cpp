@@ -277,11 +277,11 @@ class LeanSearch {
     std::vector<int> seen;
     for (const std::size_t ao : horizons_) {
       const ActivationOffload& a = space_.activation_offload[ao];
-      if (std::find(seen.begin(), seen.end(), a.layers) != seen.end()) continue;
-      p.activation_offload = a.layers, p.offload_horizon = a.horizon;
+      p.activation_offload = a.of_chunk(longest_chunk(chunks)), p.offload_horizon = a.horizon;
+      if (std::find(seen.begin(), seen.end(), p.activation_offload) != seen.end()) continue;
       p.optimizer_offload = 0, p.parameter_offload = false;
-      if (!lawful(p)) continue;
-      seen.push_back(a.layers);
+      if (!lawful(p) || !space_.limits.admits(PlanField::activation_offload, p.activation_offload)) continue;
+      seen.push_back(p.activation_offload);
       child.choice.activation_offload = small(ao);
       const SearchTree::Held& held = before.of(p, tree_);
       const SearchTree::Flight flight = tree_.flight(p, chunks);

@@ -8,8 +8,10 @@
 namespace sextant {
 namespace {
 
-constexpr std::uint64_t kMostMoves = 150;  // simulations, of all climbs
-constexpr std::uint64_t kClimb = 40;
+constexpr std::uint64_t kMostMoves = 600;  // simulations, of all climbs
+constexpr std::uint64_t kClimb = 150;
+
+constexpr std::int64_t kLeastBucket = 1'000'000;
 
 enum RungField : std::uint8_t { recomputed, on_host, share, horizon };
 constexpr std::size_t kRungFields = 4;
@@ -26,7 +28,7 @@ class Rungs {
     for (const Recompute& r : space.recompute)
       if (r.kind == from.recompute.kind) rungs_[recomputed].push_back(layers_of(r));
     for (const ActivationOffload& a : space.activation_offload) {
-      rungs_[on_host].push_back(a.layers);
+      rungs_[on_host].push_back(a.of_chunk(layers_));
       if ((a.layers > 0) == (from.activation_offload > 0)) rungs_[horizon].push_back(a.horizon);
     }
     for (const double s : space.optimizer_offload)
@@ -41,12 +43,9 @@ class Rungs {
   RungValues first_steps(const ParallelPlan& from) const {
     RungValues steps{};
     const RungValues at = values_of(from);
-    for (std::size_t f = 0; f < kRungFields; ++f) {
-      const bool pinned = std::ranges::any_of(space_.limits.limits, [&](const PlanLimit& limit) {
-        return limit.field == kRungFieldOf[f] && limit.relation == Relation::equal;
-      });
-      if (!pinned && rungs_[f].back() > 0) steps[f] = first_step(rungs_[f], at[f], most(f));
-    }
+    for (std::size_t f = 0; f < kRungFields; ++f)
+      if (!space_.limits.pins(kRungFieldOf[f]) && rungs_[f].back() > 0)
+        steps[f] = first_step(rungs_[f], at[f], most(f));
     steps[horizon] = std::min(steps[horizon], 1);  // what is far ahead only takes room
     return steps;
   }
@@ -55,10 +54,23 @@ class Rungs {
   std::vector<ParallelPlan> next_to(const ParallelPlan& plan, const RungValues& steps, bool pairs) const {
     std::vector<ParallelPlan> out;
     const RungValues at = values_of(plan);
-    const auto add = [&](const RungValues& to) {
-      if (!lies(to) || is_member(to)) return;
-      if (const ParallelPlan moved = with(plan, to); !idle_horizon(moved)) out.push_back(moved);
+    const auto add_to = [&](const ParallelPlan& p, const RungValues& to) {
+      if (!lies(to)) return;
+      if (const ParallelPlan moved = with(p, to); !idle_horizon(moved)) out.push_back(moved);
     };
+    const auto add = [&](const RungValues& to) {
+      if (!is_member(to)) add_to(plan, to);
+    };
+    for (const ParallelPlan& turned : turns(plan)) {
+      if (!pairs) out.push_back(turned);
+      for (const RungField f : {on_host, share})
+        for (int x = pairs ? steps[f] : 0; x > 0; x /= 2)
+          for (const int sign : {-1, 1}) {
+            RungValues to = at;
+            to[f] += sign * x;
+            add_to(turned, to);
+          }
+    }
     for (std::size_t a = 0; a < kRungFields; ++a)
       for (const int sign : {-1, 1}) {
         RungValues to = at;
@@ -75,6 +87,31 @@ class Rungs {
   }
 
  private:
+  // What else decides how much must be on the host: kinds of recomputation, the next shard degrees and buckets.
+  std::vector<ParallelPlan> turns(const ParallelPlan& plan) const {
+    std::vector<ParallelPlan> out;
+    for (const Recompute r : {Recompute{RecomputeKind::none, -1}, Recompute{RecomputeKind::selective, -1},
+                              Recompute{RecomputeKind::full, 1}}) {
+      if (r.kind == plan.recompute.kind ||
+          std::ranges::count(space_.recompute, r.kind, &Recompute::kind) == 0)
+        continue;
+      out.push_back(plan);
+      out.back().recompute = r;
+    }
+    for (const std::int64_t n : {plan.bucket_elements / 2, 2 * plan.bucket_elements}) {
+      if (n < kLeastBucket) continue;
+      out.push_back(plan);
+      out.back().bucket_elements = n;
+    }
+    const int shards = plan.shards(), all = plan.replicas();
+    if (plan.zero_stage == 0) return out;
+    for (const int n : {shards / 2, 2 * shards}) {
+      if (n < 1 || all % n != 0 || n == shards) continue;
+      out.push_back(plan);
+      out.back().shard_degree = n == all ? 0 : n;
+    }
+    return out;
+  }
   int layers_of(const Recompute& r) const {
     return r.kind != RecomputeKind::full ? 0 : r.layers < 0 ? layers_ : r.layers;
   }
@@ -85,7 +122,7 @@ class Rungs {
   }
   ParallelPlan with(ParallelPlan p, const RungValues& to) const {
     if (p.recompute.kind == RecomputeKind::full)
-      p.recompute.layers = to[recomputed] >= layers_ ? -1 : to[recomputed];
+      p.recompute.layers = to[recomputed] >= layers_ ? -1 : std::max(1, to[recomputed]);
     p.activation_offload = to[on_host], p.offload_horizon = to[horizon];
     if (to[share] != values_of(p)[share]) p.optimizer_offload = to[share] / 100.0;
     return p;
@@ -120,16 +157,22 @@ class Rungs {
 }  // namespace
 
 std::optional<MovedPlan> RungMoves::climb(const ParallelPlan& from, double step) {
-  const Rungs rungs(space_, from, job_.model.n_layers);
-  const RungValues first = rungs.first_steps(from);
-  RungValues steps = first;
-  moves_.allow(std::min(kClimb, kMostMoves - std::min(kMostMoves, simulated())));
+  std::optional<Rungs> rungs;  // of a kind of recomputation
+  RungValues first{}, steps{};
   MovedPlan at{from, step};
+  const auto begin = [&] {
+    rungs.emplace(space_, at.plan, job_.model.n_layers);
+    steps = first = rungs->first_steps(at.plan);
+  };
+  begin();
+  moves_.allow(std::min(kClimb, kMostMoves - std::min(kMostMoves, simulated())));
   bool moved = false;
   const auto better = [&](bool pairs) {
-    auto next = moves_.fastest(at, rungs.next_to(at.plan, pairs ? first : steps, pairs));
+    const RecomputeKind kind = at.plan.recompute.kind;
+    auto next = moves_.fastest(at, rungs->next_to(at.plan, pairs ? first : steps, pairs));
     if (!next) return false;
     at = std::move(*next);
+    if (at.plan.recompute.kind != kind) begin();
     return moved = true;
   };
   for (bool any = true; any && moves_.left() > 0 && !moves_.stopped();) {

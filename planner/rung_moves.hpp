@@ -1,7 +1,8 @@
 // Is there a better layout between the rungs? The space lists layers that are recomputed, layers whose activations are on
 // the host, how far ahead these are fetched back and the optimizer's share there (per cent) on ladders. From a member on
-// they are moved off them, in ever smaller steps, one alone or two of which one makes room for the other, for as long as
-// the simulated step falls and the layout fits: a local search, which proves nothing.
+// they are moved off them, in ever smaller steps, one alone or two of which one makes room for the other, or together with
+// another kind of recomputation, shard degree or bucket, for as long as the simulated step falls and the layout fits: a local
+// search, which proves nothing.
 #pragma once
 
 #include <cstdint>

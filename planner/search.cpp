@@ -206,7 +206,9 @@ class Search {
 
   bool found() const { return !ranking_.empty() || (front_ && !front_->seen.empty()); }
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
-  bool stop_asked() const { return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s); }
+  bool stop_asked() const {
+    return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s * budget_share_);
+  }
   double spent() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   // Asked to stop with nothing to show: straight down, the best child first, to one layout that fits.
@@ -291,6 +293,7 @@ class Search {
 
   void look_beside() {
     if (!options_.move_layers || ranking_.empty()) return;
+    budget_share_ = 1;
     Beside found = beside_space(
         job_, space_, tree_, ranking_,
         {[this]() -> SearchCache& { return threads_.local().cache; },
@@ -369,7 +372,7 @@ class Search {
       leave_unvisited();
     }
     report_.ranked = ranked_plans(
-        job_, ranking_, moved_, options_.tie_share,
+        job_, ranking_, moved_, static_cast<std::size_t>(std::max(1, options_.top)), options_.tie_share,
         [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
     report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
   }
@@ -384,12 +387,14 @@ class Search {
   tbb::enumerable_thread_specific<PerThread> threads_;
   std::vector<Node> queue_;  // a heap
   SimulatedAhead ahead_;
-  Ranking ranking_{space_, options_.top};
+  // What is moved does not depend on how many are shown.
+  Ranking ranking_{space_, options_.move_layers ? std::max(options_.top, kMovedFamilies) : options_.top};
   Moved moved_;
   std::array<int, kFateNames.size()> examples_of_{};
   std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
   SearchReport report_;
   Clock::time_point begin_ = Clock::now();
+  double budget_share_ = 0.9;  // what comes beside the space has the rest
 };
 
 // All prices times a factor.

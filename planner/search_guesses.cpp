@@ -25,10 +25,11 @@ std::uint8_t most(const auto& list) {
 
 // Where as many activations as `part` of the most that are listed are on the host, fetched as little ahead as is listed, or as
 // far.
-std::uint8_t offloaded(const std::vector<ActivationOffload>& list, double part, bool far) {
-  const int all = std::ranges::max_element(list, {}, &ActivationOffload::layers)->layers;
+std::uint8_t offloaded(const std::vector<ActivationOffload>& list, int longest, double part, bool far) {
+  const auto layers = [&](const ActivationOffload& a) { return std::min(a.layers, longest); };
+  const int most = std::ranges::max(list, {}, layers).layers;
   const auto order = [&](const ActivationOffload& a) {
-    return std::pair(std::abs(a.layers - part * all), far ? -a.horizon : a.horizon);
+    return std::pair(std::abs(layers(a) - part * std::min(most, longest)), far ? -a.horizon : a.horizon);
   };
   return small(static_cast<std::size_t>(std::ranges::min_element(list, {}, order) - list.begin()));
 }
@@ -105,7 +106,7 @@ class SearchTree::Trial {
     for (const double part : {0.0, 0.5, 1.0})
       for (const bool far : {false, true})
         for (const std::uint8_t parameters : {0, 1})
-          on_host.insert({offloaded(ao, part, far), index(space_.parameter_offload, parameters)});
+          on_host.insert({offloaded(ao, longest(), part, far), index(space_.parameter_offload, parameters)});
     each([&] {
       for (const auto& [activations, parameters] : on_host) {
         c.activation_offload = activations, c.parameter_offload = parameters;
@@ -124,7 +125,8 @@ class SearchTree::Trial {
         c.zero_stage = most(space_.zero_stage);
         c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
         c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
-        c.activation_offload = saved > 2 ? offloaded(space_.activation_offload, 1, false) : small(0);
+        c.activation_offload =
+            saved > 2 ? offloaded(space_.activation_offload, longest(), 1, false) : small(0);
         consider();
       }
     });
@@ -134,6 +136,11 @@ class SearchTree::Trial {
   ParallelPlan d;  // the division alone
 
  private:
+  int longest() const {  // of an even split
+    const int n_chunks = d.pp * space_.form[c.form].vp;
+    return (space_.n_layers + n_chunks - 1) / n_chunks;
+  }
+
   // The two smallest micro-batches; of very large batches those that leave few enough.
   std::vector<std::size_t> smallest_sizes() const {
     std::vector<std::size_t> out;

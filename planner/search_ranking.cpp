@@ -52,14 +52,10 @@ RankedPlan ranked_plan(const Job& job, const Simulated& result, ParallelPlan pla
 }
 
 std::vector<RankedPlan> ranked_plans(const Job& job, const Ranking& ranking, const Moved& moved,
-                                     double tie_share,
+                                     std::size_t top, double tie_share,
                                      const std::function<ParallelPlan(const Simulated&)>& plan) {
   std::vector<RankedPlan> out;
-  const auto is_moved = [&](const Simulated& member) {
-    return std::ranges::any_of(moved, [&](const auto& m) { return m.member.choice == member.choice; });
-  };
-  for (const Simulated& member : ranking.shown())
-    if (!is_moved(member)) out.push_back(ranked_plan(job, member, plan(member)));
+  for (const Simulated& member : ranking.shown()) out.push_back(ranked_plan(job, member, plan(member)));
   for (const MovedMember& m : moved) {
     out.push_back(ranked_plan(job, {m.found.step, m.member.choice, 0}, m.found.plan));
     if (m.off_rungs) out.back().before_rungs = Seconds(m.member.step);
@@ -67,7 +63,14 @@ std::vector<RankedPlan> ranked_plans(const Job& job, const Ranking& ranking, con
   }
   std::ranges::stable_sort(out, {},
                            [](const RankedPlan& r) { return std::floor(std::log(r.simulated.v) / kSame); });
-  if (out.size() > ranking.shown().size()) out.resize(ranking.shown().size());
+  std::vector<Family> seen;  // what was moved stands before what it was, unless that led into another family
+  std::erase_if(out, [&](const RankedPlan& r) {
+    const Family family = family_of(r.plan);
+    if (std::ranges::count(seen, family) > 0) return true;
+    seen.push_back(family);
+    return false;
+  });
+  if (out.size() > top) out.resize(top);
   for (RankedPlan& r : out) {
     const RankedPlan& best = out.front();
     r.slower = std::max(0.0, r.prediction.step / best.prediction.step - 1);

@@ -75,7 +75,8 @@ struct MovedMember {
   bool off_rungs = false;
 };
 using Moved = std::vector<MovedMember>;
-std::vector<RankedPlan> ranked_plans(const Job&, const Ranking&, const Moved&, double tie_share,
+std::vector<RankedPlan> ranked_plans(const Job&, const Ranking&, const Moved&, std::size_t top,
+                                     double tie_share,
                                      const std::function<ParallelPlan(const Simulated&)>& plan);
 
 }  // namespace sextant

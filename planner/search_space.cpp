@@ -124,7 +124,8 @@ ParallelPlan plan_of(const SearchSpace& s, const Choice& c) {
   p.shard_degree = s.shard_degree[c.shard_degree];
   p.optimizer_offload = s.optimizer_offload[c.optimizer_offload];
   p.parameter_offload = s.parameter_offload[c.parameter_offload] != 0;
-  p.activation_offload = s.activation_offload[c.activation_offload].layers;
+  const int longest = (s.n_layers + p.pp * p.vp - 1) / (p.pp * p.vp);
+  p.activation_offload = s.activation_offload[c.activation_offload].of_chunk(longest);
   p.offload_horizon = s.activation_offload[c.activation_offload].horizon;
   p.bucket_elements = s.bucket_elements[c.bucket_elements];
   p.last_bucket_split = s.last_bucket_split[c.last_bucket_split];
@@ -151,6 +152,7 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
                           int world, const PlanLimits& limits) {
   SearchSpace s;
   s.world = world;
+  s.n_layers = model.n_layers;
   s.limits = limits;
   s.tp = divisors(world, std::min(model.n_heads, 256));
   s.cp = divisors(world, 64);
@@ -182,29 +184,37 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   for (const int horizon : ladder(model.n_layers)) s.activation_offload.push_back({0, horizon});
   if (s.activation_offload.empty()) s.activation_offload.push_back({0, 1});
   const auto offload = [&](int layers) {
-    for (int horizon = 1; horizon <= std::clamp(layers - 1, 1, 4); ++horizon)
+    for (int horizon = 1; horizon <= std::clamp(std::min(layers, model.n_layers) - 1, 1, 4); ++horizon)
       s.activation_offload.push_back({layers, horizon});
   };
-  for (const int n : ladder(model.n_layers + 1)) offload(n);
+  for (const int n : ladder(model.n_layers)) offload(n);
+  offload(ActivationOffload::all);
   s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
   s.last_bucket_split = {1, 4};
   s.overlap_grad_reduce = {1, 0};
   s.overlap_param_gather = {1, 0};
 
-  // A value that the user pins is looked at even when no list has it.
+  // A value that the user pins is looked at even when no list has it; of what saves memory, the last that a limit leaves.
   for (const PlanLimit& limit : limits.limits) {
-    if (limit.relation != Relation::equal) continue;
-    const auto whole = static_cast<int>(limit.value);
+    const double edge =
+        limit.value + (limit.relation == Relation::greater) - (limit.relation == Relation::less);
+    const auto whole = static_cast<int>(edge);
+    const bool pinned = limit.relation == Relation::equal;
+    const bool some = whole > 0 && whole < (pinned ? kMaxLayers : model.n_layers);
+    if (limit.relation != Relation::not_equal) {
+      if (limit.field == PlanField::optimizer_offload && edge >= 0 && edge <= 100)
+        s.optimizer_offload.push_back(edge / 100);
+      if (limit.field == PlanField::activation_offload && some) offload(whole);
+      if (limit.field == PlanField::recompute_layers && some)
+        s.recompute.push_back({RecomputeKind::full, whole});
+    }
+    if (!pinned) continue;
     if (limit.field == PlanField::micro_batch) s.micro_batch.push_back(whole);
     if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
-    if (limit.field == PlanField::optimizer_offload) s.optimizer_offload.push_back(limit.value / 100);
     if (limit.field == PlanField::vp && whole > 1) s.form.push_back({PipelineSchedule::interleaved, whole});
-    if (limit.field == PlanField::activation_offload && whole > 0) offload(whole);
     if (limit.field == PlanField::bucket_elements)
       s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
     if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);
-    if (limit.field == PlanField::recompute_layers && whole > 0 && whole < kMaxLayers)
-      s.recompute.push_back({RecomputeKind::full, whole});
     if (limit.field == PlanField::tp) s.tp.push_back(whole);
     if (limit.field == PlanField::cp) s.cp.push_back(whole);
     if (limit.field == PlanField::pp) s.pp.push_back(whole);
@@ -233,8 +243,13 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   keep(s.zero_stage, limits, PlanField::zero_stage);
   keep(s.optimizer_offload, limits, PlanField::optimizer_offload, [](double share) { return 100 * share; });
   keep(s.parameter_offload, limits, PlanField::parameter_offload);
-  keep(s.activation_offload, limits, PlanField::activation_offload,
-       [](const ActivationOffload& a) { return a.layers; });
+  std::erase_if(s.activation_offload, [&](const ActivationOffload& a) {
+    const PlanField field = PlanField::activation_offload;
+    if (a.layers != ActivationOffload::all) return !limits.admits(field, a.layers);
+    for (int n = 1; n <= model.n_layers; ++n)  // each chunk says which it is
+      if (limits.admits(field, n)) return limits.pins(field);
+    return true;
+  });
   keep(s.overlap_grad_reduce, limits, PlanField::overlap_grad_reduce);
   keep(s.overlap_param_gather, limits, PlanField::overlap_param_gather);
   keep(s.bucket_elements, limits, PlanField::bucket_elements);

@@ -26,14 +26,18 @@ struct PipelineForm {
 // embedding and LM head counted (planner/stage_split.hpp).
 enum class StageSplit : std::uint8_t { even, balanced };
 
-// The horizon is that of parameters on the host as well; where neither is there, it is 1.
+// Layers of every chunk, `all`: as many as the longest one has. The horizon is that of parameters on the host as well;
+// where neither is there, it is 1.
 struct ActivationOffload {
+  static constexpr int all = kMaxLayers;
   int layers = 0, horizon = 1;
+  int of_chunk(int longest) const { return layers == all ? longest : layers; }
   bool operator==(const ActivationOffload&) const = default;
 };
 
 struct SearchSpace {
   int world = 1;  // dp = world / (tp * cp * pp)
+  int n_layers = kMaxLayers;
   std::vector<int> tp, cp, pp;
   std::vector<AxisOrder> axis_order;
   std::vector<int> micro_batch;
@@ -67,7 +71,7 @@ inline std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(
 // The members that differ from one in a single field.
 std::vector<Choice> neighbours(const SearchSpace&, const Choice&);
 
-// The member as a plan, its chunks left empty (`split` needs prices to become a list of layers).
+// The member as a plan, its chunks left empty (`split` needs prices to become a list of layers): those of an even split.
 ParallelPlan plan_of(const SearchSpace&, const Choice&);
 
 // Everything that model, batch and number of ranks leave open, less what the user excludes. Stated in README. The optimizer's

@@ -310,15 +310,26 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   };
   auto& laws_of_state = state_laws(p, cache);  // no rule looks at activations as well
   const int kinds = static_cast<int>(p.recompute.kind) << 4 | static_cast<int>(p.schedule);
-  auto& laws = cache.laws(SearchCache::Asked::activations, {p.pp, longest_chunk(chunks), kinds},
-                          space_.activation_offload.size());
+  const int longest = longest_chunk(chunks);
+  auto& laws =
+      cache.laws(SearchCache::Asked::activations, {p.pp, longest, kinds}, space_.activation_offload.size());
   const auto parameters_on = static_cast<std::uint64_t>(std::ranges::count(space_.parameter_offload, 1));
   for (std::size_t ao = 0; ao < space_.activation_offload.size(); ++ao) {
-    p.activation_offload = space_.activation_offload[ao].layers;
-    p.offload_horizon = space_.activation_offload[ao].horizon;
+    const ActivationOffload& a = space_.activation_offload[ao];
+    p.activation_offload = a.of_chunk(longest), p.offload_horizon = a.horizon;
     p.optimizer_offload = 0, p.parameter_offload = false;
     std::uint64_t here = oo_n * po_n * members;
     if (!lawful(p, here, out, laws[ao])) continue;
+    if (a.layers == ActivationOffload::all) {
+      if (!space_.limits.admits(PlanField::activation_offload, longest)) {
+        out.fates[Fate::outside_limits] += here;
+        continue;
+      }
+      if (std::ranges::count(space_.activation_offload, ActivationOffload{longest, a.horizon}) > 0) {
+        out.fates[Fate::repeated] += here;
+        continue;
+      }
+    }
     const bool parameters_alone = idle_horizon(p);  // without them it says nothing
     if (parameters_alone) {
       here = oo_n * parameters_on * members;

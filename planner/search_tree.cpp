@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "planner/graph_size.hpp"
+#include "planner/stage_split.hpp"
 
 namespace sextant {
 namespace {
@@ -146,6 +147,9 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
     fill_chunks(p, StageSplit::even, cache, cache.even);
     if (cache.chunks != cache.even) p.chunks = cache.chunks;
   }
+  if (level >= Level::offload && !p.chunks.empty())
+    p.activation_offload =
+        space_.activation_offload[choice.activation_offload].of_chunk(longest_chunk(p.chunks));
   return p;
 }
 

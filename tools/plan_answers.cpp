@@ -158,8 +158,8 @@ void print_beside(const Asking& a, const SearchReport& report, std::string_view 
                       what, seconds(after), seconds(before), with_thousands(simulated)));
   };
   if (first.before_rungs)
-    gained("Counts of what is recomputed or on the host between these rungs",
-           first.before_moves.value_or(first.simulated), *first.before_rungs, report.between_rungs);
+    gained("Layouts between these rungs", first.before_moves.value_or(first.simulated), *first.before_rungs,
+           report.between_rungs);
   if (first.before_moves)
     gained("Single layers moved from stage to stage", first.simulated, *first.before_moves, report.moved);
 }

@@ -1,4 +1,6 @@
 // Layouts between the rungs of the space.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "core/cluster_files.hpp"
@@ -77,6 +79,50 @@ TEST(BesideSpace, FetchesFartherAhead) {
   ASSERT_FALSE(pinned.ranked.empty());
   EXPECT_EQ(pinned.ranked.front().plan.offload_horizon, 4);
   EXPECT_GT(pinned.ranked.front().simulated, found.ranked.front().simulated);
+}
+
+// Of 80 layers the ladder ends at 64, of chunks of 40 at 32: the last rung is all of them, or what a limit leaves.
+TEST(BesideSpace, AllLayersOnTheHostAreARung) {
+  const Rungs rungs("llama-65b", "8x8xV100-SXM2-32GB", "megatron-core", 72, 2048);
+  const Job job = rungs.owned.job();
+  const std::string fixed = "oo=0,tp=8,pp=1,mbs=9,z=3,rec=none,cp=1";
+  const ParallelPlan known = parse_plan_key("tp8.pp1.vp1.cp1.dp8.z3.mbs9.ao72.tpo");
+  const SearchReport found = search(job, rungs.space(fixed));
+  ASSERT_FALSE(found.ranked.empty());
+  EXPECT_LE(found.ranked.front().prediction.step, predict(job, known).step);
+
+  const auto narrowed = [&](const char* limit) {
+    PlanLimits limits = parse_plan_limits(fixed, "--fix");
+    for (const PlanLimit& more : parse_plan_limits(limit, "--limit").limits) limits.limits.push_back(more);
+    return search(job, default_space(rungs.owned.model, rungs.owned.training, rungs.owned.cluster.device,
+                                     rungs.owned.cluster.gpus(), limits));
+  };
+  const SearchReport edge = narrowed("ao<73");
+  ASSERT_FALSE(edge.ranked.empty());
+  EXPECT_EQ(edge.ranked.front().plan.activation_offload, 72);
+  EXPECT_TRUE(narrowed("ao<=64").ranked.empty());
+
+  const SearchSpace halves = rungs.space("pp=2,vp=1");
+  Choice all;
+  const auto last =
+      std::ranges::find(halves.activation_offload, int{ActivationOffload::all}, &ActivationOffload::layers);
+  ASSERT_NE(last, halves.activation_offload.end());
+  all.activation_offload = small(static_cast<std::size_t>(last - halves.activation_offload.begin()));
+  EXPECT_EQ(plan_of(halves, all).activation_offload, 40);
+}
+
+// What is moved, and so the best, does not depend on how many are shown.
+TEST(BesideSpace, IsTheSameWhateverIsShown) {
+  const Rungs rungs("llama-2-13b", "8x8xa100-80gb", "megatron-core", 1024, 4096);
+  SearchOptions options;
+  options.top = 1;
+  const SearchReport one = search(rungs.owned.job(), rungs.space(), options);
+  options.top = 5;
+  const SearchReport five = search(rungs.owned.job(), rungs.space(), options);
+  ASSERT_EQ(one.ranked.size(), 1u);
+  ASSERT_EQ(five.ranked.size(), 5u);
+  EXPECT_EQ(one.ranked.front().plan, five.ranked.front().plan);
+  EXPECT_TRUE(five.ranked.front().before_rungs);  // it was moved, so that this says something
 }
 
 TEST(BesideSpace, LeavesWhatIsPinned) {
