@@ -75,8 +75,9 @@ constexpr std::array kLimitFields = {
              [](const ParallelPlan& p) { return double(static_cast<int>(p.schedule)); }},
     FieldRow{"rec", "recompute", 0, 2, kRecompute.data(),
              [](const ParallelPlan& p) { return double(static_cast<int>(p.recompute.kind)); }},
-    FieldRow{"oo", "optimizer_offload", 0, 100, nullptr,
-             [](const ParallelPlan& p) { return 100.0 * p.optimizer_offload; }},
+    FieldRow{
+        "oo", "optimizer_offload", 0, 100, nullptr,
+        [](const ParallelPlan& p) { return std::round(1e8 * p.optimizer_offload) / 1e6; }},  // 100 * 0.07 > 7
     FieldRow{"po", "parameter_offload", 0, 1, kOffOn.data(),
              [](const ParallelPlan& p) { return double(p.parameter_offload); }},
     FieldRow{"ao", "activation_offload", 0, kMaxDegree, nullptr,

@@ -241,7 +241,11 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
        [](const PipelineForm& f) { return static_cast<int>(f.schedule); });
   keep(s.form, limits, PlanField::vp, [](const PipelineForm& f) { return f.vp; });
   keep(s.zero_stage, limits, PlanField::zero_stage);
-  keep(s.optimizer_offload, limits, PlanField::optimizer_offload, [](double share) { return 100 * share; });
+  keep(s.optimizer_offload, limits, PlanField::optimizer_offload, [](double share) {
+    ParallelPlan p;
+    p.optimizer_offload = share;
+    return field_value(p, PlanField::optimizer_offload);
+  });
   keep(s.parameter_offload, limits, PlanField::parameter_offload);
   std::erase_if(s.activation_offload, [&](const ActivationOffload& a) {
     const PlanField field = PlanField::activation_offload;

@@ -1,6 +1,7 @@
 // Layouts between the rungs of the space.
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/cluster_files.hpp"
@@ -123,6 +124,18 @@ TEST(BesideSpace, IsTheSameWhateverIsShown) {
   ASSERT_EQ(five.ranked.size(), 5u);
   EXPECT_EQ(one.ranked.front().plan, five.ranked.front().plan);
   EXPECT_TRUE(five.ranked.front().before_rungs);  // it was moved, so that this says something
+}
+
+// 100 * 0.07 is more than 7.
+TEST(BesideSpace, EveryShareCanBePinned) {
+  const Rungs rungs("llama-7b", "1x4xa100-40gb", "megatron-core", 64, 4096);
+  for (int percent = 0; percent <= 100; ++percent) {
+    const std::vector<double> shares = rungs.space(fmt::format("oo={}", percent)).optimizer_offload;
+    ASSERT_EQ(shares.size(), 1u) << percent;
+    EXPECT_EQ(shares.front(), percent / 100.0);
+  }
+  EXPECT_TRUE(parse_plan_limits("oo<=7", "--limit").admits(parse_plan_key("dp4.z1.mbs1.oo7")));
+  EXPECT_FALSE(parse_plan_limits("oo<7", "--limit").admits(parse_plan_key("dp4.z1.mbs1.oo7")));
 }
 
 TEST(BesideSpace, LeavesWhatIsPinned) {
