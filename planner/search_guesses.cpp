@@ -27,9 +27,9 @@ std::uint8_t most(const auto& list) {
 // far.
 std::uint8_t offloaded(const std::vector<ActivationOffload>& list, int longest, double part, bool far) {
   const auto layers = [&](const ActivationOffload& a) { return std::min(a.layers, longest); };
-  const int most = std::ranges::max(list, {}, layers).layers;
+  const int most = layers(std::ranges::max(list, {}, layers));
   const auto order = [&](const ActivationOffload& a) {
-    return std::pair(std::abs(layers(a) - part * std::min(most, longest)), far ? -a.horizon : a.horizon);
+    return std::pair(std::abs(layers(a) - part * most), far ? -a.horizon : a.horizon);
   };
   return small(static_cast<std::size_t>(std::ranges::min_element(list, {}, order) - list.begin()));
 }

@@ -188,10 +188,10 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
                 2);
   } else if (e.own.verdict == Verdict::best && best && best->beside_space()) {
     paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
-                          !best->before_rungs   ? "single layers were moved from stage to stage"
-                          : !best->before_moves ? "it was moved off its rungs"
-                                                : "it was moved off its "
-                                                  "rungs, and single layers from stage to stage"),
+                          !best->before_rungs ? "single layers were moved from stage to stage"
+                          : !best->before_moves
+                              ? "it was moved off its rungs"
+                              : "it was moved off its rungs, and single layers from stage to stage"),
               2);
   } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
