@@ -214,16 +214,6 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         none_left("ax", space.axis_order.size()), none_left("split", space.split.size())})
     if (found) return found;
 
-  const bool offloads =
-      std::ranges::any_of(space.activation_offload,
-                          [](const ActivationOffload& a) {
-                            return a.layers > 0 || a.horizon == ParallelPlan{}.offload_horizon;
-                          }) ||
-      std::ranges::count(space.parameter_offload, 1) > 0;
-  if (!offloads)
-    return fmt::format("the limits {} state how far ahead to fetch, and leave nothing on the host",
-                       to_string(space.limits));
-
   if (auto together = refused_together(job, space)) return together;
   // Some stacks keep activations on the host only beside full recomputation.
   const auto full = job.stack.can.activation_offload_needs_recompute
@@ -252,7 +242,6 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
         refused(space.activation_offload, ActivationOffload{},
                 [&](ParallelPlan&p, const ActivationOffload&a) {
                   p.activation_offload = a.of_chunk(space.n_layers), p.offload_horizon = a.horizon;
-                  p.parameter_offload = a.layers == 0;
                   if (a.layers > 0 && full != space.recompute.end()) p.recompute = *full;
                 }),
         refused(space.bucket_elements, std::int64_t{0},

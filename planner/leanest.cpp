@@ -289,7 +289,7 @@ class LeanSearch {
         for (std::size_t oo = 0; oo < space_.optimizer_offload.size(); ++oo) {
           p.optimizer_offload = space_.optimizer_offload[oo];
           p.parameter_offload = space_.parameter_offload[po] != 0;
-          if (!lawful(p) || idle_horizon(p) || !tree_.host_holds_state(p)) continue;
+          if (!lawful(p) || space_.idle_horizon(p) || !tree_.host_holds_state(p)) continue;
           child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
           add(child, Decided::stages, tree_.stages_floor(p, chunks, flight, held), out);
         }

@@ -56,7 +56,7 @@ class Rungs {
     const RungValues at = values_of(plan);
     const auto add_to = [&](const ParallelPlan& p, const RungValues& to) {
       if (!lies(to)) return;
-      if (const ParallelPlan moved = with(p, to); !idle_horizon(moved)) out.push_back(moved);
+      if (const ParallelPlan moved = with(p, to); !space_.idle_horizon(moved)) out.push_back(moved);
     };
     const auto add = [&](const RungValues& to) {
       if (!is_member(to)) add_to(plan, to);

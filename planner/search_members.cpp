@@ -65,7 +65,7 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
 }
 
 std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, SearchCache& cache) const {
-  if (unlawful_reason(job_, p) || idle_horizon(p) || !space_.limits.admits(p)) return std::nullopt;
+  if (unlawful_reason(job_, p) || space_.idle_horizon(p) || !space_.limits.admits(p)) return std::nullopt;
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   Expansion ignored;
   if (!flight_fits(flight(p, chunks), p, state_of_element(p), 1, ignored)) return std::nullopt;

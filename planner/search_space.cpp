@@ -63,6 +63,20 @@ std::uint64_t SearchSpace::size() const {
   return product;
 }
 
+int SearchSpace::horizon_of_nothing() const {
+  int least = 0;
+  for (const ActivationOffload& a : activation_offload) {
+    if (a == ActivationOffload{}) return a.horizon;
+    if (a.layers == 0 && (least == 0 || a.horizon < least)) least = a.horizon;
+  }
+  return least;
+}
+
+bool SearchSpace::idle_horizon(const ParallelPlan& p) const {
+  return p.offload_horizon != ActivationOffload{}.horizon && p.activation_offload == 0 &&
+         !p.parameter_offload && p.offload_horizon != horizon_of_nothing();
+}
+
 std::string SearchSpace::describe() const {
   return fmt::format(
       "{:.3g} layouts: tp {} x cp {} x pp {} x axis orders {} x mbs {} x SP {} x TP overlap {} x recompute "

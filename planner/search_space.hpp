@@ -27,7 +27,7 @@ struct PipelineForm {
 enum class StageSplit : std::uint8_t { even, balanced };
 
 // Layers of every chunk, `all`: as many as the longest one has. The horizon is that of parameters on the host as well;
-// where neither is there, it is 1.
+// where neither is there, it says nothing.
 struct ActivationOffload {
   static constexpr int all = kMaxLayers;
   int layers = 0, horizon = 1;
@@ -53,6 +53,11 @@ struct SearchSpace {
   std::vector<int> last_bucket_split;
   std::vector<std::uint8_t> overlap_grad_reduce, overlap_param_gather;
   PlanLimits limits;  // what no single list can state: dp, effective shards
+
+  // The one horizon that stands for all of them where nothing is offloaded: 1, or the least that the limits leave.
+  int horizon_of_nothing() const;
+  // Looks ahead for what is not offloaded, by another horizon than that: a repetition, and no member.
+  bool idle_horizon(const ParallelPlan&) const;
 
   std::uint64_t size() const;    // saturates at 2^64 - 1
   std::string describe() const;  // "30.2e12 layouts: tp 8 x cp 6 x ..."

@@ -40,11 +40,6 @@ void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCach
   }
 }
 
-bool idle_horizon(const ParallelPlan& p) {
-  return p.offload_horizon != ParallelPlan{}.offload_horizon && p.activation_offload == 0 &&
-         !p.parameter_offload;
-}
-
 std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
                                                        const std::vector<SearchCache::Law>& laws, bool steady,
                                                        SearchCache& cache) const {
@@ -330,15 +325,15 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         continue;
       }
     }
-    const bool parameters_alone = idle_horizon(p);  // without them it says nothing
+    const bool parameters_alone = space_.idle_horizon(p);  // without them it says nothing
     if (parameters_alone) {
       here = oo_n * parameters_on * members;
       if (po_n > parameters_on)
         reject(
             Fate::contradiction, (po_n - parameters_on) * oo_n * members, p,
             [&] {
-              return fmt::format("offload_horizon is {}, expected 1 where nothing is offloaded",
-                                 p.offload_horizon);
+              return fmt::format("offload_horizon is {}, expected {} where nothing is offloaded",
+                                 p.offload_horizon, space_.horizon_of_nothing());
             },
             out);
       if (here == 0) continue;

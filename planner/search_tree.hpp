@@ -50,9 +50,6 @@ struct Expansion {
   }
 };
 
-// Looks ahead for what is not offloaded: the same as a horizon of 1, and no member.
-bool idle_horizon(const ParallelPlan&);
-
 class SearchTree {
  public:
   SearchTree(const Job&, const SearchSpace&, Bytes memory_limit);

@@ -43,7 +43,7 @@ Leanest leanest_of_all(const Job& job, const SearchSpace& space) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
     if (unlawful_reason(job, plan_of(space, choice))) return;
     const ParallelPlan plan = tree.plan(choice, cache);
-    if (unlawful_reason(job, plan) || idle_horizon(plan)) return;
+    if (unlawful_reason(job, plan) || space.idle_horizon(plan)) return;
     const PlanMemory memory = plan_memory(job, plan);
     if (too_large(job, memory) || (out.peak > 0 && memory.peak.v > out.peak)) return;
     if (memory.peak.v != out.peak) least.clear();

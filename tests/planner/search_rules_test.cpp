@@ -44,7 +44,7 @@ OfRules brute_force_of_rules(const Job& job, const SearchSpace& space) {
       best.refused += *reason == RejectReason::stack_cannot;
       return;
     }
-    if (idle_horizon(plan)) return;
+    if (space.idle_horizon(plan)) return;
     if (too_large(job, plan_memory(job, plan))) return;
     best.step = std::min(best.step, testing::simulated(job, plan, scratch));
   });
@@ -171,6 +171,7 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};
   space.form = {{plan.schedule, plan.vp}}, space.split = {StageSplit::even};
   space.optimizer_offload = {0, 1}, space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
+  if (*rc::gen::arbitrary<bool>()) space.activation_offload = {{0, 3}, {0, 2}, {1, 2}};
   space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};
   const SearchTree tree(job, space, job.cluster.device.memory);
   SearchCache cache(job, space);
@@ -179,7 +180,7 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
   int compared = 0;
   testing::each_member(space, [&](const Choice& choice) {
     const ParallelPlan p = tree.plan(choice, cache);
-    if (p.world() != job.cluster.gpus() || unlawful_reason(job, p) || idle_horizon(p) ||
+    if (p.world() != job.cluster.gpus() || unlawful_reason(job, p) || space.idle_horizon(p) ||
         too_large(job, plan_memory(job, p)))
       return;
     const double step = testing::simulated(job, p, scratch);
