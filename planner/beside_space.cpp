@@ -23,7 +23,7 @@ Beside beside_space(const Job& job, const SearchSpace& space, const SearchTree& 
   families.resize(std::min(families.size(), std::size_t{kMovedFamilies}));
   for (const Simulated& from : families) {
     if (from.step > kWithin * ranking.best().step) break;
-    MovedMember m{from, {tree.plan(from.choice, means.cache()), from.step}, std::nullopt, false};
+    MovedMember m{from, {tree.plan(from.choice, means.cache()), from.step}};
     if (auto found = rungs.climb(m.found.plan, m.found.step)) m.found = std::move(*found), m.off_rungs = true;
     if (!cut_is_pinned && m.found.plan.pp * m.found.plan.vp > 1)
       if (auto found = layers.climb(m.found.plan, m.found.step))

@@ -18,6 +18,7 @@
 #include "planner/predict.hpp"
 #include "planner/residual.hpp"
 #include "planner/search_budget.hpp"
+#include "planner/search_front.hpp"
 #include "planner/search_ranking.hpp"
 #include "planner/search_tree.hpp"
 #include "planner/simulated_ahead.hpp"
@@ -56,18 +57,17 @@ class Search {
   }
 
   ParetoFront front(double share, double slowest) {
-    front_ = Front{share, slowest, {}, {}, std::nullopt};
+    front_.emplace(job_, space_, share, slowest, limit_);
     look();
-    while (queue_.empty() && best_in_limit()) next_point();
-    if (best_in_limit()) front_->points.push_back(*front_->best);  // stopped: it may not be the fastest
+    while (queue_.empty() && front_->best()) next_point();
+    budget_share_ = 1;
+    if (front_->best()) next_point();  // stopped: it may not be the fastest
     ParetoFront out;
     out.exact = queue_.empty();
     out.needs_more = limit_;
     finish();
-    if (out.exact && !front_->points.empty()) report_.best_bound = Seconds(front_->points.front().step);
-    for (const Simulated& point : front_->points) {
-      RankedPlan& plan =
-          out.plans.emplace_back(ranked_plan(job_, point, tree_.plan(point.choice, threads_.local().cache)));
+    for (const MovedMember& point : front_->points()) {
+      RankedPlan& plan = out.plans.emplace_back(ranked_plan(job_, point));
       plan.slower = plan.prediction.step / out.plans.front().prediction.step - 1;
       plan.tie = out.plans.size() > 1 && plan.slower < options_.tie_share;
     }
@@ -76,12 +76,6 @@ class Search {
   }
 
  private:
-  // Time against memory.
-  struct Front {
-    double share, slowest;
-    std::vector<Simulated> seen, points;
-    std::optional<Simulated> best;  // of those within the limit
-  };
   struct PerThread {
     SearchCache cache;
     SimulateScratch scratch;
@@ -96,7 +90,7 @@ class Search {
     report_.space = space_.size();
     if (report_.space > 0) begin();
     while (!queue_.empty() && !stop_asked())
-      if (best_in_limit() && queue_.front().bound > as_fast(front_->best->step))
+      if (front_ && front_->best() && queue_.front().bound > proved_until())
         next_point();
       else
         round();
@@ -104,20 +98,26 @@ class Search {
     if (!queue_.empty()) report_.stopped = cancelled() ? "interrupted" : kTimeSpent;
   }
 
-  // The fastest within the limit is known: from here on only what needs less memory is of interest.
-  bool best_in_limit() const { return front_ && front_->best; }
-  void next_point() {
-    front_->points.push_back(*front_->best);
-    const auto peak = static_cast<double>(front_->best->peak);
-    limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(front_->share, kSame))));
-    tree_.lower_memory_limit(limit_);
-    front_->best.reset();
-    for (const Simulated& seen : front_->seen) consider(seen);
+  // No part of the space whose bound is above can change the answer, or the point that is next on the front. The first is
+  // looked for as the one answer is: with the families behind it, which are moved as well.
+  double proved_until() const {
+    if (!front_ || !front_->best()) return threshold();
+    const double best = as_fast(front_->best()->step);
+    return front_->points().empty() ? std::max(best, ranking_.limit()) : best;
   }
-  void consider(const Simulated& seen) {
-    if (seen.peak <= limit_.v && seen.step <= threshold() &&
-        (!front_->best || ranking_.better()(seen, *front_->best)))
-      front_->best = seen;
+
+  // The fastest within the limit is known, and moved to where it is faster still.
+  void next_point() {
+    const Simulated best = *front_->best();
+    MovedMember point{best, {tree_.plan(best.choice, threads_.local().cache), best.step}};
+    if (options_.move_layers) {
+      Ranking alone(space_, 1);
+      alone.add(best);
+      for (MovedMember& moved : moved_from(front_->points().empty() ? ranking_ : alone))
+        if (moved.found.step < point.found.step) point = std::move(moved);
+    }
+    limit_ = front_->push(std::move(point));
+    tree_.lower_memory_limit(limit_);
   }
 
   // The divisions of the ranks; then, from the best of them on, members that a practitioner would try. Their steps say
@@ -188,14 +188,7 @@ class Search {
   // No plan can be of use whose bound is above: the last of the families wanted.
   double threshold() const {
     const double useful = options_.at_most ? options_.at_most->v : INFINITY;
-    if (front_) {
-      const std::optional<Simulated>& first =
-          front_->points.empty() ? front_->best : std::optional(front_->points.front());
-      if (!first) return useful;
-      const Seconds step = measured_step(job_, plan_of(space_, first->choice), Seconds(first->step));
-      return std::min(useful, simulated_of(job_, space_.world, step * front_->slowest).v);
-    }
-    return std::min(useful, ranking_.limit());
+    return std::min(useful, front_ ? front_->slowest_step() : ranking_.limit());
   }
   // No member of the node is of use whose bound is above: from the pipeline's form on, all are of one family.
   double limit_of(const Node& node) const {
@@ -204,7 +197,7 @@ class Search {
   }
   bool useless(const Node& node) const { return node.bound > threshold() || node.bound > limit_of(node); }
 
-  bool found() const { return !ranking_.empty() || (front_ && !front_->seen.empty()); }
+  bool found() const { return !ranking_.empty(); }
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
   bool stop_asked() const {
     return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s * budget_share_);
@@ -234,7 +227,7 @@ class Search {
 
   void round() {
     std::vector<Node> nodes;
-    const double until = best_in_limit() ? as_fast(front_->best->step) : threshold();
+    const double until = proved_until();
     while (!queue_.empty() && nodes.size() < kRound) {
       if (queue_.front().bound > until) break;
       std::pop_heap(queue_.begin(), queue_.end(), Later{});
@@ -294,12 +287,15 @@ class Search {
   void look_beside() {
     if (!options_.move_layers || ranking_.empty()) return;
     budget_share_ = 1;
+    moved_ = moved_from(ranking_);
+  }
+  Moved moved_from(const Ranking& ranking) {
     Beside found = beside_space(
-        job_, space_, tree_, ranking_,
+        job_, space_, tree_, ranking,
         {[this]() -> SearchCache& { return threads_.local().cache; },
          [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
-    moved_ = std::move(found.moved);
-    report_.moved = found.cut_anew, report_.between_rungs = found.between_rungs;
+    report_.moved += found.cut_anew, report_.between_rungs += found.between_rungs;
+    return std::move(found.moved);
   }
 
   void take(Outcome& outcome) {
@@ -327,12 +323,7 @@ class Search {
   }
 
   void rank(const Simulated& result) {
-    if (front_) {
-      front_->seen.push_back(result);
-      consider(result);
-      if (front_->best) tell(*front_->best);
-      return;
-    }
+    if (front_) front_->add(result);
     if (ranking_.add(result)) tell(ranking_.best());
   }
 
@@ -371,9 +362,10 @@ class Search {
                                                     : std::min(queue_.front().bound, ranking_.best().step));
       leave_unvisited();
     }
-    report_.ranked = ranked_plans(
-        job_, ranking_, moved_, static_cast<std::size_t>(std::max(1, options_.top)), options_.tie_share,
-        [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
+    if (!front_)
+      report_.ranked = ranked_plans(
+          job_, ranking_, moved_, static_cast<std::size_t>(std::max(1, options_.top)), options_.tie_share,
+          [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
     report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
   }
 
@@ -381,7 +373,7 @@ class Search {
   const SearchSpace& space_;
   const SearchOptions& options_;
   Bytes limit_ = options_.memory_limit.value_or(job_.cluster.device.memory);
-  std::optional<Front> front_;
+  std::optional<SearchFront> front_;
   SearchTree tree_;
   std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
   tbb::enumerable_thread_specific<PerThread> threads_;

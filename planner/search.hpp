@@ -112,7 +112,8 @@ SearchReport search(const Job&, const SearchSpace&, const SearchOptions& = {});
 
 // From the fastest plan on, each time the fastest one that needs at least `step` (a share) less memory than the one
 // before, until nothing fits that takes at most `slowest` times the fastest one's step. One pass over the space: once a
-// plan is proved, the limit falls and the search goes on where it stands.
+// plan is proved, the limit falls and the search goes on where it stands. Each is then moved beside the space within its
+// limit, the first as the answer of `search` is; what needs more than a point and is no faster is left out.
 struct ParetoFront {
   std::vector<RankedPlan> plans;
   SearchReport

@@ -43,11 +43,13 @@ double Ranking::limit_of(const Choice& choice) const {
   return std::max(as_fast(best().step), nearly(found->second.step));
 }
 
-RankedPlan ranked_plan(const Job& job, const Simulated& result, ParallelPlan plan) {
+RankedPlan ranked_plan(const Job& job, const MovedMember& m) {
   RankedPlan out;
-  out.prediction = predict(job, plan);
-  out.plan = std::move(plan);
-  out.simulated = Seconds(result.step);
+  out.prediction = predict(job, m.found.plan);
+  out.plan = m.found.plan;
+  out.simulated = Seconds(m.found.step);
+  if (m.off_rungs) out.before_rungs = Seconds(m.member.step);
+  if (m.before_layers) out.before_moves = Seconds(*m.before_layers);
   return out;
 }
 
@@ -55,12 +57,9 @@ std::vector<RankedPlan> ranked_plans(const Job& job, const Ranking& ranking, con
                                      std::size_t top, double tie_share,
                                      const std::function<ParallelPlan(const Simulated&)>& plan) {
   std::vector<RankedPlan> out;
-  for (const Simulated& member : ranking.shown()) out.push_back(ranked_plan(job, member, plan(member)));
-  for (const MovedMember& m : moved) {
-    out.push_back(ranked_plan(job, {m.found.step, m.member.choice, 0}, m.found.plan));
-    if (m.off_rungs) out.back().before_rungs = Seconds(m.member.step);
-    if (m.before_layers) out.back().before_moves = Seconds(*m.before_layers);
-  }
+  for (const Simulated& member : ranking.shown())
+    out.push_back(ranked_plan(job, {member, {plan(member), member.step}}));
+  for (const MovedMember& m : moved) out.push_back(ranked_plan(job, m));
   std::ranges::stable_sort(out, {},
                            [](const RankedPlan& r) { return std::floor(std::log(r.simulated.v) / kSame); });
   std::vector<Family> seen;  // what was moved stands before what it was, unless that led into another family

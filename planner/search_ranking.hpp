@@ -66,15 +66,15 @@ class Ranking {
   std::set<Simulated, Better> shown_{better_};
 };
 
-RankedPlan ranked_plan(const Job&, const Simulated&, ParallelPlan);
 // What is shown, what was moved in place of the member it was; `plan` is a member's.
 struct MovedMember {
   Simulated member;
   MovedPlan found;
-  std::optional<double> before_layers;  // seconds, when layers were moved
+  std::optional<double> before_layers = {};  // seconds, when layers were moved
   bool off_rungs = false;
 };
 using Moved = std::vector<MovedMember>;
+RankedPlan ranked_plan(const Job&, const MovedMember&);
 std::vector<RankedPlan> ranked_plans(const Job&, const Ranking&, const Moved&, std::size_t top,
                                      double tie_share,
                                      const std::function<ParallelPlan(const Simulated&)>& plan);

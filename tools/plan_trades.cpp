@@ -126,14 +126,18 @@ ExitCode answer_front(const Asking& a) {
   a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   a.say(
-      fmt::format("{} layouts: each is the fastest of those that need at least 10 % less memory than the one "
-                  "above.",
-                  found.plans.size()));
-  a.say(found.exact
-            ? fmt::format(
-                  "Within {:.2f} GiB every layout takes more than 1.5 times the first one's step: proved.",
-                  gib(found.needs_more))
-            : "Stopped early: leaner layouts were not looked for.");
+      "Each layout needs at least 10 % less memory than the one above, and is the fastest on the rungs of "
+      "this space that does.");
+  if (const auto moved = std::ranges::count_if(found.plans, &RankedPlan::beside_space))
+    a.say(fmt::format(
+        "Moved off the rungs or cut otherwise into stages, within that memory: {} of {} ({} such layouts "
+        "simulated), a local search, no proof.",
+        moved, found.plans.size(), with_thousands(found.report.moved + found.report.between_rungs)));
+  a.say(found.exact ? fmt::format("Within {:.2f} GiB every layout of this space takes more than 1.5 times "
+                                  "the first one's step: proved.",
+                                  gib(found.needs_more))
+                    : "Stopped early: that the last is the fastest is not proved, and leaner layouts were "
+                      "not looked for.");
   a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), fates_text(found.report.fates)));
   print_next(a, a.question().cluster.gpus(), found.plans.back().plan);
   return finished(a, true);

@@ -126,6 +126,32 @@ TEST(BesideSpace, IsTheSameWhateverIsShown) {
   EXPECT_TRUE(five.ranked.front().before_rungs);  // it was moved, so that this says something
 }
 
+// Points of a front are moved within their limits of memory; the first is the one answer to the question.
+TEST(BesideSpace, TheFrontIsMovedAsTheAnswerIs) {
+  const Rungs rungs("llama-2-13b", "8x8xa100-80gb", "megatron-core", 1024, 4096);
+  const Job job = rungs.owned.job();
+  const SearchSpace space = rungs.space("pp=1,cp=1");
+  SearchOptions options;
+  options.move_layers = false;
+  const ParetoFront still = pareto_front(job, space, options);
+  EXPECT_EQ(still.report.between_rungs, 0u);
+  options.move_layers = true;
+  const ParetoFront front = pareto_front(job, space, options);
+  const RankedPlan answer = search(job, space, options).ranked.front();
+  ASSERT_TRUE(answer.before_rungs);
+  EXPECT_EQ(front.plans.front().plan, answer.plan);
+  EXPECT_EQ(front.plans.front().before_rungs, answer.before_rungs);
+  EXPECT_LT(front.plans.front().simulated, still.plans.front().simulated);
+  EXPECT_EQ(front.report.best_bound, still.report.best_bound);
+  EXPECT_GT(std::ranges::count_if(front.plans, &RankedPlan::beside_space), 1);
+  std::int64_t limit = job.cluster.device.memory.v;
+  for (const RankedPlan& r : front.plans) {
+    EXPECT_LE(r.prediction.memory.peak.v, limit) << plan_key(r.plan);
+    EXPECT_FALSE(unlawful(job, r.plan)) << plan_key(r.plan);
+    limit = static_cast<std::int64_t>(0.9 * static_cast<double>(r.prediction.memory.peak.v));
+  }
+}
+
 // 100 * 0.07 is more than 7.
 TEST(BesideSpace, EveryShareCanBePinned) {
   const Rungs rungs("llama-7b", "1x4xa100-40gb", "megatron-core", 64, 4096);

@@ -140,7 +140,9 @@ TEST(Search, FrontEqualsBruteForce) {
   const SearchSpace space = small_space(owned);
   const BruteForce expected = brute_force(job, space);
   constexpr double kStep = 0.05, kSlowest = 1.5, kSame = 2e-6;
-  const ParetoFront front = pareto_front(job, space, {}, kStep, kSlowest);
+  SearchOptions members;
+  members.move_layers = false;
+  const ParetoFront front = pareto_front(job, space, members, kStep, kSlowest);
   EXPECT_TRUE(front.exact);
   EXPECT_EQ(front.report.fates.total(), space.size());
   EXPECT_EQ(front.report.fates[Fate::unvisited], 0u);
@@ -159,7 +161,7 @@ TEST(Search, FrontEqualsBruteForce) {
   EXPECT_LT(measured_step(job, first, kSlowest * front.plans.front().simulated).v,
             kSlowest * front.plans.front().prediction.step.v);  // the overhead is felt
   // Another step is another front.
-  EXPECT_LT(pareto_front(job, space, {}, 0.3, kSlowest).plans.size(), front.plans.size());
+  EXPECT_LT(pareto_front(job, space, members, 0.3, kSlowest).plans.size(), front.plans.size());
 }
 
 // Parameters that rest on the host are fetched ahead as far as memory and time ask for, activations there or not.

@@ -1,0 +1,30 @@
+#include "planner/search_front.hpp"
+
+#include "planner/predict.hpp"
+
+namespace sextant {
+
+Bytes SearchFront::push(MovedMember point) {
+  const auto peak = static_cast<double>(plan_memory(job_, point.found.plan).peak.v);
+  limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(share_, kSame))));
+  // Moved, it may be faster than what needs more.
+  while (!points_.empty() && points_.back().found.step > as_fast(point.found.step)) points_.pop_back();
+  points_.push_back(std::move(point));
+  best_.reset();
+  for (const Simulated& seen : seen_) consider(seen);
+  return limit_;
+}
+
+double SearchFront::slowest_step() const {
+  if (points_.empty() && !best_) return INFINITY;
+  const MovedPlan first =
+      points_.empty() ? MovedPlan{plan_of(space_, best_->choice), best_->step} : points_.front().found;
+  const Seconds step = measured_step(job_, first.plan, Seconds(first.step));
+  return simulated_of(job_, space_.world, step * slowest_).v;
+}
+
+void SearchFront::consider(const Simulated& seen) {
+  if (seen.peak <= limit_.v && seen.step <= slowest_step() && (!best_ || better_(seen, *best_))) best_ = seen;
+}
+
+}  // namespace sextant
