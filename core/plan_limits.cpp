@@ -164,6 +164,9 @@ std::optional<double> parse_value(const FieldRow& field, std::string_view text) 
   if (field.words == kOffOn.data() && (text == "0" || text == "false")) return 0;
   if (field.words == kOffOn.data() && (text == "1" || text == "true")) return 1;
   if (field.words == kRecompute.data() && text == "selective") return 1;
+  if (field.words == kSchedules.data())  // plan files spell them out
+    if (const auto full = std::ranges::find(kScheduleNames, text); full != kScheduleNames.end())
+      return static_cast<double>(full - kScheduleNames.begin());
   if (field.words) return std::nullopt;
   if (field.name == "rk" && text == "all") return kMaxLayers;
   int shift = 0;

@@ -97,8 +97,10 @@ std::string help_text(const CLI::App& app, const Verb& verb, const Terminal& ter
   std::string out = usage + " [options]\n\n" + paragraph(verb.description, width);
   if (!positionals.empty()) out += help_heading(terminal, "arguments") + positionals;
   out += help_heading(terminal, "options") + options + help_heading(terminal, "examples");
-  for (const auto& example : verb.examples)
-    out += paint(terminal.color, Style::dim, "  # " + example.what) + "\n  " + example.command + '\n';
+  for (const auto& example : verb.examples) {
+    if (!example.what.empty()) out += paint(terminal.color, Style::dim, "  # " + example.what) + '\n';
+    out += command_lines(terminal.columns, "  ", example.command);
+  }
   return out;
 }
 

@@ -198,8 +198,12 @@ void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
   }
   if (!a.options.output.empty() && q.profile) arguments += " --profile " + q.profile->file;
   const bool ranked = a.options.output.empty() && !a.options.jitter.ranked_by.empty();
-  a.out() << fmt::format("\nnext: sextant simulate{0} --trace step.json.gz\n      sextant explain{0}{1}\n",
-                         arguments, ranked ? " --rank-by " + a.options.jitter.ranked_by : "");
+  const int columns = a.session.terminal.columns;
+  a.out() << '\n'
+          << command_lines(columns, "next: ", "sextant simulate" + arguments + " --trace step.json.gz")
+          << command_lines(
+                 columns, "      ",
+                 "sextant explain" + arguments + (ranked ? " --rank-by " + a.options.jitter.ranked_by : ""));
 }
 
 nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan>& ranked,

@@ -384,7 +384,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
         ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
     }
   }
-  if (!next.empty()) err << "next: " << next << '\n';
+  if (!next.empty()) err << command_lines(session.terminal.err_columns, "next: ", next);
   return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
 }
 

@@ -112,6 +112,36 @@ std::vector<std::string> wrap(std::string_view text, int width) {
   return lines;
 }
 
+std::string command_lines(int columns, std::string_view lead, std::string_view command) {
+  std::string out, line(lead);
+  const std::string further(lead.size() + 2, ' ');
+  bool first = true;
+  while (!command.empty()) {
+    // Up to the next option outside quotes.
+    std::size_t stop = 0;
+    for (char quote = 0; stop < command.size(); ++stop) {
+      const char c = command[stop];
+      if (quote != 0)
+        quote = c == quote ? 0 : quote;
+      else if (c == '\'' || c == '"')
+        quote = c;
+      else if (c == ' ' && command.substr(stop).starts_with(" -"))
+        break;
+    }
+    const std::string_view part = command.substr(0, stop);
+    if (!first && display_width(line) + display_width(part) + 3 > columns) {
+      out += line + " \\\n";
+      line = further;
+    } else if (!first) {
+      line += ' ';
+    }
+    line += part;
+    first = false;
+    command.remove_prefix(std::min(stop + 1, command.size()));
+  }
+  return out + line + '\n';
+}
+
 std::string wrapped_message(const Terminal& terminal, std::string_view text) {
   return wrapped(terminal.err_columns, text);
 }

@@ -35,6 +35,10 @@ int display_width(std::string_view text);
 // Lines of at most `width` columns, broken at spaces; a longer word stays whole.
 std::vector<std::string> wrap(std::string_view text, int width);
 
+// A shell command behind `lead`, with its line end. Where it is longer than `columns` it goes on, behind a backslash, with
+// an option and its value on the next line, so that it can be copied as it stands.
+std::string command_lines(int columns, std::string_view lead, std::string_view command);
+
 // A message for stderr, each line of which is wrapped at its width (40 to 110 columns), two blanks further in behind a break.
 // Ends with a line end.
 std::string wrapped_message(const Terminal&, std::string_view text);

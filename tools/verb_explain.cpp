@@ -328,16 +328,17 @@ ExitCode run(Session& session, ExplainOptions options) {
     if (e.stopped) out << "\nstopped early: not every question was asked\n";
     if (writes) out << "\nwritten: " << options.output << '\n';
     const bool file = writes || q.file.has_value();
+    std::string next;
     // What cannot run need not be simulated.
     if (e.own.rejection && !file)
-      out << fmt::format("\nnext: sextant plan{}\n", question_arguments(options.question));
+      next = "sextant plan" + question_arguments(options.question);
     else
-      out << fmt::format("\nnext: sextant simulate{} --plan {}{}\n",
-                         file ? "" : question_arguments(options.question),
+      next = fmt::format("sextant simulate{} --plan {}{}", file ? "" : question_arguments(options.question),
                          writes ? options.output
                          : file ? options.question.plan
                                 : plan_key(e.chosen),
                          file && q.profile ? " --profile " + q.profile->file : "");
+    out << '\n' << command_lines(session.terminal.columns, "next: ", next);
   }
   if (searching.interrupted()) return ExitCode::interrupted;
   return e.own.rejection ? ExitCode::no_feasible_plan : ExitCode::ok;

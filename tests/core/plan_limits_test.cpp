@@ -46,6 +46,10 @@ TEST(PlanLimits, WordsPercentAndEffectiveShards) {
     EXPECT_EQ(parse_plan_limits(on, "--fix"), parse_plan_limits("sp=on", "--fix"));
   for (const char* off : {"po=0", "po=false"})
     EXPECT_EQ(parse_plan_limits(off, "--fix"), parse_plan_limits("po=off", "--fix"));
+  for (std::size_t i = 0; i < kScheduleNames.size(); ++i)  // as a plan file spells them
+    EXPECT_EQ(parse_plan_limits(fmt::format("schedule={}", kScheduleNames[i]), "--fix").limits.front().value,
+              static_cast<double>(i));
+  EXPECT_EQ(parse_plan_limits("schedule=interleaved", "--fix"), parse_plan_limits("schedule=int", "--fix"));
   EXPECT_THROW(parse_plan_limits("po=falsch", "--fix"), ConfigError);
 }
 

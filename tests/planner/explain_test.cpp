@@ -195,6 +195,8 @@ TEST(Explain, FieldsThatDivideOnlyAloneAreNamedTogether) {
     return why_nothing_fits(owned.job(), space, 24).cause;
   };
   EXPECT_EQ(cause("tp=8,pp=2,cp=1"), "tp * cp * pp is 16, expected a divisor of the 24 GPUs");
+  EXPECT_EQ(cause("tp=4,pp=2,dp=6"), "tp * cp * pp * dp is 48, 96, 144, 192, ..., expected the 24 GPUs");
+  EXPECT_EQ(cause("tp=4,pp=2,cp=1,dp=6"), "tp * cp * pp * dp is 48, expected the 24 GPUs");
   EXPECT_EQ(cause("dp=24,mbs=3"), "mbs * dp is 72, expected a divisor of the 48 sequences of a step");
 }
 

@@ -28,6 +28,18 @@ TEST(Terminal, WrapKeepsWordsAndWidth) {
   EXPECT_EQ(wrap("", 10), std::vector<std::string>{""});
 }
 
+// A shell reads the same words, however narrow the terminal.
+TEST(Terminal, CommandsAreBrokenBeforeTheirOptions) {
+  const std::string command = "sextant plan --model llama-7b --limit 'tp<=8 - 1' --json";
+  EXPECT_EQ(command_lines(kUnlimitedColumns, "next: ", command), "next: " + command + '\n');
+  const std::string broken = command_lines(40, "next: ", command);
+  EXPECT_EQ(broken,
+            "next: sextant plan --model llama-7b \\\n"
+            "        --limit 'tp<=8 - 1' --json\n");
+  EXPECT_EQ(command_lines(30, "", "sextant plan --model a-name-longer-than-all-of-that --json"),
+            "sextant plan \\\n  --model a-name-longer-than-all-of-that \\\n  --json\n");
+}
+
 TEST(Terminal, MessagesAreWrappedWhereSomebodyReadsThem) {
   std::ostringstream out, err;
   Terminal terminal{.out = out, .err = err};
