@@ -49,21 +49,6 @@ std::vector<std::size_t> ordered(const std::vector<T>& list, Before before) {
   return indices;
 }
 
-// What was asked for once, of plans that differ in schedule and offload alone.
-class HeldBefore {
- public:
-  const SearchTree::Held& of(const ParallelPlan& p, const SearchTree& tree) {
-    const Key key{p.schedule == PipelineSchedule::zero_bubble, p.activation_offload > 0, p.offload_horizon};
-    for (const auto& [known, held] : held_)
-      if (known == key) return held;
-    return held_.emplace_back(key, tree.held(p)).second;
-  }
-
- private:
-  using Key = std::tuple<bool, bool, int>;
-  std::deque<std::pair<Key, SearchTree::Held>> held_;
-};
-
 class LeanSearch {
  public:
   LeanSearch(const Job& job, const SearchSpace& space, const SearchOptions& options, bool any)
@@ -239,7 +224,7 @@ class LeanSearch {
     const auto& orders = cache.classes(kernels).members;
     std::vector<LayerRange> even;
     std::vector<std::vector<LayerRange>> seen;  // of one form
-    HeldBefore held;
+    SearchTree::HeldBefore held(tree_);
     for (std::size_t f = 0; f < space_.form.size(); ++f) {
       ParallelPlan p = kernels;
       p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
@@ -272,7 +257,7 @@ class LeanSearch {
   }
 
   // Fewer layers fetched ahead never need more.
-  void offload(LeanNode child, ParallelPlan p, const std::vector<LayerRange>& chunks, HeldBefore& before,
+  void offload(LeanNode child, ParallelPlan p, const std::vector<LayerRange>& chunks, SearchTree::HeldBefore& before,
                Outcome& out) const {
     std::vector<int> seen;
     for (const std::size_t ao : horizons_) {
@@ -283,7 +268,7 @@ class LeanSearch {
       if (!lawful(p) || !space_.limits.admits(PlanField::activation_offload, p.activation_offload)) continue;
       seen.push_back(p.activation_offload);
       child.choice.activation_offload = small(ao);
-      const SearchTree::Held& held = before.of(p, tree_);
+      const SearchTree::Held& held = before.of(p);
       const SearchTree::Flight flight = tree_.flight(p, chunks);
       for (std::size_t po = 0; po < space_.parameter_offload.size(); ++po)
         for (std::size_t oo = 0; oo < space_.optimizer_offload.size(); ++oo) {
@@ -291,7 +276,7 @@ class LeanSearch {
           p.parameter_offload = space_.parameter_offload[po] != 0;
           if (!lawful(p) || space_.idle_horizon(p) || !tree_.host_holds_state(p)) continue;
           child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
-          add(child, Decided::stages, tree_.stages_floor(p, chunks, flight, held), out);
+          add(child, Decided::stages, tree_.stages_floor(p, tree_.state_of_element(p), chunks, flight, held), out);
         }
     }
   }

@@ -42,7 +42,9 @@ int placed_axes_code(const ParallelPlan& p) {
 std::shared_ptr<SearchCache::Shared> SearchCache::make_shared() { return std::make_shared<Shared>(); }
 
 SearchCache::SearchCache(const Job& job, const SearchSpace& space, std::shared_ptr<Shared> shared)
-    : job_(job), space_(space), shared_(std::move(shared)) {}
+    : job_(job), space_(space), shared_(std::move(shared)), shares_(space.optimizer_offload) {
+  std::ranges::sort(shares_);
+}
 
 const SearchCache::Linked& SearchCache::linked(const ParallelPlan& p, int shards) {
   const auto key_of = [&](const AxisOrder& order) {
@@ -157,7 +159,8 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan,
                 p.shards(),
                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
                     (p.schedule == PipelineSchedule::zero_bubble ? 16 : 0),
-                share == Share::any ? -1 : static_cast<int>(1e6 * p.optimizer_offload),
+                static_cast<int>(1e6 * p.optimizer_offload) * (share == Share::any ? -1 : 1) -
+                    (share == Share::any ? 1 : 0),
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan,
                 p.parameter_offload ? p.offload_horizon : 0,
@@ -200,7 +203,9 @@ StageStates SearchCache::state_of(const ParallelPlan& p, int chunks_of_plan, Sha
                        chunks_of_plan};
   return state_times(
       job_, p, links(p), of(shared_->buckets, of_buckets, [&] { return stage_buckets(job_, p); }),
-      share == Share::any ? std::span<const double>(space_.optimizer_offload) : std::span<const double>());
+      share == Share::any
+          ? std::span(std::ranges::lower_bound(shares_, p.optimizer_offload), shares_.end())
+          : std::span<const double>());
 }
 
 double SearchCache::stateless_closing(const ParallelPlan& p) {

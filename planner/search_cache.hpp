@@ -123,8 +123,10 @@ class SearchCache {
   // Times of a layer by stage; without links, of any stage. Good until the next call.
   const StageLayerTimes& layers(const ParallelPlan&);
   const StageLayerTimes& layers_without_links(const ParallelPlan&);
-  // `chunks` is chunks_id() of the plan's. Of any share of the update on the host: a bound of all that the space has.
+  // `chunks` is chunks_id() of the plan's. Of any share of the update on the host that is the plan's or more: a bound of all
+  // those that the space has.
   enum class Share { own, any };
+  const std::vector<double>& shares() const { return shares_; }  // of the space, ascending
   const StageStates& state(const ParallelPlan&, int chunks, Share share = Share::own);
   // A search that goes on for long would keep more of them than memory holds. Between expansions, by each thread's cache
   // once the shared ones are gone: references to states end here.
@@ -218,6 +220,7 @@ class SearchCache {
   const Job& job_;
   const SearchSpace& space_;
   std::shared_ptr<Shared> shared_;
+  std::vector<double> shares_;
   StageLayerTimes layers_;
   std::vector<LinkTimes> over_;  // by kind of stage, of what was asked last
   std::tuple<const Linked*, int, bool, bool, bool, RecomputeKind> over_asked_{};

@@ -212,10 +212,11 @@ double SearchTree::kernels_floor(ParallelPlan plan, SearchCache& cache) const {
 }
 
 // The first stage when its first backward begins, and the last one.
-double SearchTree::stages_floor(const ParallelPlan& plan, const std::vector<LayerRange>& chunks,
-                                const Flight& flight, const Held& h) const {
+double SearchTree::stages_floor(const ParallelPlan& plan, double state_of_one,
+                                const std::vector<LayerRange>& chunks, const Flight& flight,
+                                const Held& h) const {
   const ParameterCounts counts = parameter_counts(job_.model);
-  const double state = state_of_element(plan) / plan.tp;
+  const double state = state_of_one / plan.tp;
   const int again = recomputed(plan.recompute);
   int layers = 0;
   double kept = 0;
@@ -240,6 +241,12 @@ bool SearchTree::flight_fits(const Flight& flight, const ParallelPlan& plan, dou
   return !above_memory(
       state_of_one * flight.elements + flight.activations, plan, members,
       [] { return "state of the first stage and its micro-batches in flight"; }, out);
+}
+
+bool SearchTree::stages_fit(double floor_bytes, const ParallelPlan& plan, std::uint64_t members,
+                            Expansion& out) const {
+  return !above_memory(
+      floor_bytes, plan, members, [] { return "the first or the last stage, buffers apart"; }, out);
 }
 
 // The heaviest stage's own account. Buckets and overlap are open: one bucket, nothing fetched ahead; communication

@@ -28,7 +28,8 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   cache.states.clear();
   Start start = Start::known;
   if (node.level == Level::pipeline && with_states) {
-    start = list_fitting_states(p, chunks, cache);
+    start = list_fitting_states(p, chunks, node.refined == 2 ? SearchCache::Share::any : SearchCache::Share::own,
+                                cache);
     if (cache.states.empty()) return;
   }
   if (node.level == Level::offload) list_states(p, bucketings(p, cache), chunks_id, cache);

@@ -218,19 +218,45 @@ void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int c
   }
 }
 
-// The same where it is open what is offloaded as well: of all that may fit. None where that tells nothing.
-Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRange>& chunks,
-                                      SearchCache& cache) const {
-  const int chunks_id = cache.chunks_id(chunks);
-  ParallelPlan lean = p;
-  if (may_offload_activations_) lean.activation_offload = job_.model.n_layers;
-  const Flight in_flight = flight(lean, chunks);
-  const auto may_fit = [&] {
+// Whether stages have room for the state that a plan keeps on the device, whatever activations leave it.
+class SearchTree::Room {
+ public:
+  Room(const SearchTree& tree, const ParallelPlan& p, const std::vector<LayerRange>& chunks)
+      : tree_(tree), chunks_(chunks) {
+    keep(p, 0);
+    if (tree.may_offload_activations_) keep(p, tree.job_.model.n_layers);
+  }
+  bool holds(const ParallelPlan& p) const {
     Expansion ignored;
-    return flight_fits(in_flight, p, state_of_element(p), 1, ignored);
+    const double state = tree_.state_of_element(p);
+    return std::ranges::any_of(kept_, [&](const Kept& k) {
+      return tree_.stages_fit(tree_.stages_floor(k.plan, state, chunks_, k.flight, k.held), p, 1, ignored);
+    });
+  }
+
+ private:
+  struct Kept {
+    ParallelPlan plan;
+    Flight flight;
+    Held held;
   };
+  void keep(ParallelPlan p, int layers_on_host) {
+    p.activation_offload = layers_on_host, p.offload_horizon = tree_.least_horizon_;
+    kept_.push_back({p, tree_.flight(p, chunks_), tree_.held(p)});
+  }
+  const SearchTree& tree_;
+  const std::vector<LayerRange>& chunks_;
+  std::vector<Kept> kept_;
+};
+
+// The same where it is open what is offloaded as well: of all that may fit, or of any share of the optimizer that does.
+// None where that tells nothing.
+Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRange>& chunks,
+                                      SearchCache::Share share, SearchCache& cache) const {
+  const int chunks_id = cache.chunks_id(chunks);
+  const Room room(*this, p, chunks);
   // Where nothing need be on the host, all that is known is what is reduced in every micro-batch.
-  const bool none_needed = may_fit();
+  const bool none_needed = room.holds(p);
   if (none_needed && !reduces_every_microbatch(p, job_.stack.rules)) return Start::open;
   for (const std::uint8_t parameters : space_.parameter_offload) {
     p.parameter_offload = parameters != 0;
@@ -239,13 +265,14 @@ Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRan
     std::optional<Bucketings> of_these;
     // Parameters may not leave without the optimizer state, nor it without them.
     const bool with_optimizer = p.parameter_offload && job_.stack.can.parameter_offload_needs_optimizer;
-    for (const double share : space_.optimizer_offload) {
-      p.optimizer_offload = !none_needed ? share : with_optimizer ? 1.0 : 0.0;
-      if (!unlawful_reason(job_, p) && (none_needed || may_fit())) {
+    for (const double least : cache.shares()) {
+      p.optimizer_offload = !none_needed ? least : with_optimizer ? 1.0 : 0.0;
+      const bool fits = !unlawful_reason(job_, p) && (none_needed || room.holds(p));
+      if (fits) {
         if (!of_these) of_these = bucketings(p, cache);
-        list_states(p, *of_these, chunks_id, cache);
+        list_states(p, *of_these, chunks_id, cache, none_needed ? SearchCache::Share::own : share);
       }
-      if (none_needed) break;
+      if (none_needed || (fits && share == SearchCache::Share::any)) break;
     }
   }
   return none_needed ? Start::open : Start::known;
@@ -274,35 +301,56 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   std::map<std::pair<std::size_t, int>, double> kept;
   const int chunks_id = cache.chunks_id(chunks);
   std::array<std::optional<Bucketings>, 2> known_bucketings;  // without and with parameters on the host
-  const auto bound_of = [&](SearchCache::Share share) {
-    std::optional<Bucketings>& of_these = known_bucketings[p.parameter_offload ? 1 : 0];
-    if (!of_these) of_these = bucketings(p, cache);
+  std::array<std::optional<double>, 2> any_share;             // the bound of all of them
+  std::optional<PipelineTimes> staying;
+  const auto bound_of = [&](const ParallelPlan& q, SearchCache::Share share) {
+    std::optional<Bucketings>& of_these = known_bucketings[q.parameter_offload ? 1 : 0];
+    if (!of_these) of_these = bucketings(q, cache);
     cache.states.clear();
-    list_states(p, *of_these, chunks_id, cache, share);
-    return slot_bound(cache.times, cache.states, cache.closing(p), cache.steps(p, m), cache.slots, out.limit);
+    list_states(q, *of_these, chunks_id, cache, share);
+    return slot_bound(*staying, cache.states, cache.closing(q), cache.steps(q, m), cache.slots, out.limit);
   };
-  std::optional<double> any_share;  // of all that keep no parameters on the host
-  const auto kept_bound = [&](std::size_t at) {
-    const auto [known, is_new] = kept.try_emplace({at, p.parameter_offload ? p.offload_horizon : 0}, 0.0);
-    if (!is_new) return known->second;
-    ++out.bounds;
-    ParallelPlan stay = p;
-    stay.activation_offload = 0;
-    pipeline_times(stay, chunks, job_.stack, m, cache.layers(stay), false, cache.times);
-    // What decides most is asked first. Where nothing can be ruled out yet, the rest is left to who refines the child.
-    const bool is_limited = std::isfinite(out.limit);
-    if (is_limited && !p.parameter_offload) {
-      if (!any_share) any_share = bound_of(SearchCache::Share::any);
-      known->second = *any_share;
-      if (known->second > out.limit) return known->second;
+  const Room room(*this, p, chunks);
+  const auto bound_of_any = [&](ParallelPlan q) {
+    std::optional<double>& known = any_share[q.parameter_offload ? 1 : 0];
+    if (!known) {
+      const auto fitting = std::ranges::find_if(cache.shares(), [&](double share) {
+        q.optimizer_offload = share;
+        return room.holds(q);
+      });
+      known = fitting == cache.shares().end() ? INFINITY : bound_of(q, SearchCache::Share::any);
     }
-    const StageStates least = least_state_times(job_, p, cache.links(p), chunks, Start::known);
-    const StageStates* alone = &least;
-    known->second = std::max(known->second, slot_bound(cache.times, std::span(&alone, 1), cache.closing(p),
-                                                       cache.steps(p, m), cache.slots, out.limit));
-    if (known->second > out.limit || !is_limited) return known->second;
-    return known->second = std::max(known->second, bound_of(SearchCache::Share::own));
+    return *known;
   };
+  // What decides most is asked first. Where nothing can be ruled out yet, the rest is left to who refines the child.
+  const auto kept_bound = [&](const auto& self, ParallelPlan q, std::size_t at) -> double {
+    const auto [known, is_new] = kept.try_emplace({at, q.parameter_offload ? q.offload_horizon : 0}, 0.0);
+    double& bound = known->second;
+    if (!is_new) return bound;
+    ++out.bounds;
+    q.activation_offload = 0;
+    if (!staying) {
+      staying.emplace();
+      pipeline_times(q, chunks, job_.stack, m, cache.layers(q), false, *staying);
+    }
+    const bool is_limited = std::isfinite(out.limit);
+    // What is fetched further ahead holds up less.
+    if (is_limited && (!q.parameter_offload || q.offload_horizon == most_horizon_)) {
+      bound = bound_of_any(q);
+    } else if (is_limited) {
+      ParallelPlan furthest = q;
+      furthest.offload_horizon = most_horizon_;
+      bound = self(self, furthest, at);
+    }
+    if (bound > out.limit) return bound;
+    const StageStates least = least_state_times(job_, q, cache.links(q), chunks, Start::known);
+    const StageStates* alone = &least;
+    bound = std::max(bound, slot_bound(*staying, std::span(&alone, 1), cache.closing(q), cache.steps(q, m),
+                                       cache.slots, out.limit));
+    if (bound > out.limit || !is_limited) return bound;
+    return bound = std::max(bound, bound_of(q, SearchCache::Share::own));
+  };
+  HeldBefore held_before(*this);
   auto& laws_of_state = state_laws(p, cache);  // no rule looks at activations as well
   const int kinds = static_cast<int>(p.recompute.kind) << 4 | static_cast<int>(p.schedule);
   const int longest = longest_chunk(chunks);
@@ -339,7 +387,9 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       if (here == 0) continue;
     }
     const Flight in_flight = flight(p, chunks);
-    if (!flight_fits(in_flight, p, leanest, here, out)) continue;
+    const Held& holds = held_before.of(p);
+    const auto floor = [&](double state) { return stages_floor(p, state, chunks, in_flight, holds); };
+    if (!stages_fit(floor(leanest), p, here, out)) continue;
     child.choice.activation_offload = small(ao);
     std::optional<double> copied;  // as activations are offloaded, whatever the state is
     for (std::size_t oo = 0; oo < oo_n; ++oo)
@@ -349,10 +399,10 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         if (parameters_alone && !p.parameter_offload) continue;
         const std::size_t at = oo * po_n + po;
         if (!lawful(p, members, out, laws_of_state[at])) continue;
-        if (!flight_fits(in_flight, p, state_of_one[at], members, out)) continue;
+        if (!stages_fit(floor(state_of_one[at]), p, members, out)) continue;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
         ++out.bounds;
-        child.bound = std::max(node.bound, kept_bound(at));
+        child.bound = std::max(node.bound, kept_bound(kept_bound, p, at));
         if (child.bound <= out.limit) {
           if (!copied) {
             pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);

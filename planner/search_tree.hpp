@@ -14,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -59,8 +60,9 @@ class SearchTree {
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
-  // How often a node is worth refining: with stages, and then with the states that fit; with all that is offloaded; whole.
-  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 2 : 1; }
+  // How often a node is worth refining: with stages, with what the states that fit have in common, and with each of them;
+  // with all that is offloaded; whole.
+  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 3 : 1; }
   // A tighter bound of a node whose stages are decided. One that does not fit a lowered limit has no members left.
   void refine(Node&, SearchCache&, Expansion&) const;
   // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.
@@ -104,10 +106,26 @@ class SearchTree {
     double head = 0, head_resident = 0;  // on the head's stage: when its backward begins; all step long
   };
   Held held(const ParallelPlan&) const;
+  // The same, asked for once, of plans that differ in schedule and offload alone.
+  class HeldBefore {
+   public:
+    explicit HeldBefore(const SearchTree& tree) : tree_(tree) {}
+    const Held& of(const ParallelPlan& p) {
+      const Key key{p.schedule == PipelineSchedule::zero_bubble, p.activation_offload > 0, p.offload_horizon};
+      for (const auto& [known, held] : held_)
+        if (known == key) return held;
+      return held_.emplace_back(key, tree_.held(p)).second;
+    }
+
+   private:
+    using Key = std::tuple<bool, bool, int>;
+    const SearchTree& tree_;
+    std::deque<std::pair<Key, Held>> held_;
+  };
   // What some stage holds: whatever the stages and what is offloaded; with stages and offload decided.
   double kernels_floor(ParallelPlan, SearchCache&) const;
-  double stages_floor(const ParallelPlan&, const std::vector<LayerRange>& chunks, const Flight&,
-                      const Held&) const;
+  double stages_floor(const ParallelPlan&, double state_of_one, const std::vector<LayerRange>& chunks,
+                      const Flight&, const Held&) const;
   // The fullest stage whatever the buckets are.
   // What of buckets and overlap is left of a plan where all else is given.
   using Buckets =
@@ -122,6 +140,7 @@ class SearchTree {
 
  private:
   class Trial;
+  class Room;
   void expand_root(SearchCache&, Expansion&) const;
   void expand_degrees(const Node&, SearchCache&, Expansion&) const;
   void expand_placement(const Node&, SearchCache&, Expansion&) const;
@@ -157,7 +176,8 @@ class SearchTree {
   static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&,
                           SearchCache::Share share = SearchCache::Share::own);
   // Whether the listed states say when the step starts.
-  Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
+  Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache::Share,
+                            SearchCache&) const;
   // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
   bool lawful(const ParallelPlan& plan, SearchCache::Law& law) const {
     if (!law.known) law = {true, unlawful_reason(job_, plan)};
@@ -187,6 +207,7 @@ class SearchTree {
                         Expansion&) const;
   bool flight_fits(const Flight&, const ParallelPlan&, double state_of_one, std::uint64_t members,
                    Expansion&) const;
+  bool stages_fit(double floor_bytes, const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 
