@@ -257,8 +257,8 @@ class LeanSearch {
   }
 
   // Fewer layers fetched ahead never need more.
-  void offload(LeanNode child, ParallelPlan p, const std::vector<LayerRange>& chunks, SearchTree::HeldBefore& before,
-               Outcome& out) const {
+  void offload(LeanNode child, ParallelPlan p, const std::vector<LayerRange>& chunks,
+               SearchTree::HeldBefore& before, Outcome& out) const {
     std::vector<int> seen;
     for (const std::size_t ao : horizons_) {
       const ActivationOffload& a = space_.activation_offload[ao];
@@ -276,7 +276,8 @@ class LeanSearch {
           p.parameter_offload = space_.parameter_offload[po] != 0;
           if (!lawful(p) || space_.idle_horizon(p) || !tree_.host_holds_state(p)) continue;
           child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
-          add(child, Decided::stages, tree_.stages_floor(p, tree_.state_of_element(p), chunks, flight, held), out);
+          add(child, Decided::stages, tree_.stages_floor(p, tree_.state_of_element(p), chunks, flight, held),
+              out);
         }
     }
   }

@@ -145,7 +145,8 @@ class Search {
   void climb() {
     while (!stop_asked() && !ranking_.empty()) {
       const Simulated from = ranking_.best();
-      const std::vector<Choice> choices = neighbours(space_, from.choice);
+      std::vector<Choice> choices = neighbours(space_, from.choice);
+      if (space_.optimizer_offload.size() > 8) make_room(choices);
       std::vector<std::optional<Node>> members(choices.size());
       const double limit = threshold();
       each(choices.size(),
@@ -162,6 +163,15 @@ class Search {
       simulate(nodes);
       if (ranking_.best().choice == from.choice) return;
     }
+  }
+
+  // The same beside them, each with just as much of the optimizer on the host as it needs there.
+  void make_room(std::vector<Choice>& choices) {
+    std::vector<std::optional<Choice>> roomy(choices.size());
+    each(choices.size(),
+         [&](std::size_t i) { roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache); });
+    for (const std::optional<Choice>& c : roomy)
+      if (c && std::ranges::find(choices, *c) == choices.end()) choices.push_back(*c);
   }
 
   void simulate(std::vector<Node>& nodes) {

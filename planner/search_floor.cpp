@@ -87,22 +87,25 @@ double SearchTree::leanest_state(ParallelPlan plan) const {
   return std::isfinite(least) ? least : 0;
 }
 
+// Bytes. A thousandth below, for roundings.
+double SearchTree::reserved(double floor_bytes) const {
+  return 0.999 * floor_bytes * job_.stack.memory.fragmentation +
+         static_cast<double>(job_.stack.memory.outside.v);
+}
+
 template <class What>
 bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std::uint64_t members,
                               const What& what, Expansion& out) const {
-  // A thousandth below, for roundings.
-  const double bytes = 0.999 * floor_bytes * job_.stack.memory.fragmentation +
-                       static_cast<double>(job_.stack.memory.outside.v);
-  if (bytes <= static_cast<double>(memory_limit_.v)) return false;
+  if (within_memory(floor_bytes)) return false;
   reject(
       Fate::out_of_memory, members, plan,
       [&] {
         const Bytes outside = job_.stack.memory.outside;
-        return fmt::format("needs at least {:.1f} of {:.1f} GiB ({})", bytes / (1 << 30), gib(memory_limit_),
-                           outside > memory_limit_
-                               ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
-                                             gib(outside), job_.stack.name)
-                               : what());
+        return fmt::format(
+            "needs at least {:.1f} of {:.1f} GiB ({})", reserved(floor_bytes) / (1 << 30), gib(memory_limit_),
+            outside > memory_limit_ ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
+                                                  gib(outside), job_.stack.name)
+                                    : what());
       },
       out);
   return true;

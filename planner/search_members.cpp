@@ -28,8 +28,7 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
   cache.states.clear();
   Start start = Start::known;
   if (node.level == Level::pipeline && with_states) {
-    start = list_fitting_states(p, chunks, node.refined == 2 ? SearchCache::Share::any : SearchCache::Share::own,
-                                cache);
+    start = list_fitting_states(p, chunks, cache);
     if (cache.states.empty()) return;
   }
   if (node.level == Level::offload) list_states(p, bucketings(p, cache), chunks_id, cache);
@@ -63,6 +62,25 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
   node.level = Level::full, node.choice = c, node.refined = 1;
   node.bound = *least;
   return node;
+}
+
+std::optional<Choice> SearchTree::with_least_share(Choice c, SearchCache& cache) const {
+  if (space_.world % (std::int64_t{space_.tp[c.tp]} * space_.cp[c.cp] * space_.pp[c.pp]) != 0)
+    return std::nullopt;
+  const std::vector<double>& shares = cache.shares();
+  ParallelPlan p = plan(c, cache);
+  const auto too_large = [&](double share) {
+    p.optimizer_offload = share;
+    return unlawful_reason(job_, p) || !fits(p);
+  };
+  if (shares.empty()) return std::nullopt;
+  const auto fitting = !too_large(shares.front())
+                           ? shares.begin()
+                           : std::partition_point(shares.begin() + 1, shares.end(), too_large);
+  if (fitting == shares.end()) return std::nullopt;
+  c.optimizer_offload = small(static_cast<std::size_t>(std::ranges::find(space_.optimizer_offload, *fitting) -
+                                                       space_.optimizer_offload.begin()));
+  return c;
 }
 
 std::optional<double> SearchTree::bound(const ParallelPlan& p, double limit, SearchCache& cache) const {

@@ -227,10 +227,9 @@ class SearchTree::Room {
     if (tree.may_offload_activations_) keep(p, tree.job_.model.n_layers);
   }
   bool holds(const ParallelPlan& p) const {
-    Expansion ignored;
     const double state = tree_.state_of_element(p);
     return std::ranges::any_of(kept_, [&](const Kept& k) {
-      return tree_.stages_fit(tree_.stages_floor(k.plan, state, chunks_, k.flight, k.held), p, 1, ignored);
+      return tree_.within_memory(tree_.stages_floor(k.plan, state, chunks_, k.flight, k.held));
     });
   }
 
@@ -249,10 +248,10 @@ class SearchTree::Room {
   std::vector<Kept> kept_;
 };
 
-// The same where it is open what is offloaded as well: of all that may fit, or of any share of the optimizer that does.
-// None where that tells nothing.
+// The same where it is open what is offloaded as well: of any share of the optimizer that may fit. None where that tells
+// nothing.
 Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRange>& chunks,
-                                      SearchCache::Share share, SearchCache& cache) const {
+                                      SearchCache& cache) const {
   const int chunks_id = cache.chunks_id(chunks);
   const Room room(*this, p, chunks);
   // Where nothing need be on the host, all that is known is what is reduced in every micro-batch.
@@ -262,17 +261,15 @@ Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRan
     p.parameter_offload = parameters != 0;
     // What is fetched further ahead holds up less.
     p.offload_horizon = p.parameter_offload ? most_horizon_ : ParallelPlan{}.offload_horizon;
-    std::optional<Bucketings> of_these;
     // Parameters may not leave without the optimizer state, nor it without them.
     const bool with_optimizer = p.parameter_offload && job_.stack.can.parameter_offload_needs_optimizer;
     for (const double least : cache.shares()) {
       p.optimizer_offload = !none_needed ? least : with_optimizer ? 1.0 : 0.0;
       const bool fits = !unlawful_reason(job_, p) && (none_needed || room.holds(p));
-      if (fits) {
-        if (!of_these) of_these = bucketings(p, cache);
-        list_states(p, *of_these, chunks_id, cache, none_needed ? SearchCache::Share::own : share);
-      }
-      if (none_needed || (fits && share == SearchCache::Share::any)) break;
+      if (fits)
+        list_states(p, bucketings(p, cache), chunks_id, cache,
+                    none_needed ? SearchCache::Share::own : SearchCache::Share::any);
+      if (fits || none_needed) break;
     }
   }
   return none_needed ? Start::open : Start::known;
@@ -301,7 +298,6 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   std::map<std::pair<std::size_t, int>, double> kept;
   const int chunks_id = cache.chunks_id(chunks);
   std::array<std::optional<Bucketings>, 2> known_bucketings;  // without and with parameters on the host
-  std::array<std::optional<double>, 2> any_share;             // the bound of all of them
   std::optional<PipelineTimes> staying;
   const auto bound_of = [&](const ParallelPlan& q, SearchCache::Share share) {
     std::optional<Bucketings>& of_these = known_bucketings[q.parameter_offload ? 1 : 0];
@@ -311,17 +307,32 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     return slot_bound(*staying, cache.states, cache.closing(q), cache.steps(q, m), cache.slots, out.limit);
   };
   const Room room(*this, p, chunks);
-  const auto bound_of_any = [&](ParallelPlan q) {
-    std::optional<double>& known = any_share[q.parameter_offload ? 1 : 0];
-    if (!known) {
-      const auto fitting = std::ranges::find_if(cache.shares(), [&](double share) {
-        q.optimizer_offload = share;
-        return room.holds(q);
-      });
-      known = fitting == cache.shares().end() ? INFINITY : bound_of(q, SearchCache::Share::any);
-    }
-    return *known;
+  // From which share on none is within the limit: a bound of these, and one of all.
+  struct Reach {
+    double end = 2, beyond = INFINITY, least = INFINITY;
   };
+  const auto reach_of = [&](ParallelPlan q) {
+    const auto of_any_from = [&](double share) {
+      q.optimizer_offload = share;
+      return bound_of(q, SearchCache::Share::any);
+    };
+    const auto fitting = std::ranges::partition_point(cache.shares(), [&](double share) {
+      q.optimizer_offload = share;
+      return !room.holds(q);
+    });
+    Reach reach;
+    if (fitting == cache.shares().end()) return reach;
+    reach.least = of_any_from(*fitting);
+    const auto end = std::partition_point(fitting, cache.shares().end(), [&](double share) {
+      const double bound = share == *fitting ? reach.least : of_any_from(share);
+      if (bound <= out.limit) return true;
+      reach.end = share, reach.beyond = bound;
+      return false;
+    });
+    if (end == cache.shares().end()) reach.end = 2;
+    return reach;
+  };
+  std::array<std::optional<Reach>, 2> reaches;
   // What decides most is asked first. Where nothing can be ruled out yet, the rest is left to who refines the child.
   const auto kept_bound = [&](const auto& self, ParallelPlan q, std::size_t at) -> double {
     const auto [known, is_new] = kept.try_emplace({at, q.parameter_offload ? q.offload_horizon : 0}, 0.0);
@@ -336,7 +347,9 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     const bool is_limited = std::isfinite(out.limit);
     // What is fetched further ahead holds up less.
     if (is_limited && (!q.parameter_offload || q.offload_horizon == most_horizon_)) {
-      bound = bound_of_any(q);
+      std::optional<Reach>& known_reach = reaches[q.parameter_offload ? 1 : 0];
+      if (!known_reach) known_reach = reach_of(q);
+      bound = q.optimizer_offload < known_reach->end ? known_reach->least : known_reach->beyond;
     } else if (is_limited) {
       ParallelPlan furthest = q;
       furthest.offload_horizon = most_horizon_;

@@ -60,9 +60,8 @@ class SearchTree {
 
   Node root() const;
   void expand(const Node&, SearchCache&, Expansion&) const;
-  // How often a node is worth refining: with stages, with what the states that fit have in common, and with each of them;
-  // with all that is offloaded; whole.
-  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 3 : 1; }
+  // How often a node is worth refining: with stages, and then with the states that fit; with all that is offloaded; whole.
+  static int passes(Level level) { return level < Level::pipeline ? 0 : level == Level::pipeline ? 2 : 1; }
   // A tighter bound of a node whose stages are decided. One that does not fit a lowered limit has no members left.
   void refine(Node&, SearchCache&, Expansion&) const;
   // Whether a full node fits, which takes ten times as long as a bound: asked just before it is simulated.
@@ -80,6 +79,8 @@ class SearchTree {
   // One member with its tightest bound, unless it is unlawful or its bound is above the limit; with ZeRO 0 for a ZeRO 1
   // that shards nothing.
   std::optional<Node> member(Choice, double limit, SearchCache&) const;
+  // The choice with as little of the optimizer on the host as fits; nothing where none does.
+  std::optional<Choice> with_least_share(Choice, SearchCache&) const;
 
   // What the search for the leanest (planner/leanest.hpp) builds on.
   // The plan with every field that is decided below the level at its neutral value.
@@ -176,8 +177,7 @@ class SearchTree {
   static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&,
                           SearchCache::Share share = SearchCache::Share::own);
   // Whether the listed states say when the step starts.
-  Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache::Share,
-                            SearchCache&) const;
+  Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
   // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
   bool lawful(const ParallelPlan& plan, SearchCache::Law& law) const {
     if (!law.known) law = {true, unlawful_reason(job_, plan)};
@@ -208,6 +208,10 @@ class SearchTree {
   bool flight_fits(const Flight&, const ParallelPlan&, double state_of_one, std::uint64_t members,
                    Expansion&) const;
   bool stages_fit(double floor_bytes, const ParallelPlan&, std::uint64_t members, Expansion&) const;
+  bool within_memory(double floor_bytes) const {
+    return reserved(floor_bytes) <= static_cast<double>(memory_limit_.v);
+  }
+  double reserved(double floor_bytes) const;
   bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 
