@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -293,9 +292,9 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       p.parameter_offload = space_.parameter_offload[po] != 0;
       state_of_one.push_back(state_of_element(p));
     }
-  // Activations that stay where they are take the least time: a bound of all that offload as much of the state, by the
-  // horizon as well where parameters are fetched that far ahead.
-  std::map<std::pair<std::size_t, int>, double> kept;
+  // Activations that stay where they are take the least time, and parameters that are fetched as far ahead as can be: a bound
+  // of all that offload as much of the state.
+  std::vector<std::optional<double>> kept(oo_n * po_n);
   const int chunks_id = cache.chunks_id(chunks);
   std::array<std::optional<Bucketings>, 2> known_bucketings;  // without and with parameters on the host
   std::optional<PipelineTimes> staying;
@@ -334,34 +333,31 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   };
   std::array<std::optional<Reach>, 2> reaches;
   // What decides most is asked first. Where nothing can be ruled out yet, the rest is left to who refines the child.
-  const auto kept_bound = [&](const auto& self, ParallelPlan q, std::size_t at) -> double {
-    const auto [known, is_new] = kept.try_emplace({at, q.parameter_offload ? q.offload_horizon : 0}, 0.0);
-    double& bound = known->second;
-    if (!is_new) return bound;
+  const auto kept_bound = [&](ParallelPlan q, std::size_t at) -> double {
+    if (kept[at]) return *kept[at];
     ++out.bounds;
     q.activation_offload = 0;
+    if (q.parameter_offload) q.offload_horizon = most_horizon_;
     if (!staying) {
       staying.emplace();
       pipeline_times(q, chunks, job_.stack, m, cache.layers(q), false, *staying);
     }
+    double bound = 0;
     const bool is_limited = std::isfinite(out.limit);
-    // What is fetched further ahead holds up less.
-    if (is_limited && (!q.parameter_offload || q.offload_horizon == most_horizon_)) {
-      std::optional<Reach>& known_reach = reaches[q.parameter_offload ? 1 : 0];
-      if (!known_reach) known_reach = reach_of(q);
-      bound = q.optimizer_offload < known_reach->end ? known_reach->least : known_reach->beyond;
-    } else if (is_limited) {
-      ParallelPlan furthest = q;
-      furthest.offload_horizon = most_horizon_;
-      bound = self(self, furthest, at);
+    if (is_limited) {
+      std::optional<Reach>& reach = reaches[q.parameter_offload ? 1 : 0];
+      if (!reach) reach = reach_of(q);
+      bound = q.optimizer_offload < reach->end ? reach->least : reach->beyond;
     }
-    if (bound > out.limit) return bound;
-    const StageStates least = least_state_times(job_, q, cache.links(q), chunks, Start::known);
-    const StageStates* alone = &least;
-    bound = std::max(bound, slot_bound(*staying, std::span(&alone, 1), cache.closing(q), cache.steps(q, m),
-                                       cache.slots, out.limit));
-    if (bound > out.limit || !is_limited) return bound;
-    return bound = std::max(bound, bound_of(q, SearchCache::Share::own));
+    if (bound <= out.limit) {
+      const StageStates least = least_state_times(job_, q, cache.links(q), chunks, Start::known);
+      const StageStates* alone = &least;
+      bound = std::max(bound, slot_bound(*staying, std::span(&alone, 1), cache.closing(q), cache.steps(q, m),
+                                         cache.slots, out.limit));
+    }
+    if (bound <= out.limit && is_limited) bound = std::max(bound, bound_of(q, SearchCache::Share::own));
+    kept[at] = bound;
+    return bound;
   };
   HeldBefore held_before(*this);
   auto& laws_of_state = state_laws(p, cache);  // no rule looks at activations as well
@@ -415,7 +411,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
         if (!stages_fit(floor(state_of_one[at]), p, members, out)) continue;
         child.choice.optimizer_offload = small(oo), child.choice.parameter_offload = small(po);
         ++out.bounds;
-        child.bound = std::max(node.bound, kept_bound(kept_bound, p, at));
+        child.bound = std::max(node.bound, kept_bound(p, at));
         if (child.bound <= out.limit) {
           if (!copied) {
             pipeline_times(p, chunks, job_.stack, m, cache.layers(p), steady(p), cache.times);
