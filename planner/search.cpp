@@ -12,11 +12,11 @@
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 
+#include "planner/admissible_prices.hpp"
 #include "planner/beside_space.hpp"
 #include "planner/each.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
-#include "planner/residual.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/search_front.hpp"
 #include "planner/search_ranking.hpp"
@@ -146,7 +146,7 @@ class Search {
     while (!stop_asked() && !ranking_.empty()) {
       const Simulated from = ranking_.best();
       std::vector<Choice> choices = neighbours(space_, from.choice);
-      if (space_.optimizer_offload.size() > 8) make_room(choices);
+      if (space_.tight) make_room(choices);
       std::vector<std::optional<Node>> members(choices.size());
       const double limit = threshold();
       each(choices.size(),
@@ -398,33 +398,6 @@ class Search {
   Clock::time_point begin_ = Clock::now();
   double budget_share_ = 0.9;  // what comes beside the space has the rest
 };
-
-// All prices times a factor.
-class ScaledPrices final : public CostModel {
- public:
-  ScaledPrices(const CostModel& base, double factor) : base_(base), factor_(factor) {}
-  OpCost price(const Work& work) const override {
-    OpCost cost = base_.price(work);
-    for (Seconds* part : {&cost.duration, &cost.compute, &cost.memory, &cost.latency}) part->v *= factor_;
-    return cost;
-  }
-
- private:
-  const CostModel& base_;
-  double factor_;
-};
-
-// Bounds are made of prices alone. What a calibration learned of layouts scales a simulated step up or down; with the prices
-// scaled by the least of these factors first, and every step by what is left of its own, no step falls below its bounds.
-template <class Ask>
-auto with_admissible_prices(const Job& job, const Ask& ask) {
-  if (!job.residual) return ask(job);
-  const double least = job.residual->least_log_factor(job.cluster.device.generation,
-                                                      static_cast<double>(parameter_counts(job.model).total));
-  const ScaledPrices prices(job.cost, std::exp(least));
-  return ask(Job{job.model, job.training, job.cluster, job.topology, job.stack, prices, job.interval,
-                 job.doubt, job.residual, least, job.profiled});
-}
 
 template <class Ask>
 auto on_threads(int threads, const Ask& ask) {

@@ -192,7 +192,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
   s.zero_stage = {0, 1, 2, 3};
   s.shard_degree = {0};
   for (const int d : divisors(world, 1024)) s.shard_degree.push_back(d);
-  const int shares = is_tight(model, training, device, world) ? 20 : 4;
+  s.tight = is_tight(model, training, device, world);
+  const int shares = s.tight ? 20 : 4;
   for (int i = 0; i <= shares; ++i) s.optimizer_offload.push_back(static_cast<double>(i) / shares);
   s.parameter_offload = {0, 1};
   for (const int horizon : ladder(model.n_layers)) s.activation_offload.push_back({0, horizon});

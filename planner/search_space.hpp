@@ -38,6 +38,7 @@ struct ActivationOffload {
 struct SearchSpace {
   int world = 1;  // dp = world / (tp * cp * pp)
   int n_layers = kMaxLayers;
+  bool tight = false;  // state presses on memory, and shares of the optimizer are asked finely
   std::vector<int> tp, cp, pp;
   std::vector<AxisOrder> axis_order;
   std::vector<int> micro_batch;

@@ -142,6 +142,7 @@ class SearchTree {
  private:
   class Trial;
   class Room;
+  class KeptBounds;
   void expand_root(SearchCache&, Expansion&) const;
   void expand_degrees(const Node&, SearchCache&, Expansion&) const;
   void expand_placement(const Node&, SearchCache&, Expansion&) const;

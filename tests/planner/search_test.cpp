@@ -214,6 +214,35 @@ TEST(Search, TakesOneHorizonOfNothing) {
   }
 }
 
+// As little of the optimizer leaves the device as fits, whatever the choice said of it.
+TEST(Search, MakesRoomWithTheLeastShare) {
+  OwnedJob owned = testing::small_job(2, 4, 8);
+  owned.cluster.device.memory = Bytes(3 * 18 * parameter_counts(owned.model).total / 8);
+  owned.finish();
+  const Job job = owned.job();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  ASSERT_TRUE(space.tight);
+  const SearchTree tree(job, space, owned.cluster.device.memory);
+  SearchCache cache(job, space);
+  int between = 0, none = 0;
+  for (std::size_t mbs = 0; mbs < space.micro_batch.size(); ++mbs)
+    for (std::size_t z = 0; z < space.zero_stage.size(); ++z) {
+      Choice c;
+      c.micro_batch = small(mbs), c.zero_stage = small(z);
+      const auto found = tree.with_least_share(c, cache);
+      ParallelPlan p = tree.plan(found.value_or(c), cache);
+      const double share = p.optimizer_offload;
+      for (const double other : space.optimizer_offload) {
+        p.optimizer_offload = other;
+        EXPECT_EQ(!unlawful(job, p) && tree.fits(p), found && other >= share) << plan_key(p);
+      }
+      between += found && share > 0 && share < 1, none += !found;
+    }
+  EXPECT_GT(between, 0);
+  EXPECT_GT(none, 0);
+}
+
 // Very short sequences: a micro-batch is as large as its replica's share of the batch lets it be.
 TEST(Search, TakesMicroBatchesOfAnySize) {
   OwnedJob owned = testing::small_job(1, 2, 4);
