@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "planner/residual.hpp"
 #include "planner/job.hpp"
+#include "planner/residual.hpp"
 
 namespace sextant {
 

@@ -31,7 +31,11 @@ void SearchTree::refine(Node& node, SearchCache& cache, Expansion& out) const {
     start = list_fitting_states(p, chunks, cache);
     if (cache.states.empty()) return;
   }
-  if (node.level == Level::offload) list_states(p, bucketings(p, cache), chunks_id, cache);
+  if (node.level == Level::offload) {
+    ParallelPlan furthest = p;  // holds up no more, and was asked for before
+    if (p.parameter_offload) furthest.offload_horizon = most_horizon_;
+    list_states(furthest, bucketings(p, cache), chunks_id, cache);
+  }
   if (node.level == Level::full) cache.states.push_back(&cache.state(p, chunks_id));
   pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
   const auto tighten = [&](double closing) {

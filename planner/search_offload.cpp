@@ -103,8 +103,8 @@ class SearchTree::KeptBounds {
     if (bound <= out_.limit) {
       const StageStates least = least_state_times(tree_.job_, p, cache_.links(p), chunks_, Start::known);
       const StageStates* alone = &least;
-      bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p), cache_.steps(p, m_),
-                                         cache_.slots, out_.limit));
+      bound = std::max(bound, slot_bound(staying_, std::span(&alone, 1), cache_.closing(p),
+                                         cache_.steps(p, m_), cache_.slots, out_.limit));
     }
     if (bound <= out_.limit && is_limited) bound = std::max(bound, bound_of(p, SearchCache::Share::own));
     known_[at] = bound;
@@ -142,7 +142,8 @@ class SearchTree::KeptBounds {
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     cache_.states.clear();
     list_states(p, *of_these, chunks_id_, cache_, share);
-    return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots, out_.limit);
+    return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots,
+                      out_.limit);
   }
 
   const SearchTree& tree_;
