@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/parameter_layout.hpp"
+
 namespace sextant {
 namespace {
 
@@ -23,8 +25,10 @@ constexpr std::array<PlanField, kRungFields> kRungFieldOf = {
 // The rungs of the space, as one member's other fields leave them.
 class Rungs {
  public:
-  Rungs(const SearchSpace& space, const ParallelPlan& from, int n_layers) : space_(space) {
-    for (const LayerRange& range : layer_ranges(from, n_layers)) layers_ = std::max(layers_, range.count);
+  Rungs(const Job& job, const SearchSpace& space, const ParallelPlan& from)
+      : space_(space), has_buckets_(from.overlap_grad_reduce && !buckets_are_units(from, job.stack.rules)) {
+    for (const LayerRange& range : layer_ranges(from, job.model.n_layers))
+      layers_ = std::max(layers_, range.count);
     for (const Recompute& r : space.recompute)
       if (r.kind == from.recompute.kind) rungs_[recomputed].push_back(layers_of(r));
     for (const ActivationOffload& a : space.activation_offload) {
@@ -61,6 +65,11 @@ class Rungs {
     const auto add = [&](const RungValues& to) {
       if (!is_member(to)) add_to(plan, to);
     };
+    for (const std::int64_t n : space_.bucket_elements) {
+      if (pairs || !has_buckets_ || n == plan.bucket_elements) continue;
+      out.push_back(plan);
+      out.back().bucket_elements = n;
+    }
     for (const ParallelPlan& turned : turns(plan)) {
       if (!pairs) out.push_back(turned);
       for (const RungField f : {on_host, share})
@@ -99,7 +108,7 @@ class Rungs {
       out.back().recompute = r;
     }
     for (const std::int64_t n : {plan.bucket_elements / 2, 2 * plan.bucket_elements}) {
-      if (n < kLeastBucket) continue;
+      if (!has_buckets_ || n < kLeastBucket) continue;
       out.push_back(plan);
       out.back().bucket_elements = n;
     }
@@ -150,6 +159,7 @@ class Rungs {
   }
 
   const SearchSpace& space_;
+  bool has_buckets_;
   std::array<std::vector<int>, kRungFields> rungs_;  // ascending
   int layers_ = 0;                                   // of the largest chunk
 };
@@ -161,7 +171,7 @@ std::optional<MovedPlan> RungMoves::climb(const ParallelPlan& from, double step)
   RungValues first{}, steps{};
   MovedPlan at{from, step};
   const auto begin = [&] {
-    rungs.emplace(space_, at.plan, job_.model.n_layers);
+    rungs.emplace(job_, space_, at.plan);
     steps = first = rungs->first_steps(at.plan);
   };
   begin();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
-#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -40,6 +40,7 @@ struct Later {
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
 constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
+constexpr int kOfOwn = 4;     // neighbours of the best that are of its own kind
 constexpr int kExamples = 4;  // of each fate
 
 class Search {
@@ -51,6 +52,10 @@ class Search {
 
   SearchReport run() {
     look();
+    if (!report_.stopped.empty()) {  // there may be better members near what was found last
+      budget_share_ = 0.95;
+      climb();
+    }
     look_beside();
     finish();
     return std::move(report_);
@@ -155,10 +160,12 @@ class Search {
       for (const std::optional<Node>& node : members)
         if (node && !useless(*node)) nodes.push_back(*node);
       std::ranges::sort(nodes, [](const Node& a, const Node& b) { return Later{}(b, a); });
-      std::set<Family> families;
+      const Family own = family_of(plan_of(space_, from.choice));
+      std::map<Family, int> families;
       std::erase_if(nodes, [&](const Node& node) {
-        return families.size() >= kGuesses ||
-               !families.insert(family_of(plan_of(space_, node.choice))).second;
+        const Family family = family_of(plan_of(space_, node.choice));
+        if (families.size() >= kGuesses && families.count(family) == 0) return true;
+        return ++families[family] > (family == own ? kOfOwn : 1);
       });
       simulate(nodes);
       if (ranking_.best().choice == from.choice) return;

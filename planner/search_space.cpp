@@ -100,7 +100,13 @@ std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
       out.back().*field = static_cast<std::uint8_t>(i);
     }
   };
-  change(&Choice::tp, s.tp.size()), change(&Choice::cp, s.cp.size()), change(&Choice::pp, s.pp.size());
+  // Fewer replicas have time for larger micro-batches.
+  for (std::size_t mbs = 0; mbs < s.micro_batch.size(); ++mbs) {
+    const auto from = static_cast<std::ptrdiff_t>(out.size());
+    change(&Choice::tp, s.tp.size()), change(&Choice::cp, s.cp.size()), change(&Choice::pp, s.pp.size());
+    for (Choice& changed : std::ranges::subrange(out.begin() + from, out.end()))
+      changed.micro_batch = small(mbs);
+  }
   change(&Choice::axis_order, s.axis_order.size()), change(&Choice::micro_batch, s.micro_batch.size());
   change(&Choice::sequence_parallel, s.sequence_parallel.size());
   change(&Choice::overlap_tp, s.overlap_tp.size()), change(&Choice::recompute, s.recompute.size());

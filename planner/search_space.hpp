@@ -74,7 +74,7 @@ struct Choice {
 };
 inline std::uint8_t small(std::size_t index) { return static_cast<std::uint8_t>(index); }
 
-// The members that differ from one in a single field.
+// The members that differ from one in a single field, or in two that go together.
 std::vector<Choice> neighbours(const SearchSpace&, const Choice&);
 
 // The member as a plan, its chunks left empty (`split` needs prices to become a list of layers): those of an even split.
