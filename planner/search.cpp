@@ -140,6 +140,7 @@ class Search {
         const auto some = std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at));
         guess(some, lean_only ? lean : usual);
         if (!lean_only) guess(some, on_host);
+        if (!lean_only && space_.tight) guess(some, roomy);
       }
       if (found()) break;
     }

@@ -12,7 +12,8 @@
 namespace sextant {
 namespace {
 
-constexpr int kFetchedAhead = 4;  // units of parameters on the host
+constexpr int kFetchedAhead = 4;        // units of parameters on the host
+constexpr std::size_t kRoomySizes = 4;  // micro-batches where room is made for them
 
 // The index of a value, or of the first where it is not listed; and of the greatest.
 std::uint8_t index(const auto& list, const auto& wanted) {
@@ -61,7 +62,11 @@ class SearchTree::Trial {
   // Runs `visit` with small micro-batches, every form of the pipeline and the usual kinds of recomputation.
   template <class F>
   void each(F visit) {
-    for (const std::size_t mbs : smallest_sizes())
+    each(2, visit);
+  }
+  template <class F>
+  void each(std::size_t sizes, F visit) {
+    for (const std::size_t mbs : smallest_sizes(sizes))
       for (std::size_t f = 0; f < space_.form.size(); ++f)
         for (const RecomputeKind kind :
              {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full}) {
@@ -118,6 +123,29 @@ class SearchTree::Trial {
     });
   }
 
+  // Activations on the host as far as that helps, and then no more of the optimizer than must leave.
+  void roomy() {
+    std::vector<int> stages;
+    for (const int stage : can_.zero_stages)
+      if (std::ranges::count(space_.zero_stage, stage) > 0 && (stage > 0) == (d.replicas() > 1))
+        stages.push_back(stage);
+    c.parameter_offload = index(space_.parameter_offload, std::uint8_t{0});
+    const int most_vp = space_.n_layers / d.pp;
+    each(kRoomySizes, [&] {
+      const int vp = space_.form[c.form].vp;
+      if (vp > 2 && vp != 4 && vp != 8 && vp != most_vp) return;
+      for (const int stage : stages)
+        for (const double part : {0.0, 0.5, 1.0}) {
+          c.zero_stage = index(space_.zero_stage, stage);
+          c.activation_offload = offloaded(space_.activation_offload, longest(), part, false);
+          c.optimizer_offload = most(space_.optimizer_offload);
+          if (tree_.quickest(tree_.plan(c, cache_), cache_) > (best ? std::min(limit_, best->bound) : limit_))
+            continue;
+          if (const auto found = tree_.with_least_share(c, cache_)) c = *found, consider();
+        }
+    });
+  }
+
   // From a little of what saves memory to all of it.
   void lean() {
     each([&] {
@@ -141,12 +169,12 @@ class SearchTree::Trial {
     return (space_.n_layers + n_chunks - 1) / n_chunks;
   }
 
-  // The two smallest micro-batches; of very large batches those that leave few enough.
-  std::vector<std::size_t> smallest_sizes() const {
+  // The smallest micro-batches; of very large batches those that leave few enough.
+  std::vector<std::size_t> smallest_sizes(std::size_t most) const {
     std::vector<std::size_t> out;
     bool passed_over = false;
     ParallelPlan p = d;
-    for (std::size_t i = 0; i < space_.micro_batch.size() && out.size() < 2; ++i) {
+    for (std::size_t i = 0; i < space_.micro_batch.size() && out.size() < most; ++i) {
       p.micro_batch = space_.micro_batch[i];
       const int m = microbatches(p, tree_.job_.training);
       const bool useless = has_too_many_passes(tree_.job_.model, m) || (passed_over && m == 0);
@@ -171,6 +199,8 @@ std::optional<Node> SearchTree::guess(const Node& division, Guess what, double l
   if (trial.d.tp > job_.cluster.node.gpus && what != Guess::lean) return std::nullopt;
   if (what == Guess::lean)
     trial.lean();
+  else if (what == Guess::roomy)
+    trial.roomy();
   else
     trial.usual(what == Guess::on_host);
   if (what == Guess::on_host) trial.sharded();

@@ -68,6 +68,14 @@ std::optional<Node> SearchTree::member(Choice c, double limit, SearchCache& cach
   return node;
 }
 
+double SearchTree::quickest(const ParallelPlan& p, SearchCache& cache) const {
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  const int m = microbatches(p, job_.training);
+  if (m == 0 || p.pp * p.vp > job_.model.n_layers) return INFINITY;
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
+  return closed_bound(cache.times, {}, cache.stateless_closing(p));
+}
+
 std::optional<Choice> SearchTree::with_least_share(Choice c, SearchCache& cache) const {
   if (space_.world % (std::int64_t{space_.tp[c.tp]} * space_.cp[c.cp] * space_.pp[c.pp]) != 0)
     return std::nullopt;

@@ -72,13 +72,15 @@ class SearchTree {
   // or clearly too large.
   std::optional<double> bound(const ParallelPlan&, double limit, SearchCache&) const;
   // A member of a division of the ranks that is worth simulating first: what a practitioner would try, with more on the host
-  // or sharded than that, or with as much of everything that saves memory. None when what was tried does not fit or is
-  // bounded by `limit`.
-  enum class Guess : std::uint8_t { usual, on_host, lean };
+  // or sharded than that, with just as much of the optimizer on the host as it needs, or with as much of everything that saves
+  // memory. None when what was tried does not fit or is bounded by `limit`.
+  enum class Guess : std::uint8_t { usual, on_host, roomy, lean };
   std::optional<Node> guess(const Node& division, Guess, double limit, SearchCache&) const;
   // One member with its tightest bound, unless it is unlawful or its bound is above the limit; with ZeRO 0 for a ZeRO 1
   // that shards nothing.
   std::optional<Node> member(Choice, double limit, SearchCache&) const;
+  // Of a plan whatever its state is: seconds.
+  double quickest(const ParallelPlan&, SearchCache&) const;
   // The choice with as little of the optimizer on the host as fits; nothing where none does.
   std::optional<Choice> with_least_share(Choice, SearchCache&) const;
 
