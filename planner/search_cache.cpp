@@ -151,6 +151,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan,
   const bool repeats =
       rules.fetch_modules && fetches_parameters(p, rules) && p.recompute.kind == RecomputeKind::full;
   const int again = !repeats ? 0 : p.recompute.layers < 0 ? job_.model.n_layers : p.recompute.layers;
+  const int on_host = static_cast<int>(1e6 * p.optimizer_offload);
   const Key key{p.tp,
                 p.cp,
                 p.pp,
@@ -159,8 +160,7 @@ const StageStates& SearchCache::state(const ParallelPlan& p, int chunks_of_plan,
                 p.shards(),
                 p.zero_stage | (p.sequence_parallel ? 4 : 0) | (p.parameter_offload ? 8 : 0) |
                     (p.schedule == PipelineSchedule::zero_bubble ? 16 : 0),
-                static_cast<int>(1e6 * p.optimizer_offload) * (share == Share::any ? -1 : 1) -
-                    (share == Share::any ? 1 : 0),
+                share == Share::any ? -1 - on_host : on_host,
                 every ? microbatches(p, job_.training) : 0,
                 chunks_of_plan,
                 p.parameter_offload ? p.offload_horizon : 0,

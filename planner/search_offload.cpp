@@ -61,8 +61,8 @@ Start SearchTree::list_fitting_states(ParallelPlan p, const std::vector<LayerRan
       p.optimizer_offload = !none_needed ? least : with_optimizer ? 1.0 : 0.0;
       const bool fits = !unlawful_reason(job_, p) && (none_needed || room.holds(p));
       if (fits)
-        list_states(p, bucketings(p, cache), chunks_id, cache,
-                    none_needed ? SearchCache::Share::own : SearchCache::Share::any);
+        list_states_from(p, bucketings(p, cache), chunks_id, cache,
+                         none_needed ? SearchCache::Share::own : SearchCache::Share::any);
       if (fits || none_needed) break;
     }
   }
@@ -141,7 +141,10 @@ class SearchTree::KeptBounds {
     std::optional<Bucketings>& of_these = bucketings_[p.parameter_offload ? 1 : 0];
     if (!of_these) of_these = tree_.bucketings(p, cache_);
     cache_.states.clear();
-    list_states(p, *of_these, chunks_id_, cache_, share);
+    if (share == SearchCache::Share::any)
+      tree_.list_states_from(p, *of_these, chunks_id_, cache_, share);
+    else
+      list_states(p, *of_these, chunks_id_, cache_);
     return slot_bound(staying_, cache_.states, cache_.closing(p), cache_.steps(p, m_), cache_.slots,
                       out_.limit);
   }

@@ -102,10 +102,9 @@ std::vector<Choice> neighbours(const SearchSpace& s, const Choice& c) {
   };
   // Fewer replicas have time for larger micro-batches.
   for (std::size_t mbs = 0; mbs < s.micro_batch.size(); ++mbs) {
-    const auto from = static_cast<std::ptrdiff_t>(out.size());
+    const std::size_t from = out.size();
     change(&Choice::tp, s.tp.size()), change(&Choice::cp, s.cp.size()), change(&Choice::pp, s.pp.size());
-    for (Choice& changed : std::ranges::subrange(out.begin() + from, out.end()))
-      changed.micro_batch = small(mbs);
+    for (std::size_t i = from; i < out.size(); ++i) out[i].micro_batch = small(mbs);
   }
   change(&Choice::axis_order, s.axis_order.size()), change(&Choice::micro_batch, s.micro_batch.size());
   change(&Choice::sequence_parallel, s.sequence_parallel.size());

@@ -217,6 +217,14 @@ void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int c
   }
 }
 
+void SearchTree::list_states_from(ParallelPlan p, const Bucketings& bucketings, int chunks_id,
+                                  SearchCache& cache, SearchCache::Share share) const {
+  list_states(p, bucketings, chunks_id, cache, share);
+  if (p.optimizer_offload == 1 || cache.shares().back() < 1) return;
+  p.optimizer_offload = 1;
+  if (sums_gradients_on_host(p, job_.stack.rules)) list_states(p, bucketings, chunks_id, cache);
+}
+
 void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
   ParallelPlan p = decided(node.choice, Level::offload, cache);
   if (!estimate_fits(p, node.members, out)) return;

@@ -179,6 +179,10 @@ class SearchTree {
   // Adds to the cache's room.
   static void list_states(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&,
                           SearchCache::Share share = SearchCache::Share::own);
+  // Of the plan's share of the optimizer on the host and all above it. Gradients of a whole optimizer there may be summed
+  // there, which it has in common with no smaller share.
+  void list_states_from(ParallelPlan, const Bucketings&, int chunks_id, SearchCache&,
+                        SearchCache::Share) const;
   // Whether the listed states say when the step starts.
   Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
   // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
