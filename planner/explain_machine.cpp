@@ -308,21 +308,20 @@ std::string never_divides(const Job& job, const SearchSpace& space) {
   const int vp = std::ranges::min_element(space.form, {}, &PipelineForm::vp)->vp;
   if (const std::int64_t chunks = std::int64_t{least(space.pp)} * vp; chunks > job.model.n_layers)
     return fmt::format("pp * vp is at least {}, and there are {} layers", chunks, job.model.n_layers);
+  if (fills) return "";
   bool any_dp = false;
   for (int dp = 1; dp <= space.world; ++dp)
     any_dp = any_dp || (space.world % dp == 0 && space.limits.admits(PlanField::dp, dp));
-  if (any_dp && fills) return "";
+  if (!any_dp) return fmt::format("no divisor of the {} GPUs is a dp within the limits", space.world);
   const auto pinned = std::ranges::find_if(space.limits.limits, [](const PlanLimit& limit) {
     return limit.field == PlanField::dp && limit.relation == Relation::equal;
   });
-  if (any_dp && pinned != space.limits.limits.end()) {
+  if (pinned != space.limits.limits.end()) {
     std::set<std::int64_t> made;
     for (const std::int64_t own : ranks) made.insert(own * static_cast<std::int64_t>(pinned->value));
     return fmt::format("tp * cp * pp * dp is {}, expected the {} GPUs", some(made), space.world);
   }
-  if (any_dp)
-    return fmt::format("no dp within the limits makes the {} GPUs of tp * cp * pp * dp", space.world);
-  return fmt::format("no divisor of the {} GPUs is a dp within the limits", space.world);
+  return fmt::format("no dp within the limits makes the {} GPUs of tp * cp * pp * dp", space.world);
 }
 
 }  // namespace

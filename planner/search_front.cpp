@@ -7,11 +7,16 @@ namespace sextant {
 Bytes SearchFront::push(MovedMember point) {
   const auto peak = static_cast<double>(plan_memory(job_, point.found.plan).peak.v);
   limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(share_, kSame))));
-  // Moved, it may be faster than what needs more.
-  while (!points_.empty() && points_.back().found.step > as_fast(point.found.step)) points_.pop_back();
+  // Moved, it may be faster than what needs more. The first is the one answer, though the next be as fast and leaner.
+  const auto of_use = [&] {
+    const double step = points_.back().found.step;
+    return points_.size() == 1 ? step <= as_fast(point.found.step) : as_fast(step) < point.found.step;
+  };
+  while (!points_.empty() && !of_use()) points_.pop_back();
   points_.push_back(std::move(point));
   best_.reset();
-  for (const Simulated& seen : seen_) consider(seen);
+  const double slowest = slowest_step();
+  for (const Simulated& seen : seen_) consider(seen, slowest);
   return limit_;
 }
 
@@ -23,8 +28,8 @@ double SearchFront::slowest_step() const {
   return simulated_of(job_, space_.world, step * slowest_).v;
 }
 
-void SearchFront::consider(const Simulated& seen) {
-  if (seen.peak <= limit_.v && seen.step <= slowest_step() && (!best_ || better_(seen, *best_))) best_ = seen;
+void SearchFront::consider(const Simulated& seen, double slowest) {
+  if (seen.peak <= limit_.v && seen.step <= slowest && (!best_ || better_(seen, *best_))) best_ = seen;
 }
 
 }  // namespace sextant

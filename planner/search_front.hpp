@@ -18,7 +18,7 @@ class SearchFront {
 
   void add(const Simulated& result) {
     seen_.push_back(result);
-    consider(result);
+    consider(result, slowest_step());
   }
   // From here on only what needs less memory is of interest. Returns the new limit.
   Bytes push(MovedMember point);
@@ -28,7 +28,7 @@ class SearchFront {
   double slowest_step() const;  // seconds of the simulated step; what takes longer is no point
 
  private:
-  void consider(const Simulated& seen);
+  void consider(const Simulated& seen, double slowest);
 
   const Job& job_;
   const SearchSpace& space_;

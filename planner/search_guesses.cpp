@@ -138,7 +138,6 @@ class SearchTree::Trial {
         for (const double part : {0.0, 0.5, 1.0}) {
           c.zero_stage = index(space_.zero_stage, stage);
           c.activation_offload = offloaded(space_.activation_offload, longest(), part, false);
-          c.optimizer_offload = most(space_.optimizer_offload);
           if (tree_.quickest(tree_.plan(c, cache_), cache_) > (best ? std::min(limit_, best->bound) : limit_))
             continue;
           if (const auto found = tree_.with_least_share(c, cache_)) c = *found, consider();

@@ -114,14 +114,15 @@ class SearchTree {
    public:
     explicit HeldBefore(const SearchTree& tree) : tree_(tree) {}
     const Held& of(const ParallelPlan& p) {
-      const Key key{p.schedule == PipelineSchedule::zero_bubble, p.activation_offload > 0, p.offload_horizon};
+      const Key key{p.schedule == PipelineSchedule::zero_bubble,
+                    p.activation_offload > 0 ? p.offload_horizon : 0};
       for (const auto& [known, held] : held_)
         if (known == key) return held;
       return held_.emplace_back(key, tree_.held(p)).second;
     }
 
    private:
-    using Key = std::tuple<bool, bool, int>;
+    using Key = std::pair<bool, int>;
     const SearchTree& tree_;
     std::deque<std::pair<Key, Held>> held_;
   };
