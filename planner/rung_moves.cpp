@@ -10,7 +10,7 @@
 namespace sextant {
 namespace {
 
-constexpr std::uint64_t kMostMoves = 600;  // simulations, of all climbs
+constexpr std::uint64_t kMostMoves = 1500;  // simulations, of all climbs
 constexpr std::uint64_t kClimb = 150;
 
 constexpr std::int64_t kLeastBucket = 1'000'000;

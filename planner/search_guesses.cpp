@@ -24,13 +24,17 @@ std::uint8_t most(const auto& list) {
   return small(static_cast<std::size_t>(std::max_element(list.begin(), list.end()) - list.begin()));
 }
 
-// Where as many activations as `part` of the most that are listed are on the host, fetched as little ahead as is listed, or as
-// far.
-std::uint8_t offloaded(const std::vector<ActivationOffload>& list, int longest, double part, bool far) {
-  const auto layers = [&](const ActivationOffload& a) { return std::min(a.layers, longest); };
-  const int most = layers(std::ranges::max(list, {}, layers));
+// How many layers of a chunk may be listed as on the host, ascending.
+std::vector<int> layers_on_host(const std::vector<ActivationOffload>& list, int longest) {
+  std::set<int> layers;
+  for (const ActivationOffload& a : list) layers.insert(std::min(a.layers, longest));
+  return {layers.begin(), layers.end()};
+}
+
+// Where about as many are there, fetched as little ahead as is listed, or as far.
+std::uint8_t offloaded(const std::vector<ActivationOffload>& list, int longest, double layers, bool far) {
   const auto order = [&](const ActivationOffload& a) {
-    return std::pair(std::abs(layers(a) - part * most), far ? -a.horizon : a.horizon);
+    return std::pair(std::abs(std::min(a.layers, longest) - layers), far ? -a.horizon : a.horizon);
   };
   return small(static_cast<std::size_t>(std::ranges::min_element(list, {}, order) - list.begin()));
 }
@@ -106,19 +110,24 @@ class SearchTree::Trial {
       return;
     c.zero_stage = index(space_.zero_stage, highest);
     const auto& ao = space_.activation_offload;
-    std::set<std::pair<std::uint8_t, std::uint8_t>> on_host = {
-        {index(ao, ActivationOffload{0, 1}), index(space_.parameter_offload, std::uint8_t{0})}};
-    for (const double part : {0.0, 0.5, 1.0})
-      for (const bool far : {false, true})
-        for (const std::uint8_t parameters : {0, 1})
-          on_host.insert({offloaded(ao, longest(), part, far), index(space_.parameter_offload, parameters)});
+    const std::vector<int> layers = layers_on_host(ao, longest());
     each([&] {
-      for (const auto& [activations, parameters] : on_host) {
-        c.activation_offload = activations, c.parameter_offload = parameters;
-        c.optimizer_offload = index(
-            space_.optimizer_offload,
-            space_.parameter_offload[parameters] != 0 && can_.parameter_offload_needs_optimizer ? 1.0 : 0.0);
-        consider();
+      for (const std::uint8_t parameters :
+           std::set(space_.parameter_offload.begin(), space_.parameter_offload.end())) {
+        c.parameter_offload = index(space_.parameter_offload, parameters);
+        c.optimizer_offload = index(space_.optimizer_offload,
+                                    parameters != 0 && can_.parameter_offload_needs_optimizer ? 1.0 : 0.0);
+        for (const bool far : {false, true}) {
+          const auto on_host = [&](int n) { c.activation_offload = offloaded(ao, longest(), n, far); };
+          std::set<int> tried = {0, layers.back() / 2, layers.back()};
+          const auto fitting = std::ranges::partition_point(layers, [&](int n) {
+            on_host(n);
+            const ParallelPlan p = tree_.plan(c, cache_);
+            return unlawful_reason(tree_.job_, p) || !tree_.fits(p);
+          });
+          if (fitting != layers.end()) tried.insert(*fitting);
+          for (const int n : tried) on_host(n), consider();
+        }
       }
     });
   }
@@ -137,7 +146,7 @@ class SearchTree::Trial {
       for (const int stage : stages)
         for (const double part : {0.0, 0.5, 1.0}) {
           c.zero_stage = index(space_.zero_stage, stage);
-          c.activation_offload = offloaded(space_.activation_offload, longest(), part, false);
+          c.activation_offload = offloaded(space_.activation_offload, longest(), part * longest(), false);
           if (tree_.quickest(tree_.plan(c, cache_), cache_) > (best ? std::min(limit_, best->bound) : limit_))
             continue;
           if (const auto found = tree_.with_least_share(c, cache_)) c = *found, consider();
@@ -153,7 +162,7 @@ class SearchTree::Trial {
         c.optimizer_offload = saved > 0 ? most(space_.optimizer_offload) : small(0);
         c.parameter_offload = saved > 1 ? most(space_.parameter_offload) : small(0);
         c.activation_offload =
-            saved > 2 ? offloaded(space_.activation_offload, longest(), 1, false) : small(0);
+            saved > 2 ? offloaded(space_.activation_offload, longest(), longest(), false) : small(0);
         consider();
       }
     });

@@ -70,7 +70,7 @@ class Ranking {
 struct MovedMember {
   Simulated member;
   MovedPlan found;
-  std::optional<double> before_layers = {};  // seconds, when layers were moved
+  std::optional<double> before_layers = {};  // seconds; all that moved layers gained is behind it
   bool off_rungs = false;
 };
 using Moved = std::vector<MovedMember>;

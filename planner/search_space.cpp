@@ -29,6 +29,14 @@ std::vector<int> ladder(int n) {
   return out;
 }
 
+// 1 to 8, then by eighths of the power of two below: 9, ..., 16, 18, 20, ..., 32, 36, ... below n.
+std::vector<int> fine_ladder(int n) {
+  std::vector<int> out;
+  for (int power = 1; power < n; power *= 2)
+    for (int i = power; i < std::min(2 * power, n); i += std::max(1, power / 8)) out.push_back(i);
+  return out;
+}
+
 // Removes later copies; the order stays.
 template <class T>
 void unique(std::vector<T>& list) {
@@ -207,7 +215,7 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     for (int horizon = 1; horizon <= std::clamp(std::min(layers, model.n_layers) - 1, 1, 4); ++horizon)
       s.activation_offload.push_back({layers, horizon});
   };
-  for (const int n : ladder(model.n_layers)) offload(n);
+  for (const int n : fine_ladder(model.n_layers)) offload(n);
   offload(ActivationOffload::all);
   s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
   s.last_bucket_split = {1, 4};

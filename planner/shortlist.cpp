@@ -31,14 +31,14 @@ bool other_kind(const ParallelPlan& a, const ParallelPlan& b) {
 
 double half_width(const Prediction& p) { return p.step_upper / p.step - 1; }
 
-// Nearly twice as well: what is compute-bound beside what fills the memory or offloads.
+bool reaches(const Prediction& p, const Prediction& best) { return p.step_lower <= best.step; }
+
+}  // namespace
+
 bool known_better(const Prediction& p, const Prediction& than) {
   constexpr double kBetter = 1.8;
   return kBetter * half_width(p) <= half_width(than);
 }
-bool reaches(const Prediction& p, const Prediction& best) { return p.step_lower <= best.step; }
-
-}  // namespace
 
 int distance(const ParallelPlan& a, const ParallelPlan& b) {
   return 2 * ((a.tp != b.tp) + (a.pp != b.pp) + (a.zero_stage != b.zero_stage)) + (a.cp != b.cp) +
@@ -168,6 +168,8 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
     // Elsewhere what offloads or is nearly full is no surer.
     if (doubt == Doubt::tp_crosses)
       if (auto found = ask({on_fast_links})) return found;
+    if (first.prediction.chance_of_overflow >= kSurelyFits)
+      if (auto found = ask({})) return found;
   }
   const auto tie = surer_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;

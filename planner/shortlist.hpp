@@ -19,6 +19,7 @@
 
 namespace sextant {
 
+struct Prediction;  // planner/predict.hpp
 struct RankedPlan;  // planner/search.hpp
 struct SearchOptions;
 
@@ -38,12 +39,15 @@ std::vector<RankedPlan> other_kinds(const Job&, const PlanLimits&, const RankedP
 // the best. Indices, in their order.
 std::vector<std::size_t> shortlist(std::span<const RankedPlan> ranked, int count);
 
+// Its step is known nearly twice as well: what is compute-bound beside what fills the memory or offloads.
+bool known_better(const Prediction&, const Prediction& than);
+
 // The tie of the first that is known best, when that is at least 1.8 times as well: what to take when nothing can be tried.
 std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked);
 
 // A tie of the first that is known at least 1.8 times as well, or far less likely to run out of memory: the fastest that keeps
 // nothing on the host, leaves room in memory and stays on the fast links of a node, which is searched for where the first
-// does not; else the surest of those ranked.
+// does not; or of any that leaves room; else the surest of those ranked.
 std::optional<RankedPlan> surer_plan(const Job&, const PlanLimits&, std::span<const RankedPlan> ranked,
                                      const SearchOptions&);
 // What tells its kind from the first one's, as --fix takes it: "z=3,mbs=2,ao=0".

@@ -130,23 +130,30 @@ void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& bes
   const Prediction &first = best.prediction, &tie = surer.prediction;
   const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
   const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
+  const std::string unsure =
+      known_better(tie, first)
+          ? fmt::format("is uncertain to {:.0f} %{}", percent(first), why.empty() ? "" : ", since " + why)
+          : "may run out of memory";
   a.say(
-      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 is uncertain "
-                  "to {:.0f} %{}. "
+      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 {}. "
                   "--fix {} asks for its kind.",
                   plan_key(surer.plan), 100 * surer.slower, tie.step_lower.v, tie.step_upper.v,
-                  overflow.empty() ? "less than 1 in 20 to run out of memory" : overflow, percent(first),
-                  why.empty() ? "" : ", since " + why, to_string(told_apart(surer.plan, best.plan))));
+                  overflow.empty() ? "less than 1 in 20 to run out of memory" : overflow, unsure,
+                  to_string(told_apart(surer.plan, best.plan))));
 }
 
 namespace {
 
+// Seconds as they would be measured, of what is simulated.
+double measured_s(const Asking& a, const SearchReport& report, Seconds simulated) {
+  if (report.ranked.empty()) return simulated.v;
+  return measured_step(a.planning.job(), report.ranked.front().plan, simulated).v;
+}
+
 // What is proved of the space, and how the first came to lie beside it.
 void print_beside(const Asking& a, const SearchReport& report, std::string_view when) {
   const RankedPlan& first = report.ranked.front();
-  const auto seconds = [&](Seconds simulated) {
-    return measured_step(a.planning.job(), first.plan, simulated).v;
-  };
+  const auto seconds = [&](Seconds simulated) { return measured_s(a, report, simulated); };
   if (report.exact)
     a.say(fmt::format("No layout of this space, {}, is faster{} than {:.3f} s under the model: proved in {}.",
                       !first.before_moves   ? "on its rungs"
@@ -169,15 +176,22 @@ void print_beside(const Asking& a, const SearchReport& report, std::string_view 
 void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
   a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
   const bool beside = !report.ranked.empty() && report.ranked.front().beside_space();
-  if (report.exact && !beside)
-    a.say(fmt::format("No other layout of this space is faster{} under the model: proved in {}.", when,
-                      duration_text(report.wall_s)));
-  else if (!report.exact)
-    a.say(fmt::format("Not proved best: {}. No layout of the space is faster{} than {:.3f} s.{}",
-                      report.stopped, when, report.best_bound.v,
-                      report.stopped == kTimeSpent && a.options.budget_s == 0
-                          ? " --budget-s SECONDS gives the search another time than a minute."
-                          : ""));
+  if (report.exact && !beside) {
+    a.say(
+        fmt::format("No other layout of this space, on its rungs, is faster{} under the model: proved in {}.",
+                    when, duration_text(report.wall_s)));
+    if (const std::uint64_t tried = report.between_rungs + report.moved; tried > 0)
+      a.say(
+          fmt::format("Beside these nothing faster was found ({} such layouts simulated): a local search, no "
+                      "proof.",
+                      with_thousands(tried)));
+  } else if (!report.exact)
+    a.say(
+        fmt::format("Not proved best: {}. No layout of the space, on its rungs, is faster{} than {:.3f} s.{}",
+                    report.stopped, when, measured_s(a, report, report.best_bound),
+                    report.stopped == kTimeSpent && a.options.budget_s == 0
+                        ? " --budget-s SECONDS gives the search another time than a minute."
+                        : ""));
   if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
     a.say(fmt::format(
         "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",

@@ -174,7 +174,7 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
                                 ? fmt::format("{} layouts that were sampled under jitter", e.found.sampled)
                                 : fmt::format("{} layouts", count_text(report.space));
   const std::string proof = !report.exact    ? "not proved: " + report.stopped
-                            : e.found.proved ? "proved"
+                            : e.found.proved ? "proved, on the rungs"
                                              : "no proof: others were not sampled";
   const std::string_view fastest = e.by == RankBy::p90 ? "best by p90"
                                    : jittered          ? "best by mean"

@@ -316,6 +316,24 @@ TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
   EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
 }
 
+// What is faster is on the host, however much room it is left: the kind is told that has some.
+TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
+  std::vector<std::string> ask = {"plan",      "--model",   "gpt3-175b", "--cluster",
+                                  "16x8xh200", "--seq-len", "2048",      "--global-batch",
+                                  "256",       "--stack",   "nemo-dgxc"};
+  const std::string text = unwrapped(call(ask).out);
+  EXPECT_NE(text.find("less than 1 in 20 to run out of memory); #1 may run out of memory. --fix ao="),
+            std::string::npos)
+      << text;
+  ask.emplace_back("--json");
+  const auto j = nlohmann::json::parse(call(ask).out);
+  const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
+  EXPECT_GT(best.at("chance_of_overflow"), 0.1);
+  EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
+  EXPECT_LT(surer.at("slower_share"), 0.02);
+  EXPECT_GT(surer.at("plan").at("activation_offload"), best.at("plan").at("activation_offload"));
+}
+
 // Who is about to start a run sees in the table which layouts may run out of memory, which surely fits, and what asks for such.
 TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
   const std::vector<std::string> ask = {"plan", "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
