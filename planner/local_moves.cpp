@@ -1,13 +1,15 @@
 #include "planner/local_moves.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "planner/each.hpp"
 
 namespace sextant {
 namespace {
 
-constexpr double kWorth = 1e-4;  // share of the step that a move must gain
+// Shares of the step that a move must gain; that one must which puts something of another kind on the host.
+constexpr double kWorth = 1e-4, kWorthAnotherKind = 1e-3;
 constexpr double kAsked =
     4000;  // slots walked in the time in which buckets are laid out, or memory is asked for
 constexpr double kSimulation = 40;  // slots walked by a bound in the time of a slot simulated
@@ -24,11 +26,15 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
   };
   std::vector<Move> moves;
   for (const ParallelPlan& plan : next) moves.push_back({&plan, std::nullopt});
-  const double limit = at.step * (1 - kWorth);
+  const auto limit_of = [&](const ParallelPlan& plan) {
+    const bool another = (plan.optimizer_offload > 0 && at.plan.optimizer_offload == 0) ||
+                         (plan.activation_offload > 0 && at.plan.activation_offload == 0);
+    return at.step * (1 - (another ? kWorthAnotherKind : kWorth));
+  };
   each(moves.size(), [&](std::size_t i) {
     Move& move = moves[i];
     if (means_.stopped()) return;
-    move.bound = tree_.bound(*move.plan, limit, means_.cache());
+    move.bound = tree_.bound(*move.plan, limit_of(*move.plan), means_.cache());
     if (move.bound && extent_.fits_first && !tree_.fits(*move.plan)) move.bound.reset();
   });
   std::erase_if(moves, [](const Move& move) { return !move.bound; });
@@ -44,9 +50,10 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
     each(n, [&](std::size_t i) {
       const ParallelPlan& plan = *moves[begin + i].plan;
       if (extent_.fits_first || tree_.fits(plan)) steps[i] = means_.simulated(plan);
+      if (steps[i] >= limit_of(plan)) steps[i] = INFINITY;
     });
     const auto best = static_cast<std::size_t>(std::ranges::min_element(steps) - steps.begin());
-    if (steps[best] < limit) return MovedPlan{*moves[begin + best].plan, steps[best]};
+    if (std::isfinite(steps[best])) return MovedPlan{*moves[begin + best].plan, steps[best]};
   }
   return std::nullopt;
 }
