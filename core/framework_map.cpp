@@ -189,10 +189,9 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
   }
   plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
                     (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
-  if (!row.gradient) {
-    const Dtype wire = stack.memory.gradient_bytes >= 3.5 ? Dtype::fp32 : training.parameter;
-    training.gradient = training.reduction = wire;
-  }
+  const Dtype own = own_gradient_format(stack, training.parameter);
+  if (!row.gradient) training.reduction = own;
+  if (!row.gradient || stack.memory.runs_state_reduction) training.gradient = own;
 }
 
 }  // namespace

@@ -118,6 +118,8 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("loss_gather_bytes", m.loss_gather_bytes, at_least(0));
   io.optional("transient_hidden", m.transient_hidden, at_least(0));
   io.optional("gradient_bytes", m.gradient_bytes, at_least(0));
+  io.optional("gradients_as_parameters", m.gradients_as_parameters);
+  io.optional("runs_state_reduction", m.runs_state_reduction);
   io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
   io.optional("fragmentation", m.fragmentation, between(1, 10));
   io.optional("outside_GiB", m.outside, at_least(0));

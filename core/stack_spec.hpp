@@ -149,10 +149,14 @@ struct StackMemory {
   double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
   double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
   double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1
-  double gradient_bytes = 4.0;         // G per local parameter before sharding
-  double ddp_extra_bytes = 0.0;        // per local parameter when state is not sharded
-  double fragmentation = 1.06;         // reserved / allocated
-  Bytes outside;                       // context, NCCL, libraries
+  double gradient_bytes =
+      4.0;  // G per local parameter before sharding, in the stack's own format of gradients
+  bool gradients_as_parameters = false;  // that is the format of parameters, instead of fp32
+  // What a published run states as their format is that of their reduction alone (reduce_dtype of FSDP).
+  bool runs_state_reduction = false;
+  double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
+  double fragmentation = 1.06;   // reserved / allocated
+  Bytes outside;                 // context, NCCL, libraries
   bool operator==(const StackMemory&) const = default;
 };
 
@@ -164,6 +168,11 @@ struct StackSpec {
   StackMemory memory;
   bool operator==(const StackSpec&) const = default;
 };
+
+// In which it keeps and reduces gradients where nobody states another format.
+inline Dtype own_gradient_format(const StackSpec& stack, Dtype parameter) {
+  return stack.memory.gradients_as_parameters ? parameter : Dtype::fp32;
+}
 
 // The first thing the stack cannot do about this plan, or nothing.
 std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,

@@ -120,7 +120,9 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
 StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, const StackSpec& stack) {
   StateBytes s;
   s.parameter = size_bytes(training.parameter);
-  s.gradient = stack.memory.gradient_bytes + (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
+  const int own = size_bytes(own_gradient_format(stack, training.parameter));
+  s.gradient = std::max(0.0, stack.memory.gradient_bytes + size_bytes(training.gradient) - own) +
+               (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
   const double master = size_bytes(training.parameter) >= 4 ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
   // The master copy is what rests there, beside the moments.

@@ -328,6 +328,14 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
         "--set");
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
+  if (!q.file) {
+    const Dtype own = own_gradient_format(q.stack, q.training.parameter);
+    const auto stated = [&](std::string_view field) {
+      return std::ranges::any_of(options.set, [&](const std::string& s) { return s.starts_with(field); });
+    };
+    if (!stated("training.gradient=")) q.training.gradient = own;
+    if (!stated("training.reduction=")) q.training.reduction = own;
+  }
   check_precision(q.cluster.device, q.training.compute);
   check_positions(q.model, q.training.seq_len);
   if (!options.calibration.empty()) {

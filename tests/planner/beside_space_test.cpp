@@ -36,7 +36,7 @@ struct Known {
 
 // Hand-made layouts that beat the best of the space.
 TEST(BesideSpace, MovesOffTheRungsWhereThatHelps) {
-  for (const Known& k : {Known{"llama-7b", "1x4xa100-40gb", "paddle-llama", "", 64, 4096},
+  for (const Known& k : {Known{"llama-2-13b", "8x8xa100-80gb", "megatron-core", "", 1024, 4096},
                          Known{"llama-3-70b", "8x8xh100", "megatron-core", "oo=0,ao=0,po=off", 64, 8192}}) {
     const Rungs rungs(k.model, k.cluster, k.stack, k.global_batch, k.seq_len);
     const Job job = rungs.owned.job();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/graph_memory.hpp"
+#include "cost_models/memory.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant {
@@ -47,6 +48,24 @@ StackSpec exchanging_in_a_ring() {
   StackSpec stack;
   stack.rules.cp_ring = true;
   return stack;
+}
+
+// Coefficients are of gradients in the format that the stack has of its own.
+TEST(StageMemory, GradientsGoByTheirFormat) {
+  const auto gradient_bytes = [](StackSpec stack, Dtype gradient) {
+    TrainingSpec training;
+    training.gradient = gradient;
+    return state_bytes(training, ParallelPlan{}, stack).gradient;
+  };
+  StackSpec main_gradients, fitted, as_parameters;
+  fitted.memory.gradient_bytes = 5.25;
+  as_parameters.memory.gradient_bytes = 2, as_parameters.memory.gradients_as_parameters = true;
+  EXPECT_EQ(gradient_bytes(main_gradients, Dtype::fp32), 4);
+  EXPECT_EQ(gradient_bytes(main_gradients, Dtype::bf16), 2);
+  EXPECT_EQ(gradient_bytes(fitted, Dtype::fp32), 5.25);
+  EXPECT_EQ(gradient_bytes(fitted, Dtype::bf16), 3.25);
+  EXPECT_EQ(gradient_bytes(as_parameters, Dtype::bf16), 2);
+  EXPECT_EQ(gradient_bytes(as_parameters, Dtype::fp32), 4);
 }
 
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};

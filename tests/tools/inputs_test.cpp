@@ -55,6 +55,21 @@ TEST(Inputs, DefaultsAndOverrides) {
   EXPECT_EQ(other.model.n_layers, 48);
 }
 
+TEST(Inputs, GradientsHaveTheFormatOfTheStackUnlessStated) {
+  const auto formats = [](std::vector<std::string> more) {
+    const Question q = ask(base(std::move(more)));
+    return std::pair(q.training.gradient, q.training.reduction);
+  };
+  using enum Dtype;
+  EXPECT_EQ(formats({"--stack", "megatron-core"}), std::pair(fp32, fp32));
+  EXPECT_EQ(formats({"--stack", "nemo-dgxc"}), std::pair(bf16, bf16));
+  EXPECT_EQ(formats({"--stack", "nemo-2024"}), std::pair(bf16, bf16));  // what its base says
+  EXPECT_EQ(formats({"--stack", "megatron-deepspeed-bloom-bf16"}), std::pair(fp32, fp32));
+  EXPECT_EQ(formats({"--stack", "nemo-dgxc", "--set", "training.parameter=fp32"}), std::pair(fp32, fp32));
+  EXPECT_EQ(formats({"--stack", "nemo-dgxc", "--set", "training.gradient=fp32"}), std::pair(fp32, bf16));
+  EXPECT_EQ(formats({"--set", "training.reduction=bf16"}), std::pair(fp32, bf16));
+}
+
 TEST(Inputs, LimitsAndPlan) {
   const Question q = ask(base({"--fix", "tp=4,pp=2", "--limit", "mbs<=4", "--limit", "z>=1"}));
   EXPECT_EQ(q.limits.limits.size(), 4U);
