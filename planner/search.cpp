@@ -145,6 +145,12 @@ class Search {
       if (found()) break;
     }
     climb();
+    if (!space_.tight) return;
+    for (std::size_t at = 0; at < divisions.size() && !stop_asked(); at += kGuesses) {
+      if (divisions[at].bound > threshold()) break;
+      guess(std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at)), roomy_on_host);
+    }
+    climb();
   }
 
   // From the best on, one field changed at a time for as long as that helps: those of the least bounds, one of a family.

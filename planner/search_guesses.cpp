@@ -132,13 +132,15 @@ class SearchTree::Trial {
     });
   }
 
-  // Activations on the host as far as that helps, and then no more of the optimizer than must leave.
-  void roomy() {
+  // Activations on the host as far as that helps, with or without parameters, and then no more of the optimizer than must
+  // leave.
+  void roomy(bool on_host) {
+    if (on_host && !tree_.may_offload_parameters_) return;
     std::vector<int> stages;
     for (const int stage : can_.zero_stages)
       if (std::ranges::count(space_.zero_stage, stage) > 0 && (stage > 0) == (d.replicas() > 1))
         stages.push_back(stage);
-    c.parameter_offload = index(space_.parameter_offload, std::uint8_t{0});
+    c.parameter_offload = index(space_.parameter_offload, static_cast<std::uint8_t>(on_host));
     const int most_vp = space_.n_layers / d.pp;
     each(kRoomySizes, [&] {
       const int vp = space_.form[c.form].vp;
@@ -207,8 +209,8 @@ std::optional<Node> SearchTree::guess(const Node& division, Guess what, double l
   if (trial.d.tp > job_.cluster.node.gpus && what != Guess::lean) return std::nullopt;
   if (what == Guess::lean)
     trial.lean();
-  else if (what == Guess::roomy)
-    trial.roomy();
+  else if (what == Guess::roomy || what == Guess::roomy_on_host)
+    trial.roomy(what == Guess::roomy_on_host);
   else
     trial.usual(what == Guess::on_host);
   if (what == Guess::on_host) trial.sharded();

@@ -74,7 +74,7 @@ class SearchTree {
   // A member of a division of the ranks that is worth simulating first: what a practitioner would try, with more on the host
   // or sharded than that, with just as much of the optimizer on the host as it needs, or with as much of everything that saves
   // memory. None when what was tried does not fit or is bounded by `limit`.
-  enum class Guess : std::uint8_t { usual, on_host, roomy, lean };
+  enum class Guess : std::uint8_t { usual, on_host, roomy, roomy_on_host, lean };
   std::optional<Node> guess(const Node& division, Guess, double limit, SearchCache&) const;
   // One member with its tightest bound, unless it is unlawful or its bound is above the limit; with ZeRO 0 for a ZeRO 1
   // that shards nothing.
