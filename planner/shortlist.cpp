@@ -168,8 +168,12 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
     // Elsewhere what offloads or is nearly full is no surer.
     if (doubt == Doubt::tp_crosses)
       if (auto found = ask({on_fast_links})) return found;
+    const auto as_first = [&](PlanField field) {
+      return PlanLimit{field, Relation::equal, field_value(first.plan, field)};
+    };
     if (first.prediction.chance_of_overflow >= kSurelyFits)
-      if (auto found = ask({})) return found;
+      if (auto found = ask({as_first(PlanField::tp), as_first(PlanField::cp), as_first(PlanField::pp)}))
+        return found;
   }
   const auto tie = surer_tie(ranked);
   return tie ? std::optional(ranked[*tie]) : std::nullopt;
