@@ -380,11 +380,15 @@ class Search {
 
   void finish() {
     report_.exact = report_.stopped.empty();
-    report_.best_bound = Seconds(ranking_.empty() ? 0.0 : ranking_.best().step);
+    double bound = ranking_.empty() ? INFINITY : ranking_.best().step;
     if (!report_.exact && !queue_.empty()) {
-      report_.best_bound = Seconds(ranking_.empty() ? queue_.front().bound
-                                                    : std::min(queue_.front().bound, ranking_.best().step));
+      bound = std::min(bound, queue_.front().bound);
       leave_unvisited();
+    }
+    if (std::isfinite(bound)) {
+      ParallelPlan any;
+      any.dp = space_.world;
+      report_.best_bound = measured_step(job_, any, Seconds(bound));
     }
     if (!front_)
       report_.ranked = ranked_plans(

@@ -88,7 +88,8 @@ struct SearchReport {
   bool exact = true;         // false: stopped before the proof was complete
   std::string stopped;       // why, when not exact
   double others_share = 0;   // what is shown behind the first may be so far from the best of its kind
-  Seconds best_bound;  // no layout of the space is faster than this; one that was moved out of it may be
+  // No layout of the space has a faster `prediction.step`; one that was moved out of it may have. 0 when there is none.
+  Seconds best_bound;
   // Layouts simulated whose layers were moved, and between rungs: none of the space.
   std::uint64_t moved = 0, between_rungs = 0;
   double wall_s = 0;

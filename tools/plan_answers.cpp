@@ -144,22 +144,18 @@ void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& bes
 
 namespace {
 
-// Seconds as they would be measured, of what is simulated.
-double measured_s(const Asking& a, const SearchReport& report, Seconds simulated) {
-  if (report.ranked.empty()) return simulated.v;
-  return measured_step(a.planning.job(), report.ranked.front().plan, simulated).v;
-}
-
 // What is proved of the space, and how the first came to lie beside it.
 void print_beside(const Asking& a, const SearchReport& report, std::string_view when) {
   const RankedPlan& first = report.ranked.front();
-  const auto seconds = [&](Seconds simulated) { return measured_s(a, report, simulated); };
+  const auto seconds = [&](Seconds simulated) {
+    return measured_step(a.planning.job(), first.plan, simulated).v;
+  };
   if (report.exact)
     a.say(fmt::format("No layout of this space, {}, is faster{} than {:.3f} s under the model: proved in {}.",
                       !first.before_moves   ? "on its rungs"
                       : !first.before_rungs ? "whose stages are even or balanced"
                                             : "on its rungs and with even or balanced stages",
-                      when, seconds(report.best_bound), duration_text(report.wall_s)));
+                      when, report.best_bound.v, duration_text(report.wall_s)));
   const auto gained = [&](std::string_view what, Seconds after, Seconds before, std::uint64_t simulated) {
     a.say(fmt::format("{} made {:.3f} s of {:.3f} s ({} such layouts simulated): a local search, no proof.",
                       what, seconds(after), seconds(before), with_thousands(simulated)));
@@ -188,7 +184,7 @@ void print_search(const Asking& a, const SearchReport& report, std::string_view 
   } else if (!report.exact)
     a.say(
         fmt::format("Not proved best: {}. No layout of the space, on its rungs, is faster{} than {:.3f} s.{}",
-                    report.stopped, when, measured_s(a, report, report.best_bound),
+                    report.stopped, when, report.best_bound.v,
                     report.stopped == kTimeSpent && a.options.budget_s == 0
                         ? " --budget-s SECONDS gives the search another time than a minute."
                         : ""));
@@ -321,7 +317,7 @@ ExitCode answer_fastest(const Asking& a) {
     if (anew) {
       j["best_bound_s"] = nullptr;
       j["profile"] = profile_json(*a.question().profile, a.planning.costs());
-      j["ranked_anew"] = ranked_anew_json(a.planning, *anew);
+      j["ranked_anew"] = ranked_anew_json(*anew);
     }
     print_json(a.session, "plan", j);
     return finished(a, true);

@@ -128,15 +128,6 @@ void use_covariance(const Session& session, const QuestionOptions& options, cons
   for (RankedPlan& r : ranked) use_covariance(session, options, q, r.plan, r.prediction);
 }
 
-namespace {
-
-// Of a search's own step, as the answer states steps.
-Seconds bound_of(const Planning& planning, const RankedAnew& before) {
-  return measured_step(planning.job(), before.first.plan, before.best_bound);
-}
-
-}  // namespace
-
 std::string ranked_anew_text(const Planning& planning, const RankedAnew& before) {
   return fmt::format(
       "Ranked by {}: the {} fastest kinds of layout under the analytic model, simulated again. By that model "
@@ -144,16 +135,16 @@ std::string ranked_anew_text(const Planning& planning, const RankedAnew& before)
       "beyond "
       "these {} is faster by the measured times is not proved.",
       planning.question().profile->file, before.layouts, plan_key(before.first.plan),
-      before.first.prediction.step.v, bound_of(planning, before).v,
+      before.first.prediction.step.v, before.best_bound.v,
       before.proved ? "proved" : "the search ended early (" + before.stopped + ")", before.layouts);
 }
 
-nlohmann::ordered_json ranked_anew_json(const Planning& planning, const RankedAnew& before) {
+nlohmann::ordered_json ranked_anew_json(const RankedAnew& before) {
   return {{"layouts", before.layouts},
           {"analytic_key", plan_key(before.first.plan)},
           {"analytic_step_time_s", before.first.prediction.step.v},
           {"analytic_exact", before.proved},
-          {"analytic_best_bound_s", bound_of(planning, before).v}};
+          {"analytic_best_bound_s", before.best_bound.v}};
 }
 
 nlohmann::ordered_json time_split_json(const TimeSplit& split) {

@@ -86,7 +86,7 @@ void use_covariance(const Session&, const QuestionOptions&, const Question&, std
 
 // What a ranking by --profile says about what is proved.
 std::string ranked_anew_text(const Planning&, const RankedAnew&);
-nlohmann::ordered_json ranked_anew_json(const Planning&, const RankedAnew&);
+nlohmann::ordered_json ranked_anew_json(const RankedAnew&);
 
 // Seconds by category.
 nlohmann::ordered_json time_split_json(const TimeSplit&);

@@ -308,7 +308,7 @@ ExitCode run(Session& session, ExplainOptions options) {
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     if (e.anew) {
       answer["best_bound_s"] = nullptr;
-      answer["ranked_anew"] = ranked_anew_json(planning, *e.anew);
+      answer["ranked_anew"] = ranked_anew_json(*e.anew);
     }
     print_json(session, "explain", answer);
   } else {

@@ -332,7 +332,7 @@ TEST(Search, MovesLayersWhereThatHelps) {
   EXPECT_LE(first.simulated.v, fastest * 1.01);
   // What is proved is said of the space alone.
   EXPECT_TRUE(moved.exact);
-  EXPECT_EQ(moved.best_bound, member.simulated);
+  EXPECT_DOUBLE_EQ(moved.best_bound.v, member.prediction.step.v);
   EXPECT_EQ(moved.fates.by_fate, still.fates.by_fate);
   EXPECT_GT(moved.moved, 0u);
   options.threads = 1, options.move_layers = true;
@@ -533,7 +533,7 @@ TEST(Search, StopsWhenToldAndSaysSo) {
   EXPECT_GT(report.fates[Fate::unvisited], 0u);
   EXPECT_EQ(report.fates.total(), space.size());
   ASSERT_FALSE(report.ranked.empty());
-  EXPECT_LE(report.best_bound, whole.ranked.front().simulated);
+  EXPECT_LE(report.best_bound, whole.ranked.front().prediction.step);
   EXPECT_GE(report.ranked.front().simulated, whole.ranked.front().simulated);
   EXPECT_TRUE(whole.exact);
   EXPECT_EQ(whole.fates[Fate::unvisited], 0u);
@@ -566,7 +566,7 @@ TEST(Search, AlwaysHasAnAnswer) {
     EXPECT_EQ(stopped.stopped, "interrupted");
     EXPECT_LE(stopped.ranked.front().prediction.memory.peak, owned.cluster.device.memory);
     EXPECT_GE(stopped.ranked.front().simulated, whole.ranked.front().simulated);
-    EXPECT_LE(stopped.best_bound, whole.ranked.front().simulated);
+    EXPECT_LE(stopped.best_bound, whole.ranked.front().prediction.step);
   }
   EXPECT_GE(tight, 1) << "some memory must be too small for everything";
 }

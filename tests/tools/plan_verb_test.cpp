@@ -332,6 +332,9 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
   EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
   EXPECT_LT(surer.at("slower_share"), 0.02);
   EXPECT_GT(surer.at("plan").at("activation_offload"), best.at("plan").at("activation_offload"));
+  // What is proved is of the same steps.
+  EXPECT_EQ(best.at("gained_by_rungs_share"), 0);
+  EXPECT_DOUBLE_EQ(j.at("best_bound_s"), best.at("step_time_s"));
 }
 
 // Who is about to start a run sees in the table which layouts may run out of memory, which surely fits, and what asks for such.
