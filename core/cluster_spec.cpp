@@ -197,8 +197,8 @@ void check_defect(const ClusterSpec& c, const Defect& d, const auto& add) {
   };
   if ((d.node < 0) == (d.leaf < 0)) {
     const bool neither = d.node < 0;
-    return add("node", neither ? "nothing" : "a node and a leaf",
-               neither ? "a node, or a leaf" : "one of the two");
+    return add("node", neither ? "-1 and no leaf" : "a node and a leaf",
+               neither ? "a node from 0 on, or a leaf" : "one of the two");
   }
   const bool one_nic = d.node >= 0 && d.nic >= 0;
   if (d.node >= 0) {

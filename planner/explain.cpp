@@ -192,7 +192,7 @@ WhyNot why_not(const Job& job, const ParallelPlan& plan, const ParallelPlan& bes
     return w;
   }
   if (plan == best) {
-    w.lines.push_back("this is the best layout");
+    w.lines.push_back("this is the layout that it would be compared with");
     return w;
   }
   w.comparison = compare(job, best, plan, by);

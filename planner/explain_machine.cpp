@@ -202,16 +202,23 @@ std::optional<std::string> never_possible(const Job& job, const SearchSpace& spa
     if (text) *text += fmt::format(" (known here: {})", fmt::join(known, ", "));
     return text;
   };
+  const auto none_of_layers = [&](const char* field, std::size_t left) {
+    auto text = none_left(field, left);
+    if (text) *text += fmt::format(" (the model has {} layers)", space.n_layers);
+    return text;
+  };
   for (const auto& found :
        {none_of("tp", space.tp, whole.tp), none_of("cp", space.cp, whole.cp),
         none_of("pp", space.pp, whole.pp), none_of("mbs", space.micro_batch, whole.micro_batch),
         none_of("z", space.zero_stage, whole.zero_stage), none_left("sp", space.sequence_parallel.size()),
-        none_left("rec and rk", space.recompute.size()), none_left("schedule and vp", space.form.size()),
-        none_left("oo", space.optimizer_offload.size()), none_left("po", space.parameter_offload.size()),
-        none_left("ao and hz", space.activation_offload.size()), none_left("b", space.bucket_elements.size()),
-        none_left("lb", space.last_bucket_split.size()), none_left("gr", space.overlap_grad_reduce.size()),
-        none_left("pg", space.overlap_param_gather.size()), none_left("tpo", space.overlap_tp.size()),
-        none_left("ax", space.axis_order.size()), none_left("split", space.split.size())})
+        none_of_layers("rec and rk", space.recompute.size()),
+        none_of_layers("schedule and vp", space.form.size()), none_left("oo", space.optimizer_offload.size()),
+        none_left("po", space.parameter_offload.size()),
+        none_of_layers("ao and hz", space.activation_offload.size()),
+        none_left("b", space.bucket_elements.size()), none_left("lb", space.last_bucket_split.size()),
+        none_left("gr", space.overlap_grad_reduce.size()), none_left("pg", space.overlap_param_gather.size()),
+        none_left("tpo", space.overlap_tp.size()), none_left("ax", space.axis_order.size()),
+        none_left("split", space.split.size())})
     if (found) return found;
 
   if (auto together = refused_together(job, space)) return together;
@@ -354,14 +361,20 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   n.fewest = fewest_gpus(job, std::nullopt, most_gpus, space.limits, budget.next());
   if (n.closest || (n.fewest.found && n.fewest.found->gpus > gpus)) {
     const std::string untold =
-        n.fewest.exact
-            ? ""
-            : fmt::format(" (every number up to {} was tried, then whole nodes)", n.fewest.every_to);
-    n.lines.push_back(n.fewest.found
-                          ? fmt::format("fewest GPUs: {}, with {}; {:.3f} s a step{}", n.fewest.found->gpus,
-                                        plan_key(n.fewest.found->report.ranked.front().plan),
-                                        n.fewest.found->report.ranked.front().prediction.step.v, untold)
-                          : fmt::format("it does not fit on {} GPUs either{}", most_gpus, untold));
+        n.fewest.exact ? ""
+        : n.fewest.in_time
+            ? fmt::format(" (every number up to {} was tried, then whole nodes)", n.fewest.every_to)
+            : " (the search was stopped early: fewer may do)";
+    if (!n.fewest.found && !n.fewest.in_time)
+      n.lines.push_back(fmt::format(
+          "the search for the fewest GPUs was stopped early: up to {} do not do, of more it is not known",
+          n.fewest.next_smaller));
+    else
+      n.lines.push_back(n.fewest.found
+                            ? fmt::format("fewest GPUs: {}, with {}; {:.3f} s a step{}", n.fewest.found->gpus,
+                                          plan_key(n.fewest.found->report.ranked.front().plan),
+                                          n.fewest.found->report.ranked.front().prediction.step.v, untold)
+                            : fmt::format("it does not fit on {} GPUs either{}", most_gpus, untold));
   }
   if (!n.fewest.found || n.fewest.found->gpus >= gpus || budget.over()) return n;
   n.fewer_gpus = faster_on_fewer(job, Seconds(INFINITY), space.limits, budget.next());

@@ -41,6 +41,7 @@ std::optional<MovedPlan> LayerMoves::climb(const ParallelPlan& from, double step
   if (from.pp * from.vp == 1 || !job_.stack.can.uneven_stages) return std::nullopt;
   MovedPlan at{from, step};
   bool moved = false;
+  moves_.allow_slots();
   while (auto next = moves_.fastest(at, one_layer_moved(at.plan, job_.model.n_layers)))
     at = std::move(*next), moved = true;
   return moved ? std::optional(at) : std::nullopt;

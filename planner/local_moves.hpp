@@ -42,13 +42,15 @@ class LocalMoves {
   // From now on.
   void allow(std::uint64_t simulations) { left_ = simulations; }
   std::uint64_t left() const { return left_; }
+  void allow_slots() { slots_left_ = kSlots; }
 
  private:
   const Job& job_;
   const SearchTree& tree_;
   MoveMeans means_;
   Extent extent_;
-  double slots_left_ = 15e6;  // walked by bounds, and with their weight by simulations
+  static constexpr double kSlots = 15e6;
+  double slots_left_ = kSlots;  // walked by bounds, and with their weight by simulations
   std::uint64_t simulated_ = 0, left_ = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kSizesBetween = 32;
 constexpr double kLeanestSearch_s = 10;
+constexpr double kMovesGain = 1.15;  // what is so much slower may still be moved to where it holds
 
 template <class F>
 auto on_size(const Job& job, int gpus, F ask) {
@@ -45,26 +46,26 @@ int fewest_by_peak(const Job& job, std::optional<Seconds> deadline) {
 
 enum class Holds : std::uint8_t { no, yes, unknown };
 
-// Whether that many GPUs do: only that is asked, so that a search need not look at what is slower.
+// Whether that many GPUs do: only that is asked, so that a search need not look at what is slower; up to `moved_from` times as
+// slow, from where it may be moved off its rungs to where it holds.
 Holds holds(const Job& job, int gpus, std::optional<Seconds> deadline, const PlanLimits& limits,
-            SearchOptions how) {
+            SearchOptions how, double moved_from = 1) {
   return on_size(job, gpus, [&](const Job& sized) {
     const SearchSpace space = default_space(job.model, job.training, job.cluster.device, gpus, limits);
     if (!deadline) {
       const LeanestLayout any = any_layout(sized, space, how);
       return any.plan ? Holds::yes : any.exact ? Holds::no : Holds::unknown;
     }
-    how.at_most = simulated_of(sized, gpus, *deadline);
+    how.at_most = simulated_of(sized, gpus, *deadline * moved_from);
     const SearchReport report = search(sized, space, how);
     if (!report.ranked.empty() && report.ranked.front().prediction.step <= *deadline) return Holds::yes;
     return report.exact ? Holds::no : Holds::unknown;
   });
 }
 
-// Whole nodes above `from`, which does not do: the fewest that were found to hold, or nothing. The largest that do not
-// goes to `next_smaller`.
+// Whole nodes above `from`, which does not do: the fewest that were found to hold, or nothing.
 template <class Ask>
-std::optional<int> coarse_search(int from, int most, int per_node, const Ask& ask, int& next_smaller) {
+std::optional<int> coarse_search(int from, int most, int per_node, const Ask& ask) {
   const int first = from / per_node + 1;
   std::vector<int> sizes;
   for (int nodes = first; nodes * per_node < most; nodes *= 2) sizes.push_back(nodes * per_node);
@@ -82,14 +83,9 @@ std::optional<int> coarse_search(int from, int most, int per_node, const Ask& as
   if (most_fails) upper = most, lower = sizes.size() > 1 ? sizes[sizes.size() - 2] : from;
   const int nodes_between = (upper - lower) / per_node;
   const int stride = per_node * std::max(1, (nodes_between + kSizesBetween - 1) / kSizesBetween);
-  next_smaller = lower;
-  for (int n = lower / per_node * per_node + stride; n < upper; n += stride) {
+  for (int n = lower / per_node * per_node + stride; n < upper; n += stride)
     if (ask(n)) return n;
-    next_smaller = n;
-  }
-  if (!most_fails) return upper;
-  next_smaller = most;
-  return std::nullopt;
+  return most_fails ? std::nullopt : std::optional(upper);
 }
 
 }  // namespace
@@ -161,13 +157,32 @@ FewestGpus fewest_gpus(const Job& job, std::optional<Seconds> deadline, int most
   out.next_smaller = out.every_to;
   if (!found && out.every_to < most) {
     out.exact = false;
+    std::set<int> too_few = {out.every_to};
     const auto ask = [&](int n) {
-      return !budget.over() && holds(job, n, deadline, limits, budget.next()) == Holds::yes;
+      const Holds answer = budget.over() ? Holds::unknown : holds(job, n, deadline, limits, budget.next());
+      if (answer == Holds::no) too_few.insert(n);
+      if (answer == Holds::unknown) out.in_time = false;
+      return answer == Holds::yes;
     };
-    found = coarse_search(out.every_to, most, std::max(1, job.cluster.node.gpus), ask, out.next_smaller);
+    found = coarse_search(out.every_to, most, std::max(1, job.cluster.node.gpus), ask);
+    out.next_smaller = *std::prev(too_few.upper_bound(found.value_or(most)));
+  }
+  // What is moved may do on a little fewer.
+  if (deadline && (found || out.every_to == most)) {
+    each.budget_s = every_s;
+    const SearchBudget moving(each);
+    const int above = found.value_or(most + 1);
+    for (int n = std::max(1, above / 2); n < above && !moving.over() && !budget.over(); ++n)
+      if (holds(job, n, deadline, limits, moving.next(), kMovesGain) == Holds::yes) {
+        found = n, out.next_smaller = std::min(out.next_smaller, n - 1);
+        break;
+      }
   }
   ScalePoint point = at_size(job, found.value_or(most), limits, budget.next(found ? options.top : 1));
-  if (!point.report.ranked.empty()) (found ? out.found : out.most) = std::move(point);
+  if (point.report.ranked.empty()) return out;
+  // Where time ran out before, that alone says whether all of them do.
+  const bool all_do = !deadline || point.report.ranked.front().prediction.step <= *deadline;
+  (found || all_do ? out.found : out.most) = std::move(point);
   return out;
 }
 

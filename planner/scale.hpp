@@ -34,7 +34,8 @@ struct FewestGpus {
   std::optional<ScalePoint> most;   // then: the best on all of them, when anything fits
   int next_smaller = 0;             // the largest size below that was tried and does not do; 0: none
   int every_to = 0;                 // every number of GPUs up to here was asked, and does not do
-  bool exact = true;                // no smaller number does
+  bool exact = true;                // no smaller number does, by layouts on their rungs
+  bool in_time = true;              // of all that were tried it is known whether they do
 };
 FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, const PlanLimits&,
                        const SearchOptions& = {}, double every_s = 2);

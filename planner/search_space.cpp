@@ -228,7 +228,7 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
         limit.value + (limit.relation == Relation::greater) - (limit.relation == Relation::less);
     const auto whole = static_cast<int>(edge);
     const bool pinned = limit.relation == Relation::equal;
-    const bool some = whole > 0 && whole < (pinned ? kMaxLayers : model.n_layers);
+    const bool some = whole > 0 && whole < model.n_layers + pinned;
     if (limit.relation != Relation::not_equal) {
       if (limit.field == PlanField::optimizer_offload && edge >= 0 && edge <= 100)
         s.optimizer_offload.push_back(edge / 100);
@@ -239,7 +239,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     if (!pinned) continue;
     if (limit.field == PlanField::micro_batch) s.micro_batch.push_back(whole);
     if (limit.field == PlanField::shard_degree) s.shard_degree.push_back(whole);
-    if (limit.field == PlanField::vp && whole > 1) s.form.push_back({PipelineSchedule::interleaved, whole});
+    if (limit.field == PlanField::vp && whole > 1 && whole <= model.n_layers)
+      s.form.push_back({PipelineSchedule::interleaved, whole});
     if (limit.field == PlanField::bucket_elements)
       s.bucket_elements.push_back(static_cast<std::int64_t>(limit.value));
     if (limit.field == PlanField::last_bucket_split) s.last_bucket_split.push_back(whole);

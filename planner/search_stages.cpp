@@ -99,17 +99,20 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
     for (std::size_t split = 0; split < space_.split.size(); ++split) {
       const SearchCache::Stages& known = *stages++;
       const bool balanced = space_.split[split] == StageSplit::balanced;
-      if (recompute.layers > known.longest) {
+      const auto fits_longest = [&](const char* field, int layers) {
+        if (layers <= known.longest) return true;
         reject(
             Fate::contradiction, members, p,
             [&] {
-              return fmt::format(
-                  "recompute_layers is {}, expected at most the {} layers of the longest chunk",
-                  recompute.layers, known.longest);
+              return fmt::format("{} is {}, expected at most the {} layers of the longest chunk", field,
+                                 layers, known.longest);
             },
             out);
+        return false;
+      };
+      if (!fits_longest("recompute_layers", recompute.layers) ||
+          !fits_longest("activation_offload", least_offloaded_))
         continue;
-      }
       if (known.uneven && !job_.stack.can.uneven_stages) {
         reject(
             Fate::stack_cannot, members, p,

@@ -69,6 +69,7 @@ SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_li
   for (const PipelineForm& form : space.form) most_vp_ = std::max(most_vp_, form.vp);
   least_horizon_ = most_horizon_ = ParallelPlan{}.offload_horizon;
   for (const ActivationOffload& a : ao) {
+    least_offloaded_ = std::min(least_offloaded_, a.layers == ActivationOffload::all ? 0 : a.layers);
     if (a.layers > 0) least_horizon_ = std::min(least_horizon_, a.horizon);
     most_horizon_ = std::max(most_horizon_, a.horizon);
   }

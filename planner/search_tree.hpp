@@ -231,6 +231,7 @@ class SearchTree {
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_, parameters_;
   int most_vp_, least_horizon_, most_horizon_;
+  int least_offloaded_ = kMaxLayers;  // layers that are listed, all of a chunk apart
 };
 
 }  // namespace sextant

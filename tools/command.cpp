@@ -1,6 +1,7 @@
 #include "tools/command.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 #include <ostream>
 #include <system_error>
@@ -149,6 +150,9 @@ ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string>
   } catch (const BackendError& error) {
     print_error(terminal, where, error.what());
     return ExitCode::run_failed;
+  } catch (const std::filesystem::filesystem_error& error) {  // of a folder that may not be entered, for one
+    print_error(terminal, where, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return ExitCode::bad_input;
   } catch (const std::bad_alloc&) {
     print_error(terminal, where,
                 "out of memory: this machine has no more, or ulimit -v lets a process have no more");

@@ -57,7 +57,7 @@ void print_fewer_gpus(const Asking& a, const ScalePoint& fewer, const RankedPlan
       without.empty() ? ", which divide better," : fmt::format(", without {},", nodes_text(without)),
       gain < kTieShare ? "as fast" : fmt::format("{:.0f} % faster", 100 * gain), faster.prediction.step.v,
       best.prediction.step.v, plan_key(faster.plan)));
-  a.out() << "  " << command(a, fewer.gpus) << '\n';  // whole, to be copied
+  a.out() << command_lines(a.session.terminal.columns, "  ", command(a, fewer.gpus));
 }
 
 }  // namespace sextant

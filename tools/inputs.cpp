@@ -322,6 +322,14 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   }
   q.training.stack = q.stack.name;
   apply_settings(q.training, options.set, "training");
+  const auto once = [](const char* key, const char* option, int stated, int set) {
+    if (stated > 0 && stated != set)
+      check_input(
+          {Problem{"", key, fmt::format("{}", set), fmt::format("{}, as {} says", stated, option), ""}},
+          "--set");
+  };
+  once("training.seq_len", "--seq-len", options.seq_len, q.training.seq_len);
+  once("training.global_batch", "--global-batch", options.global_batch, q.training.global_batch);
   if (q.training.stack != q.stack.name)
     check_input(
         {Problem{"", "training.stack", q.training.stack, q.stack.name, "--stack NAME asks for another"}},
@@ -353,7 +361,9 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
   }
-  std::erase_if(q.notes, [&](const std::string& note) { return is_stated(options.set, note); });
+  std::erase_if(q.notes, [&](const std::string& note) {
+    return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
+  });
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
   if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
   if (q.file)

@@ -130,16 +130,20 @@ void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& bes
   const Prediction &first = best.prediction, &tie = surer.prediction;
   const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
   const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
+  const std::string apart = to_string(told_apart(surer.plan, best.plan));
+  const std::string fits = first.chance_of_overflow >= kSurelyFits && tie.chance_of_overflow < kSurelyFits
+                               ? fmt::format(" --max-oom-chance {:g}", kSurelyFits)
+                               : "";
   const std::string unsure =
       known_better(tie, first)
           ? fmt::format("is uncertain to {:.0f} %{}", percent(first), why.empty() ? "" : ", since " + why)
           : "may run out of memory";
   a.say(
-      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 {}. "
-                  "--fix {} asks for its kind.",
+      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 {}."
+                  "{}",
                   plan_key(surer.plan), 100 * surer.slower, tie.step_lower.v, tie.step_upper.v,
                   overflow.empty() ? "less than 1 in 20 to run out of memory" : overflow, unsure,
-                  to_string(told_apart(surer.plan, best.plan))));
+                  apart.empty() ? "" : fmt::format(" --fix {}{} asks for its kind.", apart, fits)));
 }
 
 namespace {

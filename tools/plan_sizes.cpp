@@ -173,10 +173,13 @@ ExitCode answer_fewest(const Asking& a) {
   if (!f.found) {
     auto& err = a.session.terminal.err;
     err << paint(a.session.terminal.err_color, Style::red, "sextant plan:") << ' '
-        << fmt::format("{} GPUs do not hold the deadline\n", q.cluster.gpus());
+        << (point.report.exact ? fmt::format("{} GPUs do not hold the deadline\n", q.cluster.gpus())
+                               : fmt::format("nothing was found in time that holds the deadline on {} GPUs\n",
+                                             q.cluster.gpus()));
     print_wrapped(err, a.session.terminal,
-                  fmt::format("the best takes {:.3f} s a step, {} tokens take {}: {}", best.prediction.step.v,
-                              a.options.tokens, takes(best), plan_key(best.plan)),
+                  fmt::format("the best {}takes {:.3f} s a step, {} tokens take {}: {}",
+                              point.report.exact ? "" : "found ", best.prediction.step.v, a.options.tokens,
+                              takes(best), plan_key(best.plan)),
                   2);
     print_wrapped(
         err, a.session.terminal,
@@ -194,8 +197,12 @@ ExitCode answer_fewest(const Asking& a) {
   a.say(fmt::format("fewest: {} of {} GPUs{}", point.gpus, q.cluster.gpus(), reason));
   const char* lacks = deadline ? "too slow" : "too few";
   if (f.exact && f.next_smaller > 0)
-    a.say(fmt::format("{} would be {}, as is every smaller number: all were tried.", f.next_smaller, lacks));
-  if (!f.exact)
+    a.say(fmt::format("{} would be {}, as is every smaller number: all were tried{}.", f.next_smaller, lacks,
+                      deadline ? ", by layouts on their rungs" : ""));
+  if (!f.exact && !f.in_time)
+    a.say(fmt::format("The time for the search is spent: fewer may do. {} are known to be {}.",
+                      f.next_smaller, lacks));
+  else if (!f.exact)
     a.say(
         fmt::format("Every number up to {} was tried and is {}; from there on whole nodes alone, of which "
                     "{} are {}: a number between may do.",

@@ -139,7 +139,7 @@ ExitCode answer_front(const Asking& a) {
                     : "Stopped early: that the last is the fastest is not proved, and leaner layouts were "
                       "not looked for.");
   a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), fates_text(found.report.fates)));
-  print_next(a, a.question().cluster.gpus(), found.plans.back().plan);
+  print_next(a, a.question().cluster.gpus(), found.plans.front().plan);
   return finished(a, true);
 }
 

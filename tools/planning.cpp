@@ -247,7 +247,7 @@ SearchOptions Searching::options(int top, std::string about) {
   how.progress = [this](std::uint64_t simulated, Seconds best) {
     now_ = simulated;
     progress_.update(static_cast<double>(before_ + simulated),
-                     fmt::format("{}{}best {:.3f} s", about_, about_.empty() ? "" : ", ", best.v));
+                     fmt::format("{}{}best {:.3f} s", about_, about_.empty() ? "" : ": ", best.v));
   };
   return how;
 }

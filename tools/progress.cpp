@@ -47,7 +47,7 @@ std::string Progress::line(double done, double elapsed_s, std::string_view note)
     }
     text += fmt::format(" {:3.0f} %", 100 * share);
   }
-  text += fmt::format(", {:.0f} {}, {:.3g} {}/s", done, unit_, rate, unit_);
+  if (done > 0 || total_ > 0) text += fmt::format(", {:.0f} {}, {:.3g} {}/s", done, unit_, rate, unit_);
   if (total_ > done && rate > 0) text += ", " + duration_text((total_ - done) / rate) + " left";
   if (!note.empty()) (text += "; ") += note;
   return text;

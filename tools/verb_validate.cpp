@@ -237,7 +237,8 @@ Verb validate_verb() {
           "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
           "what the "
           "layout predicted best really loses. Rows without measured columns are predicted all the same; a "
-          "row that cannot be read or simulated has its reason in the note. A file that cannot be read is "
+          "row that cannot be read or simulated has its reason in the note. A file that cannot be read, or "
+          "no row of it, is "
           "named in the end, with exit code 3; the others are scored all the same.",
       .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
                    {"its prediction", "sextant validate runs.csv --predictions out.csv"},

@@ -140,7 +140,7 @@ TEST(ClusterSpec, DefectsAndOversubscriptionThatWouldBeInertAreRefused) {
   EXPECT_EQ(with({{"leaf_nodes", 2}}, {{"leaf", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
   EXPECT_EQ(with(json::object(), {{"node", 3}, {"nic", 7}, {"network_factor", 0.5}}), "");
   EXPECT_TELLS(with(json::object(), {{"network_factor", 0.5}}),
-               "defects[0].node: found nothing, expected a node, or a leaf");
+               "defects[0].node: found -1 and no leaf, expected a node from 0 on, or a leaf");
   EXPECT_TELLS(with({{"leaf_nodes", 2}}, {{"leaf", 1}, {"node", 1}}), "expected one of the two");
   EXPECT_TELLS(with(json::object(), {{"leaf", 1}}),
                "defects[0].leaf: found 1, expected no leaf without fabric.leaf_nodes");

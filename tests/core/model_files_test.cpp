@@ -321,8 +321,13 @@ TEST(Meta, ParamsGiveThePresets) {
           "vocab_size: -1 in the file leaves it to the tokenizer; 32000 is taken"));
   const auto notes =
       notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})"));
-  ASSERT_EQ(notes.size(), 1U);
+  ASSERT_EQ(notes.size(), 2U);
   EXPECT_TRUE(has(notes[0], "tied_embeddings: the file does not say; false is taken")) << notes[0];
+  EXPECT_TRUE(has(notes[1], "max_positions: the file does not say; 2048 is taken")) << notes[1];
+  EXPECT_EQ(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000,
+                                     "max_seq_len": 8192})"))
+                .size(),
+            1U);
   EXPECT_TRUE(has(
       notes_of(json::parse(R"({"dim": 2048, "n_heads": 32, "n_layers": 16, "vocab_size": 128256})")).at(0),
       "true is taken, as of Llama-3.2 1B and 3B"));

@@ -259,6 +259,16 @@ TEST(Scale, FewestGpusAreTheFewestOfAllNumbers) {
   EXPECT_FALSE(hurried.exact);
   EXPECT_EQ(hurried.every_to, 0);
   EXPECT_EQ(hurried.found->gpus, 4);
+  EXPECT_TRUE(hurried.in_time);
+  // Without time for these either, all of the GPUs are the answer, and nothing is said of fewer.
+  SearchOptions no_time;
+  no_time.budget_s = 1e-9;
+  const FewestGpus spent = fewest_gpus(owned.job(), std::nullopt, 8, pinned, no_time);
+  ASSERT_TRUE(spent.found.has_value());
+  EXPECT_EQ(spent.found->gpus, 8);
+  EXPECT_FALSE(spent.exact);
+  EXPECT_FALSE(spent.in_time);
+  EXPECT_EQ(spent.next_smaller, 0);
 }
 
 TEST(Scale, ParetoFrontTradesTimeForMemory) {
@@ -312,6 +322,8 @@ TEST(Explain, SpacesThatCannotHoldAnythingAreKnownAtOnce) {
   };
   EXPECT_EQ(reason("tp<=8"), "");
   EXPECT_NE(reason("mbs>=1000").find("leave no value of mbs"), std::string::npos) << reason("mbs>=1000");
+  for (const char* beyond : {"ao=999", "rk=999", "vp=999"})
+    EXPECT_NE(reason(beyond).find("layers)"), std::string::npos) << beyond << ": " << reason(beyond);
   EXPECT_EQ(reason("lb=3"), "");
   owned.stack.can.last_bucket_split = owned.stack.can.zero_bubble = false;
   EXPECT_NE(reason("lb=3").find("cannot split the last bucket"), std::string::npos) << reason("lb=3");

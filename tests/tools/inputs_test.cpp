@@ -118,9 +118,10 @@ TEST(Inputs, NotesOfAModelAreMootWhereSetStatesTheField) {
   const std::string model =
       folder.write("params.json", R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")
           .string();
-  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100"}).notes.size(), 2U);
+  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100"}).notes.size(), 3U);
+  EXPECT_EQ(ask({"--model", model, "--cluster", "8x8xh100", "--seq-len", "4096"}).notes.size(), 2U);
   const Question stated = ask({"--model", model, "--cluster", "8x8xh100", "--set", "model.vocab_size=50000",
-                               "--set", "model.tied_embeddings=false"});
+                               "--set", "model.tied_embeddings=false", "--set", "model.max_positions=4096"});
   EXPECT_TRUE(stated.notes.empty());
   EXPECT_EQ(stated.model.vocab_size, 50000);
 }

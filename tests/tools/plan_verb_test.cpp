@@ -121,7 +121,7 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
   EXPECT_EQ(again.at("ranked")[0].at("step_time_s"), fewer.at("step_time_s"));
   const auto text = with("0.1", false).out;
   EXPECT_NE(unwrapped(text).find("24 of the 32 GPUs, without node 1, are "), std::string::npos) << text;
-  EXPECT_NE(text.find("\n  " + command + "\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(command_lines(80, "  ", command)), std::string::npos) << text;
   // Negative control: what a hundredth slows is worth more than nothing.
   EXPECT_FALSE(nlohmann::json::parse(with("0.99", true).out).contains("fewer_gpus"));
 }
@@ -335,6 +335,35 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
   // What is proved is of the same steps.
   EXPECT_EQ(best.at("gained_by_rungs_share"), 0);
   EXPECT_DOUBLE_EQ(j.at("best_bound_s"), best.at("step_time_s"));
+}
+
+// On its rungs no layout holds that deadline on fewer than 64; moved, one does.
+TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
+  const auto ask = [](const char* gpus) {
+    return nlohmann::json::parse(
+        call({"plan", "--model", "llama-3-8b", "--cluster", "8x8xA100-PCIe-80GB", "--stack", "alpa",
+              "--seq-len", "1024", "--global-batch", "24", "--objective", "fewest-gpus", "--tokens", "1e9",
+              "--deadline", gpus, "--json"})
+            .out);
+  };
+  const auto held = ask("5.65h");
+  EXPECT_EQ(held.at("fewest_gpus"), 48);
+  EXPECT_LE(held.at("ranked").at(0).at("step_time_s"), held.at("deadline_step_time_s"));
+  EXPECT_TRUE(held.at("ranked").at(0).at("gained_by_moves_share") > 0.05);
+  EXPECT_TRUE(ask("4h").at("fewest_gpus").is_null());
+}
+
+// Kinds that are not first before anything is moved may be afterwards: each is moved for as long as that helps.
+TEST(Plan, NoKindOfItsTableIsMuchFasterAlone) {
+  std::vector<std::string> ask = {
+      "plan", "--model",        "llama-7b", "--cluster", "8x4xA100-PCIe-80GB",      "--seq-len",
+      "512",  "--global-batch", "96",       "--set",     "fabric.bandwidth_GBps=5", "--json"};
+  const auto step = [&] {
+    return nlohmann::json::parse(call(ask).out).at("ranked").at(0).at("step_time_s").get<double>();
+  };
+  const double open = step();
+  ask.insert(ask.end(), {"--fix", "mbs=2"});
+  EXPECT_LT(open, 1.005 * step());
 }
 
 // Who is about to start a run sees in the table which layouts may run out of memory, which surely fits, and what asks for such.
