@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -123,15 +124,24 @@ void memory(Text& b, const ExecutionGraph& g, const Timeline& t, const TraceOpti
     end = std::max(end, t.spans[id].end);
   }
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    const auto counter = [&](double when, const HeldBytes& held) {
-      fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{},"name":"memory_GiB","args":{{)",
-                     o.first_process + static_cast<int>(stage), us(when));
-      for (std::size_t k = 0; k < kBufferKinds; ++k)
-        fmt::format_to(out(b), R"({}"{}":{:.4f})", k ? "," : "", name(static_cast<BufferKind>(k)),
+    const MemoryWalk walked = walk(g, static_cast<int>(stage));
+    // Viewers pile the parts of a counter up: what lies on the host is another one.
+    const auto counter_of = [&](const char* counted, bool host, double when, const HeldBytes& held) {
+      fmt::format_to(out(b), R"({{"ph":"C","pid":{},"ts":{},"name":"{}","args":{{)",
+                     o.first_process + static_cast<int>(stage), us(when), counted);
+      const char* comma = "";
+      for (std::size_t k = 0; k < kBufferKinds; ++k) {
+        const auto kind = static_cast<BufferKind>(k);
+        if ((kind == BufferKind::host) != host) continue;
+        fmt::format_to(out(b), R"({}"{}":{:.4f})", std::exchange(comma, ","), name(kind),
                        gib(Bytes(held.by_kind[k])));
+      }
       fmt::format_to(out(b), "}}}},\n");
     };
-    const MemoryWalk walked = walk(g, static_cast<int>(stage));
+    const auto counter = [&](double when, const HeldBytes& held) {
+      counter_of("memory_GiB", false, when, held);
+      if (walked.host_peak.v > 0) counter_of("host_memory_GiB", true, when, held);
+    };
     const std::vector<OpId>& clock = computes[stage];
     counter(0, walked.resident);
     for (std::size_t i = 0; i < walked.curve.size();) {

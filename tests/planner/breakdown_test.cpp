@@ -130,13 +130,16 @@ TEST(Trace, DrawsThePeakThatIsReported) {
     for (std::size_t w = 0; w < costs.size(); ++w)  // transfers lag behind what was issued after them
       if (!std::holds_alternative<BlockWork>(g.works[w])) costs[w].duration = costs[w].duration * 50.0;
     const auto trace = nlohmann::json::parse("[" + trace_events(g, simulate(g, costs)) + "]");
-    std::map<int, double> peaks, before;
+    std::map<int, double> peaks, before, on_host;
     for (const auto& event : trace) {
       if (event.at("ph") != "C") continue;
       double sum = 0;
-      for (const auto& [kind, held] : event.at("args").items())
-        if (kind != name(BufferKind::host)) sum += held.get<double>();
-      double& peak = peaks[event.at("pid").get<int>()];
+      for (const auto& [kind, held] : event.at("args").items()) {
+        EXPECT_EQ(kind == name(BufferKind::host), event.at("name") == "host_memory_GiB");
+        sum += held.get<double>();
+      }
+      const bool host = event.at("name") == "host_memory_GiB";
+      double& peak = (host ? on_host : peaks)[event.at("pid").get<int>()];
       peak = std::max(peak, sum);
       double& time = before[event.at("pid").get<int>()];
       EXPECT_GE(event.at("ts").get<double>(), time) << key;
@@ -145,6 +148,9 @@ TEST(Trace, DrawsThePeakThatIsReported) {
     for (const auto& [stage, peak] : peaks)
       EXPECT_NEAR(peak, gib(walk(g, stage).peak.held.device()), 1e-3) << key << " stage " << stage;
     EXPECT_EQ(peaks.size(), static_cast<std::size_t>(g.plan.pp));
+    EXPECT_EQ(on_host.size(), g.plan.activation_offload > 0 ? peaks.size() : 0);
+    for (const auto& [stage, peak] : on_host)
+      EXPECT_NEAR(peak, gib(walk(g, stage).host_peak), 1e-3) << key << " stage " << stage;
   }
 }
 
