@@ -10,7 +10,9 @@ namespace sextant {
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t kMostMicroBatches = 128;  // an index of a choice has eight bits
+// An index of a choice has eight bits.
+constexpr std::size_t kMostMicroBatches = 128;
+constexpr int kMostFineLayers = 256;
 
 std::vector<int> divisors(int n, int most) {
   std::vector<int> out;
@@ -215,7 +217,8 @@ SearchSpace default_space(const ModelSpec& model, const TrainingSpec& training, 
     for (int horizon = 1; horizon <= std::clamp(std::min(layers, model.n_layers) - 1, 1, 4); ++horizon)
       s.activation_offload.push_back({layers, horizon});
   };
-  for (const int n : fine_ladder(model.n_layers)) offload(n);
+  const bool fine = model.n_layers <= kMostFineLayers;
+  for (const int n : fine ? fine_ladder(model.n_layers) : ladder(model.n_layers)) offload(n);
   offload(ActivationOffload::all);
   s.bucket_elements = {0, 25'000'000, 100'000'000, 400'000'000};
   s.last_bucket_split = {1, 4};

@@ -451,6 +451,21 @@ TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
   EXPECT_LT(early / report.ranked.front().prediction.step, 1.02) << plan_key(report.ranked.front().plan);
 }
 
+// A choice has eight bits for each index; some values that are pinned come on top.
+TEST(Search, ListsAreShortEnoughForAnyModel) {
+  OwnedJob owned = testing::small_job(2, 4, 8);
+  for (const int layers : {1, 2, 80, 126, 256, 257, 1000, 20'000}) {
+    owned.model.n_layers = layers;
+    const SearchSpace s =
+        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+    EXPECT_LE(s.activation_offload.size(), 220u) << layers;
+    EXPECT_LE(std::max({s.recompute.size(), s.form.size(), s.micro_batch.size(), s.optimizer_offload.size()}),
+              220u);
+    EXPECT_EQ(std::ranges::count(s.activation_offload, ActivationOffload{ActivationOffload::all, 1}), 1)
+        << layers;
+  }
+}
+
 TEST(Search, IsTheSameOnAnyNumberOfThreads) {
   const OwnedJob owned = testing::small_job(2, 4, 8);
   const Job job = owned.job();
