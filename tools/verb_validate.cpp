@@ -101,12 +101,13 @@ void refuse_repeated(std::vector<RunRow>& rows) {
     const auto [at, is_new] = first.emplace(row.run_id, &row);
     if (is_new) continue;
     const RunRow& other = *at->second;
-    repeated.push_back({.file = fmt::format("{}:{}", row.file, row.line),
-                        .key = "run_id",
-                        .value = row.run_id,
-                        .expected = "a name that no other row has",
-                        .hint = fmt::format("{}:{} has it and is predicted; rename this row, or remove it",
-                                            other.file, other.line)});
+    repeated.push_back(
+        {.file = fmt::format("{}:{}", row.file, row.line),
+         .key = "run_id",
+         .value = row.run_id,
+         .expected = "a name that no other row has",
+         .hint = fmt::format("{}:{} has it{}; rename this row, or remove it", other.file, other.line,
+                             other.unreadable.empty() ? " and is predicted" : "")});
     if (row.file == other.file && row.line == other.line) twice.push_back(repeated.back());
     if (row.unreadable.empty()) row.unreadable = to_string(repeated.back());
   }
