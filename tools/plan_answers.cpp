@@ -126,14 +126,23 @@ std::optional<RankedPlan> surer_plan(const Asking& a, const SearchReport& report
   return surer;
 }
 
+namespace {
+
+// Beside its kind this asks for what surely fits, as the first does not.
+bool only_surer_fits(const RankedPlan& surer, const RankedPlan& best) {
+  return best.prediction.chance_of_overflow >= kSurelyFits &&
+         surer.prediction.chance_of_overflow < kSurelyFits;
+}
+
+}  // namespace
+
 void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& best) {
   const Prediction &first = best.prediction, &tie = surer.prediction;
   const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
   const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
   const std::string apart = to_string(told_apart(surer.plan, best.plan));
-  const std::string fits = first.chance_of_overflow >= kSurelyFits && tie.chance_of_overflow < kSurelyFits
-                               ? fmt::format(" --max-oom-chance {:g}", kSurelyFits)
-                               : "";
+  const std::string fits =
+      only_surer_fits(surer, best) ? fmt::format(" --max-oom-chance {:g}", kSurelyFits) : "";
   const std::string unsure =
       known_better(tie, first)
           ? fmt::format("is uncertain to {:.0f} %{}", percent(first), why.empty() ? "" : ", since " + why)
@@ -317,6 +326,7 @@ ExitCode answer_fastest(const Asking& a) {
     if (surer) {
       j["surer"] = ranked_json(a, *surer);
       j["surer"]["fix"] = to_string(told_apart(surer->plan, best.plan));
+      if (only_surer_fits(*surer, best)) j["surer"]["max_oom_chance"] = kSurelyFits;
     }
     if (anew) {
       j["best_bound_s"] = nullptr;

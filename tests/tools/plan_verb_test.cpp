@@ -312,8 +312,13 @@ TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
   // What it is told to ask for holds that layout.
   std::vector<std::string> fixed = json;
   fixed.insert(fixed.end(), {"--fix", fix});
-  const auto again = nlohmann::json::parse(call(fixed).out);
+  auto again = nlohmann::json::parse(call(fixed).out);
   EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+  EXPECT_NE(text.find("--fix " + fix + " --max-oom-chance 0.05 asks"), std::string::npos) << text;
+  fixed.insert(fixed.end(), {"--max-oom-chance", surer.at("max_oom_chance").dump()});
+  again = nlohmann::json::parse(call(fixed).out);
+  EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
+  EXPECT_LT(again.at("ranked").at(0).at("chance_of_overflow"), 0.05);
 }
 
 // What is faster is on the host, however much room it is left: the kind is told that has some.
