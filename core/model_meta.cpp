@@ -1,7 +1,6 @@
 // Meta's params.json, as ModelArgs and FeedForward of the llama, llama3 and llama-models repositories read
 // it.
 #include <cmath>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -70,16 +69,12 @@ ModelSpec model_from_meta(const nlohmann::json& j, const std::string& name, std:
         !llama32));
   // Only scaled files say how far they reach; 2048 is ModelArgs' own max_seq_len.
   m.max_positions = scaled_rope ? 131072 : 2048;
-  const int usual = std::exchange(m.max_positions, 0);
   io.optional("max_seq_len", m.max_positions);
-  if (m.max_positions == 0) {
-    m.max_positions = usual;
-    if (notes)
-      notes->push_back(fmt::format(
-          "max_positions: the file does not say; {} is taken, {} (--set model.max_positions=N is another; "
-          "sequences are that long at most unless --seq-len says so)",
-          usual, scaled_rope ? "as of Llama-3.1 and 3.2" : "the reference code's own"));
-  }
+  if (notes && !j.contains("max_seq_len"))
+    notes->push_back(fmt::format(
+        "max_positions: the file does not say; {} is taken, {} (--set model.max_positions=N is another; "
+        "sequences are that long at most unless --seq-len says so)",
+        m.max_positions, scaled_rope ? "as of Llama-3.1 and 3.2" : "the reference code's own"));
   if (scaled_rope)
     m.rope_scaling = RopeScaling{.type = "llama3",
                                  .factor = llama32 ? 32.0 : 8.0,
