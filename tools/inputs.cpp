@@ -33,6 +33,10 @@ std::vector<std::string> settings_of(const std::vector<std::string>& all, const 
   return own;
 }
 
+bool is_set(const std::vector<std::string>& settings, const std::string& field) {
+  return std::ranges::any_of(settings, [&](const std::string& s) { return s.starts_with(field + "="); });
+}
+
 bool is_cluster_setting(const std::string& setting) {
   return !setting.starts_with("model.") && !setting.starts_with("training.") &&
          !setting.starts_with("stack.");
@@ -238,8 +242,7 @@ namespace {
 
 // A note "vocab_size: ..." of the model is moot when --set states that field.
 bool is_stated(const std::vector<std::string>& settings, const std::string& note) {
-  const std::string prefix = fmt::format("model.{}=", note.substr(0, note.find(':')));
-  return std::ranges::any_of(settings, [&](const std::string& s) { return s.starts_with(prefix); });
+  return is_set(settings, "model." + note.substr(0, note.find(':')));
 }
 
 void fill_plan(const std::string& key, Question& q) {
@@ -338,11 +341,8 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   q.training.stack = q.stack.name;
   if (!q.file) {
     const Dtype own = own_gradient_format(q.stack, q.training.parameter);
-    const auto stated = [&](std::string_view field) {
-      return std::ranges::any_of(options.set, [&](const std::string& s) { return s.starts_with(field); });
-    };
-    if (!stated("training.gradient=")) q.training.gradient = own;
-    if (!stated("training.reduction=")) q.training.reduction = own;
+    if (!is_set(options.set, "training.gradient")) q.training.gradient = own;
+    if (!is_set(options.set, "training.reduction")) q.training.reduction = own;
   }
   check_precision(q.cluster.device, q.training.compute);
   check_positions(q.model, q.training.seq_len);
