@@ -250,7 +250,9 @@ class LeanSearch {
                 (chunks != even && !job_.stack.can.uneven_stages))
               continue;
             child.choice.axis_order = order.front(), child.choice.overlap_tp = small(tiled);
-            offload(child, p, seen.back(), held, out);
+            ParallelPlan cut = p;
+            if (chunks != even) cut.chunks = chunks;
+            offload(child, cut, seen.back(), held, out);
           }
       }
     }

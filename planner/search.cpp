@@ -116,10 +116,13 @@ class Search {
     const Simulated best = *front_->best();
     MovedMember point{best, {tree_.plan(best.choice, threads_.local().cache), best.step}};
     if (options_.move_layers) {
-      Ranking alone(space_, 1);
-      alone.add(best);
-      for (MovedMember& moved : moved_from(front_->points().empty() ? ranking_ : alone))
-        if (moved.found.step < point.found.step) point = std::move(moved);
+      for (MovedMember& moved :
+           moved_from(front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies)))
+        moved_.push_back(std::move(moved));
+      for (const MovedMember& moved :
+           moved_)  // what was moved for an earlier point may be leaner than its limit
+        if (moved.found.step < point.found.step && plan_memory(job_, moved.found.plan).peak <= limit_)
+          point = moved;
     }
     limit_ = front_->push(std::move(point));
     tree_.lower_memory_limit(limit_);

@@ -28,6 +28,13 @@ double SearchFront::slowest_step() const {
   return simulated_of(job_, space_.world, step * slowest_).v;
 }
 
+Ranking SearchFront::fastest(int families) const {
+  Ranking out(space_, families);
+  for (const Simulated& seen : seen_)
+    if (seen.peak <= limit_.v) out.add(seen);
+  return out;
+}
+
 void SearchFront::consider(const Simulated& seen, double slowest) {
   if (seen.peak <= limit_.v && seen.step <= slowest && (!best_ || better_(seen, *best_))) best_ = seen;
 }

@@ -24,6 +24,7 @@ class SearchFront {
   Bytes push(MovedMember point);
 
   const std::optional<Simulated>& best() const { return best_; }  // of those within the limit
+  Ranking fastest(int families) const;                            // of those within the limit
   const std::vector<MovedMember>& points() const { return points_; }
   double slowest_step() const;  // seconds of the simulated step; what takes longer is no point
 

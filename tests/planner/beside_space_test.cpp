@@ -152,6 +152,29 @@ TEST(BesideSpace, TheFrontIsMovedAsTheAnswerIs) {
   }
 }
 
+// What the plain question shows is no faster than the point of the front within whose limit it lies, moved as both are.
+TEST(BesideSpace, NoPointOfTheFrontIsBeatenByAShownLayout) {
+  const Rungs rungs("gpt3-13b", "5x4xh100", "sextant", 48, 2048);
+  const Job job = rungs.owned.job();
+  const SearchSpace space = rungs.space("tp=1,pp=5,vp=8,oo=0,rec=none");
+  SearchOptions options;
+  const ParetoFront front = pareto_front(job, space, options);
+  options.top = 8;
+  const std::vector<RankedPlan> shown = search(job, space, options).ranked;
+  ASSERT_GT(std::ranges::count_if(shown, &RankedPlan::beside_space), 2);
+  int compared = 0;
+  for (std::size_t i = 1; i < front.plans.size(); ++i) {
+    const auto limit = 0.9 * static_cast<double>(front.plans[i - 1].prediction.memory.peak.v);
+    for (const RankedPlan& r : shown) {
+      if (static_cast<double>(r.prediction.memory.peak.v) > limit) continue;
+      EXPECT_GE(r.simulated.v, front.plans[i].simulated.v * (1 - 2e-6))
+          << plan_key(r.plan) << " against " << plan_key(front.plans[i].plan);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 2);
+}
+
 // 100 * 0.07 is more than 7.
 TEST(BesideSpace, EveryShareCanBePinned) {
   const Rungs rungs("llama-7b", "1x4xa100-40gb", "megatron-core", 64, 4096);

@@ -41,7 +41,6 @@ Leanest leanest_of_all(const Job& job, const SearchSpace& space) {
   Leanest out;
   testing::each_member(space, [&](const Choice& choice) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
-    if (unlawful_reason(job, plan_of(space, choice))) return;
     const ParallelPlan plan = tree.plan(choice, cache);
     if (unlawful_reason(job, plan) || space.idle_horizon(plan)) return;
     const PlanMemory memory = plan_memory(job, plan);

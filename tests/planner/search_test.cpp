@@ -64,7 +64,6 @@ BruteForce brute_force(const Job& job, const SearchSpace& space) {
   SimulateScratch scratch;
   testing::each_member(space, [&](const Choice& choice) {
     if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
-    if (unlawful(job, plan_of(space, choice))) return;
     const ParallelPlan plan = tree.plan(choice, cache);
     if (unlawful(job, plan) || space.idle_horizon(plan)) return;
     ++best.lawful;
