@@ -58,16 +58,6 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
   return text;
 }
 
-std::string error_text(const Terminal& terminal, const std::string& where, const std::string& message) {
-  return fmt::format("{} {}\n", paint(terminal.err_color, Style::red, where + ":"), message);
-}
-
-// As a whole: ranks of a job that say the same do not say it into each other's lines.
-void print_error(Terminal& terminal, const std::string& where, const std::string& message,
-                 const std::string& more = "") {
-  terminal.err << wrapped_message(terminal, error_text(terminal, where, message) + more);
-}
-
 void print_problems(Terminal& terminal, const std::string& where, const ConfigError& error) {
   constexpr std::size_t kShown = 20;
   const auto& problems = error.problems();

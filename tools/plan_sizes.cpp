@@ -171,22 +171,17 @@ ExitCode answer_fewest(const Asking& a) {
     return finished(a, f.found.has_value());
   }
   if (!f.found) {
-    auto& err = a.session.terminal.err;
-    err << paint(a.session.terminal.err_color, Style::red, "sextant plan:") << ' '
-        << (point.report.exact ? fmt::format("{} GPUs do not hold the deadline\n", q.cluster.gpus())
-                               : fmt::format("nothing was found in time that holds the deadline on {} GPUs\n",
-                                             q.cluster.gpus()));
-    print_wrapped(err, a.session.terminal,
-                  fmt::format("the best {}takes {:.3f} s a step, {} tokens take {}: {}",
-                              point.report.exact ? "" : "found ", best.prediction.step.v, a.options.tokens,
-                              takes(best), plan_key(best.plan)),
-                  2);
-    print_wrapped(
-        err, a.session.terminal,
-        fmt::format("the deadline allows {:.3f} s a step; try more GPUs, or --deadline {:.0f}d", deadline->v,
+    const bool exact = point.report.exact;
+    print_error(
+        a.session.terminal, "sextant plan",
+        exact ? fmt::format("{} GPUs do not hold the deadline", q.cluster.gpus())
+              : fmt::format("nothing was found in time that holds the deadline on {} GPUs", q.cluster.gpus()),
+        fmt::format("  the best {}takes {:.3f} s a step, {} tokens take {}: {}\n"
+                    "  the deadline allows {:.3f} s a step; try more GPUs, or --deadline {:.0f}d\n",
+                    exact ? "" : "found ", best.prediction.step.v, a.options.tokens, takes(best),
+                    plan_key(best.plan), deadline->v,
                     std::ceil(best.prediction.step / *deadline *
-                              parse_duration(a.options.deadline, "--deadline").v / 86400)),
-        2);
+                              parse_duration(a.options.deadline, "--deadline").v / 86400)));
     return finished(a, false);
   }
   print_ranking(a, point.report.ranked);

@@ -322,15 +322,13 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
   const Question& q = planning.question();
   const Job job = planning.job();
   searching.finish();
-  const auto line = [&](const std::string& text) { print_wrapped(err, session.terminal, text, 2); };
+  const auto line = [&](const std::string& text) {
+    err << wrapped_message(session.terminal, "  " + text + "\n");
+  };
   const bool stopped = !report.exact || searching.interrupted();
-  const std::string who = "sextant " + verb + ":";
-  std::ostringstream first;
-  print_wrapped(
-      first, session.terminal,
-      fmt::format("{} {}: {}", who, stopped ? "stopped before any layout was found" : "no layout is possible",
-                  question_text(q)));
-  err << paint(session.terminal.err_color, Style::red, who) << first.str().substr(who.size());
+  print_error(session.terminal, "sextant " + verb,
+              fmt::format("{}: {}", stopped ? "stopped before any layout was found" : "no layout is possible",
+                          question_text(q)));
   if (report.space > 0)
     line(fmt::format("{} layouts: {}", count_text(report.space), fates_text(report.fates)));
   // The next question that has an answer.

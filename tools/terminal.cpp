@@ -150,4 +150,13 @@ std::string wrapped_answer(const Terminal& terminal, std::string_view text) {
   return wrapped(terminal.columns, text);
 }
 
+std::string error_text(const Terminal& terminal, const std::string& where, const std::string& message) {
+  return paint(terminal.err_color, Style::red, where + ":") + " " + message + "\n";
+}
+
+void print_error(const Terminal& terminal, const std::string& where, const std::string& message,
+                 const std::string& more) {
+  terminal.err << wrapped_message(terminal, error_text(terminal, where, message) + more);
+}
+
 }  // namespace sextant

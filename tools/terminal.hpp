@@ -44,4 +44,10 @@ std::string command_lines(int columns, std::string_view lead, std::string_view c
 std::string wrapped_message(const Terminal&, std::string_view text);
 std::string wrapped_answer(const Terminal&, std::string_view text);  // the same for stdout
 
+// What is wrong, behind who says so ("sextant plan"), with its line end; to be wrapped.
+std::string error_text(const Terminal&, const std::string& where, const std::string& message);
+// The same on stderr, with `more` lines. As a whole: ranks of a job that say the same do not say it into each other's lines.
+void print_error(const Terminal&, const std::string& where, const std::string& message,
+                 const std::string& more = "");
+
 }  // namespace sextant

@@ -178,11 +178,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   const Job job = planning.predicted_job();
   const ParallelPlan& plan = *q.plan;
   const auto refuse = [&](const std::string& reason) {
-    constexpr std::string_view kWho = "sextant simulate:";
-    const std::string text =
-        wrapped_message(session.terminal, fmt::format("{} {}: {}\n", kWho, plan_key(plan), reason));
-    session.terminal.err << paint(session.terminal.err_color, Style::red, std::string(kWho))
-                         << text.substr(kWho.size());
+    print_error(session.terminal, "sextant simulate", plan_key(plan) + ": " + reason);
     return ExitCode::no_feasible_plan;
   };
   if (plan.world() > q.cluster.gpus())

@@ -14,9 +14,11 @@ struct Outcome {
   std::string out, err;
 };
 
-inline Outcome call(const std::vector<std::string>& arguments, int columns = 80) {
+inline Outcome call(const std::vector<std::string>& arguments, int columns = 80,
+                    int err_columns = kUnlimitedColumns) {
   std::ostringstream out, err;
-  const ExitCode code = run_command(arguments, {.out = out, .err = err, .columns = columns});
+  const ExitCode code =
+      run_command(arguments, {.out = out, .err = err, .columns = columns, .err_columns = err_columns});
   return {code, out.str(), err.str()};
 }
 

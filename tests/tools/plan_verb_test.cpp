@@ -843,7 +843,7 @@ TEST(Plan, RefusalsFitTheTerminal) {
   for (const int columns : {80, 120}) {
     const auto outcome = call(
         {"plan", "--model", "stories-15m", "--cluster", "laptop", "--global-batch", "1", "--seq-len", "256"},
-        columns);
+        columns, columns);
     EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan);
     std::istringstream lines(outcome.err);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), columns) << line;
