@@ -162,6 +162,9 @@ std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
                             what, library, why)});
   };
   add("slow_attention", "attention runs", "cuDNN", attention_fallback());
+  if (const std::string why = attention_second_choice(); slow.empty() && !why.empty())
+    slow.push_back({"slow_attention",
+                    "attention runs by another plan than cuDNN advises first, which may be slow: " + why});
   add("slow_products", "matrix products run", "cuBLASLt", product_fallback());
   return slow;
 }

@@ -182,7 +182,7 @@ GraphKey key_of(const AttentionShape& s, const TensorView& q, const TensorView& 
 }
 
 std::mutex cache_mutex;
-std::set<std::string> fallbacks;  // under the mutex
+std::set<std::string> fallbacks, second_choices;  // under the mutex
 
 void fell_back(std::string why) {
   const std::lock_guard lock(cache_mutex);
@@ -199,10 +199,11 @@ Graph& built(const GraphKey& key, const Args& args, int device) {
     if constexpr (std::is_same_v<Graph,
                                  Backward>)  // versions differ in what they take before the last products
       if (!made->serves) made = std::make_unique<Graph>(args, device, CudnnType::bf16);
+    const char* pass = std::is_same_v<Graph, Forward> ? "forward" : "backward";
     if (!made->serves)
-      fallbacks.insert(fmt::format("{} refused the {} pass: {}", cudnn_version(),
-                                   std::is_same_v<Graph, Forward> ? "forward" : "backward",
-                                   made->graph.why()));
+      fallbacks.insert(fmt::format("{} refused the {} pass: {}", cudnn_version(), pass, made->graph.why()));
+    else if (!made->graph.why().empty())
+      second_choices.insert(fmt::format("{} pass: {}", pass, made->graph.why()));
   }
   return *made;
 }
@@ -261,6 +262,11 @@ std::string attention_fallback() {
   return fmt::format("{}", fmt::join(cuda::fallbacks, "; "));
 }
 
+std::string attention_second_choice() {
+  const std::lock_guard lock(cuda::cache_mutex);
+  return fmt::format("{}", fmt::join(cuda::second_choices, "; "));
+}
+
 std::string attention_refusal(const AttentionShape& shape, const std::string& properties) {
   if (cuda::cudnn_version().empty()) return "cuDNN was not found";
   const std::int64_t rows = shape.batch * shape.seq_q(), q_cols = std::int64_t{shape.heads} * shape.head_dim,
@@ -270,7 +276,7 @@ std::string attention_refusal(const AttentionShape& shape, const std::string& pr
   const TensorView k = kv.column_range(0, k_cols), v = kv.column_range(k_cols, k_cols);
   const cuda::Forward forward({.shape = shape, .q = q, .k = k, .v = v, .out = q, .lse = lse}, 0, properties);
   std::string why;
-  if (!forward.serves) why += "forward: " + forward.graph.why() + " ";
+  if (!forward.graph.why().empty()) why += "forward: " + forward.graph.why() + " ";
   const AttentionBackwardArgs backward{.shape = shape,
                                        .q = q,
                                        .k = k,
@@ -285,7 +291,7 @@ std::string attention_refusal(const AttentionShape& shape, const std::string& pr
   std::string first;
   for (const cuda::CudnnType between : {cuda::CudnnType::fp32, cuda::CudnnType::bf16}) {
     const cuda::Backward graph(backward, 0, between, properties);
-    if (graph.serves) return why;
+    if (graph.serves && graph.graph.why().empty()) return why;
     if (first.empty()) first = "backward: " + graph.graph.why();
   }
   return why + first;

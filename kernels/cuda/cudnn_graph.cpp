@@ -283,8 +283,7 @@ bool CudnnGraph::build(int device, std::int64_t most_workspace, const std::strin
                          most_workspace);
       continue;
     }
-    s.plan = std::move(plan);
-    why_.clear();
+    s.plan = std::move(plan);  // why_ stays: a plan before this one was better
     return true;
   }
   return false;

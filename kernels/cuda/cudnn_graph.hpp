@@ -51,8 +51,9 @@ class CudnnGraph {
   void maximum(Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);  // here: a transposition
 
-  // False when no engine takes the graph with so much workspace; why() then says what the library said. With properties of a
-  // GPU as the library writes them (JSON) it answers for that GPU, here or not; such a graph cannot run.
+  // False when no engine takes the graph with so much workspace. why() then says what the library said, and otherwise why a
+  // better plan was not taken. With properties of a GPU as the library writes them (JSON) it answers for that GPU, here or
+  // not; such a graph cannot run.
   bool build(int device, std::int64_t most_workspace, const std::string& properties = "");
   const std::string& why() const { return why_; }
   std::int64_t workspace_bytes() const { return workspace_bytes_; }

@@ -82,6 +82,10 @@ Rows<T> rows_of(const TensorView& x) {
 template <class... T>
 inline constexpr int kWidthOf = static_cast<int>(16 / std::min({sizeof(T)...}));
 
+// That many of the widest: where it is written, lanes of a warp leave no gaps between their 16 bytes.
+template <class... T>
+inline constexpr int kWidthOfWidest = static_cast<int>(16 / std::max({sizeof(T)...}));
+
 inline bool aligned(const TensorView& x) {
   const std::int64_t element = size_bytes(x.dtype);
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && (x.rows <= 1 || x.stride * element % 16 == 0);

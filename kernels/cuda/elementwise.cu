@@ -31,7 +31,7 @@ struct Add {
 template <class T>
 struct Accumulate {
   using A = Accumulator<T>;
-  static constexpr int kWidth = kWidthOf<T, A>;
+  static constexpr int kWidth = kWidthOfWidest<T, A>;
   Rows<T> source;
   Rows<A> destination;
   template <int W>
@@ -46,7 +46,7 @@ struct Accumulate {
 
 template <class From, class To>
 struct Cast {
-  static constexpr int kWidth = kWidthOf<From, To>;
+  static constexpr int kWidth = kWidthOfWidest<From, To>;
   Rows<From> source;
   Rows<To> destination;
   template <int W>
@@ -76,7 +76,7 @@ struct Scale {
 template <class T>
 struct Adamw {
   using A = Accumulator<T>;
-  static constexpr int kWidth = kWidthOf<T, A>;
+  static constexpr int kWidth = kWidthOfWidest<T, A>;
   A *master, *moment1, *moment2;
   const A* gradient;
   T* parameter;
@@ -115,7 +115,7 @@ template <class T>
 using SquareSum = std::conditional_t<std::is_same_v<T, double>, double, TwoFloat>;
 
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 4)  // registers for four packs under way
     squares_kernel(Rows<T> x, std::int64_t rows, std::int64_t cols, bool wide, SquareSum<T>* partial) {
   constexpr int W = kWidthOf<T>;
   const std::int64_t threads = static_cast<std::int64_t>(kNormBlocks) * blockDim.x;

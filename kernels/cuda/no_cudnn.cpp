@@ -14,6 +14,7 @@ std::string attention_library() { return ""; }
 namespace sextant {
 
 std::string attention_fallback() { return "built without cuDNN"; }
+std::string attention_second_choice() { return ""; }
 std::string attention_refusal(const AttentionShape&, const std::string&) { return "built without cuDNN"; }
 
 }  // namespace sextant

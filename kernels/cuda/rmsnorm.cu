@@ -60,6 +60,9 @@ __global__ void __launch_bounds__(kRowThreads)
 // in shared memory where each thread owns its columns.
 constexpr int kGradientBlocks = static_cast<int>(kNormGradientBlocks);
 constexpr int kGradientThreads = 512;
+// Of rows for which half the threads do, twice the blocks: their partial sums fit into what every stream has.
+constexpr int kNarrowThreads = kGradientThreads / 2, kNarrowBlocks = 2 * kGradientBlocks;
+static_assert(std::int64_t{kNarrowBlocks} * kNarrowThreads * 16 / 2 * 4 <= kLibraryWorkspace);
 
 template <class T>
 __global__ void __launch_bounds__(kGradientThreads)
@@ -112,8 +115,8 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 // The same for rows that lie in the registers of a block, K packs a thread; sums of the weight's gradient, too. The next row
 // is on its way while this one is reduced: with a few blocks, of which each waits for its row three times, memory idles.
-template <class T, int K>
-__global__ void __launch_bounds__(kGradientThreads, K == 1 ? 2 : 1)
+template <class T, int K, int kThreads>
+__global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
     rmsnorm_backward_held_kernel(Rows<T> x, const Accumulator<T>* inverse_rms, const T* weight, Rows<T> dy,
                                  Rows<T> bypass, Rows<T> dx, Accumulator<T>* partial, std::int64_t rows,
                                  std::int64_t cols) {
@@ -123,9 +126,7 @@ __global__ void __launch_bounds__(kGradientThreads, K == 1 ? 2 : 1)
     A inverse_rms;
     Pack<T, W> x[K], dy[K], bypass[K];
   };
-  const auto column = [&](int k) -> std::int64_t {
-    return (threadIdx.x + k * kGradientThreads) * std::int64_t{W};
-  };
+  const auto column = [&](int k) -> std::int64_t { return (threadIdx.x + k * kThreads) * std::int64_t{W}; };
   const auto fetch = [&](std::int64_t row) {
     Row r{};
     r.inverse_rms = inverse_rms[row];
@@ -244,22 +245,25 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
   with_type(g.x.dtype, [&]<class T>() {
     using A = Accumulator<T>;
     CudaStream& s = stream_of(g.stream);
-    const std::int64_t blocks = g.x.rows < kGradientBlocks ? g.x.rows : kGradientBlocks;
     const std::int64_t row_bytes = g.x.cols * static_cast<std::int64_t>(sizeof(A));
-    auto* partial = static_cast<A*>(scratch(s, blocks * row_bytes));
     const bool wide = all_aligned(g.x, g.weight, g.dy, g.dx) && (!g.bypass.data || aligned(g.bypass));
+    constexpr std::int64_t kHeld = std::int64_t{kGradientThreads} * kWidthOf<T>;
+    const bool whole = wide && g.x.cols % kWidthOf<T> == 0, narrow = whole && g.x.cols <= kHeld / 2;
+    const std::int64_t blocks = std::min<std::int64_t>(g.x.rows, narrow ? kNarrowBlocks : kGradientBlocks);
+    auto* partial = static_cast<A*>(scratch(s, blocks * row_bytes));
     const auto launch = [&](auto kernel, std::int64_t shared, auto... more) {
-      kernel<<<static_cast<unsigned>(blocks), kGradientThreads, static_cast<std::size_t>(shared), s.stream>>>(
+      kernel<<<static_cast<unsigned>(blocks), narrow ? kNarrowThreads : kGradientThreads,
+               static_cast<std::size_t>(shared), s.stream>>>(
           rows_of<T>(g.x), g.inverse_rms.row<A>(), g.weight.row<T>(), rows_of<T>(g.dy),
           rows_or_none<T>(g.bypass), rows_of<T>(g.dx), partial, g.x.rows, g.x.cols, more...);
       check_launch("rmsnorm backward");
     };
-    constexpr std::int64_t kHeld = std::int64_t{kGradientThreads} * kWidthOf<T>;
-    const bool whole = wide && g.x.cols % kWidthOf<T> == 0;
-    if (whole && g.x.cols <= kHeld) {
-      launch(rmsnorm_backward_held_kernel<T, 1>, 0);
+    if (narrow) {
+      launch(rmsnorm_backward_held_kernel<T, 1, kNarrowThreads>, 0);
+    } else if (whole && g.x.cols <= kHeld) {
+      launch(rmsnorm_backward_held_kernel<T, 1, kGradientThreads>, 0);
     } else if (whole && g.x.cols <= 2 * kHeld) {
-      launch(rmsnorm_backward_held_kernel<T, 2>, 0);
+      launch(rmsnorm_backward_held_kernel<T, 2, kGradientThreads>, 0);
     } else {
       if (row_bytes > 40 * 1024)  // beside what block_sum has
         check(cudaFuncSetAttribute(rmsnorm_backward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -12,6 +12,9 @@ namespace {
 // --- maps ------------------------------------------------------------------------------------------------
 
 template <class T>
+inline constexpr bool kQuick = sizeof(T) == 2;
+
+template <class T>
 struct Swiglu {
   static constexpr int kWidth = kWidthOf<T>;
   Rows<T> gate, up, out;
@@ -20,7 +23,7 @@ struct Swiglu {
     const auto g = read<W>(gate(r) + c), u = read<W>(up(r) + c);
     Pack<T, W> y;
 #pragma unroll
-    for (int i = 0; i < W; ++i) y.v[i] = narrow<T>(swiglu_element(widen(g.v[i]), widen(u.v[i])));
+    for (int i = 0; i < W; ++i) y.v[i] = narrow<T>(swiglu_element<kQuick<T>>(widen(g.v[i]), widen(u.v[i])));
     write(out(r) + c, y);
   }
 };
@@ -36,7 +39,7 @@ struct SwigluGradient {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       A dgate = widen(g.v[i]), dup = widen(u.v[i]), activation = widen(d.v[i]);
-      swiglu_gradient(dgate, dup, activation);
+      swiglu_gradient<kQuick<T>>(dgate, dup, activation);
       g.v[i] = narrow<T>(dgate), u.v[i] = narrow<T>(dup), d.v[i] = narrow<T>(activation);
     }
     write(gate(r) + c, g), write(up(r) + c, u), write(dout(r) + c, d);
@@ -58,11 +61,11 @@ struct Rope {
     // In 32 bits, whose division is several times faster. W divides half where it is not 1.
     const unsigned head = static_cast<unsigned>(column) / half,
                    i = static_cast<unsigned>(column) - head * half;
-    const std::int32_t position = positions[static_cast<unsigned>(r) % n_positions];
-    const auto c = read<W>(cosine(position) + i), s = read<W>(sine(position) + i);
     T* first = x(r) + std::int64_t{2} * head * half + i;
     T* second = first + half;
-    auto a = read<W>(first), b = read<W>(second);
+    auto a = read<W>(first), b = read<W>(second);  // under way while the position is looked up
+    const std::int32_t position = positions[static_cast<unsigned>(r) % n_positions];
+    const auto c = read<W>(cosine(position) + i), s = read<W>(sine(position) + i);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       A u = widen(a.v[k]), v = widen(b.v[k]);
@@ -101,14 +104,15 @@ struct CrossEntropyGradient {
   __device__ void element(std::int64_t r, std::int64_t c) const {
     const std::int32_t target = targets[r];
     const A highest = softmax(r)[0], inverse_sum = softmax(r)[1];
-    const std::int64_t own = target - first_id;
+    // In 32 bits, and without a branch for each element.
+    const std::int64_t left = target == kIgnoreTarget ? 0 : valid - c;
+    const int real = left < W ? static_cast<int>(left) : W, own = static_cast<int>(target - first_id - c);
     const auto x = read<W>(logits(r) + c);
     Pack<T, W> y;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      const bool real = target != kIgnoreTarget && c + i < valid;
-      y.v[i] = narrow<T>(
-          real ? cross_entropy_gradient_element(x.v[i], highest, inverse_sum, c + i == own, scale) : A(0));
+      const A gradient = cross_entropy_gradient_element(x.v[i], highest, inverse_sum, i == own, scale);
+      y.v[i] = narrow<T>(i < real ? gradient : A(0));
     }
     write(dlogits(r) + c, y);  // may be logits: the same elements
   }
@@ -155,8 +159,13 @@ __global__ void __launch_bounds__(kEmbeddingThreads, 4)
   };
   const bool whole = wide && column(W - 1) < cols;
   A* const to = dtable(row);
-  Pack<A, W> into{};
-  if (whole) into = read<W>(to + column(0));  // on its way beside the tokens'
+  if (first == last && whole) {  // most tokens: both rows are under way together
+    const auto x = read<W>(dout(first) + column(0));
+    auto into = read<W>(to + column(0));
+#pragma unroll
+    for (int i = 0; i < W; ++i) into.v[i] += widen(x.v[i]);
+    return write(to + column(0), into);
+  }
   A sum[W] = {};
   const auto add_tokens = [&]<int N>(const int* tokens) {  // whose rows are read together and added in order
     if (whole) {
@@ -210,6 +219,7 @@ __global__ void __launch_bounds__(kEmbeddingThreads, 4)
     }
   }
   if (whole) {
+    auto into = read<W>(to + column(0));
 #pragma unroll
     for (int i = 0; i < W; ++i) into.v[i] += sum[i];
     write(to + column(0), into);
