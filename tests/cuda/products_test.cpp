@@ -91,6 +91,55 @@ TEST_F(CudaProducts, AttentionTilesAndLibrary) {
 }
 
 // What shared memory does not hold is refused with its size, and nothing runs into it.
+// Own tiles give the same figures, many times later: whether the library served is asked by itself.
+TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
+  if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
+  for (const int d : {64, 128})
+    for (const int kv_heads : {1, 2, 8}) {
+      const std::int64_t rows = 256, q_cols = 8L * d, k_cols = std::int64_t{kv_heads} * d;
+      const TwinList positions(context_positions(256, 1, 0));
+      const Twin q(Dtype::bf16, rows, q_cols), kv(Dtype::bf16, rows, 2 * k_cols),
+          dout(Dtype::bf16, rows, q_cols);
+      const Twin out = Twin::poisoned(Dtype::bf16, rows, q_cols),
+                 lse = Twin::poisoned(Dtype::fp32, rows, 8), dq = Twin::poisoned(Dtype::bf16, rows, q_cols),
+                 dkv = Twin::poisoned(Dtype::bf16, rows, 2 * k_cols);
+      const Twin core = Twin::poisoned(Dtype::fp32, 1, attention_core_elements(256, 8, kv_heads, d));
+      on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+        const AttentionShape shape{.batch = 1,
+                                   .heads = 8,
+                                   .kv_heads = kv_heads,
+                                   .head_dim = d,
+                                   .q_positions = positions.on(gpu),
+                                   .k_positions = positions.on(gpu),
+                                   .plain = true,
+                                   .scale = 1 / std::sqrt(static_cast<double>(d))};
+        const TensorView keys = kv.on(gpu).column_range(0, k_cols),
+                         values = kv.on(gpu).column_range(k_cols, k_cols);
+        k.attention_forward({.shape = shape,
+                             .q = q.on(gpu),
+                             .k = keys,
+                             .v = values,
+                             .out = out.on(gpu),
+                             .lse = lse.on(gpu),
+                             .stream = s});
+        k.attention_backward({.shape = shape,
+                              .q = q.on(gpu),
+                              .k = keys,
+                              .v = values,
+                              .out = out.on(gpu),
+                              .lse = lse.on(gpu),
+                              .dout = dout.on(gpu),
+                              .dq = dq.on(gpu),
+                              .dk = dkv.on(gpu).column_range(0, k_cols),
+                              .dv = dkv.on(gpu).column_range(k_cols, k_cols),
+                              .workspace = core.on(gpu),
+                              .stream = s});
+      });
+    }
+  EXPECT_EQ(attention_fallback().find("refused"), std::string::npos) << attention_fallback();
+  EXPECT_EQ(attention_second_choice(), "");
+}
+
 TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
   const auto said = [&](Dtype dtype, int d) -> std::string {
     const Dtype wide = accumulator_of(dtype);
