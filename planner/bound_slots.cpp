@@ -25,8 +25,7 @@ class Copies {
     const std::size_t chunk = step.of / kSlotKinds;
     switch (static_cast<SlotKind>(step.of % kSlotKinds)) {
       case SlotKind::forward:
-        forward(stage, chunk, step.at, start);
-        return 0;
+        return forward(stage, chunk, step.at, start);
       case SlotKind::backward:
         return backward(stage, chunk, step.at, start);
       case SlotKind::weight:
@@ -36,28 +35,39 @@ class Copies {
   }
 
  private:
-  void forward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
+  // The end of the forward or backward of all layers, or of nothing when nothing is copied.
+  double forward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
     const auto& o = p_.offloaded[chunk];
+    if (o.last == o.first) return 0;
     double* copied = s_.copied.data() + slot * most_;
+    double time = start + o.lead_forward + o.first * o.forward;
     double& lane = s_.out_lane[stage];
-    for (int i = o.first; i < o.last; ++i)
-      *copied++ = lane = std::max(lane, start + o.lead_forward + (i + 1) * o.forward) + o.copy_out;
+    for (int i = o.first; i < o.last; ++i) {
+      double& reader = next_reader(stage);
+      time = std::max(time, reader) + o.forward;
+      *copied++ = reader = lane = std::max(lane, time) + o.copy_out;
+    }
+    return time + (o.count - o.last) * o.forward;
   }
-  // The end of the backward of all layers, or of nothing when nothing is copied.
   double backward(std::size_t stage, std::size_t chunk, std::size_t slot, double start) {
     if (p_.offloaded[chunk].last == p_.offloaded[chunk].first) return 0;
     const auto& o = p_.offloaded[chunk];
     const double* copied = s_.copied.data() + slot * most_;
     double time = start + o.lead_backward + (o.count - o.last) * o.backward;
     double& lane = s_.in_lane[stage];
-    std::size_t& turn = s_.turn[stage];
     for (int i = o.last - o.first - 1; i >= 0; --i) {
-      double& reader = s_.readers[stage * ring_ + turn];
-      turn = turn + 1 == ring_ ? 0 : turn + 1;
+      double& reader = next_reader(stage);
       lane = std::max({lane, reader, copied[i]}) + o.copy_in;
       reader = time = std::max(time, lane) + o.backward;
     }
     return time + o.first * o.backward_again;
+  }
+  // When the place that is next in the ring is free.
+  double& next_reader(std::size_t stage) {
+    std::size_t& turn = s_.turn[stage];
+    double& reader = s_.readers[stage * ring_ + turn];
+    turn = turn + 1 == ring_ ? 0 : turn + 1;
+    return reader;
   }
 
   const PipelineTimes& p_;

@@ -170,6 +170,12 @@ double fetched_backward(double before, int offloaded, double layer, double copy,
   return compute;
 }
 
+// How much longer a forward slot takes whose `offloaded` layers leave through the same ring, free when the slot begins: a layer
+// waits for the copy of the one `ring` before, and copies follow one another from the first layer's end on at best.
+double waits_for_copies(int offloaded, double layer, double copy, int ring) {
+  return offloaded <= ring ? 0 : std::max(0.0, (offloaded - ring) * copy - (offloaded - 2) * layer);
+}
+
 }  // namespace
 
 void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chunks, const StackSpec& stack,
@@ -236,6 +242,7 @@ void pipeline_times(const ParallelPlan& plan, const std::vector<LayerRange>& chu
       p.forward[i] += t.residual;
     }
     p.busy_forward[i] = p.forward[i] - count * t.forward_wait;
+    p.forward[i] += waits_for_copies(offloaded, t.forward, t.copy_out, p.ring);
     p.send[stage] = t.send;
   }
 }

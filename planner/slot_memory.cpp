@@ -53,8 +53,7 @@ void SlotWalk::forward(RunningBytes& r, int chunk) const {
     const bool again = i < again_;
     const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
     if (again) r.alloc(BufferKind::activation, b_.saved_input);
-    branch = layer_forward(r, kept, again, branch);
-    if (!again && i < c_.plan.activation_offload) r.free(kept, b_.saved_attention + b_.saved_mlp);
+    branch = layer_forward(r, kept, again, branch, !again && i < c_.plan.activation_offload);
   });
   if (chunk + 1 != c_.n_chunks()) return;
   r.alloc(BufferKind::activation, b_.saved_head);
@@ -131,13 +130,13 @@ void SlotWalk::leave_attention(RunningBytes& r, BufferKind kept, std::int64_t ml
   r.drop(branch);
 }
 
-std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool again,
-                                     std::int64_t branch) const {
-  r.alloc(kept, again ? b_.again_attention : b_.saved_attention);
+std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool again, std::int64_t branch,
+                                     bool resident) const {
+  r.alloc(kept, again ? b_.again_attention : (resident ? 0 : b_.saved_attention));
   r.drop(branch);
   attention_inputs(r);
   if (again) r.free(kept, b_.again_attention);
-  leave_attention(r, kept, again ? b_.again_mlp : b_.saved_mlp);
+  leave_attention(r, kept, again ? b_.again_mlp : (resident ? 0 : b_.saved_mlp));
   if (sp_) r.temporary(b_.gathered);
   r.temporary(b_.gathered);
   if (sp_) r.drop(b_.gathered);
@@ -147,7 +146,7 @@ std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool agai
 
 void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
   const bool again = layer < again_;
-  const bool resident = !again && layer < c_.plan.activation_offload;  // in the ring of fetched layers
+  const bool resident = !again && layer < c_.plan.activation_offload;  // in the ring of copied layers
   const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
   if (again) {
     r.alloc(kept, b_.again_attention);

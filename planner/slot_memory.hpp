@@ -87,7 +87,8 @@ class SlotWalk {
   std::int64_t leave_tp(RunningBytes&) const;
   void attention_inputs(RunningBytes&) const;
   void leave_attention(RunningBytes&, BufferKind kept, std::int64_t mlp) const;
-  std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch) const;
+  std::int64_t layer_forward(RunningBytes&, BufferKind kept, bool again, std::int64_t branch,
+                             bool resident) const;  // in a place that is there for the whole step
 
   const lowering::Context& c_;
   const ActivationBytes& b_;

@@ -175,6 +175,7 @@ Arena::Arena(Device& device, const ExecutionGraph& graph, ArenaPlan plan, std::i
     const auto s = static_cast<std::size_t>(space);
     const std::int64_t bytes = space == Space::device ? with_scratch(plan_, scratch) : plan_.extent[s];
     if (bytes > 0) memory_[s] = Allocation(device, space, Bytes(bytes));
+    if (space == Space::device) bytes_ = bytes;
   }
 }
 
@@ -184,6 +185,15 @@ std::byte* Arena::at(BufferId buffer) const {
   SEXTANT_CHECK(plan_.offset[buffer] != ArenaPlan::kNotHere, "the buffer is one of this stage and is used");
   const auto space = static_cast<std::size_t>(space_of(graph_.buffers[buffer].kind));
   return memory_[space].data() + plan_.offset[buffer];
+}
+
+void Arena::fill(std::span<const std::byte> pattern) {
+  std::byte* const begin = memory_[0].data();
+  std::int64_t filled = std::min<std::int64_t>(bytes_, std::ssize(pattern));
+  if (filled == 0) return;
+  device_.transfer(begin, pattern.data(), Bytes(filled));
+  for (; filled < bytes_; filled += std::min(filled, bytes_ - filled))
+    device_.transfer(begin + filled, begin, Bytes(std::min(filled, bytes_ - filled)));
 }
 
 }  // namespace sextant

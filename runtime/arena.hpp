@@ -69,6 +69,7 @@ class Arena {
   Arena(Device&, const ExecutionGraph&, ArenaPlan, std::int64_t scratch = 0);
   std::byte* at(BufferId) const;
   std::byte* scratch() const;
+  void fill(std::span<const std::byte> pattern);  // all of the device's, over and over; blocks
   Device& device() const { return device_; }
 
  private:
@@ -76,6 +77,7 @@ class Arena {
   const ExecutionGraph& graph_;
   ArenaPlan plan_;
   std::array<Allocation, 2> memory_;
+  std::int64_t bytes_ = 0;  // of the device
 };
 
 }  // namespace sextant

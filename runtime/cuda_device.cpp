@@ -183,6 +183,14 @@ class CudaDevice final : public Device {
     check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
   }
 
+  void clear(void* data, Bytes bytes) override {
+    activate();
+    if (bytes.v <= 0) return;
+    const cudaStream_t own = stream(0).stream;
+    check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes.v), own), "cudaMemsetAsync");
+    check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
+  }
+
   StreamId create_stream(std::string) override {
     activate();
     auto made = std::make_unique<CudaStream>();

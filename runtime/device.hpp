@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -57,6 +58,9 @@ class Device {
   virtual bool unified() const { return true; }
   // Between memory of either space and any memory of the host. Blocks; not within a step.
   virtual void transfer(void* to, const void* from, Bytes) = 0;
+
+  // Zeros, in memory of either space. Blocks; not within a step.
+  virtual void clear(void* data, Bytes bytes) { std::memset(data, 0, static_cast<std::size_t>(bytes.v)); }
 
   virtual StreamId create_stream(std::string name) = 0;
   // While on, results of kernels do not count: libraries may try what is fastest.

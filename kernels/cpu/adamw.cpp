@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/parallel.hpp"
 
 namespace sextant::cpu {
 namespace {
@@ -41,15 +42,20 @@ void adamw(const AdamwArgs& g) {
                 "adamw: extents disagree");
   if (g.scalars->skip) return;
   with_type(g.parameter.dtype, [&]<class T>() {
+    const auto apply = [&](std::int64_t first, std::int64_t last, bool decays) {
+      parallel_for(last - first, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
+        update<T>(g, first + begin, first + end, decays);
+      });
+    };
     std::int64_t at = 0;
     for (const ElementRange& range : g.decay) {
       const std::int64_t begin = std::clamp<std::int64_t>(range.begin, at, n);
       const std::int64_t end = std::clamp<std::int64_t>(range.end, begin, n);
-      update<T>(g, at, begin, false);
-      update<T>(g, begin, end, true);
+      apply(at, begin, false);
+      apply(begin, end, true);
       at = end;
     }
-    update<T>(g, at, n, false);
+    apply(at, n, false);
   });
 }
 

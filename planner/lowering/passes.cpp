@@ -164,11 +164,17 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     SavedLayer& layer = keep.layers[static_cast<std::size_t>(i)];
     const bool again = recomputed(i);
     if (again) layer.input = activation(c_.activation.saved_input);
-    layer.attention =
-        again ? temporary(c_.activation.again_attention) : activation(c_.activation.saved_attention);
-    layer.mlp = again ? temporary(c_.activation.again_mlp) : activation(c_.activation.saved_mlp);
+    RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
+    if (place) {
+      layer.attention = place->attention, layer.mlp = place->mlp;
+      e_.after(stage_, place->reader);
+    } else {
+      layer.attention =
+          again ? temporary(c_.activation.again_attention) : activation(c_.activation.saved_attention);
+      layer.mlp = again ? temporary(c_.activation.again_mlp) : activation(c_.activation.saved_mlp);
+    }
     branch = layer_forward(at, kForward, layer, stream, branch, layer.input);
-    if (!again && offloaded(i)) copy_out(at, layer, last_);
+    if (place) place->reader = e_.hold(copy_out(at, layer, last_));
   }
   at.layer = kNone16;
   if (!last_chunk(at.chunk)) {
@@ -235,7 +241,7 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
   dx = leave_tp(at, Pass::backward, dx);
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
-  if (c_.ring_parameters() || !copied_in_.empty()) e_.hold(norm);  // rings turn when it is done
+  if (c_.ring_parameters() || !layer_ring_.empty()) e_.hold(norm);  // rings turn when it is done
   e_.read(dx, Use::dx), e_.read(saved, Use::kept);
   e_.read(stream, Use::stream), e_.write(stream, Use::stream);
   add_gradients(at, BlockKind::norm, norm);
@@ -287,7 +293,7 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   const OpId norm = product_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed},
                                      layer.attention, stream, ahead, nullptr);
   leave(norm);
-  if (layer.copied_in != kNoOp) copied_in_[(next_copy_in_ - 1) % copied_in_.size()].reader = e_.hold(norm);
+  if (layer.copied_in != kNoOp) layer_ring_[(next_place_ - 1) % layer_ring_.size()].reader = e_.hold(norm);
 }
 
 void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId stream) {
@@ -377,22 +383,25 @@ void StageLowering::weight_slot(const Slot& slot) {
   }
 }
 
-// Saved activations rest on the host: out behind the forward, back `offload_horizon` layers ahead of their use.
-void StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
+// Saved activations rest on the host: out behind the forward, back `offload_horizon` layers ahead of their use. On the device
+// they lie in a ring: a forward that is faster than the copies out waits for them.
+StageLowering::RingedLayer& StageLowering::next_place() { return layer_ring_[next_place_++ % layer_ring_.size()]; }
+
+OpId StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
   layer.host = e_.buffer(BufferKind::host, stage_, c_.activation.saved_attention + c_.activation.saved_mlp);
   layer.copied_out =
       e_.emit(op_at(at, OpRole::copy_out, kForward, w_.copy_out, lane(LaneKind::device_to_host)), {after});
   e_.read(layer.attention, Use::kept), e_.read(layer.mlp, Use::kept), e_.write(layer.host, Use::activation);
+  return layer.copied_out;
 }
 
 void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
-  const std::size_t turn = next_copy_in_++ % copied_in_.size();
-  layer.attention = copied_in_[turn].attention;
-  layer.mlp = copied_in_[turn].mlp;
-  if (copied_in_[turn].reader != kNoOp) layer.copied_after = copied_in_[turn].reader;
+  const RingedLayer& place = next_place();
+  layer.attention = place.attention, layer.mlp = place.mlp;
+  if (place.reader != kNoOp) layer.copied_after = place.reader;
   layer.copied_in =
       e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
-              {layer.copied_out, copied_in_[turn].reader});
+              {layer.copied_out, place.reader});
   e_.read(layer.host, Use::activation), e_.write(layer.attention, Use::kept), e_.write(layer.mlp, Use::kept);
   const bool regathered = c_.sp() && !c_.split_backward();
   if (!regathered)

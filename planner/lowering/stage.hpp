@@ -113,7 +113,7 @@ class StageLowering {
     std::vector<std::pair<std::size_t, OpId>> waited;  // changes of Emitter::behind
     std::vector<std::pair<OpId, OpId>> kept;           // of a forward, by layer: kept_by, copied_out
   };
-  Turns turns() const { return {next_regather_, next_ring_slot_, next_copy_in_, next_visit_, next_fetch_}; }
+  Turns turns() const { return {next_regather_, next_ring_slot_, next_place_, next_visit_, next_fetch_}; }
   template <class Visit>
   void each_waited(SlotKind, const Turns&, std::size_t first_unit, std::size_t last_unit, const Visit&);
   Forward& forward_of(const Slot& slot) {
@@ -157,7 +157,12 @@ class StageLowering {
   OpId ring_backward(const Site&, BufferId kept, Range dy, BufferId kv, BufferId dkv);
   OpId regather(const Site&, const SavedLayer&, BufferId saved_input);
   void regather_read(OpId reader);
-  void copy_out(const Site&, SavedLayer&, OpId after);
+  struct RingedLayer {
+    BufferId attention = kNoBuffer, mlp = kNoBuffer;
+    OpId reader = kNoOp;  // the op after which the place is free
+  };
+  RingedLayer& next_place();
+  OpId copy_out(const Site&, SavedLayer&, OpId after);
   void copy_in(const Site&, SavedLayer&);
 
   // units.cpp and reduce.cpp
@@ -238,12 +243,9 @@ class StageLowering {
   std::array<BufferId, 2> regathered_{kNoBuffer, kNoBuffer};
   std::array<OpId, 2> regather_reader_{kNoOp, kNoOp};
   std::size_t next_regather_ = 0;
-  struct CopiedIn {
-    BufferId attention = kNoBuffer, mlp = kNoBuffer;
-    OpId reader = kNoOp;  // the op after which the place is free
-  };
-  std::vector<CopiedIn> copied_in_;  // ring of offload_horizon + 1 layers fetched back from the host
-  std::size_t next_copy_in_ = 0;
+  // Layers on their way to the host or back: a ring of offload_horizon + 1.
+  std::vector<RingedLayer> layer_ring_;
+  std::size_t next_place_ = 0;
 
   OpId last_ = kNoOp;                            // newest op on the compute lane
   OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for

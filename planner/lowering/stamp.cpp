@@ -52,13 +52,14 @@ void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t firs
                                 const Visit& visit) {
   for (std::size_t unit = first_unit; unit < last_unit; ++unit)
     visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
+  if (kind != SlotKind::weight)
+    for (std::size_t turn = 0; turn < layer_ring_.size(); ++turn)
+      visit(layer_ring_[(at.copy + turn) % layer_ring_.size()].reader);
   if (kind == SlotKind::forward) return;
   for (std::size_t turn = 0; c_.sp() && turn < 2; ++turn) visit(regather_reader_[(at.regather + turn) % 2]);
   const std::size_t places = c_.ring_gradients() ? c_.gradient_ring_count() : 0;
   for (std::size_t turn = 0; turn < places; ++turn) visit(ring_reduced_[(at.gradient + turn) % places]);
   if (shared_bucket_ >= 0) visit(ring_reduced_[kSharedSlot]);
-  for (std::size_t turn = 0; turn < copied_in_.size(); ++turn)
-    visit(copied_in_[(at.copy + turn) % copied_in_.size()].reader);
 }
 
 // A lane may be behind some of its own micro-batch's forward: which part of it.
@@ -76,7 +77,7 @@ void StageLowering::enter(const Slot& slot, OpId arrival, Entry& entry) {
   entry.forward = slot.kind != SlotKind::forward && tells_apart() ? forward_of(slot) : Forward{};
   // Gathers of kept inputs wait for the newer of what kept them and what last read their buffer.
   const auto stale = [&](OpId reader) { return reader != kNoOp && reader >= entry.forward.last; };
-  if (copied_in_.empty() && std::all_of(regather_reader_.begin(), regather_reader_.end(), stale))
+  if (layer_ring_.empty() && std::all_of(regather_reader_.begin(), regather_reader_.end(), stale))
     entry.forward = {};
   entry.ops.assign(1, arrival);
   each_waited(slot.kind, entry.turns, next_visit_ - unit_ring_size(), next_fetch_,
@@ -164,7 +165,7 @@ OpId StageLowering::repeat(const Stamp& stamp, const Entry& now, const Slot& slo
   const std::size_t fetched = now.turns.fetch + stamp.turned.fetch;
   each_waited(slot.kind, now.turns, now.turns.visit, fetched, [&](OpId& op) { op = moved(*left++); });
   next_regather_ += stamp.turned.regather, next_ring_slot_ += stamp.turned.gradient;
-  next_copy_in_ += stamp.turned.copy, next_visit_ += stamp.turned.visit, next_fetch_ = fetched;
+  next_place_ += stamp.turned.copy, next_visit_ += stamp.turned.visit, next_fetch_ = fetched;
   return last_ = moved(stamp.result);
 }
 

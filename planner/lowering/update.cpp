@@ -63,10 +63,10 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   }
   make_buffers();
   if (c.plan.activation_offload > 0) {
-    copied_in_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
-    for (CopiedIn& slot : copied_in_) {
-      slot.attention = e.buffer(BufferKind::activation, stage, c.activation.saved_attention, true);
-      slot.mlp = e.buffer(BufferKind::activation, stage, c.activation.saved_mlp, true);
+    layer_ring_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
+    for (RingedLayer& place : layer_ring_) {
+      place.attention = e.buffer(BufferKind::activation, stage, c.activation.saved_attention, true);
+      place.mlp = e.buffer(BufferKind::activation, stage, c.activation.saved_mlp, true);
     }
   }
   plan_visits();

@@ -36,7 +36,7 @@ struct Known {
 
 // Hand-made layouts that beat the best of the space.
 TEST(BesideSpace, MovesOffTheRungsWhereThatHelps) {
-  for (const Known& k : {Known{"llama-2-13b", "8x8xa100-80gb", "megatron-core", "", 1024, 4096},
+  for (const Known& k : {Known{"llama-33b", "3x8xa800", "megatron-core", "", 48, 4096},
                          Known{"llama-3-70b", "8x8xh100", "megatron-core", "oo=0,ao=0,po=off", 64, 8192}}) {
     const Rungs rungs(k.model, k.cluster, k.stack, k.global_batch, k.seq_len);
     const Job job = rungs.owned.job();
@@ -69,9 +69,9 @@ TEST(BesideSpace, MovesOffTheRungsWhereThatHelps) {
 
 // The space fetches activations back at most four layers ahead; farther takes room, which one more layer on the host makes.
 TEST(BesideSpace, FetchesFartherAhead) {
-  const Rungs rungs("llama-2-70b", "8x8xh100", "smp-v2", 256, 4096);
+  const Rungs rungs("llama-33b", "3x8xa800", "megatron-core", 48, 4096);
   const Job job = rungs.owned.job();
-  const ParallelPlan known = parse_plan_key("tp1.pp1.vp1.cp1.dp64.z3.mbs1.full1.ao43.hz6");
+  const ParallelPlan known = parse_plan_key("tp1.pp1.vp1.cp1.dp24.z3.mbs2.oo2.ao46.hz20");
   const SearchReport found = search(job, rungs.space());
   ASSERT_FALSE(found.ranked.empty());
   EXPECT_LE(found.ranked.front().prediction.step, predict(job, known).step);
@@ -114,7 +114,7 @@ TEST(BesideSpace, AllLayersOnTheHostAreARung) {
 
 // What is moved, and so the best, does not depend on how many are shown.
 TEST(BesideSpace, IsTheSameWhateverIsShown) {
-  const Rungs rungs("llama-2-13b", "8x8xa100-80gb", "megatron-core", 1024, 4096);
+  const Rungs rungs("llama-33b", "3x8xa800", "megatron-core", 48, 4096);
   SearchOptions options;
   options.top = 1;
   const SearchReport one = search(rungs.owned.job(), rungs.space(), options);
@@ -128,7 +128,7 @@ TEST(BesideSpace, IsTheSameWhateverIsShown) {
 
 // Points of a front are moved within their limits of memory; the first is the one answer to the question.
 TEST(BesideSpace, TheFrontIsMovedAsTheAnswerIs) {
-  const Rungs rungs("llama-2-13b", "8x8xa100-80gb", "megatron-core", 1024, 4096);
+  const Rungs rungs("llama-33b", "3x8xa800", "megatron-core", 48, 4096);
   const Job job = rungs.owned.job();
   const SearchSpace space = rungs.space("pp=1,cp=1");
   SearchOptions options;

@@ -443,7 +443,7 @@ TEST(Search, GuessesWhatIsOnTheHostTogether) {
 // from what most would try.
 TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
   PresetJob j("llama-3.1-405b", "256x8xh100", "sextant", 2048);
-  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 512};
+  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 256};
   const auto [early, report] = first_and_last(j.owned, j.space);
   EXPECT_EQ(report.ranked.front().plan.zero_stage, 3);
   EXPECT_GT(report.ranked.front().plan.activation_offload, 0);

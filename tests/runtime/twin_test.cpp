@@ -95,6 +95,27 @@ TEST_P(Twin, MemoryOfEveryStageIsThePredictedOne) {
   }
 }
 
+// What is on the host takes no place on the device but its ring: there, too, where copies are slower than layers, or else
+// the arena could not be as small as the account of memory in order of issue.
+TEST(OffloadedActivations, LeaveTheDevice) {
+  const auto device_bytes = [](const char* key) {
+    const auto graph = lower_tiny(key, 24, 16);
+    const StageView view(graph, 0);
+    MemoryLedger ledger(graph, view);
+    for (const OpId op : view.ops()) ledger.begin(op), ledger.end(op);
+    const std::int64_t extent = plan_arena(graph, view).extent[0];
+    EXPECT_LE(extent - ledger.peak(Space::device), 64 * std::ssize(graph.buffers)) << key;
+    return extent;
+  };
+  const std::int64_t none = device_bytes("dp2.z1.mbs2"), sixteen = device_bytes("dp2.z1.mbs2.ao16"),
+                     all = device_bytes("dp2.z1.mbs2.ao24"), ahead = device_bytes("dp2.z1.mbs2.ao24.hz6");
+  EXPECT_LT(sixteen, none);
+  EXPECT_LT(all, sixteen);
+  EXPECT_GT(ahead, all);
+  for (const char* key : {"pp2.mbs1.ao12", "pp2.vp2.mbs1.ao6", "tp2.dp2.z2.mbs2.full4.ao16", "cp2.z3.mbs1.ao20.hz2"})
+    device_bytes(key);
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, Twin, ::testing::Combine(::testing::ValuesIn(kLayouts), ::testing::Bool()));
 
 }  // namespace
