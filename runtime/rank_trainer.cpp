@@ -141,7 +141,8 @@ std::vector<Bfloat16> small_normals() {
   std::vector<Bfloat16> values(std::size_t{1} << 20);
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
-  for (Bfloat16& v : values) v.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+  for (Bfloat16& v : values)
+    v.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
   return values;
 }
 

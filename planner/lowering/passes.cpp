@@ -167,7 +167,9 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
     if (place) {
       layer.attention = place->attention, layer.mlp = place->mlp;
-      e_.after(stage_, place->reader);
+      const bool is_copy =
+          place->reader != kNoOp && e_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
+      if (!is_copy || copied_back_ == kNoOp || place->reader > copied_back_) e_.after(stage_, place->reader);
     } else {
       layer.attention =
           again ? temporary(c_.activation.again_attention) : activation(c_.activation.saved_attention);
@@ -385,7 +387,9 @@ void StageLowering::weight_slot(const Slot& slot) {
 
 // Saved activations rest on the host: out behind the forward, back `offload_horizon` layers ahead of their use. On the device
 // they lie in a ring: a forward that is faster than the copies out waits for them.
-StageLowering::RingedLayer& StageLowering::next_place() { return layer_ring_[next_place_++ % layer_ring_.size()]; }
+StageLowering::RingedLayer& StageLowering::next_place() {
+  return layer_ring_[next_place_++ % layer_ring_.size()];
+}
 
 OpId StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
   layer.host = e_.buffer(BufferKind::host, stage_, c_.activation.saved_attention + c_.activation.saved_mlp);
@@ -398,10 +402,15 @@ OpId StageLowering::copy_out(const Site& at, SavedLayer& layer, OpId after) {
 void StageLowering::copy_in(const Site& at, SavedLayer& layer) {
   const RingedLayer& place = next_place();
   layer.attention = place.attention, layer.mlp = place.mlp;
-  if (place.reader != kNoOp) layer.copied_after = place.reader;
+  // Behind the copy out it is behind the layer's forward.
+  const bool is_older =
+      place.reader == kNoOp ||
+      (place.reader < layer.kept_by && e_.lane_at(stage_, place.reader) == lane(LaneKind::compute));
+  layer.copied_after = is_older ? layer.kept_by : place.reader;
   layer.copied_in =
       e_.emit(op_at(at, OpRole::copy_in, Pass::backward, w_.copy_in, lane(LaneKind::host_to_device)),
-              {layer.copied_out, place.reader});
+              {layer.copied_out, is_older ? kNoOp : place.reader});
+  copied_back_ = copied_back_ == kNoOp ? layer.copied_out : std::max(copied_back_, layer.copied_out);
   e_.read(layer.host, Use::activation), e_.write(layer.attention, Use::kept), e_.write(layer.mlp, Use::kept);
   const bool regathered = c_.sp() && !c_.split_backward();
   if (!regathered)

@@ -246,6 +246,7 @@ class StageLowering {
   // Layers on their way to the host or back: a ring of offload_horizon + 1.
   std::vector<RingedLayer> layer_ring_;
   std::size_t next_place_ = 0;
+  OpId copied_back_ = kNoOp;  // the newest copy out whose layer has come back: compute is behind it
 
   OpId last_ = kNoOp;                            // newest op on the compute lane
   OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for

@@ -52,9 +52,11 @@ void StageLowering::each_waited(SlotKind kind, const Turns& at, std::size_t firs
                                 const Visit& visit) {
   for (std::size_t unit = first_unit; unit < last_unit; ++unit)
     visit(visits_[unit].wait), visit(visits_[unit].gather), visit(visits_[unit].last_reader);
-  if (kind != SlotKind::weight)
+  if (!layer_ring_.empty() && kind != SlotKind::weight) {
     for (std::size_t turn = 0; turn < layer_ring_.size(); ++turn)
       visit(layer_ring_[(at.copy + turn) % layer_ring_.size()].reader);
+    visit(copied_back_);
+  }
   if (kind == SlotKind::forward) return;
   for (std::size_t turn = 0; c_.sp() && turn < 2; ++turn) visit(regather_reader_[(at.regather + turn) % 2]);
   const std::size_t places = c_.ring_gradients() ? c_.gradient_ring_count() : 0;

@@ -100,8 +100,8 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
       const TwinList positions(context_positions(256, 1, 0));
       const Twin q(Dtype::bf16, rows, q_cols), kv(Dtype::bf16, rows, 2 * k_cols),
           dout(Dtype::bf16, rows, q_cols);
-      const Twin out = Twin::poisoned(Dtype::bf16, rows, q_cols),
-                 lse = Twin::poisoned(Dtype::fp32, rows, 8), dq = Twin::poisoned(Dtype::bf16, rows, q_cols),
+      const Twin out = Twin::poisoned(Dtype::bf16, rows, q_cols), lse = Twin::poisoned(Dtype::fp32, rows, 8),
+                 dq = Twin::poisoned(Dtype::bf16, rows, q_cols),
                  dkv = Twin::poisoned(Dtype::bf16, rows, 2 * k_cols);
       const Twin core = Twin::poisoned(Dtype::fp32, 1, attention_core_elements(256, 8, kv_heads, d));
       on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {

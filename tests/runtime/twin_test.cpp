@@ -112,7 +112,8 @@ TEST(OffloadedActivations, LeaveTheDevice) {
   EXPECT_LT(sixteen, none);
   EXPECT_LT(all, sixteen);
   EXPECT_GT(ahead, all);
-  for (const char* key : {"pp2.mbs1.ao12", "pp2.vp2.mbs1.ao6", "tp2.dp2.z2.mbs2.full4.ao16", "cp2.z3.mbs1.ao20.hz2"})
+  for (const char* key :
+       {"pp2.mbs1.ao12", "pp2.vp2.mbs1.ao6", "tp2.dp2.z2.mbs2.full4.ao16", "cp2.z3.mbs1.ao20.hz2"})
     device_bytes(key);
 }
 

@@ -287,16 +287,15 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
   EXPECT_FALSE(nlohmann::json::parse(with({"--top", "1", "--json"}).out).contains("surer_tie"));
 }
 
-TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
-  const std::vector<std::string> ask = {
-      "plan",           "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb", "--seq-len", "4096",
-      "--global-batch", "1024",    "--top",       "1"};
+TEST(Plan, FindsWhatTiesAndHasRoom) {
+  const std::vector<std::string> ask = {"plan",     "--model",   "llama-3-8b", "--cluster",
+                                        "2x8xh100", "--seq-len", "8192",       "--global-batch",
+                                        "128",      "--top",     "1"};
   std::vector<std::string> json = ask;
   json.emplace_back("--json");
   const auto j = nlohmann::json::parse(call(json).out);
   const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
-  ASSERT_GT(best.at("plan").at("activation_offload"), 0);
-  EXPECT_EQ(surer.at("plan").value("activation_offload", 0), 0);
+  EXPECT_LT(surer.at("plan").at("micro_batch"), best.at("plan").at("micro_batch"));
   EXPECT_LT(surer.at("slower_share"), 0.02);
   EXPECT_TRUE(surer.at("tie").get<bool>());
   EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
@@ -306,7 +305,7 @@ TEST(Plan, FindsWhatTiesWithoutOffloadingAndHasRoom) {
   };
   EXPECT_LE(2 * width(surer), width(best));
   const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call(ask).out);
-  EXPECT_NE(fix.find("ao=0"), std::string::npos) << fix;
+  EXPECT_NE(fix.find("mbs=1"), std::string::npos) << fix;
   EXPECT_NE(text.find("ties with #1 and is surer: " + key), std::string::npos) << text;
   EXPECT_NE(text.find("--fix " + fix), std::string::npos) << text;
   // What it is told to ask for holds that layout.
