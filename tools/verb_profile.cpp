@@ -63,11 +63,11 @@ class Profiling {
         measure_machine(o_.running, ranks, [&](const std::string& part) { progress.update(parts++, part); });
     profile_.facts = std::move(measured.facts);
     first_rank_ = measured.first_rank;
-    if (ranks == 1 && !o_.running.processes())
+    if (ranks == 1 && !o_.running.processes() && o_.plans.empty())
       note(
           "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
-          "from the "
-          "cluster file; mpirun -n N sextant profile --comm mpi measures them");
+          "from the cluster file; mpirun -n N sextant profile --comm mpi --for plan.json measures those of a "
+          "plan of N ranks");
   }
 
   void works() {
@@ -213,6 +213,12 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   if (!profile.works.empty()) print_works(session, profile);
   if (o.output.empty())
     out << "\nnext: -o profile.json keeps it\n";
+  else if (profile.works.empty())
+    out << fmt::format(
+        "\nwritten: {}\nnext: mpirun -n N sextant profile --comm mpi --for plan.json -o works.json\n      "
+        "(predictions take times from the works of plans; this file has none, but the machine's own "
+        "measurements)\n",
+        o.output);
   else
     out << fmt::format(
         "\nwritten: {0}\nnext: sextant run {1} --profile {0}{2}\n      sextant simulate --plan {1} --profile "
@@ -252,7 +258,7 @@ Verb profile_verb() {
              .min = 0,
              .max = 64},
             o->ranks);
-        add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "where the profile is written"},
+        add_text(app, {.flag = "-o,--output,--out", .metavar = "FILE", .text = "where the profile is written"},
                  o->output);
         add_number(app,
                    {.flag = "--steps",

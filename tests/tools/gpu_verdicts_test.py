@@ -183,6 +183,8 @@ elif verb in ("plan", "profile"):
     out = sys.argv[sys.argv.index("-o") + 1]
     with open(out, "w") as file:
         json.dump({{"cluster": {{"device": {{"peak_TFLOPS": {{"bf16": 989.4}}}}}},
+                   "plan": {{"optimizer_offload": 0.45, "parameter_offload": True, "activation_offload": 38,
+                            "offload_horizon": 2}},
                    "prediction": {{"peak_memory_GiB": {{"value": 3.0}}}}}}, file)
 elif verb == "run":
     if not "--cuda-graphs" in sys.argv and not "--record" in sys.argv:
@@ -209,7 +211,7 @@ sys.exit(77 if all(tests.values()) else 0)
 TORCH = """import json, os
 print(json.dumps({"tokens_per_s": 10000, "libraries": os.environ.get("LD_LIBRARY_PATH")}))
 """
-ONE_GPU = {"gpus": [{"name": "x"}], "checks": [{"name": "GPU", "status": "ok", "found": "1 x x", "advice": ""}]}
+ONE_GPU = {"gpus": [{"name": "x", "memory_GiB": 139.8}], "checks": [{"name": "GPU", "status": "ok", "found": "1 x x", "advice": ""}]}
 SMI = """#!/bin/bash
 case $1 in *memory.used*) cat "$USED" ;; *) printf 'name\\nNVIDIA {gpu}, 1.0, 143771 MiB, 1, 2, 3\\n' ;; esac
 """

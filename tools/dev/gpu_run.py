@@ -39,10 +39,10 @@ LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECA
 
 def environment():
     env = dict(os.environ)
-    folders = ["/usr/local/cuda/lib64"]
-    for base in sys.path:  # pip's packages of CUDA's libraries
-        folders += glob.glob(os.path.join(base, "nvidia", "*", "lib"))
-    folders.append("/usr/local/cuda/extras/CUPTI/lib64")
+    folders = []
+    for base in sys.path:  # pip's packages of CUDA's libraries: those of the PyTorch beside which we run
+        folders += sorted(glob.glob(os.path.join(base, "nvidia", "*", "lib")))
+    folders += ["/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64"]
     env["LD_LIBRARY_PATH"] = ":".join(folders + [env.get("LD_LIBRARY_PATH", "")])
     env["SEXTANT_PRESETS"] = os.path.join(HERE, "presets")
     return env
@@ -150,7 +150,9 @@ class DriverMemory:
             return None
 
     def watch(self):
-        while not self.over.wait(0.5):
+        pause_s = 0.25  # longer and longer: what is held stays, and PyTorch's rounds have no such company
+        while not self.over.wait(pause_s):
+            pause_s = min(2 * pause_s, 8)
             now = self.used()
             if now is not None and self.before is not None:
                 self.peak_GiB = max(self.peak_GiB or 0, (now - self.before) / 1024)
@@ -257,7 +259,7 @@ def edge(r):
         name = "with offload" if offload else "without offload"
         fix = "mbs=1,rec=none" + ("" if offload else ",oo=0,po=0,ao=0")
 
-        def plan(layers, force=False):
+        def plan(layers, force=False, fix=fix):
             path = os.path.join("/tmp", f"edge-{os.getpid()}-{layers}-{int(offload)}.json")
             more = ["--set", "device.memory_GiB=4000"] if force else []
             done = subprocess.run([sextant, "plan", "--model", "llama-2-7b", "--set", f"model.n_layers={layers}",
@@ -271,7 +273,15 @@ def edge(r):
             while too_many - fits > 1:
                 middle = (fits + too_many) // 2
                 fits, too_many = (middle, too_many) if plan(middle) else (fits, middle)
-            paths = {"fits": plan(fits), "one_more": plan(too_many, force=True)}
+            paths = {"fits": plan(fits)}
+            if paths["fits"]:  # one layer more with as much on the host, which a larger device would leave out
+                with open(paths["fits"]) as file:
+                    p = json.load(file)["plan"]
+                same = (f"mbs=1,rec=none,oo={100 * p['optimizer_offload']:.0f},po={int(p['parameter_offload'])},"
+                        f"ao={p['activation_offload']}")
+                if p["activation_offload"] or p["parameter_offload"]:
+                    same += f",hz={p['offload_horizon']}"
+                paths["one_more"] = plan(too_many, force=True, fix=same)
         except subprocess.TimeoutExpired as late:
             r.skip(f"edge, {name}", f"a plan was not made within {late.timeout:.0f} s", command=" ".join(late.cmd))
             continue
@@ -282,7 +292,7 @@ def edge(r):
                 r.skip(f"{key}, {name}", "the planner made no plan")
             else:
                 row[key] = r.json(f"{key}, {name}", [sextant, "run", path, "--device", "cuda", "--json", "--steps", "2",
-                                                     *presets], 120)
+                                                     *presets], 300 if offload else 120)
                 row[key + "_exit"] = r.results["steps"][-1].get("exit")
                 if key == "one_more":  # the failure is what was predicted
                     step = r.results["steps"][-1]
@@ -292,8 +302,9 @@ def edge(r):
 
 
 def cluster(r):
-    """This GPU for the planner: its preset, with the memory that the driver says it has, and nine tenths of the host's."""
-    name, memory = (r.results.get("gpu") or "NVIDIA H200,,143771 MiB").split(",")[0::2][:2]
+    """This GPU for the planner: its preset, with the memory that a program can have of it (half a GiB less than nvidia-smi
+    says), and nine tenths of the host's."""
+    name = (r.results.get("gpu") or "NVIDIA H200").split(",")[0]
     kind = next((kind for part, kind in KINDS.items() if part in name.lower()), None)
     if not kind:
         kind = "h200"
@@ -301,15 +312,16 @@ def cluster(r):
         if r.results.get("planned_as") != said:
             print(said, file=sys.stderr)
         r.results["planned_as"] = said
-    host_GiB = r.results["doctor"]["machine"].get("memory_GiB", 128)
-    return ["--cluster", "1x1x" + kind, "--set", f"device.memory_GiB={float(memory.split()[0]) / 1024:.3f}",
+    machine = r.results["doctor"]["machine"]
+    host_GiB, memory_GiB = machine.get("memory_GiB", 128), machine["gpus"][0]["memory_GiB"]
+    return ["--cluster", "1x1x" + kind, "--set", f"device.memory_GiB={memory_GiB:.3f}",
             "--set", f"node.host_memory_GiB={0.9 * host_GiB:.0f}"]
 
 
 def unready(r):
     """Why nothing can be checked here and the exit status that says so, or None. Asked whatever time is left."""
     doctor = r.results["doctor"] = r.json("doctor", [os.path.join(BIN, "sextant"), "doctor", "--json", "--presets",
-                                                     os.path.join(HERE, "presets")], 30, probe=True)
+                                                     os.path.join(HERE, "presets")], 120, probe=True)
     asked = r.results["steps"][-1]
     smi = r.run("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu,power.limit",
                                "--format=csv"], 20, probe=True)
