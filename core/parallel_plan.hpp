@@ -62,10 +62,10 @@ struct ParallelPlan {
   int shard_degree = 0;  // ranks over which state is sharded; 0 = all dp*cp ranks; 1 = no sharding
   int micro_batch = 1;   // sequences per micro-batch and replica
   Recompute recompute;
-  double optimizer_offload = 0.0;    // share of the optimizer state and update that lives on the host, 0..1
-  bool parameter_offload = false;    // parameters rest on the host and are fetched per layer
-  int activation_offload = 0;        // layers per chunk whose saved activations rest on the host
-  int offload_horizon = 1;           // layers ahead that are fetched back; as many and one leave or return at once
+  double optimizer_offload = 0.0;  // share of the optimizer state and update that lives on the host, 0..1
+  bool parameter_offload = false;  // parameters rest on the host and are fetched per layer
+  int activation_offload = 0;      // layers per chunk whose saved activations rest on the host
+  int offload_horizon = 1;  // layers ahead that are fetched back; as many and one leave or return at once
   std::int64_t bucket_elements = 0;  // gradient bucket size in elements; 0 = the stack's rule
   int last_bucket_split = 1;         // pieces of the bucket that completes last
   bool overlap_grad_reduce = true;

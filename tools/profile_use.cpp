@@ -63,8 +63,9 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device) 
                               fmt::format("a profile of {}, the device that is planned for", device.name),
                               "what one device takes says nothing about another: sextant profile, there"});
   if (profile.table.works.empty())
-    throw ConfigError(Problem{file, "works", "none", "times of works",
-                              "sextant profile --for plan.json -o profile.json (of several processes only with --for)"});
+    throw ConfigError(
+        Problem{file, "works", "none", "times of works",
+                "sextant profile --for plan.json -o profile.json (of several processes only with --for)"});
   return profile;
 }
 

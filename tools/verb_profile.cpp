@@ -258,7 +258,8 @@ Verb profile_verb() {
              .min = 0,
              .max = 64},
             o->ranks);
-        add_text(app, {.flag = "-o,--output,--out", .metavar = "FILE", .text = "where the profile is written"},
+        add_text(app,
+                 {.flag = "-o,--output,--out", .metavar = "FILE", .text = "where the profile is written"},
                  o->output);
         add_number(app,
                    {.flag = "--steps",

@@ -49,8 +49,7 @@ class AttentionGraphs : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
-    static const bool driver =
-        refusal(kH200, 2, 2, 2, 20, 64).find("libcuda") == std::string::npos;
+    static const bool driver = refusal(kH200, 2, 2, 2, 20, 64).find("libcuda") == std::string::npos;
     if (!driver) GTEST_SKIP() << "no driver to load kernels with";
   }
 };

@@ -26,6 +26,6 @@ for program in "${programs[@]}"; do
     while read -r library; do cp -Ln "$library" "$folder/lib/"; done
 done
 cp -r tools/presets "$folder/presets"
-cp tools/dev/gpu_run.py tools/dev/gpu_verdicts.py tools/dev/torch_llama.py "$folder/"
+cp tools/dev/gpu_run.py tools/dev/gpu_steps.py tools/dev/gpu_verdicts.py tools/dev/torch_llama.py "$folder/"
 tar -C "$(dirname "$folder")" -czf "${folder%/}.tar.gz" "$(basename "$folder")"
 say "$(du -sh "$folder" | cut -f1) in $folder, $(du -h "${folder%/}.tar.gz" | cut -f1) in ${folder%/}.tar.gz"
