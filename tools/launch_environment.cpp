@@ -62,6 +62,12 @@ std::optional<int> launched_rank_beside(const Environment& environment) {
                   {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"});
 }
 
+int launched_gpu(const Environment& environment) {
+  const std::string visible = environment("CUDA_VISIBLE_DEVICES");
+  const bool one_alone = !visible.empty() && visible.find(',') == std::string::npos;
+  return one_alone ? 0 : launched_rank_beside(environment).value_or(0);
+}
+
 std::string comm_of_launcher(const Environment& environment) {
   const auto several = [&](std::initializer_list<const char*> variables) {
     return first_of(environment, variables).value_or(1) > 1;

@@ -18,6 +18,10 @@ std::string process_environment(const char* variable);
 std::optional<int> launched_ranks_beside(const Environment& = process_environment);
 std::optional<int> launched_rank_beside(const Environment& = process_environment);
 
+// The GPU of this process among those that it sees: by its place on this machine, or the first where it is shown one alone
+// (CUDA_VISIBLE_DEVICES, as srun --gpus-per-task=1 sets it).
+int launched_gpu(const Environment& = process_environment);
+
 // What --comm is when not given: mpi or env in a process that mpirun, srun or torchrun started beside others, else local.
 std::string comm_of_launcher(const Environment& = process_environment);
 

@@ -33,7 +33,6 @@ int ranks_beside(int world, int otherwise) {
   const int n = launched_ranks_beside().value_or(otherwise);
   return n > 0 ? std::min(n, world) : world;
 }
-int rank_beside() { return launched_rank_beside().value_or(0); }
 
 // What a GPU run cannot do here, with the reason, before anything is read or lowered.
 void require_gpu(const RunningOptions& options) {
@@ -45,7 +44,7 @@ void require_gpu(const RunningOptions& options) {
   std::string why;
   const auto gpus = cuda_gpus(why);
   if (gpus.empty()) refuse("cuda", why);
-  const auto own = static_cast<std::size_t>(options.processes() ? rank_beside() : 0);
+  const auto own = static_cast<std::size_t>(options.processes() ? launched_gpu() : 0);
   if (own >= gpus.size())
     refuse(fmt::format("cuda with {} ranks or more on this machine", own + 1),
            fmt::format("it has {} GPU{}, and NCCL wants one for each rank; --comm local shares one",
@@ -68,7 +67,7 @@ RanksHere ranks_here(int world, const RunningOptions& options) {
 }
 
 // Ranks allocate to the byte what their stage needs. Better to say now that a stage is beyond the device it was planned for,
-// or all of a process or a machine beyond what is here.
+// or all of a process or a machine beyond what is here; of ranks on a GPU, what they keep on the host.
 void require_memory(const std::string& path, const PlanFile& file, const ExecutionGraph& graph,
                     RanksHere here, bool on_gpu) {
   const char* smaller = "plan for a smaller model, micro-batch or --seq-len, or for more ranks";
@@ -83,9 +82,8 @@ void require_memory(const std::string& path, const PlanFile& file, const Executi
                                             gib(file.cluster.device.memory), file.cluster.device.name),
                                 smaller});
     host_most = std::max(host_most, host);
-    all += (device + host) * (graph.plan.world() / graph.plan.pp);
+    all += (on_gpu ? host : device + host) * (graph.plan.world() / graph.plan.pp);
   }
-  if (on_gpu) return;
   const Bytes on_host = Bytes(host_most * std::min(graph.plan.world(), file.cluster.node.gpus));
   if (on_host > file.cluster.node.host_memory)
     throw ConfigError(Problem{path, "plan", fmt::format("{:.4g} GiB on the host for a node", gib(on_host)),
@@ -104,8 +102,9 @@ void require_memory(const std::string& path, const PlanFile& file, const Executi
   const std::int64_t each = all / graph.plan.world();
   // Beside what is allocated, threads reserve addresses for stacks and heaps and a library its code, which crashes without.
   const std::int64_t reserved = (640 + std::int64_t{64} * here.in_process) << 20;
-  require(Bytes(each * here.in_process + reserved), machine.process_memory, here.in_process, "process",
-          "that ulimit -v leaves a process");
+  if (!on_gpu)
+    require(Bytes(each * here.in_process + reserved), machine.process_memory, here.in_process, "process",
+            "that ulimit -v leaves a process");
   require(Bytes(each * here.on_machine), machine.memory, here.on_machine, "machine", "that it has");
 }
 
@@ -147,7 +146,7 @@ std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
   if (options.device != "cuda") return std::nullopt;
   require_gpu(options);
   // A product that was chosen by the clock may be another one in the next run.
-  return CudaDeviceOptions{.ordinal = options.processes() ? rank_beside() : 0,
+  return CudaDeviceOptions{.ordinal = options.processes() ? launched_gpu() : 0,
                            .rehearses = options.products != "exact"};
 }
 

@@ -387,6 +387,21 @@ class Script(unittest.TestCase):
         for row in found["training"]:
             self.assertEqual({r[mode]["libraries"] for r in row["rounds"][1:] for mode in ("eager", "compile")}, {"/mine"})
 
+    def test_files_that_cannot_be_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bad = os.path.join(folder, "bad.json")
+            for text, why in (("[]", "it has no steps"), ("{", "Expecting"), ('{"steps": []}', None)):
+                with open(bad, "w") as file:
+                    file.write(text)
+                found = gpu_verdicts.unreadable(bad)
+                self.assertEqual(found is None, why is None, found)
+                self.assertIn(why or "", found or "")
+                if why:
+                    done, _ = self.call("--out", bad)
+                    self.assertEqual((done.returncode, why in done.stderr), (2, True), done.stderr)
+            done, _ = self.call("--out", os.path.join(folder, "no", "r.json"))
+            self.assertEqual((done.returncode, "no folder that can be written to" in done.stderr), (2, True), done.stderr)
+
     def test_a_plan_that_takes_too_long_ends_the_edge_alone(self):
         done, found = self.call("--budget-s", "6", only="edge", SLOW="1")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

@@ -101,5 +101,12 @@ TEST(LaunchEnvironment, WhatIsMissingIsNamed) {
   EXPECT_FALSE(launched_rank_beside(of({{"LOCAL_RANK", "first"}})));
 }
 
+TEST(LaunchedGpu, IsTheOneShownOrThatOfThePlace) {
+  EXPECT_EQ(launched_gpu(of({})), 0);
+  EXPECT_EQ(launched_gpu(of({{"SLURM_LOCALID", "3"}})), 3);
+  EXPECT_EQ(launched_gpu(of({{"SLURM_LOCALID", "3"}, {"CUDA_VISIBLE_DEVICES", "0,1,2,3"}})), 3);
+  EXPECT_EQ(launched_gpu(of({{"SLURM_LOCALID", "3"}, {"CUDA_VISIBLE_DEVICES", "3"}})), 0);
+}
+
 }  // namespace
 }  // namespace sextant

@@ -317,6 +317,11 @@ def not_run(step):
     return ", ".join(filter(None, (what, next((reasons[t] for t in unlawful or sorted(reasons) if t in reasons), ""))))
 
 
+def not_writable(path):
+    folder = os.path.dirname(os.path.abspath(path))
+    return None if os.access(folder, os.W_OK) else f"{folder} is no folder that can be written to"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
@@ -336,6 +341,9 @@ def main():
         print(f"{BIN} has no sextant: this script runs in the folder that tools/dev/gpu_checks.sh FOLDER makes\n"
               "  for example: tools/dev/gpu_checks.sh build/gpu-bundle && python3 build/gpu-bundle/gpu_run.py --out results.json",
               file=sys.stderr)
+        return 2
+    if why := gpu_verdicts.unreadable(options.out) if os.path.exists(options.out) else not_writable(options.out):
+        print(f"--out {options.out}: {why}", file=sys.stderr)
         return 2
     r = Runner(options.out, options.budget_s, options.model, options.seq_len, options.steps, options.rounds,
                options.whole)

@@ -184,8 +184,20 @@ def table(judged):
         yield line + (f" [{more}]" if more else "")
 
 
+def unreadable(path):
+    """Why the file holds no results of gpu_run.py, or None."""
+    try:
+        with open(path) as file:
+            results = json.load(file)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None if isinstance(results, dict) and "steps" in results else "no results of gpu_run.py: it has no steps"
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    if why := unreadable(sys.argv[1]):
+        sys.exit(f"{sys.argv[1]}: {why}")
     with open(sys.argv[1]) as results_file:
         print("\n".join(table(verdicts(json.load(results_file)))))
