@@ -1,6 +1,7 @@
 #include "runtime/arena.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.hpp"
 
@@ -32,10 +33,14 @@ struct Placed {
   std::int64_t begin = 0, end = 0;
 };
 
+// The lowest gap, or the one that leaves least beside it: chunks by turns free what lies between others', and what is a little
+// smaller must not take the place of what is larger.
+enum class Fit : std::uint8_t { lowest, tightest };
+
 class Packer {
  public:
-  Packer(const ExecutionGraph& graph, const StageView& view)
-      : graph_(graph), view_(view), before_(graph, view), uses_(graph.buffers.size()) {
+  Packer(const ExecutionGraph& graph, const StageView& view, Fit fit)
+      : graph_(graph), view_(view), fit_(fit), before_(graph, view), uses_(graph.buffers.size()) {
     lane_ops_.resize(static_cast<std::size_t>(before_.lanes()));
     for (const OpId op : view.ops()) {
       lane_ops_[static_cast<std::size_t>(before_.lane_index(op))].push_back(op);
@@ -72,7 +77,7 @@ class Packer {
   }
 
  private:
-  // The lowest gap among the buffers that may still be in use when `b` comes in.
+  // A gap among the buffers that may still be in use when `b` comes in.
   std::int64_t place(std::size_t space, BufferId b, std::int64_t base) {
     auto& active = active_[space];
     if (active.size() > 2 * kept_[space] + 16) {
@@ -80,12 +85,16 @@ class Packer {
       kept_[space] = active.size();
     }
     const auto bytes = aligned(graph_.buffers[b].bytes);
-    std::int64_t at = base;
+    std::int64_t at = base, tightest = base, waste = std::numeric_limits<std::int64_t>::max();
     auto where = active.begin();  // sorted by begin
     for (auto a = active.begin(); a != active.end(); ++a) {
-      if (a->begin >= at + bytes) break;
-      if (a->end > at && !over_before(a->buffer, b)) at = a->end;
+      if (fit_ == Fit::lowest && a->begin >= at + bytes) break;
+      if (a->end <= at || over_before(a->buffer, b)) continue;
+      if (const std::int64_t gap = a->begin - at; gap >= bytes && gap - bytes < waste)
+        tightest = at, waste = gap - bytes;
+      at = a->end;
     }
+    if (waste < std::numeric_limits<std::int64_t>::max()) at = tightest;
     while (where != active.end() && where->begin < at) ++where;
     active.insert(where, {b, at, at + bytes});
     return at;
@@ -107,6 +116,7 @@ class Packer {
 
   const ExecutionGraph& graph_;
   const StageView& view_;
+  Fit fit_;
   HappensBefore before_;
   std::vector<Uses> uses_;
   std::vector<std::vector<OpId>> lane_ops_;
@@ -160,7 +170,11 @@ void MemoryLedger::end(OpId op) {
   }
 }
 
-ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) { return Packer(graph, view).run(); }
+ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) {
+  ArenaPlan lowest = Packer(graph, view, Fit::lowest).run(),
+            tightest = Packer(graph, view, Fit::tightest).run();
+  return tightest.extent[0] < lowest.extent[0] ? tightest : lowest;
+}
 
 constexpr std::int64_t kScratchStart = 1024;  // bytes; scratch begins at a multiple
 
