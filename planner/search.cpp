@@ -116,11 +116,10 @@ class Search {
     const Simulated best = *front_->best();
     MovedMember point{best, {tree_.plan(best.choice, threads_.local().cache), best.step}};
     if (options_.move_layers) {
-      for (MovedMember& moved :
-           moved_from(front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies)))
-        moved_.push_back(std::move(moved));
-      for (const MovedMember& moved :
-           moved_)  // what was moved for an earlier point may be leaner than its limit
+      const Ranking from = front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies);
+      for (MovedMember& moved : moved_from(from)) moved_.push_back(std::move(moved));
+      // What was moved for an earlier point may be leaner than this one's limit.
+      for (const MovedMember& moved : moved_)
         if (moved.found.step < point.found.step && plan_memory(job_, moved.found.plan).peak <= limit_)
           point = moved;
     }

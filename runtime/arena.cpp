@@ -39,8 +39,8 @@ enum class Fit : std::uint8_t { lowest, tightest };
 
 class Packer {
  public:
-  Packer(const ExecutionGraph& graph, const StageView& view, Fit fit)
-      : graph_(graph), view_(view), fit_(fit), before_(graph, view), uses_(graph.buffers.size()) {
+  Packer(const ExecutionGraph& graph, const StageView& view)
+      : graph_(graph), view_(view), before_(graph, view), uses_(graph.buffers.size()) {
     lane_ops_.resize(static_cast<std::size_t>(before_.lanes()));
     for (const OpId op : view.ops()) {
       lane_ops_[static_cast<std::size_t>(before_.lane_index(op))].push_back(op);
@@ -48,10 +48,11 @@ class Packer {
         if (graph.buffers[operand.buffer].stage == view.stage())
           uses_[operand.buffer].add(before_.lane_index(op), op);
     }
-    next_.resize(lane_ops_.size(), 0);
   }
 
-  ArenaPlan run() {
+  ArenaPlan run(Fit fit) {
+    fit_ = fit, active_ = {}, kept_ = {};
+    next_.assign(lane_ops_.size(), 0);
     ArenaPlan plan;
     plan.offset.assign(graph_.buffers.size(), ArenaPlan::kNotHere);
     for (BufferId b = 0; b < graph_.buffers.size(); ++b) {
@@ -116,7 +117,7 @@ class Packer {
 
   const ExecutionGraph& graph_;
   const StageView& view_;
-  Fit fit_;
+  Fit fit_ = Fit::lowest;
   HappensBefore before_;
   std::vector<Uses> uses_;
   std::vector<std::vector<OpId>> lane_ops_;
@@ -171,8 +172,8 @@ void MemoryLedger::end(OpId op) {
 }
 
 ArenaPlan plan_arena(const ExecutionGraph& graph, const StageView& view) {
-  ArenaPlan lowest = Packer(graph, view, Fit::lowest).run(),
-            tightest = Packer(graph, view, Fit::tightest).run();
+  Packer packer(graph, view);
+  ArenaPlan lowest = packer.run(Fit::lowest), tightest = packer.run(Fit::tightest);
   return tightest.extent[0] < lowest.extent[0] ? tightest : lowest;
 }
 

@@ -62,7 +62,8 @@ constexpr int kGradientBlocks = static_cast<int>(kNormGradientBlocks);
 constexpr int kGradientThreads = 512;
 // Of rows for which half the threads do, twice the blocks: their partial sums fit into what every stream has.
 constexpr int kNarrowThreads = kGradientThreads / 2, kNarrowBlocks = 2 * kGradientBlocks;
-static_assert(std::int64_t{kNarrowBlocks} * kNarrowThreads * 16 / 2 * 4 <= kLibraryWorkspace);
+static_assert(kNarrowBlocks * kNarrowThreads * kWidthOf<Bfloat16> * std::int64_t{sizeof(float)} <=
+              kLibraryWorkspace);
 
 template <class T>
 __global__ void __launch_bounds__(kGradientThreads)

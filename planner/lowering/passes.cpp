@@ -167,6 +167,7 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
     RingedLayer* const place = !again && offloaded(i) ? &next_place() : nullptr;
     if (place) {
       layer.attention = place->attention, layer.mlp = place->mlp;
+      // What has come back since was copied out before: compute is behind it already.
       const bool is_copy =
           place->reader != kNoOp && e_.lane_at(stage_, place->reader) == lane(LaneKind::device_to_host);
       if (!is_copy || copied_back_ == kNoOp || place->reader > copied_back_) e_.after(stage_, place->reader);

@@ -13,6 +13,35 @@ struct AttentionCase {
   int batch, heads, kv_heads, d, seq, cp;
 };
 
+struct AttentionTwins {
+  const Twin &q, &kv, &out, &lse, &dout, &dq, &dkv, &workspace;  // kv and dkv: keys, then values
+};
+void both_passes(const KernelTable& k, bool gpu, NativeStream stream, const AttentionShape& shape,
+                 const AttentionTwins& t) {
+  const std::int64_t cols = std::int64_t{shape.kv_heads} * shape.head_dim;
+  const auto keys = [&](const Twin& x) { return x.on(gpu).column_range(0, cols); };
+  const auto values = [&](const Twin& x) { return x.on(gpu).column_range(cols, cols); };
+  k.attention_forward({.shape = shape,
+                       .q = t.q.on(gpu),
+                       .k = keys(t.kv),
+                       .v = values(t.kv),
+                       .out = t.out.on(gpu),
+                       .lse = t.lse.on(gpu),
+                       .stream = stream});
+  k.attention_backward({.shape = shape,
+                        .q = t.q.on(gpu),
+                        .k = keys(t.kv),
+                        .v = values(t.kv),
+                        .out = t.out.on(gpu),
+                        .lse = t.lse.on(gpu),
+                        .dout = t.dout.on(gpu),
+                        .dq = t.dq.on(gpu),
+                        .dk = keys(t.dkv),
+                        .dv = values(t.dkv),
+                        .workspace = t.workspace.on(gpu),
+                        .stream = stream});
+}
+
 TEST_F(CudaProducts, AttentionTilesAndLibrary) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes)
@@ -53,27 +82,7 @@ TEST_F(CudaProducts, AttentionTilesAndLibrary) {
                                        .segments = c.cp,
                                        .plain = c.cp == 1,
                                        .scale = 1 / std::sqrt(static_cast<double>(c.d))};
-            const auto keys = [&](const Twin& t) { return t.on(gpu).column_range(0, k_cols); };
-            const auto values = [&](const Twin& t) { return t.on(gpu).column_range(k_cols, k_cols); };
-            k.attention_forward({.shape = shape,
-                                 .q = q.on(gpu),
-                                 .k = keys(kv),
-                                 .v = values(kv),
-                                 .out = out.on(gpu),
-                                 .lse = lse.on(gpu),
-                                 .stream = s});
-            k.attention_backward({.shape = shape,
-                                  .q = q.on(gpu),
-                                  .k = keys(kv),
-                                  .v = values(kv),
-                                  .out = out.on(gpu),
-                                  .lse = lse.on(gpu),
-                                  .dout = dout.on(gpu),
-                                  .dq = dq.on(gpu),
-                                  .dk = keys(dkv),
-                                  .dv = values(dkv),
-                                  .workspace = workspace.on(gpu),
-                                  .stream = s});
+            both_passes(k, gpu, s, shape, {q, kv, out, lse, dout, dq, dkv, workspace});
           });
           const std::string what = label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
                                          c.heads * 100 + c.kv_heads * 10 + c.cp);
@@ -113,27 +122,7 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
                                    .k_positions = positions.on(gpu),
                                    .plain = true,
                                    .scale = 1 / std::sqrt(static_cast<double>(d))};
-        const TensorView keys = kv.on(gpu).column_range(0, k_cols),
-                         values = kv.on(gpu).column_range(k_cols, k_cols);
-        k.attention_forward({.shape = shape,
-                             .q = q.on(gpu),
-                             .k = keys,
-                             .v = values,
-                             .out = out.on(gpu),
-                             .lse = lse.on(gpu),
-                             .stream = s});
-        k.attention_backward({.shape = shape,
-                              .q = q.on(gpu),
-                              .k = keys,
-                              .v = values,
-                              .out = out.on(gpu),
-                              .lse = lse.on(gpu),
-                              .dout = dout.on(gpu),
-                              .dq = dq.on(gpu),
-                              .dk = dkv.on(gpu).column_range(0, k_cols),
-                              .dv = dkv.on(gpu).column_range(k_cols, k_cols),
-                              .workspace = core.on(gpu),
-                              .stream = s});
+        both_passes(k, gpu, s, shape, {q, kv, out, lse, dout, dq, dkv, core});
       });
     }
   EXPECT_EQ(attention_fallback().find("refused"), std::string::npos) << attention_fallback();

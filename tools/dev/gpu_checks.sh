@@ -2,7 +2,8 @@
 # Builds everything a machine with a GPU needs to check this project, into one folder that runs anywhere:
 #   tools/dev/gpu_checks.sh FOLDER      then, over there:   python3 FOLDER/gpu_run.py --out results.json
 # It needs the CUDA toolkit here and, over there, a driver and CUDA's libraries (cuBLAS, cuDNN, CUPTI), but no compiler, no
-# CMake and no packages of ours; FOLDER.tar.gz is a third as large to send. Built without MPI and oneDNN and for any x86-64 processor.
+# CMake and no packages of ours; FOLDER.tar.gz is what to send, a third as large. Built without MPI and oneDNN and for any
+# x86-64 processor.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 [[ $# -eq 1 ]] || fail "one argument: the folder to make" "for example: tools/dev/gpu_checks.sh build/gpu-bundle"
 folder=$1
