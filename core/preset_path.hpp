@@ -1,5 +1,5 @@
 // Preset files by name: PRESETS/KIND/NAME.json, with KIND one of models, devices, fabrics, clusters, stacks,
-// cost. Upper and lower case, '-', '_' and blanks are one to a reader; a file may list other names of itself
+// cost, profiles. Upper and lower case, '-', '_' and blanks are one to a reader; a file may list other names of itself
 // under "aliases". Nothing is searched for outside the folder given.
 #pragma once
 

@@ -1,9 +1,12 @@
 #include "core/work_profile.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "core/json_io.hpp"
+#include "core/preset_path.hpp"
 #include "core/schema.hpp"
 #include "core/work.hpp"
 
@@ -23,6 +26,7 @@ constexpr auto kProfile = [](auto& io, auto& p) {
   io.optional("machine", p.machine);
   io.optional("date", p.date);
   io.optional("sextant", p.sextant);
+  io.optional("command", p.command);
   io.optional("timed_by", p.timed_by);
   io.optional("notes", p.notes);
   io.optional("ranks", p.ranks, at_least(1));
@@ -42,6 +46,16 @@ void from_json(const nlohmann::json& j, WorkProfile& p) {
   for (const auto& [key, work] : p.works) parse_work_key(key);
 }
 
-WorkProfile load_profile(const std::filesystem::path& path) { return load_json<WorkProfile>(path); }
+WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets) {
+  std::error_code none;
+  if (std::filesystem::exists(file_or_name, none)) return load_json<WorkProfile>(file_or_name);
+  if (const auto shipped = find_preset(presets, "profiles", file_or_name))
+    return load_json<WorkProfile>(*shipped);
+  const std::vector<std::string> names = preset_names(presets, "profiles");
+  throw ConfigError(Problem{file_or_name, "", "no such file",
+                            fmt::format("a file of sextant profile -o, or one that is shipped: {}",
+                                        names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))),
+                            "sextant profile --for plan.json -o profile.json"});
+}
 
 }  // namespace sextant

@@ -29,15 +29,17 @@ struct MeasuredWork {
 struct WorkProfile {
   std::string schema = kProfileSchema;
   std::string machine, date, sextant;
+  std::vector<std::string> command;           // that measured, word by word
   std::string timed_by;                       // "events", or how the kernels of operations were timed
   std::vector<std::string> notes;             // what the figures are not of
   int ranks = 1;                              // that ran at the same time, at most
   std::map<std::string, MeasuredWork> works;  // by work_key
-  std::optional<MachineFacts> facts;          // when the machine was measured as well
+  std::optional<MachineFacts> facts;  // what the machine is; when it was measured as well, what it does
   bool operator==(const WorkProfile&) const = default;
 };
 void to_json(nlohmann::json&, const WorkProfile&);
 void from_json(const nlohmann::json&, WorkProfile&);  // throws ConfigError: also for keys that name no work
-WorkProfile load_profile(const std::filesystem::path&);
+// A file, or the name of one that is shipped (PRESETS/profiles). Throws ConfigError.
+WorkProfile load_profile(const std::string& file_or_name, const std::filesystem::path& presets);
 
 }  // namespace sextant

@@ -8,9 +8,9 @@ namespace {
 
 constexpr double kSameSize = 1e-9;  // difference of logarithms
 
-OpCost scaled(OpCost cost, double factor, CostSource source) {
+OpCost scaled(OpCost cost, double factor, CostSource source, bool beside) {
   for (Seconds* part : {&cost.duration, &cost.compute, &cost.memory, &cost.latency}) *part = *part * factor;
-  cost.source = source;
+  cost.source = source, cost.beside = beside;
   return cost;
 }
 
@@ -18,19 +18,29 @@ bool positive(double x) { return std::isfinite(x) && x > 0; }
 
 }  // namespace
 
-ProfiledCostModel::ProfiledCostModel(const WorkProfile& profile, const CostModel& otherwise)
+void ProfiledCostModel::add_knot(const Work& work, const OpCost& modelled, double seconds, bool told) {
+  const double size = modelled.duration.v;
+  if (!positive(size) || !positive(seconds)) return;
+  Family& family = families_[family_of(work)];
+  if (family.knots.empty()) family.told = told;
+  if (family.told == told) family.knots.push_back({std::log(size), std::log(seconds / size)});
+}
+
+ProfiledCostModel::ProfiledCostModel(const WorkProfile& profile, const CostModel& otherwise,
+                                     std::span<const ToldTime> told)
     : otherwise_(otherwise) {
   for (const auto& [key, measured] : profile.works) {
     const Work work = parse_work_key(key);
     const OpCost modelled = otherwise_.price(work);
     const double seconds = measured.mean_us * 1e-6, size = modelled.duration.v;
-    OpCost cost = scaled(modelled, positive(size) ? seconds / size : 0, CostSource::measured);
+    OpCost cost = scaled(modelled, positive(size) ? seconds / size : 0, CostSource::measured, true);
     cost.duration = Seconds(seconds);  // to the last bit
     measured_.emplace(work, cost);
-    if (positive(size) && positive(seconds))
-      families_[family_of(work)].push_back({std::log(size), std::log(seconds / size)});
+    add_knot(work, modelled, seconds, false);
   }
-  for (auto& [family, knots] : families_) {
+  for (const ToldTime& t : told) add_knot(t.work, otherwise_.price(t.work), t.took.v, true);
+  for (auto& [work, family] : families_) {
+    std::vector<Knot>& knots = family.knots;
     std::ranges::sort(knots, [](const Knot& a, const Knot& b) {
       return a.size != b.size ? a.size < b.size : a.ratio < b.ratio;
     });
@@ -61,8 +71,9 @@ bool ProfiledCostModel::interpolate(std::span<const Knot> knots, double size, do
 
 LeftOutWorks ProfiledCostModel::left_out() const {
   LeftOutWorks out;
-  for (const auto& [family, knots] : families_)
-    for (std::size_t i = 1; i + 1 < knots.size(); ++i) {
+  for (const auto& [work, family] : families_) {
+    const std::vector<Knot>& knots = family.knots;
+    for (std::size_t i = 1; i + 1 < knots.size() && !family.told; ++i) {
       const Knot around[] = {knots[i - 1], knots[i + 1]};
       double ratio = 0;
       if (!interpolate(around, knots[i].size, ratio)) continue;
@@ -70,6 +81,7 @@ LeftOutWorks ProfiledCostModel::left_out() const {
       out.interpolated_percent += std::abs(ratio - knots[i].ratio);
       out.modelled_percent += std::abs(knots[i].ratio);
     }
+  }
   for (double* sum : {&out.interpolated_percent, &out.modelled_percent})
     *sum = 100 * std::expm1(*sum / std::max(1, out.works));
   return out;
@@ -81,8 +93,9 @@ OpCost ProfiledCostModel::price(const Work& work) const {
   const auto family = families_.find(family_of(work));
   if (family == families_.end() || !positive(modelled.duration.v)) return modelled;
   double ratio = 0;
-  if (!interpolate(family->second, std::log(modelled.duration.v), ratio)) return modelled;
-  return scaled(modelled, std::exp(ratio), CostSource::interpolated);
+  const auto& [knots, told] = family->second;
+  if (!interpolate(knots, std::log(modelled.duration.v), ratio)) return modelled;
+  return scaled(modelled, std::exp(ratio), CostSource::interpolated, !told);
 }
 
 }  // namespace sextant

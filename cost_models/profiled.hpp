@@ -25,6 +25,12 @@
 
 namespace sextant {
 
+// What a work takes that no run has timed, told by a measurement of another kind.
+struct ToldTime {
+  Work work;
+  Seconds took;
+};
+
 // Modelled times of two measured works that something is interpolated between.
 inline constexpr double kMostApart = 16;
 
@@ -37,8 +43,9 @@ struct LeftOutWorks {
 
 class ProfiledCostModel final : public CostModel {
  public:
-  // The other model outlives this one; the profile need not. Throws ConfigError on a key that is none.
-  ProfiledCostModel(const WorkProfile&, const CostModel& otherwise);
+  // The other model outlives this one; the profile need not. Of families that the profile has no work of, times that are
+  // told are interpolated between, and never count as measured. Throws ConfigError on a key that is none.
+  ProfiledCostModel(const WorkProfile&, const CostModel& otherwise, std::span<const ToldTime> told = {});
   // The parts of a cost are the other model's, in the proportion in which its duration is.
   OpCost price(const Work&) const override;
   LeftOutWorks left_out() const;
@@ -48,11 +55,16 @@ class ProfiledCostModel final : public CostModel {
     double size, ratio;  // logarithms
   };
   // log r at the logarithm of a size; false where the family has no neighbours for it.
+  struct Family {
+    std::vector<Knot> knots;  // by size, ascending
+    bool told = false;        // not by works of a run
+  };
+  void add_knot(const Work&, const OpCost& modelled, double seconds, bool told);
   static bool interpolate(std::span<const Knot>, double size, double& ratio);
 
   const CostModel& otherwise_;
   std::unordered_map<Work, OpCost, WorkHash> measured_;
-  std::unordered_map<Work, std::vector<Knot>, WorkHash> families_;  // by size, ascending
+  std::unordered_map<Work, Family, WorkHash> families_;
 };
 
 }  // namespace sextant

@@ -19,12 +19,22 @@ double* stack_constant(StackSpec& s, const std::string& key) {
   if (key == "gemm_bonus") return &k.gemm_bonus;
   if (key == "accumulate_bytes") return &k.accumulate_bytes;
   if (key == "step_overhead_ms") return &k.step_overhead.v;
+  if (key == "comm_slows_compute") return &k.comm_slows_compute;
+  if (key == "compute_slows_comm") return &k.compute_slows_comm;
   return nullptr;
 }
 double* fabric_constant(FabricSpec& f, const std::string& key) {
   if (key == "efficiency") return &f.efficiency;
   if (key == "latency_us") return &f.latency.v;
   return nullptr;
+}
+double* device_constant(DeviceSpec& d, const std::string& key) {
+  if (key == "launch_overhead_us") return &d.launch_overhead.v;
+  return nullptr;
+}
+bool in_device_file(const std::string& key) {
+  DeviceSpec device;
+  return device_constant(device, key) != nullptr;
 }
 // Keys carry units, values in code are SI.
 double si(const std::string& key, double value) {
@@ -51,11 +61,18 @@ double setting_value(FabricSpec fabric, const std::string& key) {
   return in_unit(key, *at);
 }
 
+double setting_value(DeviceSpec device, const std::string& key) {
+  const double* at = device_constant(device, key);
+  if (at == nullptr) unknown(key);
+  return in_unit(key, *at);
+}
+
 bool may_be_calibrated(KnobOf of, const std::string& key) {
   StackSpec stack;
   FabricSpec fabric;
   if (of == KnobOf::stack) return stack_constant(stack, key) != nullptr;
   if (of == KnobOf::fabric) return fabric_constant(fabric, key) != nullptr;
+  if (in_device_file(key)) return true;
   const auto keys = constant_keys();
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
@@ -63,7 +80,7 @@ bool may_be_calibrated(KnobOf of, const std::string& key) {
 void use_settings(std::span<const Setting> settings, const std::string& generation,
                   CostConstants& constants) {
   for (const Setting& s : settings)
-    if (s.of == KnobOf::device && (s.owner.empty() || s.owner == generation))
+    if (s.of == KnobOf::device && (s.owner.empty() || s.owner == generation) && !in_device_file(s.key))
       constant(constants, s.key) = s.value;
 }
 
@@ -83,6 +100,12 @@ void use_settings(std::span<const Setting> settings, FabricSpec& fabric) {
     if (target == nullptr) unknown(s.key);
     *target = si(s.key, s.value);
   }
+}
+
+void use_settings(std::span<const Setting> settings, DeviceSpec& device) {
+  for (const Setting& s : settings)
+    if (s.of == KnobOf::device && (s.owner.empty() || s.owner == device.generation) && in_device_file(s.key))
+      *device_constant(device, s.key) = si(s.key, s.value);
 }
 
 }  // namespace sextant

@@ -26,10 +26,13 @@ struct Setting {
 };
 double setting_value(StackSpec, const std::string& key);
 double setting_value(FabricSpec, const std::string& key);
+double setting_value(DeviceSpec, const std::string& key);
 bool may_be_calibrated(KnobOf, const std::string& key);
 // Each takes the settings that are its own. Throws ConfigError on a key that may not be calibrated.
 void use_settings(std::span<const Setting>, const std::string& generation, CostConstants&);
 void use_settings(std::span<const Setting>, StackSpec&);
 void use_settings(std::span<const Setting>, FabricSpec&);
+// Of a device some stand in its own file and not among the constants of its generation.
+void use_settings(std::span<const Setting>, DeviceSpec&);
 
 }  // namespace sextant

@@ -47,16 +47,15 @@ void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_sca
       (*list)[g.works.size() + r] = (*list)[place(g, g.runs[r].before)] + (*list)[place(g, g.runs[r].last)];
 }
 
-bool is_analytic(const OpCost& cost) { return cost.source == CostSource::analytic; }
+bool is_alone(const OpCost& cost) { return !cost.beside; }
 
-// By work, then by run: the share of its price that interference lengthens. What was measured, or told by what was, was
-// timed beside all that runs beside it. Empty where that is all of every price.
+// By work, then by run: the share of its price that interference lengthens: not what was timed beside all that runs beside it. Empty where that is all of every price.
 void share_alone(const Steps& g, std::span<const OpCost> by_work, SimulateScratch& scratch) {
   std::vector<double>& alone = scratch.alone;
   alone.clear();
-  if (std::ranges::all_of(by_work, is_analytic)) return;
+  if (std::ranges::all_of(by_work, is_alone)) return;
   for (std::size_t w = 0; w < g.works.size(); ++w)
-    alone.push_back(is_analytic(by_work[w]) ? scratch.price[w] : 0.0);
+    alone.push_back(is_alone(by_work[w]) ? scratch.price[w] : 0.0);
   for (const WorkRun& run : g.runs) alone.push_back(alone[place(g, run.before)] + alone[place(g, run.last)]);
   for (std::size_t i = 0; i < alone.size(); ++i)
     if (scratch.price[i] > 0) alone[i] /= scratch.price[i];

@@ -38,6 +38,7 @@ CalibratedPresets::CalibratedPresets(const std::filesystem::path& preset_dir, st
   options_ = {preset_dir, &presets_, [this](ResolvedRun& run) {
                 use_settings(settings_, run.stack);
                 use_settings(settings_, run.cluster.fabric);
+                use_settings(settings_, run.cluster.device);
               }};
   if (!residual_.empty()) options_.residual = &residual_;
 }

@@ -5,10 +5,11 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include <fmt/format.h>
 
-#include "core/work.hpp"
+#include "core/measurement_name.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "profiler/sample_summary.hpp"
 #include "profiler/stream_bench.hpp"
@@ -32,8 +33,9 @@ class Sweep {
     part("products", [&] { products(); });
     part("launches", [&] { launches(); });
     part("products beside copies", [&] { product_beside_copies(); });
-    for (int ranks = 2; ranks <= world_.size(); ranks *= 2) exchanges(ranks);
-    if (world_.size() > 1) product_beside_exchange();
+    nodes_ = nodes();
+    for (int ranks = 2; ranks < world_.size(); ranks *= 2) exchanges(ranks);
+    if (world_.size() > 1) exchanges(world_.size()), product_beside_exchange();
     return std::move(out_);
   }
 
@@ -47,11 +49,12 @@ class Sweep {
     world_.barrier({});
   }
 
-  void add(std::string what, std::string beside, const std::vector<double>& seconds, const Amount& amount) {
+  void add(const Measured& what, const Measured& beside, const std::vector<double>& seconds,
+           const Amount& amount) {
     if (seconds.empty()) return;  // the two were never under way together
     const SampleSummary s = summarize(seconds);
     MachineMeasurement m;
-    m.what = std::move(what), m.beside = std::move(beside);
+    m.what = measurement_name(what), m.beside = measurement_name(beside);
     m.median_us = 1e6 * s.median, m.spread_us = 1e6 * s.spread;
     m.samples = s.samples, m.outliers = s.outliers;
     if (s.median > 0) {
@@ -106,29 +109,27 @@ class Sweep {
     return p;
   }
 
-  std::string copy_name(CopyDirection direction) const {
-    return work_key(CopyWork{Bytes(options_.copy_bytes), direction});
-  }
+  CopyWork copied(CopyDirection direction) const { return {Bytes(options_.copy_bytes), direction}; }
 
   void copies() {
     const CopyPlaces p = copy_places();
     const auto bytes = static_cast<double>(options_.copy_bytes);
     const int n = options_.repetitions;
-    add(fmt::format("copy device_to_device {}B", options_.copy_bytes), "",
+    add(CopyWithin{Bytes(options_.copy_bytes)}, {},
         bench_.alone(copy(p.on_device[1], Space::device, p.on_device[0], Space::device), n), {2 * bytes});
     const StreamCall in = copy(p.on_device[0], Space::device, p.on_host[0], Space::host),
                      out = copy(p.on_host[1], Space::host, p.on_device[1], Space::device);
     const auto in_alone = bench_.alone(in, n), out_alone = bench_.alone(out, n);
-    const std::string in_name = copy_name(CopyDirection::host_to_device),
-                      out_name = copy_name(CopyDirection::device_to_host);
-    add(in_name, "", in_alone, {bytes}), add(out_name, "", out_alone, {bytes});
+    const Measured in_name = copied(CopyDirection::host_to_device),
+                   out_name = copied(CopyDirection::device_to_host);
+    add(in_name, {}, in_alone, {bytes}), add(out_name, {}, out_alone, {bytes});
     const auto both = bench_.beside(
         in, out, StreamBench::counts(summarize(in_alone).median, summarize(out_alone).median), 3);
     add(in_name, out_name, both.first, {bytes}), add(out_name, in_name, both.second, {bytes});
   }
 
   struct Product {
-    std::string name;
+    SquareProduct of;
     StreamCall call;
     Amount amount;
   };
@@ -137,7 +138,7 @@ class Sweep {
                      c = matrix(dtype, extent, extent);
     const GemmArgs args{.a = a, .b = b, .c = c, .transpose_b = true, .threads = options_.threads};
     return {
-        fmt::format("gemm {} {}x{}x{}", name(dtype), extent, extent, extent),
+        {dtype, extent},
         [this, args](StreamId stream) {
           device_.launch(stream, [this, args](NativeStream s) {
             GemmArgs here = args;
@@ -152,7 +153,7 @@ class Sweep {
     for (const Dtype dtype : options_.formats)
       for (const std::int64_t extent : options_.extents) {
         const Product p = product(dtype, extent);
-        add(p.name, "", bench_.alone(p.call, options_.repetitions), p.amount);
+        add(p.of, {}, bench_.alone(p.call, options_.repetitions), p.amount);
         memory_.clear();
       }
   }
@@ -174,7 +175,7 @@ class Sweep {
     by_host.erase(by_host.begin(), by_host.begin() + 2);  // the rehearsed one and the one that is dropped
     for (double& s : by_device) s /= kLaunches;
     for (double& s : by_host) s /= kLaunches;
-    add("launch", "", by_device, {}), add("launch by the host", "", by_host, {});
+    add(SmallestKernel{}, {}, by_device, {}), add(SmallestKernel{.by_host = true}, {}, by_host, {});
     memory_.clear();
   }
 
@@ -188,8 +189,8 @@ class Sweep {
                                   : copy(places.on_host[1], Space::host, places.on_device[1], Space::device);
       const double other = summarize(bench_.alone(moves, 3)).median;
       const auto both = bench_.beside(p.call, moves, StreamBench::counts(own, other), 3);
-      add(p.name, copy_name(direction), both.first, p.amount);
-      add(copy_name(direction), p.name, both.second, {static_cast<double>(options_.copy_bytes)});
+      add(p.of, copied(direction), both.first, p.amount);
+      add(copied(direction), p.of, both.second, {static_cast<double>(options_.copy_bytes)});
     }
     memory_.clear();
   }
@@ -213,6 +214,25 @@ class Sweep {
   static double sent(CollectiveKind kind, std::int64_t bytes, int ranks) {
     return static_cast<double>(bytes) * (kind == CollectiveKind::all_reduce ? 2.0 : 1.0) * (ranks - 1) /
            ranks;
+  }
+
+  // By rank: the nodes that hold the ranks up to it.
+  std::vector<int> nodes() {
+    constexpr std::size_t kMostOfName = 64;
+    std::string own = options_.node, all(kMostOfName * static_cast<std::size_t>(world_.size()), ' ');
+    own.resize(kMostOfName, ' ');
+    const std::vector<std::int64_t> each(static_cast<std::size_t>(world_.size()), kMostOfName);
+    world_.all_gather(own.data(), all.data(), each, {});
+    std::vector<int> out;
+    std::set<std::string> seen;
+    for (std::size_t at = 0; at < all.size(); at += kMostOfName) {
+      seen.insert(all.substr(at, kMostOfName));
+      out.push_back(static_cast<int>(seen.size()));
+    }
+    return out;
+  }
+  Exchange exchanged(CollectiveKind kind, std::int64_t bytes, int ranks) const {
+    return {kind, Bytes(bytes), ranks, nodes_[static_cast<std::size_t>(ranks - 1)], options_.one_device};
   }
 
   std::unique_ptr<Communicator> first_ranks(int ranks) {
@@ -242,7 +262,7 @@ class Sweep {
           seconds = bench_.alone(exchange(kind, *group, bytes, memory_[0].data(), memory_[1].data()),
                                  options_.repetitions, [&] { meet(*group); });
         slowest(seconds, static_cast<std::size_t>(options_.repetitions));
-        add(fmt::format("{} {}B g{}", name(kind), bytes, ranks), "", seconds, {sent(kind, bytes, ranks)});
+        add(exchanged(kind, bytes, ranks), {}, seconds, {sent(kind, bytes, ranks)});
       }
     memory_.clear();
     world_.barrier({});
@@ -270,12 +290,12 @@ class Sweep {
     slowest(own, own.size()), slowest(other, other.size());  // all ranks make the same number of calls
     const auto counts = StreamBench::counts(summarize(own).median, summarize(other).median);
     const auto both = bench_.beside(p.call, all_reduce, counts, 3, begin);
-    const std::string product_name = fmt::format("{} on {} ranks", p.name, ranks),
-                      exchange_name = fmt::format("all_reduce {}B g{}", bytes, ranks);
-    const Amount moved{sent(CollectiveKind::all_reduce, bytes, ranks)};
-    add(product_name, "", own, p.amount);
-    add(product_name, exchange_name, both.first, p.amount);
-    add(exchange_name, product_name, both.second, moved);
+    SquareProduct at_once = p.of;
+    at_once.ranks = ranks;
+    const Exchange sum = exchanged(CollectiveKind::all_reduce, bytes, ranks);
+    add(at_once, {}, own, p.amount);
+    add(at_once, sum, both.first, p.amount);
+    add(sum, at_once, both.second, {sent(CollectiveKind::all_reduce, bytes, ranks)});
     memory_.clear();
     world_.barrier({});
   }
@@ -287,6 +307,7 @@ class Sweep {
   StreamBench bench_;
   std::vector<Allocation> memory_;
   std::mt19937 random_{1};
+  std::vector<int> nodes_;
   std::vector<MachineMeasurement> out_;
 };
 

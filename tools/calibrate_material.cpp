@@ -140,7 +140,7 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
 ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
                         const std::vector<MeasuredRun>& runs, const std::filesystem::path& presets,
                         const CalibrationRules& rules) {
-  const WorkProfile profile = load_profile(file);
+  const WorkProfile profile = load_profile(file, presets);
   std::vector<ClusterSpec> clusters;
   if (!options.question.cluster.empty()) clusters.push_back(load_cluster(options.question.cluster, presets));
   for (const MeasuredRun& m : runs) clusters.push_back(m.run.cluster);

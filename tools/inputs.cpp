@@ -133,8 +133,8 @@ constexpr TextOption kProfile = {
     {.flag = "--profile",
      .metavar = "FILE",
      .text =
-         "measured works of the cluster's device, of 'sextant profile -o FILE': times of these and of what "
-         "lies between them replace the model's"},
+         "measured works of the cluster's device, of 'sextant profile -o FILE' or shipped (sextant presets "
+         "profiles): times of these and of what lies between them replace the model's"},
     &QuestionOptions::profile};
 
 struct CountOption {
@@ -360,6 +360,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     }
     use_settings(q.calibrated, q.stack);
     use_settings(q.calibrated, q.cluster.fabric);
+    use_settings(q.calibrated, q.cluster.device);
   }
   std::erase_if(q.notes, [&](const std::string& note) {
     return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
@@ -370,7 +371,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);
   if (!options.profile.empty()) {
-    q.profile = load_profile_of(options.profile, q.cluster.device);
+    q.profile = load_profile_of(options.profile, q.cluster.device, presets);
     if (q.stack.name != kProfiledStack)
       q.notes.push_back(
           fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "

@@ -47,8 +47,8 @@ class Planning {
 
  private:
   Job job_with(const CostModel& cost, bool profiled) const {
-    return {question_.model, question_.training, question_.cluster, topology_, question_.stack, cost,
-            question_.interval, &doubt_,
+    return {question_.model, question_.training, question_.cluster, topology_, costs_.analytic().stack(),
+            cost, question_.interval, &doubt_,
             // What a calibration learned of layouts is of the model's times, not of measured ones.
             profiled || question_.learned.empty() ? nullptr : &question_.learned, 0, profiled};
   }

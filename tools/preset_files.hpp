@@ -9,8 +9,8 @@
 
 namespace sextant {
 
-inline constexpr std::array<std::string_view, 6> kPresetKinds = {"models",  "clusters", "devices",
-                                                                 "fabrics", "stacks",   "cost"};
+inline constexpr std::array<std::string_view, 7> kPresetKinds = {"models", "clusters", "devices", "fabrics",
+                                                                 "stacks", "cost",     "profiles"};
 
 // `folder` when it is not empty. Throws ConfigError when there is none.
 std::filesystem::path find_presets(const std::string& folder);

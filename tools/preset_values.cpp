@@ -51,11 +51,12 @@ bool is_number(const Json& value) {
                                std::ranges::all_of(value, [](const Json& item) { return item.is_number(); }));
 }
 
-// "knobs[3].cold_of.efa-p5" as "knobs[].cold_of.efa-p5", in its parts.
+// "knobs[3].cold_of.efa-p5" as "knobs[].cold_of.efa-p5", in its parts. A point between digits is of a number.
 std::vector<std::string> parts_of(const std::string& key) {
   std::vector<std::string> parts(1);
+  const auto digit = [&](std::size_t at) { return at < key.size() && key[at] >= '0' && key[at] <= '9'; };
   for (std::size_t i = 0; i < key.size(); ++i) {
-    if (key[i] == '.')
+    if (key[i] == '.' && !(digit(i - 1) && digit(i + 1)))
       parts.emplace_back();
     else
       parts.back() += key[i];

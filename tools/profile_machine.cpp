@@ -1,10 +1,11 @@
 #include "tools/profile_machine.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <mutex>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
@@ -19,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void describe_gpu(MachineFacts& facts, int ordinal, const GpuMonitor& state) {
+void describe_gpu(MachineFacts& facts, int ordinal) {
   std::string why;
   const auto gpus = cuda_gpus(why);
   const CudaGpu& gpu = gpus.at(static_cast<std::size_t>(ordinal));
@@ -31,7 +32,6 @@ void describe_gpu(MachineFacts& facts, int ordinal, const GpuMonitor& state) {
   for (const std::string& name :
        {libraries.gemm, libraries.attention, nccl_version(why), kernel_trace_library()})
     if (!name.empty()) facts.libraries.push_back(name);
-  state.describe(facts);
 }
 
 void describe_cpu(MachineFacts& facts) {
@@ -39,6 +39,12 @@ void describe_cpu(MachineFacts& facts) {
   facts.device = machine.cpu;
   facts.multiprocessors = machine.cpu_threads;
   facts.memory_GiB = gib(machine.memory);
+  facts.libraries = {cpu_gemm_library()};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace
@@ -51,42 +57,56 @@ std::string machine_of(const RunningOptions& options) {
   return fmt::format("{}, {} threads", machine.cpu, machine.cpu_threads);
 }
 
-MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
-                                const std::function<void(const std::string& part)>& progress) {
+struct MachineWatch::State {
+  std::optional<GpuMonitor> gpu;
+  Clock::time_point start = Clock::now();
+  std::string missing;
+};
+
+MachineWatch::MachineWatch(const RunningOptions& options) : state_(std::make_unique<State>()) {
+  const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
+  if (!gpu) {
+    describe_cpu(facts_);
+    return;
+  }
+  describe_gpu(facts_, gpu->ordinal);
+  state_->gpu.emplace(gpu->ordinal);
+  state_->gpu->describe(facts_);
+  state_->missing = state_->gpu->missing();
+}
+MachineWatch::~MachineWatch() = default;
+
+void MachineWatch::note(const std::string& at) {
+  if (!state_->gpu || !state_->missing.empty()) return;
+  MachineCondition condition = state_->gpu->now(at);
+  condition.time_s = std::chrono::duration<double>(Clock::now() - state_->start).count();
+  facts_.conditions.push_back(std::move(condition));
+}
+
+const std::string& MachineWatch::missing() const { return state_->missing; }
+
+bool measure_machine(const RunningOptions& options, int ranks, MachineWatch& watch,
+                     const std::function<void(const std::string& part)>& progress) {
   const bool processes = options.processes();
   const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
-  MeasuredMachine out;
-  std::optional<GpuMonitor> state;
-  if (gpu) {
-    state.emplace(gpu->ordinal);
-    describe_gpu(out.facts, gpu->ordinal, *state);
-  } else {
-    describe_cpu(out.facts);
-  }
-
   std::vector<std::unique_ptr<Communicator>> world;
   if (processes)
     world.push_back(options.comm == "env" ? make_tcp_world(launched_world()) : make_mpi_world());
   else
     world = make_local_world(ranks);
-  out.first_rank = world.front()->rank() == 0;
+  const bool first_rank = world.front()->rank() == 0;
   if (gpu)
     for (auto& c : world)
       c = processes ? connect_nccl(std::move(c), gpu->ordinal)
                     : share_cuda_device(std::move(c), gpu->ordinal);
 
   SweepOptions sweep = gpu ? sweep_of_gpu() : SweepOptions{};
+  sweep.node = host_name();
+  sweep.one_device = gpu && !processes;
   const int beside = processes ? world.front()->size() : ranks;
   sweep.threads = options.threads > 0 ? options.threads : std::max(1, inspect_machine().cpu_threads / beside);
-  const auto start = Clock::now();
-  const auto note = [&](const std::string& at) {
-    if (!state) return;
-    MachineCondition condition = state->now(at);
-    condition.time_s = std::chrono::duration<double>(Clock::now() - start).count();
-    out.facts.conditions.push_back(std::move(condition));
-  };
   sweep.before_part = [&](const std::string& part) {  // on rank 0
-    note("before " + part);
+    watch.note("before " + part);
     if (progress) progress(part);
   };
   const auto measure = [&](Communicator& rank) {
@@ -94,14 +114,13 @@ MeasuredMachine measure_machine(const RunningOptions& options, int ranks,
     cpu.on_error = [&](const std::string& what) { rank.abort(what); };
     const auto device = gpu ? make_cuda_device(*gpu) : make_cpu_device(cpu);
     auto measured = sweep_machine(*device, gpu ? *cuda_kernels() : cpu_kernels(), rank, sweep);
-    if (rank.rank() == 0 || processes) out.facts.measurements = std::move(measured);
+    if (rank.rank() == 0 || processes) watch.facts().measurements = std::move(measured);
   };
   if (processes)
     measure(*world.front());
   else
     run_ranks(world, measure);
-  note("at the end");
-  return out;
+  return first_rank;
 }
 
 }  // namespace sextant

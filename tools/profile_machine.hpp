@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "core/machine_facts.hpp"
@@ -13,12 +14,27 @@ namespace sextant {
 // "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.19.0", or the processor and its threads.
 std::string machine_of(const RunningOptions&);
 
-// Over `ranks` threads, or the processes of an MPI job; what its first rank returns counts.
-struct MeasuredMachine {
-  MachineFacts facts;
-  bool first_rank = true;
+// What the machine is, and the state of its GPU while it is measured.
+class MachineWatch {
+ public:
+  explicit MachineWatch(const RunningOptions&);
+  ~MachineWatch();
+  MachineWatch(const MachineWatch&) = delete;
+  MachineWatch& operator=(const MachineWatch&) = delete;
+
+  void note(const std::string& at);    // clocks, temperature and power of a GPU: a condition of the facts
+  const std::string& missing() const;  // why these are not known; empty when they are, or cores are devices
+  MachineFacts& facts() { return facts_; }
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  MachineFacts facts_;
 };
-MeasuredMachine measure_machine(const RunningOptions&, int ranks,
-                                const std::function<void(const std::string& part)>& progress);
+
+// Measures into the watch's facts, over `ranks` threads or the processes of a job. Whether this process holds the first
+// rank, whose measurements count.
+bool measure_machine(const RunningOptions&, int ranks, MachineWatch&,
+                     const std::function<void(const std::string& part)>& progress);
 
 }  // namespace sextant

@@ -8,6 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/topology.hpp"
+#include "cost_models/collective.hpp"
+#include "planner/machine_samples.hpp"
 #include "planner/profile_priors.hpp"
 
 namespace sextant {
@@ -15,7 +18,7 @@ namespace {
 
 constexpr double kWorthSaying = 0.01;  // of a step's time
 
-// Without constants of networks, and none where no work tells any.
+// Without constants of networks, and none where nothing measured tells any.
 std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSpec& cluster,
                                     const std::filesystem::path& presets) {
   if (!taken_on(profile.table, cluster.device)) return {};
@@ -28,19 +31,45 @@ std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSp
         told.push_back({fit.knob.of, fit.knob.owner, fit.knob.key, fit.value});
   } catch (const ConfigError&) {  // of attention or small exchanges alone, say
   }
+  if (!profile.table.facts) return told;
+  const Interference beside = interference_of(*profile.table.facts);
+  const auto tell = [&](const char* key, const std::optional<double>& value) {
+    if (value) told.push_back({KnobOf::stack, kProfiledStack, key, *value});
+  };
+  tell("comm_slows_compute", beside.comm_slows_compute),
+      tell("compute_slows_comm", beside.compute_slows_comm);
   return told;
 }
 
-AnalyticCostModel analytic_with(const ClusterSpec& cluster, StackSpec stack,
-                                const std::vector<Setting>& calibrated, const std::vector<Setting>& told,
-                                const std::filesystem::path& presets) {
+AnalyticCostModel analytic_with(ClusterSpec cluster, StackSpec stack, const std::vector<Setting>& calibrated,
+                                const std::vector<Setting>& told, const std::filesystem::path& presets) {
   const std::string& generation = cluster.device.generation;
   CostConstants constants = load_cost_preset(generation, presets / "cost").constants;
   for (const auto* settings : {&told, &calibrated}) {
     use_settings(*settings, generation, constants);
     use_settings(*settings, stack);
+    use_settings(*settings, cluster.device);
   }
   return {cluster, stack, constants};
+}
+
+// Exchanges inside a node by kind, size and group, alone on the machine: inside a step ranks wait for each other as well.
+std::vector<ToldTime> exchanges_told(const WorkProfile& table, const ClusterSpec& cluster,
+                                     const AnalyticCostModel& model) {
+  if (!table.facts || !taken_on(table, cluster.device)) return {};
+  const Topology topology(cluster);
+  const Machine quiet(cluster.device, cluster.node, alone(model.machine().constants));
+  std::vector<ToldTime> out;
+  for (const MachineSample& sample : machine_samples(*table.facts)) {
+    const auto* exchange = std::get_if<Exchange>(&sample.what);
+    if (!exchange || exchange->nodes > 1) continue;
+    const auto ranks = first_ranks(exchange->ranks, 1, cluster);
+    if (!ranks) continue;
+    CollectiveWork work = work_of(*exchange);
+    work.group = topology.group_of(*ranks);
+    out.push_back({work, sample.took + model.price(work).duration - price_collective(work, quiet).duration});
+  }
+  return out;
 }
 
 std::string machine_text(const WorkProfile& table) {
@@ -55,17 +84,18 @@ std::string GivenProfile::text() const {
   return of.empty() ? file : fmt::format("{} ({})", file, of);
 }
 
-GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device) {
-  GivenProfile profile{file, load_profile(file)};
+GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
+                             const std::filesystem::path& presets) {
+  GivenProfile profile{file, load_profile(file, presets)};
   if (!taken_on(profile.table, device))
     throw ConfigError(Problem{file, "machine",
                               profile.table.machine.empty() ? "(not stated)" : profile.table.machine,
                               fmt::format("a profile of {}, the device that is planned for", device.name),
                               "what one device takes says nothing about another: sextant profile, there"});
-  if (profile.table.works.empty())
-    throw ConfigError(
-        Problem{file, "works", "none", "times of works",
-                "sextant profile --for plan.json -o profile.json (of several processes only with --for)"});
+  if (const auto& facts = profile.table.facts;
+      profile.table.works.empty() && (!facts || facts->measurements.empty()))
+    throw ConfigError(Problem{file, "works", "none", "times of works, or of the machine by itself (facts)",
+                              "sextant profile --for plan.json -o profile.json"});
   return profile;
 }
 
@@ -75,7 +105,7 @@ MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
     : told_(profile && calibrated.empty() ? constants_told(*profile, cluster, presets)
                                           : std::vector<Setting>()),
       analytic_(analytic_with(cluster, stack, calibrated, told_, presets)) {
-  if (profile) table_.emplace(profile->table, analytic_);
+  if (profile) table_.emplace(profile->table, analytic_, exchanges_told(profile->table, cluster, analytic_));
 }
 
 std::string shares_text(const CostShares& s) {
@@ -87,7 +117,10 @@ std::string shares_text(const CostShares& s) {
 
 std::string rests_on_text(const GivenProfile& profile, const CostShares& s, const MachineCosts* costs) {
   std::string text = fmt::format("rests on {}: {}", profile.text(), shares_text(s));
-  if (!costs || s.interpolated < kWorthSaying) return text;
+  if (!costs) return text;
+  if (s.analytic >= kWorthSaying && !costs->told().empty())
+    text += fmt::format(", with {} constants that it tells", costs->told().size());
+  if (s.interpolated < kWorthSaying) return text;
   if (const auto out = costs->left_out(); out && out->works > 0)
     text += fmt::format(
         "; {} of its {} works lie between others: each left out, what is interpolated is {:.0f} % off, the "

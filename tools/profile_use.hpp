@@ -27,13 +27,16 @@ struct GivenProfile {
 };
 
 // Throws ConfigError naming file, key and what is expected when it was taken on another device, or holds no work.
-GivenProfile load_profile_of(const std::string& file, const DeviceSpec&);
+GivenProfile load_profile_of(const std::string& file_or_name, const DeviceSpec&,
+                             const std::filesystem::path& presets);
 
 // Prices on a machine: the analytic model, and over it the table of a profile, if one is given.
 //
 // What the table does not tell is priced with constants of the device (and of this runtime's host time) that the profile
-// tells by the works it has (planner/profile_priors), unless `calibrated` states some: beside measured times, times of a
-// faster machine would be a bias. Constants of networks stay: they are part of the group that an exchange was measured in.
+// tells by the works it has and by what was measured of the machine alone (planner/profile_priors, planner/machine_samples),
+// unless `calibrated` states some: beside measured times, times of a faster machine would be a bias. Exchanges inside a node
+// that no plan has timed are interpolated between those of the machine. Constants of networks stay: they are part of the
+// group that an exchange was measured in.
 class MachineCosts {
  public:
   // `profile` may be null; it is read here alone.
@@ -42,6 +45,7 @@ class MachineCosts {
   MachineCosts(const MachineCosts&) = delete;
   MachineCosts& operator=(const MachineCosts&) = delete;
 
+  // Its stack is the one given, with what the profile or `calibrated` tells of it: interference too.
   const AnalyticCostModel& analytic() const { return analytic_; }
   // With a profile its table, over the analytic model.
   const CostModel& best() const { return table_ ? static_cast<const CostModel&>(*table_) : analytic_; }

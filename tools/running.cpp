@@ -214,10 +214,11 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
   graph_ = lower(file_.model, file_.training, plan_links(topology_, file_.plan), file_.plan, file_.stack);
 
   // It may be of another device than the plan's: what runs is what is here.
-  if (!profile.empty()) profile_ = GivenProfile{profile, load_profile(profile)};
+  if (!profile.empty()) profile_ = GivenProfile{profile, load_profile(profile, presets)};
   const MachineCosts costs(file_.cluster, file_.stack, {}, profile_ ? &*profile_ : nullptr, presets);
   costs_ = price(graph_, costs.best());
-  const Job job{file_.model, file_.training, file_.cluster, topology_, file_.stack, costs.best()};
+  const StackSpec& stack = costs.analytic().stack();
+  const Job job{file_.model, file_.training, file_.cluster, topology_, stack, costs.best()};
   if (const auto rejection = too_large(job, plan_memory(job, file_.plan))) misfit_ = rejection->text;
   std::vector<bool> needed(graph_.works.size(), false);
   for (const Op& op : graph_.ops) needed[op.work] = true;
@@ -226,7 +227,8 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
     works_measured_ += needed[w] && costs_[w].source == CostSource::measured;
   }
   SimulateOptions simulated;
-  simulated.comm_slows_compute = file_.stack.kernels.comm_slows_compute;
+  simulated.comm_slows_compute = stack.kernels.comm_slows_compute;
+  simulated.compute_slows_comm = stack.kernels.compute_slows_comm;
   predicted_ = simulate(graph_, costs_, simulated);
   predicted_.graph_hash = graph_hash(graph_);
   if (profile_) rests_on_ = cost_shares(breakdown(graph_, predicted_), costs_);

@@ -206,7 +206,7 @@ ExitCode list(Session& session, const fs::path& presets, bool names_only,
     for (const auto& name : preset_names(presets, kinds[0])) {
       const Json content = content_or_nothing(presets / kinds[0] / (name + ".json"));
       std::string what, aliases;
-      for (const char* key : {"title", "about", "source"})
+      for (const char* key : {"title", "about", "source", "machine"})
         if (what.empty() && content.contains(key)) what = text_of(content.at(key));
       for (const auto& alias : content.value("aliases", Json::array()))
         aliases += (aliases.empty() ? "" : ", ") + text_of(alias);

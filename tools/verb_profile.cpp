@@ -1,6 +1,8 @@
 // `sextant profile`: measures this machine, on the works of plans or of a ladder of models, and by itself.
 #include <algorithm>
+#include <atomic>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <ostream>
 
@@ -14,6 +16,7 @@
 #include "profiler/traced_steps.hpp"
 #include "tools/command.hpp"
 #include "tools/inputs.hpp"
+#include "tools/interrupt.hpp"
 #include "tools/planning.hpp"
 #include "tools/profile_ladder.hpp"
 #include "tools/profile_machine.hpp"
@@ -35,7 +38,12 @@ struct ProfileVerbOptions {
 };
 
 // A job of processes serves one measurement: MPI starts once in a process.
-void check_processes(const ProfileVerbOptions& o) {
+void check_options(const ProfileVerbOptions& o) {
+  if (o.ranks > 0 && !o.plans.empty() && !o.machine)
+    throw UsageError(
+        "--ranks is of the machine's own measurements, of which --for makes none: the ranks of a plan are "
+        "its "
+        "own\n  for example: sextant profile --for plan.json --machine --ranks 4");
   if (!o.running.processes()) return;
   if (o.plans.size() > 1 || (o.plans.size() == 1 && o.machine))
     throw UsageError(
@@ -48,56 +56,74 @@ void check_processes(const ProfileVerbOptions& o) {
 
 class Profiling {
  public:
-  Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o) {
+  // Reads and checks every plan, before anything is measured.
+  Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o), watch_(o.running) {
     profile_.machine = machine_of(o.running);
     profile_.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    profile_.sextant = version_text();
+    profile_.sextant = version_text(), profile_.command = session.arguments;
     profile_.timed_by = "events";
+    if (!watch_.missing().empty())
+      note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
+    for (const std::string& plan : o.plans) {
+      RunningOptions running = o.running;
+      running.plan = plan;
+      plans_.push_back(std::make_unique<Runnable>(running, "", session.presets()));
+    }
+    if (!o.plans.empty() || o.running.processes()) return;
+    for (PlanFile& rung :
+         profile_ladder(o.running.device == "cuda" ? profile_.machine : "", session.presets())) {
+      RunningOptions running = o.running;
+      running.plan = rung.model.name;
+      plans_.push_back(std::make_unique<Runnable>(running, std::move(rung), "", session.presets()));
+    }
   }
 
   void machine() {
     Progress progress(session_.terminal, "measuring", 0, "parts");
     const int ranks = o_.ranks > 0 ? o_.ranks : o_.running.device == "cuda" ? 1 : 2;
     double parts = 0;
-    MeasuredMachine measured =
-        measure_machine(o_.running, ranks, [&](const std::string& part) { progress.update(parts++, part); });
-    profile_.facts = std::move(measured.facts);
-    first_rank_ = measured.first_rank;
+    first_rank_ = measure_machine(o_.running, ranks, watch_,
+                                  [&](const std::string& part) { progress.update(parts++, part); });
     if (ranks == 1 && !o_.running.processes() && o_.plans.empty())
       note(
           "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
-          "from the cluster file; mpirun -n N sextant profile --comm mpi --for plan.json measures those of a "
-          "plan of N ranks");
+          "from the cluster file; mpirun -n N sextant profile --comm mpi measures those of N GPUs, with "
+          "--for "
+          "plan.json those of a plan of N ranks");
   }
 
-  void works() {
-    const std::vector<std::string>& plans = o_.plans;
-    const std::vector<PlanFile> ladder =
-        plans.empty()
-            ? profile_ladder(o_.running.device == "cuda" ? profile_.machine : "", session_.presets())
-            : std::vector<PlanFile>();
-    const std::size_t n = plans.empty() ? ladder.size() : plans.size();
-    Progress progress(session_.terminal, "measuring", static_cast<double>(n) * o_.steps, "steps");
-    for (std::size_t i = 0; i < n; ++i) {
-      RunningOptions running = o_.running;
-      running.plan = plans.empty() ? ladder[i].model.name : plans[i];
-      const Runnable runnable = plans.empty() ? Runnable(running, ladder[i], "", session_.presets())
-                                              : Runnable(running, "", session_.presets());
+  // Until all are measured, or somebody asks for the end.
+  void works(const std::atomic<bool>& stopped) {
+    Progress progress(session_.terminal, "measuring", static_cast<double>(plans_.size()) * o_.steps, "steps");
+    for (std::size_t i = 0; i < plans_.size() && !stopped; ++i) {
+      const Runnable& runnable = *plans_[i];
       ProfileOptions options;
       options.steps = o_.steps;
       options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o_.steps); };
       const auto traced = trace(runnable);
       if (traced) options.timer = &traced->timer();
+      watch_.note(o_.plans.empty() ? "before " + runnable.file().model.name : "before " + o_.plans[i]);
       first_rank_ = profile_plan(runnable.training(), options, profile_);
       if (traced) tell(*traced);
-      if (runnable.on_gpu() && !running.processes() && runnable.graph().plan.world() > 1)
+      if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
-      for (const SlowKernels& slow : slow_kernels(running)) note(slow.why);
+      for (const SlowKernels& slow : slow_kernels(o_.running)) note(slow.why);
+      measured_ = i + 1;
     }
+    if (measured_ < plans_.size()) tell_cut_short("it was asked to end");
+  }
+  void tell_cut_short(const std::string& why) {
+    note(fmt::format("{} of {} plans were measured: {}", measured_, plans_.size(), why));
   }
 
+  // What has been measured so far.
+  const WorkProfile& profile() {
+    watch_.note("at the end");
+    profile_.facts = watch_.facts();
+    return profile_;
+  }
+  std::size_t measured() const { return measured_; }
   bool first_rank() const { return first_rank_; }
-  const WorkProfile& profile() const { return profile_; }
 
  private:
   void note(const std::string& what) {
@@ -129,7 +155,10 @@ class Profiling {
 
   Session& session_;
   const ProfileVerbOptions& o_;
+  MachineWatch watch_;
   WorkProfile profile_;
+  std::vector<std::unique_ptr<Runnable>> plans_;
+  std::size_t measured_ = 0;  // plans
   bool first_rank_ = true;
 };
 
@@ -157,7 +186,7 @@ void print_facts(Session& session, const MachineFacts& facts) {
                    quartiles(m.spread_us, m.median_us), decimals(m.rate_GBps, 1), decimals(m.rate_TFLOPS, 3),
                    m.beside.empty() ? "" : decimals(facts.lengthening(m.what, m.beside), 2),
                    count(m.outliers)});
-  out << table.render(session.terminal, session.common.wide) << '\n';
+  if (!facts.measurements.empty()) out << table.render(session.terminal, session.common.wide) << '\n';
   if (facts.conditions.empty()) return;
   Table states({{"at", Align::left},
                 {"s", Align::right},
@@ -189,19 +218,29 @@ void print_works(Session& session, const WorkProfile& profile) {
 }
 
 ExitCode run(Session& session, const ProfileVerbOptions& o) {
-  check_processes(o);
+  check_options(o);
   check_output("--output", o.output, o.plans);
-  static_cast<void>(gpu_of(o.running));  // refused before anything is measured
   Profiling profiling(session, o);
-  if (o.machine || o.plans.empty()) profiling.machine();
-  if (!o.plans.empty() || !o.running.processes()) profiling.works();
+  const InterruptGuard interrupt("sextant profile: ending behind this plan; Ctrl-C again ends at once\n");
+  const auto keep = [&] {
+    const WorkProfile& profile = profiling.profile();
+    if (!o.output.empty()) write_file_atomic(o.output, nlohmann::json(profile).dump(2) + "\n");
+    return profile;
+  };
+  try {
+    if (o.machine || o.plans.empty()) profiling.machine();
+    if (!o.plans.empty() || !o.running.processes()) profiling.works(interrupt.stopped());
+  } catch (const std::exception& failed) {
+    if (profiling.measured() > 0 && profiling.first_rank()) profiling.tell_cut_short(failed.what()), keep();
+    throw;
+  }
   if (!profiling.first_rank()) return ExitCode::ok;
-  const WorkProfile& profile = profiling.profile();
+  const WorkProfile profile = keep();
   const nlohmann::json j = profile;
-  if (!o.output.empty()) write_file_atomic(o.output, j.dump(2) + "\n");
+  const ExitCode ended = interrupt.stopped() ? ExitCode::interrupted : ExitCode::ok;
   if (session.common.json) {
     print_json(session, "profile", Json::parse(j.dump()));
-    return ExitCode::ok;
+    return ended;
   }
   auto& out = session.terminal.out;
   out << fmt::format("{}: {} works, {} ranks at once\n", profile.machine, profile.works.size(),
@@ -215,16 +254,16 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
     out << "\nnext: -o profile.json keeps it\n";
   else if (profile.works.empty())
     out << fmt::format(
-        "\nwritten: {}\nnext: mpirun -n N sextant profile --comm mpi --for plan.json -o works.json\n      "
-        "(predictions take times from the works of plans; this file has none, but the machine's own "
-        "measurements)\n",
+        "\nwritten: {0}\nnext: sextant plan ... --profile {0} predicts with what the machine does by itself\n"
+        "      mpirun -n N sextant profile --comm mpi --for plan.json -o works.json measures a plan's "
+        "works\n",
         o.output);
   else
     out << fmt::format(
         "\nwritten: {0}\nnext: sextant run {1} --profile {0}{2}\n      sextant simulate --plan {1} --profile "
         "{0}\n",
         o.output, o.plans.empty() ? "plan.json" : o.plans.front(), o.running.shaped ? " --shaped" : "");
-  return ExitCode::ok;
+  return ended;
 }
 
 }  // namespace

@@ -192,6 +192,25 @@ TEST(Profiled, ExtrapolatesNothing) {
   EXPECT_EQ(cost.price(copy(100'000'000)).source, interpolated) << "control";
 }
 
+// Told by another kind of measurement: of families without a work, and between the ends alone.
+TEST(Profiled, WhatIsToldIsInterpolatedAndNeverMeasured) {
+  const std::int64_t small = 1 << 20, large = 1 << 22, between = 1 << 21;
+  const std::vector<ToldTime> told = {{gather(small), Seconds(2 * modelled(gather(small)))},
+                                      {gather(large), Seconds(2 * modelled(gather(large)))},
+                                      {copy(small), Seconds(5 * modelled(copy(small)))},
+                                      {copy(large), Seconds(5 * modelled(copy(large)))}};
+  WorkProfile profile;
+  add(profile, copy(small), 3 * modelled(copy(small))), add(profile, copy(large), 3 * modelled(copy(large)));
+  const ProfiledCostModel table(profile, model(), told);
+  for (const std::int64_t bytes : {small, between, large}) {
+    EXPECT_EQ(table.price(gather(bytes)).source, interpolated);
+    EXPECT_NEAR(table.price(gather(bytes)).duration.v / modelled(gather(bytes)), 2, 1e-12);
+  }
+  EXPECT_EQ(table.price(gather(2 * large)).source, analytic);
+  EXPECT_NEAR(table.price(copy(between)).duration.v / modelled(copy(between)), 3, 1e-12)
+      << "a work of the family has been timed";
+}
+
 TEST(Profiled, LeavesWideGapsToTheModel) {
   const auto source = [](std::int64_t largest) {
     WorkProfile profile;

@@ -5,9 +5,12 @@
 
 #include "core/cluster_files.hpp"
 #include "core/error.hpp"
+#include "core/measurement_name.hpp"
 #include "core/topology.hpp"
 #include "core/work.hpp"
 #include "cost_models/analytic.hpp"
+#include "cost_models/collective.hpp"
+#include "planner/machine_samples.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {
@@ -48,6 +51,33 @@ class ProfilePriors : public testing::Test {
     }
     return out;
   }
+  // The machine by itself, as one of such constants and launches would be.
+  MachineFacts facts(const ClusterSpec& cluster, const CostConstants& truth, bool one_device = false) const {
+    const AnalyticCostModel model(cluster, load_stack("sextant", presets_), alone(truth));
+    MachineFacts out;
+    const auto add = [&](const Measured& what, const OpCost& cost) {
+      MachineMeasurement& m = out.measurements.emplace_back();
+      m.what = measurement_name(what), m.median_us = cost.duration.v * 1e6;
+    };
+    for (const int extent : {4096, 8192, 16384})
+      add(SquareProduct{Dtype::bf16, extent}, model.price(Kernel(Gemm{extent, extent, extent})));
+    const std::int64_t bytes = std::int64_t{1} << 29;
+    add(CopyWithin{Bytes(bytes)}, model.price(Kernel(Pointwise{2.0 * static_cast<double>(bytes), 1})));
+    for (const CopyDirection d : {CopyDirection::device_to_host, CopyDirection::host_to_device})
+      add(CopyWork{Bytes(bytes), d}, model.price(CopyWork{Bytes(bytes), d}));
+    add(SmallestKernel{}, model.price(Kernel(Pointwise{128, 1})));
+    const Topology topology(cluster);
+    for (const int ranks : {2, 4, 8})
+      for (const CollectiveKind kind :
+           {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
+        for (const std::int64_t size : {1 << 16, 1 << 24, 1 << 28}) {
+          const Exchange e{kind, Bytes(size), ranks, 1, one_device};
+          CollectiveWork work = work_of(e);
+          work.group = topology.group_of(*first_ranks(ranks, 1, cluster));
+          add(e, model.price(work));
+        }
+    return out;
+  }
   double found(const ProfileFit& fit, const std::string& key) const {
     for (const KnobFit& k : fit.constants)
       if (k.knob.key == key) return k.value / k.knob.prior;
@@ -74,6 +104,61 @@ TEST_F(ProfilePriors, LeaveAMachineAsItsPresetWhereItIs) {
   const ProfileFit fit = profile_priors(profile(constants_), "p.json", cluster_, presets_, rules_);
   EXPECT_LT(fit.mape_before, 0.01);
   for (const KnobFit& k : fit.constants) EXPECT_NEAR(k.value / k.knob.prior, 1, 1e-3) << k.knob.key;
+}
+
+TEST_F(ProfilePriors, TheMachineByItselfTellsThemToo) {
+  CostConstants truth = constants_;
+  truth.gemm_efficiency *= 0.85, truth.memory_efficiency *= 0.8, truth.host_copy_efficiency *= 0.6;
+  truth.link_efficiency *= 0.7, truth.collective_start_us *= 1.6;
+  ClusterSpec quick = cluster_;
+  quick.device.launch_overhead = quick.device.launch_overhead * 0.3;
+  WorkProfile bare;
+  bare.machine = "NVIDIA H100 80GB HBM3", bare.facts = facts(quick, truth);
+  const ProfileFit fit = profile_priors(bare, "p.json", cluster_, presets_, rules_);
+  EXPECT_EQ(fit.works, 0);
+  EXPECT_EQ(fit.measurements, 34);
+  EXPECT_NEAR(found(fit, "gemm_efficiency"), 0.85, 0.03);
+  EXPECT_NEAR(found(fit, "memory_efficiency"), 0.8, 0.04);
+  EXPECT_NEAR(found(fit, "host_copy_efficiency"), 0.6, 0.07);
+  EXPECT_NEAR(found(fit, "link_efficiency"), 0.7, 0.06);
+  EXPECT_NEAR(found(fit, "collective_start_us"), 1.6, 0.1);
+  EXPECT_NEAR(found(fit, "launch_overhead_us"), 0.3, 0.03);
+  // Negative control: a machine that is its preset stays it.
+  bare.facts = facts(cluster_, constants_);
+  for (const KnobFit& k : profile_priors(bare, "p.json", cluster_, presets_, rules_).constants)
+    EXPECT_NEAR(k.value / k.knob.prior, 1, 1e-3) << k.knob.key;
+  // Copies within one GPU's memory say nothing about links.
+  bare.facts = facts(quick, truth, true);
+  const ProfileFit shared = profile_priors(bare, "p.json", cluster_, presets_, rules_);
+  EXPECT_EQ(shared.measurements, 7);
+  EXPECT_EQ(found(shared, "link_efficiency"), 0);
+}
+
+TEST_F(ProfilePriors, WorksOfPlansTellMoreThanTheMachineByItself) {
+  CostConstants of_plans = constants_, of_machine = constants_;
+  of_plans.gemm_efficiency *= 0.85, of_plans.memory_efficiency *= 0.8;
+  of_machine.gemm_efficiency *= 1.1, of_machine.memory_efficiency *= 0.5, of_machine.link_efficiency *= 0.7;
+  WorkProfile both = profile(of_plans);
+  std::erase_if(both.works, [](const auto& w) { return w.first.starts_with("all_gather"); });
+  both.facts = facts(cluster_, of_machine);
+  const ProfileFit fit = profile_priors(both, "p.json", cluster_, presets_, rules_);
+  EXPECT_NEAR(found(fit, "gemm_efficiency"), 0.85, 0.03);
+  EXPECT_NEAR(found(fit, "memory_efficiency"), 0.8, 0.04);
+  EXPECT_NEAR(found(fit, "link_efficiency"), 0.7, 0.06) << "no work told it";
+}
+
+TEST_F(ProfilePriors, InterferenceIsWhatWasMeasuredBesideAnother) {
+  MachineFacts facts;
+  const auto add = [&](const char* what, const char* beside, double us) {
+    MachineMeasurement& m = facts.measurements.emplace_back();
+    m.what = what, m.beside = beside, m.median_us = us;
+  };
+  add("gemm bf16 4096x4096x4096 on 2 ranks", "", 100), add("all_reduce 1024B g2", "", 50);
+  EXPECT_FALSE(interference_of(facts).comm_slows_compute) << "nothing ran beside them";
+  add("gemm bf16 4096x4096x4096 on 2 ranks", "all_reduce 1024B g2", 112);
+  add("all_reduce 1024B g2", "gemm bf16 4096x4096x4096 on 2 ranks", 45);
+  EXPECT_NEAR(*interference_of(facts).comm_slows_compute, 0.12, 1e-12);
+  EXPECT_EQ(*interference_of(facts).compute_slows_comm, 0) << "faster is chance";
 }
 
 TEST_F(ProfilePriors, BelongToTheirDevice) {

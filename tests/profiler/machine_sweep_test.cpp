@@ -64,6 +64,27 @@ TEST(StreamBench, OnlyCallsBesideTheOtherCount) {
   for (const double s : both.second) EXPECT_GE(s, 0.020);
 }
 
+// Groups of two, of four, ..., and of all; nodes by the names of the machines.
+TEST(MachineSweep, OfSixRanksOnTwoNodes) {
+  std::vector<MachineMeasurement> measured;
+  run_local_ranks(6, [&](Communicator& rank) {
+    SweepOptions options;
+    options.repetitions = 1, options.copy_bytes = 4096, options.formats = {Dtype::fp32};
+    options.extents = {16}, options.exchange_bytes = {4096};
+    options.node = rank.rank() < 3 ? "here" : "there";
+    CpuDeviceOptions cpu;
+    cpu.on_error = [&](const std::string& what) { rank.abort(what); };
+    const auto device = make_cpu_device(cpu);
+    auto all = sweep_machine(*device, cpu_reference_kernels(), rank, options);
+    if (rank.rank() == 0) measured = std::move(all);
+  });
+  MachineFacts facts;
+  facts.measurements = std::move(measured);
+  for (const char* what : {"all_reduce 4096B g2", "all_reduce 4096B g4 nodes2", "all_gather 4096B g6 nodes2"})
+    EXPECT_NE(facts.find(what), nullptr) << what;
+  EXPECT_EQ(facts.find("all_reduce 4096B g6"), nullptr);
+}
+
 TEST(MachineSweep, OfTwoRanks) {
   SweepOptions options;
   options.repetitions = 3;

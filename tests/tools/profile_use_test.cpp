@@ -1,6 +1,7 @@
 // --profile of the verbs that predict, with tables of stated times: what is told of the machine here, of another, and of none.
 #include "core/plan_file.hpp"
 #include "core/plan_links.hpp"
+#include "core/preset_path.hpp"
 #include "core/topology.hpp"
 #include "core/work_profile.hpp"
 #include "cost_models/analytic.hpp"
@@ -90,6 +91,51 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
   }
 }
 
+// Each of the machine's own measurements acts on a prediction; none counts as a measured work.
+TEST_F(Profiles, TheMachineByItselfPredictsWhatNoWorkDoes) {
+  WorkProfile bare;
+  bare.machine = "AMD EPYC 7742, 2 threads", bare.facts.emplace();
+  const auto add = [&](const char* what, double us, const char* beside = "") {
+    MachineMeasurement& m = bare.facts->measurements.emplace_back();
+    m.what = what, m.beside = beside, m.median_us = us;
+  };
+  add("gemm bf16 1024x1024x1024", 9600), add("copy device_to_device 67108864B", 6200), add("launch", 0.5);
+  for (const char* exchange : {"all_reduce 65536B g2", "all_gather 65536B g2", "reduce_scatter 65536B g2"})
+    add(exchange, 60);
+  for (const char* exchange :
+       {"all_reduce 1048576B g2", "all_gather 1048576B g2", "reduce_scatter 1048576B g2"})
+    add(exchange, 250);
+  add("gemm bf16 1024x1024x1024 on 2 ranks", 9600);
+  add("gemm bf16 1024x1024x1024 on 2 ranks", 12000, "all_reduce 1048576B g2");
+  add("all_reduce 1048576B g2", 300, "gemm bf16 1024x1024x1024 on 2 ranks");
+  const auto predicted = [](const WorkProfile& p) {
+    write("p.json", json(p));
+    return answer({"simulate", "--plan", "tiny.json", "--profile", "p.json"});
+  };
+  const json as_is = predicted(bare);
+  EXPECT_EQ(as_is.at("prediction").at("rests_on").at("measured_share"), 0);
+  EXPECT_GT(as_is.at("profile").at("constants").size(), 5U);
+  for (std::size_t i = 0; i < bare.facts->measurements.size(); ++i) {
+    WorkProfile slower = bare;
+    MachineMeasurement& m = slower.facts->measurements[i];
+    m.median_us *= 2;
+    const double changed = simulated(predicted(slower)) - simulated(as_is);
+    if (!m.beside.empty() || !m.what.ends_with("on 2 ranks")) {
+      // What an exchange takes alone is also what it is lengthened from.
+      if (m.what == "all_reduce 1048576B g2" && m.beside.empty()) continue;
+      EXPECT_GT(changed, 0) << m.what << " beside " << m.beside;
+    } else {
+      EXPECT_LT(changed, 0) << m.what << ": interference is less";
+    }
+  }
+  WorkProfile unknown = bare;  // negative control
+  unknown.facts->measurements.emplace_back().what = "attention of another version";
+  unknown.facts->measurements.back().median_us = 1e9;
+  EXPECT_EQ(simulated(predicted(unknown)), simulated(as_is));
+  const json run = answer({"run", "tiny.json", "--steps", "1", "--profile", "p.json"});
+  EXPECT_NEAR(run.at("steps").at(0).at("predicted_step_time_s").get<double>() / simulated(as_is), 1, 1e-9);
+}
+
 TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
   const Words plan = Words{"plan"} + question();
   const json plain = answer(plan);
@@ -146,7 +192,8 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
     bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3",
                                   "expected a profile of cpu", "says nothing about another"});
     bad_file(with("nameless.json"), {"machine: found (not stated)"});
-    bad_file(with("none.json"), {"none.json: works: found none", "sextant profile --for plan.json"});
+    bad_file(with("none.json"), {"none.json: works: found none", "or of the machine by itself",
+                                 "sextant profile --for plan.json"});
     bad_file(with("spoilt.json"), {"mlp sideways"});
   }
   write("good.json", json(good));
@@ -176,6 +223,56 @@ TEST_F(Profiles, WhatWasMeasuredUnlikeThePlanIsNoted) {
   beside.ranks = 2;
   write("p.json", json(beside));
   EXPECT_EQ(notes("sextant").find("at work"), std::string::npos) << "control";
+}
+
+// Every table that is shipped says of what, when, by which build and by which command, and predicts under its name.
+TEST_F(Profiles, ShippedOnesAreFoundByName) {
+  const std::filesystem::path presets = SEXTANT_SOURCE_DIR "/tools/presets";
+  const auto names = preset_names(presets, "profiles");
+  EXPECT_FALSE(names.empty());
+  for (const std::string& name : names) {
+    const WorkProfile shipped = load_profile(name, presets);
+    EXPECT_FALSE(shipped.works.empty() || shipped.date.empty() || shipped.sextant.empty()) << name;
+    ASSERT_GE(shipped.command.size(), 2U) << name;
+    EXPECT_EQ(shipped.command[1], "profile") << name;
+    ASSERT_TRUE(shipped.facts) << name;
+    EXPECT_FALSE(shipped.facts->libraries.empty() || shipped.facts->measurements.empty()) << name;
+    for (const std::string& word : shipped.command)
+      EXPECT_EQ(word.find('/'), std::string::npos) << "a path of the machine: " << word;
+  }
+  const json j = answer({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-2"});
+  EXPECT_GT(j.at("prediction").at("rests_on").at("measured_share").get<double>() +
+                j.at("prediction").at("rests_on").at("interpolated_share").get<double>(),
+            0.01);
+  bad_file({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-3"},
+           {"cpu-epyc-3: found no such file", "one that is shipped: cpu-epyc-2"});
+  write("cpu-epyc-2", json(table("tiny.json", 2)));  // a file of that name comes first
+  EXPECT_EQ(answer({"simulate", "--plan", "tiny.json", "--profile", "cpu-epyc-2"})
+                .at("prediction")
+                .at("rests_on")
+                .at("measured_share"),
+            1);
+}
+
+// Every plan is read before anything is measured; what was measured before a plan failed is kept.
+TEST_F(Profiles, NothingMeasuredIsLost) {
+  bad_file({"profile", "--for", "tiny.json", "--for", "absent.json", "--machine", "-o", "p.json"},
+           {"absent.json"});
+  EXPECT_FALSE(std::filesystem::exists("p.json"));
+  ASSERT_EQ(call({"simulate", "--model", "llama-2-70b", "--cluster", "laptop", "--stack", "sextant",
+                  "--seq-len", "64", "--global-batch", "8", "--plan", "dp1.z0.mbs8", "--set",
+                  "device.memory_GiB=99999", "-o", "large.json"})
+                .code,
+            ExitCode::ok);
+  const Outcome late =
+      call({"profile", "--for", "tiny.json", "--for", "large.json", "--steps", "2", "-o", "p.json"});
+  EXPECT_EQ(late.code, ExitCode::bad_input) << late.err;
+  EXPECT_NE(late.err.find("large.json: plan: found"), std::string::npos) << late.err;
+  const WorkProfile kept = load_profile("p.json", "");
+  EXPECT_FALSE(kept.works.empty());
+  ASSERT_FALSE(kept.notes.empty());
+  EXPECT_NE(kept.notes.back().find("1 of 2 plans were measured: "), std::string::npos) << kept.notes.back();
+  usage({"profile", "--for", "tiny.json", "--ranks", "3"}, {"--ranks is of the machine's own measurements"});
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// A machine's own measurements (core/machine_facts) in the terms of the analytic model: what is priced in the place of each,
+// and how much longer computing and exchanging take beside each other.
+//
+// Ignores exchanges of ranks that share one device (no links are in them), what the host takes to enqueue a kernel, and
+// products beside copies: the model has no constant for these.
+#pragma once
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "core/cluster_spec.hpp"
+#include "core/machine_facts.hpp"
+#include "core/measurement_name.hpp"
+#include "core/work.hpp"
+#include "cost_models/kernels.hpp"
+
+namespace sextant {
+
+struct MachineSample {
+  std::variant<Kernel, CopyWork, Exchange> what;
+  Seconds took;  // median
+};
+
+bool is_launch(const Pointwise&);  // the smallest kernel: all of it is the launch
+CollectiveWork work_of(const Exchange&);  // links are left open
+// The first ranks of so many nodes, as many of each; nothing where the cluster has them not.
+std::optional<std::vector<int>> first_ranks(int ranks, int nodes, const ClusterSpec&);
+
+// Copies in both directions at once count as copies.
+std::vector<MachineSample> machine_samples(const MachineFacts&);
+
+// By the product and the exchange that were measured beside each other: StackKernels of these names. At least 0; nothing
+// where they were not.
+struct Interference {
+  std::optional<double> comm_slows_compute, compute_slows_comm;
+};
+Interference interference_of(const MachineFacts&);
+
+}  // namespace sextant
