@@ -1,13 +1,18 @@
 #include "tests/reference/fixtures.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
 namespace sextant::testing {
 
 std::optional<std::filesystem::path> reference_folder() {
+  if (const char* elsewhere = std::getenv("SEXTANT_REFERENCE"))
+    if (std::filesystem::exists(std::filesystem::path(elsewhere) / "README.md")) return elsewhere;
   const std::filesystem::path source = SEXTANT_SOURCE_DIR;
   for (const char* up : {"../shared/reference", "../../shared/reference"})
     if (std::filesystem::exists(source / up / "README.md")) return source / up;
@@ -56,6 +61,34 @@ NamedTensors read_all(const SafetensorsFile& file, const std::string& prefix) {
   for (const StoredTensor& t : file.tensors())
     if (t.name.starts_with(prefix)) all[t.name.substr(prefix.size())] = read_doubles(file, t.name);
   return all;
+}
+
+GradientCase::GradientCase(const std::string& name) {
+  const std::filesystem::path folder = *reference_folder() / name;
+  model = read_hugging_face_config(folder / "config.json");
+  weights = read_all(SafetensorsFile(folder / "model.safetensors"));
+  const SafetensorsFile given(folder / "batch.safetensors"), expected(folder / "expected.safetensors");
+  ids = read_tokens(given, "input_ids"), targets = read_tokens(given, "targets");
+  const auto& shape = given.require("input_ids").shape;
+  batch = static_cast<int>(shape[0]), seq = static_cast<int>(shape[1]);
+  gradients = read_all(expected, "grad.");
+  logits = read_doubles(expected, "logits"), loss = read_doubles(expected, "loss");
+}
+
+std::pair<double, std::string> furthest(const GradientCase& c, const StepResult& got) {
+  constexpr double kMissing = std::numeric_limits<double>::infinity();
+  std::pair<double, std::string> worst{relative_distance(std::vector{got.loss}, c.loss), "loss"};
+  const auto take = [&](double distance, const std::string& what) {
+    worst = std::max(worst, std::pair(distance, what));
+  };
+  if (!got.logits.empty()) take(relative_distance(got.logits, c.logits), "logits");
+  for (const auto& [name, expected] : c.gradients) {
+    const auto found = got.gradients.find(name);
+    take(found == got.gradients.end() ? kMissing : relative_distance(found->second, expected), name);
+  }
+  for (const auto& [name, values] : got.gradients)
+    if (!c.gradients.contains(name)) take(kMissing, name + ", which the reference does not have");
+  return worst;
 }
 
 }  // namespace sextant::testing

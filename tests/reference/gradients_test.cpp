@@ -2,7 +2,6 @@
 // as computed elsewhere in float64, on one rank and on tp x cp x sp layouts, in fp64 and in fp32. Numbers:
 // relative norm 1e-10 (fp64) and 1e-5 (fp32).
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,47 +10,6 @@
 
 namespace sextant::testing {
 namespace {
-
-struct Case {
-  std::string name;
-  std::filesystem::path folder;
-  ModelSpec model;
-  NamedTensors weights, expected_gradients;
-  std::vector<std::int32_t> ids, targets;
-  std::vector<double> logits, loss;
-  int batch = 0;
-};
-
-Case load(const std::string& name) {
-  Case c;
-  c.name = name;
-  c.folder = *reference_folder() / name;
-  c.model = read_hugging_face_config(c.folder / "config.json");
-  c.weights = read_all(SafetensorsFile(c.folder / "model.safetensors"));
-  const SafetensorsFile batch(c.folder / "batch.safetensors"), expected(c.folder / "expected.safetensors");
-  c.ids = read_tokens(batch, "input_ids");
-  c.targets = read_tokens(batch, "targets");
-  c.batch = static_cast<int>(batch.require("input_ids").shape[0]);
-  c.expected_gradients = read_all(expected, "grad.");
-  c.logits = read_doubles(expected, "logits");
-  c.loss = read_doubles(expected, "loss");
-  return c;
-}
-
-// The worst of logits, loss and all gradients, with its name.
-std::pair<double, std::string> worst(const Case& c, const StepResult& got) {
-  std::pair<double, std::string> w{relative_distance(std::vector{got.loss}, c.loss), "loss"};
-  const auto take = [&](double distance, const std::string& what) {
-    w = std::max(w, std::pair(distance, what));
-  };
-  if (!got.logits.empty()) take(relative_distance(got.logits, c.logits), "logits");
-  EXPECT_EQ(got.gradients.size(), c.expected_gradients.size());
-  for (const auto& [name, expected] : c.expected_gradients) {
-    const auto it = got.gradients.find(name);
-    take(it == got.gradients.end() ? HUGE_VAL : relative_distance(it->second, expected), name);
-  }
-  return w;
-}
 
 struct LayoutCase {
   const char* text;
@@ -100,18 +58,16 @@ std::vector<CaseAndLayout> lawful_layouts() {
 
 class Reference : public ::testing::TestWithParam<CaseAndLayout> {
  protected:
-  void SetUp() override {
-    if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
-  }
+  void SetUp() override { SEXTANT_NEEDS_REFERENCE(); }
 };
 
 TEST_P(Reference, LogitsLossAndEveryGradient) {
-  const Case c = load(std::get<0>(GetParam()));
+  const GradientCase c(std::get<0>(GetParam()));
   VirtualLayout layout = std::get<1>(GetParam()).layout;
   for (const auto& [dtype, bound] : {std::pair(Dtype::fp64, 1e-10), std::pair(Dtype::fp32, 1e-5)}) {
     layout.dtype = dtype;
     const StepResult got = VirtualLlama(c.model, layout, c.weights).run(c.ids, c.targets, c.batch);
-    const auto [distance, what] = worst(c, got);
+    const auto [distance, what] = furthest(c, got);
     EXPECT_LT(distance, bound) << what << " in " << name(dtype);
     RecordProperty(std::string(name(dtype)), fmt::format("{:.2e}", distance));
   }
@@ -125,38 +81,38 @@ INSTANTIATE_TEST_SUITE_P(All, Reference, ::testing::ValuesIn(lawful_layouts()), 
 
 // bf16 has its own, wide bound; it shows that storage in bf16 trains the same function.
 TEST(ReferenceBf16, LossNearFloat64) {
-  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
-  const Case c = load("deep");
+  SEXTANT_NEEDS_REFERENCE();
+  const GradientCase c("deep");
   for (const KernelTable* table : {&cpu_kernels(), &cpu_reference_kernels()}) {
     const StepResult got = VirtualLlama(c.model, {.dtype = Dtype::bf16, .kernels = table}, c.weights)
                                .run(c.ids, c.targets, c.batch);
     EXPECT_LT(relative_distance(std::vector{got.loss}, c.loss), 2e-3) << table->name;
-    for (const auto& [name, expected] : c.expected_gradients)
+    for (const auto& [name, expected] : c.gradients)
       EXPECT_LT(relative_distance(got.gradients.at(name), expected), 6e-2) << name << " " << table->name;
   }
 }
 
 // Negative controls: the comparison above must see one tensor rolled by one element, and one gradient too.
 TEST(ReferenceControl, RolledWeightIsSeen) {
-  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
-  const Case c = load("gqa-odd");
+  SEXTANT_NEEDS_REFERENCE();
+  const GradientCase c("gqa-odd");
   for (const auto& [name, values] : c.weights) {
     NamedTensors rolled = c.weights;
     auto& w = rolled[name];
     std::rotate(w.begin(), w.begin() + 1, w.end());
     const StepResult got = VirtualLlama(c.model, {}, rolled).run(c.ids, c.targets, c.batch);
-    EXPECT_GT(worst(c, got).first, 1e-5) << name;
+    EXPECT_GT(furthest(c, got).first, 1e-5) << name;
   }
   StepResult got = VirtualLlama(c.model, {}, c.weights).run(c.ids, c.targets, c.batch);
   auto& g = got.gradients.begin()->second;
   std::rotate(g.begin(), g.begin() + 1, g.end());
-  EXPECT_GT(worst(c, got).first, 1e-5);
+  EXPECT_GT(furthest(c, got).first, 1e-5);
 }
 
 // Layouts that only move work in time or space leave the bits alone.
 TEST(ReferenceBits, RecomputeSplitAndFusedHeadAreBitEqual) {
-  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
-  const Case c = load("gqa-odd");
+  SEXTANT_NEEDS_REFERENCE();
+  const GradientCase c("gqa-odd");
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
     VirtualLayout plain{.dtype = dtype};
     const StepResult expected = VirtualLlama(c.model, plain, c.weights).run(c.ids, c.targets, c.batch);

@@ -87,7 +87,7 @@ void PrintTo(const Numbers& numbers, std::ostream* out) { *out << numbers.text; 
 class Training : public ::testing::TestWithParam<std::tuple<const char*, Numbers>> {};
 
 TEST_P(Training, TwentySteps) {
-  if (!reference_folder()) GTEST_SKIP() << "no ../shared/reference beside the source tree";
+  SEXTANT_NEEDS_REFERENCE();
   const auto [name, numbers] = GetParam();
   const double bound = numbers.bound;
   const std::filesystem::path folder = *reference_folder() / name;

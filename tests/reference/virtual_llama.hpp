@@ -30,9 +30,9 @@ struct VirtualLayout {
 };
 
 struct StepResult {
-  double loss = 0;             // mean over valid targets
-  std::vector<double> logits;  // [B, S, V], empty with cp > 1
-  NamedTensors gradients;
+  double loss = 0;                  // mean over valid targets
+  std::vector<double> logits = {};  // [B, S, V], empty with cp > 1
+  NamedTensors gradients = {};
 };
 
 class VirtualLlama {

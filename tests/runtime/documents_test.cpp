@@ -96,7 +96,7 @@ TEST(DocumentsControl, KernelsWithoutTheMaskAreRefused) {
   const ExecutionGraph graph = small_graph(parse_plan_key("dp1.mbs1"), {});
   KernelTable kernels = cpu_reference_kernels();
   kernels.documents = false, kernels.name = "plain";
-  TrainingRun run{.graph = graph, .stack = small_stack(), .kernels = kernels};
+  TrainingRun run{.graph = graph, .stack = own_stack(), .kernels = kernels};
   run.documents_apart = true;
   try {
     train(run);

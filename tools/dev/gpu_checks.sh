@@ -27,6 +27,14 @@ for program in "${programs[@]}"; do
     while read -r library; do cp -Ln "$library" "$folder/lib/"; done
 done
 cp -r tools/presets "$folder/presets"
+# The independent reference, for the test of every gradient, where it lies beside the sources.
+for reference in ../shared/reference ../../shared/reference; do
+  if [[ -f $reference/README.md ]]; then
+    cp -r --no-preserve=mode "$reference" "$folder/reference"
+    break
+  fi
+done
+[[ -d $folder/reference ]] || say "no ../shared/reference beside the source tree: gradients will not be held against it"
 cp tools/dev/gpu_run.py tools/dev/gpu_steps.py tools/dev/gpu_verdicts.py tools/dev/torch_llama.py "$folder/"
 tar -C "$(dirname "$folder")" -czf "${folder%/}.tar.gz" "$(basename "$folder")"
 say "$(du -sh "$folder" | cut -f1) in $folder, $(du -h "${folder%/}.tar.gz" | cut -f1) in ${folder%/}.tar.gz"

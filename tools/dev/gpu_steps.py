@@ -27,6 +27,7 @@ def environment():
     folders += ["/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64"]
     env["LD_LIBRARY_PATH"] = ":".join(folders + [env.get("LD_LIBRARY_PATH", "")])
     env["SEXTANT_PRESETS"] = os.path.join(HERE, "presets")
+    env["SEXTANT_REFERENCE"] = os.path.join(HERE, "reference")
     return env
 
 
