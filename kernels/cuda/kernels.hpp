@@ -1,4 +1,4 @@
-// Declarations of the GPU's kernels, for the table, the communicators and nobody else.
+// Declarations of the GPU's kernels, for the table, the communicators and what times them.
 #pragma once
 
 #include <cstdint>

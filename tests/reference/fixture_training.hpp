@@ -75,8 +75,7 @@ inline StepResult gradients_of(const GradientCase& c, const std::string& key, Dt
       out[i] = target != kIgnoreTarget ? target : last ? ~0 : ~c.ids[first + i];
     }
   };
-  WholeState ended =
-      run_whole({graph, own_stack(), optimizer, sequences, weights_of(c.weights), 1, ranks});
+  WholeState ended = run_whole({graph, own_stack(), optimizer, sequences, weights_of(c.weights), 1, ranks});
   StepResult result{.loss = ended.steps.front().loss};
   result.gradients = std::move(ended.state.at(StateField::moment1));
   for (auto& [name, values] : result.gradients)

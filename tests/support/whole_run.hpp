@@ -26,8 +26,9 @@ namespace sextant::testing {
 struct Ranks {
   const KernelTable* kernels = &cpu_reference_kernels();
   bool apart = false;  // the CPU's memory is not the device's, as a GPU's
-  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};  // every world
-  std::function<std::unique_ptr<Communicator>(Communicator&)> connect = {};  // on a rank's thread, in its place
+  // Put around the world of each rank; and what a rank, on its thread, works on in place of its world.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
+  std::function<std::unique_ptr<Communicator>(Communicator&)> connect = {};
   std::function<std::unique_ptr<Device>(int rank)> device = {};
 };
 

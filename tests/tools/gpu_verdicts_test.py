@@ -4,6 +4,7 @@ itself, over stand-ins for its programs, forms the figures that the verdicts wan
 
   gpu_verdicts_test.py SOURCE_FOLDER
   gpu_verdicts_test.py SOURCE_FOLDER SEXTANT PLAN_FILE [OPTIONS OF RUN]      that `sextant run --json` gives what they read
+  gpu_verdicts_test.py SOURCE_FOLDER CUDA_BENCH SMALLER                      that the benchmark of kernels does
 """
 import copy
 import json
@@ -42,7 +43,8 @@ def results():
                          "driver_peak_GiB": 101.5, "rounds": [one, copy.deepcopy(one)], "by_kernels": run_of(1, 1, 1)})
     edge = {"fits_exit": 0, "one_more_exit": 7, "one_more_lacks_memory": True}
     return {"gpu": "NVIDIA H200, 0, 143771 MiB", "training": rows,
-            "kernels": {"memory_bound": [{"kernel": "add", "share_of_copy": 0.93}, {"kernel": "adamw", "share_of_copy": 0.86}]},
+            "kernels": {"memory_bound": [{"kernel": name, "share_of_copy": 0.86} for name in gpu_verdicts.MEMORY_BOUND],
+                        "latency_bound": [{"kernel": "total", "time_us": 3.0, "copy_us": 2.0}]},
             "edge": [{"offload": False, **edge}, {"offload": True, **edge}],
             "steps": [{"step": check, "exit": 0, "passed_tests": ["Kernels.Rope", "Kernels.RopeBothWays", "Kernels.Adamw"],
                        "skipped_tests": [], "failed": {}, "asked": ["*Rope*", "*Adamw"], "share": share}
@@ -134,6 +136,7 @@ class Verdicts(unittest.TestCase):
                 (set_to(None, "training", 0, "by_kernels"), "predicted against measured classes of operations"),
                 (left_out("training", 5, "driver_peak_GiB"), "planned peak against what the driver reports"),
                 (left_out("kernels"), "own kernels, share of the copy bandwidth"),
+                (left_out("kernels", "memory_bound", 3), "own kernels, share of the copy bandwidth"),
                 (left_out("edge", 1), "the largest model that fits runs, one layer more does not"),
                 (set_to("timeout", "edge", 1, "one_more_exit"), "the largest model that fits runs, one layer more does not"),
                 (left_out("steps", 0), "compute-sanitizer is clean"),
@@ -429,5 +432,19 @@ class Fields(unittest.TestCase):
         self.assertEqual(got["memory"]["planned_bytes"], got["memory"]["allocated_bytes"])
 
 
+class Rows(unittest.TestCase):
+    """What is judged of the kernels is what the benchmark times, and all of it."""
+
+    def test_the_benchmark_has_them(self):
+        done = subprocess.run(sys.argv[2:], capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        kernels = json.loads(done.stdout)
+        self.assertEqual([k["kernel"] for k in kernels["memory_bound"]], list(gpu_verdicts.MEMORY_BOUND))
+        self.assertTrue(all(k["share_of_copy"] > 0 for k in kernels["memory_bound"]))
+        judged = gpu_verdicts.bandwidth({"kernels": kernels})
+        self.assertIn("total", judged["note"])
+
+
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + (["Fields"] if len(sys.argv) > 2 else ["Verdicts", "Script"]))
+    unittest.main(argv=sys.argv[:1] + (["Verdicts", "Script"] if len(sys.argv) == 2 else
+                                       ["Rows"] if sys.argv[3].isdigit() else ["Fields"]))

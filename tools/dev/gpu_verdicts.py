@@ -17,6 +17,12 @@ SEQUENCES = (2048, 4096)
 MFU_BARS = {"llama-3.2-1b": 0.50, "llama-3.2-3b": 0.57, "llama-2-7b": 0.60}
 LEAST_ROUNDS = 2  # of taking turns with PyTorch
 FIRST_STEADY = 3  # steps of a run before it are of warming up, and of every operation's times, as is the last one
+# Rows of cuda_bench, which has one for every kernel that is bound by memory.
+MEMORY_BOUND = ("add", "cast bf16 to bf16", "rmsnorm forward", "rmsnorm again", "residual and rmsnorm", "rmsnorm backward",
+                "rmsnorm backward, 2048 wide", "rope", "rope back", "embedding forward", "embedding backward", "swiglu forward",
+                "swiglu backward", "cross entropy statistics", "cross entropy gradient", "adamw", "squared norm", "scale",
+                "cast fp32 to bf16", "cast bf16 to fp32", "accumulate bf16", "accumulate fp32", "reduce of 2 parts in fp32",
+                "reduce of 8 parts in fp32", "reduce of 2 parts in bf16", "reduce of 8 parts in bf16", "zero")
 LEAST_SHARE = 1e-3  # of a step: what takes less, as operations that launch nothing do, is no class to predict
 
 
@@ -122,8 +128,13 @@ def memory_of_driver(results):
 
 
 def bandwidth(results):
-    kernels = (results.get("kernels") or {}).get("memory_bound") or []
-    return judge("own kernels, share of the copy bandwidth", 0.85, [(k["kernel"], k["share_of_copy"], "") for k in kernels])
+    kernels = results.get("kernels") or {}
+    shares = {k["kernel"]: k["share_of_copy"] for k in kernels.get("memory_bound") or []}
+    names = dict.fromkeys([*MEMORY_BOUND, *shares]) if shares else []
+    judged = judge("own kernels, share of the copy bandwidth", 0.85, [(n, shares.get(n), "not timed") for n in names])
+    small = [f"{k['kernel']} {k['time_us']:.1f} us, where a copy of its bytes takes {k['copy_us']:.1f} us"
+             for k in kernels.get("latency_bound") or []]
+    return {**judged, **({"note": "too small for a bandwidth, and not judged: " + "; ".join(small)} if small else {})}
 
 
 def edge(results):
