@@ -19,7 +19,7 @@ namespace {
 constexpr int kAll = std::numeric_limits<int>::max();
 
 // Layers of a chunk that are recomputed as a whole, at most.
-int layers_again(const Recompute& r) {
+int again_of(const Recompute& r) {
   if (r.kind != RecomputeKind::full) return 0;
   return r.layers < 0 ? kAll : r.layers;
 }
@@ -180,7 +180,7 @@ SearchTree::Held SearchTree::held(const ParallelPlan& plan) const {
   h.input = std::min(h.whole, static_cast<double>(a.saved_input));
   h.resident = static_cast<double>(a.transient) + (c.sp() ? 2 * gathered : 0.0);
   if (plan.activation_offload > 0) h.resident += (plan.offload_horizon + 1) * h.whole;
-  const int again = layers_again(plan.recompute);
+  const int again = again_of(plan.recompute);
   h.layer = again == kAll ? backward(0) : backward(kAll);
   if (again > 0 && again < kAll) h.layer = std::min(h.layer, backward(0));
   h.head = static_cast<double>(a.logits + a.saved_head) + (c.sp() ? 2 : 1) * gathered;
@@ -190,7 +190,7 @@ SearchTree::Held SearchTree::held(const ParallelPlan& plan) const {
 
 // The mean over stages when their first backward begins, and the head's stage.
 double SearchTree::kernels_floor(ParallelPlan plan, SearchCache& cache) const {
-  const int n = job_.model.n_layers, again = layers_again(plan.recompute);
+  const int n = job_.model.n_layers, again = again_of(plan.recompute);
   const int with_layers = plan.pp == 1 ? 1 : plan.pp - 2;  // every stage but the outer ones
   const double state = leanest_offload(plan) * static_cast<double>(cache.elements(plan.tp)) / plan.pp;
   double least = INFINITY;
@@ -220,7 +220,7 @@ double SearchTree::stages_floor(const ParallelPlan& plan, double state_of_one,
                                 const Held& h) const {
   const ParameterCounts counts = parameter_counts(job_.model);
   const double state = state_of_one / plan.tp;
-  const int again = layers_again(plan.recompute);
+  const int again = again_of(plan.recompute);
   int layers = 0;
   double kept = 0;
   for (int v = 0; v < plan.vp; ++v) {
