@@ -35,6 +35,7 @@ constexpr auto kFacts = [](auto& io, auto& f) {
   io.optional("multiprocessors", f.multiprocessors, at_least(0));
   io.optional("memory_GiB", f.memory_GiB, at_least(0));
   io.optional("level2_MiB", f.level2_MiB, at_least(0));
+  io.optional("outside_GiB", f.outside_GiB, at_least(0));
   io.optional("most_sm_clock_MHz", f.most_sm_clock_MHz, at_least(0));
   io.optional("most_memory_clock_MHz", f.most_memory_clock_MHz, at_least(0));
   io.optional("power_limit_W", f.power_limit_W, at_least(0));

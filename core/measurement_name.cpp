@@ -19,7 +19,9 @@ struct NameOf {
     return fmt::format("copy device_to_device {}B", c.bytes.v);
   }
   std::string operator()(const CopyWork& c) const { return work_key(c); }
-  std::string operator()(const SmallestKernel& k) const { return k.by_host ? "launch by the host" : "launch"; }
+  std::string operator()(const SmallestKernel& k) const {
+    return k.by_host ? "launch by the host" : "launch";
+  }
   std::string operator()(const Exchange& e) const {
     std::string text = fmt::format("{} {}B g{}", name(e.kind), e.bytes.v, e.ranks);
     if (e.nodes > 1) text += fmt::format(" nodes{}", e.nodes);
@@ -36,7 +38,8 @@ std::vector<std::string_view> cut(std::string_view text, char at) {
 }
 
 // "g8" after "g".
-std::optional<std::int64_t> positive_number(std::string_view text, std::string_view before, std::string_view behind = "") {
+std::optional<std::int64_t> positive_number(std::string_view text, std::string_view before,
+                                            std::string_view behind = "") {
   if (!text.starts_with(before) || !text.ends_with(behind)) return std::nullopt;
   text.remove_prefix(before.size()), text.remove_suffix(behind.size());
   std::int64_t value = 0;

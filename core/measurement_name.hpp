@@ -35,8 +35,7 @@ struct Exchange {  // of the first ranks of the job
   bool operator==(const Exchange&) const = default;
 };
 // monostate: a name of another version.
-using Measured =
-    std::variant<std::monostate, SquareProduct, CopyWithin, CopyWork, SmallestKernel, Exchange>;
+using Measured = std::variant<std::monostate, SquareProduct, CopyWithin, CopyWork, SmallestKernel, Exchange>;
 
 std::string measurement_name(const Measured&);
 Measured parse_measurement(std::string_view name);

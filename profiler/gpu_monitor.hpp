@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/machine_facts.hpp"
+#include "core/units.hpp"
 
 namespace sextant {
 
@@ -23,6 +24,7 @@ class GpuMonitor {
   const std::string& missing() const;  // why nothing is known; empty when it is
   void describe(MachineFacts&) const;  // driver, highest clocks, power limit
   MachineCondition now(const std::string& at) const;
+  Bytes memory_used() const;  // by all processes, and by the driver itself; 0: not known
 
  private:
   struct Library;

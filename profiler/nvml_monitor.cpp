@@ -17,6 +17,9 @@ using NvmlDevice = struct nvmlDevice_st*;
 constexpr unsigned kSmClock = 1, kMemoryClock = 2;  // nvmlClockType_t
 constexpr unsigned kGpuTemperature = 0;             // nvmlTemperatureSensors_t
 constexpr int kSuccess = 0;
+struct NvmlMemory {  // nvmlMemory_t, in bytes
+  unsigned long long total = 0, free = 0, used = 0;
+};
 
 }  // namespace
 
@@ -32,6 +35,7 @@ struct GpuMonitor::Library {
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*power)(NvmlDevice, unsigned*) = nullptr;        // mW
   int (*power_limit)(NvmlDevice, unsigned*) = nullptr;  // mW
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
   NvmlDevice device = nullptr;
   bool begun = false;
@@ -51,6 +55,7 @@ struct GpuMonitor::Library {
       library.get(temperature, "nvmlDeviceGetTemperature");
       library.get(power, "nvmlDeviceGetPowerUsage");
       library.get(power_limit, "nvmlDeviceGetEnforcedPowerLimit");
+      library.get(memory, "nvmlDeviceGetMemoryInfo");
       library.get(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
       require(init(), "nvmlInit");
       begun = true;
@@ -112,6 +117,13 @@ MachineCondition GpuMonitor::now(const std::string& at) const {
   unsigned long long reasons = 0;
   if (l.reasons(l.device, &reasons) == kSuccess) c.limited_by = clock_limits(reasons);
   return c;
+}
+
+Bytes GpuMonitor::memory_used() const {
+  const Library& l = *library_;
+  NvmlMemory memory;
+  if (!l.missing.empty() || l.memory(l.device, &memory) != kSuccess) return {};
+  return Bytes(static_cast<std::int64_t>(memory.used));
 }
 
 }  // namespace sextant

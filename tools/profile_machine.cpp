@@ -61,6 +61,7 @@ struct MachineWatch::State {
   std::optional<GpuMonitor> gpu;
   Clock::time_point start = Clock::now();
   std::string missing;
+  Bytes used_before;
 };
 
 MachineWatch::MachineWatch(const RunningOptions& options) : state_(std::make_unique<State>()) {
@@ -73,6 +74,7 @@ MachineWatch::MachineWatch(const RunningOptions& options) : state_(std::make_uni
   state_->gpu.emplace(gpu->ordinal);
   state_->gpu->describe(facts_);
   state_->missing = state_->gpu->missing();
+  state_->used_before = state_->gpu->memory_used();
 }
 MachineWatch::~MachineWatch() = default;
 
@@ -84,6 +86,11 @@ void MachineWatch::note(const std::string& at) {
 }
 
 const std::string& MachineWatch::missing() const { return state_->missing; }
+
+Bytes MachineWatch::taken() const {
+  return state_->gpu && state_->used_before.v > 0 ? state_->gpu->memory_used() - state_->used_before
+                                                  : Bytes();
+}
 
 bool measure_machine(const RunningOptions& options, int ranks, MachineWatch& watch,
                      const std::function<void(const std::string& part)>& progress) {

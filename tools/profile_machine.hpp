@@ -24,6 +24,7 @@ class MachineWatch {
 
   void note(const std::string& at);    // clocks, temperature and power of a GPU: a condition of the facts
   const std::string& missing() const;  // why these are not known; empty when they are, or cores are devices
+  Bytes taken() const;                 // of the GPU's memory since the watch began; 0: not known
   MachineFacts& facts() { return facts_; }
 
  private:

@@ -41,8 +41,15 @@ std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSp
   return told;
 }
 
+// What lies outside the runtime's own allocations, of the device's memory; 0: not told.
+double outside_told(const GivenProfile* profile, const DeviceSpec& device) {
+  if (!profile || !profile->table.facts || !taken_on(profile->table, device)) return 0;
+  return profile->table.facts->outside_GiB;
+}
+
 AnalyticCostModel analytic_with(ClusterSpec cluster, StackSpec stack, const std::vector<Setting>& calibrated,
-                                const std::vector<Setting>& told, const std::filesystem::path& presets) {
+                                const std::vector<Setting>& told, double outside_GiB,
+                                const std::filesystem::path& presets) {
   const std::string& generation = cluster.device.generation;
   CostConstants constants = load_cost_preset(generation, presets / "cost").constants;
   for (const auto* settings : {&told, &calibrated}) {
@@ -50,6 +57,7 @@ AnalyticCostModel analytic_with(ClusterSpec cluster, StackSpec stack, const std:
     use_settings(*settings, stack);
     use_settings(*settings, cluster.device);
   }
+  if (outside_GiB > 0 && stack.name == kProfiledStack) stack.memory.outside = from_gib(outside_GiB);
   return {cluster, stack, constants};
 }
 
@@ -104,7 +112,8 @@ MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
                            const std::filesystem::path& presets)
     : told_(profile && calibrated.empty() ? constants_told(*profile, cluster, presets)
                                           : std::vector<Setting>()),
-      analytic_(analytic_with(cluster, stack, calibrated, told_, presets)) {
+      outside_GiB_(outside_told(profile, cluster.device)),
+      analytic_(analytic_with(cluster, stack, calibrated, told_, outside_GiB_, presets)) {
   if (profile) table_.emplace(profile->table, analytic_, exchanges_told(profile->table, cluster, analytic_));
 }
 
@@ -146,9 +155,13 @@ nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCo
     left_out = {{"works", out->works},
                 {"interpolated_error_percent", out->interpolated_percent},
                 {"analytic_error_percent", out->modelled_percent}};
-  return {{"file", profile.file},       {"machine", profile.table.machine},
-          {"date", profile.table.date}, {"works", profile.table.works.size()},
-          {"left_out", left_out},       {"constants", constants}};
+  return {{"file", profile.file},
+          {"machine", profile.table.machine},
+          {"date", profile.table.date},
+          {"works", profile.table.works.size()},
+          {"left_out", left_out},
+          {"constants", constants},
+          {"outside_GiB", costs.outside_GiB() > 0 ? nlohmann::ordered_json(costs.outside_GiB()) : nullptr}};
 }
 
 }  // namespace sextant

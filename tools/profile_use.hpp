@@ -55,9 +55,12 @@ class MachineCosts {
   }
   // Constants told by the profile; none without one.
   const std::vector<Setting>& told() const { return told_; }
+  // Of the device's memory beside what the runtime allocates, as the profile has seen it: in the place of the stack's. 0: not told.
+  double outside_GiB() const { return outside_GiB_; }
 
  private:
   std::vector<Setting> told_;
+  double outside_GiB_;
   AnalyticCostModel analytic_;
   std::optional<ProfiledCostModel> table_;
 };
@@ -68,7 +71,7 @@ std::string shares_text(const CostShares&);
 // interpolated may be known, where that is a part of it.
 std::string rests_on_text(const GivenProfile&, const CostShares&, const MachineCosts* = nullptr);
 nlohmann::ordered_json shares_json(const CostShares&);
-// "file", "machine", "date", "works", "left_out", "constants".
+// "file", "machine", "date", "works", "left_out", "constants", "outside_GiB".
 nlohmann::ordered_json profile_json(const GivenProfile&, const MachineCosts&);
 
 }  // namespace sextant

@@ -99,11 +99,19 @@ class Profiling {
       const Runnable& runnable = *plans_[i];
       ProfileOptions options;
       options.steps = o_.steps;
-      options.progress = [&](double done) { progress.update((static_cast<double>(i) + done) * o_.steps); };
+      Bytes taken;
+      options.progress = [&](double done) {
+        taken = std::max(taken, watch_.taken());
+        progress.update((static_cast<double>(i) + done) * o_.steps);
+      };
       const auto traced = trace(runnable);
       if (traced) options.timer = &traced->timer();
       watch_.note(o_.plans.empty() ? "before " + runnable.file().model.name : "before " + o_.plans[i]);
-      first_rank_ = profile_plan(runnable.training(), options, profile_);
+      const RunResult result = profile_plan(runnable.training(), options, profile_);
+      first_rank_ = result.first_rank;
+      const bool own_gpu = o_.running.processes() || runnable.graph().plan.world() == 1;
+      if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > result.allocated_memory)
+        outside = std::max(outside, gib(taken - result.allocated_memory));
       if (traced) tell(*traced);
       if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");

@@ -225,6 +225,24 @@ TEST_F(Profiles, WhatWasMeasuredUnlikeThePlanIsNoted) {
   EXPECT_EQ(notes("sextant").find("at work"), std::string::npos) << "control";
 }
 
+// What a GPU's process takes beside its allocations, in the place of the stack's assumption; another stack's is another's.
+TEST_F(Profiles, MemoryOutsideIsThatOfTheProfile) {
+  WorkProfile p = table("tiny.json", 1);
+  const auto peak = [&](double outside_GiB, const char* stack) {
+    p.facts.emplace().outside_GiB = outside_GiB;
+    write("p.json", json(p));
+    return answer(Words{"simulate", "--plan", "dp2.z1.mbs2", "--model", "stories-260k", "--cluster", "laptop",
+                        "--stack", stack, "--seq-len", "64", "--global-batch", "8", "--profile", "p.json",
+                        "--set", "device.memory_GiB=64"});
+  };
+  const json assumed = peak(0, "sextant"), told = peak(0.25, "sextant");
+  const auto gib_of = [](const json& j) { return j.at("prediction").at("peak_memory_GiB").get<double>(); };
+  EXPECT_TRUE(assumed.at("profile").at("outside_GiB").is_null());
+  EXPECT_EQ(told.at("profile").at("outside_GiB"), 0.25);
+  EXPECT_NEAR(gib_of(assumed) - gib_of(told), 1.5 - 0.25, 1e-9);
+  EXPECT_EQ(gib_of(peak(0, "megatron-core")), gib_of(peak(0.25, "megatron-core"))) << "control";
+}
+
 // Every table that is shipped says of what, when, by which build and by which command, and predicts under its name.
 TEST_F(Profiles, ShippedOnesAreFoundByName) {
   const std::filesystem::path presets = SEXTANT_SOURCE_DIR "/tools/presets";

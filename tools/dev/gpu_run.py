@@ -165,6 +165,10 @@ def ours(r):
             if row["profiled"]:
                 with open(plan + ".profile") as file:
                     row["profile"] = json.load(file)
+                foretold = r.json(f"simulate {name}", [os.path.join(BIN, "sextant"), "simulate", "--plan", plan, "--profile",
+                                                       plan + ".profile", "--json", *PRESETS], 20)
+                if foretold:
+                    row["planned_peak_GiB"] = foretold["prediction"]["peak_memory_GiB"]
         if not any(x.get("sextant") for x in row["rounds"]):
             row["rounds"].append({"sextant": timed(r, row, plan, name)})
         r.save()
