@@ -5,7 +5,8 @@
 namespace sextant {
 namespace {
 constexpr const char* kNoCuda =
-    "built without CUDA: install the toolkit (nvcc, cuBLAS, cuDNN) and configure again";
+    "built without CUDA: configure again where its toolkit is installed (nvcc, cuBLAS, cuDNN), without "
+    "-DSEXTANT_CUDA=OFF";
 }
 
 std::vector<CudaGpu> cuda_gpus(std::string& why_none) {

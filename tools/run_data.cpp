@@ -138,6 +138,9 @@ RunData::RunData(const DataOptions& o, const PlanFile& file, std::uint64_t seed)
     if (o.eval_every > 0)
       throw ConfigError(Problem{"--eval-every", "", std::to_string(o.eval_every), "--data with it",
                                 "synthetic tokens have no held-out text"});
+    if (options_.packing != Packing::across)
+      throw ConfigError(
+          Problem{"--packing", "", o.packing, "--data with it", "synthetic tokens have no documents"});
     return;
   }
   for (const std::string& text : o.data) {

@@ -107,6 +107,8 @@ TEST_F(DataVerb, DocumentsAreKeptApart) {
   const auto more = call({"run", "cp.json", "-o", "run", "--resume", "--steps", "6", "--json"});
   ASSERT_EQ(more.code, ExitCode::ok) << more.err;
   EXPECT_EQ(json::parse(more.out)["data"]["packing"], "apart");
+  usage({"run", "plan.json", "--packing", "apart"},
+        {"--packing: found apart, expected --data with it", "synthetic tokens have no documents"});
   usage({"run", "plan.json", "--data", "tokens", "--packing", "together"},
         {"--packing", "together", "across, apart, within"});
 }
