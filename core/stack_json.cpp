@@ -99,6 +99,8 @@ constexpr auto kKernels = [](auto& io, auto& k) {
   io.optional("straggler_per_log2_node", k.straggler_per_log2_node, at_least(0));
   io.optional("comm_slows_compute", k.comm_slows_compute, at_least(0));
   io.optional("compute_slows_comm", k.compute_slows_comm, at_least(0));
+  io.optional("copy_slows_compute", k.copy_slows_compute, at_least(0));
+  io.optional("compute_slows_copy", k.compute_slows_copy, at_least(0));
 };
 
 constexpr auto kMemory = [](auto& io, auto& m) {

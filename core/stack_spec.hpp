@@ -124,6 +124,8 @@ struct StackKernels {
   double straggler_per_log2_node = 0.0035;
   double comm_slows_compute = 0.024;  // compute beside a collective runs (1 + this) times longer
   double compute_slows_comm = 0.0;
+  double copy_slows_compute = 0.0;  // the same of copies between device and host
+  double compute_slows_copy = 0.0;
   bool operator==(const StackKernels&) const = default;
 };
 

@@ -60,21 +60,28 @@ std::vector<MachineSample> machine_samples(const MachineFacts& facts) {
   return out;
 }
 
-Interference interference_of(const MachineFacts& facts) {
-  Interference out;
+std::map<std::string, double> interference_of(const MachineFacts& facts) {
+  struct Mean {
+    double sum = 0;
+    int n = 0;
+  };
+  std::map<std::string, Mean> found;
+  const auto is_product = [](const Measured& m) { return std::holds_alternative<SquareProduct>(m); };
+  // "comm" or "copy"; empty: neither.
+  const auto kind_of = [](const Measured& m) -> std::string {
+    if (const auto* exchange = std::get_if<Exchange>(&m)) return exchange->one_device ? "" : "comm";
+    return std::holds_alternative<CopyWork>(m) ? "copy" : "";
+  };
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what), beside = parse_measurement(m.beside);
-    const auto links = [](const Measured& of) {
-      const auto* exchange = std::get_if<Exchange>(&of);
-      return exchange && !exchange->one_device;
-    };
     const double longer = facts.lengthening(m.what, m.beside);
-    if (longer <= 0) continue;
-    if (std::holds_alternative<SquareProduct>(what) && links(beside))
-      out.comm_slows_compute = std::max(0.0, longer - 1);
-    if (links(what) && std::holds_alternative<SquareProduct>(beside))
-      out.compute_slows_comm = std::max(0.0, longer - 1);
+    const std::string kind = kind_of(is_product(what) ? beside : what);
+    if (longer <= 0 || kind.empty() || is_product(what) == is_product(beside)) continue;
+    Mean& mean = found[is_product(what) ? kind + "_slows_compute" : "compute_slows_" + kind];
+    mean.sum += longer - 1, ++mean.n;
   }
+  std::map<std::string, double> out;
+  for (const auto& [key, mean] : found) out[key] = std::max(0.0, mean.sum / mean.n);
   return out;
 }
 

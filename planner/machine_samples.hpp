@@ -1,11 +1,12 @@
 // A machine's own measurements (core/machine_facts) in the terms of the analytic model: what is priced in the place of each,
 // and how much longer computing and exchanging take beside each other.
 //
-// Ignores exchanges of ranks that share one device (no links are in them), what the host takes to enqueue a kernel, and
-// products beside copies: the model has no constant for these.
+// Ignores exchanges of ranks that share one device (no links are in them) and what the host takes to enqueue a kernel.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -30,11 +31,8 @@ std::optional<std::vector<int>> first_ranks(int ranks, int nodes, const ClusterS
 // Copies in both directions at once count as copies.
 std::vector<MachineSample> machine_samples(const MachineFacts&);
 
-// By the product and the exchange that were measured beside each other: StackKernels of these names. At least 0; nothing
-// where they were not.
-struct Interference {
-  std::optional<double> comm_slows_compute, compute_slows_comm;
-};
-Interference interference_of(const MachineFacts&);
+// By a product and an exchange or a copy that were measured beside each other: StackKernels of these names, at least 0, the
+// mean of both directions. Those that were not measured are not there.
+std::map<std::string, double> interference_of(const MachineFacts&);
 
 }  // namespace sextant

@@ -94,9 +94,7 @@ std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& pl
 }
 
 SimulateOptions simulate_options(const Job& job, const ParallelPlan& plan) {
-  SimulateOptions options;
-  options.comm_slows_compute = job.stack.kernels.comm_slows_compute;
-  options.compute_slows_comm = job.stack.kernels.compute_slows_comm;
+  SimulateOptions options = with_interference(job.stack.kernels);
   options.stage_compute_factor = stage_compute_factors(job, plan);
   if (job.residual)
     options.time_scale = std::exp(

@@ -21,6 +21,8 @@ double* stack_constant(StackSpec& s, const std::string& key) {
   if (key == "step_overhead_ms") return &k.step_overhead.v;
   if (key == "comm_slows_compute") return &k.comm_slows_compute;
   if (key == "compute_slows_comm") return &k.compute_slows_comm;
+  if (key == "copy_slows_compute") return &k.copy_slows_compute;
+  if (key == "compute_slows_copy") return &k.compute_slows_copy;
   return nullptr;
 }
 double* fabric_constant(FabricSpec& f, const std::string& key) {

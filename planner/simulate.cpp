@@ -7,11 +7,24 @@
 namespace sextant {
 namespace {
 
-// Collectives beside compute; copies and stage-to-stage transfers use copy engines and disturb it little.
-bool is_collective_lane(LaneId lane) {
-  const auto kind = static_cast<LaneKind>(lane % kLaneKinds);
-  return kind == LaneKind::tp || kind == LaneKind::cp || kind == LaneKind::grad_reduce ||
-         kind == LaneKind::param_gather;
+// How a lane and its stage's compute lengthen each other. Stage-to-stage transfers use copy engines and disturb it little.
+struct Slowing {
+  double compute = 0, lane = 0;
+  bool any() const { return compute > 0 || lane > 0; }
+};
+Slowing beside_compute(LaneId lane, const SimulateOptions& o) {
+  switch (static_cast<LaneKind>(lane % kLaneKinds)) {
+    case LaneKind::tp:
+    case LaneKind::cp:
+    case LaneKind::grad_reduce:
+    case LaneKind::param_gather:
+      return {o.comm_slows_compute, o.compute_slows_comm};
+    case LaneKind::device_to_host:
+    case LaneKind::host_to_device:
+      return {o.copy_slows_compute, o.compute_slows_copy};
+    default:
+      return {};
+  }
 }
 
 // What a stage's compute factor lengthens.
@@ -95,8 +108,8 @@ double sweep(const Steps& g, SimulateScratch& scratch, const DurationOf& duratio
   return *std::max_element(lane_free, lane_free + g.lanes);
 }
 
-// Lengthens compute and collectives by the time they ran beside each other in the first pass. Each lane runs its
-// operations one after the other, so that every lane of collectives walks the stage's compute once. False when none did.
+// Lengthens compute, and collectives and copies, by the time they ran beside each other in the first pass. Each lane runs
+// its operations one after the other, so that every other lane walks the stage's compute once. False when none did.
 bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& scratch) {
   const std::size_t n = g.ops.size();
   const double *begin = scratch.begin.data(), *end = scratch.end.data();
@@ -106,7 +119,8 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
   const auto share = [&](std::uint32_t op) { return alone.empty() ? 1.0 : alone[place(g, g.ops[op].work)]; };
   bool any = false;
   for (std::size_t lane = 0; lane < g.lanes; ++lane) {
-    if (!is_collective_lane(static_cast<LaneId>(lane))) continue;
+    const Slowing slows = beside_compute(static_cast<LaneId>(lane), options);
+    if (!slows.any()) continue;
     const std::size_t compute = lane - lane % kLaneKinds + static_cast<std::size_t>(LaneKind::compute);
     std::uint32_t beside = next[n + 1 + lane], first = next[n + 1 + compute];
     for (; beside != n; beside = next[beside]) {
@@ -116,10 +130,10 @@ bool interfere(const Steps& g, const SimulateOptions& options, SimulateScratch& 
       for (std::uint32_t at = first; begin[at] < to; at = next[at]) {
         const double both = std::min(end[at], to) - std::max(begin[at], from);
         if (both <= 0) continue;
-        duration[at] += options.comm_slows_compute * both * share(at);
+        duration[at] += slows.compute * both * share(at);
         together += both, any = true;
       }
-      duration[beside] += options.compute_slows_comm * together * share(beside);
+      duration[beside] += slows.lane * together * share(beside);
     }
   }
   return any;
@@ -139,7 +153,9 @@ double makespan_of(const Steps& g, std::span<const OpCost> by_work, const Simula
   };
   const double makespan =
       factor.empty() ? sweep<true>(g, scratch, cost_of) : sweep<true>(g, scratch, scaled_cost_of);
-  if (options.comm_slows_compute <= 0 && options.compute_slows_comm <= 0) return makespan;
+  if (std::max({options.comm_slows_compute, options.compute_slows_comm, options.copy_slows_compute,
+                options.compute_slows_copy}) <= 0)
+    return makespan;
   share_alone(g, by_work, scratch);
   if (!interfere(g, options, scratch)) return makespan;
   return sweep<false>(g, scratch, [&](std::size_t i, const TimedOp&) { return scratch.duration[i]; });
@@ -153,6 +169,13 @@ std::vector<OpCost> price_all(std::span<const Work> works, const CostModel& mode
 }
 
 }  // namespace
+
+SimulateOptions with_interference(const StackKernels& k) {
+  return {.comm_slows_compute = k.comm_slows_compute,
+          .compute_slows_comm = k.compute_slows_comm,
+          .copy_slows_compute = k.copy_slows_compute,
+          .compute_slows_copy = k.compute_slows_copy};
+}
 
 std::vector<OpCost> price(const ExecutionGraph& graph, const CostModel& model) {
   return price_all(graph.works, model);

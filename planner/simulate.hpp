@@ -3,7 +3,8 @@
 //
 // Interference: communication beside compute takes multiprocessors and memory bandwidth. After a first pass every
 // compute op is lengthened by `comm_slows_compute` times the time that collectives of its stage ran beside it, every
-// such collective by `compute_slows_comm` times the compute beside it, and the pass is repeated once. So time never
+// such collective by `compute_slows_comm` times the compute beside it, both by copies over the host link likewise, and the
+// pass is repeated once. So time never
 // falls below the first pass, which keeps bounds on it admissible. Costs that were timed beside what runs beside
 // them (OpCost::beside) hold it already and are not lengthened.
 #pragma once
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/execution_graph.hpp"
+#include "core/stack_spec.hpp"
 #include "core/timeline.hpp"
 #include "cost_models/cost_model.hpp"
 #include "planner/folded_graph.hpp"
@@ -22,10 +24,14 @@ namespace sextant {
 struct SimulateOptions {
   double comm_slows_compute = 0.0;
   double compute_slows_comm = 0.0;
+  double copy_slows_compute = 0.0;
+  double compute_slows_copy = 0.0;
   // Factors on compute per stage (stragglers, slower devices); empty = 1.
-  std::vector<double> stage_compute_factor;
+  std::vector<double> stage_compute_factor = {};
   double time_scale = 1.0;  // factor on every duration (what a calibration learned of the layout)
 };
+
+SimulateOptions with_interference(const StackKernels&);
 
 // Prices every distinct work of the graph once: costs[WorkId].
 std::vector<OpCost> price(const ExecutionGraph&, const CostModel&);

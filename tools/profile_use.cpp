@@ -32,12 +32,8 @@ std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSp
   } catch (const ConfigError&) {  // of attention or small exchanges alone, say
   }
   if (!profile.table.facts) return told;
-  const Interference beside = interference_of(*profile.table.facts);
-  const auto tell = [&](const char* key, const std::optional<double>& value) {
-    if (value) told.push_back({KnobOf::stack, kProfiledStack, key, *value});
-  };
-  tell("comm_slows_compute", beside.comm_slows_compute),
-      tell("compute_slows_comm", beside.compute_slows_comm);
+  for (const auto& [key, value] : interference_of(*profile.table.facts))
+    told.push_back({KnobOf::stack, kProfiledStack, key, value});
   return told;
 }
 

@@ -226,10 +226,7 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
     works_needed_ += needed[w];
     works_measured_ += needed[w] && costs_[w].source == CostSource::measured;
   }
-  SimulateOptions simulated;
-  simulated.comm_slows_compute = stack.kernels.comm_slows_compute;
-  simulated.compute_slows_comm = stack.kernels.compute_slows_comm;
-  predicted_ = simulate(graph_, costs_, simulated);
+  predicted_ = simulate(graph_, costs_, with_interference(stack.kernels));
   predicted_.graph_hash = graph_hash(graph_);
   if (profile_) rests_on_ = cost_shares(breakdown(graph_, predicted_), costs_);
 }

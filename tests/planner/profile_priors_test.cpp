@@ -154,11 +154,21 @@ TEST_F(ProfilePriors, InterferenceIsWhatWasMeasuredBesideAnother) {
     m.what = what, m.beside = beside, m.median_us = us;
   };
   add("gemm bf16 4096x4096x4096 on 2 ranks", "", 100), add("all_reduce 1024B g2", "", 50);
-  EXPECT_FALSE(interference_of(facts).comm_slows_compute) << "nothing ran beside them";
+  add("gemm bf16 4096x4096x4096", "", 100), add("copy device_to_host 64B", "", 10);
+  add("copy host_to_device 64B", "", 10), add("copy host_to_device 64B", "copy device_to_host 64B", 14);
+  add("all_reduce 1024B g2 one_device", "", 10), add("all_reduce 1024B g2 one_device", "gemm bf16 1x1x1", 99);
+  EXPECT_TRUE(interference_of(facts).empty()) << "nothing ran beside a product, but within one device";
   add("gemm bf16 4096x4096x4096 on 2 ranks", "all_reduce 1024B g2", 112);
   add("all_reduce 1024B g2", "gemm bf16 4096x4096x4096 on 2 ranks", 45);
-  EXPECT_NEAR(*interference_of(facts).comm_slows_compute, 0.12, 1e-12);
-  EXPECT_EQ(*interference_of(facts).compute_slows_comm, 0) << "faster is chance";
+  add("gemm bf16 4096x4096x4096", "copy device_to_host 64B", 102);
+  add("gemm bf16 4096x4096x4096", "copy host_to_device 64B", 104);
+  add("copy host_to_device 64B", "gemm bf16 4096x4096x4096", 11);
+  const auto found = interference_of(facts);
+  ASSERT_EQ(found.size(), 4U);
+  EXPECT_NEAR(found.at("comm_slows_compute"), 0.12, 1e-12);
+  EXPECT_EQ(found.at("compute_slows_comm"), 0) << "faster is chance";
+  EXPECT_NEAR(found.at("copy_slows_compute"), 0.03, 1e-12) << "the mean of both directions";
+  EXPECT_NEAR(found.at("compute_slows_copy"), 0.1, 1e-12);
 }
 
 TEST_F(ProfilePriors, BelongToTheirDevice) {

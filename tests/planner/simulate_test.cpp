@@ -119,5 +119,18 @@ TEST(Simulate, InterferenceLengthensOnlyWhatRunsBesideCollectives) {
             simulate(beside, price(beside, HashedCost{})).makespan());
 }
 
+TEST(Simulate, CopiesInterfereByAFactorOfTheirOwn) {
+  const auto copies = lower_tiny("dp1.mbs1.ao4"), none = lower_tiny("dp1.mbs1");
+  const auto step = [](const ExecutionGraph& g, const SimulateOptions& options) {
+    return simulate(g, price(g, HashedCost{}), options).makespan().v;
+  };
+  for (const SimulateOptions& options :
+       {SimulateOptions{.copy_slows_compute = 0.5}, SimulateOptions{.compute_slows_copy = 50}}) {
+    EXPECT_GT(step(copies, options), step(copies, {}));
+    EXPECT_EQ(step(none, options), step(none, {}));
+  }
+  EXPECT_EQ(step(copies, {.comm_slows_compute = 0.5}), step(copies, {})) << "no collective is in it";
+}
+
 }  // namespace
 }  // namespace sextant
