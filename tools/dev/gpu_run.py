@@ -220,6 +220,13 @@ def train(r):
     graphs(r)
 
 
+def outside(r):
+    """What a process takes of this GPU beside its allocations, as profiles have seen it: for the planner."""
+    profiles = [r.results.get("profile"), *(row.get("profile") for row in r.results.get("training", []))]
+    seen = max(((p or {}).get("facts") or {}).get("outside_GiB", 0) for p in profiles)
+    return ["--set", f"stack.memory.outside_GiB={seen:.3f}"] if seen else []
+
+
 def edge(r):
     """The largest depth of LLaMA-2-7B that the planner says fits runs; one layer more, forced, does not."""
     sextant, presets = os.path.join(BIN, "sextant"), PRESETS
@@ -232,7 +239,7 @@ def edge(r):
             path = os.path.join(WORK, f"edge-{layers}-{int(offload)}-{int(force)}.json")
             more = ["device.memory_GiB=4000", "node.host_memory_GiB=4000"] if force else ["node.host_memory_GiB=" + host]
             done = subprocess.run([sextant, "plan", "--model", "llama-2-7b", "--set", f"model.n_layers={layers}",
-                                   *cluster(r), *(x for s in more for x in ("--set", s)), "--stack", "sextant",
+                                   *cluster(r), *outside(r), *(x for s in more for x in ("--set", s)), "--stack", "sextant",
                                    "--seq-len", "2048", "--global-batch", "2", "--fix", fix, "-o", path, *presets],
                                   env=r.env, capture_output=True, text=True, timeout=max(min(60, r.left() - 5), 0.1))
             return path if done.returncode == 0 else None
@@ -252,7 +259,7 @@ def edge(r):
         except subprocess.TimeoutExpired as late:
             r.skip(f"edge, {name}", f"a plan was not made within {late.timeout:.0f} s", command=" ".join(late.cmd))
             continue
-        row = {"offload": offload, "planner_says": fits, "fix": fix, "host_GiB": float(host)}
+        row = {"offload": offload, "planner_says": fits, "fix": fix, "host_GiB": float(host), "outside": outside(r)}
         r.results["edge"].append(row)
         for key, path in paths.items():
             if not path:
