@@ -33,8 +33,8 @@ struct MachineFacts {
   std::vector<std::string> libraries;
   int multiprocessors = 0;
   double memory_GiB = 0, level2_MiB = 0;
-  // What a process of one rank had taken of a GPU while it trained, beyond what it had allocated: context, libraries'
-  // code, NCCL. 0: not known.
+  // What a process of one rank had taken of a GPU while it trained, beyond the planner's account of its buffers: context,
+  // code and scratch of kernels and libraries, NCCL. 0: not known.
   double outside_GiB = 0;
   double most_sm_clock_MHz = 0, most_memory_clock_MHz = 0, power_limit_W = 0;
   std::vector<MachineCondition> conditions;

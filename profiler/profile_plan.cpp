@@ -156,7 +156,7 @@ void measure_exchanges(RankTrainer& trainer, const ExecutionGraph& graph, const 
 
 }  // namespace
 
-RunResult profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkProfile& profile) {
+bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkProfile& profile) {
   SEXTANT_CHECK(options.steps > 1 && options.repetitions > 1, "the first of each is dropped");
   Samples samples;
   TrainingRun run = how;
@@ -187,10 +187,10 @@ RunResult profile_plan(const TrainingRun& how, const ProfileOptions& options, Wo
   run.on_step = [&](const StepReport& report) {
     if (options.progress) options.progress(static_cast<double>(report.step + 1) / options.steps);
   };
-  RunResult result = train(run);
+  const bool first_rank = train(run).first_rank;
   samples.write(run.graph, profile);
   profile.ranks = std::max(profile.ranks, run.graph.plan.world());
-  return result;
+  return first_rank;
 }
 
 }  // namespace sextant

@@ -19,7 +19,7 @@ struct ProfileOptions {
 };
 
 // Adds to `profile`, in the place of works that it has already; on every process of an MPI job what all have measured.
-// `run` states how the plan is run; its hooks and steps are not used. Returns what that run came to.
-RunResult profile_plan(const TrainingRun& run, const ProfileOptions&, WorkProfile& profile);
+// `run` states how the plan is run; its hooks and steps are not used. Returns whether world rank 0 is of this process.
+bool profile_plan(const TrainingRun& run, const ProfileOptions&, WorkProfile& profile);
 
 }  // namespace sextant

@@ -55,7 +55,7 @@ class MachineCosts {
   }
   // Constants told by the profile; none without one.
   const std::vector<Setting>& told() const { return told_; }
-  // Of the device's memory beside what the runtime allocates, as the profile has seen it: in the place of the stack's. 0: not told.
+  // Of the device's memory beside the buffers that are planned, as the profile has seen it: in the place of the stack's. 0: not told.
   double outside_GiB() const { return outside_GiB_; }
 
  private:

@@ -219,7 +219,9 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
   costs_ = price(graph_, costs.best());
   const StackSpec& stack = costs.analytic().stack();
   const Job job{file_.model, file_.training, file_.cluster, topology_, stack, costs.best()};
-  if (const auto rejection = too_large(job, plan_memory(job, file_.plan))) misfit_ = rejection->text;
+  const PlanMemory memory = plan_memory(job, file_.plan);
+  account_ = memory.peak - stack.memory.outside;
+  if (const auto rejection = too_large(job, memory)) misfit_ = rejection->text;
   std::vector<bool> needed(graph_.works.size(), false);
   for (const Op& op : graph_.ops) needed[op.work] = true;
   for (std::size_t w = 0; w < needed.size(); ++w) {

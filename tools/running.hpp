@@ -62,6 +62,8 @@ class Runnable {
   // With a profile: what of the predicted step rests on it.
   const std::optional<GivenProfile>& profile() const { return profile_; }
   const std::optional<CostShares>& rests_on() const { return rests_on_; }
+  // What the planner says the buffers of the fullest stage take of a device.
+  Bytes account() const { return account_; }
   // Why a search would not have given this plan, though what its ranks allocate is there: what lies outside of that does
   // not fit the stated cluster as well. Empty when it fits.
   const std::string& misfit() const { return misfit_; }
@@ -83,6 +85,7 @@ class Runnable {
   std::vector<OpCost> costs_;
   Timeline predicted_;
   std::size_t works_needed_ = 0, works_measured_ = 0;
+  Bytes account_;
   std::string misfit_;
 };
 

@@ -107,11 +107,10 @@ class Profiling {
       const auto traced = trace(runnable);
       if (traced) options.timer = &traced->timer();
       watch_.note(o_.plans.empty() ? "before " + runnable.file().model.name : "before " + o_.plans[i]);
-      const RunResult result = profile_plan(runnable.training(), options, profile_);
-      first_rank_ = result.first_rank;
+      first_rank_ = profile_plan(runnable.training(), options, profile_);
       const bool own_gpu = o_.running.processes() || runnable.graph().plan.world() == 1;
-      if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > result.allocated_memory)
-        outside = std::max(outside, gib(taken - result.allocated_memory));
+      if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > runnable.account())
+        outside = std::max(outside, gib(taken - runnable.account()));
       if (traced) tell(*traced);
       if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
