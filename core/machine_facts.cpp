@@ -31,11 +31,12 @@ constexpr auto kCondition = [](auto& io, auto& c) {
 constexpr auto kFacts = [](auto& io, auto& f) {
   io.required("device", f.device);
   io.optional("driver", f.driver);
+  io.optional("compute_capability", f.compute_capability);
   io.optional("libraries", f.libraries);
   io.optional("multiprocessors", f.multiprocessors, at_least(0));
   io.optional("memory_GiB", f.memory_GiB, at_least(0));
   io.optional("level2_MiB", f.level2_MiB, at_least(0));
-  io.optional("outside_GiB", f.outside_GiB, at_least(0));
+  io.optional("outside_GiB", f.outside_GiB, between(0, 1e4));
   io.optional("most_sm_clock_MHz", f.most_sm_clock_MHz, at_least(0));
   io.optional("most_memory_clock_MHz", f.most_memory_clock_MHz, at_least(0));
   io.optional("power_limit_W", f.power_limit_W, at_least(0));

@@ -29,7 +29,7 @@ struct MachineCondition {
 };
 
 struct MachineFacts {
-  std::string device, driver;
+  std::string device, driver, compute_capability;
   std::vector<std::string> libraries;
   int multiprocessors = 0;
   double memory_GiB = 0, level2_MiB = 0;

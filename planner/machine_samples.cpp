@@ -81,7 +81,7 @@ std::map<std::string, double> interference_of(const MachineFacts& facts) {
     mean.sum += longer - 1, ++mean.n;
   }
   std::map<std::string, double> out;
-  for (const auto& [key, mean] : found) out[key] = std::max(0.0, mean.sum / mean.n);
+  for (const auto& [key, mean] : found) out[key] = std::clamp(mean.sum / mean.n, 0.0, 1.0);
   return out;
 }
 

@@ -273,13 +273,14 @@ class Sweep {
     device_.launch(bench_.stream(), [&group](NativeStream s) { group.barrier(s); });
   }
 
-  // All ranks at once: they may share a device, so the product is measured alone in the same way.
+  // All ranks at once: they may share a device, so the product is measured alone in the same way. The smallest product, about
+  // that of a layer: an exchange waits for one that fills the device, and a long one would count as interference.
   void product_beside_exchange() {
     if (world_.rank() == 0 && options_.before_part) options_.before_part("products beside exchanges");
     const int ranks = world_.size();
     const std::int64_t bytes = *std::ranges::max_element(options_.exchange_bytes);
     const auto group = first_ranks(ranks), meeting = first_ranks(ranks);  // one for each stream
-    const Product p = product(options_.formats.back(), options_.extents.back());
+    const Product p = product(options_.formats.back(), options_.extents.front());
     const TensorView from = matrix(Dtype::fp32, 1, bytes / 4), to = matrix(Dtype::fp32, 1, bytes / 4);
     const StreamCall all_reduce =
         exchange(CollectiveKind::all_reduce, *group, bytes, static_cast<std::byte*>(from.data),
@@ -319,6 +320,14 @@ SweepOptions sweep_of_gpu() {
   o.formats = {Dtype::bf16};
   o.extents = {4096, 8192, 16384};
   o.exchange_bytes = {1 << 16, 1 << 20, 1 << 24, 1 << 28};
+  return o;
+}
+
+SweepOptions quick_sweep() {
+  SweepOptions o;
+  o.repetitions = 3, o.copy_bytes = 1 << 20;
+  o.formats = {Dtype::bf16}, o.extents = {64, 128};
+  o.exchange_bytes = {1 << 12, 1 << 16};
   return o;
 }
 

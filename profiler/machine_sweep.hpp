@@ -27,6 +27,7 @@ struct SweepOptions {
   std::function<void(const std::string& part)> before_part = {};  // on rank 0: "copies", "products", ...
 };
 SweepOptions sweep_of_gpu();
+SweepOptions quick_sweep();  // of either, in a second: a rehearsal
 
 // On every rank of `world` at the same time; what rank 0 returns counts. What needs no exchange is measured on rank 0
 // while the others wait.

@@ -370,6 +370,7 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
   if (q.file)
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);
+  for (const std::string& setting : options.set) q.stated.push_back(setting.substr(0, setting.find('=')));
   if (!options.profile.empty()) {
     q.profile = load_profile_of(options.profile, q.cluster.device, presets);
     if (q.stack.name != kProfiledStack)
@@ -378,7 +379,8 @@ Question read_question(const QuestionOptions& options, const std::filesystem::pa
                       "{} may take other times",
                       options.profile, kProfiledStack, q.stack.name));
     const int ranks = q.plan ? q.plan->world() : q.cluster.gpus();
-    if (const int beside = q.profile->table.ranks; q.cluster.device.generation == "cpu" && beside < ranks)
+    if (const int beside = q.profile->table.ranks;
+        q.cluster.device.generation == "cpu" && beside < ranks && !q.profile->table.works.empty())
       q.notes.push_back(
           fmt::format("the works of {} were measured with {} rank{} at work, here are {}: where these share "
                       "cores, each takes longer",

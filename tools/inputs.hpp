@@ -54,6 +54,7 @@ struct Question {
   std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
   std::optional<GivenProfile> profile;  // of --profile: taken on such a device
   double interval = 1.0;                // intervals are that much wider: far from all that was measured
+  std::vector<std::string> stated;      // keys of --set
   std::vector<std::string> notes;       // what was taken for granted, and GPUs that the plan leaves idle
 };
 

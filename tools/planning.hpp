@@ -33,7 +33,7 @@ class Planning {
       : question_(std::move(question)),
         topology_(question_.cluster),
         costs_(question_.cluster, question_.stack, question_.calibrated,
-               question_.profile ? &*question_.profile : nullptr, presets),
+               question_.profile ? &*question_.profile : nullptr, presets, question_.stated),
         doubt_(load_doubt_rules(presets)) {}
   Planning(const Planning&) = delete;
   Planning& operator=(const Planning&) = delete;

@@ -33,7 +33,8 @@ DeviceSpec device_of(const std::string& gpu, const std::filesystem::path& preset
 
 }  // namespace
 
-std::vector<PlanFile> profile_ladder(const std::string& gpu, const std::filesystem::path& presets) {
+std::vector<PlanFile> profile_ladder(const std::string& gpu, bool quick,
+                                     const std::filesystem::path& presets) {
   PlanFile file;
   file.cluster = load_cluster("laptop", presets);
   if (!gpu.empty()) file.cluster.device = device_of(gpu, presets);
@@ -41,7 +42,8 @@ std::vector<PlanFile> profile_ladder(const std::string& gpu, const std::filesyst
   file.stack = load_stack("sextant", presets);
   file.training.stack = file.stack.name;
   std::vector<PlanFile> ladder;
-  for (const Rung& rung : gpu.empty() ? std::span<const Rung>(kOfCpu) : std::span<const Rung>(kOfGpu)) {
+  for (const Rung& rung :
+       gpu.empty() || quick ? std::span<const Rung>(kOfCpu) : std::span<const Rung>(kOfGpu)) {
     file.model = load_model(rung.model, presets);
     file.model.n_layers = kLayers;
     file.training.seq_len = rung.seq_len;
@@ -49,6 +51,7 @@ std::vector<PlanFile> profile_ladder(const std::string& gpu, const std::filesyst
     file.plan.micro_batch = rung.micro_batch;
     ladder.push_back(file);
   }
+  if (quick) ladder.resize(1);
   return ladder;
 }
 

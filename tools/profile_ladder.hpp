@@ -11,6 +11,7 @@
 namespace sextant {
 
 // For the CPU; or for the GPU of this name ("NVIDIA H200"), whose preset device gives the peaks.
-std::vector<PlanFile> profile_ladder(const std::string& gpu, const std::filesystem::path& presets);
+std::vector<PlanFile> profile_ladder(const std::string& gpu, bool quick,
+                                     const std::filesystem::path& presets);
 
 }  // namespace sextant

@@ -25,6 +25,7 @@ void describe_gpu(MachineFacts& facts, int ordinal) {
   const auto gpus = cuda_gpus(why);
   const CudaGpu& gpu = gpus.at(static_cast<std::size_t>(ordinal));
   facts.device = gpu.name;
+  facts.compute_capability = fmt::format("{}.{}", gpu.major, gpu.minor);
   facts.multiprocessors = gpu.multiprocessors;
   facts.memory_GiB = gib(gpu.memory);
   facts.level2_MiB = static_cast<double>(gpu.level2.v) / (1 << 20);
@@ -78,11 +79,15 @@ MachineWatch::MachineWatch(const RunningOptions& options) : state_(std::make_uni
 }
 MachineWatch::~MachineWatch() = default;
 
-void MachineWatch::note(const std::string& at) {
-  if (!state_->gpu || !state_->missing.empty()) return;
+std::optional<MachineCondition> MachineWatch::condition(const std::string& at) const {
+  if (!state_->gpu || !state_->missing.empty()) return std::nullopt;
   MachineCondition condition = state_->gpu->now(at);
   condition.time_s = std::chrono::duration<double>(Clock::now() - state_->start).count();
-  facts_.conditions.push_back(std::move(condition));
+  return condition;
+}
+
+void MachineWatch::note(const std::string& at) {
+  if (auto now = condition(at)) facts_.conditions.push_back(std::move(*now));
 }
 
 const std::string& MachineWatch::missing() const { return state_->missing; }
@@ -92,8 +97,8 @@ Bytes MachineWatch::taken() const {
                                                   : Bytes();
 }
 
-bool measure_machine(const RunningOptions& options, int ranks, MachineWatch& watch,
-                     const std::function<void(const std::string& part)>& progress) {
+MeasuredBy measure_machine(const RunningOptions& options, int ranks, bool quick, MachineWatch& watch,
+                           const std::function<void(const std::string& part)>& progress) {
   const bool processes = options.processes();
   const std::optional<CudaDeviceOptions> gpu = gpu_of(options);
   std::vector<std::unique_ptr<Communicator>> world;
@@ -101,17 +106,17 @@ bool measure_machine(const RunningOptions& options, int ranks, MachineWatch& wat
     world.push_back(options.comm == "env" ? make_tcp_world(launched_world()) : make_mpi_world());
   else
     world = make_local_world(ranks);
-  const bool first_rank = world.front()->rank() == 0;
+  const MeasuredBy by{world.front()->rank() == 0, world.front()->size()};
   if (gpu)
     for (auto& c : world)
       c = processes ? connect_nccl(std::move(c), gpu->ordinal)
                     : share_cuda_device(std::move(c), gpu->ordinal);
 
-  SweepOptions sweep = gpu ? sweep_of_gpu() : SweepOptions{};
+  SweepOptions sweep = quick ? quick_sweep() : gpu ? sweep_of_gpu() : SweepOptions{};
   sweep.node = host_name();
   sweep.one_device = gpu && !processes;
-  const int beside = processes ? world.front()->size() : ranks;
-  sweep.threads = options.threads > 0 ? options.threads : std::max(1, inspect_machine().cpu_threads / beside);
+  sweep.threads =
+      options.threads > 0 ? options.threads : std::max(1, inspect_machine().cpu_threads / by.ranks);
   sweep.before_part = [&](const std::string& part) {  // on rank 0
     watch.note("before " + part);
     if (progress) progress(part);
@@ -127,7 +132,7 @@ bool measure_machine(const RunningOptions& options, int ranks, MachineWatch& wat
     measure(*world.front());
   else
     run_ranks(world, measure);
-  return first_rank;
+  return by;
 }
 
 }  // namespace sextant

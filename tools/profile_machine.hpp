@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/machine_facts.hpp"
@@ -22,7 +23,9 @@ class MachineWatch {
   MachineWatch(const MachineWatch&) = delete;
   MachineWatch& operator=(const MachineWatch&) = delete;
 
-  void note(const std::string& at);    // clocks, temperature and power of a GPU: a condition of the facts
+  // Clocks, temperature and power of a GPU; nothing where these are not known.
+  std::optional<MachineCondition> condition(const std::string& at) const;
+  void note(const std::string& at);    // as a condition of the facts
   const std::string& missing() const;  // why these are not known; empty when they are, or cores are devices
   Bytes taken() const;                 // of the GPU's memory since the watch began; 0: not known
   MachineFacts& facts() { return facts_; }
@@ -33,9 +36,12 @@ class MachineWatch {
   MachineFacts facts_;
 };
 
-// Measures into the watch's facts, over `ranks` threads or the processes of a job. Whether this process holds the first
-// rank, whose measurements count.
-bool measure_machine(const RunningOptions&, int ranks, MachineWatch&,
-                     const std::function<void(const std::string& part)>& progress);
+// Measures into the watch's facts, over `ranks` threads or the processes of a job; the first rank's measurements count.
+struct MeasuredBy {
+  bool first_rank = true;  // is of this process
+  int ranks = 1;
+};
+MeasuredBy measure_machine(const RunningOptions&, int ranks, bool quick, MachineWatch&,
+                           const std::function<void(const std::string& part)>& progress);
 
 }  // namespace sextant

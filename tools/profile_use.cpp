@@ -18,6 +18,18 @@ namespace {
 
 constexpr double kWorthSaying = 0.01;  // of a step's time
 
+bool is_among(const std::vector<std::string>& keys, const std::string& key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+// Without those that a user has stated.
+std::vector<Setting> not_stated(std::vector<Setting> told, const std::vector<std::string>& stated) {
+  std::erase_if(told, [&](const Setting& s) {
+    return is_among(stated, (s.of == KnobOf::stack ? "stack.kernels." : "device.") + s.key);
+  });
+  return told;
+}
+
 // Without constants of networks, and none where nothing measured tells any.
 std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSpec& cluster,
                                     const std::filesystem::path& presets) {
@@ -38,7 +50,9 @@ std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSp
 }
 
 // What lies outside the runtime's own allocations, of the device's memory; 0: not told.
-double outside_told(const GivenProfile* profile, const DeviceSpec& device) {
+double outside_told(const GivenProfile* profile, const DeviceSpec& device,
+                    const std::vector<std::string>& stated) {
+  if (is_among(stated, "stack.memory.outside_GiB")) return 0;
   if (!profile || !profile->table.facts || !taken_on(profile->table, device)) return 0;
   return profile->table.facts->outside_GiB;
 }
@@ -97,7 +111,8 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
                               fmt::format("a profile of {}, the device that is planned for", device.name),
                               "what one device takes says nothing about another: sextant profile, there"});
   if (const auto& facts = profile.table.facts;
-      profile.table.works.empty() && (!facts || facts->measurements.empty()))
+      profile.table.works.empty() &&
+      (!facts || (machine_samples(*facts).empty() && interference_of(*facts).empty())))
     throw ConfigError(Problem{file, "works", "none", "times of works, or of the machine by itself (facts)",
                               "sextant profile --for plan.json -o profile.json"});
   return profile;
@@ -105,10 +120,10 @@ GivenProfile load_profile_of(const std::string& file, const DeviceSpec& device,
 
 MachineCosts::MachineCosts(const ClusterSpec& cluster, const StackSpec& stack,
                            const std::vector<Setting>& calibrated, const GivenProfile* profile,
-                           const std::filesystem::path& presets)
-    : told_(profile && calibrated.empty() ? constants_told(*profile, cluster, presets)
+                           const std::filesystem::path& presets, const std::vector<std::string>& stated)
+    : told_(profile && calibrated.empty() ? not_stated(constants_told(*profile, cluster, presets), stated)
                                           : std::vector<Setting>()),
-      outside_GiB_(outside_told(profile, cluster.device)),
+      outside_GiB_(outside_told(profile, cluster.device, stated)),
       analytic_(analytic_with(cluster, stack, calibrated, told_, outside_GiB_, presets)) {
   if (profile) table_.emplace(profile->table, analytic_, exchanges_told(profile->table, cluster, analytic_));
 }

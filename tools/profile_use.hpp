@@ -39,9 +39,10 @@ GivenProfile load_profile_of(const std::string& file_or_name, const DeviceSpec&,
 // group that an exchange was measured in.
 class MachineCosts {
  public:
-  // `profile` may be null; it is read here alone.
+  // `profile` may be null; it is read here alone. What of device and stack a user has `stated`, by key, no profile tells.
   MachineCosts(const ClusterSpec&, const StackSpec&, const std::vector<Setting>& calibrated,
-               const GivenProfile*, const std::filesystem::path& presets);
+               const GivenProfile*, const std::filesystem::path& presets,
+               const std::vector<std::string>& stated = {});
   MachineCosts(const MachineCosts&) = delete;
   MachineCosts& operator=(const MachineCosts&) = delete;
 

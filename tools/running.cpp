@@ -238,6 +238,10 @@ const KernelTable& Runnable::kernels() const {
   return options_.products == "exact" ? cpu_reference_kernels() : cpu_kernels();
 }
 
+void Runnable::require_room() const {
+  require_memory(options_.plan, file_, graph_, ranks_here(file_.plan.world(), options_), on_gpu());
+}
+
 TrainingRun Runnable::training() const {
   TrainingRun run{.graph = graph_,
                   .stack = file_.stack,
@@ -248,7 +252,7 @@ TrainingRun Runnable::training() const {
   run.processes = options_.processes();
   if (options_.comm == "env") run.tcp = launched_world();
   const int here = run.processes ? 1 : file_.plan.world();
-  require_memory(options_.plan, file_, graph_, ranks_here(file_.plan.world(), options_), on_gpu());
+  require_room();
   run.cuda = gpu_of(options_);
   run.programs = options_.programs && on_gpu();
   // Threads of two ranks on one core wait for each other in every matrix product.

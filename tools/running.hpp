@@ -62,6 +62,8 @@ class Runnable {
   // With a profile: what of the predicted step rests on it.
   const std::optional<GivenProfile>& profile() const { return profile_; }
   const std::optional<CostShares>& rests_on() const { return rests_on_; }
+  // Throws ConfigError when this machine, or the one that was planned for, has too little memory.
+  void require_room() const;
   // What the planner says the buffers of the fullest stage take of a device.
   Bytes account() const { return account_; }
   // Why a search would not have given this plan, though what its ranks allocate is there: what lies outside of that does

@@ -33,9 +33,16 @@ struct ProfileVerbOptions {
   RunningOptions running;
   std::vector<std::string> plans;
   std::string output;
-  bool machine = false;
+  bool machine = false, quick = false;
   int steps = 4, ranks = 0;
 };
+
+// Folders are of this machine, and a table may be passed on.
+std::vector<std::string> last_parts(std::vector<std::string> words) {
+  for (std::string& word : words)
+    if (const auto at = word.rfind('/'); at != word.npos && at + 1 < word.size()) word.erase(0, at + 1);
+  return words;
+}
 
 // A job of processes serves one measurement: MPI starts once in a process.
 void check_options(const ProfileVerbOptions& o) {
@@ -44,6 +51,11 @@ void check_options(const ProfileVerbOptions& o) {
         "--ranks is of the machine's own measurements, of which --for makes none: the ranks of a plan are "
         "its "
         "own\n  for example: sextant profile --for plan.json --machine --ranks 4");
+  if (o.ranks > 0 && o.running.processes())
+    throw UsageError(fmt::format(
+        "--ranks is of threads; with --comm {} the ranks are the processes that were started\n  for "
+        "example: mpirun -n 4 sextant profile --comm mpi -o machine.json",
+        o.running.comm));
   if (!o.running.processes()) return;
   if (o.plans.size() > 1 || (o.plans.size() == 1 && o.machine))
     throw UsageError(
@@ -60,21 +72,18 @@ class Profiling {
   Profiling(Session& session, const ProfileVerbOptions& o) : session_(session), o_(o), watch_(o.running) {
     profile_.machine = machine_of(o.running);
     profile_.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    profile_.sextant = version_text(), profile_.command = session.arguments;
+    profile_.sextant = version_text(), profile_.command = last_parts(session.arguments);
     profile_.timed_by = "events";
     if (!watch_.missing().empty())
       note("clocks, temperature and power of the GPU are not known: " + watch_.missing());
-    for (const std::string& plan : o.plans) {
-      RunningOptions running = o.running;
-      running.plan = plan;
-      plans_.push_back(std::make_unique<Runnable>(running, "", session.presets()));
-    }
+    if (o.quick)
+      note("--quick: small copies, products and models, whose figures say little of a machine at work");
+    for (const std::string& plan : o.plans) add(plan, load_plan_file(plan));
     if (!o.plans.empty() || o.running.processes()) return;
     for (PlanFile& rung :
-         profile_ladder(o.running.device == "cuda" ? profile_.machine : "", session.presets())) {
-      RunningOptions running = o.running;
-      running.plan = rung.model.name;
-      plans_.push_back(std::make_unique<Runnable>(running, std::move(rung), "", session.presets()));
+         profile_ladder(o.running.device == "cuda" ? profile_.machine : "", o.quick, session.presets())) {
+      const std::string name = rung.model.name;
+      add(name, std::move(rung));
     }
   }
 
@@ -82,9 +91,11 @@ class Profiling {
     Progress progress(session_.terminal, "measuring", 0, "parts");
     const int ranks = o_.ranks > 0 ? o_.ranks : o_.running.device == "cuda" ? 1 : 2;
     double parts = 0;
-    first_rank_ = measure_machine(o_.running, ranks, watch_,
-                                  [&](const std::string& part) { progress.update(parts++, part); });
-    if (ranks == 1 && !o_.running.processes() && o_.plans.empty())
+    const MeasuredBy by = measure_machine(o_.running, ranks, o_.quick, watch_,
+                                          [&](const std::string& part) { progress.update(parts++, part); });
+    first_rank_ = by.first_rank;
+    profile_.ranks = std::max(profile_.ranks, by.ranks);
+    if (by.ranks == 1 && o_.plans.empty())
       note(
           "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
           "from the cluster file; mpirun -n N sextant profile --comm mpi measures those of N GPUs, with "
@@ -92,8 +103,8 @@ class Profiling {
           "plan.json those of a plan of N ranks");
   }
 
-  // Until all are measured, or somebody asks for the end.
-  void works(const std::atomic<bool>& stopped) {
+  // Until all are measured, or somebody asks for the end; `keep` behind each.
+  void works(const std::atomic<bool>& stopped, const std::function<void()>& keep) {
     Progress progress(session_.terminal, "measuring", static_cast<double>(plans_.size()) * o_.steps, "steps");
     for (std::size_t i = 0; i < plans_.size() && !stopped; ++i) {
       const Runnable& runnable = *plans_[i];
@@ -104,18 +115,25 @@ class Profiling {
         taken = std::max(taken, watch_.taken());
         progress.update((static_cast<double>(i) + done) * o_.steps);
       };
-      const auto traced = trace(runnable);
+      const std::string name = runnable.file().model.name;
+      std::string timed_by = "events";
+      const auto traced = trace(runnable, timed_by);
       if (traced) options.timer = &traced->timer();
-      watch_.note(o_.plans.empty() ? "before " + runnable.file().model.name : "before " + o_.plans[i]);
+      watch_.note("before " + (o_.plans.empty() ? name : o_.plans[i]));
       first_rank_ = profile_plan(runnable.training(), options, profile_);
       const bool own_gpu = o_.running.processes() || runnable.graph().plan.world() == 1;
       if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > runnable.account())
         outside = std::max(outside, gib(taken - runnable.account()));
-      if (traced) tell(*traced);
+      if (traced) tell(*traced, timed_by);
+      if (i == 0) profile_.timed_by = timed_by;
+      if (timed_by != profile_.timed_by)
+        note(
+            fmt::format("operations of {} are timed by {}", o_.plans.empty() ? name : o_.plans[i], timed_by));
       if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
       for (const SlowKernels& slow : slow_kernels(o_.running)) note(slow.why);
       measured_ = i + 1;
+      if (first_rank_) keep();
     }
     if (measured_ < plans_.size()) tell_cut_short("it was asked to end");
   }
@@ -124,40 +142,46 @@ class Profiling {
   }
 
   // What has been measured so far.
-  const WorkProfile& profile() {
-    watch_.note("at the end");
-    profile_.facts = watch_.facts();
-    return profile_;
+  WorkProfile profile() {
+    WorkProfile so_far = profile_;
+    so_far.facts = watch_.facts();
+    if (auto now = watch_.condition("at the end")) so_far.facts->conditions.push_back(std::move(*now));
+    return so_far;
   }
-  std::size_t measured() const { return measured_; }
+  bool has_measured() { return measured_ > 0 || !watch_.facts().measurements.empty(); }
   bool first_rank() const { return first_rank_; }
 
  private:
+  void add(const std::string& name, PlanFile file) {
+    RunningOptions running = o_.running;
+    running.plan = name;
+    plans_.push_back(std::make_unique<Runnable>(running, std::move(file), "", session_.presets()));
+    plans_.back()->require_room();
+  }
   void note(const std::string& what) {
     if (std::ranges::find(profile_.notes, what) == profile_.notes.end()) profile_.notes.push_back(what);
   }
   // Kernels are timed one by one where CUPTI is at hand.
-  std::unique_ptr<TracedSteps> trace(const Runnable& runnable) {
+  std::unique_ptr<TracedSteps> trace(const Runnable& runnable, std::string& timed_by) {
     if (!runnable.on_gpu()) return nullptr;
     if (const std::string missing = kernel_trace_missing(); !missing.empty()) {
-      profile_.timed_by = fmt::format("events, not kernels: {}", missing);
+      timed_by = fmt::format("events, not kernels: {}", missing);
       return nullptr;
     }
     try {
       auto traced = std::make_unique<TracedSteps>(runnable.graph().plan.world());
-      profile_.timed_by = fmt::format("kernels, with {}", kernel_trace_library());
+      timed_by = fmt::format("kernels, with {}", kernel_trace_library());
       return traced;
     } catch (const BackendError& refused) {  // by a driver that keeps its counters to itself, say
-      profile_.timed_by = fmt::format("events, not kernels: {}", refused.what());
+      timed_by = fmt::format("events, not kernels: {}", refused.what());
       return nullptr;
     }
   }
-  void tell(const TracedSteps& traced) {
+  static void tell(const TracedSteps& traced, std::string& timed_by) {
     const KernelTrace::Losses lost = traced.losses();
     if (lost.dropped + lost.untimed > 0)
-      profile_.timed_by +=
-          fmt::format("; {} records were dropped and {} had no times", lost.dropped, lost.untimed);
-    if (traced.traced() == 0) profile_.timed_by = "events: no kernel was seen by " + kernel_trace_library();
+      timed_by += fmt::format("; {} records were dropped and {} had no times", lost.dropped, lost.untimed);
+    if (traced.traced() == 0) timed_by = "events: no kernel was seen by " + kernel_trace_library();
   }
 
   Session& session_;
@@ -230,15 +254,15 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
   Profiling profiling(session, o);
   const InterruptGuard interrupt("sextant profile: ending behind this plan; Ctrl-C again ends at once\n");
   const auto keep = [&] {
-    const WorkProfile& profile = profiling.profile();
+    WorkProfile profile = profiling.profile();
     if (!o.output.empty()) write_file_atomic(o.output, nlohmann::json(profile).dump(2) + "\n");
     return profile;
   };
   try {
     if (o.machine || o.plans.empty()) profiling.machine();
-    if (!o.plans.empty() || !o.running.processes()) profiling.works(interrupt.stopped());
+    if (!o.plans.empty() || !o.running.processes()) profiling.works(interrupt.stopped(), keep);
   } catch (const std::exception& failed) {
-    if (profiling.measured() > 0 && profiling.first_rank()) profiling.tell_cut_short(failed.what()), keep();
+    if (profiling.has_measured() && profiling.first_rank()) profiling.tell_cut_short(failed.what()), keep();
     throw;
   }
   if (!profiling.first_rank()) return ExitCode::ok;
@@ -304,6 +328,11 @@ Verb profile_verb() {
              .min = 0,
              .max = 64},
             o->ranks);
+        add_flag(app,
+                 {.flag = "--quick",
+                  .metavar = "",
+                  .text = "a rehearsal in seconds: small copies, products and models"},
+                 o->quick);
         add_text(app,
                  {.flag = "-o,--output,--out", .metavar = "FILE", .text = "where the profile is written"},
                  o->output);

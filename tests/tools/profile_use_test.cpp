@@ -1,4 +1,8 @@
 // --profile of the verbs that predict, with tables of stated times: what is told of the machine here, of another, and of none.
+#include <chrono>
+#include <csignal>
+#include <thread>
+
 #include "core/plan_file.hpp"
 #include "core/plan_links.hpp"
 #include "core/preset_path.hpp"
@@ -178,9 +182,13 @@ TEST_F(Profiles, ExplainComparesByTheTable) {
 
 TEST_F(Profiles, RefusalsSayWhatToDo) {
   const WorkProfile good = table("tiny.json", 1);
-  WorkProfile other = good, none = good, nameless = good;
+  WorkProfile other = good, none = good, nameless = good, unknown = good, vast = good;
   other.machine = "NVIDIA H100 80GB HBM3, cuBLASLt 13.0", none.works.clear(), nameless.machine.clear();
   write("other.json", json(other)), write("none.json", json(none)), write("nameless.json", json(nameless));
+  unknown.works.clear(), unknown.facts.emplace().measurements.resize(1);
+  unknown.facts->measurements[0].what = "foo", unknown.facts->measurements[0].median_us = 1;
+  vast.facts.emplace().outside_GiB = 1e300;
+  write("unknown.json", json(unknown)), write("vast.json", json(vast));
   json spoilt = json(good);
   spoilt["works"]["mlp sideways"] = spoilt["works"].begin().value();
   write("spoilt.json", spoilt);
@@ -194,6 +202,8 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
     bad_file(with("nameless.json"), {"machine: found (not stated)"});
     bad_file(with("none.json"), {"none.json: works: found none", "or of the machine by itself",
                                  "sextant profile --for plan.json"});
+    bad_file(with("unknown.json"), {"unknown.json: works: found none", "or of the machine by itself"});
+    bad_file(with("vast.json"), {"vast.json: facts.outside_GiB: found 1e+300"});
     bad_file(with("spoilt.json"), {"mlp sideways"});
   }
   write("good.json", json(good));
@@ -272,25 +282,66 @@ TEST_F(Profiles, ShippedOnesAreFoundByName) {
             1);
 }
 
-// Every plan is read before anything is measured; what was measured before a plan failed is kept.
-TEST_F(Profiles, NothingMeasuredIsLost) {
-  bad_file({"profile", "--for", "tiny.json", "--for", "absent.json", "--machine", "-o", "p.json"},
-           {"absent.json"});
-  EXPECT_FALSE(std::filesystem::exists("p.json"));
+// Every plan is read and has room before anything is measured.
+TEST_F(Profiles, NothingIsMeasuredWhereAPlanCannotBe) {
+  const auto refused_at_once = [](const Words& more, const Words& told) {
+    bad_file(Words{"profile", "--for", "tiny.json", "--machine", "-o", "p.json"} + more, told);
+    EXPECT_FALSE(std::filesystem::exists("p.json"));
+  };
+  refused_at_once({"--for", "absent.json"}, {"absent.json"});
   ASSERT_EQ(call({"simulate", "--model", "llama-2-70b", "--cluster", "laptop", "--stack", "sextant",
                   "--seq-len", "64", "--global-batch", "8", "--plan", "dp1.z0.mbs8", "--set",
                   "device.memory_GiB=99999", "-o", "large.json"})
                 .code,
             ExitCode::ok);
-  const Outcome late =
-      call({"profile", "--for", "tiny.json", "--for", "large.json", "--steps", "2", "-o", "p.json"});
-  EXPECT_EQ(late.code, ExitCode::bad_input) << late.err;
-  EXPECT_NE(late.err.find("large.json: plan: found"), std::string::npos) << late.err;
+  refused_at_once({"--for", "large.json"}, {"large.json: plan: found"});
+  usage({"profile", "--for", "tiny.json", "--ranks", "3"}, {"--ranks is of the machine's own measurements"});
+  usage({"profile", "--comm", "env", "--ranks", "3"}, {"the ranks are the processes that were started"});
+}
+
+// What was measured before somebody asked for the end is kept, and said to be a part.
+TEST_F(Profiles, NothingMeasuredIsLost) {
+  std::thread ctrl_c([] {
+    while (!std::filesystem::exists("p.json")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::raise(SIGINT);
+  });
+  Words plans = {"profile", "-o", "p.json", "--steps", "20"};
+  for (int i = 0; i < 50; ++i) plans = plans + Words{"--for", "tiny.json"};
+  const Outcome o = call(plans);
+  ctrl_c.join();
+  EXPECT_EQ(o.code, ExitCode::interrupted) << o.err;
   const WorkProfile kept = load_profile("p.json", "");
   EXPECT_FALSE(kept.works.empty());
   ASSERT_FALSE(kept.notes.empty());
-  EXPECT_NE(kept.notes.back().find("1 of 2 plans were measured: "), std::string::npos) << kept.notes.back();
-  usage({"profile", "--for", "tiny.json", "--ranks", "3"}, {"--ranks is of the machine's own measurements"});
+  EXPECT_NE(kept.notes.back().find("of 50 plans were measured: it was asked to end"), std::string::npos)
+      << kept.notes.back();
+}
+
+// What a user states no profile tells.
+TEST_F(Profiles, WhatIsStatedStays) {
+  WorkProfile p = table("tiny.json", 1);
+  std::erase_if(p.works, [](const auto& w) { return w.first.starts_with("mlp"); });
+  p.facts.emplace().outside_GiB = 0.25;
+  p.facts->measurements.resize(1);
+  p.facts->measurements[0].what = "launch", p.facts->measurements[0].median_us = 2;
+  write("p.json", json(p));
+  const auto with = [](const Words& set) {
+    return answer(Words{"simulate", "--plan", "dp2.z1.mbs2", "--model", "stories-260k", "--cluster", "laptop",
+                        "--stack", "sextant", "--seq-len", "64", "--global-batch", "8", "--profile",
+                        "p.json"} +
+                  set);
+  };
+  const auto keys = [](const json& j) { return j.at("profile").at("constants").dump(); };
+  const json told = with({}),
+             stated =
+                 with({"--set", "device.launch_overhead_us=5000", "--set", "stack.memory.outside_GiB=1.2"});
+  EXPECT_NE(keys(told).find("launch_overhead_us"), std::string::npos);
+  EXPECT_EQ(keys(stated).find("launch_overhead_us"), std::string::npos);
+  EXPECT_GT(simulated(stated), 10 * simulated(told));
+  EXPECT_TRUE(stated.at("profile").at("outside_GiB").is_null());
+  EXPECT_NEAR(stated.at("prediction").at("peak_memory_GiB").get<double>() -
+                  told.at("prediction").at("peak_memory_GiB").get<double>(),
+              1.2 - 0.25, 1e-9);
 }
 
 }  // namespace

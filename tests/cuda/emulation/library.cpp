@@ -14,6 +14,7 @@ const char* function_of(const std::string& library) {
   if (library.starts_with("libcudnn.")) return "cudnnCreate";
   if (library.starts_with("libnccl.")) return "ncclGetVersion";
   if (library.starts_with("libcupti.")) return "cuptiGetVersion";
+  if (library.starts_with("libnvidia-ml.")) return "nvmlInit_v2";
   return nullptr;
 }
 
