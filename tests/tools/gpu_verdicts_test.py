@@ -18,6 +18,7 @@ import unittest
 
 SOURCE = sys.argv[1]
 sys.path.insert(0, os.path.join(SOURCE, "tools", "dev"))
+import gpu_steps  # noqa: E402
 import gpu_verdicts  # noqa: E402
 
 
@@ -102,10 +103,11 @@ class Verdicts(unittest.TestCase):
 
     def test_another_gpu_measures_no_target(self):
         r = results()
-        r["gpu"] = "NVIDIA A100-SXM4-80GB, 0, 81920 MiB"
-        judged = gpu_verdicts.verdicts(r)
-        self.assertEqual({v["verdict"] for v in judged}, {"not measured"})
-        self.assertIn("figure", judged[0])
+        for gpu in ("NVIDIA A100-SXM4-80GB", "NVIDIA GH200 480GB", "NVIDIA H200 NVL"):
+            r["gpu"] = gpu + ", 0, 81920 MiB"
+            judged = gpu_verdicts.verdicts(r)
+            self.assertEqual({v["verdict"] for v in judged}, {"not measured"}, gpu)
+            self.assertIn("figure", judged[0])
 
     def test_a_figure_below_its_bar_misses_its_target_alone(self):
         eager = ["training", 0, "rounds"]
@@ -205,6 +207,8 @@ elif verb in ("plan", "profile"):
     with open(out, "w") as file:
         json.dump({{"cluster": {{"device": {{"peak_TFLOPS": {{"bf16": 989.4}}}}}},
                    "prediction": {{"peak_memory_GiB": {{"value": 3.0}}}}}}, file)
+elif verb == "simulate":
+    print(json.dumps({{"prediction": {{"peak_memory_GiB": 3.0}}}}))
 elif verb == "run":
     if not "--cuda-graphs" in sys.argv and not "--record" in sys.argv:
         with open(os.environ["USED"], "w") as file:
@@ -245,6 +249,8 @@ class Script(unittest.TestCase):
         """`then`: arguments of a second call beside the first's results; `programs`: texts in place of the stand-ins."""
         with tempfile.TemporaryDirectory() as folder:
             made = {"torch_llama.py": TORCH, "used": "428"}
+            os.makedirs(os.path.join(folder, "presets", "devices"))
+            made["presets/devices/H200-SXM5-141GB.json"] = ""
             if built:
                 os.mkdir(os.path.join(folder, "bin"))
                 made.update({"bin/sextant": FAKE.format(python=sys.executable), "bin/nvidia-smi": SMI.format(gpu=gpu),
@@ -289,9 +295,15 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("missed        MFU of llama-3.2-1b, causal halved: 48.0 % (llama-3.2-1b at 4096)", done.stdout)
 
+    def test_a_gpu_is_planned_as_its_own_form(self):
+        gpu_steps.HERE = os.path.join(SOURCE, "tools")
+        for gpu, preset in (("A100-SXM4-40GB", "A100-SXM4-40GB"), ("A100 80GB PCIe", "A100-PCIe-80GB"), ("H200", "H200-SXM5-141GB"),
+                            ("H200 NVL", "H200-NVL-141GB"), ("H100 80GB HBM3", "H100-SXM5-80GB"), ("GH200 480GB", None)):
+            self.assertEqual(gpu_steps.preset_of("NVIDIA " + gpu), preset)
+
     def test_an_unknown_gpu_is_said(self):
         done, found = self.call("--seq-len", "2048", gpu="L40S")
-        self.assertIn("no preset here: plans and predictions are of an h200", done.stderr)
+        self.assertIn("no preset here: plans and predictions are of an H200-SXM5-141GB", done.stderr)
         self.assertIn("L40S", found["planned_as"])
         self.assertEqual({v["verdict"] for v in found["verdicts"]}, {"not measured"})
 
@@ -350,7 +362,7 @@ class Script(unittest.TestCase):
                                 then=["--only", "ours", "--only", "peers", "--seq-len", "2048"])
         self.assertEqual([len(row["rounds"]) for row in found["training"]], [3])
         names = [s["step"].split()[0] for s in found["steps"] if s["step"] not in ("doctor", "nvidia-smi")]
-        self.assertEqual(names, ["plan", "profile", "run", "record", "run", "torch", "run", "torch"])
+        self.assertEqual(names, ["plan", "profile", "simulate", "run", "record", "run", "torch", "torch", "run"])
         of = {v["target"]: v for v in found["verdicts"]}
         self.assertEqual(of["tokens/s over PyTorch compile"]["figure"], 2.0)
         self.assertEqual(done.returncode, 0, done.stdout)

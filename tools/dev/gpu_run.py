@@ -28,7 +28,7 @@ import threading
 import time
 
 import gpu_verdicts
-from gpu_steps import BIN, HERE, SKIPPED, WORK, DriverMemory, Runner
+from gpu_steps import BIN, HERE, SKIPPED, WORK, DriverMemory, Runner, preset_of
 
 PRESETS = ["--presets", os.path.join(HERE, "presets")]
 # name of the preset, layout, sequence length, micro-batch, micro-batches of a step: as many as nine minutes allow, since the
@@ -39,7 +39,6 @@ MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 8), ("llama-3.2-3b", "mbs2", 2048, 2
 LEAST_S = {"llama-3.2-1b": (3, 0.9), "llama-3.2-3b": (8, 2.2), "llama-2-7b": (15, 2.2)}
 ROUNDS = 2  # with PyTorch
 EDGE_HOST_SHARE = 0.35  # of the host's memory for the largest model with offload: pages are locked at some GB/s
-KINDS = {"h200": "h200", "h100": "h100", "a100": "a100-80gb"}  # in a GPU's name, and its preset
 LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECASE | re.DOTALL)  # a test's reason
 
 
@@ -93,9 +92,12 @@ def bench(r):
 
 def machine(r):
     """The profile of this machine, with the works of LLaMA at usual widths: a table to ship."""
-    profile = os.path.join("/tmp", f"machine-{os.getpid()}.json")
+    profile = os.path.join(WORK, f"machine-{os.getpid()}.json")
     r.results["profile"] = r.json("profile machine", [os.path.join(BIN, "sextant"), "profile", "--device", "cuda", "-o", profile,
                                                       "--json", *PRESETS], 150, least_s=40)
+    if not r.results["profile"] and os.path.exists(profile):  # as far as it came
+        with open(profile) as file:
+            r.results["profile"] = json.load(file)
 
 
 def selected(r):
@@ -194,9 +196,11 @@ def peers(r):
             if r.left() < 2 * least(model, r.steps) + 40:  # two starts of PyTorch's, which has to compile, and steps
                 r.skip(f"round {name}", "out of time")
                 return
-            of_round = {"sextant": timed(r, row, plan, name)}
             own = {"env": dict(os.environ)}  # PyTorch brings libraries of its own
-            theirs = r.json(f"torch {name}", torch + ["both", *sizes], 300, **own) or {}
+            both = [lambda: ("sextant", timed(r, row, plan, name)),
+                    lambda: ("torch", r.json(f"torch {name}", torch + ["both", *sizes], 300, **own) or {})]
+            of_round = dict(one() for one in (both if turn % 2 == 0 else reversed(both)))  # whoever is first finds a cooler GPU
+            theirs = of_round.pop("torch")
             row["rounds"].append({**of_round, "eager": theirs.get("eager"), "compile": theirs.get("compile")})
             r.save()
             if r.whole:
@@ -284,9 +288,9 @@ def cluster(r):
     """This GPU for the planner: its preset, with the memory that the driver gives out (what nvidia-smi calls total holds what
     the driver keeps), and nine tenths of the host's."""
     name, memory = (r.results.get("gpu") or "NVIDIA H200,,143771 MiB").split(",")[0::2][:2]
-    kind = next((kind for part, kind in KINDS.items() if part in name.lower()), None)
+    kind = preset_of(name)
     if not kind:
-        kind = "h200"
+        kind = "H200-SXM5-141GB"
         said = f"{name} has no preset here: plans and predictions are of an {kind} with its memory"
         if r.results.get("planned_as") != said:
             print(said, file=sys.stderr)

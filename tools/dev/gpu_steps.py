@@ -26,6 +26,7 @@ def environment():
         folders += sorted(glob.glob(os.path.join(base, "nvidia", "*", "lib")))
     folders += ["/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64"]
     env["LD_LIBRARY_PATH"] = ":".join(folders + [env.get("LD_LIBRARY_PATH", "")])
+    env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts
     env["SEXTANT_PRESETS"] = os.path.join(HERE, "presets")
     env["SEXTANT_REFERENCE"] = os.path.join(HERE, "reference")
     return env
@@ -141,6 +142,18 @@ class Runner:
         return said
 
 
+def preset_of(gpu):
+    """The preset of the device that the driver calls so: its model and form, and its memory where both say it; or None."""
+    words = re.findall(r"[A-Z0-9]+", gpu.upper())
+    for preset in sorted(os.listdir(os.path.join(HERE, "presets", "devices"))):
+        own = re.findall(r"[A-Z0-9]+", preset.upper())
+        sizes = [{w for w in names if re.fullmatch(r"\d+GB", w)} for names in (words, own)]
+        if (own[0] in words and all((form in words) == (form in own) for form in ("PCIE", "NVL"))
+                and (not all(sizes) or sizes[0] & sizes[1])):
+            return preset.removesuffix(".json")
+    return None
+
+
 class DriverMemory:
     """What the driver says is in use on the GPU beyond what was before, at most, while the block runs; GiB."""
 
@@ -150,7 +163,8 @@ class DriverMemory:
     @staticmethod
     def used():
         try:
-            return int(subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+            first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
+            return int(subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", first],
                                       capture_output=True, text=True, timeout=10).stdout.strip())
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None

@@ -9,6 +9,7 @@ of one H200: figures of another GPU are shown, and are not measurements of them.
 """
 import fnmatch
 import json
+import re
 import statistics
 import sys
 
@@ -75,7 +76,10 @@ def ratio(results, mode, bar):
         ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
         why = row.get("refused") or f"{len(ratios)} rounds of both, {LEAST_ROUNDS} are asked for"
         cases.append((name, statistics.median(ratios) if len(ratios) >= LEAST_ROUNDS else None, why))
-    return judge(f"tokens/s over PyTorch {mode}", bar, cases, unit="times")
+    judged = judge(f"tokens/s over PyTorch {mode}", bar, cases, unit="times")
+    if mode == "compile" and not any((r.get("whole") or {}).get("tokens_per_s") for _, row in rows_of(results) for r in row["rounds"]):
+        judged["note"] = "compiled layer by layer, as torchtitan does; the model compiled as a whole was not measured (--whole)"
+    return judged
 
 
 def predicted_step(results):
@@ -176,7 +180,8 @@ def verdicts(results):
               predicted_step(results), predicted_classes(results), memory_allocated(results), memory_of_driver(results),
               bandwidth(results), edge(results), sanitizer(results)]
     gpu = (results.get("gpu") or "no GPU").split(",")[0]
-    if "H200" not in gpu:
+    words = re.findall(r"[A-Z0-9]+", gpu.upper())
+    if "H200" not in words or "NVL" in words:  # nor a GH200
         for v in judged:
             v["verdict"], v["why"] = "not measured", "; ".join(filter(None, (f"targets are of an H200, this is {gpu}", v.get("why"))))
     return judged
