@@ -13,13 +13,19 @@
 #include "core/plan_links.hpp"
 #include "core/trace.hpp"
 #include "core/words.hpp"
+#include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/framework_setting.hpp"
 #include "planner/lower.hpp"
+#include "planner/profile_priors.hpp"
 #include "planner/robust.hpp"
 #include "planner/simulate.hpp"
 #include "planner/stage_memory.hpp"
 #include "planner/without_effect.hpp"
+#include "runtime/arena.hpp"
+#include "runtime/device_memory.hpp"
+#include "runtime/rank_trainer.hpp"
+#include "runtime/stage_view.hpp"
 #include "tools/goodput_text.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
@@ -47,16 +53,32 @@ struct Simulated {
   Seconds jitter;                             // what it adds to the step
   std::optional<CalibratedDoubt> calibrated;  // under --calibration
   std::size_t ops = 0;
+  // What `sextant run` allocates on the device of a rank of the fullest stage; nothing of another stack's plan, or of one
+  // that the runtime cannot run.
+  std::optional<Bytes> runtime;
 };
+
+// Buffers as they are placed, and on a GPU the kernels' scratch: to the byte.
+Bytes allocated_by_runtime(const Job& job, const ExecutionGraph& graph, int stage) {
+  if (job.cluster.device.generation != "cpu")
+    return Bytes(device_memory(graph, job.stack.rules, stage, true).total());
+  return Bytes(plan_arena(graph, StageView(graph, stage)).extent[static_cast<std::size_t>(Space::device)]);
+}
+
+bool runs_here(const Job& job, const ParallelPlan& plan) {
+  return job.stack.name == kProfiledStack &&
+         runtime_refuses(job.model, job.training, plan, job.stack, cpu_kernels()).empty();
+}
 
 Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::string& trace) {
   Simulated s;
   const ExecutionGraph graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
-                                     {.operands = !trace.empty()});
+                                     {.operands = !trace.empty() || runs_here(job, plan)});
   const Timeline timeline = simulate(graph, price(graph, job.cost), simulate_options(job, plan));
   s.prediction = predict_under(job, plan, RankBy::expected);
   s.split = breakdown(graph, timeline);
   s.memory = estimate_memory(job.model, job.training, plan, job.stack);
+  if (runs_here(job, plan)) s.runtime = allocated_by_runtime(job, graph, s.memory.heaviest);
   const Seconds undisturbed = ranked_step(s.prediction, RankBy::undisturbed);
   s.beyond_graph_s = (undisturbed - s.split.step).v;
   s.jitter = s.prediction.step - undisturbed;
@@ -154,6 +176,7 @@ Json to_json(const ParallelPlan& plan, const Simulated& s) {
               {"stragglers_and_host_s", s.beyond_graph_s},
               {"operations", s.ops},
               {"stages", stages}};
+  if (s.runtime) out["runtime_bytes"] = s.runtime->v;
   if (const auto& jitter = s.prediction.jitter) {
     out["undisturbed_step_time_s"] = jitter->undisturbed.v;
     out["p90_step_time_s"] = jitter->p90.v;
@@ -234,6 +257,9 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    if (s.runtime)
+      paragraph(fmt::format("sextant run allocates {} bytes of it",
+                            with_thousands(static_cast<std::uint64_t>(s.runtime->v))));
     for (const std::string& field : without_effect(plan, q.model, q.stack.rules))
       paragraph("note: changes nothing here: " + field);
     if (const auto text = overflow_text(p.chance_of_overflow); !rejection && !text.empty()) paragraph(text);

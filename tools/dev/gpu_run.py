@@ -171,6 +171,7 @@ def ours(r):
                                                        plan + ".profile", "--json", *PRESETS], 20)
                 if foretold:
                     row["planned_peak_GiB"] = foretold["prediction"]["peak_memory_GiB"]
+                    row["foretold_bytes"] = foretold.get("runtime_bytes")
         if not any(x.get("sextant") for x in row["rounds"]):
             row["rounds"].append({"sextant": timed(r, row, plan, name)})
         r.save()

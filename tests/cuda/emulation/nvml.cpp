@@ -8,8 +8,7 @@
 namespace {
 constexpr int kSuccess = 0, kInvalidArgument = 2, kNotFound = 6;
 constexpr unsigned kSmClock = 1, kMemoryClock = 2;
-constexpr unsigned long long kMiB = 1 << 20, kOfDriver = 500 * kMiB, kOfContext = 700 * kMiB,
-                             kPowerCap = 0x4;
+constexpr unsigned long long kMiB = 1 << 20, kOfDriver = 500 * kMiB, kOfContext = 700 * kMiB, kPowerCap = 0x4;
 int gpus[emulation::kGpus];
 bool begun = false;
 
