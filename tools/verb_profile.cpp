@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.hpp"
+#include "core/measurement_name.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/profile_plan.hpp"
 #include "profiler/traced_steps.hpp"
@@ -202,19 +203,46 @@ std::string quartiles(double spread, double median) {
 }
 std::string count(int n) { return n > 0 ? fmt::format("{}", n) : ""; }
 
+std::string size_text(Bytes bytes) {
+  constexpr std::int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+  return bytes.v % kMiB == 0   ? fmt::format("{}MiB", bytes.v / kMiB)
+         : bytes.v % kKiB == 0 ? fmt::format("{}KiB", bytes.v / kKiB)
+                               : fmt::format("{}B", bytes.v);
+}
+// A measurement's name, as short as a terminal wants it: "d2h 64MiB", "gemm bf16 8192^3".
+std::string short_name(const std::string& name, bool with_ranks) {
+  const Measured of = parse_measurement(name);
+  if (const auto* p = std::get_if<SquareProduct>(&of))
+    return fmt::format("gemm {} {}^3{}", sextant::name(p->format), p->extent,
+                       p->ranks > 1 && with_ranks ? fmt::format(" on {} ranks", p->ranks) : "");
+  if (const auto* c = std::get_if<CopyWithin>(&of)) return "copy d2d " + size_text(c->bytes);
+  if (const auto* c = std::get_if<CopyWork>(&of))
+    return fmt::format("copy {} {}", c->direction == CopyDirection::device_to_host ? "d2h" : "h2d",
+                       size_text(c->bytes));
+  if (const auto* e = std::get_if<Exchange>(&of)) {
+    const std::string text = measurement_name(of), bytes = fmt::format("{}B", e->bytes.v);
+    return std::string(text).replace(text.find(bytes), bytes.size(), size_text(e->bytes));
+  }
+  return name;
+}
+std::string rate_text(const MachineMeasurement& m) {
+  if (m.rate_GBps > 0) return fmt::format("{:.1f} GB/s", m.rate_GBps);
+  return m.rate_TFLOPS > 0 ? fmt::format("{:.{}f} TFLOP/s", m.rate_TFLOPS, m.rate_TFLOPS < 10 ? 2 : 0) : "";
+}
+
 void print_facts(Session& session, const MachineFacts& facts) {
   auto& out = session.terminal.out;
   Table table({{"measured", Align::left},
                {"beside", Align::left},
                {"median us", Align::right},
                {"quartiles +- %", Align::right, 1},
-               {"GB/s", Align::right},
-               {"TFLOP/s", Align::right},
+               {"rate", Align::right},
                {"x alone", Align::right},
                {"outliers", Align::right, 2}});
   for (const MachineMeasurement& m : facts.measurements)
-    table.add_row({m.what, m.beside, fmt::format("{:.{}f}", m.median_us, m.median_us < 1 ? 3 : 1),
-                   quartiles(m.spread_us, m.median_us), decimals(m.rate_GBps, 1), decimals(m.rate_TFLOPS, 3),
+    table.add_row({short_name(m.what, true), short_name(m.beside, false),
+                   fmt::format("{:.{}f}", m.median_us, m.median_us < 1 ? 3 : 1),
+                   quartiles(m.spread_us, m.median_us), rate_text(m),
                    m.beside.empty() ? "" : decimals(facts.lengthening(m.what, m.beside), 2),
                    count(m.outliers)});
   if (!facts.measurements.empty()) out << table.render(session.terminal, session.common.wide) << '\n';
