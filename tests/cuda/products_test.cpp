@@ -1,5 +1,11 @@
 // System: matrix products and attention on the GPU, through the libraries and by own tiles. Expectation: what the
 // CPU's reference table gives, for fresh random inputs, odd extents, any alignment, into poisoned outputs.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
 #include "core/block_tensors.hpp"
 #include "kernels/positions.hpp"
 #include "tests/cuda/twin.hpp"
@@ -10,125 +16,154 @@ namespace {
 class CudaProducts : public GpuTest {};
 
 struct AttentionCase {
-  int batch, heads, kv_heads, d, seq, cp;
+  int batch, heads, kv_heads, d, seq, cp = 1, rank = 0;
 };
 
-struct AttentionTwins {
-  const Twin &q, &kv, &out, &lse, &dout, &dq, &dkv, &workspace;  // kv and dkv: keys, then values
+// Both passes of one rank's attention on both sides: what they are given, and what they write.
+class AttentionTrial {
+ public:
+  AttentionTrial(Dtype dtype, const AttentionCase& c)
+      : dtype_(dtype),
+        c_(c),
+        q_positions_(context_positions(c.seq, c.cp, c.rank)),
+        k_positions_(gathered_positions(c.seq, c.cp)),
+        q_(dtype, q_rows(), q_cols()),
+        kv_(dtype, k_rows(), 2 * k_cols()),
+        dout_(dtype, q_rows(), q_cols()) {}
+
+  // The GPU's scale is `of_the_scale` of the CPU's.
+  void run(const KernelTable& gpu_table, double of_the_scale = 1) const {
+    on_both(gpu_table, [&](const KernelTable& k, bool gpu, NativeStream stream) {
+      const AttentionShape shape{.batch = c_.batch,
+                                 .heads = c_.heads,
+                                 .kv_heads = c_.kv_heads,
+                                 .head_dim = c_.d,
+                                 .q_positions = q_positions_.on(gpu),
+                                 .k_positions = k_positions_.on(gpu),
+                                 .segments = c_.cp,
+                                 .plain = c_.cp == 1,
+                                 .scale = (gpu ? of_the_scale : 1.0) / std::sqrt(static_cast<double>(c_.d))};
+      const auto keys = [&](const Twin& x) { return x.on(gpu).column_range(0, k_cols()); };
+      const auto values = [&](const Twin& x) { return x.on(gpu).column_range(k_cols(), k_cols()); };
+      k.attention_forward({.shape = shape,
+                           .q = q_.on(gpu),
+                           .k = keys(kv_),
+                           .v = values(kv_),
+                           .out = out_.on(gpu),
+                           .lse = lse_.on(gpu),
+                           .stream = stream});
+      k.attention_backward({.shape = shape,
+                            .q = q_.on(gpu),
+                            .k = keys(kv_),
+                            .v = values(kv_),
+                            .out = out_.on(gpu),
+                            .lse = lse_.on(gpu),
+                            .dout = dout_.on(gpu),
+                            .dq = dq_.on(gpu),
+                            .dk = keys(dkv_),
+                            .dv = values(dkv_),
+                            .workspace = workspace_.on(gpu),
+                            .stream = stream});
+    });
+  }
+
+  // The names of what is not as on the CPU; empty when all is.
+  std::string unlike() const {
+    const double bound = bound_of(dtype_, 3);
+    std::string found;
+    const auto compare = [&](const char* name, const Twin& t, std::int64_t first, std::int64_t cols,
+                             double limit) {
+      const double distance = relative_distance(to_doubles(t.downloaded().view().column_range(first, cols)),
+                                                to_doubles(t.on(false).column_range(first, cols)));
+      if (!(distance <= limit)) found += fmt::format("{} {:.1e} ", name, distance);
+    };
+    compare("out", out_, 0, q_cols(), bound);
+    compare("lse", lse_, 0, c_.heads, dtype_ == Dtype::bf16 ? 1e-4 : bound_of(wide_, 3));
+    compare("dv", dkv_, k_cols(), k_cols(), bound);
+    if (c_.seq == 1) return found;  // of one token dq and dk are but rounding
+    compare("dq", dq_, 0, q_cols(), bound);
+    compare("dk", dkv_, 0, k_cols(), bound);
+    return found;
+  }
+
+ private:
+  std::int64_t q_rows() const { return k_rows() / c_.cp; }
+  std::int64_t k_rows() const { return std::int64_t{c_.batch} * c_.seq; }
+  std::int64_t q_cols() const { return std::int64_t{c_.heads} * c_.d; }
+  std::int64_t k_cols() const { return std::int64_t{c_.kv_heads} * c_.d; }
+
+  Dtype dtype_;
+  AttentionCase c_;
+  Dtype wide_ = accumulator_of(dtype_);
+  TwinList q_positions_, k_positions_;
+  Twin q_, kv_, dout_;  // kv and dkv: keys, then values
+  Twin out_ = Twin::poisoned(dtype_, q_rows(), q_cols()), lse_ = Twin::poisoned(wide_, q_rows(), c_.heads),
+       dq_ = Twin::poisoned(dtype_, q_rows(), q_cols()),
+       dkv_ = Twin::poisoned(dtype_, k_rows(), 2 * k_cols()),
+       workspace_ =
+           Twin::poisoned(wide_, 1, attention_core_elements(c_.seq / c_.cp, c_.heads, c_.kv_heads, c_.d));
 };
-void both_passes(const KernelTable& k, bool gpu, NativeStream stream, const AttentionShape& shape,
-                 const AttentionTwins& t) {
-  const std::int64_t cols = std::int64_t{shape.kv_heads} * shape.head_dim;
-  const auto keys = [&](const Twin& x) { return x.on(gpu).column_range(0, cols); };
-  const auto values = [&](const Twin& x) { return x.on(gpu).column_range(cols, cols); };
-  k.attention_forward({.shape = shape,
-                       .q = t.q.on(gpu),
-                       .k = keys(t.kv),
-                       .v = values(t.kv),
-                       .out = t.out.on(gpu),
-                       .lse = t.lse.on(gpu),
-                       .stream = stream});
-  k.attention_backward({.shape = shape,
-                        .q = t.q.on(gpu),
-                        .k = keys(t.kv),
-                        .v = values(t.kv),
-                        .out = t.out.on(gpu),
-                        .lse = t.lse.on(gpu),
-                        .dout = t.dout.on(gpu),
-                        .dq = t.dq.on(gpu),
-                        .dk = keys(t.dkv),
-                        .dv = values(t.dkv),
-                        .workspace = t.workspace.on(gpu),
-                        .stream = stream});
+
+// Heads that models have, alone and in groups, over few tokens and many; and what is odd, or over several ranks.
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> all;
+  for (const int d : {64, 128})
+    for (const int group : {1, 4, 8})
+      for (const int tokens : {1, 7, 129}) {
+        const int several = tokens > 7 ? 1 : 2;  // sequences, and heads of keys
+        all.push_back({several, several * group, several, d, tokens});
+      }
+  for (const AttentionCase& c : {AttentionCase{1, 4, 4, 128, 256},
+                                 {1, 8, 2, 128, 192},
+                                 {1, 8, 2, 64, 129},
+                                 {1, 2, 1, 16, 40},
+                                 {1, 3, 3, 20, 33},
+                                 {2, 4, 2, 64, 80, 2},
+                                 {1, 2, 2, 32, 120, 5},
+                                 {1, 2, 1, 160, 40},
+                                 {1, 1, 1, 256, 33}})
+    for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
+  return all;
 }
 
 TEST_F(CudaProducts, AttentionTilesAndLibrary) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes)
-      for (const AttentionCase c : {AttentionCase{1, 1, 1, 64, 1, 1},
-                                    {2, 2, 2, 64, 7, 1},
-                                    {1, 4, 1, 128, 129, 1},
-                                    {2, 8, 1, 64, 129, 1},
-                                    {1, 4, 4, 128, 256, 1},
-                                    {1, 8, 2, 128, 192, 1},
-                                    {1, 2, 1, 16, 40, 1},
-                                    {1, 3, 3, 20, 33, 1},
-                                    {2, 4, 2, 64, 80, 2},
-                                    {1, 2, 2, 32, 120, 5},
-                                    {1, 2, 1, 160, 40, 1},
-                                    {1, 1, 1, 256, 33, 1}})
-        for (int rank = 0; rank < c.cp; ++rank) {
-          if (left_out() || (dtype == Dtype::fp64 && c.d > 128)) continue;  // below
-          const std::int64_t q_rows = static_cast<std::int64_t>(c.batch) * c.seq / c.cp,
-                             k_rows = static_cast<std::int64_t>(c.batch) * c.seq;
-          const std::int64_t q_cols = static_cast<std::int64_t>(c.heads) * c.d,
-                             k_cols = static_cast<std::int64_t>(c.kv_heads) * c.d;
-          const Dtype wide = accumulator_of(dtype);
-          const TwinList q_positions(context_positions(c.seq, c.cp, rank)),
-              k_positions(gathered_positions(c.seq, c.cp));
-          const Twin q(dtype, q_rows, q_cols), kv(dtype, k_rows, 2 * k_cols), dout(dtype, q_rows, q_cols);
-          const Twin out = Twin::poisoned(dtype, q_rows, q_cols), lse = Twin::poisoned(wide, q_rows, c.heads),
-                     dq = Twin::poisoned(dtype, q_rows, q_cols),
-                     dkv = Twin::poisoned(dtype, k_rows, 2 * k_cols);
-          const Twin workspace =
-              Twin::poisoned(wide, 1, attention_core_elements(c.seq / c.cp, c.heads, c.kv_heads, c.d));
-          on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
-            const AttentionShape shape{.batch = c.batch,
-                                       .heads = c.heads,
-                                       .kv_heads = c.kv_heads,
-                                       .head_dim = c.d,
-                                       .q_positions = q_positions.on(gpu),
-                                       .k_positions = k_positions.on(gpu),
-                                       .segments = c.cp,
-                                       .plain = c.cp == 1,
-                                       .scale = 1 / std::sqrt(static_cast<double>(c.d))};
-            both_passes(k, gpu, s, shape, {q, kv, out, lse, dout, dq, dkv, workspace});
-          });
-          const std::string what = label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
-                                         c.heads * 100 + c.kv_heads * 10 + c.cp);
-          const double bound = bound_of(dtype, 3);
-          out.expect_alike(bound, what + " out");
-          lse.expect_alike(dtype == Dtype::bf16 ? 1e-4 : bound_of(wide, 3), what + " lse");
-          if (c.seq > 1) dq.expect_alike(bound, what + " dq");
-          for (const bool values : {false, true}) {  // of one token dk is but rounding
-            if (c.seq == 1 && !values) continue;
-            const auto got = to_doubles(dkv.downloaded().view().column_range(values * k_cols, k_cols)),
-                       expected = to_doubles(dkv.on(false).column_range(values * k_cols, k_cols));
-            EXPECT_LE(relative_distance(got, expected), bound) << what << (values ? " dv" : " dk");
-          }
-        }
+      for (const AttentionCase& c : attention_cases()) {
+        if (left_out() || (dtype == Dtype::fp64 && c.d > 128)) continue;  // below
+        const AttentionTrial trial(dtype, c);
+        trial.run(*cuda_kernels(reference));
+        EXPECT_EQ(trial.unlike(), "") << label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
+                                               c.heads * 100 + c.kv_heads * 10 + c.cp);
+      }
 }
 
-// What shared memory does not hold is refused with its size, and nothing runs into it.
 // Own tiles give the same figures, many times later: whether the library served is asked by itself.
 TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
   if (cuda_libraries().attention.empty()) GTEST_SKIP() << "cuDNN was not found";
   for (const int d : {64, 128})
     for (const int kv_heads : {1, 2, 8}) {
-      const std::int64_t rows = 256, q_cols = 8L * d, k_cols = std::int64_t{kv_heads} * d;
-      const TwinList positions(context_positions(256, 1, 0));
-      const Twin q(Dtype::bf16, rows, q_cols), kv(Dtype::bf16, rows, 2 * k_cols),
-          dout(Dtype::bf16, rows, q_cols);
-      const Twin out = Twin::poisoned(Dtype::bf16, rows, q_cols), lse = Twin::poisoned(Dtype::fp32, rows, 8),
-                 dq = Twin::poisoned(Dtype::bf16, rows, q_cols),
-                 dkv = Twin::poisoned(Dtype::bf16, rows, 2 * k_cols);
-      const Twin core = Twin::poisoned(Dtype::fp32, 1, attention_core_elements(256, 8, kv_heads, d));
-      on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
-        const AttentionShape shape{.batch = 1,
-                                   .heads = 8,
-                                   .kv_heads = kv_heads,
-                                   .head_dim = d,
-                                   .q_positions = positions.on(gpu),
-                                   .k_positions = positions.on(gpu),
-                                   .plain = true,
-                                   .scale = 1 / std::sqrt(static_cast<double>(d))};
-        both_passes(k, gpu, s, shape, {q, kv, out, lse, dout, dq, dkv, core});
-      });
+      const AttentionTrial trial(Dtype::bf16, {1, 8, kv_heads, d, 256});
+      trial.run(table());
+      EXPECT_EQ(trial.unlike(), "") << d << " x " << kv_heads;
     }
   EXPECT_EQ(attention_fallback().find("refused"), std::string::npos) << attention_fallback();
   EXPECT_EQ(attention_second_choice(), "");
 }
 
+// Negative control: a scale that is a twentieth off shows in all that depends on it, by tiles and by the library.
+TEST_F(CudaProducts, AttentionOfAnotherScaleIsSeen) {
+  for (const bool reference : {true, false})
+    for (const Dtype dtype : kDtypes) {
+      const AttentionTrial trial(dtype, {2, 4, 2, 64, 9});
+      trial.run(*cuda_kernels(reference), 1.05);
+      const std::string unlike = trial.unlike();
+      for (const char* name : {"out", "lse", "dv", "dq", "dk"})
+        EXPECT_NE(unlike.find(name), std::string::npos) << name << " of: " << unlike;
+    }
+}
+
+// What shared memory does not hold is refused with its size, and nothing runs into it.
 TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
   const auto said = [&](Dtype dtype, int d) -> std::string {
     const Dtype wide = accumulator_of(dtype);
