@@ -208,34 +208,36 @@ TEST_F(CudaKernels, ResidualAndRmsnorm) {
 TEST_F(CudaKernels, RopeBothWays) {
   for (const Dtype dtype : kDtypes)
     for (const int d : {2, 10, 64, 128})
-      for (const int heads : {1, 3}) {
-        if (left_out()) continue;
-        ModelSpec model;
-        model.head_dim = d;
-        const Dtype wide = accumulator_of(dtype);
-        const RopeTable angles(model, 300, wide);
-        const std::int64_t half = d / 2, rows = 74, cols = std::int64_t{heads} * d;
-        const Twin cosine(wide, 300, half, to_doubles(angles.cos())),
-            sine(wide, 300, half, to_doubles(angles.sin()));
-        std::vector<std::int32_t> list(37);
-        for (int i = 0; i < 37; ++i) list[static_cast<std::size_t>(i)] = (i * 89) % 300;
-        const TwinList positions(list);
-        const Twin x(dtype, rows, cols + 8), back(dtype, rows, cols);
-        on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
-          RopeArgs args{.x = x.on(gpu).column_range(0, cols),
-                        .cos = cosine.on(gpu),
-                        .sin = sine.on(gpu),
-                        .heads = heads,
-                        .head_dim = d,
-                        .positions = positions.on(gpu),
-                        .stream = s};
-          k.rope(args);
-          args.x = back.on(gpu), args.inverse = true;
-          k.rope(args);
-        });
-        x.expect_columns_alike(0, cols, bound_of(dtype), label("rope", dtype, heads, d));
-        back.expect_alike(bound_of(dtype), label("rope back", dtype, heads, d));
-      }
+      for (const int heads : {1, 3})
+        for (const auto& [sequences, tokens] : {std::pair{1, 1}, {1, 7}, {2, 37}, {1, 129}}) {
+          if (left_out()) continue;
+          ModelSpec model;
+          model.head_dim = d;
+          const Dtype wide = accumulator_of(dtype);
+          const RopeTable angles(model, 300, wide);
+          const std::int64_t half = d / 2, rows = std::int64_t{sequences} * tokens,
+                             cols = std::int64_t{heads} * d;
+          const Twin cosine(wide, 300, half, to_doubles(angles.cos())),
+              sine(wide, 300, half, to_doubles(angles.sin()));
+          std::vector<std::int32_t> list;
+          for (int i = 1; i <= tokens; ++i) list.push_back(i * 89 % 300);
+          const TwinList positions(list);
+          const Twin x(dtype, rows, cols + 8), back(dtype, rows, cols);
+          on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+            RopeArgs args{.x = x.on(gpu).column_range(0, cols),
+                          .cos = cosine.on(gpu),
+                          .sin = sine.on(gpu),
+                          .heads = heads,
+                          .head_dim = d,
+                          .positions = positions.on(gpu),
+                          .stream = s};
+            k.rope(args);
+            args.x = back.on(gpu), args.inverse = true;
+            k.rope(args);
+          });
+          x.expect_columns_alike(0, cols, bound_of(dtype), label("rope", dtype, rows, d, heads));
+          back.expect_alike(bound_of(dtype), label("rope back", dtype, rows, d, heads));
+        }
 }
 
 TEST_F(CudaKernels, Swiglu) {
@@ -375,7 +377,7 @@ TEST_F(CudaKernels, RepeatInEveryBit) {
 
 // Negative controls: the comparison sees an element that was not written, and one that is wrong.
 TEST_F(CudaKernels, TheComparisonSeesWhatIsWrong) {
-  const Twin a(Dtype::fp32, 7, 95), out = Twin::poisoned(Dtype::fp32, 7, 95);
+  const Twin a(Dtype::fp32, 7, 95, 1.0, 10.0), out = Twin::poisoned(Dtype::fp32, 7, 95);  // none near 0
   on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
     k.cast({.source = a.on(gpu).row_range(0, gpu ? 6 : 7),
             .destination = out.on(gpu).row_range(0, gpu ? 6 : 7),
