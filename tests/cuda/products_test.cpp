@@ -110,12 +110,11 @@ std::vector<AttentionCase> attention_cases() {
   for (const int d : {64, 128})
     for (const int group : {1, 4, 8})
       for (const int tokens : {1, 7, 129}) {
-        const int several = tokens > 7 ? 1 : 2;  // sequences, and heads of keys
-        all.push_back({several, several * group, several, d, tokens});
+        const int kv_heads = tokens > 7 ? 1 : 2, sequences = tokens > 7 || group == 8 ? 1 : 2;
+        all.push_back({sequences, kv_heads * group, kv_heads, d, tokens});
       }
   for (const AttentionCase& c : {AttentionCase{1, 4, 4, 128, 256},
                                  {1, 8, 2, 128, 192},
-                                 {1, 8, 2, 64, 129},
                                  {1, 2, 1, 16, 40},
                                  {1, 3, 3, 20, 33},
                                  {2, 4, 2, 64, 80, 2},
@@ -155,7 +154,7 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
 TEST_F(CudaProducts, AttentionOfAnotherScaleIsSeen) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes) {
-      const AttentionTrial trial(dtype, {2, 4, 2, 64, 9});
+      const AttentionTrial trial(dtype, {1, 2, 1, 64, 9});
       trial.run(*cuda_kernels(reference), 1.05);
       const std::string unlike = trial.unlike();
       for (const char* name : {"out", "lse", "dv", "dq", "dk"})
