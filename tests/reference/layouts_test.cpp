@@ -131,7 +131,7 @@ TEST(Gradients, AsTheReference) {
 
 TEST(Gradients, WrongOnesAreSeen) {
   SEXTANT_NEEDS_REFERENCE();
-  expect_wrong_gradients_are_seen(Dtype::fp64, 1e-10, {});
+  expect_wrong_gradients_are_seen("gqa-odd", "mbs4", Dtype::fp64, 1e-10, {});
 }
 
 // ---- Why `deep` in fp32 with the fast products is up to 2e-5 off after twenty steps.
