@@ -81,23 +81,27 @@ void expect_alike(const Trained& got, const Trained& expected, double bound, con
   EXPECT_LE(distance, bound) << what << ": " << where;
 }
 
-// What of a training in bf16 is further from the same in fp64 than roundings explain; empty when nothing is.
-std::string too_far(const Trained& got, const std::string& key, const How& how) {
-  static std::map<std::pair<std::string, int>, std::pair<Trained, Trained>> known;
-  const auto [at, is_new] = known.try_emplace({key, how.hidden});
-  if (is_new)
-    at->second = {train_small(key, {.hidden = how.hidden}),
-                  train_small(key, {.dtype = Dtype::bf16, .hidden = how.hidden})};
-  const auto& [truth, cpu] = at->second;
+// What of a training in bf16 is further from the same in fp64 than another's roundings explain; empty when nothing is.
+std::string too_far(const Trained& got, const Trained& truth, const Trained& rounded) {
   std::string found;
   if (std::abs(got.steps[0].gradient_norm / truth.steps[0].gradient_norm - 1) > 1e-2) found += "first norm ";
   for (std::size_t s = 0; s < truth.steps.size(); ++s)
     if (std::abs(got.steps[s].loss / truth.steps[s].loss - 1) > 1e-2) found += "loss ";
   for (const auto& [name, values] : truth.weights)
     if (relative_distance(got.weights.at(name), values) >
-        1.5 * relative_distance(cpu.weights.at(name), values) + 2e-3)
+        1.5 * relative_distance(rounded.weights.at(name), values) + 2e-3)
       found += name + " ";
   return found;
+}
+
+// The same, held to the CPU.
+std::string too_far(const Trained& got, const std::string& key, const How& how) {
+  static std::map<std::pair<std::string, int>, std::pair<Trained, Trained>> known;
+  const auto [at, is_new] = known.try_emplace({key, how.hidden});
+  if (is_new)
+    at->second = {train_small(key, {.hidden = how.hidden}),
+                  train_small(key, {.dtype = Dtype::bf16, .hidden = how.hidden})};
+  return too_far(got, at->second.first, at->second.second);
 }
 
 class CudaTraining : public GpuTest {};
@@ -174,6 +178,26 @@ TEST_F(CudaTraining, LayoutsOfEveryKind) {
   How how{.gpu = true};
   how.rate *= 1 + 1e-7;
   EXPECT_GT(furthest(train_small("mbs8", how), train_small("mbs8", {})).first, 1e-10) << "control";
+}
+
+// The product's own format and kernels, one layout of each kind: held to one rank of the same, which is held to the CPU above.
+TEST_F(CudaTraining, LayoutsByTheLibraries) {
+  How how{.gpu = true, .reference = false, .dtype = Dtype::bf16, .steps = 2, .hidden = 256};
+  const Trained truth = train_small("mbs4", {.steps = how.steps, .hidden = how.hidden}),
+                one_rank = train_small("mbs4", how);
+  for (const char* key :
+       {"mbs2.po", "tp2.sp.mbs2", "cp2.mbs2", "tp2.sp.cp2.mbs1.dp2.z1", "pp2.mbs1", "pp2.vp2.mbs1",
+        "pp2.mbs1.zb", "dp4.z1.mbs1.b4K", "dp2.z2.mbs1.b4K", "dp4.z3.mbs1", "dp4.z1.mbs1.sd2.b4K", "mbs2.sel",
+        "mbs2.full", "mbs2.oo50", "mbs2.ao3", "dp2.z3.mbs1.po.oo60"})
+    EXPECT_EQ(left_out() ? "" : too_far(train_small(key, how), truth, one_rank), "") << key;
+  // Controls: each weight a fifth too long; a rate that is a tenth off under a layout.
+  for (const auto& [name, values] : one_rank.weights) {
+    Trained wrong = one_rank;
+    for (double& x : wrong.weights.at(name)) x *= 1.2;
+    EXPECT_EQ(too_far(wrong, truth, one_rank), name + " ");
+  }
+  how.rate *= 0.9;
+  EXPECT_NE(too_far(train_small("mbs4.sel", how), truth, one_rank), "");
 }
 
 TEST_F(CudaTraining, RepeatsInEveryBit) {

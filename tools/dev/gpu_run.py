@@ -45,7 +45,7 @@ LAWFUL_SKIP = re.compile(r"(?!no usable GPU).*(NCCL|CUPTI|\d GPUs)", re.IGNORECA
 def tests(r):
     r.gtest("cuda_math_test", 20)
     r.gtest("cuda_kernels_test", 120)
-    r.gtest("cuda_training_test", 240)
+    r.gtest("cuda_training_test", 260)
     r.gtest("cuda_trace_test", 40)
 
 
@@ -53,7 +53,7 @@ def checks(r):
     """Tests and sanitizer side by side: nothing of them is timed but by the test of the trace, which runs alone."""
     both = [threading.Thread(target=sanitizer, args=(r,))]
     both += [threading.Thread(target=r.gtest, args=(program, limit))
-             for program, limit in (("cuda_math_test", 40), ("cuda_kernels_test", 170), ("cuda_training_test", 300))]
+             for program, limit in (("cuda_math_test", 40), ("cuda_kernels_test", 170), ("cuda_training_test", 320))]
     for thread in both:
         thread.start()
     for thread in both:
