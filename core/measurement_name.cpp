@@ -1,10 +1,13 @@
 #include "core/measurement_name.hpp"
 
-#include <charconv>
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "core/decimal.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 namespace {
@@ -30,29 +33,17 @@ struct NameOf {
   }
 };
 
-std::vector<std::string_view> cut(std::string_view text, char at) {
-  std::vector<std::string_view> out;
-  for (std::size_t end = 0; end != text.npos; text.remove_prefix(end == text.npos ? 0 : end + 1))
-    end = text.find(at), out.push_back(text.substr(0, end));
-  return out;
+// The number of "g8" after "g"; nothing where it is 0.
+std::optional<int> counted(std::string_view text, std::string_view before) {
+  if (!text.starts_with(before)) return std::nullopt;
+  const auto value = parse_count(text.substr(before.size()), std::numeric_limits<int>::max());
+  return value && *value > 0 ? std::optional(static_cast<int>(*value)) : std::nullopt;
 }
-
-// "g8" after "g".
-std::optional<std::int64_t> positive_number(std::string_view text, std::string_view before,
-                                            std::string_view behind = "") {
-  if (!text.starts_with(before) || !text.ends_with(behind)) return std::nullopt;
-  text.remove_prefix(before.size()), text.remove_suffix(behind.size());
-  std::int64_t value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size() || value <= 0) return std::nullopt;
-  return value;
-}
-
-template <std::size_t N>
-std::optional<std::size_t> among(const std::array<std::string_view, N>& names, std::string_view text) {
-  for (std::size_t i = 0; i < N; ++i)
-    if (names[i] == text) return i;
-  return std::nullopt;
+// "4096B"
+std::optional<Bytes> bytes(std::string_view text) {
+  if (!text.ends_with('B')) return std::nullopt;
+  const auto value = parse_count(text.substr(0, text.size() - 1), std::numeric_limits<std::int64_t>::max());
+  return value && *value > 0 ? std::optional(Bytes(*value)) : std::nullopt;
 }
 
 // What the words may mean; its own name tells whether they do.
@@ -61,21 +52,21 @@ Measured guess(const std::vector<std::string_view>& words) {
   if (words.size() < 3) return {};
   if (words[0] == "gemm") {
     const auto format = dtype_from_name(words[1]);
-    const auto extent = positive_number(cut(words[2], 'x').front(), "");
-    const auto ranks = words.size() > 4 ? positive_number(words[4], "") : 1;
-    if (format && extent && ranks) return SquareProduct{*format, *extent, static_cast<int>(*ranks)};
+    const auto extent = counted(split(words[2], 'x').front(), "");
+    const auto ranks = words.size() > 4 ? counted(words[4], "") : 1;
+    if (format && extent && ranks) return SquareProduct{*format, *extent, *ranks};
   } else if (words[0] == "copy") {
-    const auto bytes = positive_number(words[2], "", "B");
-    if (!bytes) return {};
-    if (const auto direction = among(kCopyNames, words[1]))
-      return CopyWork{Bytes(*bytes), static_cast<CopyDirection>(*direction)};
-    return CopyWithin{Bytes(*bytes)};
-  } else if (const auto kind = among(kCollectiveNames, words[0])) {
-    const auto bytes = positive_number(words[1], "", "B"), ranks = positive_number(words[2], "g");
-    const auto nodes = words.size() > 3 ? positive_number(words[3], "nodes").value_or(1) : 1;
-    if (bytes && ranks)
-      return Exchange{static_cast<CollectiveKind>(*kind), Bytes(*bytes), static_cast<int>(*ranks),
-                      static_cast<int>(nodes), words.back() == "one_device"};
+    const auto moved = bytes(words[2]);
+    if (!moved) return {};
+    if (const int direction = place_among(kCopyNames, words[1]); direction >= 0)
+      return CopyWork{*moved, static_cast<CopyDirection>(direction)};
+    return CopyWithin{*moved};
+  } else if (const int kind = place_among(kCollectiveNames, words[0]); kind >= 0) {
+    const auto whole = bytes(words[1]);
+    const auto ranks = counted(words[2], "g");
+    const int nodes = words.size() > 3 ? counted(words[3], "nodes").value_or(1) : 1;
+    if (whole && ranks)
+      return Exchange{static_cast<CollectiveKind>(kind), *whole, *ranks, nodes, words.back() == "one_device"};
   }
   return {};
 }
@@ -85,7 +76,7 @@ Measured guess(const std::vector<std::string_view>& words) {
 std::string measurement_name(const Measured& of) { return std::visit(NameOf{}, of); }
 
 Measured parse_measurement(std::string_view name) {
-  const Measured of = guess(cut(name, ' '));
+  const Measured of = guess(split(name, ' '));
   return measurement_name(of) == name ? of : Measured{};
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/decimal.hpp"
 #include "core/parallel_plan.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 namespace {
@@ -84,16 +85,6 @@ std::string chunk_text(const std::vector<LayerRange>& chunks) {
     i += run;
   }
   return out;
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> out;
-  for (std::size_t begin = 0;;) {
-    const auto end = text.find(separator, begin);
-    out.push_back(text.substr(begin, end - begin));
-    if (end == std::string_view::npos) return out;
-    begin = end + 1;
-  }
 }
 
 std::optional<std::vector<LayerRange>> parse_chunks(std::string_view text) {

@@ -1,10 +1,12 @@
-// Spellings of names: with underscores, as JSON keys have them, or with blanks, as people read them; in small letters.
+// Spellings of names: with underscores, as JSON keys have them, or with blanks, as people read them; in small letters; the
+// place of one among others, and its parts.
 #pragma once
 
 #include <algorithm>
 #include <cctype>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sextant {
 
@@ -19,6 +21,23 @@ inline std::string lower(std::string_view name) {
   std::ranges::transform(text, text.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
+}
+
+// -1: none of them.
+int place_among(const auto& names, std::string_view text) {
+  const auto at = std::find(names.begin(), names.end(), text);
+  return at == names.end() ? -1 : static_cast<int>(at - names.begin());
+}
+
+// One more than there are separators; they may be empty.
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> out;
+  for (std::size_t begin = 0;;) {
+    const auto end = text.find(separator, begin);
+    out.push_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return out;
+    begin = end + 1;
+  }
 }
 
 }  // namespace sextant

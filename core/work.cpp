@@ -8,6 +8,7 @@
 
 #include "core/decimal.hpp"
 #include "core/error.hpp"
+#include "core/words.hpp"
 
 namespace sextant {
 namespace {
@@ -91,8 +92,8 @@ class KeyReader {
 
  private:
   Work read_kind(std::string_view kind) {
-    if (const int i = index_of(kBlockKindNames, kind); i >= 0) return block(static_cast<BlockKind>(i));
-    if (const int i = index_of(kCollectiveNames, kind); i >= 0) {
+    if (const int i = place_among(kBlockKindNames, kind); i >= 0) return block(static_cast<BlockKind>(i));
+    if (const int i = place_among(kCollectiveNames, kind); i >= 0) {
       CollectiveWork w{static_cast<CollectiveKind>(i), bytes(), group()};
       w.tp_overlapped = take("tp_overlapped");
       return w;
@@ -205,15 +206,11 @@ class KeyReader {
   int one_of(const auto& names, std::string_view what) {
     const std::string expected = fmt::format("{}: {}", what, fmt::join(names, ", "));
     const std::string_view text = word(expected);
-    const int i = index_of(names, text);
+    const int i = place_among(names, text);
     if (i < 0) fail(text, expected);
     return i;
   }
 
-  static int index_of(const auto& names, std::string_view text) {
-    const auto at = std::find(names.begin(), names.end(), text);
-    return at == names.end() ? -1 : static_cast<int>(at - names.begin());
-  }
   static std::string_view letters(std::string_view text) {
     return text.substr(0, std::min(text.find_first_of("0123456789-"), text.size()));
   }

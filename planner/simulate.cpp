@@ -62,7 +62,8 @@ void price_runs(const Steps& g, std::span<const OpCost> by_work, double time_sca
 
 bool is_alone(const OpCost& cost) { return !cost.beside; }
 
-// By work, then by run: the share of its price that interference lengthens: not what was timed beside all that runs beside it. Empty where that is all of every price.
+// By work, then by run: the share of its price that interference lengthens, which is not what was timed beside all that runs
+// beside it. Empty where that is all of every price.
 void share_alone(const Steps& g, std::span<const OpCost> by_work, SimulateScratch& scratch) {
   std::vector<double>& alone = scratch.alone;
   alone.clear();

@@ -4,9 +4,8 @@
 // Interference: communication beside compute takes multiprocessors and memory bandwidth. After a first pass every
 // compute op is lengthened by `comm_slows_compute` times the time that collectives of its stage ran beside it, every
 // such collective by `compute_slows_comm` times the compute beside it, both by copies over the host link likewise, and the
-// pass is repeated once. So time never
-// falls below the first pass, which keeps bounds on it admissible. Costs that were timed beside what runs beside
-// them (OpCost::beside) hold it already and are not lengthened.
+// pass is repeated once. So time never falls below the first pass, which keeps bounds on it admissible. Costs that were timed
+// beside what runs beside them (OpCost::beside) hold it already and are not lengthened.
 #pragma once
 
 #include <cstdint>

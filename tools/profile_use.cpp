@@ -75,8 +75,8 @@ AnalyticCostModel analytic_with(ClusterSpec cluster, StackSpec stack, const std:
 std::vector<ToldTime> exchanges_told(const WorkProfile& table, const ClusterSpec& cluster,
                                      const AnalyticCostModel& model) {
   if (!table.facts || !taken_on(table, cluster.device)) return {};
-  const Topology topology(cluster);
   const Machine quiet(cluster.device, cluster.node, alone(model.machine().constants));
+  std::optional<Topology> topology;  // of all the cluster: made for the first exchange
   std::vector<ToldTime> out;
   for (const MachineSample& sample : machine_samples(*table.facts)) {
     const auto* exchange = std::get_if<Exchange>(&sample.what);
@@ -84,7 +84,8 @@ std::vector<ToldTime> exchanges_told(const WorkProfile& table, const ClusterSpec
     const auto ranks = first_ranks(exchange->ranks, 1, cluster);
     if (!ranks) continue;
     CollectiveWork work = work_of(*exchange);
-    work.group = topology.group_of(*ranks);
+    if (!topology) topology.emplace(cluster);
+    work.group = topology->group_of(*ranks);
     out.push_back({work, sample.took + model.price(work).duration - price_collective(work, quiet).duration});
   }
   return out;

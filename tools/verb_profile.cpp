@@ -49,8 +49,7 @@ void check_options(const ProfileVerbOptions& o) {
   if (o.ranks > 0 && !o.plans.empty() && !o.machine)
     throw UsageError(
         "--ranks is of the machine's own measurements, of which --for makes none: the ranks of a plan are "
-        "its "
-        "own\n  for example: sextant profile --for plan.json --machine --ranks 4");
+        "its own\n  for example: sextant profile --for plan.json --machine --ranks 4");
   if (o.ranks > 0 && o.running.processes())
     throw UsageError(fmt::format(
         "--ranks is of threads; with --comm {} the ranks are the processes that were started\n  for "
@@ -99,8 +98,7 @@ class Profiling {
       note(
           "no exchange was measured, as one rank has nobody to exchange with: predictions take collectives "
           "from the cluster file; mpirun -n N sextant profile --comm mpi measures those of N GPUs, with "
-          "--for "
-          "plan.json those of a plan of N ranks");
+          "--for plan.json those of a plan of N ranks");
   }
 
   // Until all are measured, or somebody asks for the end; `keep` behind each.
@@ -115,11 +113,11 @@ class Profiling {
         taken = std::max(taken, watch_.taken());
         progress.update((static_cast<double>(i) + done) * o_.steps);
       };
-      const std::string name = runnable.file().model.name;
+      const std::string name = o_.plans.empty() ? runnable.file().model.name : o_.plans[i];
       std::string timed_by = "events";
       const auto traced = trace(runnable, timed_by);
       if (traced) options.timer = &traced->timer();
-      watch_.note("before " + (o_.plans.empty() ? name : o_.plans[i]));
+      watch_.note("before " + name);
       first_rank_ = profile_plan(runnable.training(), options, profile_);
       const bool own_gpu = o_.running.processes() || runnable.graph().plan.world() == 1;
       if (double& outside = watch_.facts().outside_GiB; own_gpu && taken > runnable.account())
@@ -127,8 +125,7 @@ class Profiling {
       if (traced) tell(*traced, timed_by);
       if (i == 0) profile_.timed_by = timed_by;
       if (timed_by != profile_.timed_by)
-        note(
-            fmt::format("operations of {} are timed by {}", o_.plans.empty() ? name : o_.plans[i], timed_by));
+        note(fmt::format("operations of {} are timed by {}", name, timed_by));
       if (runnable.on_gpu() && !o_.running.processes() && runnable.graph().plan.world() > 1)
         note("ranks shared one GPU: their exchanges are copies within its memory, not over links");
       for (const SlowKernels& slow : slow_kernels(o_.running)) note(slow.why);

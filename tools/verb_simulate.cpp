@@ -72,13 +72,14 @@ bool runs_here(const Job& job, const ParallelPlan& plan) {
 
 Simulated simulate_plan(const Job& job, const ParallelPlan& plan, const std::string& trace) {
   Simulated s;
+  const bool runs = runs_here(job, plan);  // what places buffers needs the operands of operations
   const ExecutionGraph graph = lower(job.model, job.training, plan_links(job.topology, plan), plan, job.stack,
-                                     {.operands = !trace.empty() || runs_here(job, plan)});
+                                     {.operands = !trace.empty() || runs});
   const Timeline timeline = simulate(graph, price(graph, job.cost), simulate_options(job, plan));
   s.prediction = predict_under(job, plan, RankBy::expected);
   s.split = breakdown(graph, timeline);
   s.memory = estimate_memory(job.model, job.training, plan, job.stack);
-  if (runs_here(job, plan)) s.runtime = allocated_by_runtime(job, graph, s.memory.heaviest);
+  if (runs) s.runtime = allocated_by_runtime(job, graph, s.memory.heaviest);
   const Seconds undisturbed = ranked_step(s.prediction, RankBy::undisturbed);
   s.beyond_graph_s = (undisturbed - s.split.step).v;
   s.jitter = s.prediction.step - undisturbed;
