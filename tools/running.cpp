@@ -132,6 +132,15 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
              o.threads);
 }
 
+void add_profile_option(CLI::App& app, std::string& file_or_name) {
+  add_text(
+      app,
+      {.flag = "--profile",
+       .metavar = "FILE",
+       .text = "measured works of the machine (sextant profile; shipped ones: sextant presets profiles)"},
+      file_or_name);
+}
+
 void add_comm_option(CLI::App& app, RunningOptions& o) {
   add_text(app,
            {.flag = "--comm",

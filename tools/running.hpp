@@ -32,6 +32,7 @@ struct RunningOptions {
 void add_rank_options(CLI::App&, RunningOptions&);  // --device, --shaped, --threads
 void add_comm_option(CLI::App&, RunningOptions&);   // --comm
 void add_running_options(CLI::App&, RunningOptions&);
+void add_profile_option(CLI::App&, std::string& file_or_name);  // --profile of what runs, or has run
 
 // The GPU of this process, when it runs on one. Throws ConfigError with the reason when it cannot.
 std::optional<CudaDeviceOptions> gpu_of(const RunningOptions&);

@@ -155,47 +155,40 @@ ExitCode run(Session& session, const CompareOptions& o) {
 }  // namespace
 
 Verb compare_verb() {
-  return {
-      .name = "compare",
-      .summary = "predicted against measured time of a run, operation by operation",
-      .description =
-          "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
-          "and says "
-          "which part of the step and which operations explain the difference. With --scale all "
-          "arguments are "
-          "runs, each with a plan of its own.",
-      .examples = {{"a run to compare with",
-                    "sextant plan --model stories-260k --cluster laptop --stack sextant "
-                    "--seq-len 64 --global-batch 8 -o tiny.json"},
-                   {"", "sextant run tiny.json --steps 3 -o tiny-run"},
-                   {"what explains the difference", "sextant compare tiny.json tiny-run"}},
-      .define = [](CLI::App& app) -> Run {
-        auto o = std::make_shared<CompareOptions>();
-        app.add_option("paths", o->paths, "the plan file, then folders of: sextant run -o")
-            ->type_name("PATH");
-        add_flag(app,
-                 {.flag = "--scale", .metavar = "", .text = "a scaling curve over runs of several plans"},
-                 o->scale);
-        add_text(
-            app,
-            {.flag = "--profile",
-             .metavar = "FILE",
-             .text =
-                 "measured works of the machine (sextant profile; shipped ones: sextant presets profiles)"},
-            o->profile);
-        add_text(app,
-                 {.flag = "--trace", .metavar = "FILE", .text = "all timelines in one file for Perfetto"},
-                 o->trace);
-        add_number(app,
-                   {.flag = "--max-error",
-                    .metavar = "P",
-                    .text = "exit code 6 when a step is off by more; 0 = never",
-                    .unit = "%",
-                    .min = 0,
-                    .max = 1e6},
-                   o->max_error);
-        return [o](Session& session) { return run(session, *o); };
-      }};
+  return {.name = "compare",
+          .summary = "predicted against measured time of a run, operation by operation",
+          .description =
+              "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
+              "and says "
+              "which part of the step and which operations explain the difference. With --scale all "
+              "arguments are "
+              "runs, each with a plan of its own.",
+          .examples = {{"a run to compare with",
+                        "sextant plan --model stories-260k --cluster laptop --stack sextant "
+                        "--seq-len 64 --global-batch 8 -o tiny.json"},
+                       {"", "sextant run tiny.json --steps 3 -o tiny-run"},
+                       {"what explains the difference", "sextant compare tiny.json tiny-run"}},
+          .define = [](CLI::App& app) -> Run {
+            auto o = std::make_shared<CompareOptions>();
+            app.add_option("paths", o->paths, "the plan file, then folders of: sextant run -o")
+                ->type_name("PATH");
+            add_flag(app,
+                     {.flag = "--scale", .metavar = "", .text = "a scaling curve over runs of several plans"},
+                     o->scale);
+            add_profile_option(app, o->profile);
+            add_text(app,
+                     {.flag = "--trace", .metavar = "FILE", .text = "all timelines in one file for Perfetto"},
+                     o->trace);
+            add_number(app,
+                       {.flag = "--max-error",
+                        .metavar = "P",
+                        .text = "exit code 6 when a step is off by more; 0 = never",
+                        .unit = "%",
+                        .min = 0,
+                        .max = 1e6},
+                       o->max_error);
+            return [o](Session& session) { return run(session, *o); };
+          }};
 }
 
 }  // namespace sextant

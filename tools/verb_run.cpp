@@ -374,13 +374,7 @@ Verb run_verb() {
                   .metavar = "HF_DIR",
                   .text = "start from these weights: a Hugging Face folder of safetensors"},
                  o->init);
-        add_text(
-            app,
-            {.flag = "--profile",
-             .metavar = "FILE",
-             .text =
-                 "measured works of this machine (sextant profile; shipped ones: sextant presets profiles)"},
-            o->profile);
+        add_profile_option(app, o->profile);
         add_text(app,
                  {.flag = "-o,--output",
                   .metavar = "DIR",
