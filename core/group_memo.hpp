@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 #include "core/group_shape.hpp"
-#include "core/parallel_plan.hpp"
+#include "core/rank_grid.hpp"
 
 namespace sextant {
 

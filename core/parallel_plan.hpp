@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,23 +12,20 @@
 
 #include "core/error.hpp"
 #include "core/model_spec.hpp"
+#include "core/rank_grid.hpp"
 #include "core/training_spec.hpp"
 
 namespace sextant {
 
 enum class PipelineSchedule : std::uint8_t { one_f_one_b, interleaved, gpipe, zero_bubble };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
-enum class Axis : std::uint8_t { tp, cp, dp, pp };
-using AxisOrder = std::array<Axis, 4>;
 
 inline constexpr std::array<std::string_view, 4> kScheduleNames = {"1f1b", "interleaved", "gpipe",
                                                                    "zero_bubble"};
 inline constexpr std::array<std::string_view, 3> kRecomputeNames = {"none", "selective", "full"};
-inline constexpr std::array<std::string_view, 4> kAxisNames = {"tp", "cp", "dp", "pp"};
 
 constexpr std::string_view name(PipelineSchedule s) { return kScheduleNames[static_cast<std::size_t>(s)]; }
 constexpr std::string_view name(RecomputeKind r) { return kRecomputeNames[static_cast<std::size_t>(r)]; }
-constexpr std::string_view name(Axis a) { return kAxisNames[static_cast<std::size_t>(a)]; }
 
 // Bounds that keep every product of degrees inside an int.
 inline constexpr int kMaxDegree = 1 << 20;
@@ -77,6 +73,7 @@ struct ParallelPlan {
 
   bool operator==(const ParallelPlan&) const = default;
   int world() const { return tp * cp * pp * dp; }
+  operator RankDegrees() const { return {.tp = tp, .cp = cp, .dp = dp, .pp = pp, .order = axis_order}; }
   // Data-parallel ranks among which gradients are reduced: cp ranks hold the same parameters.
   int replicas() const { return dp * cp; }
   int shards() const { return zero_stage == 0 ? 1 : (shard_degree > 0 ? shard_degree : replicas()); }
@@ -114,25 +111,6 @@ std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);
 
 // Micro-batches per step and replica: global_batch / (micro_batch * dp). Zero when it does not divide.
 int microbatches(const ParallelPlan&, const TrainingSpec&);
-
-// Where each rank stands: coordinates along the axes, and the ranks of a group.
-struct RankCoord {
-  int tp = 0, cp = 0, dp = 0, pp = 0;
-  bool operator==(const RankCoord&) const = default;
-};
-class RankGrid {
- public:
-  explicit RankGrid(const ParallelPlan&);
-  RankCoord coord(int rank) const;
-  int rank(const RankCoord&) const;
-  int stride(Axis) const;  // distance in ranks between neighbours along an axis
-  int extent(Axis) const;
-  // Ranks of the group through `member` along the given axes, in order of the axes (first fastest).
-  std::vector<int> group(const RankCoord& member, std::initializer_list<Axis> axes) const;
-
- private:
-  std::array<int, 4> extent_{}, stride_{};
-};
 
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);

@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "core/parallel_plan.hpp"
+#include "core/rank_grid.hpp"
 
 namespace sextant {
 

@@ -417,9 +417,9 @@ int Topology::stage_period(const RankGrid& grid) const {
   return repeats_with(grid, impl_->period) ? std::min(stages, impl_->period / stride) : stages;
 }
 
-AxisOrder Topology::plain_order(const ParallelPlan& plan) const {
-  const RankGrid grid(plan);
-  AxisOrder order = plan.axis_order;
+AxisOrder Topology::plain_order(const RankDegrees& ranks) const {
+  const RankGrid grid(ranks);
+  AxisOrder order = ranks.order;
   if (!impl_->uniform || impl_->leaves_matter() || !repeats_with(grid, impl_->period)) return order;
   const auto outer = std::stable_partition(order.begin(), order.end(), [&](Axis axis) {
     return grid.extent(axis) > 1 && grid.stride(axis) < impl_->period;

@@ -10,7 +10,7 @@
 
 #include "core/cluster_spec.hpp"
 #include "core/group_shape.hpp"
-#include "core/parallel_plan.hpp"
+#include "core/rank_grid.hpp"
 
 namespace sextant {
 
@@ -47,7 +47,7 @@ class Topology {
 
   // One order of axes for all that give the plan's communicators equal links, but for shards and replicas: on clusters that
   // repeat themselves it does not matter which of the axes comes first beyond what repeats. Its own order elsewhere.
-  AxisOrder plain_order(const ParallelPlan&) const;
+  AxisOrder plain_order(const RankDegrees&) const;
 
   // The group of exactly these ranks, with `concurrent_per_node` groups of its kind sharing each node's NICs.
   GroupShape group_of(std::span<const int> ranks, int concurrent_per_node = 1) const;
