@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_device.hpp"
 #include "runtime/shared_link.hpp"
 
 namespace sextant {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/kernels.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/shared_device_communicator.hpp"
 
 namespace sextant {

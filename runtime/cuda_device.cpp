@@ -17,7 +17,7 @@
 #include "core/error.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_device.hpp"
 
 namespace sextant {
 namespace {

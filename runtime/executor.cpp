@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_device.hpp"
 
 namespace sextant {
 

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/ordered_sum.hpp"
 
 namespace sextant {

@@ -21,9 +21,9 @@
 #include <mpi.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/hold_ups.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/message_communicator.hpp"
 
 namespace sextant {

@@ -23,8 +23,8 @@
 #include "core/error.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/library.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/nccl_job.hpp"
 
 namespace sextant {

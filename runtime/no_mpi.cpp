@@ -1,6 +1,6 @@
 // Linked instead of mpi_communicator.cpp when no MPI was found.
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
 
 namespace sextant {
 

@@ -1,6 +1,6 @@
 // Linked instead of the NCCL communicator when CUDA or nccl.h was not found.
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
 
 namespace sextant {
 namespace {

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/shared_link.hpp"
 
 namespace sextant {

@@ -3,8 +3,8 @@
 #include <map>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/collective_args.hpp"
+#include "runtime/make_communicator.hpp"
 #include "runtime/message_communicator.hpp"
 #include "runtime/tcp_process.hpp"
 

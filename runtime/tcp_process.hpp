@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/backends.hpp"
 #include "runtime/hold_ups.hpp"
+#include "runtime/make_communicator.hpp"
 
 namespace sextant {
 

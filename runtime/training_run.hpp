@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "core/timeline.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/saver.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "runtime/rank_trainer.hpp"
 
 namespace sextant {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
 
 namespace sextant {
 

@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/host_access.hpp"
+#include "runtime/make_device.hpp"
 #include "tests/reference/matrix.hpp"
 
 namespace sextant::testing {

@@ -18,7 +18,8 @@
 #include "profiler/kernel_trace.hpp"
 #include "profiler/sample_summary.hpp"
 #include "profiler/stream_bench.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 
 namespace sextant::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/backends.hpp"
+#include "runtime/make_device.hpp"
 #include "tests/runtime/graphs.hpp"
 
 namespace sextant::testing {

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
 
 namespace sextant::testing {
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_device.hpp"
 
 namespace sextant {
 namespace {

@@ -8,7 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "tests/runtime/graphs.hpp"
 
 namespace sextant::testing {

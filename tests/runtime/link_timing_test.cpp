@@ -7,7 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 
 namespace sextant {
 namespace {

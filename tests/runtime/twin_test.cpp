@@ -5,8 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "planner/simulate.hpp"
-#include "runtime/backends.hpp"
 #include "runtime/executor.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "runtime/rank_groups.hpp"
 #include "tests/support/specs.hpp"
 

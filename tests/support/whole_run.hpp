@@ -16,7 +16,8 @@
 #include "core/parallel_plan.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "runtime/rank_trainer.hpp"
 #include "tests/support/specs.hpp"
 

@@ -9,7 +9,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
 namespace sextant::testing {

@@ -1,4 +1,4 @@
-// Every backend there is, and how to make one: the only header that names them all.
+// Every kind of communicator there is, and how to make one: the only header that names them all.
 #pragma once
 
 #include <atomic>
@@ -6,58 +6,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/units.hpp"
 #include "runtime/communicator.hpp"
-#include "runtime/device.hpp"
 
 namespace sextant {
-
-struct CpuDeviceOptions {
-  Bytes device_memory = from_gib(64);  // what allocate(Space::device) may hand out at most
-  Bytes host_memory = from_gib(64);
-  BytesPerSecond host_link;  // emulated, per direction; 0 = copies take only their own time
-  Seconds host_link_latency;
-  bool unified = true;  // false: as a GPU, whose memory the host reaches by copies alone
-  // Called at once, on the stream's thread, when a task throws: the place to abort communicators.
-  std::function<void(const std::string& what)> on_error;
-};
-// One worker thread per stream.
-std::unique_ptr<Device> make_cpu_device(CpuDeviceOptions);
-
-// GPUs of this machine. Without any, `why_none` says why: no driver, one too old, a build without CUDA.
-struct CudaGpu {
-  std::string name;
-  Bytes memory;
-  int major = 0, minor = 0, multiprocessors = 0;  // of the compute capability
-  Bytes level2;
-  std::string refused;  // why it cannot be used; empty when it can
-};
-std::vector<CudaGpu> cuda_gpus(std::string& why_none);
-
-struct CudaDeviceOptions {
-  int ordinal = 0;
-  Bytes host_memory = from_gib(1 << 20);  // page-locked, at most
-  bool rehearses = true;                  // false: no timed choices, the same products in every run
-};
-// Throws BackendError with the reason when it cannot be used.
-std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&);
-
-// Ranks that are threads of this process and share one GPU: the collectives of their lanes, over a host
-// communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
-std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
-
-// GPUs of several processes (of MPI, or of a TcpWorld): NCCL under the collectives of lanes, over a host communicator that starts it and serves
-// calls without a stream. Each rank has GPU `ordinal` of its machine for itself. Throws BackendError with the reason.
-std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, int ordinal);
-std::string nccl_version(std::string& why_none);  // "NCCL 2.28.9"; empty with the reason
-
-// No arithmetic and no threads: a task runs at once, on the caller, and moves its stream's clock with
-// virtual_clock(). Copies take no time. Twin of the simulator.
-std::unique_ptr<Device> make_virtual_device();
-Seconds& virtual_clock(NativeStream);
 
 // Ranks are threads of this process. The reference for collective semantics: a call whose kind or size
 // differs between ranks is a BackendError on all of them.
@@ -85,6 +39,15 @@ struct TcpWorld {
   const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
 };
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
+
+// Ranks that are threads of this process and share one GPU: the collectives of their lanes, over a host
+// communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
+std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
+
+// GPUs of several processes (of MPI, or of a TcpWorld): NCCL under the collectives of lanes, over a host communicator that starts it and serves
+// calls without a stream. Each rank has GPU `ordinal` of its machine for itself. Throws BackendError with the reason.
+std::unique_ptr<Communicator> connect_nccl(std::unique_ptr<Communicator> host, int ordinal);
+std::string nccl_version(std::string& why_none);  // "NCCL 2.28.9"; empty with the reason
 
 // Emulated links between ranks; ranks of one node share its NIC.
 struct LinkShape {
