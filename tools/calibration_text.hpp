@@ -11,7 +11,7 @@
 #include "planner/leave_out.hpp"
 #include "planner/plausible.hpp"
 #include "tools/calibrate_material.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

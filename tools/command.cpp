@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tools/help.hpp"
+#include "tools/version.hpp"
 
 #ifndef SEXTANT_VERSION
 #define SEXTANT_VERSION "unknown"
@@ -173,8 +174,6 @@ CommandLine::CommandLine() : app("", "sextant") {
     apps.push_back(sub);
   }
 }
-
-std::string version_text() { return "sextant " SEXTANT_VERSION; }
 
 ExitCode run_command(const std::vector<std::string>& arguments, Terminal terminal) {
   CommandLine line;

@@ -26,6 +26,4 @@ struct CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 };
 
-std::string version_text();
-
 }  // namespace sextant

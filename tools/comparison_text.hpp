@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "profiler/compare.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tools/terminal.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

@@ -18,7 +18,7 @@
 #include "planner/residual.hpp"
 #include "planner/setting.hpp"
 #include "tools/profile_use.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

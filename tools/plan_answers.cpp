@@ -16,6 +16,7 @@
 #include "planner/shortlist.hpp"
 #include "planner/stage_memory.hpp"
 #include "tools/fewer_gpus.hpp"
+#include "tools/goodput_text.hpp"
 #include "tools/layout_table.hpp"
 
 namespace sextant {

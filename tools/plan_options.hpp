@@ -7,7 +7,7 @@
 
 #include "core/rank_by.hpp"
 #include "core/units.hpp"
-#include "tools/goodput_text.hpp"
+#include "tools/goodput_options.hpp"
 #include "tools/inputs.hpp"
 
 namespace sextant {

@@ -12,7 +12,7 @@
 
 #include "planner/resized.hpp"
 #include "planner/stage_memory.hpp"
-#include "tools/command.hpp"
+#include "tools/version.hpp"
 
 namespace sextant {
 

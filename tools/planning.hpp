@@ -23,7 +23,7 @@
 #include "tools/interrupt.hpp"
 #include "tools/profile_use.hpp"
 #include "tools/progress.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

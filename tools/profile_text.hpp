@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/work_profile.hpp"
-#include "tools/command.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

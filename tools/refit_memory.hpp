@@ -9,7 +9,7 @@
 
 #include "planner/calibrate_memory.hpp"
 #include "planner/validate.hpp"
-#include "tools/command.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

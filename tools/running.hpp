@@ -15,7 +15,7 @@
 #include "runtime/training_run.hpp"
 #include "tools/launch_environment.hpp"
 #include "tools/profile_use.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

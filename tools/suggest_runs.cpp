@@ -9,10 +9,10 @@
 #include "core/plan_key.hpp"
 #include "planner/suggest.hpp"
 #include "planner/validate.hpp"
-#include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/run_tables.hpp"
 #include "tools/table.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "planner/knobs.hpp"
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

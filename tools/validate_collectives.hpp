@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/verbs.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

@@ -6,7 +6,7 @@
 
 #include "core/run_row.hpp"
 #include "planner/validate.hpp"
-#include "tools/command.hpp"
+#include "tools/verb.hpp"
 
 namespace sextant {
 

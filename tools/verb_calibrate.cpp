@@ -17,11 +17,12 @@
 #include "planner/plausible.hpp"
 #include "tools/calibrate_material.hpp"
 #include "tools/calibration_text.hpp"
-#include "tools/command.hpp"
 #include "tools/planning.hpp"
 #include "tools/refit_presets.hpp"
 #include "tools/run_tables.hpp"
 #include "tools/suggest_runs.hpp"
+#include "tools/verbs.hpp"
+#include "tools/version.hpp"
 
 namespace sextant {
 

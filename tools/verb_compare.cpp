@@ -13,6 +13,7 @@
 #include "tools/inputs.hpp"
 #include "tools/running.hpp"
 #include "tools/table.hpp"
+#include "tools/verbs.hpp"
 
 namespace sextant {
 namespace {

@@ -8,7 +8,8 @@
 
 #include "core/preset_path.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "runtime/backends.hpp"
+#include "runtime/make_communicator.hpp"
+#include "runtime/make_device.hpp"
 #include "tools/machine.hpp"
 #include "tools/preset_files.hpp"
 #include "tools/table.hpp"

@@ -18,6 +18,7 @@
 #include "tools/plan_options.hpp"
 #include "tools/table.hpp"
 #include "tools/time_rows.hpp"
+#include "tools/verbs.hpp"
 
 namespace sextant {
 

@@ -7,6 +7,7 @@
 
 #include "planner/stage_memory.hpp"
 #include "tools/plan_answers.hpp"
+#include "tools/verbs.hpp"
 
 namespace sextant {
 

@@ -14,7 +14,6 @@
 #include "profiler/kernel_trace.hpp"
 #include "profiler/profile_plan.hpp"
 #include "profiler/traced_steps.hpp"
-#include "tools/command.hpp"
 #include "tools/inputs.hpp"
 #include "tools/interrupt.hpp"
 #include "tools/planning.hpp"
@@ -23,6 +22,8 @@
 #include "tools/profile_text.hpp"
 #include "tools/progress.hpp"
 #include "tools/running.hpp"
+#include "tools/verbs.hpp"
+#include "tools/version.hpp"
 
 namespace sextant {
 namespace {

@@ -14,7 +14,6 @@
 #include "profiler/kernel_trace.hpp"
 #include "profiler/traced_steps.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
-#include "tools/command.hpp"
 #include "tools/comparison_text.hpp"
 #include "tools/inputs.hpp"
 #include "tools/interrupt.hpp"
@@ -25,6 +24,8 @@
 #include "tools/run_data.hpp"
 #include "tools/run_options.hpp"
 #include "tools/running.hpp"
+#include "tools/verbs.hpp"
+#include "tools/version.hpp"
 #include "tools/weights.hpp"
 
 namespace sextant {

@@ -26,10 +26,12 @@
 #include "runtime/device_memory.hpp"
 #include "runtime/rank_trainer.hpp"
 #include "runtime/stage_view.hpp"
+#include "tools/goodput_options.hpp"
 #include "tools/goodput_text.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 #include "tools/time_rows.hpp"
+#include "tools/verbs.hpp"
 
 namespace sextant {
 
