@@ -3,8 +3,8 @@
 // matter.
 #pragma once
 
-#include "core/cluster_spec.hpp"
-#include "core/stack_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/constants.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/kernels.hpp"

@@ -2,8 +2,8 @@
 // generation? Ignores variable-length batches and masks other than causal.
 #pragma once
 
-#include "core/dtype.hpp"
-#include "core/stack_spec.hpp"
+#include "core/base/dtype.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/machine.hpp"
 

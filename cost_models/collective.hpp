@@ -5,7 +5,7 @@
 // cluster asked about. Ignores protocols between nodes (a hop there waits for its chunk under any) and other jobs' traffic.
 #pragma once
 
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/machine.hpp"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/json_io.hpp"
+#include "core/base/json_io.hpp"
 
 namespace sextant {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/units.hpp"
-#include "core/work.hpp"
+#include "core/base/units.hpp"
+#include "core/graph/work.hpp"
 
 namespace sextant {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/machine.hpp"
 

@@ -6,8 +6,8 @@
 
 #include <boost/container/static_vector.hpp>
 
-#include "core/stack_spec.hpp"
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/attention.hpp"
 #include "cost_models/gemm.hpp"
 #include "cost_models/pointwise.hpp"

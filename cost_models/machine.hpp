@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "core/cluster_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
 #include "cost_models/constants.hpp"
 
 namespace sextant {

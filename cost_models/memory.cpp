@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 
 namespace sextant {
 namespace {

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/parameter_layout.hpp"
-#include "core/stack_spec.hpp"
-#include "core/training_spec.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 

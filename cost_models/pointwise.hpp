@@ -2,8 +2,8 @@
 // bytes that go through memory; a fused or compiled stack makes fewer passes, which is what its k says.
 #pragma once
 
-#include "core/stack_spec.hpp"
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/machine.hpp"
 

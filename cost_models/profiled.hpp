@@ -19,7 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/work_profile.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/work_family.hpp"
 

@@ -2,8 +2,8 @@
 // copies between the two? All are bound by memory or by the host link.
 #pragma once
 
-#include "core/stack_spec.hpp"
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
 #include "cost_models/machine.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
 
 namespace sextant {
 

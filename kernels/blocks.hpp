@@ -20,7 +20,7 @@
 //
 // Gradients of weights are added into the given fp32 (fp64) ranges; views without data skip that half. Under
 // SP the gradient of a norm weight is a sum over local tokens only. Activations are T = work.dtype; which are
-// kept where is core/block_tensors.hpp. Every function works on any range of rows unless it says otherwise.
+// kept where is core/graph/block_tensors.hpp. Every function works on any range of rows unless it says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/block_tensors.hpp"
-#include "core/work.hpp"
+#include "core/graph/block_tensors.hpp"
+#include "core/graph/work.hpp"
 #include "kernels/kernel_table.hpp"
 
 namespace sextant {

@@ -96,10 +96,11 @@ struct AttentionForwardArgs {
 struct AttentionBackwardArgs {
   AttentionShape shape;
   TensorView q, k, v, out, lse;
-  TensorView dout;       // T [batch * seq_q, heads * d]
-  TensorView dq;         // T like q, out
-  TensorView dk, dv;     // T like k, v, out
-  TensorView workspace;  // A [1, attention_core_elements(seq_q, heads, kv_heads, d)], core/block_tensors.hpp
+  TensorView dout;    // T [batch * seq_q, heads * d]
+  TensorView dq;      // T like q, out
+  TensorView dk, dv;  // T like k, v, out
+  TensorView
+      workspace;  // A [1, attention_core_elements(seq_q, heads, kv_heads, d)], core/graph/block_tensors.hpp
   NativeStream stream = {};
 };
 // out = silu(gate) * up

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/model_spec.hpp"
+#include "core/model/model_spec.hpp"
 #include "kernels/tensor_view.hpp"
 
 namespace sextant {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
-#include "core/error.hpp"
+#include "core/base/dtype.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 

@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "core/parameter_layout.hpp"
-#include "core/pipeline_order.hpp"
-#include "core/plan_links.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/plan/pipeline_order.hpp"
+#include "core/plan/plan_links.hpp"
 #include "planner/job.hpp"
 
 namespace sextant {

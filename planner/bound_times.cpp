@@ -5,7 +5,7 @@
 
 #include <boost/container/static_vector.hpp>
 
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "planner/bound.hpp"
 #include "planner/lowering/shapes.hpp"
 

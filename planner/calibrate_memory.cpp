@@ -9,8 +9,8 @@
 #include <tbb/blocked_range.h>
 #include <tbb/parallel_reduce.h>
 
-#include "core/annotated.hpp"
-#include "core/json_io.hpp"
+#include "core/base/annotated.hpp"
+#include "core/base/json_io.hpp"
 #include "planner/fit_problem.hpp"
 
 namespace sextant {

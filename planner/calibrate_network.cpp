@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/topology.hpp"
+#include "core/cluster/topology.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/fit_problem.hpp"
 

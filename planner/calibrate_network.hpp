@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
 #include "planner/calibrate.hpp"
 #include "planner/nccl_table.hpp"
 #include "planner/quiet_network.hpp"

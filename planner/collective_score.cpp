@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 
-#include "core/cluster_files.hpp"
-#include "core/csv.hpp"
-#include "core/decimal.hpp"
-#include "core/error.hpp"
-#include "core/framework_map.hpp"
-#include "core/topology.hpp"
+#include "core/base/csv.hpp"
+#include "core/base/decimal.hpp"
+#include "core/base/error.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/runs/framework_map.hpp"
 #include "cost_models/collective.hpp"
 
 namespace sextant {

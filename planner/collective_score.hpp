@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
 #include "planner/quiet_network.hpp"
 
 namespace sextant {

@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "core/breakdown.hpp"
+#include "core/timeline/breakdown.hpp"
 #include "cost_models/cost_model.hpp"
 
 namespace sextant {

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <string_view>
 
-#include "core/cluster_spec.hpp"
-#include "core/parallel_plan.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "core/plan_links.hpp"
-#include "core/words.hpp"
+#include "core/base/words.hpp"
+#include "core/plan/plan_links.hpp"
 #include "planner/robust.hpp"
 #include "planner/stage_memory.hpp"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/breakdown.hpp"
-#include "core/plan_key.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/timeline/breakdown.hpp"
 #include "planner/scale.hpp"
 #include "planner/search.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/pipeline_order.hpp"
+#include "core/plan/pipeline_order.hpp"
 
 namespace sextant {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "core/parallel_plan.hpp"
-#include "core/training_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 

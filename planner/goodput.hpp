@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/plan_file.hpp"
+#include "core/plan/plan_file.hpp"
 #include "planner/job.hpp"
 
 namespace sextant {

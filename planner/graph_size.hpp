@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/model_spec.hpp"
+#include "core/model/model_spec.hpp"
 
 namespace sextant {
 

@@ -1,11 +1,11 @@
 // What is planned: the inputs that every candidate layout shares. References only; the owner outlives the planning.
 #pragma once
 
-#include "core/cluster_spec.hpp"
-#include "core/model_spec.hpp"
-#include "core/stack_spec.hpp"
-#include "core/topology.hpp"
-#include "core/training_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
 
 namespace sextant {

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/annotated.hpp"
-#include "core/json_io.hpp"
+#include "core/base/annotated.hpp"
+#include "core/base/json_io.hpp"
 
 namespace sextant {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "planner/log_parameters.hpp"
 #include "planner/run_log.hpp"
 
@@ -137,7 +137,7 @@ class Filling {
       if (says("recompute_block") == 1 && layers && *layers < chunk)
         recompute.layers = static_cast<int>(*layers);
     } else if (*kind == 1 && log_.format == LogFormat::torchtitan) {
-      // Every n-th layer in full, or PyTorch's policy by operation: as in the schema of runs (core/run_row.cpp).
+      // Every n-th layer in full, or PyTorch's policy by operation: as in the schema of runs (core/runs/run_row.cpp).
       const auto every = says("recompute_every");
       if (every && *every > 0)
         recompute = {RecomputeKind::full, std::max(1, chunk / static_cast<int>(*every))};

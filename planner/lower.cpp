@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "planner/lowering/stage.hpp"
 
 namespace sextant {

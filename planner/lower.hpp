@@ -2,9 +2,9 @@
 // layout into operations; what runs, what is priced and what is checked is this value.
 #pragma once
 
-#include "core/execution_graph.hpp"
-#include "core/plan_links.hpp"
-#include "core/stack_spec.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/plan/plan_links.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "planner/folded_graph.hpp"
 
 namespace sextant {

@@ -1,4 +1,4 @@
-// A machine's own measurements (core/machine_facts) in the terms of the analytic model: what is priced in the place of each,
+// A machine's own measurements (core/timeline/machine_facts) in the terms of the analytic model: what is priced in the place of each,
 // and how much longer computing and exchanging take beside each other.
 //
 // Ignores exchanges of ranks that share one device (no links are in them) and what the host takes to enqueue a kernel.
@@ -10,10 +10,10 @@
 #include <variant>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
-#include "core/machine_facts.hpp"
-#include "core/measurement_name.hpp"
-#include "core/work.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/graph/work.hpp"
+#include "core/timeline/machine_facts.hpp"
+#include "core/timeline/measurement_name.hpp"
 #include "cost_models/kernels.hpp"
 
 namespace sextant {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/framework_map.hpp"
-#include "core/run_row.hpp"
+#include "core/runs/framework_map.hpp"
+#include "core/runs/run_row.hpp"
 #include "planner/residual.hpp"
 
 namespace sextant {

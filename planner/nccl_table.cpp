@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
-#include "core/words.hpp"
+#include "core/base/error.hpp"
+#include "core/base/words.hpp"
 #include "planner/log_text.hpp"
 
 namespace sextant {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
 
 namespace sextant {
 

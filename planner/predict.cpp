@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "core/plan_rules.hpp"
-#include "core/words.hpp"
+#include "core/base/words.hpp"
+#include "core/plan/plan_rules.hpp"
 #include "planner/graph_size.hpp"
 #include "planner/lower.hpp"
 #include "planner/residual.hpp"

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "core/breakdown.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/plan_links.hpp"
-#include "core/rank_by.hpp"
-#include "core/rejection.hpp"
+#include "core/base/rejection.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/plan_links.hpp"
+#include "core/plan/rank_by.hpp"
+#include "core/timeline/breakdown.hpp"
 #include "planner/cost_shares.hpp"
 #include "planner/doubt.hpp"
 #include "planner/job.hpp"

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "core/stack_spec.hpp"
-#include "core/topology.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/analytic.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/calibrate_network.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
-#include "core/work_profile.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "planner/calibrate.hpp"
 
 namespace sextant {

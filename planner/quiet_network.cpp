@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_files.hpp"
-#include "core/json_io.hpp"
+#include "core/base/json_io.hpp"
+#include "core/cluster/cluster_files.hpp"
 
 namespace sextant {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
 #include "planner/setting.hpp"
 
 namespace sextant {

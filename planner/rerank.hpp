@@ -4,7 +4,7 @@
 // again with the table. Which of them is the fastest then is known; whether a family not among them is faster still is not.
 #pragma once
 
-#include "core/rank_by.hpp"
+#include "core/plan/rank_by.hpp"
 #include "planner/search.hpp"
 
 namespace sextant {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/training_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 

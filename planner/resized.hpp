@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
 
 namespace sextant {
 

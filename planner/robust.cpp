@@ -8,7 +8,7 @@
 
 #include <boost/math/special_functions/erf.hpp>
 
-#include "core/plan_links.hpp"
+#include "core/plan/plan_links.hpp"
 #include "planner/lower.hpp"
 #include "planner/simulate.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "core/cluster_spec.hpp"
-#include "core/parallel_plan.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "planner/job.hpp"
 #include "planner/predict.hpp"
 

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "planner/log_parameters.hpp"
 #include "planner/log_steps.hpp"
 #include "planner/log_text.hpp"

@@ -1,5 +1,5 @@
 // What do the logs of training frameworks say? Step times, peak memory and whatever the log states about model, batch
-// and layout, by the columns of the schema of runs (core/run_row.hpp). Formats as their programs print them:
+// and layout, by the columns of the schema of runs (core/runs/run_row.hpp). Formats as their programs print them:
 // Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging). Ignores everything
 // else in the file; prefixes of launchers ("[rank0]:") do not matter. One file is one run: a layout or batch that
 // changes between steps is refused.
@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/training_spec.hpp"
-#include "core/units.hpp"
+#include "core/base/error.hpp"
+#include "core/base/units.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
 
 namespace sextant {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "planner/predict.hpp"
 
 namespace sextant {

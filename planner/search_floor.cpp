@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "core/parameter_layout.hpp"
-#include "core/words.hpp"
+#include "core/base/words.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "cost_models/memory.hpp"
 #include "planner/search_tree.hpp"
 #include "planner/slot_memory.hpp"

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/plan_limits.hpp"
-#include "core/training_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/plan_limits.hpp"
 
 namespace sextant {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/cluster_spec.hpp"
-#include "core/stack_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/constants.hpp"
 
 namespace sextant {

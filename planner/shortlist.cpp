@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/file_io.hpp"
-#include "core/json_io.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
 #include "planner/search.hpp"
 #include "planner/search_budget.hpp"
 #include "planner/search_space.hpp"

@@ -13,8 +13,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/plan_file.hpp"
-#include "core/plan_limits.hpp"
+#include "core/plan/plan_file.hpp"
+#include "core/plan/plan_limits.hpp"
 #include "planner/job.hpp"
 
 namespace sextant {

@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/stack_spec.hpp"
-#include "core/timeline.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/plan/stack_spec.hpp"
+#include "core/timeline/timeline.hpp"
 #include "cost_models/cost_model.hpp"
 #include "planner/folded_graph.hpp"
 

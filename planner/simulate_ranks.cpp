@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 namespace {
 
 // Ranks of a stage by position: tp fastest, then cp, then dp, whatever their order on the cluster. Position / tp is the
-// replica; a shard group is consecutive replicas, a replica group takes one of each (core/plan_links).
+// replica; a shard group is consecutive replicas, a replica group takes one of each (core/plan/plan_links).
 struct Positions {
   explicit Positions(const ParallelPlan& p)
       : tp(static_cast<std::size_t>(p.tp)),

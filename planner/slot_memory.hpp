@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/execution_graph.hpp"
+#include "core/graph/execution_graph.hpp"
 #include "planner/lowering/shapes.hpp"
 
 namespace sextant {

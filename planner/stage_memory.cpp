@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/pipeline_order.hpp"
+#include "core/plan/pipeline_order.hpp"
 #include "cost_models/memory.hpp"
 #include "planner/lowering/shapes.hpp"
 #include "planner/slot_memory.hpp"

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/stack_spec.hpp"
-#include "core/training_spec.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 

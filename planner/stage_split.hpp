@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/parallel_plan.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 
@@ -14,7 +14,7 @@ struct ChainCost {
   double layer = 1, embedding = 0, head = 0;
 };
 
-// The outer chunks may hold no layer, the others hold at least one (core/plan_rules). Needs n_chunks - 2 <= n_layers.
+// The outer chunks may hold no layer, the others hold at least one (core/plan/plan_rules). Needs n_chunks - 2 <= n_layers.
 std::vector<LayerRange> balanced_chunks(int n_layers, int n_chunks, const ChainCost&);
 void balanced_chunks(int n_layers, int n_chunks, const ChainCost&,
                      std::vector<LayerRange>& out);  // reuses `out`

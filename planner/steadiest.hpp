@@ -4,7 +4,7 @@
 // 90th percentile that is a rule of thumb.
 #pragma once
 
-#include "core/rank_by.hpp"
+#include "core/plan/rank_by.hpp"
 #include "planner/search.hpp"
 
 namespace sextant {

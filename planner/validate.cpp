@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <tbb/parallel_for.h>
 
-#include "core/device_formats.hpp"
-#include "core/plan_links.hpp"
-#include "core/topology.hpp"
+#include "core/cluster/device_formats.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/plan/plan_links.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/lower.hpp"
 #include "planner/plausible.hpp"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/framework_map.hpp"
-#include "core/run_row.hpp"
+#include "core/runs/framework_map.hpp"
+#include "core/runs/run_row.hpp"
 #include "cost_models/constants.hpp"
 #include "planner/doubt.hpp"
 #include "planner/residual.hpp"

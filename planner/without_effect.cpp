@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "planner/stage_split.hpp"
 
 namespace sextant {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/model_spec.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/stack_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/timeline.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/timeline/timeline.hpp"
 
 namespace sextant {
 

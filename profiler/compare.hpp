@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/breakdown.hpp"
-#include "core/execution_graph.hpp"
-#include "core/timeline.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/timeline/breakdown.hpp"
+#include "core/timeline/timeline.hpp"
 
 namespace sextant {
 

@@ -19,7 +19,7 @@
 #include <cupti.h>
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/library.hpp"
 #include "profiler/kernel_trace.hpp"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "core/machine_facts.hpp"
-#include "core/units.hpp"
+#include "core/base/units.hpp"
+#include "core/timeline/machine_facts.hpp"
 
 namespace sextant {
 

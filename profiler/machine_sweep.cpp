@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "core/measurement_name.hpp"
+#include "core/timeline/measurement_name.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "profiler/sample_summary.hpp"
 #include "profiler/stream_bench.hpp"

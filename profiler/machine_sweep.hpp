@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/machine_facts.hpp"
+#include "core/timeline/machine_facts.hpp"
 #include "kernels/kernel_table.hpp"
 #include "runtime/communicator.hpp"
 #include "runtime/device.hpp"

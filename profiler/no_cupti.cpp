@@ -1,5 +1,5 @@
 // Linked instead of cupti_trace.cpp when CUDA or CUPTI was not found.
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "profiler/kernel_trace.hpp"
 
 namespace sextant {

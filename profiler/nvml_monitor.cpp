@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/library.hpp"
 #include "profiler/gpu_monitor.hpp"
 

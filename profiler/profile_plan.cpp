@@ -5,7 +5,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "profiler/sample_summary.hpp"
 
 namespace sextant {

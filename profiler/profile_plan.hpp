@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "core/work_profile.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "runtime/training_run.hpp"
 
 namespace sextant {

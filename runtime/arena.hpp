@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/graph_memory.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/graph/graph_memory.hpp"
 #include "runtime/device.hpp"
 #include "runtime/stage_view.hpp"
 
@@ -25,7 +25,7 @@ inline std::int64_t held_in(const HeldBytes& held, Space space) {
   return space == Space::host ? held.host().v : held.device().v;
 }
 
-// What is alive while ops are issued, in whatever order: in graph order it equals walk() (core/graph_memory.hpp) to the
+// What is alive while ops are issued, in whatever order: in graph order it equals walk() (core/graph/graph_memory.hpp) to the
 // byte.
 class MemoryLedger {
  public:

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/communicator.hpp"
 
 namespace sextant {

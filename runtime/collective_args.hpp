@@ -5,7 +5,7 @@
 #include <numeric>
 #include <span>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 
 namespace sextant {
 

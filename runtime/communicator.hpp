@@ -23,9 +23,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.hpp"
-#include "core/error.hpp"
-#include "core/units.hpp"
+#include "core/base/dtype.hpp"
+#include "core/base/error.hpp"
+#include "core/base/units.hpp"
 #include "kernels/native_stream.hpp"
 
 namespace sextant {

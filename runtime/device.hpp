@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/units.hpp"
+#include "core/base/units.hpp"
 #include "kernels/native_stream.hpp"
 
 namespace sextant {

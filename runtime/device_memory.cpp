@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <variant>
 
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/scratch.hpp"
 #include "runtime/arena.hpp"

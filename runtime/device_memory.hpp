@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/execution_graph.hpp"
-#include "core/stack_spec.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "kernels/kernel_table.hpp"
 
 namespace sextant {

@@ -3,7 +3,7 @@
 // step has left is made before; the step after goes on like the first of a run.
 #include <array>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/rank_trainer.hpp"
 
 namespace sextant {

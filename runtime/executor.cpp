@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_device.hpp"
 
 namespace sextant {

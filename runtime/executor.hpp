@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/timeline.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/timeline/timeline.hpp"
 #include "runtime/arena.hpp"
 #include "runtime/communicator.hpp"
 #include "runtime/device.hpp"

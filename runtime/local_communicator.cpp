@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/ordered_sum.hpp"

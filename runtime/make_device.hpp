@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/units.hpp"
+#include "core/base/units.hpp"
 #include "runtime/device.hpp"
 
 namespace sextant {

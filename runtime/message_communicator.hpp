@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/communicator.hpp"
 #include "runtime/ordered_sum.hpp"

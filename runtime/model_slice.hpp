@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/model_spec.hpp"
-#include "core/parameter_layout.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/model/model_spec.hpp"
 
 namespace sextant {
 

@@ -20,7 +20,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/hold_ups.hpp"
 #include "runtime/make_communicator.hpp"

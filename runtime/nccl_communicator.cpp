@@ -20,7 +20,7 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/library.hpp"
 #include "runtime/collective_args.hpp"

@@ -1,5 +1,5 @@
 // Linked instead of the CUDA communicator when no toolkit was found.
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/make_device.hpp"
 

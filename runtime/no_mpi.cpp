@@ -1,5 +1,5 @@
 // Linked instead of mpi_communicator.cpp when no MPI was found.
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_communicator.hpp"
 
 namespace sextant {

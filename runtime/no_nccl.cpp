@@ -1,5 +1,5 @@
 // Linked instead of the NCCL communicator when CUDA or nccl.h was not found.
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_communicator.hpp"
 
 namespace sextant {

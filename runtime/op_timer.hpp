@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/timeline.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/timeline/timeline.hpp"
 
 namespace sextant {
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <string>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 #include "runtime/communicator.hpp"
 
 namespace sextant {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/execution_graph.hpp"
+#include "core/graph/execution_graph.hpp"
 #include "runtime/communicator.hpp"
 
 namespace sextant {

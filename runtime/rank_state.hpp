@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/parameter_layout.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "kernels/kernel_table.hpp"
 #include "runtime/arena.hpp"
 #include "runtime/model_slice.hpp"

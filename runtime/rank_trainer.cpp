@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "runtime/device_memory.hpp"
 

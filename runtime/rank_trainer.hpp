@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "core/stack_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "runtime/executor.hpp"
 #include "runtime/launcher/launcher.hpp"
 

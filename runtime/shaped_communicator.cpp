@@ -12,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/shared_link.hpp"

@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/communicator.hpp"
 

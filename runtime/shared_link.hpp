@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "core/units.hpp"
+#include "core/base/units.hpp"
 
 namespace sextant {
 

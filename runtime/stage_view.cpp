@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/execution_graph.hpp"
+#include "core/graph/execution_graph.hpp"
 
 namespace sextant {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "core/parallel_plan.hpp"
-#include "core/training_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant {
 

@@ -2,7 +2,7 @@
 // jobs without MPI: of torchrun, of srun without PMI, of a shell. What moves many bytes should have NCCL above it.
 #include <map>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/collective_args.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/message_communicator.hpp"

@@ -13,8 +13,8 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.hpp"
-#include "core/error.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/error.hpp"
 #include "runtime/device_memory.hpp"
 
 namespace sextant {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/timeline.hpp"
+#include "core/timeline/timeline.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/saver.hpp"
 #include "runtime/make_communicator.hpp"

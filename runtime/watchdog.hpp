@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/execution_graph.hpp"
-#include "core/units.hpp"
+#include "core/base/units.hpp"
+#include "core/graph/execution_graph.hpp"
 #include "runtime/device.hpp"
 #include "runtime/stage_view.hpp"
 

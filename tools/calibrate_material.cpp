@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "core/cluster_files.hpp"
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
+#include "core/cluster/cluster_files.hpp"
 #include "planner/nccl_table.hpp"
 #include "planner/plausible.hpp"
 #include "planner/run_log.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "tools/terminal.hpp"
 #include "tools/verbs.hpp"
 

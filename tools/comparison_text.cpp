@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/words.hpp"
+#include "core/base/words.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 

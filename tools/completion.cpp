@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_spec.hpp"
-#include "core/model_spec.hpp"
-#include "core/plan_limits.hpp"
-#include "core/stack_spec.hpp"
-#include "core/training_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/plan_limits.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "tools/preset_files.hpp"
 
 namespace sextant {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/decimal.hpp"
+#include "core/base/decimal.hpp"
 
 namespace sextant {
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/parallel_plan.hpp"
-#include "core/units.hpp"
+#include "core/base/units.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "planner/goodput.hpp"
 #include "planner/job.hpp"
 

@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_files.hpp"
-#include "core/device_formats.hpp"
-#include "core/file_io.hpp"
-#include "core/framework_map.hpp"
-#include "core/json_io.hpp"
-#include "core/model_files.hpp"
-#include "core/plan_key.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/device_formats.hpp"
+#include "core/model/model_files.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/runs/framework_map.hpp"
 #include "planner/calibration_file.hpp"
 #include "planner/profile_priors.hpp"
 #include "planner/resized.hpp"

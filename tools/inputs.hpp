@@ -9,12 +9,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/cluster_spec.hpp"
-#include "core/model_spec.hpp"
-#include "core/plan_file.hpp"
-#include "core/plan_limits.hpp"
-#include "core/stack_spec.hpp"
-#include "core/training_spec.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/plan_file.hpp"
+#include "core/plan/plan_limits.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "planner/residual.hpp"
 #include "planner/setting.hpp"
 #include "tools/profile_use.hpp"
@@ -69,7 +69,7 @@ std::vector<std::string> files_read(const QuestionOptions&);
 void check_output(const std::string& flag, const std::string& path, const std::vector<std::string>& others);
 
 // Reads and checks everything. With a plan file, what the options do not state comes from the file; what a plan key leaves
-// out comes from cluster and stack (core/plan_key.hpp). Throws UsageError when something is missing, ConfigError when
+// out comes from cluster and stack (core/plan/plan_key.hpp). Throws UsageError when something is missing, ConfigError when
 // something is wrong.
 Question read_question(const QuestionOptions&, const std::filesystem::path& presets);
 

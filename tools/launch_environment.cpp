@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
-#include "core/words.hpp"
+#include "core/base/error.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 namespace {

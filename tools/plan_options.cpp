@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "core/decimal.hpp"
+#include "core/base/decimal.hpp"
 
 namespace sextant {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/rank_by.hpp"
-#include "core/units.hpp"
+#include "core/base/units.hpp"
+#include "core/plan/rank_by.hpp"
 #include "tools/goodput_options.hpp"
 #include "tools/inputs.hpp"
 

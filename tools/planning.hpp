@@ -10,9 +10,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/breakdown.hpp"
-#include "core/plan_file.hpp"
-#include "core/topology.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/plan/plan_file.hpp"
+#include "core/timeline/breakdown.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/explain.hpp"
 #include "planner/job.hpp"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 #ifndef SEXTANT_SOURCE_PRESETS
 #define SEXTANT_SOURCE_PRESETS ""

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/json_units.hpp"
-#include "core/preset_path.hpp"
+#include "core/base/error.hpp"
+#include "core/base/json_units.hpp"
+#include "core/base/preset_path.hpp"
 
 namespace sextant {
 

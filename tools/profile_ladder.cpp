@@ -2,9 +2,9 @@
 
 #include <span>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
-#include "core/preset_path.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
 #include "planner/profile_priors.hpp"
 
 namespace sextant {

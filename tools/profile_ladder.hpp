@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan_file.hpp"
+#include "core/plan/plan_file.hpp"
 
 namespace sextant {
 

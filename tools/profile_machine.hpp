@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "core/machine_facts.hpp"
+#include "core/timeline/machine_facts.hpp"
 #include "tools/running.hpp"
 
 namespace sextant {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "core/measurement_name.hpp"
+#include "core/timeline/measurement_name.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {

@@ -1,7 +1,7 @@
 // A profile as `sextant profile` prints it: the machine's own measurements, the state of its GPU meanwhile, and the works.
 #pragma once
 
-#include "core/work_profile.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "tools/verb.hpp"
 
 namespace sextant {

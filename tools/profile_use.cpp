@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/topology.hpp"
+#include "core/base/error.hpp"
+#include "core/cluster/topology.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/machine_samples.hpp"
 #include "planner/profile_priors.hpp"

@@ -10,9 +10,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/cluster_spec.hpp"
-#include "core/stack_spec.hpp"
-#include "core/work_profile.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/stack_spec.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "cost_models/analytic.hpp"
 #include "cost_models/profiled.hpp"
 #include "planner/cost_shares.hpp"

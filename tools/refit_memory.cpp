@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "core/stack_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "planner/fit_source.hpp"
 #include "planner/leave_out_memory.hpp"
 #include "tools/table.hpp"

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "planner/fit_doubt.hpp"
 #include "planner/fit_source.hpp"
 #include "tools/preset_files.hpp"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "tools/options.hpp"
 #include "tools/run_options.hpp"
 

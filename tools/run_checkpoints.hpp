@@ -11,7 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/plan_file.hpp"
+#include "core/plan/plan_file.hpp"
 #include "runtime/training_run.hpp"
 
 namespace sextant {

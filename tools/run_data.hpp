@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/plan_file.hpp"
+#include "core/plan/plan_file.hpp"
 #include "runtime/data/sequences.hpp"
 #include "runtime/training_run.hpp"
 

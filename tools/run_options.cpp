@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/json_digest.hpp"
-#include "core/json_io.hpp"
+#include "core/base/json_digest.hpp"
+#include "core/base/json_io.hpp"
 
 namespace sextant {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/run_row.hpp"
+#include "core/base/error.hpp"
+#include "core/runs/run_row.hpp"
 
 namespace sextant {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/plan_links.hpp"
+#include "core/plan/plan_links.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "planner/lower.hpp"

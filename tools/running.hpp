@@ -9,8 +9,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/plan_file.hpp"
-#include "core/topology.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/plan/plan_file.hpp"
 #include "cost_models/cost_model.hpp"
 #include "runtime/training_run.hpp"
 #include "tools/launch_environment.hpp"

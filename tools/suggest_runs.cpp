@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/plan_key.hpp"
+#include "core/plan/plan_key.hpp"
 #include "planner/suggest.hpp"
 #include "planner/validate.hpp"
 #include "tools/planning.hpp"

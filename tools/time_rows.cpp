@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/words.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/breakdown.hpp"
+#include "core/timeline/breakdown.hpp"
 
 namespace sextant {
 

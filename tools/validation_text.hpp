@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/run_row.hpp"
+#include "core/runs/run_row.hpp"
 #include "planner/validate.hpp"
 #include "tools/verb.hpp"
 

@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "tools/options.hpp"
 #include "tools/terminal.hpp"
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/timeline_file.hpp"
-#include "core/trace.hpp"
+#include "core/timeline/timeline_file.hpp"
+#include "core/timeline/trace.hpp"
 #include "tools/comparison_text.hpp"
 #include "tools/inputs.hpp"
 #include "tools/running.hpp"

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/digest.hpp"
-#include "core/file_io.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/file_io.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/data/prepare.hpp"
 #include "tools/interrupt.hpp"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "core/preset_path.hpp"
+#include "core/base/preset_path.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/make_device.hpp"

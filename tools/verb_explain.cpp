@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/json_io.hpp"
-#include "core/plan_file.hpp"
-#include "core/plan_key.hpp"
-#include "core/words.hpp"
+#include "core/base/json_io.hpp"
+#include "core/base/words.hpp"
+#include "core/plan/plan_file.hpp"
+#include "core/plan/plan_key.hpp"
 #include "planner/framework_setting.hpp"
 #include "planner/goodput.hpp"
 #include "planner/robust.hpp"

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/model_files.hpp"
-#include "core/preset_path.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/model/model_files.hpp"
 #include "tools/planning.hpp"
 #include "tools/preset_files.hpp"
 #include "tools/preset_values.hpp"

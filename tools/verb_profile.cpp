@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/profile_plan.hpp"
 #include "profiler/traced_steps.hpp"

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/timeline_file.hpp"
-#include "core/trace.hpp"
+#include "core/timeline/timeline_file.hpp"
+#include "core/timeline/trace.hpp"
 #include "profiler/kernel_trace.hpp"
 #include "profiler/traced_steps.hpp"
 #include "runtime/weights/hugging_face_export.hpp"

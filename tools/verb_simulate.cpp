@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/breakdown.hpp"
-#include "core/plan_links.hpp"
-#include "core/trace.hpp"
-#include "core/words.hpp"
+#include "core/base/words.hpp"
+#include "core/plan/plan_links.hpp"
+#include "core/timeline/breakdown.hpp"
+#include "core/timeline/trace.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/framework_setting.hpp"

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/csv.hpp"
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/csv.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "planner/calibration_doubt.hpp"
 #include "planner/plausible.hpp"
 #include "planner/validate.hpp"

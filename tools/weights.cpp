@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/json_io.hpp"
+#include "core/base/json_io.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/weights/hugging_face.hpp"

@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
 #include "runtime/model_slice.hpp"
 
 namespace sextant {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
 #include "kernels/cpu/tile_product.hpp"

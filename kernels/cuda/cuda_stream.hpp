@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 #include "kernels/native_stream.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to

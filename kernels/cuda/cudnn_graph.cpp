@@ -8,7 +8,7 @@
 #include <cudnn.h>
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/library.hpp"
 
 namespace sextant::cuda {

@@ -12,7 +12,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/kernels.hpp"

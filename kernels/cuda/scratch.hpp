@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
 
 namespace sextant::cuda {
 

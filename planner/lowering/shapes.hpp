@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/parameter_layout.hpp"
-#include "core/plan_links.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/plan/plan_links.hpp"
 #include "cost_models/memory.hpp"
 #include "planner/lowering/emitter.hpp"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/pipeline_order.hpp"
+#include "core/plan/pipeline_order.hpp"
 #include "planner/lowering/shapes.hpp"
 
 namespace sextant::lowering {

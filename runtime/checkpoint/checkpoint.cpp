@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "core/digest.hpp"
-#include "core/file_io.hpp"
-#include "core/mapped_range.hpp"
-#include "core/safetensors.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/mapped_range.hpp"
+#include "core/base/safetensors.hpp"
 #include "runtime/checkpoint/file_header.hpp"
 #include "runtime/checkpoint/run_folder.hpp"
 

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/digest.hpp"
-#include "core/json_io.hpp"
-#include "core/plan_digest.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/json_io.hpp"
+#include "core/plan/plan_digest.hpp"
 
 namespace sextant {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/plan_file.hpp"
+#include "core/plan/plan_file.hpp"
 #include "runtime/checkpoint/extent.hpp"
 #include "runtime/rank_trainer.hpp"
 

@@ -9,10 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/digest.hpp"
-#include "core/error.hpp"
-#include "core/file_io.hpp"
-#include "core/safetensors.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/safetensors.hpp"
 #include "runtime/checkpoint/file_header.hpp"
 #include "runtime/communicator.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 namespace {

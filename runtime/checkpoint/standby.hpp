@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/units.hpp"
+#include "core/base/units.hpp"
 
 namespace sextant {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 
 namespace sextant {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/digest.hpp"
+#include "core/base/digest.hpp"
 
 namespace sextant {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <tbb/enumerable_thread_specific.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 namespace {

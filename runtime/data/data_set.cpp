@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.hpp"
+#include "core/base/digest.hpp"
 
 namespace sextant {
 namespace {

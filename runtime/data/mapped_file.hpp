@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "core/mapped_range.hpp"
+#include "core/base/mapped_range.hpp"
 
 namespace sextant {
 

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <tbb/parallel_pipeline.h>
 
-#include "core/digest.hpp"
-#include "core/file_io.hpp"
-#include "core/json_digest.hpp"
-#include "core/json_io.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_digest.hpp"
+#include "core/base/json_io.hpp"
 #include "runtime/data/block_encoder.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/data/shuffle.hpp"

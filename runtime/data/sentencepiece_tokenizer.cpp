@@ -9,7 +9,7 @@
 #include <sentencepiece_processor.h>
 #include <tbb/enumerable_thread_specific.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/data/byte_pairs.hpp"
 
 namespace sextant {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/data/utf8.hpp"
 
 namespace sextant {

@@ -12,7 +12,7 @@
 #include <glob.h>
 #include <zlib.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
 
 namespace sextant {

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/digest.hpp"
-#include "core/file_io.hpp"
-#include "core/json_io.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
 #include "runtime/data/block_digests.hpp"
 
 namespace sextant {

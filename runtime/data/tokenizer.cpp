@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.hpp"
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/digest.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 

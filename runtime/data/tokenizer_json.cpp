@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/json_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/json_io.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
 
 namespace sextant {

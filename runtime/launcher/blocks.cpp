@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/launcher/launcher.hpp"
 
 namespace sextant {

@@ -1,5 +1,5 @@
 // Groups and transfers: which bytes of the op's operands, over which communicator.
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/launcher/launcher.hpp"
 
 namespace sextant {

@@ -1,6 +1,6 @@
 #include "runtime/launcher/launcher.hpp"
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace sextant {
 

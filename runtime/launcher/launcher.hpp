@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "core/block_tensors.hpp"
-#include "core/execution_graph.hpp"
-#include "core/stack_spec.hpp"
+#include "core/graph/block_tensors.hpp"
+#include "core/graph/execution_graph.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "kernels/blocks.hpp"
 #include "kernels/positions.hpp"
 #include "runtime/arena.hpp"

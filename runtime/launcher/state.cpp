@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "runtime/launcher/launcher.hpp"
 

@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
-#include "core/model_spec.hpp"
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
+#include "core/model/model_spec.hpp"
 #include "runtime/model_slice.hpp"
 
 namespace sextant {

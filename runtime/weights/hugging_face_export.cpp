@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
-#include "core/json_io.hpp"
-#include "core/model_files.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
+#include "core/model/model_files.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/weight_index.hpp"

@@ -11,8 +11,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/model_spec.hpp"
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
+#include "core/model/model_spec.hpp"
 #include "runtime/model_slice.hpp"
 
 namespace sextant {

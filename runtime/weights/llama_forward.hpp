@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model_spec.hpp"
+#include "core/model/model_spec.hpp"
 #include "kernels/blocks.hpp"
 #include "kernels/positions.hpp"
 #include "runtime/model_slice.hpp"

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
 
 namespace sextant {
 

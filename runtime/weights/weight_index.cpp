@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/json_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/json_io.hpp"
 
 namespace sextant {
 namespace {

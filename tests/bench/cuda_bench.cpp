@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/positions.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 #include "tests/reference/matrix.hpp"
 
 namespace sextant::testing {

@@ -3,7 +3,7 @@
 //   build/release/bin/ranks_bench
 #include <benchmark/benchmark.h>
 
-#include "core/graph_check.hpp"
+#include "core/graph/graph_check.hpp"
 #include "planner/simulate_ranks.hpp"
 #include "tests/support/specs.hpp"
 

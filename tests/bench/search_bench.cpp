@@ -9,9 +9,9 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
-#include "core/parameter_layout.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/model/model_files.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/explain.hpp"
 #include "planner/lower.hpp"

@@ -1,8 +1,8 @@
 // Devices and groups for cost-model tests, from data sheets.
 #pragma once
 
-#include "core/cluster_spec.hpp"
-#include "core/group_shape.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/cluster/group_shape.hpp"
 #include "cost_models/analytic.hpp"
 #include "tests/support/measured.hpp"
 

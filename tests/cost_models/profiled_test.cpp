@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "machines.hpp"
 
 namespace sextant {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 #include "kernels/positions.hpp"
 #include "tests/cuda/twin.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace sextant::fuzz {

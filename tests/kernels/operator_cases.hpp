@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "tests/reference/matrix.hpp"
 

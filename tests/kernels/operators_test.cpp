@@ -3,7 +3,7 @@
 // by its 8-bit mantissa times a small factor.
 #include <zlib.h>
 
-#include "core/block_tensors.hpp"
+#include "core/graph/block_tensors.hpp"
 #include "kernels/positions.hpp"
 #include "tests/kernels/operator_cases.hpp"
 

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
-#include "core/plan_key.hpp"
-#include "core/plan_limits.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/plan/plan_limits.hpp"
 #include "planner/search.hpp"
 #include "tests/planner/search_support.hpp"
 

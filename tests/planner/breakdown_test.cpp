@@ -1,4 +1,4 @@
-#include "core/breakdown.hpp"
+#include "core/timeline/breakdown.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/graph_memory.hpp"
-#include "core/trace.hpp"
+#include "core/graph/graph_memory.hpp"
+#include "core/timeline/trace.hpp"
 #include "planner/simulate.hpp"
 #include "tests/support/specs.hpp"
 

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_files.hpp"
-#include "core/json_io.hpp"
+#include "core/base/json_io.hpp"
+#include "core/cluster/cluster_files.hpp"
 #include "planner/calibrate.hpp"
 #include "planner/calibrate_memory.hpp"
 #include "planner/fit_doubt.hpp"

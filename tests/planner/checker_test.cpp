@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/graph_check.hpp"
-#include "core/parameter_layout.hpp"
+#include "core/graph/graph_check.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "tests/support/arbitrary.hpp"
 #include "tests/support/specs.hpp"
 

@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/error.hpp"
-#include "core/file_io.hpp"
-#include "core/topology.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/topology.hpp"
 #include "cost_models/collective.hpp"
 #include "cost_models/constants.hpp"
 #include "tests/support/measured.hpp"

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "planner/fit_doubt.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/graph_memory.hpp"
-#include "core/parameter_layout.hpp"
+#include "core/graph/graph_memory.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "planner/stage_memory.hpp"
 #include "tests/planner/search_support.hpp"
 

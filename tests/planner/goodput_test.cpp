@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
 #include "planner/scale.hpp"
 #include "tests/planner/search_support.hpp"
 

@@ -1,11 +1,11 @@
 // The graph's own account of memory, against an account taken buffer by buffer.
-#include "core/graph_memory.hpp"
+#include "core/graph/graph_memory.hpp"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant {

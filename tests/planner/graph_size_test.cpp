@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/plan_key.hpp"
-#include "core/plan_limits.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/plan/plan_limits.hpp"
 #include "planner/search.hpp"
 #include "tests/planner/search_support.hpp"
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/breakdown.hpp"
+#include "core/timeline/breakdown.hpp"
 #include "planner/lower.hpp"
 #include "planner/predict.hpp"
 #include "planner/stage_memory.hpp"

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/error.hpp"
-#include "core/measurement_name.hpp"
-#include "core/topology.hpp"
-#include "core/work.hpp"
+#include "core/base/error.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/graph/work.hpp"
+#include "core/timeline/measurement_name.hpp"
 #include "cost_models/analytic.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/machine_samples.hpp"

@@ -3,8 +3,8 @@
 // anew are in the order of the table's steps, with no proof left.
 #include <gtest/gtest.h>
 
-#include "core/plan_key.hpp"
-#include "core/work_profile.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "cost_models/profiled.hpp"
 #include "planner/rerank.hpp"
 #include "search_support.hpp"

@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/error.hpp"
-#include "core/model_files.hpp"
-#include "core/topology.hpp"
+#include "core/base/error.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/model/model_files.hpp"
 #include "cost_models/collective.hpp"
 #include "planner/calibrate_network.hpp"
 #include "planner/nccl_table.hpp"

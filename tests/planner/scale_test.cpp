@@ -1,8 +1,8 @@
 // Which nodes a smaller cluster is made of.
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/topology.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/topology.hpp"
 #include "planner/resized.hpp"
 
 namespace sextant {

@@ -7,7 +7,7 @@
 
 #include <rapidcheck.h>
 
-#include "core/topology.hpp"
+#include "core/cluster/topology.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/doubt.hpp"
 #include "planner/job.hpp"

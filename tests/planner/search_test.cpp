@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
 #include "planner/search_tree.hpp"
 #include "planner/stage_split.hpp"
 #include "tests/planner/search_support.hpp"

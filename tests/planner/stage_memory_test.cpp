@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/graph_memory.hpp"
+#include "core/graph/graph_memory.hpp"
 #include "cost_models/memory.hpp"
 #include "tests/support/specs.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cluster_files.hpp"
-#include "core/model_files.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
 #include "tests/support/measured.hpp"
 
 namespace sextant {

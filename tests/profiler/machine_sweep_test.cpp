@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/work_profile.hpp"
+#include "core/base/error.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "profiler/gpu_monitor.hpp"
 #include "profiler/kernel_trace.hpp"

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "cost_models/profiled.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/simulate.hpp"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/model_spec.hpp"
-#include "core/safetensors.hpp"
+#include "core/base/safetensors.hpp"
+#include "core/model/model_spec.hpp"
 #include "tests/reference/virtual_llama.hpp"
 
 namespace sextant::testing {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model_spec.hpp"
+#include "core/model/model_spec.hpp"
 #include "kernels/blocks.hpp"
 #include "kernels/positions.hpp"
 #include "tests/reference/matrix.hpp"

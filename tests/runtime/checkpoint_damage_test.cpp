@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "tests/runtime/checkpoint_files.hpp"
 #include "tests/runtime/checkpoint_trial.hpp"
 #include "tests/support/temp_dir.hpp"

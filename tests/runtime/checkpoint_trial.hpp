@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/cluster_files.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/cluster/cluster_files.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "runtime/training_run.hpp"
 #include "tests/support/runnable.hpp"

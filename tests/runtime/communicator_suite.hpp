@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_communicator.hpp"
 
 namespace sextant::testing {

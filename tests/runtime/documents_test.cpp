@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/training_run.hpp"
 #include "tests/runtime/small_run.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
 #include "runtime/training_run.hpp"

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/make_device.hpp"
 #include "tests/runtime/graphs.hpp"

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/model_files.hpp"
+#include "core/model/model_files.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
 #include "runtime/training_run.hpp"

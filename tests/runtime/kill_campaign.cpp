@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "tests/runtime/checkpoint_trial.hpp"
 #include "tests/support/temp_dir.hpp"
 

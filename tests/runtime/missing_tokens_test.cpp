@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/file_io.hpp"
+#include "core/base/file_io.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/sequences.hpp"
 #include "tests/runtime/checkpoint_trial.hpp"

@@ -16,7 +16,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/stage_memory.hpp"
 #include "tests/runtime/trial.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
 #include "runtime/training_run.hpp"

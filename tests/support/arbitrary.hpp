@@ -7,8 +7,8 @@
 
 #include <rapidcheck.h>
 
-#include "core/parallel_plan.hpp"
-#include "core/work.hpp"
+#include "core/graph/work.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant::arbitrary {
 

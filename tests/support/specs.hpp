@@ -1,10 +1,10 @@
 // Small specs for tests: a decoder of any depth, links without a cluster, cost models with stated prices.
 #pragma once
 
-#include "core/model_spec.hpp"
-#include "core/plan_links.hpp"
-#include "core/stack_spec.hpp"
-#include "core/training_spec.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/plan_links.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
 #include "planner/lower.hpp"
 

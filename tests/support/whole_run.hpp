@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/parallel_plan.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lower.hpp"
 #include "runtime/make_communicator.hpp"

@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/csv.hpp"
-#include "core/file_io.hpp"
-#include "core/parallel_plan.hpp"
-#include "core/stack_spec.hpp"
+#include "core/base/csv.hpp"
+#include "core/base/file_io.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/parallel_plan.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 

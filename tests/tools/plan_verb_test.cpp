@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/file_io.hpp"
-#include "core/plan_file.hpp"
+#include "core/base/file_io.hpp"
+#include "core/plan/plan_file.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"
 #include "tools/plan_answers.hpp"

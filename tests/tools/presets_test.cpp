@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/stack_spec.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "planner/calibrate_memory.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"

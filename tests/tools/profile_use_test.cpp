@@ -3,11 +3,11 @@
 #include <csignal>
 #include <thread>
 
-#include "core/plan_file.hpp"
-#include "core/plan_links.hpp"
-#include "core/preset_path.hpp"
-#include "core/topology.hpp"
-#include "core/work_profile.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/cluster/topology.hpp"
+#include "core/plan/plan_file.hpp"
+#include "core/plan/plan_links.hpp"
+#include "core/timeline/work_profile.hpp"
 #include "cost_models/analytic.hpp"
 #include "planner/lower.hpp"
 #include "tests/tools/bad_input.hpp"

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/csv.hpp"
-#include "core/file_io.hpp"
+#include "core/base/csv.hpp"
+#include "core/base/file_io.hpp"
 #include "planner/validate.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"

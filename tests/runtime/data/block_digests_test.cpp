@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
-#include "core/json_digest.hpp"
-#include "core/json_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/json_digest.hpp"
+#include "core/base/json_io.hpp"
 #include "runtime/data/data_set.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/sequences.hpp"

@@ -13,8 +13,8 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 #include "runtime/data/sequences.hpp"

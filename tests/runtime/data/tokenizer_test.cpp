@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "core/file_io.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
 #include "runtime/data/sentencepiece_tokenizer.hpp"
 #include "runtime/data/utf8.hpp"

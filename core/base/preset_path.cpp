@@ -1,0 +1,101 @@
+#include "core/base/preset_path.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.hpp"
+#include "core/base/json_io.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string plain(std::string_view name) {
+  std::string out;
+  for (const char c : name)
+    if (c != '-' && c != '_' && c != ' ') out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return out;
+}
+
+// As nvidia-smi and torch name a device: "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB". `name` is plain.
+std::string without_brand(std::string name) {
+  for (const std::string_view brand : {"nvidia", "tesla"})
+    if (name.starts_with(brand) && name.size() > brand.size()) name.erase(0, brand.size());
+  return name;
+}
+
+std::vector<fs::path> files_of(const fs::path& presets, std::string_view kind) {
+  std::vector<fs::path> files;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(presets / kind, none))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+struct Name {
+  std::string text;  // in its own spelling
+  fs::path file;
+};
+
+std::vector<Name> aliases_of(const std::vector<fs::path>& files) {
+  std::vector<Name> names;
+  for (const auto& file : files) {
+    const auto content = read_json_file(file);
+    if (content.is_object() && content.contains("aliases"))
+      for (const auto& alias : content["aliases"])
+        if (alias.is_string()) names.push_back({alias.get<std::string>(), file});
+  }
+  return names;
+}
+
+}  // namespace
+
+std::optional<fs::path> find_preset(const fs::path& presets, std::string_view kind, std::string_view name) {
+  const auto files = files_of(presets, kind);
+  const std::string asked = without_brand(plain(name));
+  for (const auto& file : files)
+    if (plain(file.stem().string()) == asked) return file;
+  for (const auto& alias : aliases_of(files))
+    if (plain(alias.text) == asked) return alias.file;
+  return std::nullopt;
+}
+
+std::string names_around(const std::string& word, const std::vector<std::string>& names) {
+  constexpr std::size_t kShortest = 3, kMost = 8;
+  const std::string part = plain(word);
+  std::vector<std::string> found;
+  for (const auto& name : names)
+    if (part.size() >= kShortest && plain(name).find(part) != std::string::npos) found.push_back(name);
+  if (found.empty() || found.size() > kMost) return "";
+  const std::string last = found.back();
+  found.pop_back();
+  return found.empty() ? last : fmt::format("{} or {}", fmt::join(found, ", "), last);
+}
+
+std::string nearest_preset(const fs::path& presets, std::initializer_list<std::string_view> kinds,
+                           std::string_view name) {
+  std::vector<std::string> names, plain_names;
+  for (const std::string_view kind : kinds) {
+    const auto files = files_of(presets, kind);
+    for (const auto& file : files) names.push_back(file.stem().string());
+    for (const auto& alias : aliases_of(files)) names.push_back(alias.text);
+  }
+  for (const auto& n : names) plain_names.push_back(plain(n));
+  const std::string near = closest(plain(name), plain_names);
+  if (near.empty()) return names_around(std::string(name), names);
+  const auto at = std::find(plain_names.begin(), plain_names.end(), near);
+  return near.empty() ? "" : names[static_cast<std::size_t>(at - plain_names.begin())];
+}
+
+std::vector<std::string> preset_names(const fs::path& presets, std::string_view kind) {
+  std::vector<std::string> names;
+  for (const auto& file : files_of(presets, kind)) names.push_back(file.stem().string());
+  return names;
+}
+
+}  // namespace sextant

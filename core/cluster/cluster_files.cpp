@@ -1,0 +1,273 @@
+#include "core/cluster/cluster_files.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/annotated.hpp"
+#include "core/base/json_io.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/base/words.hpp"
+#include "core/cluster/cluster_limits.hpp"
+
+namespace sextant {
+
+namespace {
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+json read_plain(const fs::path& path) {
+  json j = read_plain_values(path);
+  if (!j.is_object()) throw ConfigError(Problem{path.string(), "", "", "an object { ... }", ""});
+  return j;
+}
+
+// The preset's content without what is for people only; nothing when there is no such preset.
+std::optional<json> find_content(const fs::path& presets, std::string_view kind, const std::string& name) {
+  const auto path = find_preset(presets, kind, name);
+  if (!path) return std::nullopt;
+  json j = read_plain(*path);
+  for (const char* about : {"title", "about", "aliases"}) j.erase(about);
+  return j;
+}
+
+// Of kind "devices" or "fabrics"; `key` is where the name stands.
+json get_content(const fs::path& presets, std::string_view kind, const std::string& name,
+                 const std::string& key) {
+  if (auto found = find_content(presets, kind, name)) return *found;
+  const std::string near = nearest_preset(presets, {kind}, name);
+  throw ConfigError(Problem{
+      "", key, fmt::format("\"{}\"", name), fmt::format("a {} preset", kind.substr(0, kind.size() - 1)),
+      near.empty() ? fmt::format("there are {}", fmt::join(preset_names(presets, kind), ", "))
+                   : fmt::format("did you mean {}?", near)});
+}
+
+bool has(const json& j, const char* part, const char* key) {
+  return j.contains(part) && j[part].is_object() && j[part].contains(key);
+}
+
+// A number or a list by itself, or with its origin: {"value": 8, "source": ...}.
+// Rings are of a whole node: one with another number of GPUs is another mesh.
+void drop_rings_of_other_nodes(json& cluster) {
+  if (!has(cluster, "node", "link_rings") || !has(cluster, "node", "gpus")) return;
+  json& node = cluster["node"];
+  const json &rings = value_of(node["link_rings"]), &gpus = value_of(node["gpus"]);
+  if (rings.is_array() && gpus.is_number_integer() && gpus.get<std::int64_t>() != std::ssize(rings))
+    node.erase("link_rings");
+}
+
+// Puts `over` on top of `base`. The network's rate is one number under two keys: what is set last counts.
+void overlay(json& base, const json& over) {
+  if (has(over, "fabric", "bandwidth_GBps") && !has(over, "node", "nic_bandwidth_GBps") &&
+      base.contains("node"))
+    base["node"].erase("nic_bandwidth_GBps");
+  if ((has(over, "node", "nic_bandwidth_GBps") || has(over, "node", "nics")) &&
+      !has(over, "fabric", "bandwidth_GBps") && has(base, "node", "nic_bandwidth_GBps") &&
+      base.contains("fabric"))
+    base["fabric"].erase("bandwidth_GBps");
+  base.merge_patch(over);
+  if (!has(over, "node", "link_rings")) drop_rings_of_other_nodes(base);
+}
+
+// The preset that a part names, as "device": "h100" or "device": {"preset": "h100", ...}.
+std::optional<std::string> preset_of(const json& j, const char* part) {
+  const auto at = j.find(part);
+  if (at == j.end()) return std::nullopt;
+  if (at->is_string()) return at->get<std::string>();
+  if (!at->is_object() || !at->contains("preset")) return std::nullopt;
+  if (!(*at)["preset"].is_string())
+    throw ConfigError(Problem{"", fmt::format("{}.preset", part), (*at)["preset"].dump().substr(0, 60),
+                              "a name in quotes", ""});
+  return (*at)["preset"].get<std::string>();
+}
+
+// A cluster in which names stand for presets, made whole.
+json resolve(json cluster, const fs::path& presets) {
+  json whole = json::object();
+  std::optional<std::string> fabric;
+  if (const auto device = preset_of(cluster, "device")) {
+    const json preset = get_content(presets, "devices", *device, "device");
+    fabric = preset_of(preset, "fabric");
+    for (const char* part : {"device", "node"})
+      if (preset.contains(part)) whole[part] = preset[part];
+  }
+  if (const auto named = preset_of(cluster, "fabric")) fabric = named;
+  if (fabric) overlay(whole, get_content(presets, "fabrics", *fabric, "fabric"));
+  for (const char* part : {"device", "fabric"}) {
+    if (!cluster.contains(part)) continue;
+    if (cluster[part].is_string())
+      cluster.erase(part);
+    else if (cluster[part].is_object())
+      cluster[part].erase("preset");
+  }
+  for (const char* about : {"title", "about", "aliases"}) cluster.erase(about);
+  overlay(whole, cluster);
+  return whole;
+}
+
+ClusterSpec read_cluster(const json& cluster, const fs::path& presets) {
+  ClusterSpec spec;
+  from_json(resolve(cluster, presets), spec);
+  return spec;
+}
+
+// "8x8xh100" -> {8, 8}, "h100". At most two counts.
+struct ShortForm {
+  std::vector<int> counts;
+  std::string device;
+};
+
+ShortForm parse_short_form(const std::string& text) {
+  ShortForm out;
+  std::vector<std::string> found;
+  std::size_t at = 0;
+  while (out.counts.size() < 2) {
+    std::size_t end = at;
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+    const bool last = end == text.size();
+    if (end == at || (!last && text[end] != 'x' && text[end] != 'X')) break;
+    const std::string digits = text.substr(at, end - at);
+    out.counts.push_back(digits.size() > 7 ? 10'000'000 : std::stoi(digits));
+    found.push_back(digits);
+    at = last ? end : end + 1;
+    if (last) break;
+  }
+  const bool total = out.counts.size() == 1;
+  for (std::size_t i = 0; i < out.counts.size(); ++i) {
+    const int most = total ? kMaxGpus : i == 0 ? kMaxNodes : kMaxGpusPerNode;
+    if (out.counts[i] < 1 || out.counts[i] > most)
+      throw ConfigError(Problem{"", text, found[i],
+                                fmt::format("{} from 1 to {}",
+                                            total    ? "a number of GPUs"
+                                            : i == 0 ? "a number of nodes"
+                                                     : "GPUs of a node",
+                                            most),
+                                "nodes x GPUs x device"});
+  }
+  out.device = text.substr(at);
+  return out;
+}
+
+ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
+                            const fs::path& presets) {
+  json cluster = json::object();
+  if (find_preset(presets, "devices", form.device)) {
+    cluster["device"] = form.device;
+  } else if (auto found = find_content(presets, "clusters", form.device)) {
+    cluster = *found;
+  } else {
+    const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
+    const std::string prefix = what.substr(0, what.size() - form.device.size());
+    throw ConfigError(Problem{
+        "", "", fmt::format("\"{}\"", what),
+        "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
+        near.empty() ? fmt::format("devices are {}", fmt::join(preset_names(presets, "devices"), ", "))
+                     : fmt::format("did you mean {}{}?", prefix, near)});
+  }
+  if (!fabric.empty()) cluster["fabric"] = fabric;
+  json whole = resolve(cluster, presets);
+  json& node = whole["node"];
+  const int usual = node.value("gpus", 8);
+  int nodes = whole.value("nodes", 1), gpus = usual;
+  if (form.counts.size() == 2) nodes = form.counts[0], gpus = form.counts[1];
+  if (form.counts.size() == 1) {
+    const int total = form.counts[0];
+    nodes = std::max(1, total / usual);
+    gpus = std::min(total, usual);
+    if (nodes * gpus != total)
+      throw ConfigError(Problem{
+          "", "", what, fmt::format("full nodes of {} GPUs", usual),
+          fmt::format("use {}x{} or {}x{}", nodes * usual, form.device, (nodes + 1) * usual, form.device)});
+  }
+  whole["nodes"] = nodes;
+  whole["name"] = fabric.empty() ? what : fmt::format("{}@{}", what, fabric);
+  node["gpus"] = gpus;
+  drop_rings_of_other_nodes(whole);
+  // A node with fewer or more GPUs than usual has its NICs in proportion, unless the fabric was named.
+  if (const int nics = node.value("nics", 0); fabric.empty() && gpus != usual && nics > 0)
+    node["nics"] = std::max(1, static_cast<int>(static_cast<long>(nics) * gpus / usual));
+  ClusterSpec spec;
+  from_json(whole, spec);
+  return spec;
+}
+
+}  // namespace
+
+ClusterSpec load_cluster(const std::string& what, const fs::path& presets) {
+  std::error_code error;
+  ClusterSpec spec;
+  if (lower(what).ends_with(".json") || what.find('/') != what.npos || fs::is_regular_file(what, error)) {
+    const json cluster = read_plain(what);
+    with_file(what, [&] { spec = read_cluster(cluster, presets); });
+    if (spec.name.empty()) spec.name = fs::path(what).stem().string();
+    return spec;
+  }
+  const auto at = what.find('@');
+  const std::string name = what.substr(0, at), fabric = at == what.npos ? "" : what.substr(at + 1);
+  with_file("--cluster", [&] {
+    if (at != what.npos && fabric.empty())
+      throw ConfigError(Problem{"", "", fmt::format("\"{}\"", what), "a fabric preset after @", ""});
+    if (const auto preset = find_content(presets, "clusters", name)) {
+      json cluster = *preset;
+      if (!fabric.empty()) cluster["fabric"] = fabric;
+      if (!cluster.contains("name")) cluster["name"] = name;
+      spec = read_cluster(cluster, presets);
+      return;
+    }
+    const ShortForm form = parse_short_form(name);
+    if (form.device.empty())
+      throw ConfigError(Problem{"", "", fmt::format("\"{}\"", what),
+                                "nodes x GPUs x device, such as 8x8xh100", "the device is missing"});
+    spec = from_short_form(name, form, fabric, presets);
+  });
+  return spec;
+}
+
+DeviceSpec load_device(const std::string& name, const fs::path& presets) {
+  DeviceSpec device;
+  from_json(get_content(presets, "devices", name, "device").at("device"), device);
+  return device;
+}
+
+void apply_overrides(ClusterSpec& spec, const std::vector<std::string>& settings) {
+  if (settings.empty()) return;
+  ClusterSpec changed;
+  with_file("--set", [&] {
+    json j = spec;
+    json touched = json::object();  // which of the two keys of the network's rate were named
+    std::vector<Problem> problems;
+    for (const auto& setting : settings) {
+      const auto equals = setting.find('=');
+      if (equals == setting.npos || equals == 0) {
+        problems.push_back(
+            {"", "", fmt::format("\"{}\"", setting), "KEY=VALUE, such as fabric.bandwidth_GBps=100", ""});
+        continue;
+      }
+      const std::string key = setting.substr(0, equals);
+      try {
+        set_json_path(j, key, setting.substr(equals + 1));
+      } catch (const ConfigError& e) {
+        problems.insert(problems.end(), e.problems().begin(), e.problems().end());
+        continue;
+      }
+      const auto dot = key.find('.');
+      if (dot != key.npos) touched[key.substr(0, dot)][key.substr(dot + 1)] = true;
+    }
+    if (!problems.empty()) throw ConfigError(std::move(problems));
+    const bool by_nic = has(touched, "node", "nic_bandwidth_GBps") || has(touched, "node", "nics");
+    if (has(touched, "fabric", "bandwidth_GBps")) {
+      if (!has(touched, "node", "nic_bandwidth_GBps") && j["node"].is_object())
+        j["node"].erase("nic_bandwidth_GBps");
+    } else if (by_nic && j["fabric"].is_object()) {
+      j["fabric"].erase("bandwidth_GBps");
+    }
+    if (!has(touched, "node", "link_rings")) drop_rings_of_other_nodes(j);
+    from_json(j, changed);
+  });
+  spec = std::move(changed);
+}
+
+}  // namespace sextant

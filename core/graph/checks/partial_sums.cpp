@@ -1,0 +1,128 @@
+#include "core/graph/checks/partial_sums.hpp"
+
+#include <algorithm>
+
+namespace sextant::checks {
+namespace {
+
+constexpr OpId kNoWriter = std::numeric_limits<OpId>::max();
+
+// Whether gradients of inputs are made.
+bool is_backward(Pass pass) { return pass == Pass::backward || pass == Pass::backward_input; }
+
+// Each TP rank makes a part of the sum: in the forward pass the rows of the embedding, the output projection and the
+// second MLP matrix; in the backward pass the inputs of the column-parallel products (Shoeybi et al. 2019, arXiv
+// 1909.08053, fig. 3).
+bool partial_over_tp(BlockKind kind, Pass pass) {
+  if (pass == Pass::forward || pass == Pass::recompute)
+    return kind == BlockKind::embedding || kind == BlockKind::attention || kind == BlockKind::mlp;
+  if (is_backward(pass)) return kind == BlockKind::qkv || kind == BlockKind::mlp || kind == BlockKind::head;
+  return false;
+}
+// Gradients of keys and values that other CP ranks' queries saw.
+bool partial_over_cp(BlockKind kind, Pass pass) { return kind == BlockKind::attention && is_backward(pass); }
+
+bool same_site(const Op& a, const Op& b) {
+  return a.microbatch == b.microbatch && a.chunk == b.chunk && a.layer == b.layer;
+}
+
+class Activations {
+ public:
+  Activations(const ExecutionGraph& g, ProblemList& problems)
+      : g_(g), problems_(problems), next_(g.operands.size(), kNoWriter), state_(g.buffers.size(), false) {
+    // Backwards: who touches the operand's buffer next.
+    std::vector<OpId> later(g.buffers.size(), kNoWriter);
+    for (OpId i = static_cast<OpId>(g.ops.size()); i-- > 0;) {
+      const Op& op = g.ops[i];
+      for (std::uint32_t o = op.operand_begin; o < op.operand_begin + op.operand_count; ++o)
+        next_[o] = later[g.operands[o].buffer];
+      for (const Operand& o : g.operands_of(op)) later[o.buffer] = i;
+      // Buffers of bucket-wise ops are parameters and gradients, the norm's belong to no micro-batch.
+      if (op.bucket != kNone16)
+        for (const Operand& o : g.operands_of(op)) state_[o.buffer] = true;
+    }
+    for (BufferId b = 0; b < g.buffers.size(); ++b) {
+      const BufferKind kind = g.buffers[b].kind;
+      if (g.buffers[b].resident && kind != BufferKind::communication && kind != BufferKind::activation)
+        state_[b] = true;
+    }
+  }
+
+  void run() {
+    std::vector<OpId> writer(g_.buffers.size(), kNoWriter);
+    for (OpId i = 0; i < g_.ops.size(); ++i) {
+      const Op& op = g_.ops[i];
+      if (const auto* block = std::get_if<BlockWork>(&g_.works[op.work]); block && op.role == OpRole::block) {
+        if (g_.plan.tp > 1 && partial_over_tp(block->kind, op.pass))
+          added_up(i, OpRole::tp_reduce, OpRole::tp_scatter, "its sum over tp next");
+        if (g_.plan.cp > 1 && partial_over_cp(block->kind, op.pass) && writes_keys(op))
+          added_up(i, OpRole::cp_scatter, OpRole::cp_scatter, "its sum over cp next");
+        if (g_.plan.cp > 1 && block->kind == BlockKind::qkv && is_backward(op.pass)) over_cp(i, writer);
+      }
+      if (op.role == OpRole::send && op.pass == Pass::forward)
+        for (const Operand& o : g_.operands_of(op))
+          if (!o.write) whole_stream(i, writer[o.buffer]);
+      for (const Operand& o : g_.operands_of(op))
+        if (!o.write && !state_[o.buffer] && writer[o.buffer] != kNoWriter)
+          own(i, o.buffer, writer[o.buffer]);
+      for (const Operand& o : g_.operands_of(op))
+        if (o.write) writer[o.buffer] = i;
+    }
+  }
+
+ private:
+  // One of the buffers that op i writes is next touched by a sum.
+  void added_up(OpId i, OpRole a, OpRole b, const char* expected) {
+    const Op& op = g_.ops[i];
+    for (std::uint32_t o = op.operand_begin; o < op.operand_begin + op.operand_count; ++o) {
+      if (!g_.operands[o].write || next_[o] == kNoWriter) continue;
+      const Op& next = g_.ops[next_[o]];
+      if ((next.role == a || next.role == b) && same_site(next, op)) return;
+    }
+    problems_.add(i, "a partial sum that nothing adds up", expected);
+  }
+
+  bool writes_keys(const Op& op) const {
+    return std::ranges::any_of(g_.operands_of(op),
+                               [](const Operand& o) { return o.write && o.use == OperandUse::dkeys; });
+  }
+
+  // Gradients of keys and values were added up over cp, behind attention or on their way round.
+  void over_cp(OpId i, const std::vector<OpId>& writer) {
+    const Op& op = g_.ops[i];
+    for (const Operand& o : g_.operands_of(op)) {
+      const OpId from = o.write ? kNoWriter : writer[o.buffer];
+      if (from != kNoWriter && g_.ops[from].role == OpRole::cp_scatter && same_site(g_.ops[from], op)) return;
+    }
+    problems_.add(i, "gradients of keys and values that nothing adds up over cp", "a cp_scatter before it");
+  }
+
+  // A chunk sends its stream on once its last branch is added.
+  void whole_stream(OpId send, OpId writer) {
+    const auto* block =
+        writer == kNoWriter ? nullptr : std::get_if<BlockWork>(&g_.works[g_.ops[writer].work]);
+    problems_.require(block && block->kind == BlockKind::residual && same_site(g_.ops[writer], g_.ops[send]),
+                      send, "the residual of its chunk before it",
+                      [&] { return writer == kNoWriter ? std::string("no writer") : op_label(g_, writer); });
+  }
+
+  // What op i reads was written for the same micro-batch; in a ring of buffers also for the same layer.
+  void own(OpId i, BufferId buffer, OpId writer) {
+    const Op &reader = g_.ops[i], &from = g_.ops[writer];
+    const bool fits =
+        reader.microbatch == from.microbatch && (!g_.buffers[buffer].resident || same_site(reader, from));
+    problems_.require(fits, i, "what its own micro-batch and layer wrote",
+                      [&] { return fmt::format("buffer {} by {}", buffer, op_label(g_, writer)); });
+  }
+
+  const ExecutionGraph& g_;
+  ProblemList& problems_;
+  std::vector<OpId> next_;   // by operand
+  std::vector<bool> state_;  // by buffer: not an activation
+};
+
+}  // namespace
+
+void check_partial_sums(const ExecutionGraph& g, ProblemList& problems) { Activations(g, problems).run(); }
+
+}  // namespace sextant::checks

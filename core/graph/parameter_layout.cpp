@@ -1,0 +1,306 @@
+#include "core/graph/parameter_layout.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;  // elements: 128 bytes of bf16, what NCCL and cuBLASLt want
+
+std::int64_t round_up(std::int64_t x, std::int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+
+// Elements of one parameter on one tensor-parallel rank.
+std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, ParameterKind kind) {
+  const std::int64_t h = m.hidden, hd = m.head_dim;
+  const bool qkv_bias = m.linear_bias || m.qkv_bias, output_bias = m.linear_bias || m.output_bias,
+             mlp_bias = m.linear_bias || m.mlp_bias;
+  const std::int64_t norm = m.norm == NormKind::layer ? 2 * h : h;
+  switch (kind) {
+    case ParameterKind::embedding:
+      return local.vocab * h + (m.position == PositionKind::learned ? std::int64_t{m.max_positions} * h : 0) +
+             (m.embedding_norm ? 2 * h : 0);
+    case ParameterKind::norm_attention:
+    case ParameterKind::norm_mlp:
+    case ParameterKind::norm_final:
+      return norm;
+    case ParameterKind::q:
+      return local.heads * hd * (h + (qkv_bias ? 1 : 0));
+    case ParameterKind::k:
+    case ParameterKind::v:
+      return local.kv_heads * hd * (h + (qkv_bias ? 1 : 0));
+    case ParameterKind::o:
+      return local.heads * hd * h + (output_bias ? h : 0);
+    case ParameterKind::gate:
+      return m.gated_mlp ? local.ffn * (h + (mlp_bias ? 1 : 0)) : 0;
+    case ParameterKind::up:
+      return local.ffn * (h + (mlp_bias ? 1 : 0));
+    case ParameterKind::down:
+      return local.ffn * h + (mlp_bias ? h : 0);
+    case ParameterKind::head:
+      return local.vocab * h;
+  }
+  return 0;
+}
+
+constexpr ParameterKind kLayerKinds[] = {
+    // in reverse order of use
+    ParameterKind::down,     ParameterKind::up, ParameterKind::gate,
+    ParameterKind::norm_mlp, ParameterKind::o,  ParameterKind::v,
+    ParameterKind::k,        ParameterKind::q,  ParameterKind::norm_attention,
+};
+
+// The first parameter that a module uses: the norm before its products, or the attention's output matrix.
+bool ends_module(ParameterKind kind) {
+  return kind == ParameterKind::norm_mlp || kind == ParameterKind::o || kind == ParameterKind::norm_attention;
+}
+
+// One op of the backward pass writes the gradients of both.
+bool same_op(const Parameter& a, const Parameter& b) {
+  return a.chunk == b.chunk && a.layer == b.layer && gradient_writer(a.kind) == gradient_writer(b.kind);
+}
+
+struct Builder {
+  std::array<std::int64_t, kParameterKinds> elements;  // on one tensor-parallel rank, by kind
+  std::int64_t bucket_limit;
+  bool whole_ops;  // a bucket ends where an op does
+  ParameterLayout out;
+  std::int64_t filled = 0;  // elements of the open bucket
+
+  void close() {
+    if (out.buckets.empty() || filled == 0) return;
+    out.buckets.back().elements = round_up(filled, kAlignment * out.shards);
+    out.padded += out.buckets.back().elements;
+    filled = 0;
+  }
+  void add(ParameterKind kind, int chunk, int layer) {
+    const std::int64_t n = elements[static_cast<std::size_t>(kind)];
+    if (n == 0) return;
+    const Parameter next{kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer), 0, 0, n};
+    if (whole_ops && filled >= bucket_limit && !same_op(out.parameters.back(), next)) close();
+    if (filled == 0) out.buckets.push_back({static_cast<std::uint32_t>(out.parameters.size()), 0, 0});
+    out.parameters.push_back({kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer),
+                              static_cast<std::uint16_t>(out.buckets.size() - 1), filled, n});
+    ++out.buckets.back().count;
+    out.elements += n;
+    filled = round_up(filled + n, kAlignment);
+    if (!whole_ops && filled >= bucket_limit) close();
+  }
+};
+
+// Splits the parameters of the last bucket into up to `pieces` buckets of about equal size, to shorten the tail that
+// nothing can hide (Megatron-LLaMA's --last-bucket-split-count).
+void split_last_bucket(ParameterLayout& layout, int pieces, bool whole_ops) {
+  const Bucket last = layout.buckets.back();
+  layout.buckets.pop_back();
+  layout.padded -= last.elements;
+  std::int64_t filled = 0;
+  int made = 0;
+  const std::int64_t target = last.elements / pieces;
+  const auto close = [&] {
+    layout.buckets.back().elements = round_up(filled, kAlignment * layout.shards);
+    layout.padded += layout.buckets.back().elements;
+    filled = 0;
+  };
+  for (std::uint32_t i = last.first; i < last.first + last.count; ++i) {
+    Parameter& p = layout.parameters[i];
+    if (filled == 0) layout.buckets.push_back({i, 0, 0}), ++made;
+    p.bucket = static_cast<std::uint16_t>(layout.buckets.size() - 1);
+    p.offset = filled;
+    ++layout.buckets.back().count;
+    filled = round_up(filled + p.elements, kAlignment);
+    const bool inside_op =
+        whole_ops && i + 1 < last.first + last.count && same_op(p, layout.parameters[i + 1]);
+    if (filled >= target && made < pieces && !inside_op) close();
+  }
+  if (filled > 0) close();
+}
+
+}  // namespace
+
+LocalShape local_shape(const ModelSpec& m, int tp, int vocab_multiple) {
+  const std::int64_t multiple = vocab_multiple <= 1 ? tp : std::int64_t{vocab_multiple} * tp;
+  return {m.n_heads / tp, std::max(1, m.n_kv_heads / tp), m.ffn_hidden / tp,
+          static_cast<int>(round_up(m.vocab_size, multiple) / tp)};
+}
+
+BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
+                        const LocalShape& local) {
+  BlockWork w;
+  w.batch = plan.micro_batch;
+  w.seq_q = training.seq_len / plan.cp;
+  w.seq_k = training.seq_len;
+  w.hidden = m.hidden;
+  w.heads = local.heads, w.kv_heads = local.kv_heads;
+  w.head_dim = m.head_dim;
+  w.ffn = local.ffn;
+  w.vocab = local.vocab;
+  w.tp = plan.tp;
+  w.sequence_parallel = plan.sequence_parallel && plan.tp > 1;
+  w.gated = m.gated_mlp;
+  w.dtype = training.compute;
+  return w;
+}
+
+ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& plan, const StackRules& rules,
+                                 int stage) {
+  const int shards = plan.shards();
+  const bool units = buckets_are_units(plan, rules);
+  const bool by_chunk = plan.zero_stage >= 2;  // reduced after the backward of one chunk, so never across two
+  std::int64_t limit =
+      plan.bucket_elements > 0
+          ? plan.bucket_elements
+          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
+  if (units || !plan.overlap_grad_reduce)
+    limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
+  Builder b{{}, limit, reduces_every_microbatch(plan, rules), {}, 0};
+  const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
+  for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
+    b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));
+  b.out.shards = shards;
+
+  const int n_chunks = plan.pp * plan.vp;
+  const auto ranges = layer_ranges(plan, model.n_layers);
+  std::size_t layers = 0;
+  for (int v = 0; v < plan.vp; ++v)
+    layers += static_cast<std::size_t>(ranges[static_cast<std::size_t>(v * plan.pp + stage)].count);
+  b.out.parameters.reserve(std::size(kLayerKinds) * layers + 3);
+  for (int v = plan.vp - 1; v >= 0; --v) {
+    const int chunk = v * plan.pp + stage;
+    const LayerRange range = ranges[static_cast<std::size_t>(chunk)];
+    if (chunk == n_chunks - 1) {
+      // A tied head is the embedding itself; on a stage of its own it is a second copy, alone in its bucket.
+      if (!model.tied_embeddings || n_chunks > 1) b.add(ParameterKind::head, chunk, 0);
+      if (model.tied_embeddings) b.close();
+      b.add(ParameterKind::norm_final, chunk, 0);
+      if (units) b.close();
+    }
+    for (int layer = range.first + range.count - 1; layer >= range.first; --layer) {
+      for (ParameterKind kind : kLayerKinds) {
+        b.add(kind, chunk, layer);
+        if (units && rules.fetch_modules && ends_module(kind)) b.close();
+      }
+      if (units) b.close();
+    }
+    if (chunk == 0) {
+      if (model.tied_embeddings) b.close();
+      b.add(ParameterKind::embedding, 0, 0);
+    }
+    if (by_chunk) b.close();
+  }
+  b.close();
+  if (plan.last_bucket_split > 1 && !units && !b.out.buckets.empty() && b.out.buckets.back().count > 1)
+    split_last_bucket(b.out, plan.last_bucket_split, b.whole_ops);
+  return std::move(b.out);
+}
+
+bool buckets_are_units(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.zero_stage >= 3 || plan.parameter_offload || (plan.zero_stage == 2 && rules.zero2_by_units);
+}
+
+bool gathers_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.zero_stage == 2 && rules.zero2_by_units && plan.pp == 1 && plan.shards() > 1 &&
+         !fetches_parameters(plan, rules) && reduces_every_microbatch(plan, rules);
+}
+
+bool reduces_every_microbatch(int zero_stage, int pp, const StackRules& rules) {
+  if (pp > 1 && !rules.reduce_every_microbatch_with_pp) return false;
+  return (zero_stage == 2 && rules.reduce_every_microbatch) ||
+         (zero_stage >= 3 && rules.zero3_reduce_every_microbatch);
+}
+
+bool reduces_every_microbatch(const ParallelPlan& plan, const StackRules& rules) {
+  return plan.schedule != PipelineSchedule::zero_bubble &&
+         reduces_every_microbatch(plan.zero_stage, plan.pp, rules);
+}
+
+bool sums_gradients_on_host(const ParallelPlan& plan, const StackRules& rules) {
+  return rules.host_sums_gradients && plan.optimizer_offload == 1 && plan.pp == 1 &&
+         reduces_every_microbatch(plan, rules);
+}
+
+bool fetches_parameters(const ParallelPlan& plan, const StackRules& rules) {
+  return (plan.shards() > 1 && plan.zero_stage >= 3 && rules.zero3_regather_in_backward) ||
+         plan.parameter_offload;
+}
+
+int embedding_apart_from_head(const ParameterLayout& layout, const ModelSpec& model, const ParallelPlan& plan,
+                              const StackRules& rules, int microbatches) {
+  const bool one_place = !model.tied_embeddings || plan.pp * plan.vp > 1 || microbatches == 1;
+  if (one_place || !rules.tied_gradients_apart || reduces_every_microbatch(plan, rules)) return -1;
+  const auto found = std::ranges::find(layout.parameters, ParameterKind::embedding, &Parameter::kind);
+  return static_cast<int>(found - layout.parameters.begin());
+}
+
+std::int64_t host_share(double optimizer_offload, std::int64_t slice) {
+  return std::llround(optimizer_offload * static_cast<double>(slice));
+}
+
+int fetched_bytes(const TrainingSpec& training, const StackRules& rules) {
+  return rules.host_parameters_are_master ? std::max(4, size_bytes(training.parameter))
+                                          : size_bytes(training.parameter);
+}
+
+BlockKind gradient_writer(ParameterKind kind) {
+  switch (kind) {
+    case ParameterKind::embedding:
+      return BlockKind::embedding;
+    case ParameterKind::q:
+    case ParameterKind::k:
+    case ParameterKind::v:
+      return BlockKind::qkv;
+    case ParameterKind::o:
+      return BlockKind::attention;
+    case ParameterKind::gate:
+    case ParameterKind::up:
+    case ParameterKind::down:
+      return BlockKind::mlp;
+    case ParameterKind::head:
+      return BlockKind::head;
+    case ParameterKind::norm_attention:
+    case ParameterKind::norm_mlp:
+    case ParameterKind::norm_final:
+      break;
+  }
+  return BlockKind::norm;
+}
+
+std::string parameter_name(ParameterKind kind, int layer) {
+  const auto in_layer = [layer](const char* tail) {
+    return fmt::format("model.layers.{}.{}.weight", layer, tail);
+  };
+  switch (kind) {
+    case ParameterKind::embedding:
+      return "model.embed_tokens.weight";
+    case ParameterKind::norm_attention:
+      return in_layer("input_layernorm");
+    case ParameterKind::q:
+      return in_layer("self_attn.q_proj");
+    case ParameterKind::k:
+      return in_layer("self_attn.k_proj");
+    case ParameterKind::v:
+      return in_layer("self_attn.v_proj");
+    case ParameterKind::o:
+      return in_layer("self_attn.o_proj");
+    case ParameterKind::norm_mlp:
+      return in_layer("post_attention_layernorm");
+    case ParameterKind::gate:
+      return in_layer("mlp.gate_proj");
+    case ParameterKind::up:
+      return in_layer("mlp.up_proj");
+    case ParameterKind::down:
+      return in_layer("mlp.down_proj");
+    case ParameterKind::norm_final:
+      return "model.norm.weight";
+    case ParameterKind::head:
+      return "lm_head.weight";
+  }
+  return {};
+}
+
+}  // namespace sextant

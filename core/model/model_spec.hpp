@@ -1,0 +1,91 @@
+// What is trained: the decoder's shape. Answers parameter counts and model FLOPs; knows nothing of layouts.
+// Published counts are reproduced exactly (tests/core/model/model_spec_test.cpp).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/base/error.hpp"
+
+namespace sextant {
+
+enum class PositionKind : std::uint8_t { rope, learned, alibi };
+enum class NormKind : std::uint8_t { rms, layer };
+inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
+inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
+
+inline constexpr std::array<std::string_view, 4> kRopeTypes = {"llama3", "linear", "dynamic", "yarn"};
+
+// Llama-3 rotary scaling (Hugging Face rope_type "llama3"); absent means plain RoPE.
+struct RopeScaling {
+  std::string type = "llama3";  // of kRopeTypes
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int original_max_positions = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelSpec {
+  std::string name;
+  int n_layers = 0;
+  int hidden = 0;                // h
+  int n_heads = 0;               // a
+  int n_kv_heads = 0;            // = n_heads without grouped queries
+  int head_dim = 0;              // usually hidden / n_heads, but a field of its own
+  int ffn_hidden = 0;            // f, inner width of the MLP
+  int vocab_size = 0;            // V, unpadded
+  bool gated_mlp = true;         // three MLP matrices (SwiGLU) instead of two
+  bool tied_embeddings = false;  // the LM head is the input embedding
+  bool linear_bias = false;      // biases on every linear layer (GPT style): the three below together
+  bool qkv_bias = false;         // biases on q, k, v
+  bool output_bias = false;      // a bias on the attention's output projection
+  bool mlp_bias = false;         // biases on the MLP's matrices
+  bool embedding_norm = false;   // a layer norm behind the embedding (BLOOM)
+  NormKind norm = NormKind::rms;
+  PositionKind position = PositionKind::rope;
+  int max_positions = 2048;  // rows of a learned position table; the longest sequence otherwise
+  double rope_theta = 10000.0;
+  std::optional<RopeScaling> rope_scaling;
+  double norm_eps = 1e-5;
+
+  bool operator==(const ModelSpec&) const = default;
+  bool any_bias() const { return linear_bias || qkv_bias || output_bias || mlp_bias; }
+};
+
+// Elements by part of the model. Norm elements include biases of layer norms.
+struct ParameterCounts {
+  std::int64_t embedding = 0;  // vocab x hidden (+ position table, + embedding norm)
+  std::int64_t attention = 0;  // per layer: q, k, v, o with biases
+  std::int64_t mlp = 0;        // per layer, with biases
+  std::int64_t norms = 0;      // per layer: both norms
+  std::int64_t final_norm = 0;
+  std::int64_t head = 0;  // 0 when tied
+  std::int64_t layer() const { return attention + mlp + norms; }
+  std::int64_t total = 0;
+};
+
+ParameterCounts parameter_counts(const ModelSpec&);
+
+// Elements of the matrices that multiply every token: all layers and the LM head, without the input
+// embedding.
+std::int64_t matmul_parameters(const ModelSpec&);
+
+// Model FLOPs of one token, forward and backward: 6 * matmul_parameters + 12 * L * (heads * head_dim) *
+// seq_len. Attention is counted in full; `causal_halved` counts half of it. Recomputation is never counted.
+double model_flops_per_token(const ModelSpec&, int seq_len, bool causal_halved = false);
+
+std::vector<Problem> validate(const ModelSpec&);
+
+void to_json(nlohmann::json&, const RopeScaling&);
+void from_json(const nlohmann::json&, RopeScaling&);
+void to_json(nlohmann::json&, const ModelSpec&);
+void from_json(const nlohmann::json&, ModelSpec&);  // throws ConfigError with every problem
+
+}  // namespace sextant

@@ -1,0 +1,28 @@
+// A plan key as people write it, with fields left out: dp is then as many replicas as the cluster has room for, and every
+// other field what the software stack does. One rule for every verb; parse_plan_key (core/plan/parallel_plan.hpp) knows neither.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
+
+namespace sextant {
+
+struct FilledPlan {
+  ParallelPlan plan;
+  std::vector<std::string>
+      notes;  // what was taken where the stack cannot do the usual, and GPUs that are idle
+  std::optional<Problem> indivisible;  // no dp fills the GPUs: plan.dp is 1
+};
+
+// Throws ConfigError where parse_plan_key does. A key that needs more GPUs than there are is left with dp 1.
+FilledPlan fill_plan_key(std::string_view key, const StackSpec&, int gpus);
+
+// "2 of the cluster's 64 GPUs are used; 62 are idle", or nothing.
+std::optional<std::string> idle_gpus(const ParallelPlan&, int gpus);
+
+}  // namespace sextant

@@ -1,0 +1,193 @@
+// StackSpec to and from JSON, and the preset folder.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/annotated.hpp"
+#include "core/base/json_io.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/plan/stack_spec.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::array<std::string_view, 7> kAttentionNames = {"unfused", "fused_softmax", "flash1", "flash2",
+                                                             "flash3",  "cudnn",         "triton"};
+
+constexpr auto kCapabilities = [](auto& io, auto& c) {
+  io.optional("zero_stages", c.zero_stages, between(0, 3));
+  io.optional("max_zero_with_pp", c.max_zero_with_pp, between(0, 3));
+  io.optional("tensor_parallel", c.tensor_parallel);
+  io.optional("copies_kv_heads", c.copies_kv_heads);
+  io.optional("pipeline_parallel", c.pipeline_parallel);
+  io.optional("sequence_parallel", c.sequence_parallel);
+  io.optional("context_parallel", c.context_parallel);
+  io.optional("interleaved", c.interleaved);
+  io.optional("interleaved_microbatches", c.interleaved_microbatches, kInterleavedCountNames);
+  io.optional("gpipe", c.gpipe);
+  io.optional("zero_bubble", c.zero_bubble);
+  io.optional("uneven_stages", c.uneven_stages);
+  io.optional("shard_degree", c.shard_degree);
+  io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
+  io.optional("recompute_selective", c.recompute_selective);
+  io.optional("recompute_full", c.recompute_full);
+  io.optional("recompute_layers", c.recompute_layers);
+  io.optional("optimizer_offload", c.optimizer_offload);
+  io.optional("parameter_offload", c.parameter_offload);
+  io.optional("activation_offload", c.activation_offload);
+  io.optional("activation_offload_needs_recompute", c.activation_offload_needs_recompute);
+  io.optional("activation_offload_with_pp", c.activation_offload_with_pp);
+  io.optional("activation_offload_with_recompute", c.activation_offload_with_recompute);
+  io.optional("parameter_offload_needs_optimizer", c.parameter_offload_needs_optimizer);
+  io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
+  io.optional("offload_with_pp", c.offload_with_pp);
+  io.optional("offload_of_one_replica", c.offload_of_one_replica);
+  io.optional("offload_with_accumulation", c.offload_with_accumulation);
+  io.optional("shard_degree_from_zero", c.shard_degree_from_zero, between(0, 3));
+  io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
+  io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
+  io.optional("partial_offload_from_zero", c.partial_offload_from_zero, between(0, 3));
+  io.optional("overlap_grad_reduce", c.overlap_grad_reduce);
+  io.optional("overlap_param_gather", c.overlap_param_gather);
+  io.optional("overlap_tp", c.overlap_tp);
+  io.optional("overlap_tp_needs_sequence_parallel", c.overlap_tp_needs_sequence_parallel);
+  io.optional("bucket_size", c.bucket_size);
+  io.optional("last_bucket_split", c.last_bucket_split);
+  io.optional("fp8", c.fp8);
+};
+
+constexpr auto kRules = [](auto& io, auto& r) {
+  io.optional("reduce_every_microbatch", r.reduce_every_microbatch);
+  io.optional("zero3_reduce_every_microbatch", r.zero3_reduce_every_microbatch);
+  io.optional("reduce_every_microbatch_with_pp", r.reduce_every_microbatch_with_pp);
+  io.optional("host_sums_gradients", r.host_sums_gradients);
+  io.optional("host_parameters_are_master", r.host_parameters_are_master);
+  io.optional("pipelined_update", r.pipelined_update);
+  io.optional("gather_beside_forward", r.gather_beside_forward);
+  io.optional("p2p_beside_compute_1f1b", r.p2p_beside_compute_1f1b);
+  io.optional("p2p_beside_compute_interleaved", r.p2p_beside_compute_interleaved);
+  io.optional("bucket_elements", r.bucket_elements, at_least(1));
+  io.optional("bucket_elements_per_replica", r.bucket_elements_per_replica, at_least(0));
+  io.optional("prefetch_blocks", r.prefetch_blocks, between(0, 1000));
+  io.optional("fetch_modules", r.fetch_modules);
+  io.optional("zero3_regather_in_backward", r.zero3_regather_in_backward);
+  io.optional("zero2_by_units", r.zero2_by_units);
+  io.optional("selective_by_operation", r.selective_by_operation);
+  io.optional("head_fused_with_loss", r.head_fused_with_loss);
+  io.optional("loss_gathers_logits", r.loss_gathers_logits);
+  io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
+  io.optional("scatter_p2p", r.scatter_p2p);
+  io.optional("cp_ring", r.cp_ring);
+  io.optional("clip_gradients", r.clip_gradients);
+  io.optional("tied_gradients_apart", r.tied_gradients_apart);
+  io.optional("checkpoint_parameters", r.checkpoint_parameters);
+};
+
+constexpr auto kKernels = [](auto& io, auto& k) {
+  io.optional("attention", k.attention, kAttentionNames);
+  io.optional("norm_fused", k.norm_fused);
+  io.optional("pointwise_passes", k.pointwise_passes, at_least(0));
+  io.optional("loss_bytes_per_logit", k.loss_bytes_per_logit, at_least(0));
+  io.optional("host_forward_per_layer_us", k.host_forward_per_layer, at_least(0));
+  io.optional("host_tp_per_layer_us", k.host_tp_per_layer, at_least(0));
+  io.optional("gemm_bonus", k.gemm_bonus, between(0.1, 2));
+  io.optional("tp_hidden_share", k.tp_hidden_share, between(0, 1));
+  io.optional("accumulate_bytes", k.accumulate_bytes, at_least(0));
+  io.optional("update_bytes", k.update_bytes, at_least(0));
+  io.optional("norm_bytes", k.norm_bytes, at_least(0));
+  io.optional("step_overhead_ms", k.step_overhead, at_least(0));
+  io.optional("straggler_per_log2_node", k.straggler_per_log2_node, at_least(0));
+  io.optional("comm_slows_compute", k.comm_slows_compute, at_least(0));
+  io.optional("compute_slows_comm", k.compute_slows_comm, at_least(0));
+  io.optional("copy_slows_compute", k.copy_slows_compute, at_least(0));
+  io.optional("compute_slows_copy", k.compute_slows_copy, at_least(0));
+};
+
+constexpr auto kMemory = [](auto& io, auto& m) {
+  io.optional("exact_tensors", m.exact_tensors);
+  io.optional("saved_hidden", m.saved_hidden, at_least(0));
+  io.optional("saved_ffn", m.saved_ffn, at_least(0));
+  io.optional("saved_rope", m.saved_rope, at_least(0));
+  io.optional("saved_tp", m.saved_tp, at_least(0));
+  io.optional("saved_tp_shard", m.saved_tp_shard, at_least(0));
+  io.optional("async_tp_ranks", m.async_tp_ranks, at_least(0));
+  io.optional("attention_scores", m.attention_scores, at_least(0));
+  io.optional("attention_scores_eager", m.attention_scores_eager, at_least(0));
+  io.optional("full_recompute_hidden", m.full_recompute_hidden, at_least(0));
+  io.optional("recompute_share", m.recompute_share, between(0, 1));
+  io.optional("logits_bytes", m.logits_bytes, at_least(0));
+  io.optional("logits_kept_bytes", m.logits_kept_bytes, at_least(0));
+  io.optional("loss_gather_bytes", m.loss_gather_bytes, at_least(0));
+  io.optional("transient_hidden", m.transient_hidden, at_least(0));
+  io.optional("gradient_bytes", m.gradient_bytes, at_least(0));
+  io.optional("gradients_as_parameters", m.gradients_as_parameters);
+  io.optional("runs_state_reduction", m.runs_state_reduction);
+  io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
+  io.optional("fragmentation", m.fragmentation, between(1, 10));
+  io.optional("outside_GiB", m.outside, at_least(0));
+};
+
+constexpr auto kStack = [](auto& io, auto& s) {
+  io.required("name", s.name);
+  io.optional("title", s.title);
+  io.optional("version", s.version);
+  io.optional("source", s.source);
+  io.ignored("about");
+  io.optional("can", s.can);
+  io.optional("rules", s.rules);
+  io.optional("kernels", s.kernels);
+  io.optional("memory", s.memory);
+};
+
+std::filesystem::path preset_path(const std::string& name, const std::filesystem::path& presets) {
+  if (const auto path = find_preset(presets, "stacks", name)) return *path;
+  const std::string near = nearest_preset(presets, {"stacks"}, name);
+  throw ConfigError(Problem{"", "stack", name,
+                            fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),
+                            near.empty() ? "" : "did you mean " + near + "?"});
+}
+
+// The file over its base, over the base of that, and so on.
+nlohmann::json resolved(const std::filesystem::path& path, const std::filesystem::path& presets,
+                        int depth = 0) {
+  constexpr int kDeepestBase = 8;
+  nlohmann::json j = read_plain_values(path);
+  if (!j.is_object() || !j.contains("base")) return j;
+  if (!j["base"].is_string() || depth >= kDeepestBase)
+    throw ConfigError(
+        Problem{path.string(), "base", j["base"].dump(), "the name of another stack, without a circle", ""});
+  auto whole = resolved(preset_path(j["base"].get<std::string>(), presets), presets, depth + 1);
+  j.erase("base");
+  whole.merge_patch(j);
+  return whole;
+}
+
+}  // namespace
+
+std::string_view name(AttentionKernel k) { return kAttentionNames[static_cast<std::size_t>(k)]; }
+
+void to_json(nlohmann::json& j, const StackCapabilities& c) { write_object(j, c, kCapabilities); }
+void from_json(const nlohmann::json& j, StackCapabilities& c) { read_object(j, c, kCapabilities); }
+void to_json(nlohmann::json& j, const StackRules& r) { write_object(j, r, kRules); }
+void from_json(const nlohmann::json& j, StackRules& r) { read_object(j, r, kRules); }
+void to_json(nlohmann::json& j, const StackKernels& k) { write_object(j, k, kKernels); }
+void from_json(const nlohmann::json& j, StackKernels& k) { read_object(j, k, kKernels); }
+void to_json(nlohmann::json& j, const StackMemory& m) { write_object(j, m, kMemory); }
+void from_json(const nlohmann::json& j, StackMemory& m) { read_object(j, m, kMemory); }
+void to_json(nlohmann::json& j, const StackSpec& s) { write_object(j, s, kStack); }
+void from_json(const nlohmann::json& j, StackSpec& s) { read_object(j, s, kStack); }
+
+std::vector<std::string> stack_names(const std::filesystem::path& presets) {
+  return preset_names(presets, "stacks");
+}
+
+StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& presets) {
+  const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
+  const std::filesystem::path path =
+      is_path ? std::filesystem::path(name_or_path) : preset_path(name_or_path, presets);
+  StackSpec s;
+  with_file(path.string(), [&] { from_json(resolved(path, presets), s); });
+  return s;
+}
+
+}  // namespace sextant

@@ -1,0 +1,204 @@
+// A software stack: what a training framework can do, by which rules it does it, and how well. The same
+// layout is lowered, priced and accounted differently for each. Presets in tools/presets/stacks; nothing here
+// names a model.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/base/dtype.hpp"
+#include "core/base/error.hpp"
+#include "core/base/rejection.hpp"
+#include "core/base/units.hpp"
+#include "core/plan/parallel_plan.hpp"
+
+namespace sextant {
+
+// How many micro-batches m an interleaved schedule takes, pp or more, in groups of interleaved_group(). Equal rounds:
+// multiples of m / pp, rounded down (PyTorch's ScheduleInterleaved1F1B).
+enum class InterleavedCount : std::uint8_t { multiples_of_pp, equal_rounds, any };
+inline constexpr std::array<std::string_view, 3> kInterleavedCountNames = {"multiples_of_pp", "equal_rounds",
+                                                                           "any"};
+
+// What it can do. A layout outside is refused with the name of what is missing.
+struct StackCapabilities {
+  std::vector<int> zero_stages = {0, 1};
+  int max_zero_with_pp = 1;
+  bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
+  bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
+  InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
+  bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
+  bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas
+  bool copies_kv_heads = true;          // tp beyond the key/value heads: several ranks hold a copy of one
+  bool recompute_selective = true, recompute_full = true, recompute_layers = true;
+  bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
+  bool activation_offload_needs_recompute = false;
+  // Activations on the host beside pipeline stages, and beside recomputation of any kind.
+  bool activation_offload_with_pp = true, activation_offload_with_recompute = true;
+  bool parameter_offload_needs_optimizer =
+      false;  // parameters are on the host only where all of its state is
+  bool optimizer_offload_needs_parameters = false;
+  // Of parameters and optimizer state: beside pipeline stages, of one replica, with several micro-batches in a step.
+  bool offload_with_pp = true, offload_of_one_replica = true, offload_with_accumulation = true;
+  // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
+  int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
+      partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
+  bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
+  bool overlap_tp_needs_sequence_parallel = false;
+  bool bucket_size = true, last_bucket_split = false;
+  bool fp8 = false;
+  bool operator==(const StackCapabilities&) const = default;
+};
+
+// When things happen: read by lower() and by nothing else.
+struct StackRules {
+  bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last
+  bool zero3_reduce_every_microbatch = true;
+  bool reduce_every_microbatch_with_pp = true;  // false: in the last one, with pipeline stages
+  // With all of the optimizer state on the host, gradients that are reduced in every micro-batch are copied there at once; those
+  // of the second and later ones are added there, which the launching thread waits for (FSDP2: foreach_reduce). Otherwise
+  // they are summed on the device and copied in the end.
+  bool host_sums_gradients = false;
+  // Parameters on the host are the optimizer's fp32 master copy; that is what is copied, and rounded on the device (FSDP2).
+  bool host_parameters_are_master = false;
+  bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
+  bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
+                                      // it must end before the first forward starts
+  bool p2p_beside_compute_1f1b = false;  // stage-to-stage transfers leave the compute lane free
+  bool p2p_beside_compute_interleaved = true;
+  std::int64_t bucket_elements = 40'000'000;  // default bucket: max(bucket_elements, per_rank * replicas)
+  std::int64_t bucket_elements_per_replica = 1'000'000;
+  int prefetch_blocks = 1;  // ZeRO-3: units gathered ahead
+  // What ZeRO-3 and parameter offload fetch, release and reduce as one unit: a decoder layer, or each module of it that
+  // holds matrices (QKV with its norm, attention output, MLP with its norm).
+  bool fetch_modules = false;
+  bool zero3_regather_in_backward = true;
+  // ZeRO 2 reduces the units of ZeRO 3 and not buckets; where gradients are reduced in every micro-batch, parameters are
+  // released behind its backward and gathered again for the next (FSDP with reshard_after_forward off).
+  bool zero2_by_units = false;
+  // Selective recomputation keeps the attention core's output and that of every second product of a layer, and makes all else
+  // again (PyTorch's per-operation policy), instead of repeating the attention core alone.
+  bool selective_by_operation = false;
+  // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
+  // nothing then; with tp it makes them a first time, for the loss.
+  bool head_fused_with_loss = false;
+  bool loss_gathers_logits = false;  // logits are gathered over tp before the loss
+  int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
+  bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
+  // With cp, keys and values go round beside the attention over those that have arrived, and their gradients beside its
+  // backward (Transformer Engine's p2p, PyTorch's ring); otherwise they are gathered before it and scattered behind it.
+  bool cp_ring = false;
+  bool clip_gradients = true;
+  // A tied embedding's two gradients are summed over micro-batches apart and added once, on one stage as on two, so that
+  // pipelining changes no bit. Not where gradients are reduced in every micro-batch.
+  bool tied_gradients_apart = false;
+  // A checkpoint holds the parameters in their own format beside master copy and moments, where that is another one.
+  bool checkpoint_parameters = true;
+  bool operator==(const StackRules&) const = default;
+};
+
+enum class AttentionKernel : std::uint8_t { unfused, fused_softmax, flash1, flash2, flash3, cudnn, triton };
+
+// How well: constants of the cost models that belong to the framework rather than to device or network.
+struct StackKernels {
+  AttentionKernel attention = AttentionKernel::flash2;
+  bool norm_fused = true;
+  double pointwise_passes = 2.0;       // k of the memory-bound passes, see cost_models/pointwise
+  double loss_bytes_per_logit = 57.0;  // traffic forward + backward
+  Seconds host_forward_per_layer;      // CPU time to launch one layer's forward
+  Seconds host_tp_per_layer;           // added when tp > 1
+  double gemm_bonus = 1.0;             // tuned GEMM selection of vendor containers
+  double tp_hidden_share = 0.0;        // of a tp collective tiled into its GEMM, when overlap_tp
+  double accumulate_bytes =
+      0.0;                     // traffic per parameter and micro-batch when wgrad is not accumulated in place
+  double update_bytes = 25.0;  // optimizer traffic per owned parameter (fp32 state)
+  double norm_bytes = 8.0;     // norm and clip traffic per local parameter
+  Seconds step_overhead;       // fixed host time per step: data, logging, scheduler
+  double straggler_per_log2_node = 0.0035;
+  double comm_slows_compute = 0.024;  // compute beside a collective runs (1 + this) times longer
+  double compute_slows_comm = 0.0;
+  double copy_slows_compute = 0.0;  // the same of copies between device and host
+  double compute_slows_copy = 0.0;
+  bool operator==(const StackKernels&) const = default;
+};
+
+// What it holds. Bytes per token and channel of one layer's saved activations, see cost_models/memory.
+struct StackMemory {
+  bool exact_tensors =
+      false;  // what is kept is core/graph/block_tensors.hpp to the byte; of the coefficients below only
+              // fragmentation and outside count
+  double saved_hidden = 1.7;    // c1: copies of the residual stream kept per layer, times 2h bytes
+  double saved_ffn = 4.0;       // c2: copies of the FFN width kept, times 2f bytes
+  double saved_rope = 4.4;      // cr: extra bytes per channel of q and k
+  double saved_tp = 2.0;        // cu: extra bytes per hidden channel when tp > 1
+  double saved_tp_shard = 0.0;  // ... and of the slice that sequence parallelism leaves
+  int async_tp_ranks =
+      0;  // > 0: saved_tp are gathered inputs of asynchronous products, which pipelines, and data
+          // parallelism beside more tp ranks than this (a node), make synchronous: none then
+  double attention_scores = 4.3;  // bytes per score kept by a fused scale-mask-softmax kernel
+  double attention_scores_eager =
+      9.3;                             // ... by separate mask, softmax and dropout; online softmax keeps none
+  double full_recompute_hidden = 1.1;  // bytes per hidden channel that a fully recomputed layer keeps
+  double recompute_share = 1.0;        // of a layer's activations, alive at once while it is recomputed
+  double logits_bytes = 2.4;           // per local logit, from the head's forward to its backward
+  double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
+  double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
+  double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1
+  double gradient_bytes =
+      4.0;  // G per local parameter before sharding, in the stack's own format of gradients
+  bool gradients_as_parameters = false;  // that is the format of parameters, instead of fp32
+  // What a published run states as their format is that of their reduction alone (reduce_dtype of FSDP).
+  bool runs_state_reduction = false;
+  double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
+  double fragmentation = 1.06;   // reserved / allocated
+  Bytes outside;                 // context, NCCL, libraries
+  bool operator==(const StackMemory&) const = default;
+};
+
+struct StackSpec {
+  std::string name, title, version, source;
+  StackCapabilities can;
+  StackRules rules;
+  StackKernels kernels;
+  StackMemory memory;
+  bool operator==(const StackSpec&) const = default;
+};
+
+// In which it keeps and reduces gradients where nobody states another format.
+inline Dtype own_gradient_format(const StackSpec& stack, Dtype parameter) {
+  return stack.memory.gradients_as_parameters ? parameter : Dtype::fp32;
+}
+
+// The first thing the stack cannot do about this plan, or nothing.
+std::optional<Rejection> refuses(const StackSpec&, const ParallelPlan&, const ModelSpec&,
+                                 const TrainingSpec&);
+// Its reason alone, without the text: what a search asks.
+std::optional<RejectReason> refusal(const StackSpec&, const ParallelPlan&, const ModelSpec&,
+                                    const TrainingSpec&);
+
+std::string_view name(AttentionKernel);
+
+// A preset by name, or a JSON file by path. A file may name another preset as its `base` and state only what
+// differs. Throws ConfigError: unknown name (with a suggestion), unknown key, wrong type.
+StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir);
+std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
+
+void to_json(nlohmann::json&, const StackCapabilities&);
+void from_json(const nlohmann::json&, StackCapabilities&);
+void to_json(nlohmann::json&, const StackRules&);
+void from_json(const nlohmann::json&, StackRules&);
+void to_json(nlohmann::json&, const StackKernels&);
+void from_json(const nlohmann::json&, StackKernels&);
+void to_json(nlohmann::json&, const StackMemory&);
+void from_json(const nlohmann::json&, StackMemory&);
+void to_json(nlohmann::json&, const StackSpec&);
+void from_json(const nlohmann::json&, StackSpec&);
+
+}  // namespace sextant

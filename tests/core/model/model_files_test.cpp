@@ -1,0 +1,440 @@
+// Models as their users have them: Hugging Face v4 and v5, checkpoint folders, Meta's params.json, our own
+// JSON.
+#include "core/model/model_files.hpp"
+
+#include <map>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_io.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kPresets = fs::path(SEXTANT_SOURCE_DIR) / "tools/presets";
+
+ModelSpec preset(const char* name) { return load_model(name, kPresets); }
+
+// Names, and how a checkpoint is called, are beside the point of these tests.
+ModelSpec named(ModelSpec m, std::string name) {
+  m.name = std::move(name);
+  return m;
+}
+
+std::string error_of(const json& j) {
+  try {
+    model_from_json(j, "m");
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+// Llama-3.1-8B as transformers 4 wrote it.
+json v4() {
+  return json::parse(
+      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.0.dev0", "use_cache": true, "vocab_size": 128256})");
+}
+
+// The same as transformers 5 writes it.
+json v5() {
+  json j = v4();
+  j["rope_parameters"] = j["rope_scaling"];
+  j["rope_parameters"]["rope_theta"] = j["rope_theta"];
+  j["dtype"] = j["torch_dtype"];
+  j["head_dim"] = 128;
+  for (const char* old : {"rope_scaling", "rope_theta", "torch_dtype"}) j.erase(old);
+  return j;
+}
+
+TEST(HuggingFace, BothGenerationsOfKeysGiveThePreset) {
+  EXPECT_EQ(model_from_json(v4(), "llama-3.1-8b"), preset("llama-3.1-8b"));
+  EXPECT_EQ(model_from_json(v5(), "llama-3.1-8b"), preset("llama-3.1-8b"));
+  json other = v5();  // negative control: rope_theta inside rope_parameters is read
+  other["rope_parameters"]["rope_theta"] = 10000.0;
+  EXPECT_NE(model_from_json(other, "llama-3.1-8b"), preset("llama-3.1-8b"));
+}
+
+TEST(HuggingFace, AbsentAndNullFieldsHaveLlamaConfigsDefaults) {
+  const json j = json::parse(R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+                                 "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+                                 "num_key_value_heads": null, "head_dim": null, "rope_scaling": null,
+                                 "torch_dtype": null})");
+  ModelSpec expected = named(preset("llama-7b"), "m");
+  EXPECT_EQ(model_from_json(j, "m"), expected);
+  // The sizes that make the model are not guessed.
+  for (const char* size :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    json without = j;
+    without.erase(size);
+    EXPECT_THROW(model_from_json(without, "m"), ConfigError) << size;
+  }
+}
+
+TEST(HuggingFace, WhatIsMissingIsDescribed) {
+  json j = v4();
+  j.erase("hidden_size");
+  EXPECT_TRUE(has(error_of(j),
+                  "hidden_size: is missing: a whole number, such as \"hidden_size\": 4096, in the "
+                  "config.json of the model"))
+      << error_of(j);
+}
+
+// transformers adds it to a tensor, and fails with null.
+TEST(HuggingFace, AnEpsilonOfNullIsRefused) {
+  json j = v4();
+  j["rms_norm_eps"] = nullptr;
+  EXPECT_TRUE(has(error_of(j), "rms_norm_eps: found null, expected a number above 0")) << error_of(j);
+  j.erase("rms_norm_eps");
+  EXPECT_EQ(model_from_json(j, "m").norm_eps, 1e-6);
+}
+
+TEST(HuggingFace, HeadDimIsAFieldOfItsOwn) {
+  json j = v4();
+  j["head_dim"] = 64;
+  const ModelSpec m = model_from_json(j, "m");
+  EXPECT_EQ(m.head_dim, 64);
+  EXPECT_EQ(parameter_counts(m).attention, 2 * 4096 * (32 + 8) * 64);
+}
+
+TEST(HuggingFace, TyingAndBiasesAreRead) {
+  json j = v4();
+  j["tie_word_embeddings"] = true;
+  j["attention_bias"] = true;
+  ModelSpec m = model_from_json(j, "m");
+  EXPECT_TRUE(m.tied_embeddings && m.qkv_bias && m.output_bias && !m.mlp_bias && !m.linear_bias);
+  j["attention_bias"] = false, j["mlp_bias"] = true;
+  m = model_from_json(j, "m");
+  EXPECT_TRUE(!m.qkv_bias && !m.output_bias && m.mlp_bias);
+}
+
+TEST(HuggingFace, RopeForms) {
+  json j = v4();
+  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  const ModelSpec linear = model_from_json(j, "m");
+  ASSERT_TRUE(linear.rope_scaling);
+  EXPECT_EQ(linear.rope_scaling->type, "linear");
+  EXPECT_EQ(linear.rope_scaling->original_max_positions, 131072);
+  j["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_FALSE(model_from_json(j, "m").rope_scaling);
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 32}};
+  EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "yarn");
+  // Of a type that is not known, what it lacks of the others is no news.
+  j["rope_scaling"] = {{"rope_type", "longrope"}, {"short_factor", 4.0}};
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.rope_type: found longrope, expected one of llama3, linear"))
+      << error_of(j);
+  EXPECT_FALSE(has(error_of(j), "is missing")) << error_of(j);
+  j["rope_scaling"] = {{"rope_type", "llama3"}};
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: is missing")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.low_freq_factor: is missing")) << error_of(j);
+}
+
+TEST(HuggingFace, UnknownArchitecturesAreRefusedWithTheKnownOnes) {
+  json j = v4();
+  j["model_type"] = "mixtral", j["architectures"] = {"MixtralForCausalLM"};
+  EXPECT_TRUE(has(error_of(j), "model_type: found \"mixtral\" of MixtralForCausalLM, expected one of llama"))
+      << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "gpt2 (GPT2LMHeadModel), bloom (BloomForCausalLM)"));
+  j = v4();
+  j["architectures"] = {"LlamaForSequenceClassification"};
+  EXPECT_NE(error_of(j), "accepted");
+  j = v4();
+  j.erase("model_type");  // the class alone says it too
+  EXPECT_EQ(error_of(j), "accepted");
+  EXPECT_TRUE(has(error_of(json::object()), "is not a model"));
+  EXPECT_NE(error_of(json::parse(R"({"architectures": [], "model_type": 3})")), "accepted");
+}
+
+TEST(HuggingFace, SlipsInKeysAreSeenThoughOtherKeysMayStand) {
+  json j = v4();
+  j["num_hiden_layers"] = j["num_hidden_layers"];
+  j.erase("num_hidden_layers");
+  EXPECT_TRUE(has(error_of(j), "num_hiden_layers: unknown field, did you mean num_hidden_layers?"))
+      << error_of(j);
+}
+
+TEST(HuggingFace, EveryProblemIsReported) {
+  json j = v4();
+  j["hidden_size"] = 4097, j["vocab_size"] = "many", j["hidden_act"] = "gelu", j["num_key_value_heads"] = 5;
+  const std::string all = error_of(j);
+  for (const char* part :
+       {"num_attention_heads: found 32, expected a divisor of hidden_size 4097", "vocab_size: found \"many\"",
+        "hidden_act: found \"gelu\", expected one of silu, swish"})
+    EXPECT_TRUE(has(all, part)) << part << "\nin\n" << all;
+}
+
+TEST(HuggingFace, AMistakeIsBlamedOnTheKeyThatHasIt) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, int>>{
+           {"hidden_size", -1}, {"num_attention_heads", 0}, {"num_attention_heads", -4}}) {
+    json j = v4();
+    j.erase("num_key_value_heads");
+    j[key] = value;
+    const std::string error = error_of(j);
+    EXPECT_TRUE(has(error, key + ": found " + std::to_string(value) + ", expected from 1 to")) << error;
+    EXPECT_EQ(error.find("found"), error.rfind("found")) << error;
+  }
+  json j = v4();
+  j["rope_scaling"]["factor"] = 0.5, j["vocab_size"] = 0;  // both are in the file
+  EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: found 0.5")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "vocab_size: found 0")) << error_of(j);
+  j = json::parse(R"({"model_type": "gpt2", "n_embd": 768, "n_head": 0, "n_layer": -1, "n_positions": 1024,
+                      "vocab_size": 50257})");
+  EXPECT_TRUE(has(error_of(j), "n_head: found 0")) << error_of(j);
+  EXPECT_TRUE(has(error_of(j), "n_layer: found -1")) << error_of(j);
+  EXPECT_FALSE(has(error_of(j), "head_dim")) << error_of(j);
+}
+
+TEST(HuggingFace, WhatContradictsOrIsNotDenseIsRefused) {
+  json j = v5();
+  j["rope_theta"] = 10000.0;
+  EXPECT_TRUE(has(error_of(j), "rope_parameters.rope_theta: found 500000, expected the rope_theta of 10000"))
+      << error_of(j);
+  j["rope_theta"] = 500000.0;  // said twice
+  EXPECT_EQ(error_of(j), "accepted");
+  j = v4();
+  j["num_local_experts"] = 8;
+  EXPECT_TRUE(has(error_of(j), "num_local_experts: found 8")) << error_of(j);
+  j["num_local_experts"] = 1;
+  EXPECT_EQ(error_of(j), "accepted");
+  j = v4();
+  j["num_key_value_heads"] = 5;  // under the name that the file has
+  EXPECT_TRUE(has(error_of(j), "num_key_value_heads: found 5, expected a divisor of the 32 heads"))
+      << error_of(j);
+}
+
+TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
+  for (const auto& [key, value] :
+       std::map<std::string, json>{{"sliding_window", 4096},
+                                   {"layer_types", {"full_attention", "sliding_attention"}},
+                                   {"kv_lora_rank", 512},
+                                   {"residual_multiplier", 0.22},
+                                   {"vision_config", {{"depth", 32}}},
+                                   {"is_encoder_decoder", true}}) {
+    json j = v4();
+    j[key] = value;
+    EXPECT_TRUE(has(error_of(j), key + ": found ")) << key << ": " << error_of(j);
+  }
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json>>{{"sliding_window", nullptr},
+                                                 {"sliding_window", 131072},
+                                                 {"layer_types", {"full_attention", "full_attention"}},
+                                                 {"residual_multiplier", 1.0},
+                                                 {"is_encoder_decoder", false}}) {
+    json j = v4();
+    j[key] = value;
+    EXPECT_EQ(error_of(j), "accepted") << key;
+  }
+  json off = v4();
+  off["sliding_window"] = 4096, off["use_sliding_window"] = false;
+  EXPECT_EQ(error_of(off), "accepted");
+}
+
+std::vector<std::string> notes_of(const json& j) {
+  std::vector<std::string> notes;
+  model_from_json(j, "m", &notes);
+  return notes;
+}
+
+TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
+  EXPECT_TRUE(notes_of(v4()).empty()) << notes_of(v4()).front();
+  EXPECT_TRUE(notes_of(v5()).empty()) << notes_of(v5()).front();
+  json j = v4();
+  j["num_sinks"] = 4, j["nothing_here"] = nullptr, j["_attn_implementation"] = "sdpa";
+  j["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  const auto notes = notes_of(j);
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_TRUE(has(notes[0], "quantization_config: the checkpoint is quantized")) << notes[0];
+  EXPECT_TRUE(has(notes[1], "without effect: num_sinks") && !has(notes[1], "nothing_here")) << notes[1];
+}
+
+TEST(HuggingFace, Gpt2OfAnotherKindIsRefused) {
+  const json gpt2 =
+      json::parse(R"({"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+    "n_positions": 1024, "vocab_size": 50257, "scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false,
+    "resid_pdrop": 0.1, "summary_type": "cls_index", "reorder_and_upcast_attn": false})");
+  EXPECT_TRUE(notes_of(gpt2).empty());
+  for (const auto& [key, value] : std::map<std::string, json>{{"activation_function", "relu"},
+                                                              {"scale_attn_by_inverse_layer_idx", true},
+                                                              {"scale_attn_weights", false},
+                                                              {"add_cross_attention", true}}) {
+    json j = gpt2;
+    j[key] = value;
+    EXPECT_TRUE(has(error_of(j), key + ": found ")) << key << ": " << error_of(j);
+  }
+}
+
+TEST(HuggingFace, Gpt2IsCountedExactly) {
+  const json j = json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+    "layer_norm_epsilon": 1e-05, "vocab_size": 50257})");
+  EXPECT_EQ(parameter_counts(model_from_json(j, "gpt2")).total, 124'439'808);
+  json xl = j;
+  xl["n_embd"] = 1600, xl["n_head"] = 25, xl["n_layer"] = 48;
+  EXPECT_EQ(parameter_counts(model_from_json(xl, "gpt2-xl")).total, 1'557'611'200);
+  json incomplete = j;
+  incomplete.erase("n_layer");
+  EXPECT_TRUE(has(error_of(incomplete), "n_layer: is missing"));
+}
+
+TEST(HuggingFace, BloomIsCountedExactly) {
+  const json j = json::parse(R"({"apply_residual_connection_post_layernorm": false,
+    "architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 14336, "n_layer": 70, "n_inner": null,
+    "num_attention_heads": 112, "layer_norm_epsilon": 1e-05, "pretraining_tp": 4, "seq_length": 2048,
+    "offset_alibi": 100, "vocab_size": 250880})");
+  EXPECT_EQ(model_from_json(j, "bloom-176b"), preset("bloom-176b"));
+  const json small = json::parse(R"({"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16,
+                                     "vocab_size": 250880})");
+  EXPECT_EQ(parameter_counts(model_from_json(small, "bloom-560m")).total, 559'214'592);
+}
+
+TEST(Meta, ParamsGiveThePresets) {
+  const auto read = [](const char* text, const char* name) {
+    return model_from_json(json::parse(text), name);
+  };
+  const auto same_shape = [](const ModelSpec& m, const char* name) {
+    ModelSpec p = preset(name);
+    EXPECT_EQ(parameter_counts(m).total, parameter_counts(p).total) << name;
+    EXPECT_EQ(m.ffn_hidden, p.ffn_hidden) << name;
+    EXPECT_EQ(m.rope_theta, p.rope_theta) << name;
+    EXPECT_EQ(m.rope_scaling, p.rope_scaling) << name;
+  };
+  same_shape(read(R"({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-06,
+                      "vocab_size": -1})",
+                  "a"),
+             "llama-7b");
+  EXPECT_TRUE(
+      has(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1})")).at(0),
+          "vocab_size: -1 in the file leaves it to the tokenizer; 32000 is taken"));
+  const auto notes =
+      notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000})"));
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_TRUE(has(notes[0], "tied_embeddings: the file does not say; false is taken")) << notes[0];
+  EXPECT_TRUE(has(notes[1], "max_positions: the file does not say; 2048 is taken")) << notes[1];
+  EXPECT_THROW(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000,
+                                        "max_seq_len": 0})")),
+               ConfigError);
+  EXPECT_EQ(notes_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 32000,
+                                     "max_seq_len": 8192})"))
+                .size(),
+            1U);
+  EXPECT_TRUE(has(
+      notes_of(json::parse(R"({"dim": 2048, "n_heads": 32, "n_layers": 16, "vocab_size": 128256})")).at(0),
+      "true is taken, as of Llama-3.2 1B and 3B"));
+  same_shape(read(R"({"dim": 6656, "multiple_of": 256, "n_heads": 52, "n_layers": 60, "norm_eps": 1e-06,
+                      "vocab_size": -1})",
+                  "a"),
+             "llama-33b");
+  same_shape(
+      read(R"({"dim": 8192, "multiple_of": 4096, "ffn_dim_multiplier": 1.3, "n_heads": 64, "n_kv_heads": 8,
+                      "n_layers": 80, "norm_eps": 1e-05, "vocab_size": -1})",
+           "a"),
+      "llama-2-70b");
+  same_shape(read(R"({"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
+                      "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05,
+                      "rope_theta": 500000.0})",
+                  "a"),
+             "llama-3-8b");
+  same_shape(read(R"({"dim": 16384, "ffn_dim_multiplier": 1.2, "multiple_of": 4096, "n_heads": 128,
+                      "n_kv_heads": 8, "n_layers": 126, "norm_eps": 1e-05, "rope_theta": 500000.0,
+                      "use_scaled_rope": true, "vocab_size": 128256})",
+                  "a"),
+             "llama-3.1-405b");
+  same_shape(
+      read(R"({"dim": 2048, "ffn_dim_multiplier": 1.5, "multiple_of": 256, "n_heads": 32, "n_kv_heads": 8,
+                      "n_layers": 16, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": true,
+                      "vocab_size": 128256})",
+           "a"),
+      "llama-3.2-1b");
+}
+
+TEST(Meta, NothingIsGuessed) {
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32})")),
+                  "vocab_size: is missing"));
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": -1,
+                                           "rope_theta": 1e6})")),
+                  "the size of the tokenizer's vocabulary"));
+  EXPECT_TRUE(has(error_of(json::parse(R"({"dim": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 100,
+                                           "n_experts": 8})")),
+                  "n_experts: unknown field"));
+}
+
+TEST(LoadModel, ReadsFilesFoldersAndOwnJson) {
+  const TempDir dir;
+  dir.write("my-llama/config.json", v4().dump());
+  const std::string folder = (dir.path() / "my-llama").string();
+  EXPECT_EQ(load_model(folder, kPresets), named(preset("llama-3.1-8b"), "my-llama"));
+  EXPECT_EQ(load_model(folder + "/config.json", kPresets).name, "my-llama");
+  dir.write("meta/params.json", R"({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32,
+                                    "vocab_size": 32000})");
+  EXPECT_EQ(parameter_counts(load_model((dir.path() / "meta").string(), kPresets)).total, 6'738'415'616);
+  const auto own = dir.write("own.json", json(preset("bloom-176b")).dump());
+  EXPECT_EQ(load_model(own.string(), kPresets), preset("bloom-176b"));
+  const auto brief = dir.write("brief.json", R"({"n_layers": 2, "hidden": 64, "n_heads": 4, "ffn_hidden": 100,
+                                                 "vocab_size": 99} // defaults for the rest)");
+  EXPECT_EQ(load_model(brief.string(), kPresets).head_dim, 16);
+  EXPECT_EQ(load_model(brief.string(), kPresets).name, "brief");
+}
+
+TEST(LoadModel, WeightsMustFitTheConfiguration) {
+  const TempDir dir;
+  dir.write("c/config.json", v4().dump());
+  const auto check = [&](std::int64_t total_size) {
+    dir.write("c/model.safetensors.index.json", json{{"metadata", {{"total_size", total_size}}}}.dump());
+    try {
+      load_model((dir.path() / "c").string(), kPresets);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(check(16'060'522'496), "accepted");                // 2 * 8,030,261,248
+  EXPECT_EQ(check(16'060'522'496 + 32 * 64 * 2), "accepted");  // old files keep inv_freq of each layer
+  EXPECT_TRUE(has(check(16'060'522'494), "metadata.total_size: found 16060522494, expected 16060522496"));
+  EXPECT_TRUE(has(check(13'476'831'232), "does not describe these weights"));
+}
+
+TEST(LoadModel, SaysWhatItCouldNotFind) {
+  const auto error = [](const std::string& what) {
+    try {
+      load_model(what, kPresets);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_TRUE(has(error("lama-2-13b"), "did you mean llama-2-13b?")) << error("lama-2-13b");
+  EXPECT_TRUE(has(error("./nothing.json"), "./nothing.json: no such file")) << error("./nothing.json");
+  EXPECT_TRUE(has(error(""), "a preset"));
+  const TempDir dir;
+  EXPECT_TRUE(has(error(dir.path().string()), "holds neither config.json nor params.json"));
+  const auto cut = dir.write("cut.json", R"({"model_type": "llama", "hid)");
+  EXPECT_TRUE(has(error(cut.string()), "cut.json: line 1, column"));
+  EXPECT_TRUE(has(error(cut.string()), "truncated")) << error(cut.string());
+}
+
+// The configurations of the reference cases, as they stand there.
+TEST(HuggingFace, SmallReferenceShapes) {
+  json j = v4();
+  j["num_hidden_layers"] = 2, j["hidden_size"] = 48, j["num_attention_heads"] = 4,
+  j["num_key_value_heads"] = 1;
+  j["head_dim"] = 16, j["intermediate_size"] = 128, j["vocab_size"] = 384;
+  EXPECT_EQ(parameter_counts(model_from_json(j, "m")).total,
+            2 * 384 * 48 + 48 + 2 * (2 * 48 * 64 + 2 * 48 * 16 + 3 * 48 * 128 + 2 * 48));
+}
+
+}  // namespace
+}  // namespace sextant

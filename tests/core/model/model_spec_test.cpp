@@ -1,0 +1,160 @@
+// Published parameter counts, model FLOPs, and what makes a shape lawful.
+#include "core/model/model_spec.hpp"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_io.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/graph/parameter_layout.hpp"
+#include "core/model/model_files.hpp"
+
+namespace sextant {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kPresets = fs::path(SEXTANT_SOURCE_DIR) / "tools/presets";
+
+struct Published {
+  const char* preset;
+  std::int64_t parameters;
+};
+
+// Counts as the safetensors headers on the Hugging Face hub and the BLOOM model card give them; GPT-3's
+// weights are not published, so its rows are V h + P h + L (12 h^2 + 13 h) + 2 h worked out by hand, and those of the stories
+// models V h + L (4 h^2 + 3 h f + 2 h) + h with their grouped keys.
+const Published kPublished[] = {
+    {"llama-7b", 6'738'415'616},     {"llama-13b", 13'015'864'320},     {"llama-33b", 32'528'943'616},
+    {"llama-65b", 65'285'660'672},   {"llama-2-7b", 6'738'415'616},     {"llama-2-13b", 13'015'864'320},
+    {"llama-2-70b", 68'976'648'192}, {"llama-3-8b", 8'030'261'248},     {"llama-3-70b", 70'553'706'496},
+    {"llama-3.1-8b", 8'030'261'248}, {"llama-3.1-70b", 70'553'706'496}, {"llama-3.1-405b", 405'853'388'800},
+    {"llama-3.2-1b", 1'235'814'400}, {"llama-3.2-3b", 3'212'749'824},   {"bloom-176b", 176'247'271'424},
+    {"stories-260k", 260'032},       {"stories-15m", 15'191'712},       {"stories-42m", 41'689'600},
+    {"stories-110m", 109'529'856},   {"gpt3-13b", 12'853'386'240},      {"gpt3-175b", 174'604'259'328},
+};
+
+TEST(ParameterCounts, EqualThePublishedOnes) {
+  for (const auto& [preset, parameters] : kPublished) {
+    const ParameterCounts c = parameter_counts(load_model(preset, kPresets));
+    EXPECT_EQ(c.total, parameters) << preset;
+  }
+}
+
+TEST(ParameterCounts, EveryPresetIsInTheTableAndSound) {
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
+    ++files;
+    const auto content = read_json_file(entry.path());
+    const ModelSpec m = content.get<ModelSpec>();
+    EXPECT_EQ(m.name, entry.path().stem().string());
+    EXPECT_TRUE(content.contains("source") && content.contains("date")) << entry.path();
+    EXPECT_TRUE(std::any_of(std::begin(kPublished), std::end(kPublished), [&](const Published& p) {
+      return p.preset == m.name;
+    })) << m.name;
+  }
+  EXPECT_EQ(files, std::size(kPublished));
+}
+
+TEST(ParameterCounts, PartsSumToTheTotal) {
+  const ParameterCounts c = parameter_counts(load_model("bloom-176b", kPresets));
+  EXPECT_EQ(c.embedding, 3'596'615'680 + 2 * 14336);  // the model card's figure, and the embedding norm
+  EXPECT_EQ(c.embedding + 70 * c.layer() + c.final_norm + c.head, c.total);
+  EXPECT_EQ(c.head, 0);
+}
+
+TEST(ParameterCounts, CountEachKindOfBias) {
+  ModelSpec m = load_model("llama-2-70b", kPresets);
+  const auto plain = parameter_counts(m).layer();
+  const auto with = [&](bool ModelSpec::*flag) {
+    ModelSpec biased = m;
+    biased.*flag = true;
+    return parameter_counts(biased).layer() - plain;
+  };
+  EXPECT_EQ(with(&ModelSpec::qkv_bias), 8192 + 2 * 1024);
+  EXPECT_EQ(with(&ModelSpec::output_bias), 8192);
+  EXPECT_EQ(with(&ModelSpec::mlp_bias), 2 * 28672 + 8192);
+  EXPECT_EQ(with(&ModelSpec::linear_bias), 8192 + 2 * 1024 + 8192 + 2 * 28672 + 8192);
+}
+
+// What one rank holds of it all is what is counted, with every kind of bias.
+TEST(ParameterLayout, HoldsWhatIsCounted) {
+  for (const char* name : {"llama-2-70b", "llama-3.2-1b"})
+    for (bool ModelSpec::*flag :
+         {&ModelSpec::qkv_bias, &ModelSpec::output_bias, &ModelSpec::mlp_bias, &ModelSpec::linear_bias}) {
+      ModelSpec m = load_model(name, kPresets);
+      StackRules rules;
+      rules.vocab_multiple = 1;
+      const auto held = [&] { return parameter_layout(m, ParallelPlan{}, rules, 0).elements; };
+      const std::int64_t plain = held();
+      EXPECT_EQ(plain, parameter_counts(m).total) << name;
+      m.*flag = true;
+      EXPECT_EQ(held(), parameter_counts(m).total) << name;
+      EXPECT_GT(held(), plain) << name;
+    }
+}
+
+// Every matrix but the input embedding, and no vector.
+TEST(MatmulParameters, LeaveOutInputEmbeddingAndVectors) {
+  const ModelSpec m = load_model("llama-2-13b", kPresets);
+  const ParameterCounts c = parameter_counts(m);
+  EXPECT_EQ(matmul_parameters(m), c.total - c.embedding - 40 * c.norms - c.final_norm);
+  const ModelSpec tied = load_model("llama-3.2-1b", kPresets);  // a tied head multiplies all the same
+  const ParameterCounts t = parameter_counts(tied);
+  EXPECT_EQ(matmul_parameters(tied), t.total - 16 * t.norms - t.final_norm);
+  const ModelSpec gpt = load_model("gpt3-175b", kPresets);
+  EXPECT_EQ(matmul_parameters(gpt), 96LL * 12 * 12288 * 12288 + 50257LL * 12288);
+}
+
+// 6 N + 12 L h s: for Llama-2-13B at 4096 tokens 6 * 12,851,609,600 + 12 * 40 * 5120 * 4096.
+TEST(ModelFlops, FollowTheStatedConvention) {
+  const ModelSpec m = load_model("llama-2-13b", kPresets);
+  EXPECT_EQ(matmul_parameters(m), 12'851'609'600);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(m, 4096), 77'109'657'600.0 + 10'066'329'600.0);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(m, 4096, true), 77'109'657'600.0 + 5'033'164'800.0);
+}
+
+TEST(ValidateModel, NamesEveryFieldThatIsWrong) {
+  const ModelSpec good = load_model("llama-3.1-8b", kPresets);
+  EXPECT_TRUE(validate(good).empty());
+  const auto key_of = [&](auto change) {
+    ModelSpec m = good;
+    change(m);
+    const auto problems = validate(m);
+    return problems.empty() ? std::string("accepted") : problems.front().key;
+  };
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.n_layers = 0; }), "n_layers");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.hidden = 1 << 30; }), "hidden");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.n_kv_heads = 5; }), "n_kv_heads");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.head_dim = 127; }), "head_dim");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.vocab_size = -1; }), "vocab_size");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_theta = std::numeric_limits<double>::quiet_NaN(); }),
+            "rope_theta");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.norm_eps = -1; }), "norm_eps");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_scaling->type = "ntk"; }), "rope_scaling.type");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_scaling->high_freq_factor = 1; }),
+            "rope_scaling.high_freq_factor");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.position = PositionKind::alibi; }), "rope_scaling");
+  EXPECT_GT(validate(ModelSpec{}).size(), 5U);
+}
+
+TEST(FindPreset, IsNotParticularAboutSpelling) {
+  for (const char* name :
+       {"llama-2-13b", "LLaMA-2-13B", "llama2_13b", "Llama 2 13B", "meta-llama/Llama-2-13b-hf"})
+    EXPECT_EQ(load_model(name, kPresets).name, "llama-2-13b") << name;
+  EXPECT_EQ(load_model("llama-30b", kPresets).name, "llama-33b");
+  EXPECT_FALSE(find_preset(kPresets, "models", "llama-2-14b"));
+  EXPECT_FALSE(find_preset(kPresets, "no-such-kind", "llama-2-13b"));
+  EXPECT_EQ(nearest_preset(kPresets, {"models"}, "lama-2-13b"), "llama-2-13b");
+  EXPECT_EQ(nearest_preset(kPresets, {"models"}, "chinchilla"), "");
+  // A part of names is what somebody remembers of them.
+  const std::string megatron = nearest_preset(kPresets, {"stacks"}, "Megatron-LM");
+  EXPECT_EQ(megatron, "megatron-lm-2021 or megatron-lm-2024");
+  EXPECT_NE(nearest_preset(kPresets, {"stacks"}, "megatron").find("megatron-core, "), std::string::npos);
+  EXPECT_EQ(nearest_preset(kPresets, {"stacks"}, "me"), "");
+}
+
+}  // namespace
+}  // namespace sextant

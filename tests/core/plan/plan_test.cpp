@@ -1,0 +1,260 @@
+// Plan keys, layer ranges, the grid of ranks, and what makes a plan lawful.
+#include <set>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/plan_key.hpp"
+#include "tests/support/arbitrary.hpp"
+
+namespace sextant {
+namespace {
+
+std::string message_of(std::string_view key) {
+  try {
+    parse_plan_key(key);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(PlanKey, ReadsAndWritesTheDocumentedExample) {
+  const ParallelPlan p = parse_plan_key("tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel");
+  EXPECT_EQ(p.tp, 4);
+  EXPECT_EQ(p.pp, 8);
+  EXPECT_EQ(p.vp, 5);
+  EXPECT_EQ(p.dp, 2);
+  EXPECT_EQ(p.zero_stage, 1);
+  EXPECT_EQ(p.recompute.kind, RecomputeKind::selective);
+  EXPECT_TRUE(p.sequence_parallel);                      // on by default with tp > 1
+  EXPECT_EQ(p.schedule, PipelineSchedule::interleaved);  // implied by vp > 1
+  EXPECT_EQ(plan_key(p), "tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel");
+}
+
+TEST(PlanKey, WithoutDpItFillsTheCluster) {
+  const StackSpec stack;
+  EXPECT_EQ(fill_plan_key("tp2.pp1.z1.mbs1", stack, 64).plan.dp, 32);
+  EXPECT_EQ(fill_plan_key("tp2.cp2.pp4", stack, 64).plan.dp, 4);
+  EXPECT_TRUE(fill_plan_key("tp2.pp1.z1.mbs1", stack, 64).notes.empty());
+  const FilledPlan odd = fill_plan_key("tp3.pp2", stack, 64);
+  ASSERT_TRUE(odd.indivisible);
+  EXPECT_EQ(
+      to_string(*odd.indivisible),
+      "plan key tp3.pp2: found no dp, and tp * cp * pp = 6, expected a divisor of the cluster's 64 GPUs; "
+      "state dp, at most 10, to leave GPUs idle");
+  // A stated dp stays, and says what it leaves idle.
+  const FilledPlan two = fill_plan_key("TP2.DP1", stack, 64);
+  EXPECT_EQ(two.plan.world(), 2);
+  EXPECT_EQ(two.notes, (std::vector<std::string>{"2 of the cluster's 64 GPUs are used; 62 are idle"}));
+  EXPECT_EQ(fill_plan_key("tp128", stack, 64).plan.world(), 128) << "too large, not indivisible";
+  EXPECT_FALSE(fill_plan_key("tp128", stack, 64).indivisible);
+}
+
+TEST(PlanKey, PartsComeInAnyOrderAndCase) {
+  EXPECT_EQ(parse_plan_key("SEL.mbs1.Z1.dp2.vp5.PP8.tp4"), parse_plan_key("tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel"));
+  EXPECT_EQ(parse_plan_key("tp2").sequence_parallel, true);
+  EXPECT_EQ(parse_plan_key("tp2.nosp").sequence_parallel, false);
+}
+
+TEST(PlanKey, EveryOptionalPartHasItsSpelling) {
+  ParallelPlan p;
+  p.tp = 2, p.pp = 4, p.dp = 4;
+  p.schedule = PipelineSchedule::zero_bubble;
+  p.zero_stage = 3, p.shard_degree = 2, p.recompute = {RecomputeKind::full, 12};
+  p.optimizer_offload = 0.125, p.parameter_offload = true, p.activation_offload = 4, p.offload_horizon = 2;
+  p.bucket_elements = 40'000'000, p.last_bucket_split = 4;
+  p.overlap_grad_reduce = p.overlap_param_gather = false;
+  p.overlap_tp = true;
+  p.axis_order = {Axis::tp, Axis::dp, Axis::pp, Axis::cp};
+  p.chunks = {{0, 11}, {11, 13}, {24, 13}, {37, 11}};
+  const std::string key =
+      "tp2.pp4.vp1.cp1.dp4.z3.mbs1.full12.nosp.zb.sd2.oo12p5.po.ao4.hz2.b40M.lb4.nogr.nopg.tpo."
+      "ax-tp-dp-pp-cp.L11-13-13-11";
+  EXPECT_EQ(plan_key(p), key);
+  EXPECT_EQ(parse_plan_key(key), p);
+}
+
+TEST(PlanKey, RunsOfEqualChunksAreJoined) {
+  ParallelPlan p;
+  for (int c = 0, first = 0; c < 8; ++c) {
+    p.chunks.push_back({first, c == 0 ? 7 : 8});
+    first += p.chunks.back().count;
+  }
+  EXPECT_TRUE(plan_key(p).ends_with(".L7-8x7")) << plan_key(p);
+  EXPECT_EQ(parse_plan_key(plan_key(p)), p);
+}
+
+RC_GTEST_PROP(PlanKey, RoundTripsExactly, ()) {
+  const ParallelPlan p = arbitrary::plan();
+  const std::string key = plan_key(p);
+  RC_LOG() << key;
+  RC_ASSERT(parse_plan_key(key) == p);
+}
+
+// Negative control of the property: a key that loses a field would be seen.
+TEST(PlanKey, DifferentPlansHaveDifferentKeys) {
+  ParallelPlan a, b;
+  b.overlap_param_gather = false;
+  EXPECT_NE(plan_key(a), plan_key(b));
+  EXPECT_NE(parse_plan_key(plan_key(a)), b);
+}
+
+TEST(PlanKey, ErrorsNameTheWrongPart) {
+  EXPECT_EQ(message_of("tp4.pq8"),
+            "plan key tp4.pq8: found the unknown part 'pq8', expected parts such as "
+            "tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel; "
+            "did you mean pp8?");
+  EXPECT_EQ(message_of("tp4.selx"),
+            "plan key tp4.selx: found the unknown part 'selx', expected parts such as "
+            "tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel; "
+            "did you mean sel?");
+  EXPECT_EQ(message_of("tp0"), "plan key tp0: found 'tp0', expected tp and a whole number from 1 to 1048576");
+  EXPECT_EQ(message_of("tp4.z5"), "plan key tp4.z5: found 'z5', expected z and a whole number from 0 to 3");
+  EXPECT_EQ(message_of("tp4.tp2"), "plan key tp4.tp2: found 'tp2', expected tp only once");
+  EXPECT_EQ(message_of("sp.nosp"), "plan key sp.nosp: found 'nosp', expected sp only once");
+  EXPECT_NE(message_of("tp4..pp2"), "accepted");
+  EXPECT_NE(message_of(""), "accepted");
+  EXPECT_NE(message_of("oo101"), "accepted");
+  EXPECT_NE(message_of("b0"), "accepted");
+  EXPECT_NE(message_of("b99999999999999G"), "accepted");
+  EXPECT_NE(message_of("ax-tp-tp-dp-pp"), "accepted");
+  EXPECT_NE(message_of("L3-"), "accepted");
+  EXPECT_NE(message_of("L1x99999999"), "accepted");
+  EXPECT_NE(message_of("tp1000000.pp1000000"), "accepted");
+  EXPECT_NE(message_of("pp1000000.vp1000000"), "accepted");
+}
+
+TEST(PlanKey, AllWrongPartsAreReportedTogether) {
+  try {
+    parse_plan_key("tpx.pp8.zz.dp0");
+    FAIL() << "accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.problems().size(), 3U) << e.what();
+  }
+}
+
+TEST(LayerRanges, FirstChunksTakeTheRemainder) {
+  ParallelPlan p;
+  p.pp = 4, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+  const auto ranges = layer_ranges(p, 126);  // Llama-3.1-405B: 126 = 8 * 15 + 6
+  ASSERT_EQ(ranges.size(), 8U);
+  EXPECT_EQ(ranges[0], (LayerRange{0, 16}));
+  EXPECT_EQ(ranges[5], (LayerRange{80, 16}));
+  EXPECT_EQ(ranges[6], (LayerRange{96, 15}));
+  EXPECT_EQ(ranges[7], (LayerRange{111, 15}));
+}
+
+TEST(LayerRanges, ThePlansOwnChunksWin) {
+  ParallelPlan p = parse_plan_key("pp4.L11-13-13-11");
+  EXPECT_EQ(layer_ranges(p, 48), p.chunks);
+  EXPECT_EQ(p.chunks[3], (LayerRange{37, 11}));
+}
+
+TEST(Microbatches, AreZeroWhenTheBatchDoesNotDivide) {
+  TrainingSpec t;
+  t.global_batch = 96;
+  ParallelPlan p;
+  p.dp = 4, p.micro_batch = 2;
+  EXPECT_EQ(microbatches(p, t), 12);
+  p.dp = 5;
+  EXPECT_EQ(microbatches(p, t), 0);
+}
+
+TEST(RankGrid, OrdersAxesInnermostFirst) {
+  const RankGrid grid(parse_plan_key("tp2.cp3.dp4.pp5"));
+  EXPECT_EQ(grid.stride(Axis::tp), 1);
+  EXPECT_EQ(grid.stride(Axis::cp), 2);
+  EXPECT_EQ(grid.stride(Axis::dp), 6);
+  EXPECT_EQ(grid.stride(Axis::pp), 24);
+  EXPECT_EQ(grid.coord(1 + 2 * 2 + 6 * 3 + 24 * 4), (RankCoord{1, 2, 3, 4}));
+  EXPECT_EQ(grid.group({1, 0, 2, 1}, {Axis::cp, Axis::dp}),
+            (std::vector<int>{25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47}));
+}
+
+RC_GTEST_PROP(RankGrid, RanksAndCoordinatesAreABijection, ()) {
+  ParallelPlan p = arbitrary::plan();
+  p.dp = arbitrary::upto(1, 8);
+  const RankGrid grid(p);
+  std::set<int> seen;
+  for (int pp = 0; pp < p.pp; ++pp)
+    for (int dp = 0; dp < p.dp; ++dp)
+      for (int cp = 0; cp < p.cp; ++cp)
+        for (int tp = 0; tp < p.tp; ++tp) {
+          const RankCoord c{tp, cp, dp, pp};
+          const int rank = grid.rank(c);
+          RC_ASSERT(rank >= 0 && rank < p.world());
+          RC_ASSERT(seen.insert(rank).second);
+          RC_ASSERT(grid.coord(rank) == c);
+        }
+  // The groups along two axes partition the world.
+  std::multiset<int> members;
+  for (int rank = 0; rank < p.world(); ++rank) {
+    const RankCoord c = grid.coord(rank);
+    if (c.cp == 0 && c.dp == 0)
+      for (const int r : grid.group(c, {Axis::cp, Axis::dp})) members.insert(r);
+  }
+  RC_ASSERT(members.size() == seen.size());
+  RC_ASSERT(std::set<int>(members.begin(), members.end()) == seen);
+}
+
+ModelSpec llama_13b() {
+  ModelSpec m;
+  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128;
+  m.ffn_hidden = 13824, m.vocab_size = 32000;
+  return m;
+}
+
+TEST(ValidatePlan, AcceptsALawfulPlan) {
+  EXPECT_TRUE(validate(parse_plan_key("tp4.pp8.vp5.cp1.dp2.z1.mbs1.sel"), llama_13b(), {}).empty());
+}
+
+// Each row breaks one rule; the key of a reported problem is named beside it.
+TEST(ValidatePlan, NamesEveryBrokenRule) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"tp3.dp2", "tp"},                    // 40 heads
+      {"tp16.dp2", "tp"},                   // 40 heads
+      {"dp3", "micro_batch * dp"},          // batch 1024
+      {"pp41", "pp * vp"},                  // 40 layers
+      {"pp4.L10-10-10", "chunk_layers"},    // three chunks for four stages
+      {"pp4.L10-10-10-9", "chunk_layers"},  // one layer missing
+      {"pp4.L10-0-20-10", "chunk_layers[1]"},
+      {"pp4.vp2.zb", "vp"},
+      {"pp4.int", "schedule"},
+      {"vp2", "vp"},
+      {"zb", "schedule"},
+      {"sp", "sequence_parallel"},
+      {"tpo", "overlap_tp"},
+      {"dp8.z1.sd3", "shard_degree"},
+      {"dp8.sd4", "shard_degree"},
+      {"full41", "recompute_layers"},
+      {"ao41", "activation_offload"},
+      {"cp3", "cp"},            // sequence 2048
+      {"pp8.vp2.dp256", "pp"},  // 4 micro-batches
+  };
+  for (const auto& [key, expected] : rows) {
+    const auto problems = validate(parse_plan_key(key), llama_13b(), {});
+    const bool named =
+        std::any_of(problems.begin(), problems.end(), [&](const Problem& p) { return p.key == expected; });
+    EXPECT_TRUE(named) << key << ": " << (problems.empty() ? "accepted" : to_string(problems.front()));
+  }
+}
+
+TEST(ValidatePlan, SurvivesAbsurdFields) {
+  ParallelPlan p;
+  p.tp = 0;
+  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  p.tp = p.pp = p.dp = p.cp = p.vp = 1 << 20;
+  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  p = {};
+  p.axis_order = {Axis::tp, Axis::tp, Axis::dp, Axis::pp};
+  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  p = {};
+  p.optimizer_offload = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(validate(p, llama_13b(), {}).empty());
+  EXPECT_TRUE(validate(ParallelPlan{}, ModelSpec{}, {}).empty());  // the model has its own validate
+}
+
+}  // namespace
+}  // namespace sextant

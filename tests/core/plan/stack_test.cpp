@@ -1,0 +1,283 @@
+// Every stack preset loads, survives a round trip, and refuses by name what its framework cannot do.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/plan/plan_key.hpp"
+#include "core/plan/stack_spec.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant {
+namespace {
+
+std::filesystem::path preset_dir() { return std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets"; }
+
+ModelSpec llama13b() {
+  ModelSpec m;
+  m.name = "llama-2-13b";
+  m.n_layers = 40, m.hidden = 5120, m.n_heads = m.n_kv_heads = 40, m.head_dim = 128, m.ffn_hidden = 13824;
+  m.vocab_size = 32000;
+  return m;
+}
+
+// A layout that every stack below may be asked for, with nothing that is optional.
+ParallelPlan plain() {
+  ParallelPlan p;
+  p.dp = 8;
+  p.overlap_grad_reduce = p.overlap_param_gather = false;
+  return p;
+}
+
+std::string refusal(const std::string& stack, const ParallelPlan& p, const TrainingSpec& t = {}) {
+  const auto r = refuses(load_stack(stack, preset_dir()), p, llama13b(), t);
+  if (!r) return "";
+  EXPECT_EQ(r->reason, RejectReason::stack_cannot);
+  return r->text;
+}
+
+std::string written(const std::string& name, const std::string& text) {
+  static const TempDir dir;
+  return dir.write(name, text).string();
+}
+
+std::string error_of(const std::string& path) {
+  try {
+    load_stack(path, preset_dir());
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(StackPresets, LoadAndRoundTrip) {
+  const auto names = stack_names(preset_dir());
+  EXPECT_GE(names.size(), 15u);
+  for (const auto& name : names) {
+    const StackSpec s = load_stack(name, preset_dir());
+    EXPECT_EQ(s.name, name);
+    EXPECT_FALSE(s.title.empty() || s.version.empty() || s.source.empty()) << name;
+    EXPECT_EQ(nlohmann::json(s).get<StackSpec>(), s) << name;
+  }
+}
+
+TEST(StackPresets, MissSuggests) {
+  EXPECT_NE(error_of("megatron-cor").find("did you mean megatron-core?"), std::string::npos);
+  EXPECT_NE(error_of("/nowhere/x.json").find("/nowhere/x.json"), std::string::npos);
+}
+
+TEST(StackPresets, BadFilesAreRefused) {
+  EXPECT_NE(error_of(written("typo.json", R"({"name":"x","kernels":{"norm_fuse":true}})"))
+                .find("did you mean norm_fused?"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(written("type.json", R"({"name":"x","can":{"interleaved":"yes"}})")).find("true or false"),
+      std::string::npos);
+  EXPECT_NE(error_of(written("negative.json", R"({"name":"x","kernels":{"update_bytes":-1}})"))
+                .find("kernels.update_bytes"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(written("stage.json", R"({"name":"x","can":{"zero_stages":[4]}})")).find("can.zero_stages[0]"),
+      std::string::npos);
+  EXPECT_NE(error_of(written("base.json", R"({"name":"x","base":"megatron-cor"})")).find("megatron-core"),
+            std::string::npos);
+  EXPECT_NE(error_of(written("cut.json", R"({"name":"x","can":{)")).find("line 1"), std::string::npos);
+}
+
+TEST(StackPresets, BaseIsOverlaid) {
+  const StackSpec base = load_stack("megatron-core", preset_dir());
+  const StackSpec own =
+      load_stack(written("own.json", R"({"base":"megatron-core","name":"own","can":{"interleaved":false}})"),
+                 preset_dir());
+  EXPECT_FALSE(own.can.interleaved);
+  EXPECT_TRUE(base.can.interleaved);
+  EXPECT_EQ(own.kernels, base.kernels);
+}
+
+struct Case {
+  const char* stack;
+  const char* named;  // the feature that must be named
+  void (*ask)(ParallelPlan&);
+};
+
+TEST(StackRefusals, EachNamesTheFeature) {
+  const Case cases[] = {
+      {"megatron-lm-2021", "ZeRO stage 1", [](ParallelPlan& p) { p.zero_stage = 1; }},
+      {"megatron-lm-2021", "sequence parallelism",
+       [](ParallelPlan& p) { p.tp = 2, p.sequence_parallel = true; }},
+      {"megatron-llama-2023", "interleaved",
+       [](ParallelPlan& p) {
+         p.zero_stage = 2, p.pp = 2, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+       }},
+      {"megatron-llama-2023", "do not divide", [](ParallelPlan& p) { p.zero_stage = 2, p.dp = 12; }},
+      {"megatron-core", "ZeRO stage 3 with pipeline", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"megatron-core", "zero-bubble",
+       [](ParallelPlan& p) { p.pp = 2, p.schedule = PipelineSchedule::zero_bubble; }},
+      {"deepspeed-zero", "ZeRO stage 2 with pipeline", [](ParallelPlan& p) { p.zero_stage = 2, p.pp = 2; }},
+      {"torchtitan", "ZeRO stage 1", [](ParallelPlan& p) { p.zero_stage = 1; }},
+      {"smp-v2", "pipeline parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"smp-v2", "full recomputation", [](ParallelPlan& p) { p.zero_stage = 3, p.activation_offload = 4; }},
+      {"colossal-ai", "ZeRO stage 3", [](ParallelPlan& p) { p.zero_stage = 3; }},
+      {"colossal-ai", "ZeRO stage 2 with pipeline", [](ParallelPlan& p) { p.zero_stage = 2, p.pp = 2; }},
+      {"colossal-gemini", "pipeline parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.pp = 2; }},
+      {"megatron-deepspeed-bloom", "interleaved",
+       [](ParallelPlan& p) {
+         p.zero_stage = 1, p.pp = 2, p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+       }},
+      {"megatron-deepspeed-bloom", "context parallelism", [](ParallelPlan& p) { p.cp = 2; }},
+      {"llm-foundry", "tensor parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.tp = 2; }},
+      {"llm-c", "pipeline parallelism", [](ParallelPlan& p) { p.pp = 2; }},
+      {"aleph-alpha", "gradient reduction",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_grad_reduce = true; }},
+      {"nanotron", "parameter gather",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_param_gather = true; }},
+      {"nanotron", "selective", [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective; }},
+      {"megatron-core", "last bucket", [](ParallelPlan& p) { p.last_bucket_split = 4; }},
+      {"llm-c", "optimizer state on the host", [](ParallelPlan& p) { p.optimizer_offload = 0.5; }},
+      {"megatron-core", "use ZeRO stage 3 or", [](ParallelPlan& p) { p.parameter_offload = true; }},
+      {"megatron-core", "use more TP",  // stage 3 is what it has
+       [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
+      {"colossal-ai", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 4; }},
+      {"megatron-lm-2021", "equal stages", [](ParallelPlan& p) { p.pp = 3; }},
+      {"torchtitan", "zero-bubble schedule of one chunk",
+       [](ParallelPlan& p) { p.pp = 2, p.schedule = PipelineSchedule::zero_bubble; }},
+      {"megatron-core", "activations on the host beside pipeline stages",
+       [](ParallelPlan& p) { p.pp = 2, p.activation_offload = 1; }},
+      {"megatron-core", "activations on the host beside recomputation",
+       [](ParallelPlan& p) { p.recompute.kind = RecomputeKind::selective, p.activation_offload = 1; }},
+      {"torchtitan", "beside pipeline stages",
+       [](ParallelPlan& p) {
+         p.zero_stage = 2, p.pp = 2, p.optimizer_offload = 1, p.parameter_offload = true;
+       }},
+      // 128 micro-batches over 5 stages; PyTorch makes 25 rounds of them.
+      {"megatron-lm-2024", "only multiples of pp=5 micro-batches, not 128",
+       [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
+      {"torchtitan", "128 micro-batches over pp=5 in 25 equal rounds",
+       [](ParallelPlan& p) { p.pp = 5, p.vp = 2, p.schedule = PipelineSchedule::interleaved; }},
+      {"torchtitan", "of one replica",
+       [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"fsdp1-eager", "does not add up",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"colossal-ai", "use oo100 or oo0",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
+      {"colossal-ai", "use oo100 or oo0",  // of one replica neither: no stage has it
+       [](ParallelPlan& p) { p.dp = 1, p.optimizer_offload = 0.5; }},
+      {"colossal-ai", "use more TP", [](ParallelPlan& p) { p.zero_stage = 1, p.parameter_offload = true; }},
+      {"megatron-core", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"nanotron", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
+      {"deepspeed-zero", "hybrid sharding (shard_degree=2) only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.shard_degree = 2; }},
+      {"deepspeed-zero", "optimizer state on the host only from ZeRO stage 1",
+       [](ParallelPlan& p) { p.optimizer_offload = 1; }},
+      {"deepspeed-zero", "a part of the optimizer state on the host only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 0.5; }},
+      {"deepspeed-zero", "parameters on the host only from ZeRO stage 3",
+       [](ParallelPlan& p) { p.zero_stage = 2, p.optimizer_offload = 1, p.parameter_offload = true; }},
+      {"torchtitan", "parameters on the host only with all of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 0.5, p.parameter_offload = true; }},
+      {"torchtitan", "optimizer state on the host only with the parameters",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 1; }},
+      {"colossal-gemini", "parameters on the host only with all of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
+      {"colossal-ai", "a part of the optimizer state",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
+  };
+  for (const auto& c : cases) {
+    ParallelPlan p = plain();
+    c.ask(p);
+    const std::string text = refusal(c.stack, p);
+    EXPECT_NE(text.find(c.named), std::string::npos)
+        << c.stack << ": '" << text << "' does not name " << c.named;
+    EXPECT_NE(text.find("; "), std::string::npos) << "no advice in '" << text << "'";
+    EXPECT_EQ(text.rfind(c.stack, 0), 0u) << text;
+  }
+}
+
+// The embedded runtime acts on every field of a plan (negative control of the table above).
+TEST(StackRefusals, OwnRuntimeDoesEverything) {
+  ParallelPlan p = plain();
+  p.tp = 2, p.cp = 2, p.pp = 3, p.dp = 4, p.sequence_parallel = true, p.zero_stage = 3, p.shard_degree = 4;
+  p.schedule = PipelineSchedule::zero_bubble;
+  p.recompute = {RecomputeKind::full, 2};
+  p.optimizer_offload = 0.5, p.parameter_offload = true, p.activation_offload = 1;
+  p.bucket_elements = 1 << 20, p.last_bucket_split = 4;
+  p.overlap_grad_reduce = p.overlap_param_gather = true;
+  EXPECT_EQ(refusal("sextant", p), "");
+}
+
+TEST(StackRefusals, OverlapOfNothingIsNotRefused) {
+  ParallelPlan p;
+  p.pp = 8;  // one replica: no gradient reduction to overlap
+  EXPECT_EQ(refusal("aleph-alpha", p), "");
+}
+
+TEST(StackRefusals, AllReasonsAreNamedAtOnce) {
+  ParallelPlan p = plain();
+  p.tp = 2, p.zero_stage = 1, p.sequence_parallel = p.overlap_grad_reduce = true;
+  p.recompute.kind = RecomputeKind::selective;
+  const std::string text = refusal("megatron-lm-2021", p);
+  for (const char* part : {"megatron-lm-2021 has no sequence parallelism (use nosp); ",
+                           "has no ZeRO stage 1 (", "has no selective", "gradient reduction", "use nogr"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  p.tp = 2, p.sequence_parallel = true, p.overlap_tp = true;  // what follows from another one is not told
+  EXPECT_EQ(refusal("llm-foundry", p).find("sequence"), std::string::npos);
+}
+
+// What the framework does run, near what it does not (negative control of the table above).
+TEST(StackRefusals, NothingNearIsRefused) {
+  const std::pair<const char*, const char*> runs[] = {
+      {"torchtitan", "tp2.dp4.z3.mbs1"},
+      {"torchtitan", "tp2.dp4.z3.mbs1.nosp"},
+      {"torchtitan", "pp2.dp4.z2.mbs1"},
+      {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
+      {"torchtitan", "dp8.z3.mbs1.oo100.po"},
+      {"torchtitan", "dp8.z2.mbs1.sd4"},
+      {"megatron-core", "tp2.dp4.z1.mbs1.tpo"},
+      {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
+      {"megatron-core", "dp8.z1.mbs1.oo50"},
+      {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},
+      {"deepspeed-zero", "dp8.z1.mbs1.oo100"},
+      {"deepspeed-zero", "dp8.z3.mbs1.po"},
+      {"deepspeed-zero", "tp8.mbs1.oo50.po"},  // one replica: no ZeRO stage to ask for
+      {"colossal-gemini", "dp8.z3.mbs1.oo50"},
+      {"colossal-gemini", "dp8.z3.mbs1.oo100.po"},
+      {"sextant", "dp8.z0.mbs1.oo50.po"},
+      // Fewer than two rounds of pp are one.
+      {"torchtitan", "pp5.vp2.dp128.z0.mbs1"},
+      {"megatron-lm-2024", "pp4.vp2.dp8.z0.mbs1"},
+      {"megatron-core", "pp5.vp2.dp8.z0.mbs1"},
+      {"sextant", "pp5.vp2.dp8.z0.mbs1"},
+  };
+  for (const auto& [stack, key] : runs) {
+    const StackSpec spec = load_stack(stack, preset_dir());
+    EXPECT_EQ(refusal(stack, fill_plan_key(key, spec, parse_plan_key(key).world()).plan), "")
+        << stack << " " << key;
+  }
+}
+
+// What a key leaves out is what the stack can do, so that a short key is never refused for it.
+TEST(StackRefusals, NoStackRefusesAShortKey) {
+  for (const auto& name : stack_names(preset_dir())) {
+    const StackSpec stack = load_stack(name, preset_dir());
+    const std::string key = stack.can.tensor_parallel ? "tp2.mbs1" : "mbs1";
+    const FilledPlan filled = fill_plan_key(key, stack, 8);
+    EXPECT_EQ(filled.plan.world(), 8) << name;
+    EXPECT_EQ(refusal(name, filled.plan), "") << name;
+    // And the full key that is then printed says the same.
+    EXPECT_EQ(fill_plan_key(plan_key(filled.plan), stack, 8).plan, filled.plan) << name;
+  }
+  const FilledPlan old = fill_plan_key("tp2.mbs1", load_stack("megatron-lm-2021", preset_dir()), 8);
+  EXPECT_EQ(old.notes,
+            (std::vector<std::string>{"plan key: left out, and so as megatron-lm-2021 does it: nosp, nogr"}));
+  EXPECT_TRUE(fill_plan_key("tp2.mbs1", load_stack("megatron-core", preset_dir()), 8).notes.empty());
+  // What the key states is not changed.
+  EXPECT_NE(refusal("megatron-lm-2021",
+                    fill_plan_key("tp2.sp.z1", load_stack("megatron-lm-2021", preset_dir()), 8).plan),
+            "");
+}
+
+}  // namespace
+}  // namespace sextant
