@@ -1,5 +1,5 @@
 // How many bytes does a layout hold, as the framework really holds it? Sizes of the buffers that lower() puts into the
-// graph; planner/stage_memory.hpp adds them up in closed form, the graph's own accounting must agree to the byte.
+// graph; planner/simulation/stage_memory.hpp adds them up in closed form, the graph's own accounting must agree to the byte.
 // Coefficients belong to a software stack (StackMemory); formulas: design notes on memory per stage, after Korthikanti
 // et al. 2022 (arXiv 2205.05198) with each framework's own copies.
 #pragma once

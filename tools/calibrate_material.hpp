@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/calibrate_network.hpp"
-#include "planner/calibration_file.hpp"
-#include "planner/profile_priors.hpp"
+#include "planner/calibration/calibrate_network.hpp"
+#include "planner/calibration/calibration_file.hpp"
+#include "planner/calibration/profile_priors.hpp"
 #include "tools/inputs.hpp"
 
 namespace sextant {

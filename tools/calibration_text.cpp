@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/calibration_file.hpp"
+#include "planner/calibration/calibration_file.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/leave_out.hpp"
-#include "planner/plausible.hpp"
+#include "planner/calibration/leave_out.hpp"
+#include "planner/validation/plausible.hpp"
 #include "tools/calibrate_material.hpp"
 #include "tools/verb.hpp"
 

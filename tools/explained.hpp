@@ -6,8 +6,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/explain.hpp"
-#include "planner/steadiest.hpp"
+#include "planner/answers/steadiest.hpp"
+#include "planner/explain/explain.hpp"
 #include "tools/planning.hpp"
 
 namespace sextant {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/resized.hpp"
+#include "planner/answers/resized.hpp"
 
 namespace sextant {
 

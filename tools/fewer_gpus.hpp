@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/scale.hpp"
+#include "planner/answers/scale.hpp"
 #include "tools/plan_answers.hpp"
 
 namespace sextant {

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "planner/goodput.hpp"
+#include "planner/answers/goodput.hpp"
 #include "tools/inputs.hpp"
 
 namespace sextant {

@@ -7,8 +7,8 @@
 
 #include "core/base/units.hpp"
 #include "core/plan/parallel_plan.hpp"
-#include "planner/goodput.hpp"
-#include "planner/job.hpp"
+#include "planner/answers/goodput.hpp"
+#include "planner/lowering/job.hpp"
 
 namespace sextant {
 

@@ -13,9 +13,9 @@
 #include "core/model/model_files.hpp"
 #include "core/plan/plan_key.hpp"
 #include "core/runs/framework_map.hpp"
-#include "planner/calibration_file.hpp"
-#include "planner/profile_priors.hpp"
-#include "planner/resized.hpp"
+#include "planner/answers/resized.hpp"
+#include "planner/calibration/calibration_file.hpp"
+#include "planner/calibration/profile_priors.hpp"
 
 namespace sextant {
 

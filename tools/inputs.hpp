@@ -15,8 +15,8 @@
 #include "core/plan/plan_file.hpp"
 #include "core/plan/plan_limits.hpp"
 #include "core/plan/stack_spec.hpp"
-#include "planner/residual.hpp"
-#include "planner/setting.hpp"
+#include "planner/simulation/residual.hpp"
+#include "planner/simulation/setting.hpp"
 #include "tools/profile_use.hpp"
 #include "tools/verb.hpp"
 

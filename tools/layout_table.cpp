@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/stage_memory.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/planning.hpp"
 
 namespace sextant {

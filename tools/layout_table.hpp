@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/search.hpp"
+#include "planner/search/search.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {

@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/framework_setting.hpp"
-#include "planner/resized.hpp"
-#include "planner/scale.hpp"
-#include "planner/search_budget.hpp"
-#include "planner/shortlist.hpp"
-#include "planner/stage_memory.hpp"
+#include "planner/answers/resized.hpp"
+#include "planner/answers/scale.hpp"
+#include "planner/answers/shortlist.hpp"
+#include "planner/explain/framework_setting.hpp"
+#include "planner/search/search_budget.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/fewer_gpus.hpp"
 #include "tools/goodput_text.hpp"
 #include "tools/layout_table.hpp"

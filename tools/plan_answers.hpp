@@ -9,7 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/search.hpp"
+#include "planner/search/search.hpp"
 #include "tools/plan_options.hpp"
 #include "tools/planning.hpp"
 

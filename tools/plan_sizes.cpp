@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/scale.hpp"
+#include "planner/answers/scale.hpp"
 #include "tools/layout_table.hpp"
 #include "tools/plan_answers.hpp"
 

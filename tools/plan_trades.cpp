@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/scale.hpp"
-#include "planner/steadiest.hpp"
+#include "planner/answers/scale.hpp"
+#include "planner/answers/steadiest.hpp"
 #include "tools/layout_table.hpp"
 #include "tools/plan_answers.hpp"
 

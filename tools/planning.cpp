@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/resized.hpp"
-#include "planner/stage_memory.hpp"
+#include "planner/answers/resized.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/version.hpp"
 
 namespace sextant {

@@ -5,7 +5,7 @@
 #include "core/base/preset_path.hpp"
 #include "core/cluster/cluster_files.hpp"
 #include "core/model/model_files.hpp"
-#include "planner/profile_priors.hpp"
+#include "planner/calibration/profile_priors.hpp"
 
 namespace sextant {
 namespace {

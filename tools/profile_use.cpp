@@ -10,8 +10,8 @@
 #include "core/base/error.hpp"
 #include "core/cluster/topology.hpp"
 #include "cost_models/collective.hpp"
-#include "planner/machine_samples.hpp"
-#include "planner/profile_priors.hpp"
+#include "planner/calibration/profile_priors.hpp"
+#include "planner/simulation/machine_samples.hpp"
 
 namespace sextant {
 namespace {

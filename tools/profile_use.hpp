@@ -15,8 +15,8 @@
 #include "core/timeline/work_profile.hpp"
 #include "cost_models/analytic.hpp"
 #include "cost_models/profiled.hpp"
-#include "planner/cost_shares.hpp"
-#include "planner/setting.hpp"
+#include "planner/simulation/cost_shares.hpp"
+#include "planner/simulation/setting.hpp"
 
 namespace sextant {
 
@@ -33,7 +33,7 @@ GivenProfile load_profile_of(const std::string& file_or_name, const DeviceSpec&,
 // Prices on a machine: the analytic model, and over it the table of a profile, if one is given.
 //
 // What the table does not tell is priced with constants of the device (and of this runtime's host time) that the profile
-// tells by the works it has and by what was measured of the machine alone (planner/profile_priors, planner/machine_samples),
+// tells by the works it has and by what was measured of the machine alone (planner/calibration/profile_priors, planner/simulation/machine_samples),
 // unless `calibrated` states some: beside measured times, times of a faster machine would be a bias. Exchanges inside a node
 // that no plan has timed are interpolated between those of the machine. Constants of networks stay: they are part of the
 // group that an exchange was measured in.

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/plan/stack_spec.hpp"
-#include "planner/fit_source.hpp"
-#include "planner/leave_out_memory.hpp"
+#include "planner/calibration/fit_source.hpp"
+#include "planner/calibration/leave_out_memory.hpp"
 #include "tools/table.hpp"
 
 namespace sextant {

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/calibrate_memory.hpp"
-#include "planner/validate.hpp"
+#include "planner/calibration/calibrate_memory.hpp"
+#include "planner/validation/validate.hpp"
 #include "tools/verb.hpp"
 
 namespace sextant {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
-#include "planner/fit_doubt.hpp"
-#include "planner/fit_source.hpp"
+#include "planner/calibration/fit_doubt.hpp"
+#include "planner/calibration/fit_source.hpp"
 #include "tools/preset_files.hpp"
 
 namespace sextant {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/calibrate.hpp"
+#include "planner/calibration/calibrate.hpp"
 #include "tools/refit_memory.hpp"
 
 namespace sextant {

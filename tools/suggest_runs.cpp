@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/plan/plan_key.hpp"
-#include "planner/suggest.hpp"
-#include "planner/validate.hpp"
+#include "planner/calibration/suggest.hpp"
+#include "planner/validation/validate.hpp"
 #include "tools/planning.hpp"
 #include "tools/run_tables.hpp"
 #include "tools/table.hpp"

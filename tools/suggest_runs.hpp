@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/knobs.hpp"
+#include "planner/calibration/knobs.hpp"
 #include "tools/verb.hpp"
 
 namespace sextant {

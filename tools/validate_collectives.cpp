@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/calibration_file.hpp"
-#include "planner/collective_score.hpp"
+#include "planner/calibration/calibration_file.hpp"
+#include "planner/validation/collective_score.hpp"
 #include "tools/planning.hpp"
 #include "tools/table.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/runs/run_row.hpp"
-#include "planner/validate.hpp"
+#include "planner/validation/validate.hpp"
 #include "tools/verb.hpp"
 
 namespace sextant {

@@ -11,10 +11,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/calibration_file.hpp"
-#include "planner/fitted_count.hpp"
-#include "planner/leave_out.hpp"
-#include "planner/plausible.hpp"
+#include "planner/calibration/calibration_file.hpp"
+#include "planner/calibration/fitted_count.hpp"
+#include "planner/calibration/leave_out.hpp"
+#include "planner/validation/plausible.hpp"
 #include "tools/calibrate_material.hpp"
 #include "tools/calibration_text.hpp"
 #include "tools/planning.hpp"

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "planner/stage_memory.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tools/plan_answers.hpp"
 #include "tools/verbs.hpp"
 

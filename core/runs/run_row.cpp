@@ -307,7 +307,7 @@ RunRow read_row(Cells& c) {
     r.step_time = Seconds(*step);
   else if (rate)
     r.step_time = Seconds(double{1} * r.training.global_batch * r.training.seq_len / (*rate * world));
-  // Wide enough for any step; whether it is one of this model on these devices, planner/plausible asks.
+  // Wide enough for any step; whether it is one of this model on these devices, planner/validation/plausible asks.
   constexpr double kShortest = 1e-6, kLongest = 1e7;
   if (r.step_time && (r.step_time->v < kShortest || r.step_time->v > kLongest))
     c.wrong(step ? "step_time_s" : "tokens_per_s_per_gpu",

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "planner/folded_graph.hpp"
+#include "planner/lowering/folded_graph.hpp"
 
 namespace sextant::lowering {
 

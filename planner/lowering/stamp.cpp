@@ -2,7 +2,7 @@
 // except the first forward (waits for the step's update) and the last backward (ends it). What a slot finds is compared with what an
 // earlier one found: the same kinds of operations, of the same relative age, waited for by the same lanes already. Then
 // it would emit the same, and is copied instead. In a folded graph, which keeps no names, inner chunks of equally many
-// layers are alike whatever their stage. tests/planner/stamp_test.cpp compares whole graphs.
+// layers are alike whatever their stage. tests/planner/lowering/stamp_test.cpp compares whole graphs.
 #include <algorithm>
 #include <array>
 #include <numeric>

@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "core/graph/graph_check.hpp"
-#include "planner/simulate_ranks.hpp"
+#include "planner/simulation/simulate_ranks.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant {

@@ -13,11 +13,11 @@
 #include "core/graph/parameter_layout.hpp"
 #include "core/model/model_files.hpp"
 #include "cost_models/analytic.hpp"
-#include "planner/explain.hpp"
-#include "planner/lower.hpp"
-#include "planner/search.hpp"
-#include "planner/search_tree.hpp"
-#include "planner/stage_memory.hpp"
+#include "planner/explain/explain.hpp"
+#include "planner/lowering/lower.hpp"
+#include "planner/search/search.hpp"
+#include "planner/search/search_tree.hpp"
+#include "planner/simulation/stage_memory.hpp"
 
 namespace sextant {
 namespace {

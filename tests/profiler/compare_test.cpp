@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "planner/simulate.hpp"
+#include "planner/simulation/simulate.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant::testing {

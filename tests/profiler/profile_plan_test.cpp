@@ -10,7 +10,7 @@
 #include "core/base/error.hpp"
 #include "cost_models/profiled.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/simulate.hpp"
+#include "planner/simulation/simulate.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant::testing {

@@ -9,7 +9,7 @@
 
 #include "core/model/model_files.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/lower.hpp"
+#include "planner/lowering/lower.hpp"
 #include "runtime/training_run.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "runtime/weights/sampling.hpp"

@@ -18,7 +18,7 @@
 
 #include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/stage_memory.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "tests/runtime/trial.hpp"
 
 namespace sextant::testing {

@@ -10,7 +10,7 @@
 
 #include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/lower.hpp"
+#include "planner/lowering/lower.hpp"
 #include "runtime/training_run.hpp"
 #include "tests/support/runnable.hpp"
 

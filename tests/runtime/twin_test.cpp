@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "planner/simulate.hpp"
+#include "planner/simulation/simulate.hpp"
 #include "runtime/executor.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/make_device.hpp"

@@ -6,7 +6,7 @@
 #include "core/plan/plan_links.hpp"
 #include "core/plan/stack_spec.hpp"
 #include "cost_models/cost_model.hpp"
-#include "planner/lower.hpp"
+#include "planner/lowering/lower.hpp"
 
 namespace sextant::testing {
 

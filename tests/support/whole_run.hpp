@@ -15,7 +15,7 @@
 
 #include "core/plan/parallel_plan.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/lower.hpp"
+#include "planner/lowering/lower.hpp"
 #include "runtime/make_communicator.hpp"
 #include "runtime/make_device.hpp"
 #include "runtime/rank_trainer.hpp"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/plan/stack_spec.hpp"
-#include "planner/calibrate_memory.hpp"
+#include "planner/calibration/calibrate_memory.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"

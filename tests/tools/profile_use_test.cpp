@@ -9,7 +9,7 @@
 #include "core/plan/plan_links.hpp"
 #include "core/timeline/work_profile.hpp"
 #include "cost_models/analytic.hpp"
-#include "planner/lower.hpp"
+#include "planner/lowering/lower.hpp"
 #include "tests/tools/bad_input.hpp"
 
 namespace sextant {

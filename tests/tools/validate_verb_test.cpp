@@ -10,7 +10,7 @@
 
 #include "core/base/csv.hpp"
 #include "core/base/file_io.hpp"
-#include "planner/validate.hpp"
+#include "planner/validation/validate.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/call.hpp"

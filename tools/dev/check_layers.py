@@ -117,10 +117,10 @@ def self_test() -> int:
         root = pathlib.Path(tmp)
         for room in MAY_INCLUDE:
             (root / room).mkdir()
-        (root / "core" / "a.hpp").write_text('#include "planner/search.hpp"\n')
-        (root / "runtime" / "b.cpp").write_text('#include "planner/search.hpp"\n#include <mpi.h>\n')
+        (root / "core" / "a.hpp").write_text('#include "planner/search/search.hpp"\n')
+        (root / "runtime" / "b.cpp").write_text('#include "planner/search/search.hpp"\n#include <mpi.h>\n')
         (root / "planner" / "c.cpp").write_text("#include <cuda_runtime.h>\n")
-        (root / "tools" / "ok.cpp").write_text('#include "planner/search.hpp"\n')
+        (root / "tools" / "ok.cpp").write_text('#include "planner/search/search.hpp"\n')
         for room in ("planner", "tools"):
             (root / room / "split.hpp").write_text("namespace sextant {\nstruct Split {\n};\n}\n")
             (root / room / "split.cpp").write_text("namespace {\nconstexpr int kHalf = 2;\nint half(int x) {\n}\n}  // namespace\n")

@@ -1,0 +1,121 @@
+#include "planner/calibration/fit_problem.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <tbb/parallel_for.h>
+
+namespace sextant {
+
+std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
+  std::vector<Setting> out = base;
+  for (std::size_t i = 0; i < knobs.size(); ++i)
+    for (Setting& s : settings_of(knobs[i], knobs[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])))
+      out.push_back(std::move(s));
+  return out;
+}
+
+Eigen::VectorXd log_times(std::span<const MeasuredRun> runs, const PredictOptions& options) {
+  Eigen::VectorXd out(static_cast<Eigen::Index>(runs.size()));
+  tbb::parallel_for(std::size_t{0}, runs.size(), [&](std::size_t i) {
+    // A run that cannot be predicted counts as exact: it speaks for no constant.
+    const auto step = predict_step(runs[i].run, options);
+    out[static_cast<Eigen::Index>(i)] = std::log(step.value_or(runs[i].step).v);
+  });
+  return out;
+}
+
+Eigen::VectorXd FitProblem::log_time(const Eigen::VectorXd& theta) const {
+  const CalibratedPresets trial(presets, settings(theta));
+  return log_times(runs, trial.options());
+}
+
+Eigen::VectorXd FitProblem::measured() const {
+  Eigen::VectorXd out(static_cast<Eigen::Index>(runs.size()));
+  for (std::size_t i = 0; i < runs.size(); ++i) out[static_cast<Eigen::Index>(i)] = std::log(runs[i].step.v);
+  return out;
+}
+
+Eigen::MatrixXd FitProblem::jacobian(const Eigen::VectorXd& theta, const Eigen::VectorXd& at) const {
+  constexpr double kStep = 0.05;
+  Eigen::MatrixXd j = Eigen::MatrixXd::Zero(at.size(), theta.size());
+  std::map<std::pair<KnobOf, std::string>, std::vector<std::size_t>> together;
+  for (std::size_t k = 0; k < knobs.size(); ++k) together[{knobs[k].of, knobs[k].key}].push_back(k);
+  for (const auto& [key, members] : together) {
+    Eigen::VectorXd moved = theta;
+    for (const std::size_t k : members) moved[static_cast<Eigen::Index>(k)] += kStep;
+    const Eigen::VectorXd change = (log_time(moved) - at) / kStep;
+    for (const std::size_t k : members)
+      for (std::size_t r = 0; r < runs.size(); ++r)
+        if (concerns(knobs[k], runs[r].run))
+          j(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(k)) =
+              change[static_cast<Eigen::Index>(r)];
+  }
+  return j;
+}
+Eigen::VectorXd FitProblem::clamped(Eigen::VectorXd theta) const {
+  for (std::size_t k = 0; k < knobs.size(); ++k) {
+    double& x = theta[static_cast<Eigen::Index>(k)];
+    if (knobs[k].low > 0) x = std::max(x, std::log(knobs[k].low / knobs[k].prior));
+    if (knobs[k].high > 0) x = std::min(x, std::log(knobs[k].high / knobs[k].prior));
+  }
+  return theta;
+}
+Eigen::MatrixXd FitProblem::prior_covariance() const {
+  Eigen::VectorXd variance(static_cast<Eigen::Index>(knobs.size()));
+  for (std::size_t k = 0; k < knobs.size(); ++k)
+    variance[static_cast<Eigen::Index>(k)] = knobs[k].sigma * knobs[k].sigma;
+  return variance.asDiagonal();
+}
+
+Eigen::MatrixXd covariance(std::span<const LayoutPoint> points, const LikenessRule& rule) {
+  const auto n = static_cast<Eigen::Index>(points.size());
+  Eigen::MatrixXd out(n, n);
+  for (Eigen::Index r = 0; r < n; ++r)
+    for (Eigen::Index c = 0; c < n; ++c)
+      out(r, c) =
+          rule.sigma * rule.sigma *
+          (likeness(points[static_cast<std::size_t>(r)], points[static_cast<std::size_t>(c)], rule.length) +
+           (r == c ? 1e-6 : 0));
+  return out;
+}
+
+Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::VectorXd& residual,
+                 const Eigen::VectorXd& at, const Eigen::VectorXd& weight, double noise, double huber) {
+  const Eigen::MatrixXd precision = prior.covariance.inverse();
+  Posterior out{at, prior.covariance};
+  for (int pass = 0; pass < 8; ++pass) {
+    const Eigen::VectorXd left = residual - j * (out.mean - at);
+    Eigen::VectorXd w = weight / (noise * noise);
+    for (Eigen::Index r = 0; r < w.size(); ++r)
+      w[r] *= std::min(1.0, huber * noise / std::max(std::abs(left[r]), 1e-12));
+    const Eigen::MatrixXd weighted = j.transpose() * w.asDiagonal();
+    out.covariance = (weighted * j + precision).inverse();
+    out.mean = out.covariance * (weighted * (residual + j * at) + precision * prior.mean);
+  }
+  return out;
+}
+
+double huber(double r) { return std::abs(r) <= 2 ? r * r : 4 * std::abs(r) - 4; }
+
+double median(std::vector<double> x) {
+  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
+  std::nth_element(x.begin(), middle, x.end());
+  return *middle;
+}
+
+double mape(const Eigen::VectorXd& residual) {
+  double sum = 0;
+  for (Eigen::Index r = 0; r < residual.size(); ++r) sum += std::abs(std::expm1(-residual[r]));
+  return residual.size() == 0 ? 0 : 100 * sum / static_cast<double>(residual.size());
+}
+
+double median_error(const Eigen::VectorXd& residual) {
+  std::vector<double> e;
+  for (Eigen::Index r = 0; r < residual.size(); ++r) e.push_back(100 * std::abs(std::expm1(-residual[r])));
+  return e.empty() ? 0 : median(std::move(e));
+}
+
+}  // namespace sextant

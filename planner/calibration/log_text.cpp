@@ -1,0 +1,49 @@
+#include "planner/calibration/log_text.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <string>
+
+namespace sextant {
+
+std::optional<double> number_after(std::string_view line, std::string_view label) {
+  const std::size_t at = line.find(label);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::size_t i = at + label.size();
+  while (i < line.size() && line[i] == ' ') ++i;
+  std::string digits;
+  for (; i < line.size() &&
+         (std::isdigit(static_cast<unsigned char>(line[i])) != 0 || line[i] == '.' || line[i] == ',' ||
+          line[i] == 'e' || line[i] == 'E' || line[i] == '+' || (line[i] == '-' && !digits.empty()));
+       ++i)
+    if (line[i] != ',') digits += line[i];
+  double x = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
+  if (error != std::errc() || end != digits.data() + digits.size() || !std::isfinite(x)) return std::nullopt;
+  // "11.5K" is thousands and "8.03B" billions, "47.66GiB" is not a suffix but a unit.
+  constexpr std::string_view kSuffixes = "KMGT";
+  const bool ends = i + 1 >= line.size() || std::isalpha(static_cast<unsigned char>(line[i + 1])) == 0;
+  const char suffix = i < line.size() ? line[i] == 'B' ? 'G' : line[i] : ' ';
+  if (const std::size_t power = kSuffixes.find(suffix); ends && power != std::string_view::npos)
+    x *= std::pow(1000.0, static_cast<double>(power + 1));
+  return x;
+}
+
+std::optional<long long> whole_number(std::string_view text) {
+  long long x = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return x;
+}
+
+void each_line(std::string_view text, const std::function<void(std::string_view, int)>& visit) {
+  for (int number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    visit(text.substr(0, end), number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+}  // namespace sextant

@@ -1,0 +1,185 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+#include "planner/calibration/log_parameters.hpp"
+#include "planner/calibration/run_log.hpp"
+
+namespace sextant {
+
+namespace {
+
+class Filling {
+ public:
+  Filling(const RunLog& log, ModelSpec& model, TrainingSpec& training, ParallelPlan& plan,
+          const LogContext& context)
+      : log_(log), model_(model), training_(training), plan_(plan), context_(context) {}
+
+  std::vector<std::string> fill() {
+    set("layers", model_.n_layers, true, "--model");
+    set("hidden", model_.hidden, true, "--model");
+    set("heads", model_.n_heads, true, "--model");
+    set("ffn_hidden", model_.ffn_hidden, true, "--model");
+    set("seq_len", training_.seq_len, context_.seq_len, "--seq-len");
+    set("tp", plan_.tp, context_.plan, "--plan");
+    set("pp", plan_.pp, context_.plan, "--plan");
+    set("cp", plan_.cp, context_.plan, "--plan");
+    set("dp", plan_.dp, context_.plan, "--plan");
+    set("micro_batch", plan_.micro_batch, context_.plan, "--plan");
+    if (!context_.plan && !says("dp") && degrees_fit(plan_))
+      plan_.dp = std::max(1, context_.gpus / (plan_.tp * plan_.pp * plan_.cp));
+    fill_batch();
+    if (!context_.plan) fill_layout();
+    fill_recompute();
+    fill_overlap();
+    if (log_.compute) {
+      training_.compute = *log_.compute;
+      training_.parameter = *log_.compute == Dtype::fp8 ? Dtype::bf16 : *log_.compute;
+    }
+    if (log_.gradient) training_.gradient = *log_.gradient;
+    if (log_.reduction) training_.reduction = *log_.reduction;
+    if (auto problem = of_another_model(log_, model_, plan_)) problems_.push_back(std::move(*problem));
+    if (!problems_.empty()) throw ConfigError(std::move(problems_));
+    return std::move(notes_);
+  }
+
+ private:
+  std::optional<std::int64_t> says(const char* column) const {
+    const auto it = log_.says.find(column);
+    if (it == log_.says.end()) return std::nullopt;
+    return it->second;
+  }
+
+  void contradiction(const char* column, std::string found, std::string expected) {
+    problems_.push_back(
+        {log_.file, column, std::move(found), std::move(expected), "one of the two is another run's"});
+  }
+
+  void set(const char* column, int& target, bool known, const char* where) {
+    const auto value = says(column);
+    if (!value) return;
+    if (known && *value != target)
+      contradiction(column, fmt::format("{}", *value), fmt::format("{}, as {} says", target, where));
+    else
+      target = static_cast<int>(*value);
+  }
+
+  // Equal when printed with three digits.
+  static bool alike(std::int64_t a, std::int64_t b) {
+    return fmt::format("{:.2e}", static_cast<double>(a)) == fmt::format("{:.2e}", static_cast<double>(b));
+  }
+
+  void fill_batch() {
+    const auto printed = says("global_batch");
+    const std::int64_t at_once = std::int64_t{plan_.micro_batch} * plan_.dp;
+    const bool counted = log_.accumulation && (context_.plan || says("micro_batch"));
+    const std::optional<std::int64_t> product =
+        counted ? std::optional(at_once * *log_.accumulation) : std::nullopt;
+    const bool rounded = printed && log_.rounded_batch;
+    if (rounded && product && !alike(*printed, *product)) {
+      contradiction("global_batch", fmt::format("about {}", *printed),
+                    fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,
+                                plan_.dp, *product));
+      return;
+    }
+    std::optional<std::int64_t> batch = rounded || !printed ? product : printed;
+    if (context_.global_batch) {
+      const std::int64_t stated = training_.global_batch;
+      const bool agrees = batch ? *batch == stated : !printed || alike(*printed, stated);
+      if (!agrees)
+        contradiction("global_batch", fmt::format("{}", batch ? *batch : *printed),
+                      fmt::format("{}, as --global-batch says", stated));
+      return;
+    }
+    if (rounded && !batch) batch = only_multiple(*printed, at_once);
+    if (batch) training_.global_batch = static_cast<int>(*batch);
+  }
+
+  // The one batch that these ranks can make and that is printed so; nothing when the layout leaves a choice.
+  std::optional<std::int64_t> only_multiple(std::int64_t printed, std::int64_t at_once) {
+    const std::int64_t below = printed / at_once * at_once;
+    std::vector<std::int64_t> fit;
+    for (std::int64_t n = below; n > 0 && alike(n, printed); n -= at_once) fit.push_back(n);
+    for (std::int64_t n = below + at_once; alike(n, printed); n += at_once) fit.push_back(n);
+    if (fit.size() == 1) {
+      notes_.push_back(fmt::format("global batch {}: the log says about {}, and {} go at once", fit.front(),
+                                   printed, at_once));
+      return fit.front();
+    }
+    problems_.push_back({log_.file, "global_batch",
+                         fmt::format("about {} (printed with three digits)", printed),
+                         fmt::format("a batch that is a multiple of micro_batch * dp = {}", at_once),
+                         "state it: --global-batch"});
+    return std::nullopt;
+  }
+
+  void fill_layout() {
+    set("zero_stage", plan_.zero_stage, false, "");
+    set("virtual_stages", plan_.vp, false, "");
+    if (const auto per_chunk = says("layers_per_chunk"); per_chunk && *per_chunk > 0 && plan_.pp > 0)
+      plan_.vp = std::max<int>(1, model_.n_layers / (plan_.pp * static_cast<int>(*per_chunk)));
+    plan_.schedule = plan_.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+    plan_.sequence_parallel = plan_.tp > 1 && says("sequence_parallel") == 1;
+    if (const auto shard = says("shard_degree"); shard && *shard > 1 && *shard < plan_.dp)
+      plan_.shard_degree = static_cast<int>(*shard);
+    if (says("optimizer_offload") == 1) plan_.optimizer_offload = 1;
+  }
+
+  void fill_recompute() {
+    const auto kind = says("recompute");
+    if (!kind) return;
+    const int chunk = std::max(1, model_.n_layers / std::max(1, plan_.pp * plan_.vp));
+    Recompute recompute;
+    if (*kind == 2) {
+      recompute.kind = RecomputeKind::full;
+      const auto layers = says("recompute_layers");
+      if (says("recompute_block") == 1 && layers && *layers < chunk)
+        recompute.layers = static_cast<int>(*layers);
+    } else if (*kind == 1 && log_.format == LogFormat::torchtitan) {
+      // Every n-th layer in full, or PyTorch's policy by operation: as in the schema of runs (core/runs/run_row.cpp).
+      const auto every = says("recompute_every");
+      if (every && *every > 0)
+        recompute = {RecomputeKind::full, std::max(1, chunk / static_cast<int>(*every))};
+      else if (context_.selective_by_operation)
+        recompute.kind = RecomputeKind::selective;
+      if (!every)
+        notes_.push_back(
+            fmt::format("selective activation checkpointing is taken as 'op', {}: the log does not print "
+                        "selective_ac_option",
+                        context_.selective_by_operation ? "by operation" : "cheap operations only"));
+    } else if (*kind == 1) {
+      recompute.kind = RecomputeKind::selective;
+    }
+    if (recompute.layers >= chunk) recompute.layers = -1;
+    if (context_.plan && recompute.kind != plan_.recompute.kind)
+      contradiction("recompute", std::string(name(recompute.kind)),
+                    fmt::format("{}, as --plan says", name(plan_.recompute.kind)));
+    else if (!context_.plan)
+      plan_.recompute = recompute;
+  }
+
+  // A key leaves these out where they are as usual: what the log says is more exact.
+  void fill_overlap() {
+    if (const auto x = says("overlap_grad_reduce")) plan_.overlap_grad_reduce = *x == 1;
+    if (const auto x = says("overlap_param_gather")) plan_.overlap_param_gather = *x == 1;
+    if (const auto x = says("overlap_tp")) plan_.overlap_tp = *x == 1 && plan_.tp > 1;
+  }
+
+  const RunLog& log_;
+  ModelSpec& model_;
+  TrainingSpec& training_;
+  ParallelPlan& plan_;
+  const LogContext& context_;
+  std::vector<Problem> problems_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::vector<std::string> apply_log(const RunLog& log, ModelSpec& model, TrainingSpec& training,
+                                   ParallelPlan& plan, const LogContext& context) {
+  return Filling(log, model, training, plan, context).fill();
+}
+
+}  // namespace sextant

@@ -1,0 +1,294 @@
+#include "planner/calibration/profile_priors.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "core/cluster/topology.hpp"
+#include "core/plan/stack_spec.hpp"
+#include "cost_models/analytic.hpp"
+#include "cost_models/collective.hpp"
+#include "planner/calibration/calibrate_network.hpp"
+#include "planner/calibration/fit_problem.hpp"
+#include "planner/simulation/machine_samples.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
+// One kind of work against the model of its kind: what is nobody's fault is wider than for a whole step.
+constexpr double kWorkNoise = 0.1;
+// The preset speaks for a class of devices, the profile for this one: it may pull three times as far. Presets of
+// processors are orders of magnitude.
+double widen(const ClusterSpec& cluster) { return cluster.device.generation == "cpu" ? 20 : 3; }
+
+struct Sample {
+  std::variant<Work, Kernel> what;
+  double seconds = 0;
+  bool alone = false;  // a collective that nothing in a step delays
+};
+
+bool tells(const Work& work, const ClusterSpec& cluster) {
+  if (const auto* w = std::get_if<BlockWork>(&work))
+    return w->kind != BlockKind::attention && w->kind != BlockKind::embedding;
+  if (const auto* w = std::get_if<CollectiveWork>(&work))
+    return w->bytes.v >= kLargeBytes && w->group.size > 1 &&
+           first_ranks(w->group.size, w->group.nodes, cluster).has_value();
+  return !std::holds_alternative<TransferWork>(work);
+}
+
+template <class Of>
+bool any_is(const std::vector<Sample>& samples) {
+  return std::ranges::any_of(samples, [](const Sample& s) {
+    const Work* work = std::get_if<Work>(&s.what);
+    return work && std::holds_alternative<Of>(*work);
+  });
+}
+
+std::vector<Sample> samples_of_works(const WorkProfile& profile, const ClusterSpec& cluster) {
+  std::vector<Sample> out;
+  for (const auto& [key, measured] : profile.works) {
+    const Work work = parse_work_key(key);
+    const bool alone = std::holds_alternative<CollectiveWork>(work) && measured.alone_us > 0;
+    const double us = alone ? measured.alone_us : measured.mean_us;
+    if (us > 0 && tells(work, cluster)) out.push_back({work, us * 1e-6, alone});
+  }
+  return out;
+}
+
+// What works of plans have not told: they are what predictions are made of.
+std::vector<Sample> samples_of_machine(const MachineFacts& facts, const std::vector<Sample>& of_works,
+                                       const ClusterSpec& cluster) {
+  const bool blocks = any_is<BlockWork>(of_works), passes = blocks || any_is<StateWork>(of_works),
+             copies = any_is<CopyWork>(of_works);
+  std::vector<Sample> out;
+  for (const MachineSample& m : machine_samples(facts)) {
+    if (const auto* kernel = std::get_if<Kernel>(&m.what)) {
+      const auto* pass = std::get_if<Pointwise>(kernel);
+      if (pass == nullptr ? !blocks : is_launch(*pass) || !passes) out.push_back({*kernel, m.took.v});
+    } else if (const auto* copy = std::get_if<CopyWork>(&m.what)) {
+      // Where cores are devices the runtime emulates the link; what was measured is memory.
+      if (!copies && cluster.device.generation != "cpu") out.push_back({Work(*copy), m.took.v});
+    } else if (const auto& exchange = std::get<Exchange>(m.what);
+               exchange.nodes == 1 || exchange.bytes.v >= kLargeBytes) {
+      if (first_ranks(exchange.ranks, exchange.nodes, cluster))
+        out.push_back({Work(work_of(exchange)), m.took.v, true});
+    }
+  }
+  return out;
+}
+
+struct Trial {
+  const std::vector<Sample>& samples;
+  const ClusterSpec& cluster;
+  const StackSpec& stack;
+  const CostConstants& constants;
+  const std::vector<Knob>& knobs;
+
+  // Logarithms of predicted times with the knobs at prior * exp(theta).
+  Eigen::VectorXd at(const Eigen::VectorXd& theta) const {
+    std::vector<Setting> settings;
+    for (std::size_t k = 0; k < knobs.size(); ++k)
+      settings.push_back({knobs[k].of, knobs[k].owner, knobs[k].key,
+                          knobs[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
+    ClusterSpec c = cluster;
+    StackSpec s = stack;
+    CostConstants moved = constants;
+    use_settings(settings, c.fabric);
+    use_settings(settings, s);
+    use_settings(settings, c.device);
+    use_settings(settings, c.device.generation, moved);
+    const Topology topology(c);
+    const AnalyticCostModel in_step(c, s, moved), by_itself(c, s, alone(moved));
+    Eigen::VectorXd out(static_cast<Eigen::Index>(samples.size()));
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      out[static_cast<Eigen::Index>(i)] =
+          std::log(std::max(seconds(samples[i], samples[i].alone ? by_itself : in_step, topology), 1e-12));
+    return out;
+  }
+
+ private:
+  double seconds(const Sample& sample, const AnalyticCostModel& model, const Topology& topology) const {
+    if (const auto* kernel = std::get_if<Kernel>(&sample.what)) return model.price(*kernel).duration.v;
+    Work work = std::get<Work>(sample.what);
+    if (auto* w = std::get_if<CollectiveWork>(&work))
+      w->group = topology.group_of(*first_ranks(w->group.size, w->group.nodes, cluster));
+    return model.price(work).duration.v;
+  }
+};
+
+std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
+                            const StackSpec& stack, CostConstants constants, const CalibrationRules& rules) {
+  const std::string& generation = cluster.device.generation;
+  // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
+  const double most = generation == "cpu" ? 20 : 1;
+  std::vector<Knob> out;
+  const auto add_once = [&](Knob knob) {
+    const auto same = [&](const Knob& k) { return k.key == knob.key; };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(knob));
+  };
+  const auto add_below = [&](const char* key, double sigma, double high) {
+    const double preset = constant(constants, key);
+    add_once({KnobOf::device, generation, key, preset, sigma, 0.02, std::max(high, preset)});
+  };
+  const auto add = [&](const char* key, double sigma) { add_below(key, sigma, most); };
+  // Of times nobody knows more than the order of magnitude.
+  constexpr double kOrders = 100;
+  const auto add_time = [&](const char* key, double preset, double sigma) {
+    if (preset > 0)
+      add_once({KnobOf::device, generation, key, preset, sigma, preset / kOrders, preset * kOrders});
+  };
+  const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
+  constexpr double kRate = 0.15, kTime = 0.3;  // of constants that whole runs do not move
+  bool across = false, blocks = false;
+  for (const Sample& s : samples) {
+    if (const auto* kernel = std::get_if<Kernel>(&s.what)) {
+      const auto* pass = std::get_if<Pointwise>(kernel);
+      if (pass == nullptr)
+        rule("gemm_efficiency");
+      else if (is_launch(*pass))
+        add_time("launch_overhead_us", setting_value(cluster.device, "launch_overhead_us"), kTime);
+      else
+        rule("memory_efficiency");
+      continue;
+    }
+    const Work& work = std::get<Work>(s.what);
+    if (std::holds_alternative<BlockWork>(work)) blocks = true;
+    if (std::holds_alternative<CopyWork>(work)) add("host_copy_efficiency", kRate);
+    if (const auto* w = std::get_if<StateWork>(&work))
+      rule(w->host ? "host_update_efficiency" : "memory_efficiency");
+    if (const auto* w = std::get_if<CollectiveWork>(&work)) {
+      if (w->bytes.v < kLargeBytes)
+        add_time("collective_start_us", constants.collective_start_us, kTime);
+      else if (w->group.nodes > 1)
+        across = true;
+      else if (cluster.node.link != NodeLinkKind::nvswitch)
+        add("link_efficiency_mesh", kRate);
+      else if (w->kind == CollectiveKind::all_reduce && cluster.node.nvls &&
+               constants.link_efficiency_in_switch > 0)
+        add_below("link_efficiency_in_switch", kRate, most_in_switch(w->group.size));
+      else
+        add("link_efficiency", kRate);
+    }
+  }
+  if (blocks) {
+    rule("gemm_efficiency"), rule("memory_efficiency");
+    const double host = setting_value(stack, "host_forward_per_layer_us");
+    out.push_back({KnobOf::stack, stack.name, "host_forward_per_layer_us", host,
+                   rules.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});
+  }
+  if (across) {
+    const FabricSpec& f = cluster.fabric;
+    const double hop = f.latency.v * 1e6;
+    out.push_back(
+        {KnobOf::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
+    out.push_back(
+        {KnobOf::fabric, f.name, "latency_us", hop, rules.rule("latency_us").sigma, hop / 10, hop * 10});
+  }
+  return out;
+}
+
+std::set<std::string> words_of(std::string_view text) {
+  std::set<std::string> out;
+  std::string word;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (!word.empty()) out.insert(word);
+    word.clear();
+  }
+  if (!word.empty()) out.insert(word);
+  return out;
+}
+
+// "80GB" among the words of a name.
+std::string memory_word(const std::set<std::string>& names) {
+  for (const std::string& w : names)
+    if (w.size() > 2 && w.ends_with("GB") && std::isdigit(static_cast<unsigned char>(w.front())) != 0)
+      return w;
+  return "";
+}
+
+}  // namespace
+
+bool taken_on(const WorkProfile& profile, const DeviceSpec& device) {
+  // Only the device's own name counts, not the libraries behind it.
+  const std::string own = profile.machine.substr(0, profile.machine.find(','));
+  const auto machine = words_of(own), preset = words_of(device.name);
+  const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");
+  if (device.generation == "cpu") return !own.empty() && !gpu;
+  const std::string model = device.name.substr(0, device.name.find('-'));
+  if (!machine.contains(*words_of(model).begin())) return false;
+  for (const char* form : {"PCIE", "NVL"})
+    if (machine.contains(form) != preset.contains(form)) return false;
+  const std::string has = memory_word(machine), needs = memory_word(preset);
+  return has.empty() || needs.empty() || has == needs;
+}
+
+ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, const ClusterSpec& cluster,
+                          const std::filesystem::path& preset_dir, const CalibrationRules& rules) {
+  const StackSpec stack = load_stack(kProfiledStack, preset_dir);
+  const CostConstants constants = load_cost_preset(cluster.device.generation, preset_dir / "cost").constants;
+  std::vector<Sample> samples = samples_of_works(profile, cluster);
+  const auto works = static_cast<int>(samples.size());
+  if (profile.facts)
+    std::ranges::move(samples_of_machine(*profile.facts, samples, cluster), std::back_inserter(samples));
+  if (samples.empty())
+    throw ConfigError(Problem{file, "works", fmt::format("{} works", profile.works.size()),
+                              "at least one product, pass over memory, copy or exchange of 1 MiB that this "
+                              "cluster can run",
+                              "sextant profile --for plan.json -o profile.json"});
+  const std::vector<Knob> knobs = knobs_for(samples, cluster, stack, constants, rules);
+  const Trial trial{samples, cluster, stack, constants, knobs};
+  const auto n = static_cast<Eigen::Index>(knobs.size());
+  Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    measured[static_cast<Eigen::Index>(i)] = std::log(samples[i].seconds);
+
+  Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
+  for (Eigen::Index k = 0; k < n; ++k) {
+    const double sigma = widen(cluster) * knobs[static_cast<std::size_t>(k)].sigma;
+    prior.covariance(k, k) = sigma * sigma;
+  }
+  ProfileFit out{.file = file,
+                 .machine = profile.machine,
+                 .date = profile.date,
+                 .works = works,
+                 .measurements = static_cast<int>(samples.size()) - works};
+  Eigen::VectorXd x = prior.mean, now = trial.at(x);
+  out.mape_before = mape(measured - now);
+  Posterior fit = prior;
+  constexpr int kIterations = 8;
+  constexpr double kStep = 0.02;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    Eigen::MatrixXd j(now.size(), n);
+    for (Eigen::Index k = 0; k < n; ++k) {
+      Eigen::VectorXd moved = x;
+      moved[k] += kStep;
+      j.col(k) = (trial.at(moved) - now) / kStep;
+    }
+    fit = update(prior, j, measured - now, x, Eigen::VectorXd::Ones(now.size()), kWorkNoise);
+    for (Eigen::Index k = 0; k < n; ++k) {
+      const Knob& knob = knobs[static_cast<std::size_t>(k)];
+      x[k] = std::clamp(fit.mean[k], std::log(knob.low / knob.prior), std::log(knob.high / knob.prior));
+    }
+    now = trial.at(x);
+  }
+  out.mape_after = mape(measured - now);
+  for (Eigen::Index k = 0; k < n; ++k) {
+    const Knob& knob = knobs[static_cast<std::size_t>(k)];
+    const KnobFit known{knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))};
+    if (known.sigma < 0.7 * widen(cluster) * knob.sigma) out.constants.push_back(known);
+  }
+  return out;
+}
+
+}  // namespace sextant

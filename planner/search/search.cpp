@@ -1,0 +1,444 @@
+#include "planner/search/search.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+#include <tbb/enumerable_thread_specific.h>
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include "planner/lowering/lower.hpp"
+#include "planner/search/beside_space.hpp"
+#include "planner/search/bounds/admissible_prices.hpp"
+#include "planner/search/search_budget.hpp"
+#include "planner/search/search_front.hpp"
+#include "planner/search/search_ranking.hpp"
+#include "planner/search/search_tree.hpp"
+#include "planner/search/simulated_ahead.hpp"
+#include "planner/simulation/each.hpp"
+#include "planner/simulation/predict.hpp"
+
+namespace sextant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Nodes leave in the order of their bounds; equal bounds in the order of the space, deeper ones first.
+struct Later {
+  bool operator()(const Node& a, const Node& b) const {
+    if (a.bound != b.bound) return a.bound > b.bound;
+    if (a.level != b.level) return a.level < b.level;
+    return a.choice > b.choice;
+  }
+};
+
+// Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
+constexpr std::size_t kRound = 64;
+constexpr std::size_t kGuesses = 8;
+constexpr int kOfOwn = 4;     // neighbours of the best that are of its own kind
+constexpr int kExamples = 4;  // of each fate
+
+class Search {
+ public:
+  Search(const Job& job, const SearchSpace& space, const SearchOptions& options)
+      : job_(job), space_(space), options_(options), tree_(job, space, limit_), threads_([this] {
+          return PerThread{SearchCache(job_, space_, shared_), {}, {}};
+        }) {}
+
+  SearchReport run() {
+    look();
+    if (!report_.stopped.empty()) {  // there may be better members near what was found last
+      budget_share_ = 0.95;
+      climb();
+    }
+    look_beside();
+    finish();
+    return std::move(report_);
+  }
+
+  ParetoFront front(double share, double slowest) {
+    front_.emplace(job_, space_, share, slowest, limit_);
+    look();
+    while (queue_.empty() && front_->best()) next_point();
+    budget_share_ = 1;
+    if (front_->best()) next_point();  // stopped: it may not be the fastest
+    ParetoFront out;
+    out.exact = queue_.empty();
+    out.needs_more = limit_;
+    finish();
+    for (const MovedMember& point : front_->points()) {
+      RankedPlan& plan = out.plans.emplace_back(ranked_plan(job_, point));
+      plan.slower = plan.prediction.step / out.plans.front().prediction.step - 1;
+      plan.tie = out.plans.size() > 1 && plan.slower < options_.tie_share;
+    }
+    out.report = std::move(report_);
+    return out;
+  }
+
+ private:
+  struct PerThread {
+    SearchCache cache;
+    SimulateScratch scratch;
+    FoldedGraph graph;
+  };
+  struct Outcome {
+    Expansion expansion;
+    std::optional<Simulated> simulated;
+  };
+
+  void look() {
+    report_.space = space_.size();
+    if (report_.space > 0) begin();
+    while (!queue_.empty() && !stop_asked())
+      if (front_ && front_->best() && queue_.front().bound > proved_until())
+        next_point();
+      else
+        round();
+    if (!queue_.empty() && !found()) dive();
+    if (!queue_.empty()) report_.stopped = cancelled() ? "interrupted" : kTimeSpent;
+  }
+
+  // No part of the space whose bound is above can change the answer, or the point that is next on the front. The first is
+  // looked for as the one answer is: with the families behind it, which are moved as well.
+  double proved_until() const {
+    if (!front_ || !front_->best()) return threshold();
+    const double best = as_fast(front_->best()->step);
+    return front_->points().empty() ? std::max(best, ranking_.limit()) : best;
+  }
+
+  // The fastest within the limit is known, and moved to where it is faster still.
+  void next_point() {
+    const Simulated best = *front_->best();
+    MovedMember point{best, {tree_.plan(best.choice, threads_.local().cache), best.step}};
+    if (options_.move_layers) {
+      const Ranking from = front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies);
+      for (MovedMember& moved : moved_from(from)) moved_.push_back(std::move(moved));
+      // What was moved for an earlier point may be leaner than this one's limit.
+      for (const MovedMember& moved : moved_)
+        if (moved.found.step < point.found.step && plan_memory(job_, moved.found.plan).peak <= limit_)
+          point = moved;
+    }
+    limit_ = front_->push(std::move(point));
+    tree_.lower_memory_limit(limit_);
+  }
+
+  // The divisions of the ranks; then, from the best of them on, members that a practitioner would try. Their steps say
+  // from the start what is not worth a look, and a search that is stopped early has an answer.
+  void begin() {
+    Outcome whole;
+    tree_.expand(tree_.root(), threads_.local().cache, whole.expansion);
+    take(whole);
+    std::vector<Node> divisions = queue_;
+    std::sort(divisions.begin(), divisions.end(), [](const Node& a, const Node& b) { return Later{}(b, a); });
+    using enum SearchTree::Guess;
+    for (const bool lean_only : {false, true}) {
+      for (std::size_t at = 0; at < divisions.size() && !(stop_asked() && found()); at += kGuesses) {
+        if (divisions[at].bound > threshold() || (lean_only && found())) break;
+        const auto some = std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at));
+        guess(some, lean_only ? lean : usual);
+        if (!lean_only) guess(some, on_host);
+        if (!lean_only && space_.tight) guess(some, roomy);
+      }
+      if (found()) break;
+    }
+    climb();
+    if (!space_.tight) return;
+    for (std::size_t at = 0; at < divisions.size() && !stop_asked(); at += kGuesses) {
+      if (divisions[at].bound > threshold()) break;
+      guess(std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at)), roomy_on_host);
+    }
+    climb();
+  }
+
+  // From the best on, one field changed at a time for as long as that helps: those of the least bounds, one of a family.
+  void climb() {
+    while (!stop_asked() && !ranking_.empty()) {
+      const Simulated from = ranking_.best();
+      std::vector<Choice> choices = neighbours(space_, from.choice);
+      if (space_.tight) make_room(choices);
+      std::vector<std::optional<Node>> members(choices.size());
+      const double limit = threshold();
+      each(choices.size(),
+           [&](std::size_t i) { members[i] = tree_.member(choices[i], limit, threads_.local().cache); });
+      std::vector<Node> nodes;
+      for (const std::optional<Node>& node : members)
+        if (node && !useless(*node)) nodes.push_back(*node);
+      std::ranges::sort(nodes, [](const Node& a, const Node& b) { return Later{}(b, a); });
+      const Family own = family_of(plan_of(space_, from.choice));
+      std::map<Family, int> families;
+      std::erase_if(nodes, [&](const Node& node) {
+        const Family family = family_of(plan_of(space_, node.choice));
+        if (families.size() >= kGuesses && families.count(family) == 0) return true;
+        return ++families[family] > (family == own ? kOfOwn : 1);
+      });
+      simulate(nodes);
+      if (ranking_.best().choice == from.choice) return;
+    }
+  }
+
+  // The same beside them, each with just as much of the optimizer on the host as it needs there.
+  void make_room(std::vector<Choice>& choices) {
+    std::vector<std::optional<Choice>> roomy(choices.size());
+    each(choices.size(),
+         [&](std::size_t i) { roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache); });
+    for (const std::optional<Choice>& c : roomy)
+      if (c && std::ranges::find(choices, *c) == choices.end()) choices.push_back(*c);
+  }
+
+  void simulate(std::vector<Node>& nodes) {
+    std::vector<std::optional<Simulated>> outcomes(nodes.size());
+    each(nodes.size(), [&](std::size_t i) {
+      Expansion ignored;
+      if (tree_.fits(nodes[i], threads_.local().cache, ignored)) outcomes[i] = simulated(nodes[i]);
+    });
+    for (const auto& outcome : outcomes)
+      if (outcome) rank_ahead(*outcome);
+  }
+
+  void guess(std::span<const Node> divisions, SearchTree::Guess what) {
+    std::vector<Outcome> outcomes(divisions.size());
+    const double limit = threshold();
+    each(divisions.size(), [&](std::size_t i) {
+      if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
+        outcomes[i].simulated = simulated(*node);
+    });
+    for (const Outcome& outcome : outcomes)
+      if (outcome.simulated) rank_ahead(*outcome.simulated);
+  }
+
+  // No plan can be of use whose bound is above: the last of the families wanted.
+  double threshold() const {
+    const double useful = options_.at_most ? options_.at_most->v : INFINITY;
+    return std::min(useful, front_ ? front_->slowest_step() : ranking_.limit());
+  }
+  // No member of the node is of use whose bound is above: from the pipeline's form on, all are of one family.
+  double limit_of(const Node& node) const {
+    return node.level < Level::pipeline || front_ ? threshold()
+                                                  : std::min(threshold(), ranking_.limit_of(node.choice));
+  }
+  bool useless(const Node& node) const { return node.bound > threshold() || node.bound > limit_of(node); }
+
+  bool found() const { return !ranking_.empty(); }
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+  bool stop_asked() const {
+    return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s * budget_share_);
+  }
+  double spent() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  // Asked to stop with nothing to show: straight down, the best child first, to one layout that fits.
+  void dive() {
+    std::vector<Node> stack;
+    stack.swap(queue_);
+    std::sort(stack.begin(), stack.end(), Later{});
+    // Whoever has lost patience gets what a second more can find.
+    const auto start = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> patience(cancelled() ? 1.0 : std::max(1.0, options_.budget_s));
+    while (!stack.empty() && !found() && std::chrono::steady_clock::now() - start < patience) {
+      const Node node = stack.back();
+      stack.pop_back();
+      Outcome outcome;
+      work(node, outcome);
+      take(outcome);  // children go to the queue
+      std::sort(queue_.begin(), queue_.end(), Later{});
+      stack.insert(stack.end(), queue_.begin(), queue_.end());
+      queue_.clear();
+    }
+    for (const Node& node : stack) push(node);
+  }
+
+  void round() {
+    std::vector<Node> nodes;
+    const double until = proved_until();
+    while (!queue_.empty() && nodes.size() < kRound) {
+      if (queue_.front().bound > until) break;
+      std::pop_heap(queue_.begin(), queue_.end(), Later{});
+      const Node node = queue_.back();
+      queue_.pop_back();
+      if (useless(node))
+        report_.fates[Fate::bounded_away] += node.members;
+      else
+        nodes.push_back(node);
+    }
+    if (nodes.empty()) {  // all that is left is above the threshold
+      if (queue_.empty() || queue_.front().bound > threshold()) drain(Fate::bounded_away);
+      return;
+    }
+    std::vector<Outcome> outcomes(nodes.size());
+    each(nodes.size(), [&](std::size_t i) { work(nodes[i], outcomes[i]); });
+    if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
+    for (Outcome& outcome : outcomes) take(outcome);
+    if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
+      report_.others_share = options_.others_share;
+      ranking_.look_less(options_.others_share);
+    }
+  }
+
+  void forget_states() {
+    shared_->states.clear(), shared_->stages.clear(), shared_->state_bytes = 0;
+    for (PerThread& thread : threads_) thread.cache.forget_last_states();
+  }
+
+  void work(const Node& node, Outcome& outcome) {
+    PerThread& mine = threads_.local();
+    outcome.expansion.limit = limit_of(node);
+    outcome.expansion.exemplified = exemplified_;
+    if (node.refined < SearchTree::passes(node.level)) {
+      Node refined = node;
+      tree_.refine(refined, mine.cache, outcome.expansion);
+      if (refined.members > 0) outcome.expansion.add(refined);
+    } else if (node.level != Level::full) {
+      Node expanded = node;
+      expanded.refined = 0;  // children start anew
+      tree_.expand(expanded, mine.cache, outcome.expansion);
+    } else if (Node whole = node; tree_.fits(whole, mine.cache, outcome.expansion)) {
+      outcome.simulated = simulated(whole);
+    }
+  }
+
+  Simulated simulated(const Node& node) {
+    return {step_of(tree_.plan(node.choice, threads_.local().cache)), node.choice, node.peak};
+  }
+  double step_of(const ParallelPlan& plan) {
+    PerThread& mine = threads_.local();
+    lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack, mine.graph);
+    const std::vector<OpCost> costs = price(mine.graph, job_.cost);
+    return simulated_step(mine.graph, costs, simulate_options(job_, plan), mine.scratch).v;
+  }
+
+  void look_beside() {
+    if (!options_.move_layers || ranking_.empty()) return;
+    budget_share_ = 1;
+    moved_ = moved_from(ranking_);
+  }
+  Moved moved_from(const Ranking& ranking) {
+    Beside found = beside_space(
+        job_, space_, tree_, ranking,
+        {[this]() -> SearchCache& { return threads_.local().cache; },
+         [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
+    report_.moved += found.cut_anew, report_.between_rungs += found.between_rungs;
+    return std::move(found.moved);
+  }
+
+  void take(Outcome& outcome) {
+    report_.fates += outcome.expansion.fates;
+    report_.bounds += outcome.expansion.bounds;
+    for (FateExample& example : outcome.expansion.examples) {
+      const auto fate = static_cast<std::size_t>(example.fate);
+      if (examples_of_[fate] < kExamples) report_.examples.push_back(std::move(example));
+      exemplified_[fate] = ++examples_of_[fate] >= kExamples;
+    }
+    for (const Node& child : outcome.expansion.children)
+      if (useless(child))
+        report_.fates[Fate::bounded_away] += child.members;
+      else
+        push(child);
+    if (!outcome.simulated) return;
+    ++report_.fates[Fate::simulated];
+    ahead_.visited(outcome.simulated->choice);
+    rank(*outcome.simulated);
+  }
+
+  void rank_ahead(const Simulated& result) {
+    ahead_.add(result.choice);
+    rank(result);
+  }
+
+  void rank(const Simulated& result) {
+    if (front_) front_->add(result);
+    if (ranking_.add(result)) tell(ranking_.best());
+  }
+
+  // The step as the answer will state it.
+  void tell(const Simulated& best) const {
+    if (options_.progress)
+      options_.progress(report_.fates[Fate::simulated],
+                        measured_step(job_, plan_of(space_, best.choice), Seconds(best.step)));
+  }
+
+  void push(const Node& node) {
+    queue_.push_back(node);
+    std::push_heap(queue_.begin(), queue_.end(), Later{});
+  }
+
+  void drain(Fate fate) {
+    for (const Node& node : queue_) report_.fates[fate] += node.members;
+    queue_.clear();
+  }
+
+  void leave_unvisited() {
+    SearchCache& cache = threads_.local().cache;
+    for (const Node& node : queue_) {
+      const std::uint64_t ahead = ahead_.below(node, space_, cache);
+      report_.fates[Fate::simulated] += ahead;
+      report_.fates[Fate::unvisited] += node.members - ahead;
+    }
+    queue_.clear();
+  }
+
+  void finish() {
+    report_.exact = report_.stopped.empty();
+    double bound = ranking_.empty() ? INFINITY : ranking_.best().step;
+    if (!report_.exact && !queue_.empty()) {
+      bound = std::min(bound, queue_.front().bound);
+      leave_unvisited();
+    }
+    if (std::isfinite(bound)) {
+      ParallelPlan any;
+      any.dp = space_.world;
+      report_.best_bound = measured_step(job_, any, Seconds(bound));
+    }
+    if (!front_)
+      report_.ranked = ranked_plans(
+          job_, ranking_, moved_, static_cast<std::size_t>(std::max(1, options_.top)), options_.tie_share,
+          [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
+    report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+  const Job& job_;
+  const SearchSpace& space_;
+  const SearchOptions& options_;
+  Bytes limit_ = options_.memory_limit.value_or(job_.cluster.device.memory);
+  std::optional<SearchFront> front_;
+  SearchTree tree_;
+  std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
+  tbb::enumerable_thread_specific<PerThread> threads_;
+  std::vector<Node> queue_;  // a heap
+  SimulatedAhead ahead_;
+  // What is moved does not depend on how many are shown.
+  Ranking ranking_{space_, options_.move_layers ? std::max(options_.top, kMovedFamilies) : options_.top};
+  Moved moved_;
+  std::array<int, kFateNames.size()> examples_of_{};
+  std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
+  SearchReport report_;
+  Clock::time_point begin_ = Clock::now();
+  double budget_share_ = 0.9;  // what comes beside the space has the rest
+};
+
+template <class Ask>
+auto on_threads(int threads, const Ask& ask) {
+  if (threads <= 0) return ask();
+  tbb::task_arena arena(threads);
+  return arena.execute(ask);
+}
+
+}  // namespace
+
+SearchReport search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
+  return with_admissible_prices(job, [&](const Job& asked) {
+    return on_threads(options.threads, [&] { return Search(asked, space, options).run(); });
+  });
+}
+
+ParetoFront pareto_front(const Job& job, const SearchSpace& space, const SearchOptions& options, double step,
+                         double slowest) {
+  return with_admissible_prices(job, [&](const Job& asked) {
+    return on_threads(options.threads, [&] { return Search(asked, space, options).front(step, slowest); });
+  });
+}
+
+}  // namespace sextant

@@ -1,0 +1,256 @@
+// The lower levels of the tree: stages, offload, buckets.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "planner/search/search_tree.hpp"
+#include "planner/search/stage_split.hpp"
+
+namespace sextant {
+void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
+                             std::vector<LayerRange>& out) const {
+  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
+  out.clear();
+  if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
+    // Balanced by the prices of what the layers always do: the first stage's, unless some stages are slower.
+    ParallelPlan priced = p;
+    priced.activation_offload = 0;
+    const StageLayerTimes& stages = cache.layers(priced);
+    const LayerTimes& t = stages.of(0);
+    const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
+    if (stages.uneven) {
+      std::vector<double> layer;
+      for (int c = 0; c < n_chunks; ++c) layer.push_back(stages.of(c % p.pp).layer_total(again));
+      const LayerTimes& last = stages.of(p.pp - 1);
+      return balanced_chunks(n, layer, t.embedding_forward + t.embedding_backward,
+                             last.head_forward + last.head_backward + last.head_weight, out);
+    }
+    const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
+                         t.head_forward + t.head_backward + t.head_weight};
+    if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);
+  }
+  for (int c = 0, first = 0; c < n_chunks; ++c) {
+    const int count = n / n_chunks + (c < n % n_chunks ? 1 : 0);
+    out.push_back({first, count});
+    first += count;
+  }
+}
+
+std::vector<SearchCache::Stages> SearchTree::stages_of(ParallelPlan p,
+                                                       const std::vector<SearchCache::Law>& laws, bool steady,
+                                                       SearchCache& cache) const {
+  std::vector<SearchCache::Stages> out;
+  const int m = microbatches(p, job_.training);
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    if (laws[f].against) continue;
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    for (const StageSplit split : space_.split) {
+      fill_chunks(p, split, cache, cache.chunks);
+      SearchCache::Stages& stages = out.emplace_back();
+      if (split == StageSplit::balanced) {
+        fill_chunks(p, StageSplit::even, cache, cache.even);
+        stages.uneven = cache.chunks != cache.even;
+      }
+      stages.longest = longest_chunk(cache.chunks);
+      const Flight in_flight = flight(p, cache.chunks);
+      stages.elements = in_flight.elements, stages.activations = in_flight.activations;
+      pipeline_times(p, cache.chunks, job_.stack, m, cache.layers(p), steady, cache.times);
+      stages.least = closed_bound(cache.times, {}, 0);
+    }
+  }
+  return out;
+}
+
+void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion& out) const {
+  const std::uint64_t members = below(Level::pipeline);
+  ParallelPlan p = decided(node.choice, Level::kernels, cache);
+  const Recompute recompute = p.recompute;
+  const int m = microbatches(p, job_.training);
+  const bool is_all_steady = steady(p);
+  const double leanest = leanest_offload(p), closing = cache.closing(p),
+               exchanged = cache.stateless_closing(p);
+  Node child = node;
+  child.level = Level::pipeline;
+  child.members = members;
+  const auto listed_before = [](const auto& list, const auto& wanted, std::size_t index) {
+    const auto end = list.begin() + static_cast<std::ptrdiff_t>(index);
+    return std::find(list.begin(), end, wanted) != end;
+  };
+  const bool full_listed =
+      listed_before(space_.recompute, Recompute{RecomputeKind::full, -1}, node.choice.recompute);
+  // Rules that look at the schedule alone; how many layers a chunk holds is looked at below.
+  auto& laws = cache.laws(SearchCache::Asked::form, {p.pp, m}, space_.form.size());
+  p.recompute = Recompute{};
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    lawful(p, space_.split.size() * members, out, laws[f]);
+  }
+  p.recompute = recompute;
+  auto stages = cache
+                    .stages(node.choice, node.order_class, is_all_steady,
+                            [&] { return stages_of(p, laws, is_all_steady, cache); })
+                    .begin();
+  for (std::size_t f = 0; f < space_.form.size(); ++f) {
+    if (laws[f].against) continue;
+    p.schedule = space_.form[f].schedule, p.vp = space_.form[f].vp;
+    for (std::size_t split = 0; split < space_.split.size(); ++split) {
+      const SearchCache::Stages& known = *stages++;
+      const bool balanced = space_.split[split] == StageSplit::balanced;
+      const auto fits_longest = [&](const char* field, int layers) {
+        if (layers <= known.longest) return true;
+        reject(
+            Fate::contradiction, members, p,
+            [&] {
+              return fmt::format("{} is {}, expected at most the {} layers of the longest chunk", field,
+                                 layers, known.longest);
+            },
+            out);
+        return false;
+      };
+      if (!fits_longest("recompute_layers", recompute.layers) ||
+          !fits_longest("activation_offload", least_offloaded_))
+        continue;
+      if (known.uneven && !job_.stack.can.uneven_stages) {
+        reject(
+            Fate::stack_cannot, members, p,
+            [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);
+        continue;
+      }
+      // The same layers on the same stages, or the same recomputation, as an earlier member. What is balanced depends
+      // on what is recomputed, so that only even splits are known to be the same.
+      if ((balanced && !known.uneven && listed_before(space_.split, StageSplit::even, split)) ||
+          (!balanced && recompute.layers == known.longest && full_listed)) {
+        out.fates[Fate::repeated] += members;
+        continue;
+      }
+      // What all below keep alike is asked once.
+      if (!may_offload_activations_ &&
+          !flight_fits({known.elements, known.activations}, p, leanest, members, out))
+        continue;
+      ++out.bounds;
+      child.choice.form = small(f), child.choice.split = small(split);
+      // The exchange of a tied embedding comes behind all slots, but not behind all reductions.
+      child.bound = std::max(node.bound, known.least + exchanged);
+      if (child.bound <= out.limit) {
+        fill_chunks(p, space_.split[split], cache, cache.chunks);
+        pipeline_times(p, cache.chunks, job_.stack, m, cache.layers(p), is_all_steady, cache.times);
+        const StageStates least = least_state_times(job_, p, cache.links(p), cache.chunks, Start::open);
+        child.bound = std::max(child.bound, closed_bound(cache.times, least, closing));
+      }
+      out.add(child);
+    }
+  }
+}
+
+// Units and whole stages are not cut into buckets; nobody reduces or gathers alone.
+SearchTree::Buckets SearchTree::buckets(const ParallelPlan& p) const {
+  const StackRules& rules = job_.stack.rules;
+  const bool units = buckets_are_units(p, rules), reduces = !units || p.replicas() > 1,
+             gathers = p.shards() > 1 || (p.zero_stage >= 3 && !p.parameter_offload);
+  const std::int64_t limit =
+      units || !p.overlap_grad_reduce ? 0
+      : p.bucket_elements > 0
+          ? p.bucket_elements
+          : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * p.replicas());
+  return {limit, units ? 1 : p.last_bucket_split, reduces && p.overlap_grad_reduce,
+          gathers && p.overlap_param_gather};
+}
+
+// Runs `visit(repeated)` with every choice of buckets and overlaps that is lawful; fields of `p` and `c` are set.
+std::vector<SearchCache::Law>& SearchTree::bucket_laws(const ParallelPlan& p, SearchCache& cache) const {
+  return cache.laws(SearchCache::Asked::buckets, {p.replicas() > 1, p.zero_stage > 0},
+                    space_.overlap_grad_reduce.size() * space_.overlap_param_gather.size() *
+                        space_.bucket_elements.size() * space_.last_bucket_split.size());
+}
+
+std::vector<SearchCache::Law>& SearchTree::state_laws(const ParallelPlan& p, SearchCache& cache) const {
+  const int counts =
+      (p.pp > 1 ? 4 : 0) | (p.replicas() > 1 ? 2 : 0) | (microbatches(p, job_.training) > 1 ? 1 : 0);
+  return cache.laws(SearchCache::Asked::state, {p.zero_stage, counts},
+                    space_.optimizer_offload.size() * space_.parameter_offload.size());
+}
+
+template <class Lawful, class Visit>
+void SearchTree::each_bucketing(ParallelPlan& p, Choice& c, const Lawful& is_lawful,
+                                const Visit& visit) const {
+  std::vector<Buckets> seen;
+  std::size_t at = 0;
+  for (std::size_t gr = 0; gr < space_.overlap_grad_reduce.size(); ++gr)
+    for (std::size_t pg = 0; pg < space_.overlap_param_gather.size(); ++pg)
+      for (std::size_t b = 0; b < space_.bucket_elements.size(); ++b)
+        for (std::size_t lb = 0; lb < space_.last_bucket_split.size(); ++lb, ++at) {
+          p.overlap_grad_reduce = space_.overlap_grad_reduce[gr] != 0;
+          p.overlap_param_gather = space_.overlap_param_gather[pg] != 0;
+          p.bucket_elements = space_.bucket_elements[b];
+          p.last_bucket_split = space_.last_bucket_split[lb];
+          if (!is_lawful(at)) continue;
+          c.overlap_grad_reduce = small(gr), c.overlap_param_gather = small(pg);
+          c.bucket_elements = small(b), c.last_bucket_split = small(lb);
+          const Buckets own = buckets(p);
+          const bool repeated = std::find(seen.begin(), seen.end(), own) != seen.end();
+          if (!repeated) seen.push_back(own);
+          visit(repeated);
+        }
+}
+
+SearchTree::Bucketings SearchTree::bucketings(ParallelPlan p, SearchCache& cache) const {
+  Bucketings out;
+  Choice ignored;
+  auto& laws = bucket_laws(p, cache);
+  each_bucketing(
+      p, ignored, [&](std::size_t at) { return lawful(p, laws[at]); },
+      [&](bool repeated) {
+        if (!repeated)
+          out.push_back(
+              {p.bucket_elements, p.last_bucket_split, p.overlap_grad_reduce, p.overlap_param_gather});
+      });
+  return out;
+}
+
+// States of the plans below one whose buckets and overlaps are open, added to what the cache lists.
+void SearchTree::list_states(ParallelPlan p, const Bucketings& bucketings, int chunks_id, SearchCache& cache,
+                             SearchCache::Share share) {
+  for (const SearchCache::Bucketing& b : bucketings) {
+    p.bucket_elements = b.elements, p.last_bucket_split = b.last_split;
+    p.overlap_grad_reduce = b.reduce, p.overlap_param_gather = b.gather;
+    cache.states.push_back(&cache.state(p, chunks_id, share));
+  }
+}
+
+void SearchTree::list_states_from(ParallelPlan p, const Bucketings& bucketings, int chunks_id,
+                                  SearchCache& cache, SearchCache::Share share) const {
+  list_states(p, bucketings, chunks_id, cache, share);
+  if (p.optimizer_offload == 1 || cache.shares().back() < 1) return;
+  p.optimizer_offload = 1;
+  if (sums_gradients_on_host(p, job_.stack.rules)) list_states(p, bucketings, chunks_id, cache);
+}
+
+void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion& out) const {
+  ParallelPlan p = decided(node.choice, Level::offload, cache);
+  if (!estimate_fits(p, node.members, out)) return;
+  const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
+  const int m = microbatches(p, job_.training);
+  pipeline_times(p, chunks, job_.stack, m, cache.layers(p), is_steady(p, job_.stack.rules), cache.times);
+  const double closing = cache.closing(p);
+  const int chunks_id = cache.chunks_id(chunks);
+  Node child = node;
+  child.level = Level::full;
+  child.members = 1;
+  auto& laws = bucket_laws(p, cache);
+  each_bucketing(
+      p, child.choice, [&](std::size_t at) { return lawful(p, 1, out, laws[at]); },
+      [&](bool repeated) {
+        if (repeated) {
+          ++out.fates[Fate::repeated];
+          return;
+        }
+        ++out.bounds;
+        child.bound = std::max(node.bound, closed_bound(cache.times, cache.state(p, chunks_id), closing));
+        out.add(child);
+      });
+}
+
+}  // namespace sextant

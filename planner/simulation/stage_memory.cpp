@@ -1,0 +1,272 @@
+#include "planner/simulation/stage_memory.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "core/plan/pipeline_order.hpp"
+#include "cost_models/memory.hpp"
+#include "planner/lowering/shapes.hpp"
+#include "planner/simulation/slot_memory.hpp"
+
+namespace sextant {
+namespace {
+
+using lowering::Context;
+
+std::int64_t rounded(double bytes) { return std::llround(bytes); }
+
+// What rests on a stage all step long. Mirrors StageLowering::make_buffers().
+void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::int64_t& host) {
+  const ParameterLayout layout = parameter_layout(c.model, c.plan, c.stack.rules, stage);
+  const auto parameter = static_cast<std::int64_t>(c.state.parameter);
+  const auto add = [&](BufferKind kind, std::int64_t bytes) {
+    (kind == BufferKind::host ? host : base[static_cast<std::size_t>(kind)]) += bytes;
+  };
+  std::int64_t largest = 0, largest_in_ring = 0, shared = 0;
+  const int shared_bucket = c.shared_bucket(layout);
+  for (const Bucket& bucket : layout.buckets) {
+    largest = std::max(largest, bucket.elements);
+    if (&bucket - layout.buckets.data() == shared_bucket)
+      shared = bucket.elements;
+    else
+      largest_in_ring = std::max(largest_in_ring, bucket.elements);
+    const std::int64_t slice = bucket.slice(layout.shards);
+    const std::int64_t on_host = rounded(c.plan.optimizer_offload * static_cast<double>(slice));
+    if (c.ring_parameters())
+      add(c.plan.parameter_offload ? BufferKind::host : BufferKind::parameter, slice * parameter);
+    else
+      add(BufferKind::parameter, bucket.elements * parameter);
+    if (!c.sums_on_host())
+      add(BufferKind::gradient,
+          rounded(c.state.gradient * static_cast<double>(c.ring_gradients() ? slice : bucket.elements)));
+    add(BufferKind::optimizer_state, rounded(c.state.optimizer * static_cast<double>(slice - on_host)));
+    add(BufferKind::host, rounded(c.state.host_optimizer * static_cast<double>(on_host)) +
+                              on_host * size_bytes(c.training.gradient));
+  }
+  if (const int apart = embedding_apart_from_head(layout, c.model, c.plan, c.stack.rules, c.microbatches);
+      apart >= 0)
+    add(BufferKind::gradient,
+        rounded(c.state.gradient *
+                static_cast<double>(layout.parameters[static_cast<std::size_t>(apart)].elements)));
+  if (c.ring_parameters()) {
+    const auto ring = static_cast<std::int64_t>(c.unit_ring_count());
+    add(BufferKind::communication, ring * largest * parameter);
+    if (c.plan.parameter_offload && layout.shards > 1)
+      add(BufferKind::communication,
+          ring * (largest / layout.shards * fetched_bytes(c.training, c.stack.rules)));
+  }
+  if (c.ring_gradients())
+    add(BufferKind::communication, static_cast<std::int64_t>(c.gradient_ring_count()) *
+                                           rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
+                                       rounded(c.state.gradient * static_cast<double>(shared)));
+  if (c.sums_on_host() && c.microbatches > 1)
+    add(BufferKind::host, largest / layout.shards * size_bytes(c.training.gradient));
+  if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
+  add(BufferKind::workspace, c.activation.transient);
+  if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);
+  if (c.plan.activation_offload > 0)
+    add(BufferKind::activation,
+        (c.plan.offload_horizon + 1) * (c.activation.saved_attention + c.activation.saved_mlp));
+  if (c.stack.rules.clip_gradients)
+    add(BufferKind::workspace, 8 * static_cast<std::int64_t>(layout.buckets.size()) + 8);
+}
+
+bool same_layers(const Context& c, int a, int b) {
+  for (int v = 0; v < c.plan.vp; ++v)
+    if (c.ranges[static_cast<std::size_t>(v * c.plan.pp + a)].count !=
+        c.ranges[static_cast<std::size_t>(v * c.plan.pp + b)].count)
+      return false;
+  return true;
+}
+
+// What a slot holds at its fullest beyond what was there when it began: the same for all chunks of one shape.
+class SlotPeaks {
+ public:
+  SlotPeaks(const Context& c, const SlotWalk& walk) : c_(c), walk_(walk) {}
+  const RunningBytes& of(SlotKind kind, int chunk) {
+    const Shape shape{kind, c_.ranges[static_cast<std::size_t>(chunk)].count, chunk == 0,
+                      chunk + 1 == c_.n_chunks()};
+    for (const auto& [known, running] : walked_)
+      if (known == shape) return running;
+    RunningBytes running{RunningBytes::ByKind{}};
+    if (kind == SlotKind::forward) walk_.forward(running, chunk);
+    if (kind == SlotKind::backward) walk_.backward(running, chunk);
+    if (kind == SlotKind::weight) walk_.weight(running, chunk);
+    return walked_.emplace_back(shape, running).second;
+  }
+
+ private:
+  using Shape = std::tuple<SlotKind, int, bool, bool>;  // layers; first and last of the model
+  const Context& c_;
+  const SlotWalk& walk_;
+  std::deque<std::pair<Shape, RunningBytes>> walked_;
+};
+
+std::int64_t total(const RunningBytes::ByKind& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+// The most micro-batches whose offloaded activations rest on the host at once.
+std::int64_t host_activations(const Context& c, const Occupancy& o, int stage) {
+  std::int64_t bytes = 0;
+  const Recompute& r = c.plan.recompute;
+  for (std::size_t v = 0; v < o.saved.size(); ++v) {
+    const LayerRange range =
+        c.ranges[v * static_cast<std::size_t>(c.plan.pp) + static_cast<std::size_t>(stage)];
+    const int again =
+        r.kind != RecomputeKind::full ? 0 : (r.layers < 0 ? range.count : std::min(r.layers, range.count));
+    const int offloaded = std::max(0, std::min(c.plan.activation_offload, range.count) - again);
+    bytes += std::int64_t{o.saved[v]} * offloaded * (c.activation.saved_attention + c.activation.saved_mlp);
+  }
+  return bytes;
+}
+
+// Whether `a` holds no less than `b` in every respect, in the same slot.
+bool covers(const Occupancy& a, const Occupancy& b) {
+  if (a.kind != b.kind || a.chunk != b.chunk || a.arrived < b.arrived) return false;
+  for (std::size_t v = 0; v < a.saved.size(); ++v)
+    if (a.saved[v] < b.saved[v] || a.saved_weight[v] < b.saved_weight[v]) return false;
+  return true;
+}
+
+// Occupancies depend on the schedule alone; many layouts share one. Only those that may be the fullest.
+std::shared_ptr<const std::vector<std::vector<Occupancy>>> cached_occupancy(PipelineSchedule schedule, int pp,
+                                                                            int vp, int m) {
+  using Key = std::tuple<PipelineSchedule, int, int, int>;
+  static std::mutex mutex;
+  static std::map<Key, std::shared_ptr<const std::vector<std::vector<Occupancy>>>> cache;
+  const Key key{schedule, pp, vp, m};
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = cache.find(key); found != cache.end()) return found->second;
+  }
+  auto kept = occupancy(schedule, pp, vp, m);
+  for (std::vector<Occupancy>& list : kept) {
+    std::vector<Occupancy> fullest;
+    for (const Occupancy& o : list) {
+      if (std::any_of(fullest.begin(), fullest.end(), [&](const Occupancy& f) { return covers(f, o); }))
+        continue;
+      std::erase_if(fullest, [&](const Occupancy& f) { return covers(o, f); });
+      fullest.push_back(o);
+    }
+    list = std::move(fullest);
+  }
+  auto made = std::make_shared<const std::vector<std::vector<Occupancy>>>(std::move(kept));
+  const std::lock_guard lock(mutex);
+  return cache.emplace(key, std::move(made)).first->second;
+}
+
+}  // namespace
+
+Bytes StageMemory::allocated() const {
+  std::int64_t total = 0;
+  for (std::size_t k = 0; k < at_peak.size(); ++k)
+    if (static_cast<BufferKind>(k) != BufferKind::host) total += at_peak[k];
+  return Bytes(total);
+}
+
+double as_measured(const MemoryEstimate& e, const ParallelPlan& plan, int gpus, const std::string& kind) {
+  const StageMemory* m = &e.stages[static_cast<std::size_t>(e.heaviest)];
+  if (kind == "nvidia_smi") {
+    const RankGrid grid(plan);
+    m = &e.stages.front();
+    for (int rank = 0; rank < std::min(gpus, plan.world()); ++rank) {
+      const StageMemory& stage = e.stages[static_cast<std::size_t>(grid.coord(rank).pp)];
+      if (stage.reserved() > m->reserved()) m = &stage;
+    }
+  }
+  if (kind == "torch_reserved") return gib(m->allocated() + m->fragmented);
+  if (kind.starts_with("torch")) return gib(m->allocated());
+  return gib(m->reserved());
+}
+
+double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {
+  const double over = static_cast<double>(reserved.v) / static_cast<double>(capacity.v) - 1;
+  return 1 / (1 + std::exp(-over / scale));
+}
+
+Bytes most_reserved(Bytes capacity, double chance, double scale) {
+  const double share = std::clamp(1 + scale * std::log(chance / (1 - chance)), 0.0, 1.0);
+  Bytes most(std::llround(share * static_cast<double>(capacity.v)));
+  while (most.v > 0 && most < capacity && chance_of_overflow(most, capacity, scale) > chance)
+    --most.v;  // rounding
+  return most;
+}
+
+MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& training, const ParallelPlan& plan,
+                               const StackSpec& stack) {
+  static const PlanLinks no_links;  // sizes do not depend on links
+  const Context c = lowering::make_context(model, training, no_links, plan, stack);
+  const SlotWalk walk(c);
+  SlotPeaks peaks(c, walk);
+  const auto states = cached_occupancy(plan.schedule, plan.pp, plan.vp, c.microbatches);
+  MemoryEstimate estimate;
+  RunningBytes::ByKind resident_before{};
+  std::int64_t host_before = 0;
+  for (int stage = 0; stage < plan.pp; ++stage) {
+    StageMemory memory;
+    RunningBytes::ByKind resident{};
+    if (stage > 1 && stage + 1 < plan.pp && same_layers(c, stage - 1, stage))
+      resident = resident_before, memory.host = host_before;
+    else
+      add_resident(c, stage, resident, memory.host);
+    resident_before = resident, host_before = memory.host;
+    // By chunk: what one micro-batch keeps, before its backward and, with a split one, behind it.
+    const auto chunks = static_cast<std::size_t>(plan.vp);
+    std::vector<RunningBytes::ByKind> saved(chunks), saved_weight(chunks);
+    std::vector<std::int64_t> all_saved(chunks), all_saved_weight(chunks);
+    for (std::size_t v = 0; v < chunks; ++v) {
+      walk.add_saved(saved[v], static_cast<int>(v) * plan.pp + stage);
+      if (c.split_backward()) walk.add_saved_weight(saved_weight[v], static_cast<int>(v) * plan.pp + stage);
+      all_saved[v] = total(saved[v]), all_saved_weight[v] = total(saved_weight[v]);
+    }
+    // What is there when the slot begins. Its own micro-batch is saved by the forward as it goes, and is still whole when
+    // a backward or weight begins.
+    const auto begins_with = [&](const Occupancy& o, const auto& add) {
+      for (std::size_t v = 0; v < chunks; ++v) {
+        const bool mine = v == o.chunk;
+        add(v, o.saved[v] - (mine && o.kind == SlotKind::forward ? 1 : 0),
+            c.split_backward() ? o.saved_weight[v] - (mine && o.kind == SlotKind::backward ? 1 : 0) : 0);
+      }
+    };
+    const Occupancy* fullest = nullptr;
+    std::int64_t peak = -1, host_peak = 0;
+    for (const Occupancy& o : (*states)[static_cast<std::size_t>(stage)]) {
+      std::int64_t bytes =
+          o.arrived * c.activation.stream + peaks.of(o.kind, o.chunk * plan.pp + stage).peak();
+      begins_with(o, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
+        bytes += whole * all_saved[v] + weight * all_saved_weight[v];
+      });
+      if (bytes > peak) peak = bytes, fullest = &o;
+      host_peak = std::max(host_peak, host_activations(c, o, stage));
+    }
+    peak += total(resident);
+    memory.at_peak = resident;
+    const auto add = [&](const RunningBytes::ByKind& kept, std::int64_t times) {
+      for (std::size_t k = 0; k < kept.size(); ++k) memory.at_peak[k] += times * kept[k];
+    };
+    memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
+        fullest->arrived * c.activation.stream;
+    begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
+      add(saved[v], whole), add(saved_weight[v], weight);
+    });
+    add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
+    memory.host += host_peak;
+    memory.at_peak[static_cast<std::size_t>(BufferKind::host)] = memory.host;
+    memory.outside = stack.memory.outside;
+    memory.fragmented = Bytes(rounded((stack.memory.fragmentation - 1.0) * static_cast<double>(peak)));
+    estimate.stages.push_back(memory);
+    if (memory.reserved() > estimate.stages[static_cast<std::size_t>(estimate.heaviest)].reserved())
+      estimate.heaviest = stage;
+  }
+  return estimate;
+}
+
+}  // namespace sextant

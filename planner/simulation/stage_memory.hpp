@@ -1,0 +1,52 @@
+// How much memory does each stage of a layout need? The closed form of the graph's own accounting: the same buffers,
+// walked once per distinct state of the schedule instead of once per micro-batch. It agrees with walking the lowered
+// graph to the byte (tests/planner/simulation/stage_memory_test.cpp), and is what filters the search.
+// Allocated is what live buffers hold; reserved adds the allocator's fragmentation and what lies outside it (context,
+// communicator buffers). Host memory is counted apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/graph/execution_graph.hpp"
+#include "core/model/model_spec.hpp"
+#include "core/model/training_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
+
+namespace sextant {
+
+struct StageMemory {
+  std::array<std::int64_t, kBufferKinds> at_peak{};  // bytes by BufferKind when the device holds most
+  std::int64_t host = 0;
+  Bytes outside;     // context, NCCL, libraries
+  Bytes fragmented;  // held by the allocator beyond what is allocated
+  Bytes allocated() const;
+  Bytes reserved() const { return allocated() + fragmented + outside; }
+};
+
+struct MemoryEstimate {
+  std::vector<StageMemory> stages;
+  int heaviest = 0;
+  Bytes allocated() const { return stages[static_cast<std::size_t>(heaviest)].allocated(); }
+  Bytes reserved() const { return stages[static_cast<std::size_t>(heaviest)].reserved(); }
+};
+
+// What a measured peak of this kind counts, in GiB: torch's allocator ("torch_peak", "torch_allocated"), what that
+// reserved ("torch_reserved"), or the whole device ("nvidia_smi", "device"). A person reads nvidia-smi on one node, the
+// first: there it is the fullest stage among the first `gpus` ranks, elsewhere the fullest of all.
+double as_measured(const MemoryEstimate&, const ParallelPlan&, int gpus, const std::string& memory_kind);
+
+// Chance that what is predicted to be reserved does not fit: the prediction's relative error is taken as logistic.
+inline constexpr double kOverflowScale = 0.03;
+double chance_of_overflow(Bytes reserved, Bytes capacity, double scale = kOverflowScale);
+// Below this chance a layout is taken to fit, and nothing is said of it.
+inline constexpr double kSurelyFits = 0.05;
+// The most that may be reserved for a chance of at most `chance`, (0, 1): never more than the capacity.
+Bytes most_reserved(Bytes capacity, double chance, double scale = kOverflowScale);
+
+MemoryEstimate estimate_memory(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const StackSpec&);
+
+}  // namespace sextant

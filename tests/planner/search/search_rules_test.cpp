@@ -1,0 +1,205 @@
+// The search under rules of what goes together, against brute force: what the stack refuses is never returned, and nothing
+// that it allows is lost.
+#include <map>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "planner/search/search.hpp"
+#include "planner/search/search_tree.hpp"
+#include "tests/planner/search/search_support.hpp"
+
+namespace sextant {
+namespace {
+
+// Every choice of what the rules are about.
+SearchSpace space_of_rules(const Job& job) {
+  SearchSpace s = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
+  s.tp = {1, 2}, s.cp = {1}, s.pp = {1, 2};
+  s.axis_order.resize(1), s.micro_batch = {1};
+  s.zero_stage = {0, 1, 2, 3}, s.shard_degree = {0, 2};
+  s.sequence_parallel = {0, 1}, s.overlap_tp = {0, 1};
+  s.recompute = {{RecomputeKind::none, -1}};
+  s.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::gpipe, 1}};
+  s.optimizer_offload = {0, 0.5, 1}, s.parameter_offload = {0, 1}, s.activation_offload = {{0, 1}, {1, 1}};
+  s.bucket_elements = {0}, s.last_bucket_split = {1};
+  s.overlap_grad_reduce = s.overlap_param_gather = {1};
+  return s;
+}
+
+struct OfRules {
+  double step = INFINITY;
+  int refused = 0;  // by the stack alone
+};
+
+OfRules brute_force_of_rules(const Job& job, const SearchSpace& space) {
+  OfRules best;
+  const SearchTree tree(job, space, job.cluster.device.memory);
+  SearchCache cache(job, space);
+  SimulateScratch scratch;
+  testing::each_member(space, [&](const Choice& choice) {
+    const ParallelPlan plan = tree.plan(choice, cache);
+    if (plan.world() != job.cluster.gpus()) return;
+    if (const auto reason = unlawful_reason(job, plan)) {
+      best.refused += *reason == RejectReason::stack_cannot;
+      return;
+    }
+    if (space.idle_horizon(plan)) return;
+    if (too_large(job, plan_memory(job, plan))) return;
+    best.step = std::min(best.step, testing::simulated(job, plan, scratch));
+  });
+  return best;
+}
+
+struct Stack {
+  const char* name;
+  void (*rules)(StackCapabilities&, StackRules&);
+};
+
+class SearchRules : public ::testing::TestWithParam<Stack> {};
+
+TEST_P(SearchRules, EqualsBruteForce) {
+  int refused = 0;
+  for (const double memory_GiB : {79.0, 1.5, 0.6}) {
+    testing::OwnedJob owned = testing::small_job(1, 4, 4);
+    owned.training.global_batch = 8;
+    owned.cluster.device.memory = from_gib(memory_GiB);
+    owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+    owned.stack.rules.reduce_every_microbatch = true;
+    GetParam().rules(owned.stack.can, owned.stack.rules);
+    owned.finish();
+    const Job job = owned.job();
+    const SearchSpace space = space_of_rules(job);
+    const OfRules expected = brute_force_of_rules(job, space);
+    refused += expected.refused;
+    SearchOptions options;
+    options.move_layers = false;
+    const SearchReport report = search(job, space, options);
+    EXPECT_TRUE(report.exact);
+    EXPECT_EQ(report.fates.total(), space.size());
+    ASSERT_EQ(report.ranked.empty(), std::isinf(expected.step)) << memory_GiB;
+    if (report.ranked.empty()) continue;
+    EXPECT_NEAR(report.ranked.front().simulated.v / expected.step, 1, 1e-6)
+        << memory_GiB << " GiB: " << plan_key(report.ranked.front().plan);
+    for (const RankedPlan& r : report.ranked) EXPECT_FALSE(unlawful(job, r.plan)) << plan_key(r.plan);
+  }
+  EXPECT_EQ(refused > 0, std::string(GetParam().name) != "able");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, SearchRules,
+    ::testing::Values(Stack{"able", [](StackCapabilities&,
+                                       StackRules&) {}},  // the negative control: nothing is refused
+                      Stack{"deepspeed",
+                            [](StackCapabilities& can, StackRules&) {
+                              can.shard_degree_from_zero = can.parameter_offload_from_zero =
+                                  can.partial_offload_from_zero = 3;
+                              can.optimizer_offload_from_zero = 1;
+                            }},
+                      Stack{"fsdp2",
+                            [](StackCapabilities& can, StackRules& rules) {
+                              can.zero_stages = {0, 2, 3};
+                              can.parameter_offload_needs_optimizer = can.optimizer_offload_needs_parameters =
+                                  true;
+                              can.overlap_tp_needs_sequence_parallel = true;
+                              can.offload_with_pp = can.offload_of_one_replica = false;
+                              rules.host_sums_gradients = rules.host_parameters_are_master = true;
+                              rules.zero2_by_units = true;
+                            }},
+                      Stack{"fsdp1",
+                            [](StackCapabilities& can, StackRules& rules) {
+                              can.offload_with_accumulation = false;
+                              rules.host_parameters_are_master = true;
+                            }},
+                      Stack{"gemini",
+                            [](StackCapabilities& can, StackRules&) {
+                              can.zero_stages = {3};
+                              can.parameter_offload_needs_optimizer = true;
+                            }},
+                      Stack{"megatron",
+                            [](StackCapabilities& can, StackRules&) {
+                              can.overlap_tp_needs_sequence_parallel = true, can.parameter_offload = false;
+                              can.optimizer_offload_from_zero = 1;
+                            }}),
+    [](const auto& stack) { return stack.param.name; });
+
+// The fields that are decided at a level.
+std::vector<std::uint8_t> decided(const Choice& c, Level level) {
+  std::vector<std::uint8_t> out = {c.tp, c.cp, c.pp};
+  const auto add = [&](Level from, std::initializer_list<std::uint8_t> fields) {
+    if (level >= from) out.insert(out.end(), fields);
+  };
+  add(Level::placement, {c.micro_batch});
+  add(Level::sharding, {c.zero_stage, c.shard_degree, c.axis_order});
+  add(Level::kernels, {c.sequence_parallel, c.overlap_tp, c.recompute});
+  add(Level::pipeline, {c.form, c.split});
+  add(Level::offload, {c.activation_offload, c.optimizer_offload, c.parameter_offload});
+  add(Level::full, {c.bucket_elements, c.last_bucket_split, c.overlap_grad_reduce, c.overlap_param_gather});
+  return out;
+}
+
+// Bounds of all nodes, as tight as they get. With a limit, however high, less is looked at first.
+using Bounds = std::map<std::pair<Level, std::vector<std::uint8_t>>, double>;
+Bounds bounds_of(const SearchTree& tree, SearchCache& cache, double limit) {
+  Bounds bounds;
+  std::vector<Node> nodes = {tree.root()};
+  while (!nodes.empty()) {
+    Expansion out;
+    out.limit = limit;
+    tree.expand(nodes.back(), cache, out);
+    nodes.pop_back();
+    for (Node& child : out.children) {
+      for (int i = 0; i < SearchTree::passes(child.level); ++i) tree.refine(child, cache, out);
+      bounds[{child.level, decided(child.choice, child.level)}] = child.bound;
+      if (child.level < Level::full) nodes.push_back(child);
+    }
+  }
+  return bounds;
+}
+
+RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
+  testing::RandomJob random;
+  const ParallelPlan plan = random.plan();
+  testing::OwnedJob owned = random.take();
+  if (arbitrary::upto(0, 2) > 0) testing::some_rules(owned.stack.can);
+  owned.cluster.device.memory = from_gib(*rc::gen::element(1.0, 4.0, 79.0));
+  // Of a fast host, what it sums and updates costs less than the same on the device.
+  auto& host = owned.cluster.node.host_memory_bandwidth;
+  host = host * *rc::gen::element(1.0, 30.0, 1000.0);
+  owned.cluster.device.host_link = owned.cluster.device.host_link * *rc::gen::element(1.0, 300.0);
+  owned.finish();
+  const Job job = owned.job();
+  SearchSpace space = default_space(job.model, job.training, job.cluster.device, job.cluster.gpus());
+  space.tp = {plan.tp}, space.cp = {plan.cp}, space.pp = {plan.pp}, space.axis_order = {plan.axis_order};
+  space.micro_batch = {plan.micro_batch}, space.shard_degree = {plan.shard_degree};
+  space.overlap_tp = {plan.overlap_tp}, space.recompute = {plan.recompute};
+  space.form = {{plan.schedule, plan.vp}}, space.split = {StageSplit::even};
+  space.optimizer_offload = {0, 0.5, 1}, space.activation_offload = {{0, 1}, {0, 2}, {1, 1}};
+  if (*rc::gen::arbitrary<bool>()) space.activation_offload = {{0, 3}, {0, 2}, {1, 2}};
+  space.bucket_elements = {plan.bucket_elements}, space.last_bucket_split = {plan.last_bucket_split};
+  const SearchTree tree(job, space, job.cluster.device.memory);
+  SearchCache cache(job, space);
+  const Bounds bounds = bounds_of(tree, cache, *rc::gen::element(1e9, static_cast<double>(INFINITY)));
+  SimulateScratch scratch;
+  int compared = 0;
+  testing::each_member(space, [&](const Choice& choice) {
+    const ParallelPlan p = tree.plan(choice, cache);
+    if (p.world() != job.cluster.gpus() || unlawful_reason(job, p) || space.idle_horizon(p) ||
+        too_large(job, plan_memory(job, p)))
+      return;
+    const double step = testing::simulated(job, p, scratch);
+    for (int level = 1; level <= static_cast<int>(Level::full); ++level) {
+      const auto at = static_cast<Level>(level);
+      const auto bound = bounds.find({at, decided(choice, at)});
+      if (bound == bounds.end()) break;  // repeats another
+      ++compared;
+      if (bound->second > step * (1 + 1e-9))
+        RC_FAIL("bound " + std::to_string(bound->second) + " at level " + std::to_string(level) + ", step " +
+                std::to_string(step) + " of " + plan_key(p));
+    }
+  });
+  RC_CLASSIFY(compared > 0);
+}
+
+}  // namespace
+}  // namespace sextant

@@ -1,0 +1,670 @@
+// The search against brute force over whole small spaces: the same best plan, every member counted once.
+#include "planner/search/search.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include <gtest/gtest.h>
+
+#include "core/cluster/cluster_files.hpp"
+#include "core/model/model_files.hpp"
+#include "planner/search/search_tree.hpp"
+#include "planner/search/stage_split.hpp"
+#include "tests/planner/search/search_support.hpp"
+
+namespace sextant {
+namespace {
+
+using testing::OwnedJob;
+
+// A space that touches every list, yet can be simulated whole.
+SearchSpace small_space(const OwnedJob& owned) {
+  SearchSpace s = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  s.tp = {1, 2, 3}, s.cp = {1, 2}, s.pp = {1, 2};
+  s.axis_order.resize(2);
+  s.micro_batch = {1, 2};
+  s.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, 1}};
+  s.form = {{PipelineSchedule::one_f_one_b, 1},
+            {PipelineSchedule::interleaved, 2},
+            {PipelineSchedule::zero_bubble, 1}};
+  s.overlap_tp = {0};
+  s.zero_stage = {0, 1, 3};
+  s.overlap_param_gather = {1};
+  s.shard_degree = {0, 2};
+  s.optimizer_offload = {0};
+  s.parameter_offload = {0};
+  s.activation_offload = {{0, 1}, {1, 1}, {ActivationOffload::all, 1}};
+  s.bucket_elements = {0, 1'000'000};
+  s.last_bucket_split = {1};
+  return s;
+}
+
+struct BruteForce {
+  double step = INFINITY;
+  std::string key;
+  std::uint64_t lawful = 0, fitting = 0;
+  struct Member {
+    double step;
+    std::int64_t peak;
+    std::array<int, 14> effort;
+  };
+  std::vector<Member> members;  // those that fit
+  double fastest_within(double peak) const {
+    double least = INFINITY;
+    for (const Member& m : members)
+      if (static_cast<double>(m.peak) <= peak) least = std::min(least, m.step);
+    return least;
+  }
+};
+
+BruteForce brute_force(const Job& job, const SearchSpace& space) {
+  BruteForce best;
+  const SearchTree tree(job, space, job.cluster.device.memory);
+  SearchCache cache(job, space);
+  SimulateScratch scratch;
+  testing::each_member(space, [&](const Choice& choice) {
+    if (space.world % (space.tp[choice.tp] * space.cp[choice.cp] * space.pp[choice.pp]) != 0) return;
+    const ParallelPlan plan = tree.plan(choice, cache);
+    if (unlawful(job, plan) || space.idle_horizon(plan)) return;
+    ++best.lawful;
+    const Bytes peak = plan_memory(job, plan).peak;
+    if (peak > job.cluster.device.memory) return;
+    ++best.fitting;
+    const double step = testing::simulated(job, plan, scratch);
+    if (step < best.step) best.step = step, best.key = plan_key(plan);
+    best.members.push_back({step, peak.v, effort_of(plan)});
+  });
+  return best;
+}
+
+TEST(Search, EqualsBruteForce) {
+  for (const double memory_GiB : {79.0, 0.75}) {
+    OwnedJob owned = testing::small_job(1, 4, 4);
+    owned.training.global_batch = 4;
+    owned.cluster.device.memory = from_gib(memory_GiB);
+    owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+    owned.finish();
+    const Job job = owned.job();
+    const SearchSpace space = small_space(owned);
+    const BruteForce expected = brute_force(job, space);
+    SearchOptions options;
+    options.move_layers = false;
+    const SearchReport report = search(job, space, options);
+    if (memory_GiB < 79) {
+      EXPECT_LT(expected.fitting, expected.lawful);
+    }
+    ASSERT_FALSE(report.ranked.empty());
+    const RankedPlan& first = report.ranked.front();
+    EXPECT_GE(first.simulated.v, expected.step * (1 - 1e-12));
+    EXPECT_LE(first.simulated.v, expected.step * (1 + 1e-6))
+        << plan_key(first.plan) << " against " << expected.key;
+    // As fast as the fastest, and nothing simpler is.
+    for (const BruteForce::Member& m : expected.members) {
+      EXPECT_FALSE(m.step <= first.simulated.v && m.effort < effort_of(first.plan)) << plan_key(first.plan);
+    }
+    EXPECT_EQ(report.fates.total(), space.size());
+    EXPECT_EQ(report.space, space.size());
+    EXPECT_TRUE(report.exact);
+    EXPECT_EQ(report.fates[Fate::unvisited], 0u);
+    EXPECT_GT(expected.lawful, 500u);
+    EXPECT_LT(report.fates[Fate::simulated], expected.fitting / 10)
+        << "the bounds must spare most of the work";
+  }
+}
+
+// How much of the optimizer must leave the devices is asked finely where that decides what fits.
+TEST(Search, SharesOfTheOptimizerAreFinerWhereStatePressesOnMemory) {
+  OwnedJob owned = testing::small_job(2, 4, 8);
+  const auto shares = [&](std::int64_t memory) {
+    owned.cluster.device.memory = Bytes(memory);
+    return default_space(owned.model, owned.training, owned.cluster.device, 8).optimizer_offload;
+  };
+  // 18 bytes of a parameter over eight ranks.
+  const std::int64_t state = 18 * parameter_counts(owned.model).total / 8;
+  EXPECT_EQ(shares(5 * state), (std::vector<double>{0, 0.25, 0.5, 0.75, 1}));
+  const std::vector<double> fine = shares(3 * state);
+  EXPECT_EQ(fine.size(), 21u);
+  for (const double share : {0.0, 0.15, 0.85, 1.0})
+    EXPECT_EQ(std::count(fine.begin(), fine.end(), share), 1) << share;
+}
+
+TEST(Search, FrontEqualsBruteForce) {
+  OwnedJob owned = testing::small_job(1, 4, 4);
+  owned.training.global_batch = 4;
+  owned.stack.rules.bucket_elements = 10'000'000, owned.stack.rules.bucket_elements_per_replica = 0;
+  owned.stack.kernels.step_overhead =
+      Seconds(0.02);  // of every layout: slower by half is more than half of the rest
+  owned.finish();
+  const Job job = owned.job();
+  const SearchSpace space = small_space(owned);
+  const BruteForce expected = brute_force(job, space);
+  constexpr double kStep = 0.05, kSlowest = 1.5, kSame = 2e-6;
+  SearchOptions members;
+  members.move_layers = false;
+  const ParetoFront front = pareto_front(job, space, members, kStep, kSlowest);
+  EXPECT_TRUE(front.exact);
+  EXPECT_EQ(front.report.fates.total(), space.size());
+  EXPECT_EQ(front.report.fates[Fate::unvisited], 0u);
+  ASSERT_GT(front.plans.size(), 3u);
+  double limit = INFINITY;
+  for (const RankedPlan& plan : front.plans) {
+    EXPECT_NEAR(plan.simulated.v / expected.fastest_within(limit), 1, kSame) << plan_key(plan.plan);
+    const auto peak = static_cast<double>(plan.prediction.memory.peak.v);
+    EXPECT_LE(peak, limit);
+    limit = std::floor(peak * (1 - kStep));
+  }
+  for (std::size_t i = 2; i < front.plans.size(); ++i)  // the second may be as fast as the first
+    EXPECT_GT(front.plans[i].simulated.v, front.plans[i - 1].simulated.v);
+  EXPECT_EQ(static_cast<double>(front.needs_more.v), limit);
+  const ParallelPlan& first = front.plans.front().plan;
+  EXPECT_GT(measured_step(job, first, Seconds(expected.fastest_within(limit))).v,
+            kSlowest * front.plans.front().prediction.step.v);
+  EXPECT_LT(measured_step(job, first, kSlowest * front.plans.front().simulated).v,
+            kSlowest * front.plans.front().prediction.step.v);  // the overhead is felt
+  // Another step is another front.
+  EXPECT_LT(pareto_front(job, space, members, 0.3, kSlowest).plans.size(), front.plans.size());
+}
+
+// Parameters that rest on the host are fetched ahead as far as memory and time ask for, activations there or not.
+TEST(Search, LooksAheadForParametersAlone) {
+  OwnedJob owned = testing::slow_network_job();
+  owned.cluster.nodes = 1, owned.cluster.node.gpus = 2;
+  owned.training.global_batch = 8, owned.training.seq_len = 2048;
+  owned.finish();
+  const Job job = owned.job();
+  SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus(),
+                    parse_plan_limits("po=on,z=3,mbs=1,tp=1,cp=1,pp=1,b=0,lb=1,gr=on", "--fix"));
+  EXPECT_EQ(space.activation_offload.front(), (ActivationOffload{0, 1}));
+  EXPECT_NE(std::ranges::find(space.activation_offload, ActivationOffload{0, 3}),
+            space.activation_offload.end());
+  space.axis_order.resize(1), space.recompute.resize(1), space.optimizer_offload = {0};
+  const BruteForce expected = brute_force(job, space);
+  SearchOptions still;
+  still.move_layers = false;  // which would find it between the rungs
+  const SearchReport report = search(job, space, still);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_LE(report.ranked.front().simulated.v, expected.step * (1 + 1e-6))
+      << plan_key(report.ranked.front().plan) << " against " << expected.key;
+  EXPECT_GT(report.ranked.front().plan.offload_horizon, 1);
+  EXPECT_EQ(report.fates.total(), space.size());
+  std::erase_if(space.activation_offload,
+                [](const ActivationOffload& a) { return a.layers == 0 && a.horizon > 1; });
+  EXPECT_GT(search(job, space, still).ranked.front().simulated, report.ranked.front().simulated);
+}
+
+// A horizon without anything on the host is no layout of its own, and costs none: what keeps nothing there stays in
+// reach of whatever horizon is asked for.
+TEST(Search, TakesOneHorizonOfNothing) {
+  const OwnedJob owned = testing::small_job(1, 4, 8);
+  const Seconds free = search(owned.job(), default_space(owned.model, owned.training, owned.cluster.device,
+                                                         owned.cluster.gpus()))
+                           .ranked.front()
+                           .simulated;
+  for (const char* limits : {"hz=2", "hz=2,po=off", "hz>=3", "hz=2,po=off,ao=0", "hz=0"}) {
+    const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device,
+                                            owned.cluster.gpus(), parse_plan_limits(limits, "--limit"));
+    const SearchReport report = search(owned.job(), space);
+    ASSERT_FALSE(report.ranked.empty()) << limits;
+    for (const RankedPlan& r : report.ranked) {
+      EXPECT_FALSE(space.idle_horizon(r.plan)) << plan_key(r.plan);
+      EXPECT_TRUE(space.limits.admits(r.plan)) << plan_key(r.plan);
+    }
+    EXPECT_DOUBLE_EQ(report.ranked.front().simulated.v, free.v) << limits;
+    EXPECT_EQ(report.fates.total(), space.size());
+  }
+}
+
+// As little of the optimizer leaves the device as fits, whatever the choice said of it.
+TEST(Search, MakesRoomWithTheLeastShare) {
+  OwnedJob owned = testing::small_job(2, 4, 8);
+  owned.cluster.device.memory = Bytes(3 * 18 * parameter_counts(owned.model).total / 8);
+  owned.finish();
+  const Job job = owned.job();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  ASSERT_TRUE(space.tight);
+  const SearchTree tree(job, space, owned.cluster.device.memory);
+  SearchCache cache(job, space);
+  int between = 0, none = 0;
+  for (std::size_t mbs = 0; mbs < space.micro_batch.size(); ++mbs)
+    for (std::size_t z = 0; z < space.zero_stage.size(); ++z) {
+      Choice c;
+      c.micro_batch = small(mbs), c.zero_stage = small(z);
+      const auto found = tree.with_least_share(c, cache);
+      ParallelPlan p = tree.plan(found.value_or(c), cache);
+      const double share = p.optimizer_offload;
+      for (const double other : space.optimizer_offload) {
+        p.optimizer_offload = other;
+        EXPECT_EQ(!unlawful(job, p) && tree.fits(p), found && other >= share) << plan_key(p);
+      }
+      between += found && share > 0 && share < 1, none += !found;
+    }
+  EXPECT_GT(between, 0);
+  EXPECT_GT(none, 0);
+}
+
+// Very short sequences: a micro-batch is as large as its replica's share of the batch lets it be.
+TEST(Search, TakesMicroBatchesOfAnySize) {
+  OwnedJob owned = testing::small_job(1, 2, 4);
+  owned.training.seq_len = 32, owned.training.global_batch = 256;
+  owned.finish();
+  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  EXPECT_EQ(space.micro_batch.back(), 256);
+  const SearchReport report = search(owned.job(), space);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_GT(report.ranked.front().plan.micro_batch, 32);
+  std::erase_if(space.micro_batch, [](int mbs) { return mbs > 32; });
+  EXPECT_GT(search(owned.job(), space).ranked.front().simulated, report.ranked.front().simulated);
+  // As many as an index can tell apart: the smallest.
+  owned.training.global_batch = 14'414'400;  // 504 divisors
+  const std::vector<int> many =
+      default_space(owned.model, owned.training, owned.cluster.device, 1).micro_batch;
+  EXPECT_LT(many.size(), 256u);
+  EXPECT_TRUE(std::ranges::is_sorted(many));
+  EXPECT_GT(many.back(), 256);
+}
+
+std::vector<std::string> keys(const SearchReport& report) {
+  std::vector<std::string> out;
+  for (const RankedPlan& r : report.ranked) out.push_back(plan_key(r.plan));
+  return out;
+}
+
+// Few micro-batches through many model chunks: where the layers lie decides, and no rule knows it.
+struct Pipeline {
+  OwnedJob owned = testing::small_job(1, 4, 10);
+  Pipeline() {
+    owned.training.global_batch = 4;
+    owned.model.vocab_size = 32000;
+    owned.finish();
+  }
+  SearchSpace space(const std::string& more = "") const {
+    return default_space(
+        owned.model, owned.training, owned.cluster.device, 4,
+        parse_plan_limits("tp=1,cp=1,pp=4,vp=2,mbs=1,rec=none,oo=0,po=off,ao=0,b=0,lb=1,z=0" + more,
+                          "--fix"));
+  }
+};
+
+// The fastest of all cuts, by brute force.
+double fastest_cut(const Job& job, ParallelPlan plan) {
+  double least = INFINITY;
+  SimulateScratch scratch;
+  const int n_chunks = plan.pp * plan.vp;
+  const auto cut = [&](auto self, int first) -> void {
+    const int chunk = static_cast<int>(plan.chunks.size()), left = job.model.n_layers - first;
+    const bool outer = chunk == 0 || chunk == n_chunks - 1;
+    for (int count = chunk == n_chunks - 1 ? left : (outer ? 0 : 1); count <= left; ++count) {
+      plan.chunks.push_back({first, count});
+      if (chunk < n_chunks - 1)
+        self(self, first + count);
+      else if (!unlawful(job, plan))
+        least = std::min(least, testing::simulated(job, plan, scratch));
+      plan.chunks.pop_back();
+    }
+  };
+  plan.chunks.clear();
+  cut(cut, 0);
+  return least;
+}
+
+TEST(Search, MovesLayersWhereThatHelps) {
+  const Pipeline pipeline;
+  const Job job = pipeline.owned.job();
+  const SearchSpace space = pipeline.space();
+  const SearchReport moved = search(job, space);
+  SearchOptions options;
+  options.move_layers = false;
+  const SearchReport still = search(job, space, options);
+  ASSERT_FALSE(moved.ranked.empty());
+  const RankedPlan &first = moved.ranked.front(), &member = still.ranked.front();
+  EXPECT_FALSE(member.before_moves);
+  EXPECT_EQ(still.moved, 0u);
+  ASSERT_TRUE(first.before_moves) << plan_key(first.plan);
+  EXPECT_LT(first.simulated.v, 0.99 * member.simulated.v);
+  EXPECT_EQ(first.prediction.step, predict(job, first.plan).step);
+  EXPECT_FALSE(unlawful(job, first.plan));
+  // As fast as the best of all cuts, or nearly.
+  const double fastest = fastest_cut(job, first.plan);
+  EXPECT_GE(first.simulated.v, fastest * (1 - 1e-9));
+  EXPECT_LE(first.simulated.v, fastest * 1.01);
+  // What is proved is said of the space alone.
+  EXPECT_TRUE(moved.exact);
+  EXPECT_DOUBLE_EQ(moved.best_bound.v, member.prediction.step.v);
+  EXPECT_EQ(moved.fates.by_fate, still.fates.by_fate);
+  EXPECT_GT(moved.moved, 0u);
+  options.threads = 1, options.move_layers = true;
+  const SearchReport one = search(job, space, options);
+  EXPECT_EQ(keys(one), keys(moved));
+  EXPECT_EQ(one.moved, moved.moved);
+}
+
+TEST(Search, MovesNoLayersThatMustStay) {
+  Pipeline pipeline;
+  EXPECT_EQ(search(pipeline.owned.job(), pipeline.space(",split=even")).moved, 0u);
+  // Within the memory that there is.
+  SearchOptions options;
+  options.move_layers = false;
+  options.memory_limit =
+      search(pipeline.owned.job(), pipeline.space(), options).ranked.front().prediction.memory.peak;
+  options.move_layers = true;
+  const SearchReport tight = search(pipeline.owned.job(), pipeline.space(), options);
+  ASSERT_FALSE(tight.ranked.empty());
+  EXPECT_LE(tight.ranked.front().prediction.memory.peak, *options.memory_limit);
+  pipeline.owned.stack.can.uneven_stages = false;
+  pipeline.owned.finish();
+  EXPECT_EQ(search(pipeline.owned.job(), pipeline.space()).moved, 0u);
+}
+
+// The best step before the tree is walked, and what is found in the end.
+std::pair<Seconds, SearchReport> first_and_last(const OwnedJob& owned, const SearchSpace& space) {
+  SearchOptions options;
+  options.top = 1, options.move_layers = false;  // of the space alone
+  Seconds early(INFINITY);
+  options.progress = [&](std::uint64_t simulated, Seconds best) {
+    if (simulated == 0) early = best;
+  };
+  SearchReport report = search(owned.job(), space, options);
+  EXPECT_FALSE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  return {early, std::move(report)};
+}
+
+// Before the tree is walked there is a plan close to the best; and bounds spare what they should.
+TEST(Search, ClimbsFromItsFirstGuesses) {
+  const OwnedJob owned = testing::slow_network_job();
+  const Job job = owned.job();
+  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  space.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::interleaved, 2}};
+  space.activation_offload = {{0, 1}}, space.optimizer_offload = {0}, space.parameter_offload = {0};
+  space.zero_stage = {0, 1}, space.shard_degree = {0};
+  SearchOptions options;
+  options.move_layers = false;
+  Seconds early(INFINITY);
+  options.progress = [&](std::uint64_t simulated, Seconds best) {
+    if (simulated == 0) early = best;
+  };
+  const SearchReport report = search(job, space, options);
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.05);
+  EXPECT_LT(report.fates[Fate::simulated], 300u);
+}
+
+// So has a stack that shards nothing or gradients too, and where parameters are best kept on the host.
+TEST(Search, GuessesForStacksWithoutShardedOptimizersAlone) {
+  for (const double memory_GiB : {79.0, 2.0}) {
+    OwnedJob owned = testing::small_job(2, 4, 8);
+    owned.stack.can.zero_stages = {0, 2, 3};
+    owned.stack.rules.reduce_every_microbatch = true;
+    owned.stack.can.activation_offload = false;
+    owned.cluster.device.memory = from_gib(memory_GiB);
+    owned.finish();
+    const SearchSpace space =
+        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+    const auto [early, report] = first_and_last(owned, space);
+    EXPECT_LT(early / report.ranked.front().prediction.step, 1.05) << memory_GiB;
+  }
+}
+
+// A job of presets, and a space of few divisions of its ranks.
+struct PresetJob {
+  OwnedJob owned;
+  SearchSpace space;
+  PresetJob(const char* model, const char* cluster, const char* stack, int global_batch) {
+    owned.model = load_model(model, test::preset_dir());
+    owned.cluster = load_cluster(cluster, test::preset_dir());
+    owned.stack = load_stack(stack, test::preset_dir());
+    owned.training.seq_len = 8192, owned.training.global_batch = global_batch;
+    owned.finish();
+    space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+    space.micro_batch = {1}, space.split = {StageSplit::even};
+    space.axis_order.resize(1), space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, -1}};
+  }
+};
+
+// And where they are there together with the optimizer state or not at all: two fields away from any other layout.
+TEST(Search, GuessesWhatIsOnTheHostTogether) {
+  PresetJob j("llama-3-70b", "16x8xh100", "torchtitan", 512);
+  StackCapabilities& can = j.owned.stack.can;
+  can.offload_with_pp = true, can.max_zero_with_pp = 3;
+  can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
+  j.owned.stack.rules.reduce_every_microbatch_with_pp = true;
+  j.owned.finish();
+  j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
+  const auto [early, report] = first_and_last(j.owned, j.space);
+  EXPECT_TRUE(report.ranked.front().plan.parameter_offload);
+  EXPECT_EQ(report.ranked.front().plan.optimizer_offload, 1);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.01);
+}
+
+// And where all is sharded and activations are on the host, of a stack that has stages with less as well: many fields away
+// from what most would try.
+TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
+  PresetJob j("llama-3.1-405b", "256x8xh100", "sextant", 2048);
+  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 256};
+  const auto [early, report] = first_and_last(j.owned, j.space);
+  EXPECT_EQ(report.ranked.front().plan.zero_stage, 3);
+  EXPECT_GT(report.ranked.front().plan.activation_offload, 0);
+  EXPECT_LT(early / report.ranked.front().prediction.step, 1.02) << plan_key(report.ranked.front().plan);
+}
+
+// A choice has eight bits for each index; some values that are pinned come on top.
+TEST(Search, ListsAreShortEnoughForAnyModel) {
+  OwnedJob owned = testing::small_job(2, 4, 8);
+  for (const int layers : {1, 2, 80, 126, 256, 257, 1000, 20'000}) {
+    owned.model.n_layers = layers;
+    const SearchSpace s =
+        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+    EXPECT_LE(s.activation_offload.size(), 220u) << layers;
+    EXPECT_LE(std::max({s.recompute.size(), s.form.size(), s.micro_batch.size(), s.optimizer_offload.size()}),
+              220u);
+    EXPECT_EQ(std::ranges::count(s.activation_offload, ActivationOffload{ActivationOffload::all, 1}), 1)
+        << layers;
+  }
+}
+
+TEST(Search, IsTheSameOnAnyNumberOfThreads) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  SearchOptions options;
+  options.threads = 1;
+  const SearchReport one = search(job, space, options);
+  options.threads = 3;
+  const SearchReport three = search(job, space, options);
+  EXPECT_EQ(keys(one), keys(three));
+  EXPECT_EQ(one.fates.by_fate, three.fates.by_fate);
+  EXPECT_EQ(one.bounds, three.bounds);
+  EXPECT_EQ(one.fates.total(), space.size());
+  // Different questions have different answers, so that equality says something.
+  options.top = 8;
+  EXPECT_NE(search(job, space, options).fates.by_fate, one.fates.by_fate);
+}
+
+TEST(Search, RanksTheBestOfEachFamily) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  SearchOptions options;
+  options.top = 8;
+  const SearchReport report =
+      search(owned.job(),
+             default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus()), options);
+  ASSERT_EQ(report.ranked.size(), 8u);
+  for (std::size_t i = 0; i < report.ranked.size(); ++i) {
+    EXPECT_EQ(report.ranked[i].tie, i > 0 && report.ranked[i].slower < 0.01);
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_NE(family_of(report.ranked[i].plan), family_of(report.ranked[j].plan));
+      EXPECT_LE(report.ranked[j].simulated, report.ranked[i].simulated);
+    }
+  }
+}
+
+TEST(Search, LooksLessForWhatComesBehindTheFirst) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  SearchOptions options;
+  options.top = 8;
+  const SearchReport exact = search(owned.job(), space, options);
+  options.others_share = 0.05;
+  const SearchReport near = search(owned.job(), space, options);
+  ASSERT_EQ(near.ranked.size(), exact.ranked.size());
+  EXPECT_EQ(near.ranked.front().plan, exact.ranked.front().plan);
+  for (std::size_t i = 0; i < near.ranked.size(); ++i) {
+    EXPECT_LE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v / (1 - options.others_share));
+    EXPECT_GE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v);
+  }
+  EXPECT_LT(near.fates[Fate::simulated], exact.fates[Fate::simulated]);
+  EXPECT_EQ(near.others_share, options.others_share);
+  // Not before it is long: then all are the best of their kind, and fewer are the first of more.
+  options.thorough_bounds = std::uint64_t{1} << 40;
+  const SearchReport thorough = search(owned.job(), space, options);
+  EXPECT_EQ(thorough.others_share, 0);
+  ASSERT_EQ(thorough.ranked.size(), exact.ranked.size());
+  options.top = 3, options.move_layers = false;
+  const SearchReport three = search(owned.job(), space, options);
+  options.top = 8;
+  const SearchReport eight = search(owned.job(), space, options);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(thorough.ranked[i].plan, exact.ranked[i].plan);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(three.ranked[i].plan, eight.ranked[i].plan);
+}
+
+TEST(Search, StopsWhenToldAndSaysSo) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  const SearchReport whole = search(job, space);
+  std::atomic<bool> cancel = false;
+  SearchOptions options;
+  options.cancel = &cancel;
+  options.progress = [&](std::uint64_t, Seconds) { cancel = true; };  // at the first plan found
+  const SearchReport report = search(job, space, options);
+  EXPECT_FALSE(report.exact);
+  EXPECT_EQ(report.stopped, "interrupted");
+  EXPECT_GT(report.fates[Fate::unvisited], 0u);
+  EXPECT_EQ(report.fates.total(), space.size());
+  ASSERT_FALSE(report.ranked.empty());
+  EXPECT_LE(report.best_bound, whole.ranked.front().prediction.step);
+  EXPECT_GE(report.ranked.front().simulated, whole.ranked.front().simulated);
+  EXPECT_TRUE(whole.exact);
+  EXPECT_EQ(whole.fates[Fate::unvisited], 0u);
+}
+
+// Told to stop before it begins, a search still answers: with a layout that fits when there is one, also where nothing
+// but the leanest members does; and that nothing fits only when that is proved.
+TEST(Search, AlwaysHasAnAnswer) {
+  int tight = 0;
+  for (const double memory_GiB : {79.0, 0.4, 0.2, 0.1, 0.05}) {
+    OwnedJob owned = testing::small_job(1, 4, 8);
+    owned.cluster.device.memory = from_gib(memory_GiB);
+    owned.finish();
+    const Job job = owned.job();
+    const SearchSpace space =
+        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+    SearchOptions options;
+    options.top = 1;
+    const SearchReport whole = search(job, space, options);
+    const std::atomic<bool> cancel = true;
+    options.cancel = &cancel;
+    const SearchReport stopped = search(job, space, options);
+    EXPECT_EQ(stopped.ranked.empty(), whole.ranked.empty()) << memory_GiB;
+    EXPECT_EQ(stopped.fates.total(), space.size());
+    tight += whole.ranked.empty() ? 1 : 0;
+    if (whole.ranked.empty()) {
+      EXPECT_TRUE(stopped.exact);
+      continue;
+    }
+    EXPECT_EQ(stopped.stopped, "interrupted");
+    EXPECT_LE(stopped.ranked.front().prediction.memory.peak, owned.cluster.device.memory);
+    EXPECT_GE(stopped.ranked.front().simulated, whole.ranked.front().simulated);
+    EXPECT_LE(stopped.best_bound, whole.ranked.front().prediction.step);
+  }
+  EXPECT_GE(tight, 1) << "some memory must be too small for everything";
+}
+
+// Where no guess of a practitioner is a member, the way straight down the tree finds one.
+TEST(Search, DivesWhenNoGuessIsAMember) {
+  const OwnedJob owned = testing::small_job(1, 4, 8);
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device,
+                                          owned.cluster.gpus(), parse_plan_limits("dp=4,sd=2", "--fix"));
+  const std::atomic<bool> cancel = true;
+  SearchOptions options;
+  options.cancel = &cancel;
+  const SearchReport report = search(owned.job(), space, options);
+  ASSERT_EQ(report.ranked.size(), 1u);
+  EXPECT_EQ(report.ranked.front().plan.shards(), 2);
+  EXPECT_EQ(report.fates[Fate::simulated], 1u);
+  EXPECT_EQ(report.fates.total(), space.size());
+}
+
+TEST(Search, KeepsToWhatTheUserPins) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus(),
+                    parse_plan_limits("tp=2,dp<=2,mbs=2,oo=30", "--fix"));
+  const SearchReport report = search(job, space);
+  ASSERT_FALSE(report.ranked.empty());
+  for (const RankedPlan& r : report.ranked) {
+    EXPECT_EQ(r.plan.tp, 2);
+    EXPECT_LE(r.plan.dp, 2);
+    EXPECT_EQ(r.plan.micro_batch, 2);
+    EXPECT_DOUBLE_EQ(r.plan.optimizer_offload, 0.3);
+  }
+  EXPECT_GT(report.fates[Fate::outside_limits], 0u);
+  EXPECT_EQ(report.fates.total(), space.size());
+}
+
+TEST(Search, SaysThatNothingFits) {
+  OwnedJob owned = testing::small_job(1, 2, 4);
+  owned.cluster.device.memory = from_gib(0.01);
+  owned.finish();
+  const SearchSpace space =
+      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
+  const SearchReport report = search(owned.job(), space);
+  EXPECT_TRUE(report.ranked.empty());
+  EXPECT_TRUE(report.exact);
+  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_EQ(report.fates[Fate::simulated], 0u);
+  EXPECT_TRUE(std::any_of(report.examples.begin(), report.examples.end(),
+                          [](const FateExample& e) { return e.fate == Fate::out_of_memory; }));
+}
+
+// Every stage's floor must be below the account of every member below it; brute force above would miss a floor that is
+// wrong by little. Here one member is its own space.
+TEST(Search, FloorsOfMemoryNeverRejectWhatFits) {
+  const OwnedJob owned = testing::small_job(2, 4, 8);
+  const Job job = owned.job();
+  for (const char* key : {"tp2.pp2.dp2.z1.mbs2", "tp1.pp4.vp2.dp2.z0.mbs1.full", "tp2.pp1.cp2.dp2.z3.mbs1",
+                          "tp4.pp2.mbs4.full1", "pp2.dp4.z1.mbs1.ao2", "dp8.z1.mbs2.oo50",
+                          "pp4.dp2.mbs1.gpipe", "pp4.dp2.mbs1.zb"}) {
+    const ParallelPlan p = parse_plan_key(key);
+    SearchSpace s;
+    s.world = 8;
+    s.tp = {p.tp}, s.cp = {p.cp}, s.pp = {p.pp}, s.axis_order = {p.axis_order},
+    s.micro_batch = {p.micro_batch};
+    s.sequence_parallel = {p.sequence_parallel}, s.overlap_tp = {p.overlap_tp}, s.recompute = {p.recompute};
+    s.form = {{p.schedule, p.vp}}, s.split = {StageSplit::even}, s.zero_stage = {p.zero_stage};
+    s.shard_degree = {p.shard_degree}, s.optimizer_offload = {p.optimizer_offload};
+    s.parameter_offload = {p.parameter_offload},
+    s.activation_offload = {{p.activation_offload, p.offload_horizon}};
+    s.bucket_elements = {p.bucket_elements}, s.last_bucket_split = {p.last_bucket_split};
+    s.overlap_grad_reduce = {p.overlap_grad_reduce}, s.overlap_param_gather = {p.overlap_param_gather};
+    ASSERT_EQ(s.size(), 1u);
+    ASSERT_FALSE(unlawful(job, p)) << key;
+    const Bytes needed = plan_memory(job, p).peak;
+    SearchOptions options;
+    options.memory_limit = needed;
+    EXPECT_EQ(search(job, s, options).fates[Fate::simulated], 1u) << key;
+    options.memory_limit = Bytes(needed.v - 1);
+    const FateCounts tight = search(job, s, options).fates;
+    EXPECT_EQ(tight[Fate::out_of_memory], 1u) << key;
+    EXPECT_EQ(tight.total(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace sextant

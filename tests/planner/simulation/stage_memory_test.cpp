@@ -1,0 +1,197 @@
+#include "planner/simulation/stage_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/graph/graph_memory.hpp"
+#include "cost_models/memory.hpp"
+#include "tests/support/specs.hpp"
+
+namespace sextant {
+namespace {
+
+using namespace testing;
+
+StackSpec reducing_every_microbatch() {
+  StackSpec stack;
+  stack.rules.reduce_every_microbatch = true;
+  return stack;
+}
+
+// Every coefficient in play: scores kept, a second set of logits, logits gathered, a partial recomputation.
+StackSpec with_copies() {
+  StackSpec stack;
+  stack.kernels.attention = AttentionKernel::unfused;
+  stack.rules.loss_gathers_logits = true;
+  stack.memory.recompute_share = 0.4;
+  stack.memory.logits_kept_bytes = 6.9;
+  stack.memory.loss_gather_bytes = 24;
+  stack.memory.transient_hidden = 14;
+  stack.rules.tied_gradients_apart = true;
+  return stack;
+}
+
+StackSpec module_by_module() {
+  StackSpec stack = reducing_every_microbatch();
+  stack.rules.fetch_modules = true;
+  return stack;
+}
+
+// FSDP2's way with offload.
+StackSpec summing_on_host() {
+  StackSpec stack = reducing_every_microbatch();
+  stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = true;
+  stack.rules.zero2_by_units = true;
+  return stack;
+}
+
+StackSpec exchanging_in_a_ring() {
+  StackSpec stack;
+  stack.rules.cp_ring = true;
+  return stack;
+}
+
+// Coefficients are of gradients in the format that the stack has of its own.
+TEST(StageMemory, GradientsGoByTheirFormat) {
+  const auto gradient_bytes = [](StackSpec stack, Dtype gradient) {
+    TrainingSpec training;
+    training.gradient = gradient;
+    return state_bytes(training, ParallelPlan{}, stack).gradient;
+  };
+  StackSpec main_gradients, fitted, as_parameters;
+  fitted.memory.gradient_bytes = 5.25;
+  as_parameters.memory.gradient_bytes = 2, as_parameters.memory.gradients_as_parameters = true;
+  EXPECT_EQ(gradient_bytes(main_gradients, Dtype::fp32), 4);
+  EXPECT_EQ(gradient_bytes(main_gradients, Dtype::bf16), 2);
+  EXPECT_EQ(gradient_bytes(fitted, Dtype::fp32), 5.25);
+  EXPECT_EQ(gradient_bytes(fitted, Dtype::bf16), 3.25);
+  EXPECT_EQ(gradient_bytes(as_parameters, Dtype::bf16), 2);
+  EXPECT_EQ(gradient_bytes(as_parameters, Dtype::fp32), 4);
+}
+
+class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
+  for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module(),
+                                 summing_on_host(), exchanging_in_a_ring()})
+    for (const bool tied : {false, true}) {
+      const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
+      const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
+      for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
+        const HeldBytes peak = walk(g, static_cast<int>(s)).peak.held;  // graph_memory_test proves the walk
+        EXPECT_EQ(estimate.stages[s].allocated(), peak.device()) << "stage " << s << " tied " << tied;
+        for (int k = 0; k < kBufferKinds; ++k) {
+          if (static_cast<BufferKind>(k) == BufferKind::host) continue;
+          EXPECT_EQ(estimate.stages[s].at_peak[static_cast<std::size_t>(k)], peak[static_cast<BufferKind>(k)])
+              << name(static_cast<BufferKind>(k)) << " of stage " << s;
+        }
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, StageMemoryLattice,
+    ::testing::Values("mbs1", "mbs2.full", "mbs1.sel", "tp2.mbs1", "tp2.mbs1.nosp", "tp2.mbs1.full",
+                      "tp4.pp2.mbs1", "pp4.mbs1", "pp4.mbs1.full", "pp4.mbs1.full1", "pp2.mbs1.gpipe",
+                      "pp4.mbs1.zb", "tp2.pp2.mbs1.zb", "pp2.vp2.mbs1", "tp2.pp2.vp4.mbs1.full",
+                      "dp4.z0.mbs1", "dp4.z1.mbs1", "dp4.z1.mbs1.b1K.lb3", "dp4.z1.mbs1.nogr.nopg",
+                      "dp4.z2.mbs1", "pp2.dp2.z2.mbs1", "dp4.z3.mbs1", "dp4.z3.mbs1.nopg",
+                      "dp4.z3.sd2.mbs1.full", "cp2.dp2.z1.mbs1", "tp2.cp2.mbs1", "cp2.mbs1.full",
+                      "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb", "tp2.cp4.mbs1.ao2",
+                      "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2", "pp2.mbs1.ao2.hz2",
+                      "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
+
+TEST(StageMemory, NeverGrowsWithZeroStageTensorParallelOrRecompute) {
+  const auto needs = [](const char* key) {
+    const ParallelPlan plan = parse_plan_key(key);
+    return estimate_memory(tiny_model(), tiny_training(), plan, StackSpec{});
+  };
+  // Stated communication buffers apart: ZeRO-3's ring of whole units is larger than what it saves at this size.
+  const auto without_communication = [&](const char* key) {
+    const auto m = needs(key);
+    const auto& s = m.stages[static_cast<std::size_t>(m.heaviest)];
+    return s.allocated().v - s.at_peak[static_cast<std::size_t>(BufferKind::communication)];
+  };
+  EXPECT_GE(without_communication("dp4.z0.mbs1"), without_communication("dp4.z1.mbs1"));
+  EXPECT_GE(without_communication("dp4.z1.mbs1"), without_communication("dp4.z2.mbs1"));
+  EXPECT_GE(without_communication("dp4.z2.mbs1"), without_communication("dp4.z3.mbs1"));
+  EXPECT_GT(without_communication("mbs1"), without_communication("tp2.mbs1"));
+  EXPECT_GT(without_communication("tp2.mbs1"), without_communication("tp4.mbs1"));
+  EXPECT_GT(needs("mbs1").allocated(), needs("mbs1.full").allocated());
+}
+
+// A ring of modules holds a layer's largest one, the MLP, and never a layer: 16-bit parameters once, fp32 gradients once,
+// and twice where reductions run beside the backward pass.
+TEST(StageMemory, ModulesOfALayerAreFetchedOneByOne) {
+  ModelSpec model = tiny_model();
+  model.vocab_size = 128;  // the head is smaller than an MLP
+  const auto ring = [&](const StackSpec& stack, const char* key) {
+    const auto m = estimate_memory(model, tiny_training(), parse_plan_key(key), stack);
+    return m.stages[0].at_peak[static_cast<std::size_t>(BufferKind::communication)];
+  };
+  constexpr std::int64_t padding = 256;  // 64 elements for each of four shards
+  const std::int64_t mlp = 3 * std::int64_t{model.hidden} * model.ffn_hidden + model.hidden;
+  for (const auto& [key, gradients] : {std::pair{"dp4.z3.mbs1.nopg", 2}, {"dp4.z3.mbs1.nogr.nopg", 1}}) {
+    EXPECT_GE(ring(module_by_module(), key), (2 + gradients * 4) * mlp);
+    EXPECT_LE(ring(module_by_module(), key), (2 + gradients * 4) * (mlp + padding));
+    EXPECT_GT(ring(reducing_every_microbatch(), key), ring(module_by_module(), key));
+  }
+}
+
+// Negative control: one byte less in every activation buffer of a stage must show.
+TEST(StageMemory, TheComparisonSeesAByteTooFew) {
+  auto g = lower_tiny("pp4.mbs1");
+  const Bytes whole = walk(g, 0).peak.held.device();
+  for (Buffer& buffer : g.buffers)
+    if (buffer.kind == BufferKind::activation && buffer.stage == 0) --buffer.bytes;
+  EXPECT_LT(walk(g, 0).peak.held.device(), whole);
+}
+
+TEST(StageMemory, TheFirstStageOfAPipelineHoldsMostMicrobatches) {
+  const auto m = estimate_memory(tiny_model(), tiny_training(), parse_plan_key("pp4.mbs1"), StackSpec{});
+  const auto activations = [&](std::size_t s) {
+    return m.stages[s].at_peak[static_cast<std::size_t>(BufferKind::activation)];
+  };
+  EXPECT_GT(activations(0), activations(1));
+  EXPECT_GT(activations(1), activations(2));
+}
+
+TEST(StageMemory, TheMostThatMayBeReservedIsTheInverseOfTheChance) {
+  const Bytes capacity = from_gib(79.2);
+  for (const double chance : {1e-6, 0.01, 0.05, 0.3, 0.49}) {
+    const Bytes most = most_reserved(capacity, chance);
+    EXPECT_LE(chance_of_overflow(most, capacity), chance);
+    EXPECT_GT(chance_of_overflow(Bytes(most.v + 1000), capacity), chance);
+  }
+  EXPECT_LT(most_reserved(capacity, 0.01), most_reserved(capacity, 0.05));
+  EXPECT_EQ(most_reserved(capacity, 0.5), capacity);
+  EXPECT_EQ(most_reserved(capacity, 0.9), capacity);  // what is predicted not to fit is no layout
+  EXPECT_EQ(most_reserved(capacity, 1e-300), Bytes(0));
+}
+
+// Buffers of communication come from the same allocator as all others: where ZeRO 3 needs more of them than ZeRO 2 and
+// saves nothing beside (one replica), the reserve grows by its share of them, and by nothing else.
+TEST(StageMemory, TheReserveIsAShareOfBuffersOfCommunicationToo) {
+  constexpr double kShare = 0.06;
+  StackSpec stack;
+  stack.memory.fragmentation = 1 + kShare;
+  const auto of = [&](const char* key) {
+    return estimate_memory(tiny_model(), tiny_training(), parse_plan_key(key), stack).stages.front();
+  };
+  const auto communication = [](const StageMemory& m) {
+    return static_cast<double>(m.at_peak[static_cast<std::size_t>(BufferKind::communication)]);
+  };
+  const auto apart = [&](const StageMemory& m, double factor) {
+    return static_cast<double>(m.reserved().v) - factor * communication(m);
+  };
+  constexpr double kNorms =
+      200;  // bytes: units have a norm each, as buckets have, and there are more of them
+  const StageMemory two = of("dp1.z2.mbs1"), three = of("dp1.z3.mbs1");
+  ASSERT_GT(communication(three), communication(two));
+  EXPECT_NEAR(static_cast<double>(three.fragmented.v), kShare * static_cast<double>(three.allocated().v), 1);
+  EXPECT_LE(apart(three, 1 + kShare), apart(two, 1 + kShare) + kNorms);
+  EXPECT_NEAR(apart(three, 1) - apart(two, 1), kShare * (communication(three) - communication(two)), kNorms);
+  EXPECT_GT(apart(three, 1) - apart(two, 1), 10 * kNorms);  // what is to be explained
+}
+
+}  // namespace
+}  // namespace sextant
