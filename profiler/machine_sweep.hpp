@@ -10,8 +10,8 @@
 
 #include "core/timeline/machine_facts.hpp"
 #include "kernels/kernel_table.hpp"
-#include "runtime/communicator.hpp"
-#include "runtime/device.hpp"
+#include "runtime/communicators/communicator.hpp"
+#include "runtime/devices/device.hpp"
 
 namespace sextant {
 

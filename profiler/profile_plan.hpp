@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "core/timeline/work_profile.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 
 namespace sextant {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device.hpp"
+#include "runtime/devices/device.hpp"
 
 namespace sextant {
 

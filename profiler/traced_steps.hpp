@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "profiler/kernel_trace.hpp"
-#include "runtime/op_timer.hpp"
+#include "runtime/devices/op_timer.hpp"
 
 namespace sextant {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/make_communicator.hpp"
+#include "runtime/communicators/make_communicator.hpp"
 
 namespace sextant {
 

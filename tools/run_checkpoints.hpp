@@ -12,7 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "core/plan/plan_file.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 
 namespace sextant {
 

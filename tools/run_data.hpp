@@ -11,7 +11,7 @@
 
 #include "core/plan/plan_file.hpp"
 #include "runtime/data/sequences.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 
 namespace sextant {
 

@@ -11,7 +11,7 @@
 #include "planner/lowering/lower.hpp"
 #include "planner/simulation/predict.hpp"
 #include "planner/simulation/simulate.hpp"
-#include "runtime/stage_view.hpp"
+#include "runtime/execution/stage_view.hpp"
 #include "tools/launch_environment.hpp"
 #include "tools/machine.hpp"
 

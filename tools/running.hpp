@@ -12,7 +12,7 @@
 #include "core/cluster/topology.hpp"
 #include "core/plan/plan_file.hpp"
 #include "cost_models/cost_model.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 #include "tools/launch_environment.hpp"
 #include "tools/profile_use.hpp"
 #include "tools/verb.hpp"

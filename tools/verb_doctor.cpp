@@ -8,8 +8,8 @@
 
 #include "core/base/preset_path.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "runtime/make_communicator.hpp"
-#include "runtime/make_device.hpp"
+#include "runtime/communicators/make_communicator.hpp"
+#include "runtime/devices/make_device.hpp"
 #include "tools/machine.hpp"
 #include "tools/preset_files.hpp"
 #include "tools/table.hpp"

@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "core/base/safetensors.hpp"
-#include "runtime/model_slice.hpp"
+#include "runtime/weights/model_slice.hpp"
 
 namespace sextant {
 

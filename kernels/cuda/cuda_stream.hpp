@@ -1,5 +1,5 @@
 // What a NativeStream's handle is on a GPU: the stream, and memory that kernels on it may scribble on. Work on
-// one stream runs in order, so one scratch serves all its kernels. Made by the device (runtime/cuda_device.cpp).
+// one stream runs in order, so one scratch serves all its kernels. Made by the device (runtime/devices/cuda_device.cpp).
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ void zero(const ZeroArgs&);
 void scale(const ScaleArgs&);
 
 // out[i] = reduction over parts of part[i], in pairs by place, in fp32 (fp64 for fp64), rounded once
-// (runtime/ordered_sum.hpp). At most kMaxParts; `out` may be one of the parts.
+// (runtime/communicators/ordered_sum.hpp). At most kMaxParts; `out` may be one of the parts.
 inline constexpr int kMaxParts = 64;
 void reduce_in_order(std::span<const void* const> parts, void* out, std::int64_t count, Dtype, bool maximum,
                      NativeStream);

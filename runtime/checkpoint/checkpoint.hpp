@@ -15,7 +15,7 @@
 #include <string>
 
 #include "runtime/checkpoint/manifest.hpp"
-#include "runtime/rank_state.hpp"
+#include "runtime/execution/rank_state.hpp"
 
 namespace sextant {
 

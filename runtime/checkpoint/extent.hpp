@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/kernel_table.hpp"
-#include "runtime/model_slice.hpp"
+#include "runtime/weights/model_slice.hpp"
 
 namespace sextant {
 

@@ -14,7 +14,7 @@
 #include "core/base/file_io.hpp"
 #include "core/base/safetensors.hpp"
 #include "runtime/checkpoint/file_header.hpp"
-#include "runtime/communicator.hpp"
+#include "runtime/communicators/communicator.hpp"
 
 namespace sextant {
 namespace {

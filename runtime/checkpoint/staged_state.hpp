@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.hpp"
-#include "runtime/device.hpp"
-#include "runtime/rank_state.hpp"
+#include "runtime/devices/device.hpp"
+#include "runtime/execution/rank_state.hpp"
 
 namespace sextant {
 

@@ -1,6 +1,6 @@
 // The sequences of training steps, out of data sets. A split is cut into windows of seq_len tokens and one more, the last
 // target; an epoch takes every window once, in an order of its own. Sample n of a run (n = step x global batch + sequence)
-// is the same in any layout. By the rules of runtime/step_batch.hpp, what fills up is ~0: token 0, without a loss; with
+// is the same in any layout. By the rules of runtime/execution/step_batch.hpp, what fills up is ~0: token 0, without a loss; with
 // Packing::apart a document's first token t is ~t, as no token before it may predict it.
 #pragma once
 

@@ -13,7 +13,7 @@
 
 #include "core/base/safetensors.hpp"
 #include "core/model/model_spec.hpp"
-#include "runtime/model_slice.hpp"
+#include "runtime/weights/model_slice.hpp"
 
 namespace sextant {
 

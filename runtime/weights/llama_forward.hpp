@@ -12,7 +12,7 @@
 #include "core/model/model_spec.hpp"
 #include "kernels/blocks.hpp"
 #include "kernels/positions.hpp"
-#include "runtime/model_slice.hpp"
+#include "runtime/weights/model_slice.hpp"
 
 namespace sextant {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/model_slice.hpp"
+#include "runtime/weights/model_slice.hpp"
 
 namespace sextant {
 

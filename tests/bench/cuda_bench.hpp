@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "runtime/make_device.hpp"
+#include "runtime/devices/make_device.hpp"
 
 namespace sextant {
 

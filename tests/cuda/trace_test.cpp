@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "profiler/traced_steps.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 #include "tests/cuda/twin.hpp"
 #include "tests/support/specs.hpp"
 

@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "runtime/host_access.hpp"
-#include "runtime/make_device.hpp"
+#include "runtime/devices/host_access.hpp"
+#include "runtime/devices/make_device.hpp"
 #include "tests/reference/matrix.hpp"
 
 namespace sextant::testing {

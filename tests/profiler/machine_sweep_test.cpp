@@ -18,8 +18,8 @@
 #include "profiler/kernel_trace.hpp"
 #include "profiler/sample_summary.hpp"
 #include "profiler/stream_bench.hpp"
-#include "runtime/make_communicator.hpp"
-#include "runtime/make_device.hpp"
+#include "runtime/communicators/make_communicator.hpp"
+#include "runtime/devices/make_device.hpp"
 
 namespace sextant::testing {
 namespace {

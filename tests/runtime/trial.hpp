@@ -11,7 +11,7 @@
 #include "core/base/error.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lowering/lower.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 #include "tests/support/runnable.hpp"
 
 namespace sextant::testing {

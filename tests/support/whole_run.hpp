@@ -16,9 +16,9 @@
 #include "core/plan/parallel_plan.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "planner/lowering/lower.hpp"
-#include "runtime/make_communicator.hpp"
-#include "runtime/make_device.hpp"
-#include "runtime/rank_trainer.hpp"
+#include "runtime/communicators/make_communicator.hpp"
+#include "runtime/devices/make_device.hpp"
+#include "runtime/execution/rank_trainer.hpp"
 #include "tests/support/specs.hpp"
 
 namespace sextant::testing {

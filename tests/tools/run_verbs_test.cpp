@@ -1,6 +1,6 @@
 // `sextant run`, `compare` and `profile` over inputs that are not theirs: each refusal says what to do instead. A run that
 // is done right stands beside them.
-#include "runtime/make_device.hpp"
+#include "runtime/devices/make_device.hpp"
 #include "tests/tools/bad_input.hpp"
 
 namespace sextant {

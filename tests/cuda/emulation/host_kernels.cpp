@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
 #include "kernels/cuda/kernels.hpp"
-#include "runtime/ordered_sum.hpp"
+#include "runtime/communicators/ordered_sum.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
 namespace sextant::cuda {

@@ -9,8 +9,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "runtime/make_communicator.hpp"
-#include "runtime/make_device.hpp"
+#include "runtime/communicators/make_communicator.hpp"
+#include "runtime/devices/make_device.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
 namespace sextant::testing {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_kernels.hpp"
-#include "runtime/training_run.hpp"
+#include "runtime/training/training_run.hpp"
 #include "tests/cuda/emulation/cublaslt.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 #include "tests/support/specs.hpp"

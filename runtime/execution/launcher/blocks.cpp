@@ -1,0 +1,314 @@
+// Units of the model: which saved tensor, scratch and weight each kernel sees.
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/error.hpp"
+#include "runtime/execution/launcher/launcher.hpp"
+
+namespace sextant {
+namespace {
+
+bool backward(Pass p) {
+  return p == Pass::backward || p == Pass::backward_input || p == Pass::backward_weight;
+}
+
+}  // namespace
+
+TensorView StepLauncher::local(Range r, const BlockWork& w) const {
+  return r ? TensorView(r.data, w.dtype, local_tokens(w), w.hidden) : TensorView();
+}
+TensorView StepLauncher::full(Range r, const BlockWork& w) const {
+  return r ? TensorView(r.data, w.dtype, w.tokens(), w.hidden) : TensorView();
+}
+TensorView StepLauncher::weight(Range r, Dtype dtype, std::int64_t rows, std::int64_t cols) const {
+  return r ? TensorView(r.data, dtype, rows, cols) : TensorView();
+}
+
+BlockWork StepLauncher::attention_work(const BlockWork& w) const {
+  BlockWork whole = w;
+  whole.kind = BlockKind::attention;
+  whole.recompute_core = graph_.plan.recompute.kind == RecomputeKind::selective;
+  return whole;
+}
+
+TensorView StepLauncher::normed_of(const Op& op, const BlockWork& w) const {
+  if (const Range whole = find(op, OperandUse::gathered)) return full(whole, w);
+  return TensorSet(norm_tensors(w), find(op, OperandUse::kept).data)["normed"];
+}
+
+std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
+  return all(op, OperandUse::gradient, true);
+}
+
+bool StepLauncher::overwrites(const Op& op) const {
+  return reduces_every_microbatch(graph_.plan, rules_) && !find(op, OperandUse::gradient, false);
+}
+std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
+  return overwrites(op) ? gradients(op) : std::vector<Range>{};
+}
+
+// The layout holds v, k, q in this order.
+AttentionWeights StepLauncher::attention_weights(const BlockWork& w, const std::vector<Range>& r,
+                                                 Dtype dtype) const {
+  AttentionWeights weights;
+  const std::int64_t q = std::int64_t{w.heads} * w.head_dim, kv = std::int64_t{w.kv_heads} * w.head_dim;
+  if (r.size() == 1) weights.o = weight(r[0], dtype, w.hidden, q);
+  if (r.size() == 3) {
+    weights.v = weight(r[0], dtype, kv, w.hidden);
+    weights.k = weight(r[1], dtype, kv, w.hidden);
+    weights.q = weight(r[2], dtype, q, w.hidden);
+  }
+  return weights;
+}
+
+// The layout holds down, up, gate in this order.
+MlpWeights StepLauncher::mlp_weights(const BlockWork& w, const std::vector<Range>& r, Dtype dtype) const {
+  if (r.size() != 3) return {};
+  return {.gate = weight(r[2], dtype, w.ffn, w.hidden),
+          .up = weight(r[1], dtype, w.ffn, w.hidden),
+          .down = weight(r[0], dtype, w.hidden, w.ffn)};
+}
+
+void StepLauncher::block(const Op& op, StreamId stream) {
+  const auto& w = std::get<BlockWork>(graph_.works[op.work]);
+  switch (w.kind) {
+    case BlockKind::embedding:
+      return embedding(op, w, stream);
+    case BlockKind::norm:
+      return norm(op, w, stream);
+    case BlockKind::qkv:
+      return qkv(op, w, stream);
+    case BlockKind::attention:
+      return attention(op, w, stream);
+    case BlockKind::mlp:
+      return mlp(op, w, stream);
+    case BlockKind::residual:
+      return residual(op, w, stream);
+    case BlockKind::head:
+      return head(op, w, stream);
+  }
+}
+
+void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) {
+  EmbeddingUnit u;
+  u.ids = exchange_.ids(op.microbatch);
+  u.first_id = std::int64_t{w.vocab} * at_.tp;
+  if (!backward(w.pass)) {
+    u.table = weight(find(op, OperandUse::parameter), w.dtype, w.vocab, w.hidden);
+    u.rows = full(find(op, OperandUse::out), w);
+    return run(stream, [u](const BlockContext& c) { embedding_forward(c, u); });
+  }
+  const auto ranges = gradients(op), stale = replaced(op);
+  u.table = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
+  u.rows = full(find(op, OperandUse::dout), w);
+  run(stream, [this, u, stale](const BlockContext& c) {
+    set_zero(c, stale);
+    embedding_backward(c, u);
+  });
+}
+
+void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorView to = local(find(op, OperandUse::stream), w),
+                   branch = local(find(op, OperandUse::branch), w);
+  if (branch.data)
+    run(stream, [this, to, branch](const BlockContext& c) {
+      kernels_.add({.a = to, .b = branch, .out = to, .stream = c.stream});
+    });
+}
+
+void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorSet kept(norm_tensors(w), find(op, OperandUse::kept).data);
+  const TensorView gain = weight(find(op, OperandUse::parameter), w.dtype, 1, w.hidden);
+  if (!backward(w.pass)) {
+    NormForward u;
+    u.stream = local(find(op, OperandUse::stream), w);
+    u.branch = local(find(op, OperandUse::branch), w);
+    u.weight = gain;
+    const Range input = find(op, OperandUse::input);
+    u.input = input ? local(input, w) : kept["input"];
+    u.inverse_rms = kept["inverse_rms"], u.normed = kept["normed"];
+    return run(stream, [u](const BlockContext& c) { norm_forward(c, u); });
+  }
+  NormBackward u;
+  u.input = kept["input"], u.inverse_rms = kept["inverse_rms"], u.weight = gain;
+  u.dnormed = local(find(op, OperandUse::dx), w);
+  u.bypass = local(find(op, OperandUse::stream, false), w);  // none behind the final norm
+  u.dstream = local(find(op, OperandUse::stream, true), w);
+  const auto ranges = gradients(op), stale = replaced(op);
+  u.dweight = weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden);
+  run(stream, [this, u, stale](const BlockContext& c) {
+    set_zero(c, stale);
+    norm_backward(c, u);
+  });
+}
+
+void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorView normed = normed_of(op, w);
+  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  if (!backward(w.pass)) {
+    const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
+    const QkvForward u{weights, normed, kept["q"], kept["kv"]};
+    return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
+  }
+  const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
+  const QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
+                      normed,        passed["dq"],
+                      passed["dkv"], full(find(op, OperandUse::dx), w),
+                      overwrites(op)};
+  run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
+}
+
+void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) {
+  BlockWork half = attention_work(w);
+  const TensorSet kept(saved_tensors(half), find(op, OperandUse::kept).data);
+  const TensorSet scratch(workspace_tensors(half, 0), scratch_);
+  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const std::span<const std::int32_t> documents = exchange_.documents(op.microbatch);
+  const Range gathered = find(op, OperandUse::keys);
+  const TensorView own = kept["kv"];
+  const TensorView keys =
+      gathered ? TensorView(gathered.data, w.dtype, std::int64_t{w.batch} * w.seq_k, own.cols) : own;
+  // Split and recomputed, the weight half still needs what the input half made.
+  const Range deferred_range = find(op, OperandUse::deferred);
+  const TensorSet deferred =
+      deferred_range ? TensorSet(deferred_tensors(half), deferred_range.data) : TensorSet();
+  const auto core = [&](const char* name) {
+    if (!half.recompute_core) return kept[name];
+    return deferred_range && std::strcmp(name, "context") == 0 ? deferred[name] : scratch[name];
+  };
+  if (!backward(w.pass)) {
+    const AttentionForward u{weights,         kept["q"],   keys,
+                             core("context"), core("lse"), full(find(op, OperandUse::out), w)};
+    return run(stream, [w, u, documents](BlockContext c) {
+      c.documents = documents;
+      attention_forward(c, w, u);
+    });
+  }
+  AttentionBackward u;
+  u.weights = weights;
+  u.gradients = attention_weights(w, gradients(op), accumulator_of(w.dtype));
+  u.stale = overwrites(op);
+  u.q = kept["q"], u.keys = keys;
+  u.context = core("context");
+  if (w.pass == Pass::backward_weight) {
+    u.dbranch = deferred["dout"];
+  } else {
+    u.lse = core("lse");
+    u.dbranch = full(find(op, OperandUse::dout), w);
+    u.dcontext = scratch["dcontext"], u.core = scratch["core"];
+    const TensorSet passed(passed_tensors(half), find(op, OperandUse::dqkv).data);
+    const Range dkeys = find(op, OperandUse::dkeys);
+    u.dq = passed["dq"];
+    u.dkeys = dkeys ? TensorView(dkeys.data, w.dtype, keys.rows, keys.cols) : passed["dkv"];
+  }
+  const TensorView keep = w.pass == Pass::backward_input ? deferred["dout"] : TensorView();
+  run(stream, [this, w, u, keep, documents](BlockContext c) {
+    c.documents = documents;
+    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
+    attention_backward(c, w, u);
+  });
+}
+
+void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorSet kept(saved_tensors(w), find(op, OperandUse::kept).data);
+  const TensorView normed = normed_of(op, w);
+  const MlpWeights weights = mlp_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const TensorView activation(scratch_, w.dtype, w.tokens(), w.ffn);
+  if (!backward(w.pass)) {
+    const MlpForward u{weights,    normed,     kept["gate"],
+                       kept["up"], activation, full(find(op, OperandUse::out), w)};
+    return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
+  }
+  MlpBackward u;
+  u.weights = weights;
+  u.gradients = mlp_weights(w, gradients(op), accumulator_of(w.dtype));
+  u.stale = overwrites(op);
+  u.normed = normed, u.gate = kept["gate"], u.up = kept["up"], u.activation = activation;
+  u.dbranch = full(find(op, OperandUse::dout), w), u.dnormed = full(find(op, OperandUse::dx), w);
+  TensorView keep;
+  if (const Range deferred = find(op, OperandUse::deferred)) {
+    const TensorSet set(deferred_tensors(w), deferred.data);
+    u.activation = set["activation"];
+    if (w.pass == Pass::backward_input)
+      keep = set["dout"];
+    else
+      u.dbranch = set["dout"];
+  }
+  run(stream, [this, w, u, keep](const BlockContext& c) {
+    if (keep.data) kernels_.cast({.source = u.dbranch, .destination = keep, .stream = c.stream});
+    mlp_backward(c, w, u);
+  });
+}
+
+void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
+  if (w.pass == Pass::backward_weight) return head_backward_half(op, w, stream);
+  const TensorSet kept(loss_tensors(w), find(op, OperandUse::loss).data);
+  const TensorSet scratch(workspace_tensors(w, head_chunk(w)), head_scratch_);
+  HeadUnit u;
+  u.weight = weight(find(op, OperandUse::parameter), w.dtype, w.vocab, w.hidden);
+  u.normed = normed_of(op, w);
+  u.targets = exchange_.targets(op.microbatch);
+  u.first_id = std::int64_t{w.vocab} * at_.tp;
+  u.vocab = graph_.model.vocab_size;
+  u.logits = scratch["logits"];
+  if (!backward(w.pass)) {
+    if (head_in_one_sweep()) return;
+    const TensorView stats = kept["stats"];
+    return run(stream, [u, stats](const BlockContext& c) { head_forward(c, u, stats); });
+  }
+  if (w.dtype != accumulator_of(w.dtype)) u.dlogits = scratch["dlogits"];
+  TensorView stats = kept["stats"];
+  if (const Range gathered = find(op, OperandUse::stats))
+    stats = TensorView(gathered.data, stats.dtype, stats.rows * graph_.plan.tp, stats.cols);
+  if (part == Part::evaluate) {
+    const TensorView softmax = kept["softmax"];
+    return run(stream, [this, u, stats, softmax](const BlockContext& c) {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
+    });
+  }
+  const TensorView softmax = kept["softmax"], dnormed = full(find(op, OperandUse::dx), w);
+  if (w.pass == Pass::backward_input) {
+    // Logits' gradients are kept for the weight half, so each chunk gets its own place.
+    const TensorView dlogits = kept["dlogits"];
+    return run(stream, [this, u, stats, softmax, dnormed, dlogits](const BlockContext& c) {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
+      for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
+        const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
+        HeadUnit chunk = u;
+        chunk.normed = u.normed.row_range(first, rows);
+        chunk.targets = u.targets.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+        chunk.logits = u.logits.row_range(0, rows);
+        chunk.dlogits = dlogits.row_range(first, rows);
+        head_backward(c, chunk, softmax.row_range(first, rows), batch.loss_scale,
+                      dnormed.row_range(first, rows), {});
+      }
+    });
+  }
+  const auto ranges = gradients(op), stale = replaced(op);
+  const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
+  run(stream, [this, u, stats, softmax, dnormed, dweight, stale](const BlockContext& c) {
+    set_zero(c, stale);
+    if (head_in_one_sweep())
+      return head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
+    head_loss(c, u.targets, stats, softmax, exchange_.loss());
+    head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+  });
+}
+
+void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorView dlogits = TensorSet(loss_tensors(w), find(op, OperandUse::loss).data)["dlogits"];
+  const TensorView normed = normed_of(op, w);
+  const auto ranges = gradients(op);
+  const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
+  run(stream, [this, dlogits, normed, dweight](const BlockContext& c) {
+    kernels_.gemm({.a = dlogits,
+                   .b = normed,
+                   .c = dweight,
+                   .transpose_a = true,
+                   .accumulate = true,
+                   .threads = c.threads,
+                   .stream = c.stream});
+  });
+}
+
+}  // namespace sextant

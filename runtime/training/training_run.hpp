@@ -1,0 +1,88 @@
+// A whole training run: the ranks of a plan as threads of this process, or this process as one rank of an MPI job; the
+// same trainer on each. Ends every rank when one fails, and says why first.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/timeline/timeline.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/saver.hpp"
+#include "runtime/communicators/make_communicator.hpp"
+#include "runtime/devices/make_device.hpp"
+#include "runtime/execution/rank_trainer.hpp"
+
+namespace sextant {
+
+// Text that is held out, and how many global batches of it are looked at each time.
+struct Evaluation {
+  std::string name;
+  SequenceSource sequences;
+  std::int64_t batches = 1;
+};
+
+struct TrainingRun {
+  const ExecutionGraph& graph;  // lowered with operands
+  const StackSpec& stack;
+  const KernelTable& kernels;
+  OptimizerSpec optimizer = {};
+  SequenceSource sequences = {};
+  bool documents_apart =
+      false;  // attention does not reach from a document to the one before (step_batch.hpp)
+  WeightSource weights = {};
+  std::int64_t steps = 1;  // done at the end, with those before `resume`
+  int threads = 1;         // of one rank's matrix products
+  int max_skipped = 5;     // steps in a row whose gradients are not finite; then the run ends
+  bool processes = false;  // one rank here, the others in processes of their own: of MPI, or of `tcp`
+  std::optional<TcpWorld> tcp = {};
+  std::string job = {};  // beside the graph, what all ranks must have the same of, or the run is refused
+  std::optional<LinkShape> shape = {};  // emulated links
+  CpuDeviceOptions device = {};
+  std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
+  bool record =
+      false;  // times every op: of every step for on_spans and a timer, else of the first ones and the last
+  bool programs =
+      false;  // replays what is the same in every step; then only the first and last steps are recorded
+  const OpTimer* timer = nullptr;  // that times them; nullptr: events around them
+  std::function<void(int rank, std::int64_t step, const std::vector<Span>&)> on_spans =
+      {};  // on the rank's thread
+
+  // Predicted durations by WorkId: deadlines of the watchdog. Empty: no watchdog.
+  std::vector<Seconds> expected = {};
+  Seconds deadline_floor{60};
+  // What ends the run in the middle of things, after everything has been told to end: a late rank; under MPI also what only
+  // this process has met.
+  std::function<void(const std::string& report)> on_late = {};
+
+  // Ends the run after a step or a batch of held-out text, on all ranks together.
+  const std::atomic<bool>* stop = nullptr;
+  std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each of them
+  const CheckpointOptions* save = nullptr;  // a run that ends well has saved its last state
+  const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
+  // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
+  std::function<void()> claim = {};
+  std::function<void()> begin = {};  // there, when every rank has its state and before the first step
+  std::function<void(const StepReport&)> on_step = {};  // on world rank 0
+  std::vector<Evaluation> evaluations = {};
+  std::int64_t evaluate_every = 0;  // steps, and behind the last one; 0: never
+  std::function<void(std::int64_t step, const std::vector<double>& losses, Seconds took)> on_evaluation =
+      {};  // on world rank 0; losses by evaluation
+  std::function<void(RankTrainer&, int rank)> on_start = {}, on_end = {};  // on every rank
+};
+
+struct RunResult {
+  std::int64_t steps = 0;
+  bool stopped = false;     // before the last step
+  bool first_rank = false;  // world rank 0 was of this process
+  // On the device, by the rank of this process that allocates most: what its plan says, and what it did at most.
+  Bytes planned_memory, allocated_memory;
+  Timeline measured;  // of the last recorded step; spans of this process's ranks
+};
+
+// Throws what ended the run: ConfigError (a plan that cannot be run here, bad data) or BackendError.
+RunResult train(const TrainingRun&);
+
+}  // namespace sextant

@@ -1,0 +1,118 @@
+#include "runtime/weights/model_slice.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+#include "kernels/parallel.hpp"
+
+namespace sextant {
+namespace {
+
+// SplitMix64 (Steele et al. 2014): a good 64-bit hash of a counter.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
+  std::uint64_t h = 0xcbf29ce484222325u ^ mixed(seed);
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return mixed(h);
+}
+
+double normal(std::uint64_t key, std::uint64_t index) {
+  const auto uniform = [](std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; };
+  const std::uint64_t a = mixed(key + 2 * index), b = mixed(key + 2 * index + 1);
+  return std::sqrt(-2 * std::log(uniform(a))) * std::cos(2 * std::numbers::pi * uniform(b));
+}
+
+}  // namespace
+
+ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parameter& p, int tp, int tp_rank) {
+  ModelSlice s;
+  s.name = parameter_name(p.kind, p.layer);
+  const std::int64_t h = m.hidden, d = m.head_dim;
+  const auto by_rows = [&](std::int64_t whole, std::int64_t own, std::int64_t first) {
+    s.model_rows = whole, s.model_cols = s.cols = h;
+    s.rows = own, s.first_row = first;
+  };
+  const auto by_cols = [&](std::int64_t whole, std::int64_t own) {
+    s.model_rows = s.rows = h, s.model_cols = whole;
+    s.cols = own, s.first_col = own * tp_rank;
+  };
+  switch (p.kind) {
+    case ParameterKind::embedding:
+    case ParameterKind::head:
+      by_rows(m.vocab_size, local.vocab, std::int64_t{local.vocab} * tp_rank);
+      break;
+    case ParameterKind::q:
+      by_rows(m.n_heads * d, local.heads * d, local.heads * d * tp_rank);
+      break;
+    case ParameterKind::k:
+    case ParameterKind::v:
+      by_rows(m.n_kv_heads * d, local.kv_heads * d, local.kv_heads * d * tp_rank);
+      break;
+    case ParameterKind::gate:
+    case ParameterKind::up:
+      by_rows(m.ffn_hidden, local.ffn, std::int64_t{local.ffn} * tp_rank);
+      break;
+    case ParameterKind::o:
+      by_cols(m.n_heads * d, local.heads * d);
+      break;
+    case ParameterKind::down:
+      by_cols(m.ffn_hidden, local.ffn);
+      break;
+    case ParameterKind::norm_attention:
+    case ParameterKind::norm_mlp:
+    case ParameterKind::norm_final:
+      s.model_rows = s.rows = 1, s.model_cols = s.cols = h;
+      s.replicated = tp > 1;
+      break;
+  }
+  return s;
+}
+
+std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
+  std::vector<ModelSlice> tensors;
+  const LocalShape whole = local_shape(m, 1, 1);
+  const auto add = [&](ParameterKind kind, int layer = 0) {
+    Parameter p;
+    p.kind = kind, p.layer = static_cast<std::uint16_t>(layer);
+    tensors.push_back(model_slice(m, whole, p, 1, 0));
+  };
+  add(ParameterKind::embedding);
+  for (int layer = 0; layer < m.n_layers; ++layer)
+    for (const ParameterKind kind : {ParameterKind::norm_attention, ParameterKind::q, ParameterKind::k,
+                                     ParameterKind::v, ParameterKind::o, ParameterKind::norm_mlp,
+                                     ParameterKind::gate, ParameterKind::up, ParameterKind::down})
+      if (m.gated_mlp || kind != ParameterKind::gate) add(kind, layer);
+  add(ParameterKind::norm_final);
+  if (!m.tied_embeddings) add(ParameterKind::head);
+  return tensors;
+}
+
+WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
+  const double residual = 0.02 / std::sqrt(2.0 * model.n_layers);
+  return [=, tied = model.tied_embeddings](const ModelSlice& s, std::span<double> values) {
+    if (s.model_rows == 1) return std::fill(values.begin(), values.end(), 1.0);
+    const bool into_stream =
+        s.name.find("o_proj") != std::string::npos || s.name.find("down_proj") != std::string::npos;
+    const double deviation = into_stream ? residual : 0.02;
+    const bool copy = tied && s.name == parameter_name(ParameterKind::head, 0);
+    const std::uint64_t key = hash_of(copy ? parameter_name(ParameterKind::embedding, 0) : s.name, seed);
+    // An element depends on nothing but its place, so any number of threads gives the same.
+    parallel_for(s.real_rows(), 256, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r != end; ++r)
+        for (std::int64_t c = 0; c < s.cols; ++c)
+          values[static_cast<std::size_t>(r * s.cols + c)] =
+              deviation *
+              normal(key, static_cast<std::uint64_t>((s.first_row + r) * s.model_cols + s.first_col + c));
+    });
+  };
+}
+
+}  // namespace sextant
