@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "tools/command.hpp"
+#include "tools/verbs/command.hpp"
 
 namespace {
 

@@ -1,0 +1,25 @@
+// The whole command called in this process: what it printed and how it ended.
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tools/verbs/command.hpp"
+
+namespace sextant {
+
+struct Outcome {
+  ExitCode code;
+  std::string out, err;
+};
+
+inline Outcome call(const std::vector<std::string>& arguments, int columns = 80,
+                    int err_columns = kUnlimitedColumns) {
+  std::ostringstream out, err;
+  const ExitCode code =
+      run_command(arguments, {.out = out, .err = err, .columns = columns, .err_columns = err_columns});
+  return {code, out.str(), err.str()};
+}
+
+}  // namespace sextant

@@ -1,0 +1,223 @@
+#include "tools/inputs/calibrate_material.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "core/base/file_io.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "planner/answers/shortlist.hpp"
+#include "planner/calibration/nccl_table.hpp"
+#include "planner/calibration/run_log.hpp"
+#include "planner/validation/plausible.hpp"
+#include "tools/inputs/planning.hpp"
+#include "tools/inputs/run_tables.hpp"
+#include "tools/inputs/unknown_names.hpp"
+
+namespace sextant {
+
+namespace {
+
+// FILE or FILE=WHAT; a file of that whole name wins.
+struct Stated {
+  std::string file, what;
+};
+Stated split_stated(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  if (equals == std::string::npos || std::filesystem::exists(text)) return {text, ""};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+// The first steps that cannot be read one by one, the others by their number.
+void warn_of_unread(const RunLog& log, std::vector<std::string>& warnings) {
+  constexpr std::size_t kShown = 3;
+  for (std::size_t i = 0; i < log.unread.size() && i < kShown; ++i)
+    warnings.push_back(to_string(log.unread[i]));
+  if (log.unread.size() > kShown)
+    warnings.push_back(fmt::format("{}: {} more steps cannot be read and are left out", log.file,
+                                   log.unread.size() - kShown));
+}
+
+MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
+                       const std::filesystem::path& presets, Material& material) {
+  std::vector<std::string>& notes = material.notes;
+  const auto [file, own_plan] = split_stated(text);
+  QuestionOptions asked = options.question;
+  if (!own_plan.empty()) asked.plan = own_plan;
+  const RunLog log = read_run_log(file);
+  warn_of_unread(log, material.warnings);
+  if (asked.stack.empty())
+    asked.stack = log.format == LogFormat::megatron_lm  ? "megatron-core"
+                  : log.format == LogFormat::torchtitan ? "torchtitan"
+                                                        : "nanotron";
+  const bool plan_known = !asked.plan.empty();
+  Question q = read_question(asked, presets);
+  for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
+  ParallelPlan plan = q.plan.value_or(ParallelPlan{});
+  if (!plan_known) {
+    if (!log.says.contains("tp") && !log.says.contains("dp"))
+      throw UsageError(fmt::format(
+          "{} does not say which layout it ran\n  for example: --log {}=tp2.pp2.dp16.z1.mbs1", file, file));
+    plan.overlap_grad_reduce = q.stack.can.overlap_grad_reduce;
+    plan.overlap_param_gather = q.stack.can.overlap_param_gather;
+  }
+  for (const std::string& note : apply_log(log, q.model, q.training, plan,
+                                           {.plan = plan_known,
+                                           .seq_len = asked.seq_len > 0,
+                                           .global_batch = asked.global_batch > 0,
+                                           .gpus = q.cluster.gpus(),
+                                           .selective_by_operation = q.stack.rules.selective_by_operation}))
+    notes.push_back(fmt::format("{}: {}", file, note));
+  if (!plan_known)
+    plan.chunks =
+        split_layers(q.model, plan.pp * plan.vp, split_of(load_framework_map(presets), q.stack.name));
+  if (auto problems = validate(plan, q.model, q.training); !problems.empty()) {
+    for (Problem& p : problems) p.file = file;
+    throw ConfigError(std::move(problems));
+  }
+  if (plan.world() > q.cluster.gpus())
+    throw ConfigError(Problem{file, "layout", plan_key(plan),
+                              fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
+  MeasuredRun m;
+  m.id = file, m.source = "log", m.at = file;
+  m.step = steady_step(log, q.training, plan);
+  m.run = {q.model, q.training, plan, q.cluster, q.stack, false, 1.0, ""};
+  m.run.memory_kind = log.memory_kind;
+  m.peak_memory_GiB = log.peak_memory_GiB;
+  return m;
+}
+
+void read_tried(const std::string& file, const std::filesystem::path& presets, Material& m) {
+  for (const Tried& t : load_shortlist(file).plans) {
+    const PlanFile& f = t.plan;
+    if (!t.measured_step_s && !t.out_of_memory) continue;
+    const std::string key = plan_key(f.plan);
+    ResolvedRun run{f.model, f.training, f.plan, f.cluster, f.stack, false, 1.0, ""};
+    if (t.measured_step_s) {
+      m.runs.push_back({key, file, std::move(run), Seconds(*t.measured_step_s)});
+      continue;
+    }
+    const RunPrediction p = predict_resolved(std::move(run), {presets});
+    m.in_vain.push_back(
+        {{key, f.stack.name, f.cluster.device.name, p.memory_GiB.value_or(0), gib(f.cluster.device.memory)},
+         p.chance_of_overflow.value_or(0)});
+  }
+}
+
+NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
+                     const std::filesystem::path& presets, const CalibrationRules& rules) {
+  if (options.question.cluster.empty())
+    throw UsageError("--nccl needs --cluster\n  for example: --cluster 8x8xa100-80gb");
+  const auto [file, what] = split_stated(text);
+  std::optional<CollectiveKind> kind;
+  if (!what.empty()) {
+    const auto it = std::find(kCollectiveNames.begin(), kCollectiveNames.end(), what);
+    if (it == kCollectiveNames.end())
+      throw UsageError(fmt::format("--nccl {}: '{}' is none of {}\n  for example: --nccl {}=all_gather", text,
+                                   what, fmt::join(kCollectiveNames, ", "), file));
+    kind = static_cast<CollectiveKind>(it - kCollectiveNames.begin());
+  }
+  const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
+  const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
+  const NcclTable table = parse_nccl_table(read_text_file(file), file, kind);
+  const std::vector<QuietNetwork> idle = load_quiet_networks(presets);
+  NetworkFit fit =
+      calibrate_network(table, cluster, constants, rules, quiet_network_of(cluster.fabric.name, idle));
+  if (fit.samples == 0) {
+    const auto largest = std::max_element(table.samples.begin(), table.samples.end(),
+                                          [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    throw ConfigError(Problem{file, "size", fmt::format("{} bytes at most", largest->bytes),
+                              "sizes of at least 16 MiB: smaller ones inside a node show start-up, not rate",
+                              "run it with -b 16M -e 8G -f 2"});
+  }
+  return fit;
+}
+
+// Whose machine was it? --cluster, or the first of the runs on such a device.
+ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
+                        const std::vector<MeasuredRun>& runs, const std::filesystem::path& presets,
+                        const CalibrationRules& rules) {
+  const WorkProfile profile = load_profile(file, presets);
+  std::vector<ClusterSpec> clusters;
+  if (!options.question.cluster.empty()) clusters.push_back(load_cluster(options.question.cluster, presets));
+  for (const MeasuredRun& m : runs) clusters.push_back(m.run.cluster);
+  if (clusters.empty())
+    throw UsageError(
+        "--profile needs --cluster, or runs on its device\n  for example: --cluster 8x8xa100-80gb");
+  std::set<std::string> devices;
+  for (const ClusterSpec& cluster : clusters) {
+    if (taken_on(profile, cluster.device)) return profile_priors(profile, file, cluster, presets, rules);
+    devices.insert(cluster.device.name);
+  }
+  throw ConfigError(
+      Problem{file, "machine", profile.machine.empty() ? "(not stated)" : profile.machine,
+              fmt::format("a profile of {}", fmt::join(devices, " or ")),
+              "what one device reaches says nothing about another: profile the one of the runs"});
+}
+
+// A row that was given twice counts once; other runs of one name are different runs, which the answer cannot tell apart.
+void tell_names(Material& m) {
+  const std::vector<std::size_t> twice = given_twice(m.runs);
+  for (auto i = twice.rbegin(); i != twice.rend(); ++i) {
+    m.notes.push_back(fmt::format("{}: {} was given before with the same time; it counts once", m.runs[*i].at,
+                                  m.runs[*i].id));
+    m.runs.erase(m.runs.begin() + static_cast<std::ptrdiff_t>(*i));
+  }
+  std::map<std::string, std::vector<std::string>> where;
+  for (const MeasuredRun& r : m.runs) where[r.id].push_back(r.at);
+  for (const auto& [id, at] : where)
+    if (at.size() > 1)
+      m.notes.push_back(fmt::format("{} runs have the run_id {}, at {}: all count; name them apart",
+                                    at.size(), id, fmt::join(at, ", ")));
+}
+
+}  // namespace
+
+std::vector<std::string> MaterialOptions::files() const {
+  std::vector<std::string> out = files_read(question);
+  for (const auto* list : {&runs, &logs, &nccl, &tried, &profiles})
+    out.insert(out.end(), list->begin(), list->end());
+  return out;
+}
+
+std::vector<KnobFit> Material::measured_alone() const {
+  std::vector<KnobFit> out;
+  const auto add = [&](const KnobFit& fit) {
+    const auto same = [&](const KnobFit& k) {
+      return k.knob.of == fit.knob.of && k.knob.owner == fit.knob.owner && k.knob.key == fit.knob.key;
+    };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(fit);
+  };
+  for (const NetworkFit& network : networks)
+    std::for_each(network.constants.begin(), network.constants.end(), add);
+  for (const ProfileFit& profile : profiles)
+    std::for_each(profile.constants.begin(), profile.constants.end(), add);
+  return out;
+}
+
+Material read_material(const MaterialOptions& options, const std::filesystem::path& presets,
+                       const CalibrationRules& rules) {
+  Material m;
+  const FrameworkMap map = load_framework_map(presets);
+  for (const auto& file : options.runs) {
+    std::vector<RunRow> rows = runs_of(read_run_table(file, BadRows::refuse));
+    std::erase_if(rows, [](const RunRow& r) { return r.quality == 'c'; });
+    auto more = measured_runs(rows, map, presets);
+    std::move(more.begin(), more.end(), std::back_inserter(m.runs));
+  }
+  tell_names(m);
+  std::vector<std::string> of_runs;
+  for (const MeasuredRun& run : m.runs) of_runs.push_back(run.run.note);
+  for (std::string& unknown : unknown_names(of_runs)) m.notes.push_back(std::move(unknown));
+  for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m));
+  for (const auto& file : options.tried) read_tried(file, presets, m);
+  for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules));
+  for (const auto& file : options.profiles)
+    m.profiles.push_back(read_profile(file, options, m.runs, presets, rules));
+  return m;
+}
+
+}  // namespace sextant

@@ -1,0 +1,404 @@
+#include "tools/inputs/inputs.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/cluster/device_formats.hpp"
+#include "core/model/model_files.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/runs/framework_map.hpp"
+#include "planner/answers/resized.hpp"
+#include "planner/calibration/calibration_file.hpp"
+#include "planner/calibration/profile_priors.hpp"
+
+namespace sextant {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kDefaultSeqLen = 4096, kDefaultGlobalBatch = 1024;
+
+// Settings of --set whose path begins with `prefix.`, without it.
+std::vector<std::string> settings_of(const std::vector<std::string>& all, const std::string& prefix) {
+  std::vector<std::string> own;
+  for (const auto& setting : all)
+    if (setting.starts_with(prefix + ".")) own.push_back(setting.substr(prefix.size() + 1));
+  return own;
+}
+
+bool is_set(const std::vector<std::string>& settings, const std::string& field) {
+  return std::ranges::any_of(settings, [&](const std::string& s) { return s.starts_with(field + "="); });
+}
+
+bool is_cluster_setting(const std::string& setting) {
+  return !setting.starts_with("model.") && !setting.starts_with("training.") &&
+         !setting.starts_with("stack.");
+}
+
+// Any field of a value with a JSON form, by its path below `prefix`.
+template <class T>
+void apply_settings(T& value, const std::vector<std::string>& all, const std::string& prefix) {
+  const auto settings = settings_of(all, prefix);
+  if (settings.empty()) return;
+  try {
+    nlohmann::json j = value;
+    for (const auto& setting : settings) {
+      const std::size_t equals = setting.find('=');
+      if (equals == std::string::npos)
+        throw ConfigError(
+            Problem{.file = "", .key = setting, .value = "no value", .expected = "KEY=VALUE", .hint = ""});
+      set_json_path(j, setting.substr(0, equals), setting.substr(equals + 1));
+    }
+    from_json(j, value);
+  } catch (const ConfigError& error) {
+    auto problems = error.problems();
+    for (auto& p : problems) p.file = "--set", p.key = prefix + "." + p.key;
+    throw ConfigError(std::move(problems));
+  }
+}
+
+bool names_a_file(const std::string& plan) {
+  if (plan.ends_with(".json") || plan.find('/') != std::string::npos) return true;
+  std::error_code error;
+  if (!fs::is_regular_file(plan, error)) return false;
+  try {
+    parse_plan_key(plan);
+  } catch (const ConfigError&) {
+    return true;
+  }
+  return false;
+}
+
+PlanLimits read_limits(const QuestionOptions& options) {
+  PlanLimits limits;
+  for (const auto& text : options.fix)
+    limits = combine(std::move(limits), parse_plan_limits(text, "--fix", true));
+  for (const auto& text : options.limit)
+    limits = combine(std::move(limits), parse_plan_limits(text, "--limit"));
+  return limits;
+}
+
+void require(bool given, const char* flag, const char* example) {
+  if (!given) throw UsageError(fmt::format("{} is missing\n  for example: {} {}", flag, flag, example));
+}
+
+// A value from a flag that the model or batch contradicts is a problem of the command line.
+void check_input(std::vector<Problem> problems, const std::string& flag) {
+  for (auto& p : problems) p.file = flag;
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+}
+
+}  // namespace
+
+namespace {
+
+struct TextOption {
+  OptionRecord record;
+  std::string QuestionOptions::*target;
+};
+constexpr TextOption kPlan = {{.flag = "--plan",
+                               .metavar = "KEY|FILE",
+                               .text = "the layout: a plan key such as tp4.pp8.vp5.dp2.z1.mbs1.sel (without "
+                                       "dp it fills the cluster), or a plan "
+                                       "file of 'sextant plan -o'"},
+                              &QuestionOptions::plan};
+constexpr TextOption kAlways[] = {
+    {{.flag = "--model",
+      .metavar = "MODEL",
+      .text = "preset name, Hugging Face config.json or checkpoint folder, or Meta params.json"},
+     &QuestionOptions::model},
+    {{.flag = "--cluster",
+      .metavar = "CLUSTER",
+      .text =
+          "preset name, nodes x GPUs x device (8x8xh100, with @FABRIC to name the network), or JSON file"},
+     &QuestionOptions::cluster},
+    {{.flag = "--stack",
+      .metavar = "STACK",
+      .text = "software stack: preset name or JSON file (default: megatron-core)"},
+     &QuestionOptions::stack},
+    {{.flag = "--calibration",
+      .metavar = "FILE",
+      .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
+     &QuestionOptions::calibration},
+};
+
+constexpr TextOption kProfile = {
+    {.flag = "--profile",
+     .metavar = "FILE",
+     .text =
+         "measured works of the cluster's device, of 'sextant profile -o FILE' or shipped (sextant presets "
+         "profiles): times of these and of what lies between them replace the model's"},
+    &QuestionOptions::profile};
+
+struct CountOption {
+  OptionRecord record;
+  int QuestionOptions::*target;
+};
+constexpr CountOption kCounts[] = {
+    {{.flag = "--seq-len",
+      .metavar = "N",
+      .text = "tokens of one sequence (default: 4096, or the model's longest when that is less)",
+      .unit = "tokens",
+      .min = 1,
+      .max = kMaxSeqLen},
+     &QuestionOptions::seq_len},
+    {{.flag = "--global-batch",
+      .metavar = "N",
+      .text = "sequences of one optimizer step (default: 1024)",
+      .unit = "sequences",
+      .min = 1,
+      .max = kMaxGlobalBatch},
+     &QuestionOptions::global_batch},
+};
+
+struct ListOption {
+  OptionRecord record;
+  std::vector<std::string> QuestionOptions::*target;
+};
+constexpr ListOption kSet = {
+    {.flag = "--set",
+     .metavar = "KEY=VALUE",
+     .text = "override a field of the cluster (fabric.bandwidth_GBps=100, defects[0].node=3), or of model., "
+             "training. or stack. (training.gradient=bf16); repeatable"},
+    &QuestionOptions::set};
+constexpr ListOption kLimits[] = {
+    {{.flag = "--fix", .metavar = "FIELD=VALUE,...", .text = "pin fields of the layout: tp=4,pp=2"},
+     &QuestionOptions::fix},
+    {{.flag = "--limit",
+      .metavar = "LIMIT,...",
+      .text = "narrow fields of the layout: 'tp<=8,mbs<=4,rec!=full'"},
+     &QuestionOptions::limit},
+};
+
+// What is to be written must not be what is read: "the same file" by its name or behind a link.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) || fs::weakly_canonical(fs::absolute(a, error), error) ==
+                                            fs::weakly_canonical(fs::absolute(b, error), error);
+}
+
+}  // namespace
+
+void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds) {
+  if (kinds.plan) add_text(app, kPlan.record, o.*kPlan.target);
+  for (const auto& option : kAlways) add_text(app, option.record, o.*option.target);
+  if (kinds.profile) add_text(app, kProfile.record, o.*kProfile.target);
+  for (const auto& option : kCounts) {
+    add_number(app, option.record, o.*option.target);
+    app.get_option(option.record.flag)->default_str("");  // 0 only says "not given"
+  }
+  add_list(app, kSet.record, o.*kSet.target);
+  if (!kinds.limits) return;
+  for (const auto& option : kLimits) add_list(app, option.record, o.*option.target);
+}
+
+void take_layout(const std::string& layout, QuestionOptions& o) {
+  if (layout.empty()) return;
+  if (!o.plan.empty()) throw UsageError("the layout is given twice: as an argument and with --plan");
+  o.plan = layout;
+}
+
+std::vector<std::string> files_read(const QuestionOptions& options) {
+  std::vector<std::string> files;
+  for (const std::string& name :
+       {options.model, options.cluster, options.stack, options.plan, options.calibration, options.profile}) {
+    std::error_code error;
+    if (fs::is_directory(name, error)) {
+      for (const char* inside : {"config.json", "params.json", "model.safetensors.index.json"})
+        files.push_back((fs::path(name) / inside).string());
+    } else if (fs::exists(name, error)) {
+      files.push_back(name);
+    }
+  }
+  return files;
+}
+
+void check_output(const std::string& flag, const std::string& path, const std::vector<std::string>& others) {
+  if (path.empty()) return;
+  if (path == "-")
+    throw ConfigError(Problem{.file = flag,
+                              .key = "",
+                              .value = "-",
+                              .expected = "a file",
+                              .hint = "/dev/stdout prints it among the rest; ./- is a file of that name"});
+  for (const auto& other : others)
+    if (!other.empty() && same_file(path, other) && !fs::is_character_file(path))
+      throw ConfigError(Problem{.file = flag,
+                                .key = "",
+                                .value = path,
+                                .expected = "a file of its own",
+                                .hint = "the command reads or writes this file already"});
+  check_writable(path);
+}
+
+namespace {
+
+// A note "vocab_size: ..." of the model is moot when --set states that field.
+bool is_stated(const std::vector<std::string>& settings, const std::string& note) {
+  return is_set(settings, "model." + note.substr(0, note.find(':')));
+}
+
+void fill_plan(const std::string& key, Question& q) {
+  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus());
+  q.plan = std::move(filled.plan);
+  q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
+  if (!filled.indivisible) return;
+  auto problems = validate(*q.plan, q.model, q.training);
+  problems.insert(problems.begin(), *filled.indivisible);
+  check_input(std::move(problems), "--plan");
+}
+
+// Ranks of a layout that needs fewer than all nodes sit on the best ones, as with `plan --scale`.
+void use_best_nodes(Question& q) {
+  const int gpus = q.plan->world();
+  if (gpus >= q.cluster.gpus()) return;
+  const std::vector<int> left_out = left_out_nodes(q.cluster, gpus);
+  // Where the last nodes are left out, ranks sit there anyhow.
+  if (left_out.empty() || left_out.front() + static_cast<int>(left_out.size()) == q.cluster.nodes) return;
+  q.cluster = resized(q.cluster, gpus);
+  q.notes.push_back(fmt::format("the ranks are on the best nodes: {} {} left out", nodes_text(left_out),
+                                left_out.size() == 1 ? "is" : "are"));
+}
+
+// 16-bit training is bf16, where the device has it.
+void default_precision(const DeviceSpec& device, TrainingSpec& training) {
+  if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
+  training.compute = training.parameter = Dtype::fp16;
+}
+
+void check_precision(const DeviceSpec& device, Dtype compute) {
+  auto problem = unknown_format(device, compute);
+  if (!problem) return;
+  problem->key = "training.compute";
+  check_input({*std::move(problem)}, "--set");
+}
+
+void check_positions(const ModelSpec& model, int seq_len) {
+  if (model.position != PositionKind::learned || seq_len <= model.max_positions) return;
+  throw ConfigError(Problem{.file = "--seq-len",
+                            .key = "",
+                            .value = fmt::format("{}", seq_len),
+                            .expected = fmt::format("at most {}: so many rows has the table of learned "
+                                                    "positions of {}",
+                                                    model.max_positions, model.name),
+                            .hint = fmt::format("--set model.max_positions={} gives it more", seq_len)});
+}
+
+}  // namespace
+
+Question read_question(const QuestionOptions& options, const std::filesystem::path& presets) {
+  Question q;
+  q.limits = read_limits(options);  // cheapest first: a slip of the keyboard shows at once
+  if (names_a_file(options.plan)) {
+    q.file = load_plan_file(options.plan);
+    q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
+    q.stack = q.file->stack, q.plan = q.file->plan;
+  } else {
+    if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
+    require(!options.model.empty(), "--model", "llama-2-13b");
+    require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
+  }
+  if (!options.model.empty())
+    with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
+  apply_settings(q.model, options.set, "model");
+  if (!options.cluster.empty()) q.cluster = load_cluster(options.cluster, presets);
+  std::vector<std::string> cluster_settings;
+  std::copy_if(options.set.begin(), options.set.end(), std::back_inserter(cluster_settings),
+               is_cluster_setting);
+  apply_overrides(q.cluster, cluster_settings);
+
+  if (!q.file) q.training.seq_len = std::min(kDefaultSeqLen, q.model.max_positions);
+  if (!q.file) q.training.global_batch = kDefaultGlobalBatch;
+  if (!q.file) default_precision(q.cluster.device, q.training);
+  if (options.seq_len > 0) q.training.seq_len = options.seq_len;
+  if (options.global_batch > 0) q.training.global_batch = options.global_batch;
+  if (!options.stack.empty() || !q.file) {
+    const std::string name = options.stack.empty() ? q.training.stack : options.stack;
+    with_file("--stack", [&] { q.stack = load_stack(name, presets); });
+  }
+  q.training.stack = q.stack.name;
+  apply_settings(q.training, options.set, "training");
+  const auto once = [](const char* key, const char* option, int stated, int set) {
+    if (stated > 0 && stated != set)
+      check_input(
+          {Problem{"", key, fmt::format("{}", set), fmt::format("{}, as {} says", stated, option), ""}},
+          "--set");
+  };
+  once("training.seq_len", "--seq-len", options.seq_len, q.training.seq_len);
+  once("training.global_batch", "--global-batch", options.global_batch, q.training.global_batch);
+  if (q.training.stack != q.stack.name)
+    check_input(
+        {Problem{"", "training.stack", q.training.stack, q.stack.name, "--stack NAME asks for another"}},
+        "--set");
+  apply_settings(q.stack, options.set, "stack");
+  q.training.stack = q.stack.name;
+  if (!q.file) {
+    const Dtype own = own_gradient_format(q.stack, q.training.parameter);
+    if (!is_set(options.set, "training.gradient")) q.training.gradient = own;
+    if (!is_set(options.set, "training.reduction")) q.training.reduction = own;
+  }
+  check_precision(q.cluster.device, q.training.compute);
+  check_positions(q.model, q.training.seq_len);
+  if (!options.calibration.empty()) {
+    const CalibrationFile calibration = load_calibration(options.calibration);
+    q.calibrated = calibration.settings(), q.learned = calibration.learned();
+    DeviceSpec& d = q.cluster.device;
+    if (const auto limit = calibration.memory_limit_GiB(q.stack.name, d.name);
+        limit && *limit < gib(d.memory)) {
+      q.notes.push_back(
+          fmt::format("what was predicted to need {:.1f} GiB under {} ran out of memory on {}: less is "
+                      "planned with, instead of {:.1f}",
+                      *limit, q.stack.name, d.name, gib(d.memory)));
+      d.memory = from_gib(*limit);
+    }
+    use_settings(q.calibrated, q.stack);
+    use_settings(q.calibrated, q.cluster.fabric);
+    use_settings(q.calibrated, q.cluster.device);
+  }
+  std::erase_if(q.notes, [&](const std::string& note) {
+    return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
+  });
+  if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
+  if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
+  if (q.file)
+    if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
+  if (q.plan) use_best_nodes(q);
+  for (const std::string& setting : options.set) q.stated.push_back(setting.substr(0, setting.find('=')));
+  if (!options.profile.empty()) {
+    q.profile = load_profile_of(options.profile, q.cluster.device, presets);
+    if (q.stack.name != kProfiledStack)
+      q.notes.push_back(
+          fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "
+                      "{} may take other times",
+                      options.profile, kProfiledStack, q.stack.name));
+    const int ranks = q.plan ? q.plan->world() : q.cluster.gpus();
+    if (const int beside = q.profile->table.ranks;
+        q.cluster.device.generation == "cpu" && beside < ranks && !q.profile->table.works.empty())
+      q.notes.push_back(
+          fmt::format("the works of {} were measured with {} rank{} at work, here are {}: where these share "
+                      "cores, each takes longer",
+                      options.profile, beside, beside == 1 ? "" : "s", ranks));
+  }
+  if (q.cluster.jitter != JitterSpec{} && !options.samples_jitter) q.notes.emplace_back(kJitterUnread);
+  if (const DeviceSpec& d = q.cluster.device; clock_share(d) < d.clock_factor)
+    q.notes.push_back(fmt::format(
+        "{:g} of {:g} W: products and attention at {:.2f} of their rates, the square root of the share of "
+        "power",
+        d.power_limit_W, d.power_W, clock_share(d)));
+  const FrameworkMap map = load_framework_map(presets);
+  if (const auto far = far_from_runs(map, q.model, q.training, q.cluster); !far.empty()) {
+    q.interval = map.class_interval;
+    q.notes.push_back(
+        fmt::format("far from any measured run: {}; intervals are {:g} times as wide", far, q.interval));
+  }
+  return q;
+}
+
+}  // namespace sextant

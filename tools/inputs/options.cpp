@@ -1,0 +1,110 @@
+#include "tools/inputs/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+
+namespace sextant {
+
+namespace {
+// Options go by their long form.
+[[noreturn]] void refuse(const OptionRecord& record, const std::string& value, const std::string& expected,
+                         const std::string& hint = "") {
+  const std::string flags = record.flag;
+  const std::size_t dashes = flags.find("--");
+  if (dashes != std::string::npos)
+    throw ConfigError(Problem{flags.substr(dashes), "", value, expected, hint});
+  throw UsageError(to_string(Problem{flags, "", value, expected, ""}) + (hint.empty() ? "" : "\n  " + hint));
+}
+
+template <class T>
+void add_any_number(CLI::App& app, const OptionRecord& record, T& target, std::string_view kind) {
+  const auto parse = [record, &target, kind](const CLI::results_t& results) {
+    const std::string& text = results.front();
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const auto number = static_cast<double>(value);
+    if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number) ||
+        number < record.min || number > record.max)
+      refuse(record, text.empty() ? "nothing" : text,
+             fmt::format("{} {}from {} to {}", kind, *record.unit ? fmt::format("({}) ", record.unit) : "",
+                         record.min, record.max));
+    target = value;
+    return true;
+  };
+  app.add_option(record.flag, parse, record.text)
+      ->type_name(record.metavar)
+      ->default_str(fmt::format("{}", target));
+}
+}  // namespace
+
+void add_number(CLI::App& app, const OptionRecord& record, int& target) {
+  add_any_number(app, record, target, "a whole number");
+}
+
+void add_number(CLI::App& app, const OptionRecord& record, double& target) {
+  add_any_number(app, record, target, "a number");
+}
+
+void add_text(CLI::App& app, const OptionRecord& record, std::string& target) {
+  const auto parse = [record, &target](const CLI::results_t& results) {
+    const std::string& text = results.front();
+    if (text.empty()) refuse(record, "nothing", record.metavar);
+    const auto words = choices(record.metavar);
+    if (!words.empty() && std::find(words.begin(), words.end(), text) == words.end()) {
+      const std::string near = closest(text, words);
+      refuse(record, text, fmt::format("one of {}", fmt::join(words, ", ")),
+             near.empty() ? "" : fmt::format("did you mean {}?", near));
+    }
+    target = text;
+    return true;
+  };
+  app.add_option(record.flag, parse, record.text)->type_name(record.metavar)->default_str(target);
+}
+
+void add_list(CLI::App& app, const OptionRecord& record, std::vector<std::string>& target) {
+  app.add_option(record.flag, target, record.text)
+      ->type_name(record.metavar)
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+}
+
+void add_flag(CLI::App& app, const OptionRecord& record, bool& target) {
+  app.add_flag(record.flag, target, record.text);
+}
+
+std::vector<std::string> choices(const std::string& metavar) {
+  std::vector<std::string> words;
+  if (metavar.find('|') == std::string::npos || metavar.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 0)
+    return words;
+  for (std::size_t begin = 0; begin <= metavar.size();) {
+    const std::size_t end = std::min(metavar.find('|', begin), metavar.size());
+    words.push_back(metavar.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+void add_common_options(CLI::App& app, CommonOptions& common) {
+  add_flag(app, {.flag = "--json", .metavar = "", .text = "print JSON (schema in docs/json.md)"},
+           common.json);
+  add_flag(app,
+           {.flag = "--wide", .metavar = "", .text = "keep every table column, even beyond the terminal"},
+           common.wide);
+  add_text(app, {.flag = "--color", .metavar = "auto|always|never", .text = "colours of the output"},
+           common.color);
+  add_text(
+      app,
+      {.flag = "--presets",
+       .metavar = "DIR",
+       .text =
+           "folder with models/, devices/, fabrics/, clusters/ and stacks/ in place of the installed one"},
+      common.presets);
+}
+
+}  // namespace sextant

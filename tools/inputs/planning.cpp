@@ -1,0 +1,386 @@
+#include "tools/inputs/planning.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+#include <sstream>
+#include <utility>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "planner/answers/resized.hpp"
+#include "planner/simulation/stage_memory.hpp"
+#include "tools/inputs/version.hpp"
+
+namespace sextant {
+
+namespace {
+// As far as a model that does not fit is followed: times the cluster, and at least so many.
+constexpr int kMoreGpus = 64, kManyGpus = 1024;
+}  // namespace
+
+std::string question_text(const Question& q) {
+  const std::string precision =
+      q.training.compute == Dtype::bf16 ? "" : fmt::format(" in {}", name(q.training.compute));
+  return fmt::format(
+      "{} ({} parameters) on {} x {} ({} node{}, {}), {}{}; {} sequence{} of {} token{}", q.model.name,
+      with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)), q.cluster.gpus(),
+      q.cluster.device.name, q.cluster.nodes, q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name,
+      q.stack.name, precision, q.training.global_batch, q.training.global_batch == 1 ? "" : "s",
+      q.training.seq_len, q.training.seq_len == 1 ? "" : "s");
+}
+
+void print_notes(Session& session, const Question& q) {
+  for (const std::string& note : q.notes)
+    print_wrapped(session.terminal.out, session.terminal, "note: " + note);
+}
+
+std::string question_arguments(const QuestionOptions& o) {
+  // Quoted where a shell would read more into it.
+  const auto word = [](const std::string& text) {
+    return text.find_first_of(" '\"<>|&;()$`\\*?[]{}!#~") == text.npos ? text : "'" + text + "'";
+  };
+  std::string text;
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) text += fmt::format(" {} {}", flag, word(value));
+  };
+  add("--model", o.model);
+  add("--cluster", o.cluster);
+  add("--stack", o.stack);
+  if (o.seq_len > 0) add("--seq-len", fmt::format("{}", o.seq_len));
+  if (o.global_batch > 0) add("--global-batch", fmt::format("{}", o.global_batch));
+  add("--calibration", o.calibration);
+  add("--profile", o.profile);
+  for (const auto& setting : o.set) add("--set", setting);
+  return text;
+}
+
+namespace {
+
+// What differs from a sound part, and where it is.
+nlohmann::json stated(const Defect& defect) {
+  const nlohmann::json sound = Defect{}, all = defect;
+  nlohmann::json out = nlohmann::json::object();
+  for (const auto& [key, value] : all.items())
+    if (value != sound.at(key)) out[key] = value;
+  return out;
+}
+
+}  // namespace
+
+std::string sized_arguments(const QuestionOptions& o, const ClusterSpec& whole, int gpus) {
+  QuestionOptions sized = o;
+  std::erase_if(sized.set, [](const std::string& setting) {
+    return setting.starts_with("nodes=") || setting.starts_with("defects");
+  });
+  const ClusterSpec cluster = resized(whole, gpus);
+  sized.set.push_back(fmt::format("nodes={}", cluster.nodes));
+  if (!whole.defects.empty()) {
+    nlohmann::json defects = nlohmann::json::array();
+    for (const Defect& defect : cluster.defects) defects.push_back(stated(defect));
+    sized.set.push_back("defects=" + defects.dump());
+  }
+  return question_arguments(sized);
+}
+
+std::string limit_arguments(const Question& q) {
+  return q.limits.limits.empty() ? "" : fmt::format(" --limit '{}'", to_string(q.limits));
+}
+
+PlanFile plan_file_of(const Session& session, const Question& q, const ParallelPlan& plan,
+                      const Prediction& p, const TimeSplit& mean, RankBy rank_by) {
+  PlanFile file;
+  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack;
+  file.plan = plan;
+  const double memory = gib(p.memory.peak);
+  file.prediction = {.step_time_s = {p.step.v, p.step_lower.v, p.step_upper.v},
+                     .peak_memory_GiB = {memory, gib(p.memory_lower), gib(p.memory_upper)},
+                     .coverage = 0.9,
+                     .tokens_per_s_per_gpu = p.tokens_per_s_gpu,
+                     .model_tflops_per_gpu = p.model_tflops_gpu,
+                     .mfu = p.mfu,
+                     .breakdown_s = step_parts(mean, p),
+                     .goodput = {},
+                     .jitter = {}};
+  if (p.jitter) file.prediction.jitter = PlanJitter{rank_by, p.jitter->undisturbed.v, p.jitter->p90.v};
+  file.provenance = {.sextant = version_text(),
+                     .created = fmt::format(
+                         "{:%Y-%m-%dT%H:%M:%SZ}",
+                         fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()))),
+                     .command = session.arguments};
+  return file;
+}
+
+std::optional<CalibratedDoubt> use_covariance(const Session& session, const QuestionOptions& options,
+                                              const Question& q, const ParallelPlan& plan, Prediction& p) {
+  if (options.calibration.empty()) return std::nullopt;
+  const CalibratedDoubt doubt =
+      calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
+                       session.presets(), p.step_half_width);
+  set_step_interval(p, doubt.half_width);
+  return doubt;
+}
+
+void use_covariance(const Session& session, const QuestionOptions& options, const Question& q,
+                    std::vector<RankedPlan>& ranked) {
+  for (RankedPlan& r : ranked) use_covariance(session, options, q, r.plan, r.prediction);
+}
+
+std::string ranked_anew_text(const Planning& planning, const RankedAnew& before) {
+  return fmt::format(
+      "Ranked by {}: the {} fastest kinds of layout under the analytic model, simulated again. By that model "
+      "{} is the fastest ({:.3f} s), and no layout of the space takes less than {:.3f} s: {}. That none "
+      "beyond "
+      "these {} is faster by the measured times is not proved.",
+      planning.question().profile->file, before.layouts, plan_key(before.first.plan),
+      before.first.prediction.step.v, before.best_bound.v,
+      before.proved ? "proved" : "the search ended early (" + before.stopped + ")", before.layouts);
+}
+
+nlohmann::ordered_json ranked_anew_json(const RankedAnew& before) {
+  return {{"layouts", before.layouts},
+          {"analytic_key", plan_key(before.first.plan)},
+          {"analytic_step_time_s", before.first.prediction.step.v},
+          {"analytic_exact", before.proved},
+          {"analytic_best_bound_s", before.best_bound.v}};
+}
+
+nlohmann::ordered_json time_split_json(const TimeSplit& split) {
+  nlohmann::ordered_json j;
+  for (int c = 0; c < kTimeCategories; ++c)
+    j[std::string(name(static_cast<TimeCategory>(c)))] = split[static_cast<std::size_t>(c)];
+  return j;
+}
+
+std::string overflow_text(double chance) {
+  constexpr double kTenth = 0.095;
+  if (chance < kSurelyFits) return "";
+  const auto odds = chance < kTenth ? fmt::format("1 in {:.0f}", 1 / chance)
+                    : chance > 0.95 ? std::string("more than 9 in 10")
+                                    : fmt::format("{:.0f} in 10", 10 * chance);
+  return "chance of running out of memory: " + odds;
+}
+
+std::string jitter_text(const Prediction& p) {
+  if (!p.jitter) return "";
+  return fmt::format(
+      "expected under the stated jitter (the mean of {} sampled steps); {:.3f} s or more in one step of ten, "
+      "{:.3f} s undisturbed",
+      p.jitter->samples, p.jitter->p90.v, p.jitter->undisturbed.v);
+}
+
+nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Prediction& p) {
+  nlohmann::ordered_json j = {{"key", plan_key(plan)},
+                              {"plan", nlohmann::json(plan)},
+                              {"step_time_s", p.step.v},
+                              {"step_time_s_lower", p.step_lower.v},
+                              {"step_time_s_upper", p.step_upper.v},
+                              {"tokens_per_s", p.tokens_per_s},
+                              {"tokens_per_s_per_gpu", p.tokens_per_s_gpu},
+                              {"model_tflops_per_gpu", p.model_tflops_gpu},
+                              {"mfu", p.mfu},
+                              {"mfu_causal_halved", p.mfu_causal},
+                              {"exposed_communication_share", p.exposed_share},
+                              {"peak_memory_GiB", gib(p.memory.peak)},
+                              {"peak_memory_GiB_lower", gib(p.memory_lower)},
+                              {"peak_memory_GiB_upper", gib(p.memory_upper)},
+                              {"chance_of_overflow", p.chance_of_overflow},
+                              {"doubt", name(p.doubt)},
+                              {"available_memory_GiB", gib(p.memory_available)},
+                              {"host_memory_GiB", gib(p.memory.host)},
+                              {"heaviest_stage", p.memory.stage},
+                              {"fits", p.fits},
+                              {"usd_per_million_tokens", p.usd_per_million_tokens}};
+  if (p.jitter) {
+    j["undisturbed_step_time_s"] = p.jitter->undisturbed.v;
+    j["expected_step_time_s"] = p.step.v;
+    j["p90_step_time_s"] = p.jitter->p90.v;
+  }
+  if (p.rests_on) j["rests_on"] = shares_json(*p.rests_on);
+  return j;
+}
+
+nlohmann::ordered_json question_json(const Question& q) {
+  return {{"model", q.model.name},
+          {"parameters", parameter_counts(q.model).total},
+          {"cluster", q.cluster.name},
+          {"gpus", q.cluster.gpus()},
+          {"stack", q.stack.name},
+          {"seq_len", q.training.seq_len},
+          {"global_batch", q.training.global_batch},
+          {"notes", q.notes}};
+}
+
+nlohmann::ordered_json report_json(const SearchReport& report) {
+  nlohmann::ordered_json fates = nlohmann::ordered_json::object(), examples = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < kFateNames.size(); ++i) {
+    std::string key(kFateNames[i]);
+    std::replace(key.begin(), key.end(), ' ', '_');
+    fates[key] = report.fates.by_fate[i];
+  }
+  for (const auto& e : report.examples)
+    examples.push_back({{"fate", name(e.fate)}, {"key", e.plan_key}, {"reason", e.text}});
+  return {{"space", report.space},
+          {"fates", fates},
+          {"examples", examples},
+          {"exact", report.exact},
+          {"others_share", report.others_share},
+          {"stopped", report.stopped},
+          {"best_bound_s", report.best_bound.v},
+          {"moved_simulated", report.moved},
+          {"rungs_simulated", report.between_rungs},
+          {"search_time_s", report.wall_s}};
+}
+
+SearchOptions Searching::options(int top, std::string about) {
+  about_ = std::move(about);
+  before_ += std::exchange(now_, 0);
+  SearchOptions how;
+  how.top = top;
+  how.tie_share = kTieShare;
+  how.others_share = kTieShare / 2, how.thorough_bounds = kThoroughBounds;
+  how.memory_limit = memory_limit_;
+  if (budget_s_ > 0) how.budget_s = std::max(1e-6, budget_s_ - spent_s());
+  how.cancel = &interrupt_.stopped();
+  how.progress = [this](std::uint64_t simulated, Seconds best) {
+    now_ = simulated;
+    progress_.update(static_cast<double>(before_ + simulated),
+                     fmt::format("{}{}best {:.3f} s", about_, about_.empty() ? "" : ": ", best.v));
+  };
+  return how;
+}
+
+SearchReport search_possible(const Job& job, const SearchSpace& space, const SearchOptions& options) {
+  if (!never_possible(job, space)) return search(job, space, options);
+  SearchReport report;
+  report.space = space.size();
+  report.fates[Fate::stack_cannot] = report.space;
+  return report;
+}
+
+void print_wrapped(std::ostream& out, const Terminal& terminal, const std::string& text, int indent) {
+  const int width = std::clamp(terminal.columns, 40, 110);
+  int blanks = indent;
+  for (const auto& line : wrap(text, width - indent - (indent > 0 ? 2 : 0))) {
+    out << std::string(static_cast<std::size_t>(blanks), ' ') << line << '\n';
+    if (indent > 0) blanks = indent + 2;
+  }
+}
+
+std::string with_thousands(std::uint64_t n) {
+  std::string text = fmt::format("{}", n);
+  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3)
+    text.insert(static_cast<std::size_t>(i), ",");
+  return text;
+}
+
+std::string count_text(std::uint64_t n) {
+  if (n >= 1'000'000'000) {
+    int exponent = 0;
+    auto x = static_cast<double>(n);
+    for (; x >= 1000; x /= 1000) exponent += 3;
+    return fmt::format("{:.1f}e{}", x, exponent);
+  }
+  return with_thousands(n);
+}
+
+std::string fates_text(const FateCounts& fates) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < kFateNames.size(); ++i)
+    if (fates.by_fate[i] > 0)
+      parts.push_back(fmt::format("{} {}", count_text(fates.by_fate[i]), kFateNames[i]));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void print_reasons(std::ostream& out, const Terminal& terminal, const SearchReport& report) {
+  std::vector<Fate> seen;
+  for (const auto& example : report.examples) {
+    if (std::find(seen.begin(), seen.end(), example.fate) != seen.end()) continue;
+    if (seen.empty()) out << "why others lost, for example:\n";
+    seen.push_back(example.fate);
+    print_wrapped(out, terminal, fmt::format("{}: {} {}", name(example.fate), example.plan_key, example.text),
+                  2);
+  }
+}
+
+std::optional<NothingFits> what_would_fit(const Planning& planning, const SearchSpace& space,
+                                          const SearchReport& report, Searching& searching) {
+  const Job job = planning.job();
+  if (!report.exact || searching.interrupted() || never_possible(job, space)) return std::nullopt;
+  const int most = std::max(kManyGpus, kMoreGpus * planning.question().cluster.gpus());
+  NothingFits n = why_nothing_fits(job, space, most, searching.options(1, "what would fit"));
+  searching.finish();
+  return n;
+}
+
+ExitCode print_nothing(Session& session, const std::string& verb, const Planning& planning,
+                       const SearchSpace& space, const SearchReport& report, Searching& searching,
+                       const QuestionOptions& asked) {
+  auto& err = session.terminal.err;
+  const Question& q = planning.question();
+  const Job job = planning.job();
+  searching.finish();
+  const auto line = [&](const std::string& text) {
+    err << wrapped_message(session.terminal, "  " + text + "\n");
+  };
+  const bool stopped = !report.exact || searching.interrupted();
+  print_error(session.terminal, "sextant " + verb,
+              fmt::format("{}: {}", stopped ? "stopped before any layout was found" : "no layout is possible",
+                          question_text(q)));
+  if (report.space > 0)
+    line(fmt::format("{} layouts: {}", count_text(report.space), fates_text(report.fates)));
+  // The next question that has an answer.
+  std::string next;
+  const auto ask = [&](const std::string& more) {
+    next = fmt::format("sextant plan{}{}", question_arguments(asked), more);
+  };
+  if (const auto reason = never_possible(job, space)) {
+    line(*reason);
+    if (!q.limits.limits.empty() &&
+        !never_possible(job, default_space(q.model, q.training, q.cluster.device, space.world)))
+      ask("");
+  } else if (stopped) {
+    if (!searching.interrupted()) ask(limit_arguments(q));
+    line(searching.interrupted() ? "interrupted" : report.stopped + "; this proves nothing");
+  } else {
+    print_reasons(err, session.terminal, report);
+    if (!q.limits.limits.empty()) {
+      const SearchReport free = search(job, default_space(q.model, q.training, q.cluster.device, space.world),
+                                       searching.options(1, "without limits"));
+      if (!free.ranked.empty()) {
+        searching.finish();
+        ask("");
+        line(fmt::format("without {}: {} fits", to_string(q.limits), plan_key(free.ranked.front().plan)));
+      }
+    }
+    if (searching.memory_limit()) {
+      SearchOptions how = searching.options(1, "without the limit of memory");
+      how.memory_limit.reset();
+      if (const SearchReport free = search(job, space, how); !free.ranked.empty()) {
+        searching.finish();
+        ask(limit_arguments(q));
+        const RankedPlan& fits = free.ranked.front();
+        line(fmt::format(
+            "without --max-oom-chance: {} fits, which runs out of memory with a chance of {:.0f} %",
+            plan_key(fits.plan), 100 * fits.prediction.chance_of_overflow));
+      }
+    }
+    if (const auto n = what_would_fit(planning, space, report, searching)) {
+      for (const auto& text : n->lines) line(text);
+      if (next.empty() && n->fewest.found)
+        ask(fmt::format("{} --scale {}", limit_arguments(q), n->fewest.found->gpus));
+    }
+  }
+  if (!next.empty()) err << command_lines(session.terminal.err_columns, "next: ", next);
+  return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
+}
+
+std::string recompute_text(const Recompute& r) {
+  if (r.kind == RecomputeKind::none) return "none";
+  if (r.kind == RecomputeKind::selective) return "sel";
+  return r.layers < 0 ? "full" : fmt::format("full{}", r.layers);
+}
+
+}  // namespace sextant

@@ -1,0 +1,37 @@
+#include "tools/inputs/preset_files.hpp"
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+
+#ifndef SEXTANT_SOURCE_PRESETS
+#define SEXTANT_SOURCE_PRESETS ""
+#endif
+
+namespace sextant {
+
+namespace fs = std::filesystem;
+
+fs::path find_presets(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty()) {
+    for (const std::string_view kind : kPresetKinds)
+      if (fs::is_directory(fs::path(folder) / kind, error)) return folder;
+    throw ConfigError(Problem{.file = "--presets",
+                              .key = "",
+                              .value = folder,
+                              .expected = "a folder with models/, clusters/, ...",
+                              .hint = ""});
+  }
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = executable.parent_path().parent_path() / "share/sextant/presets";
+  for (const fs::path& place : {installed, fs::path(SEXTANT_SOURCE_PRESETS)})
+    if (!place.empty() && fs::is_directory(place, error)) return place;
+  throw ConfigError(Problem{.file = installed.string(),
+                            .key = "",
+                            .value = "no such folder",
+                            .expected = "the presets of sextant",
+                            .hint = "install with cmake --install, or name the folder with --presets DIR"});
+}
+
+}  // namespace sextant

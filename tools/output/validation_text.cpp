@@ -1,0 +1,154 @@
+#include "tools/output/validation_text.hpp"
+
+#include <algorithm>
+#include <ostream>
+
+#include <fmt/format.h>
+
+#include "tools/inputs/planning.hpp"
+#include "tools/terminal/table.hpp"
+
+namespace sextant {
+
+namespace {
+
+std::string shown(bool known, double value, const char* format) {
+  return known ? fmt::format(fmt::runtime(format), value) : "";
+}
+
+// Means over sources of the errors, over groups of the ranking, and sums of what is counted.
+SourceScore overall(const std::vector<SourceScore>& scores, int least_rows = 0) {
+  SourceScore all;
+  all.source = least_rows > 0 ? fmt::format("of {} rows or more", least_rows) : "all sources";
+  double timed = 0, peaks = 0;
+  for (const SourceScore& s : scores) {
+    if (s.rows < least_rows) continue;
+    all.rows += s.rows, all.unpredicted += s.unpredicted, all.covered += s.covered;
+    all.oom_true += s.oom_true, all.oom_false += s.oom_false, all.oom_missed += s.oom_missed;
+    all.memory_rows += s.memory_rows, all.memory_covered += s.memory_covered, all.groups += s.groups;
+    all.kendall_tau += s.groups * s.kendall_tau;
+    all.regret_1 += s.groups * s.regret_1, all.regret_3 += s.groups * s.regret_3;
+    if (s.rows > s.unpredicted) {
+      ++timed;
+      all.mape += s.mape, all.median += s.median, all.bias += s.bias, all.p90 += s.p90;
+    }
+    if (s.memory_rows > 0) ++peaks, all.memory_mape += s.memory_mape;
+  }
+  for (double* x : {&all.mape, &all.median, &all.bias, &all.p90}) *x /= std::max(1.0, timed);
+  for (double* x : {&all.kendall_tau, &all.regret_1, &all.regret_3}) *x /= std::max(1, all.groups);
+  all.memory_mape /= std::max(1.0, peaks);
+  return all;
+}
+
+}  // namespace
+
+// Two tables, so that both fit a terminal of 80 columns.
+void print_scores(Session& session, const std::vector<SourceScore>& scores) {
+  Table times({{"source", Align::left},
+               {"rows", Align::right},
+               {"error %", Align::right},
+               {"median %", Align::right},
+               {"bias %", Align::right},
+               {"p90 %", Align::right},
+               {"in interval %", Align::right}});
+  Table others({{"source", Align::left},
+                {"tau", Align::right},
+                {"regret %", Align::right},
+                {"of 3 %", Align::right},
+                {"OOM found", Align::right},
+                {"false", Align::right},
+                {"memory %", Align::right},
+                {"inside %", Align::right}});
+  const auto add_times = [&](const SourceScore& s) {
+    const int timed = s.rows - s.unpredicted;
+    if (s.rows > 0)
+      times.add_row({s.source, fmt::format("{}", s.rows), shown(timed > 0, s.mape, "{:.1f}"),
+                     shown(timed > 0, s.median, "{:.1f}"), shown(timed > 0, s.bias, "{:+.1f}"),
+                     shown(timed > 0, s.p90, "{:.1f}"),
+                     shown(timed > 0, 100.0 * s.covered / std::max(1, timed), "{:.0f}")});
+  };
+  const auto add = [&](const SourceScore& s) {
+    add_times(s);
+    const int oom = s.oom_true + s.oom_missed;
+    if (s.groups + oom + s.oom_false + s.memory_rows > 0)
+      others.add_row(
+          {s.source, shown(s.groups > 0, s.kendall_tau, "{:.2f}"), shown(s.groups > 0, s.regret_1, "{:.1f}"),
+           shown(s.groups > 0, s.regret_3, "{:.1f}"), oom > 0 ? fmt::format("{} of {}", s.oom_true, oom) : "",
+           fmt::format("{}", s.oom_false), shown(s.memory_rows > 0, s.memory_mape, "{:.1f}"),
+           shown(s.memory_rows > 0, 100.0 * s.memory_covered / std::max(1, s.memory_rows), "{:.0f}")});
+  };
+  for (const auto& s : scores) add(s);
+  if (scores.size() > 1) {
+    add(overall(scores));
+    for (Table* table : {&times, &others})
+      if (!table->empty()) table->emphasize_last_row();
+    // A source of one row weighs as much as one of hundreds in the mean above.
+    constexpr int kMany = 20;
+    const auto many = [](const SourceScore& s) { return s.rows >= kMany; };
+    if (std::ranges::any_of(scores, many) && !std::ranges::all_of(scores, many))
+      add_times(overall(scores, kMany));
+  }
+  for (const Table* table : {&times, &others})
+    if (!table->empty()) session.terminal.out << '\n' << table->render(session.terminal, session.common.wide);
+  if (!others.empty())
+    print_wrapped(session.terminal.out, session.terminal,
+                  "tau: Kendall's, inside groups of four layouts and more; regret: what the layout predicted "
+                  "best loses against the "
+                  "best measured, and the best measured of three; OOM found: of the runs that ran out of "
+                  "memory; false: said to, "
+                  "and did not; memory: error of the peak, and peaks inside their interval" +
+                      std::string(scores.size() > 1 ? "; all sources: errors are means over sources, tau and "
+                                                      "regret over groups, counts are sums"
+                                                    : ""));
+}
+
+void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
+                      const std::vector<RunPrediction>& predictions) {
+  constexpr std::size_t kShown = 20;
+  Table table({{"run", Align::left},
+               {"step s", Align::right},
+               {"from", Align::right, 1},
+               {"to", Align::right, 1},
+               {"peak GiB", Align::right},
+               {"fits", Align::left},
+               {"note", Align::left}});
+  std::size_t unmeasured = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].step_time || rows[i].out_of_memory || rows[i].peak_memory_GiB || ++unmeasured > kShown)
+      continue;
+    const auto& p = predictions[i];
+    const auto text = [](const std::optional<double>& x) { return x ? fmt::format("{:.4g}", *x) : ""; };
+    table.add_row({p.run_id, text(p.step_s), text(p.step_lower_s), text(p.step_upper_s), text(p.memory_GiB),
+                   p.fits ? (*p.fits ? "yes" : "no") : "", p.note});
+  }
+  if (unmeasured == 0) return;
+  session.terminal.out << fmt::format("\n{} without measured time or memory:\n", unmeasured)
+                       << table.render(session.terminal, session.common.wide);
+  if (unmeasured > kShown)
+    session.terminal.out << fmt::format("... and {} more: --predictions OUT.csv has them all\n",
+                                        unmeasured - kShown);
+}
+
+void tell_unpredicted(Session& session, const std::vector<RunRow>& rows,
+                      const std::vector<RunPrediction>& predictions) {
+  constexpr int kShown = 5;
+  int unpredicted = 0;
+  const auto say = [&](const std::string& text) {
+    session.terminal.err << wrapped_message(session.terminal, text + '\n');
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (predictions[i].step_s || ++unpredicted > kShown) continue;
+    const RunRow& row = rows[i];
+    const std::string& note = predictions[i].note;
+    if (row.unreadable.empty() && !note.starts_with(fmt::format("{}:{}: ", row.file, row.line)))
+      say(fmt::format("not predicted: {}:{}: {}: {}", row.file, row.line, row.run_id, note));
+    else
+      say(fmt::format("not predicted: {}", note));
+  }
+  if (unpredicted > 0)
+    say(fmt::format(
+        "warning: {} of {} row{} not predicted; --predictions OUT.csv says why of each in its note",
+        unpredicted, rows.size(), rows.size() == 1 ? " is" : "s are"));
+}
+
+}  // namespace sextant

@@ -1,0 +1,20 @@
+// What `sextant validate` says of its predictions to a reader: scores per source, runs that nobody measured, and rows
+// that could not be predicted.
+#pragma once
+
+#include <vector>
+
+#include "core/runs/run_row.hpp"
+#include "planner/validation/validate.hpp"
+#include "tools/inputs/verb.hpp"
+
+namespace sextant {
+
+// Step times, then the choice of a layout and memory; with several sources a last line of all.
+void print_scores(Session&, const std::vector<SourceScore>&);
+// The first runs without a measured time or memory: predictions, not comparisons.
+void print_unmeasured(Session&, const std::vector<RunRow>&, const std::vector<RunPrediction>&);
+// To stderr: one bad row does not hide the others. The first are told, all are counted.
+void tell_unpredicted(Session&, const std::vector<RunRow>&, const std::vector<RunPrediction>&);
+
+}  // namespace sextant

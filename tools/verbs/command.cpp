@@ -1,0 +1,202 @@
+#include "tools/verbs/command.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <ostream>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "tools/inputs/version.hpp"
+#include "tools/verbs/help.hpp"
+
+#ifndef SEXTANT_VERSION
+#define SEXTANT_VERSION "unknown"
+#endif
+
+namespace sextant {
+
+namespace {
+
+std::vector<std::string> verb_names() {
+  std::vector<std::string> names;
+  for (const auto& verb : verbs()) names.push_back(verb.name);
+  return names;
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options())
+    for (const auto& name : option->get_lnames()) flags.push_back("--" + name);
+  return flags;
+}
+
+// What the command-line library found wrong, in our words.
+std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& app) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    const auto extras = app.remaining();
+    const std::string extra = extras.empty() ? "" : extras.front();
+    const std::string flag = extra.substr(0, extra.find('='));
+    if (!flag.starts_with("-"))
+      return fmt::format(
+          "unexpected argument '{}'{}", extra,
+          app.get_option_no_throw("--plan") ? "\n  a plan key or plan file follows --plan" : "");
+    const std::string near = closest(flag, flags_of(app));
+    return fmt::format("has no option {}{}", flag,
+                       near.empty() ? "" : fmt::format("\n  did you mean {}?", near));
+  }
+  std::string text = error.what();
+  if (const auto argument = dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    const std::string option = text.substr(0, text.find(':'));
+    return text.find("missing") != std::string::npos || text.find("required") == 0 ||
+                   argument->get_name() == "TypedAtLeast"
+               ? fmt::format("{} needs a value", option)
+               : fmt::format("{} is given more than once, or with too many values", option);
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error))
+    return fmt::format("{} is missing", text.substr(0, text.find(' ')));
+  return text;
+}
+
+void print_problems(Terminal& terminal, const std::string& where, const ConfigError& error) {
+  constexpr std::size_t kShown = 20;
+  const auto& problems = error.problems();
+  std::string all;
+  for (std::size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
+    Problem problem = problems[i];
+    const std::string hint = std::exchange(problem.hint, "");
+    std::string text = to_string(problem);
+    if (text.ends_with(": ")) text.resize(text.size() - 2);
+    all += error_text(terminal, where, text.empty() ? hint : text);
+    if (!hint.empty() && !text.empty()) all += fmt::format("  {}\n", hint);
+  }
+  if (problems.size() > kShown) all += fmt::format("  ... and {} more\n", problems.size() - kShown);
+  terminal.err << wrapped_message(terminal, all);
+}
+
+bool is_about_flags(const ConfigError& error) {
+  return std::all_of(error.problems().begin(), error.problems().end(),
+                     [](const Problem& p) { return p.file.starts_with("-"); });
+}
+
+bool lacks_resources(const std::exception& error) {
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  return of_system && (of_system->code() == std::errc::resource_unavailable_try_again ||
+                       of_system->code() == std::errc::not_enough_memory);
+}
+
+// A full disk or a closed pipe shows only when the buffer is written.
+ExitCode flushed(Terminal& terminal, ExitCode code) {
+  terminal.out.flush();
+  if (terminal.out) return code;
+  print_error(terminal, "sextant",
+              "the answer could not be written to standard output (is the disk full, or the pipe closed?)");
+  return ExitCode::run_failed;
+}
+
+ExitCode unknown_verb(Terminal& terminal, const std::string& word) {
+  const auto names = verb_names();
+  const std::string near = closest(word, names);
+  print_error(terminal, "sextant", fmt::format("there is no verb '{}'", word));
+  if (!near.empty())
+    terminal.err << "  did you mean 'sextant " << near << "'?\n";
+  else
+    terminal.err << fmt::format("  verbs: {}\n", fmt::join(names, ", "));
+  return ExitCode::usage;
+}
+
+ExitCode run_verb(CommandLine& line, std::size_t index, std::vector<std::string> arguments,
+                  Terminal terminal) {
+  const Verb& verb = verbs()[index];
+  CLI::App& app = *line.apps[index];
+  const std::string where = "sextant " + verb.name;
+  std::vector<std::string> given = {"sextant", verb.name};
+  given.insert(given.end(), arguments.begin(), arguments.end());
+  const std::string try_help = fmt::format("  try: {} --help\n", where);
+  try {
+    try {
+      // The library would take the next option for the value of "--budget-s=".
+      for (const auto& argument : arguments)
+        if (argument.starts_with("--") && argument.find('=') == argument.size() - 1)
+          throw UsageError(fmt::format("{} needs a value", argument.substr(0, argument.size() - 1)));
+      std::reverse(arguments.begin(), arguments.end());  // the library takes them back to front
+      app.parse(std::move(arguments));
+    } catch (const CLI::CallForHelp&) {
+      terminal.out << help_text(app, verb, terminal);
+      return flushed(terminal, ExitCode::ok);
+    } catch (const CLI::ParseError& error) {
+      throw UsageError(explain_parse_error(error, app));
+    }
+    Session session{.terminal = terminal, .common = line.common, .arguments = std::move(given)};
+    if (line.common.color != "auto")
+      session.terminal.color = session.terminal.err_color = line.common.color == "always";
+    return flushed(session.terminal, line.runs[index](session));
+  } catch (const UsageError& error) {
+    print_error(terminal, where, error.what(), try_help);
+    return ExitCode::usage;
+  } catch (const ConfigError& error) {
+    print_problems(terminal, where, error);
+    return is_about_flags(error) ? ExitCode::usage : ExitCode::bad_input;
+  } catch (const BackendError& error) {
+    print_error(terminal, where, error.what());
+    return ExitCode::run_failed;
+  } catch (const std::filesystem::filesystem_error& error) {  // of a folder that may not be entered, for one
+    print_error(terminal, where, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return ExitCode::bad_input;
+  } catch (const std::bad_alloc&) {
+    print_error(terminal, where,
+                "out of memory: this machine has no more, or ulimit -v lets a process have no more");
+    return ExitCode::run_failed;
+  } catch (const std::exception& error) {
+    if (lacks_resources(error)) {
+      print_error(
+          terminal, where,
+          fmt::format("the system gives this process no more threads or memory ({}): see ulimit -u and -v",
+                      error.what()));
+      return ExitCode::run_failed;
+    }
+    print_error(terminal, where, fmt::format("internal error: {}", error.what()),
+                fmt::format("  this is a mistake in sextant; please report it with the command line and {}\n",
+                            version_text()));
+    return ExitCode::internal_error;
+  }
+}
+
+}  // namespace
+
+CommandLine::CommandLine() : app("", "sextant") {
+  for (const auto& verb : verbs()) {
+    CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
+    sub->set_help_flag("-h,--help", "print this help and exit");
+    runs.push_back(verb.define(*sub));
+    add_common_options(*sub, common);
+    apps.push_back(sub);
+  }
+}
+
+ExitCode run_command(const std::vector<std::string>& arguments, Terminal terminal) {
+  CommandLine line;
+  const std::string word = arguments.empty() ? "" : arguments.front();
+  if (word == "--version" || word == "-V") {
+    terminal.out << version_text() << '\n';
+    return flushed(terminal, ExitCode::ok);
+  }
+  if (word.empty() || word == "--help" || word == "-h" || (word == "help" && arguments.size() == 1)) {
+    (word.empty() ? terminal.err : terminal.out) << overview_text(terminal);
+    return flushed(terminal, word.empty() ? ExitCode::usage : ExitCode::ok);
+  }
+  if (word == "help") return run_command({arguments[1], "--help"}, terminal);
+  if (word.starts_with("-")) {
+    print_error(terminal, "sextant", fmt::format("there is no option {} before a verb", word));
+    terminal.err << "  options follow the verb: sextant plan " << word << " ...; try: sextant --help\n";
+    return ExitCode::usage;
+  }
+  const auto names = verb_names();
+  const auto found = std::find(names.begin(), names.end(), word);
+  if (found == names.end()) return unknown_verb(terminal, word);
+  return run_verb(line, static_cast<std::size_t>(found - names.begin()),
+                  {arguments.begin() + 1, arguments.end()}, terminal);
+}
+
+}  // namespace sextant

@@ -1,0 +1,373 @@
+// The fastest layouts, and what all answers share.
+#include "tools/verbs/plan_answers.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "planner/answers/resized.hpp"
+#include "planner/answers/scale.hpp"
+#include "planner/answers/shortlist.hpp"
+#include "planner/explain/framework_setting.hpp"
+#include "planner/search/search_budget.hpp"
+#include "planner/simulation/stage_memory.hpp"
+#include "tools/output/goodput_text.hpp"
+#include "tools/output/layout_table.hpp"
+#include "tools/verbs/fewer_gpus.hpp"
+
+namespace sextant {
+
+namespace {
+using Json = nlohmann::ordered_json;
+
+void print_mfu(const Asking& a) {
+  a.out() << '\n';
+  a.say(
+      "MFU: model FLOPs (6 x matrix parameters with the LM head, plus attention in full, nothing recomputed) "
+      "against the dense 16-bit peak.");
+}
+
+}  // namespace
+
+namespace {
+
+// The layouts worth trying, as plan files with a place for what will be measured.
+void write_shortlist(const Asking& a, const SearchReport& report) {
+  std::vector<RankedPlan> pool = report.ranked;
+  const auto known = [&](const RankedPlan& r) {
+    return std::any_of(pool.begin(), pool.end(), [&](const RankedPlan& p) { return p.plan == r.plan; });
+  };
+  if (a.options.shortlist > 1)
+    for (RankedPlan& r : other_kinds(a.planning.job(), a.question().limits, report.ranked.front(),
+                                     a.searching.options(1, "other kinds")))
+      if (!known(r)) pool.push_back(std::move(r));
+  std::stable_sort(pool.begin() + 1, pool.end(), [](const RankedPlan& x, const RankedPlan& y) {
+    return x.prediction.step < y.prediction.step;
+  });
+  Shortlist list;
+  for (const std::size_t i : shortlist(pool, a.options.shortlist))
+    list.plans.push_back({plan_file_of(a.session, a.question(), pool[i].plan, pool[i].prediction,
+                                       step_breakdown(a.planning.job(), pool[i].plan).mean),
+                          std::nullopt});
+  save_shortlist(a.options.output, list);
+}
+
+}  // namespace
+
+void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
+  if (a.options.output.empty()) return;
+  Question sized = a.question();
+  if (gpus != sized.cluster.gpus()) sized.cluster = resized(sized.cluster, gpus);
+  const Planning planning(std::move(sized), a.session.presets());
+  PlanFile file =
+      plan_file_of(a.session, planning.question(), best.plan, best.prediction,
+                   step_breakdown(planning.predicted_job(), best.plan).mean, a.options.jitter.rank_by());
+  file.prediction.goodput =
+      goodput(a.planning.job(), best.plan, best.prediction.step, a.options.goodput.kind());
+  save_plan_file(a.options.output, file);
+}
+
+nlohmann::ordered_json ranked_json(const Asking& a, const RankedPlan& r) {
+  Json j = ranked_json(r);
+  add_goodput(j, a.planning.job(), r.plan, r.prediction.step, a.options.goodput.kind());
+  return j;
+}
+
+void print_best(const Asking& a, const RankedPlan& best) {
+  const Prediction& p = best.prediction;
+  a.say(fmt::format("best: {}", plan_key(best.plan)));
+  a.say(
+      fmt::format("step {:.3f} s, within {:.3f} to {:.3f} s in nine of ten cases; {:.1f} of {:.1f} GiB, most "
+                  "of it {} of stage {}",
+                  p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
+                  p.memory.largest, p.memory.stage));
+  if (p.rests_on)
+    a.say("this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
+  if (p.jitter) a.say("this step is " + jitter_text(p));
+  if (const auto text = framework_setting(best.plan, a.question().training); !text.empty()) a.say(text);
+  if (const auto text = overflow_text(p.chance_of_overflow); !text.empty()) a.say(text);
+  if (const auto text = goodput_text(a.planning.job(), best.plan, p.step, a.options.goodput.kind());
+      !text.empty())
+    a.say(text);
+}
+
+namespace {
+
+// The first of them that surely fits, or none.
+std::vector<RankedPlan>::const_iterator fastest_safe(const std::vector<RankedPlan>& ranked) {
+  return std::ranges::find_if(
+      ranked, [](const RankedPlan& r) { return r.prediction.chance_of_overflow < kSurelyFits; });
+}
+
+}  // namespace
+
+void print_safe(const Asking& a, const std::vector<RankedPlan>& ranked) {
+  const auto safe = fastest_safe(ranked);
+  if (safe == ranked.begin()) return;
+  if (safe == ranked.end())
+    a.say(fmt::format("--max-oom-chance {:g} asks for the fastest that surely fits (less than 1 in 20){}.",
+                      kSurelyFits, ranked.size() == 1 ? "" : ", as none of these does"));
+  else
+    a.say(fmt::format(
+        "the fastest of these that surely fits (less than 1 in 20) is #{}: {} (+{:.1f} %, {:.1f} GiB). "
+        "--max-oom-chance {:g} ranks such layouts alone.",
+        safe - ranked.begin() + 1, plan_key(safe->plan), 100 * safe->slower,
+        gib(safe->prediction.memory.peak), kSurelyFits));
+}
+
+std::optional<RankedPlan> surer_plan(const Asking& a, const SearchReport& report) {
+  SearchOptions how = a.searching.options(1, "surer ties");
+  if (a.options.budget_s == 0) how.budget_s = std::max(1e-6, a.options.patience_s - report.wall_s);
+  auto surer = surer_plan(a.planning.job(), a.question().limits, report.ranked, how);
+  if (surer) use_covariance(a.session, a.options.question, a.question(), surer->plan, surer->prediction);
+  return surer;
+}
+
+namespace {
+
+// Beside its kind this asks for what surely fits, as the first does not.
+bool only_surer_fits(const RankedPlan& surer, const RankedPlan& best) {
+  return best.prediction.chance_of_overflow >= kSurelyFits &&
+         surer.prediction.chance_of_overflow < kSurelyFits;
+}
+
+}  // namespace
+
+void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& best) {
+  const Prediction &first = best.prediction, &tie = surer.prediction;
+  const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
+  const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
+  const std::string apart = to_string(told_apart(surer.plan, best.plan));
+  const std::string fits =
+      only_surer_fits(surer, best) ? fmt::format(" --max-oom-chance {:g}", kSurelyFits) : "";
+  const std::string unsure =
+      known_better(tie, first)
+          ? fmt::format("is uncertain to {:.0f} %{}", percent(first), why.empty() ? "" : ", since " + why)
+          : "may run out of memory";
+  a.say(
+      fmt::format("ties with #1 and is surer: {} (+{:.1f} %, within {:.3f} to {:.3f} s, {}); #1 {}."
+                  "{}",
+                  plan_key(surer.plan), 100 * surer.slower, tie.step_lower.v, tie.step_upper.v,
+                  overflow.empty() ? "less than 1 in 20 to run out of memory" : overflow, unsure,
+                  apart.empty() ? "" : fmt::format(" --fix {}{} asks for its kind.", apart, fits)));
+}
+
+namespace {
+
+// What is proved of the space, and how the first came to lie beside it.
+void print_beside(const Asking& a, const SearchReport& report, std::string_view when) {
+  const RankedPlan& first = report.ranked.front();
+  const auto seconds = [&](Seconds simulated) {
+    return measured_step(a.planning.job(), first.plan, simulated).v;
+  };
+  if (report.exact)
+    a.say(fmt::format("No layout of this space, {}, is faster{} than {:.3f} s under the model: proved in {}.",
+                      !first.before_moves   ? "on its rungs"
+                      : !first.before_rungs ? "whose stages are even or balanced"
+                                            : "on its rungs and with even or balanced stages",
+                      when, report.best_bound.v, duration_text(report.wall_s)));
+  const auto gained = [&](std::string_view what, Seconds after, Seconds before, std::uint64_t simulated) {
+    a.say(fmt::format("{} made {:.3f} s of {:.3f} s ({} such layouts simulated): a local search, no proof.",
+                      what, seconds(after), seconds(before), with_thousands(simulated)));
+  };
+  if (first.before_rungs)
+    gained("Layouts between these rungs", first.before_moves.value_or(first.simulated), *first.before_rungs,
+           report.between_rungs);
+  if (first.before_moves)
+    gained("Single layers moved from stage to stage", first.simulated, *first.before_moves, report.moved);
+}
+
+}  // namespace
+
+void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
+  a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
+  const bool beside = !report.ranked.empty() && report.ranked.front().beside_space();
+  if (report.exact && !beside) {
+    a.say(
+        fmt::format("No other layout of this space, on its rungs, is faster{} under the model: proved in {}.",
+                    when, duration_text(report.wall_s)));
+    if (const std::uint64_t tried = report.between_rungs + report.moved; tried > 0)
+      a.say(
+          fmt::format("Beside these nothing faster was found ({} such layouts simulated): a local search, no "
+                      "proof.",
+                      with_thousands(tried)));
+  } else if (!report.exact)
+    a.say(
+        fmt::format("Not proved best: {}. No layout of the space, on its rungs, is faster{} than {:.3f} s.{}",
+                    report.stopped, when, report.best_bound.v,
+                    report.stopped == kTimeSpent && a.options.budget_s == 0
+                        ? " --budget-s SECONDS gives the search another time than a minute."
+                        : ""));
+  if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
+    a.say(fmt::format(
+        "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",
+        100 * report.others_share));
+  if (beside) print_beside(a, report, when);
+}
+
+void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
+  std::string arguments;
+  const Question& q = a.question();
+  if (a.options.output.empty()) {
+    arguments = gpus == q.cluster.gpus() ? question_arguments(a.options.question)
+                                         : sized_arguments(a.options.question, q.cluster, gpus);
+    arguments += " --plan " + plan_key(plan);
+  } else {
+    a.out() << "\nwritten: " << a.options.output;
+    arguments = " --plan " + a.options.output;
+  }
+  if (!a.options.output.empty() && q.profile) arguments += " --profile " + q.profile->file;
+  const bool ranked = a.options.output.empty() && !a.options.jitter.ranked_by.empty();
+  const int columns = a.session.terminal.columns;
+  a.out() << '\n'
+          << command_lines(columns, "next: ", "sextant simulate" + arguments + " --trace step.json.gz")
+          << command_lines(
+                 columns, "      ",
+                 "sextant explain" + arguments + (ranked ? " --rank-by " + a.options.jitter.ranked_by : ""));
+}
+
+nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan>& ranked,
+                                   const SearchReport& report) {
+  Json j = question_json(a.question());
+  j["objective"] = a.options.objective;
+  j["ranked"] = Json::array();
+  for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));
+  if (const auto safe = fastest_safe(ranked); !ranked.empty())
+    j["fastest_safe"] = safe == ranked.end() ? Json(nullptr) : Json(plan_key(safe->plan));
+  if (const auto tie = surer_tie(ranked)) j["surer_tie"] = plan_key(ranked[*tie].plan);
+  j.update(report_json(report));
+  return j;
+}
+
+ExitCode finished(const Asking& a, bool found) {
+  if (a.searching.interrupted()) return ExitCode::interrupted;
+  return found ? ExitCode::ok : ExitCode::no_feasible_plan;
+}
+
+ExitCode nothing(const Asking& a, const SearchReport& report) {
+  if (!a.session.common.json)
+    return print_nothing(a.session, "plan", a.planning, a.space, report, a.searching, a.options.question);
+  Json j = answer_json(a, {}, report);
+  if (const auto n = what_would_fit(a.planning, a.space, report, a.searching)) {
+    if (n->fewer_gpus) j["fewer_gpus"] = fewer_json(a, *n->fewer_gpus);
+    Json fit = {{"memory_GiB", nullptr},
+                {"key", nullptr},
+                {"step_time_s", nullptr},
+                {"cause", n->cause.empty() ? Json(nullptr) : Json(n->cause)},
+                {"gpus", n->fewest.found ? Json(n->fewest.found->gpus) : Json(nullptr)},
+                {"all_sizes_tried", n->fewest.exact},
+                {"all_sizes_tried_to", n->fewest.every_to}};
+    if (n->closest)
+      fit["memory_GiB"] = gib(n->needed), fit["key"] = plan_key(*n->closest), fit["step_time_s"] = n->step.v;
+    j["would_fit"] = fit;
+  }
+  a.searching.finish();
+  print_json(a.session, "plan", j);
+  return finished(a, false);
+}
+
+void print_ranking(const Asking& a, const std::vector<RankedPlan>& ranked) {
+  std::vector<Column> after = {{"slower %"}};
+  const bool profiled = a.question().profile.has_value();
+  if (profiled) after.insert(after.end(), {{"measured %"}, {"interpolated %", Align::right, 3}});
+  LayoutTable table({{"#"}}, after);
+  int rank = 0;
+  for (const RankedPlan& r : ranked) {
+    ++rank;
+    std::vector<std::string> cells = {slower_text(r, rank == 1)};
+    if (profiled)
+      for (const double share : {r.prediction.rests_on->measured, r.prediction.rests_on->interpolated})
+        cells.push_back(fmt::format("{:.0f}", 100 * share));
+    table.add({fmt::format("{}", rank)}, r, cells, rank == 1);
+  }
+  a.say_question();
+  a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
+}
+
+namespace {
+
+constexpr double kWellMeasured = 0.5;  // share of a step's time
+
+// What ties with the first of a ranking by measured times, for which nothing can be searched, and is surer.
+std::optional<RankedPlan> surer_of(const std::vector<RankedPlan>& ranked) {
+  const auto tie = surer_tie(ranked);
+  return tie ? std::optional(ranked[*tie]) : std::nullopt;
+}
+
+}  // namespace
+
+ExitCode answer_fastest(const Asking& a) {
+  const bool profiled = a.question().profile.has_value();
+  // Near copies are passed over: a shortlist needs more layouts to choose from.
+  const int wanted =
+      profiled ? std::max(kRankedAnew, 2 * a.options.top) : std::max(a.options.top, 6 * a.options.shortlist);
+  SearchOptions how = a.searching.options(wanted);
+  if (a.options.budget_s == 0) how.budget_s = a.options.patience_s;
+  SearchReport report = search_possible(a.planning.job(), a.space, how);
+  if (report.ranked.empty()) return nothing(a, report);
+  std::optional<RankedAnew> anew;
+  if (profiled)
+    anew = rank_anew(a.planning.predicted_job(), RankBy::undisturbed, a.options.top, kTieShare, report);
+  const auto fewer = profiled ? std::nullopt : fewer_gpus(a, report);
+  use_covariance(a.session, a.options.question, a.question(), report.ranked);
+  if (a.options.shortlist > 0) write_shortlist(a, report);
+  if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
+    report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
+  const auto surer = profiled ? surer_of(report.ranked) : surer_plan(a, report);
+  a.searching.finish();
+  const RankedPlan& best = report.ranked.front();
+  if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
+  if (a.session.common.json) {
+    Json j = answer_json(a, report.ranked, report);
+    if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
+    if (surer) {
+      j["surer"] = ranked_json(a, *surer);
+      j["surer"]["fix"] = to_string(told_apart(surer->plan, best.plan));
+      if (only_surer_fits(*surer, best)) j["surer"]["max_oom_chance"] = kSurelyFits;
+    }
+    if (anew) {
+      j["best_bound_s"] = nullptr;
+      j["profile"] = profile_json(*a.question().profile, a.planning.costs());
+      j["ranked_anew"] = ranked_anew_json(*anew);
+    }
+    print_json(a.session, "plan", j);
+    return finished(a, true);
+  }
+  print_ranking(a, report.ranked);
+  print_best(a, best);
+  print_safe(a, report.ranked);
+  if (surer) print_surer(a, *surer, best);
+  if (fewer) print_fewer_gpus(a, *fewer, best);
+  if (anew) {
+    if (best.prediction.rests_on->measured < kWellMeasured)
+      a.say(
+          "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
+          "FILE, with --for again for others, measures it.");
+    a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
+    a.say(ranked_anew_text(a.planning, *anew));
+  } else {
+    print_search(a, report);
+  }
+  for (const RankedPlan& r : report.ranked)
+    if (&r != &best && !r.tie) {
+      const Comparison c = compare(a.planning.predicted_job(), best.plan, r.plan);
+      a.say(fmt::format("{} is {}", plan_key(r.plan), c.text), 2);
+      break;
+    }
+  print_reasons(a.out(), a.session.terminal, report);
+  print_mfu(a);
+  if (a.options.shortlist > 0)
+    a.say(fmt::format(
+        "written: {}; run its plans, put the seconds into measured_step_s, and: sextant calibrate "
+        "--tried {}",
+        a.options.output, a.options.output));
+  else
+    print_next(a, a.question().cluster.gpus(), best.plan);
+  return finished(a, true);
+}
+
+}  // namespace sextant

@@ -1,0 +1,63 @@
+// The answers of `sextant plan`: each asks its searches, prints text or JSON, writes the best plan and returns the exit code.
+#pragma once
+
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "planner/search/search.hpp"
+#include "tools/inputs/plan_options.hpp"
+#include "tools/inputs/planning.hpp"
+
+namespace sextant {
+
+// What every answer needs.
+struct Asking {
+  Session& session;
+  const PlanOptions& options;
+  const Planning& planning;
+  const SearchSpace& space;
+  Searching& searching;
+  const Question& question() const { return planning.question(); }
+  std::ostream& out() const { return session.terminal.out; }
+  void say(const std::string& text, int indent = 0) const {
+    print_wrapped(out(), session.terminal, text, indent);
+  }
+  void say_question() const {
+    say(question_text(question()));
+    print_notes(session, question());
+  }
+};
+
+ExitCode answer_fastest(const Asking&);
+ExitCode answer_steadiest(const Asking&);  // --rank-by
+ExitCode answer_leanest(const Asking&);
+ExitCode answer_front(const Asking&);  // --pareto
+ExitCode answer_curve(const Asking&);  // --scale, tokens-per-dollar
+ExitCode answer_fewest(const Asking&);
+
+// Parts of them.
+// Writes the best as the plan file that -o asks for, on a cluster of that many GPUs.
+void write_plan(const Asking&, int gpus, const RankedPlan& best);
+void print_best(const Asking&, const RankedPlan& best);
+// Where the first may run out of memory: which of these is the fastest that surely fits, and what asks for such.
+void print_safe(const Asking&, const std::vector<RankedPlan>&);
+// What ties with the best and is surer. Says so.
+std::optional<RankedPlan> surer_plan(const Asking&, const SearchReport&);
+void print_surer(const Asking&, const RankedPlan& surer, const RankedPlan& best);
+nlohmann::ordered_json ranked_json(const Asking&, const RankedPlan&);  // with goodput
+void print_search(const Asking&, const SearchReport&, std::string_view when = "");
+// A table of the first to the last, and of what each loses.
+void print_ranking(const Asking&, const std::vector<RankedPlan>&);
+// The commands that go on from here.
+void print_next(const Asking&, int gpus, const ParallelPlan&);
+nlohmann::ordered_json answer_json(const Asking&, const std::vector<RankedPlan>&, const SearchReport&);
+ExitCode finished(const Asking&, bool found);
+// Nothing to show: the same exit codes in text and JSON.
+ExitCode nothing(const Asking&, const SearchReport&);
+
+}  // namespace sextant

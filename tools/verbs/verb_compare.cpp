@@ -1,0 +1,195 @@
+// `sextant compare`: predicted against measured, operation by operation, for runs of a plan.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/timeline/timeline_file.hpp"
+#include "core/timeline/trace.hpp"
+#include "tools/inputs/inputs.hpp"
+#include "tools/inputs/running.hpp"
+#include "tools/output/comparison_text.hpp"
+#include "tools/terminal/table.hpp"
+#include "tools/verbs/verbs.hpp"
+
+namespace sextant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CompareOptions {
+  std::vector<std::string> paths;  // plan.json RUN...
+  std::string profile, trace;
+  bool scale = false;
+  double max_error = 0;  // percent; 0: not checked
+};
+
+struct ComparedRun {
+  std::string path;
+  std::unique_ptr<Runnable> runnable;
+  Timeline measured;
+  TimelineComparison comparison;
+};
+
+ComparedRun read_run(const std::string& path, const std::string& plan, const CompareOptions& o,
+                     const std::filesystem::path& presets) {
+  const std::filesystem::path folder = path;
+  const bool is_folder = std::filesystem::is_directory(folder);
+  if (plan.empty() && !is_folder)
+    throw ConfigError(Problem{path, "", "no folder", "a folder of: sextant run -o",
+                              "with --scale every argument is a run, with a plan of its own in it"});
+  RunningOptions running;
+  running.plan = plan.empty() ? (folder / "plan.json").string() : plan;
+  ComparedRun run{path, std::make_unique<Runnable>(running, o.profile, presets), {}, {}};
+  const ExecutionGraph& graph = run.runnable->graph();
+  if (is_folder && !std::filesystem::exists(folder / "timeline.json"))
+    throw ConfigError(Problem{path, "", "a folder without timeline.json", "a folder of: sextant run -o",
+                              "was the run ended before its first step?"});
+  run.measured =
+      load_timeline(is_folder ? folder / "timeline.json" : folder, graph_hash(graph), graph.ops.size());
+  run.comparison = compare(graph, run.runnable->predicted(), run.measured);
+  return run;
+}
+
+// A curve is of one model and one kind of step; ranks ascend, and what the first needs is the unit.
+void make_curve(std::vector<ComparedRun>& runs) {
+  const auto file = [](const ComparedRun& r) -> const PlanFile& { return r.runnable->file(); };
+  for (const ComparedRun& r : runs) {
+    const PlanFile &one = file(runs.front()), &other = file(r);
+    const char* differs = one.model != other.model                         ? "model"
+                          : one.training.seq_len != other.training.seq_len ? "sequence length"
+                          : one.training.compute != other.training.compute ? "precision"
+                                                                           : nullptr;
+    if (differs)
+      throw ConfigError(Problem{
+          r.path, differs, fmt::format("another one than that of {}", runs.front().path),
+          "the same in all runs of a scaling curve", "without --scale a plan and its runs are compared"});
+  }
+  std::ranges::stable_sort(runs, {}, [&](const ComparedRun& r) { return file(r).plan.world(); });
+}
+
+void print_scaling(Session& session, const std::vector<ComparedRun>& runs) {
+  Table table({{"ranks", Align::right},
+               {"plan", Align::left, 2},
+               {"predicted s", Align::right},
+               {"measured s", Align::right},
+               {"ratio", Align::right},
+               {"predicted tokens/s", Align::right, 1},
+               {"measured tokens/s", Align::right},
+               {"speed-up", Align::right}});
+  const auto rate = [](const ComparedRun& run) {
+    const TrainingSpec& t = run.runnable->file().training;
+    return static_cast<double>(t.global_batch) * t.seq_len / run.comparison.measured.step.v;
+  };
+  for (const ComparedRun& run : runs) {
+    const PlanFile& f = run.runnable->file();
+    const double tokens = static_cast<double>(f.training.global_batch) * f.training.seq_len;
+    const double p = run.comparison.predicted.step.v, m = run.comparison.measured.step.v;
+    table.add_row({fmt::format("{}", f.plan.world()), plan_key(f.plan), fmt::format("{:.4f}", p),
+                   fmt::format("{:.4f}", m), fmt::format("{:.2f}", m / p), fmt::format("{:.0f}", tokens / p),
+                   fmt::format("{:.0f}", tokens / m), fmt::format("{:.2f}", rate(run) / rate(runs.front()))});
+  }
+  session.terminal.out << table.render(session.terminal, session.common.wide);
+  const auto batch = [](const ComparedRun& r) { return r.runnable->file().training.global_batch; };
+  if (std::ranges::any_of(runs, [&](const ComparedRun& r) { return batch(r) != batch(runs.front()); }))
+    session.terminal.out << "the global batch is not the same in all runs: speed-ups are of tokens/s\n";
+}
+
+ExitCode run(Session& session, const CompareOptions& o) {
+  if (o.paths.size() < (o.scale ? 1u : 2u))
+    throw UsageError(
+        "a plan file and a run are needed\n  for example: sextant compare plan.json RUN, where RUN is a "
+        "folder of: sextant run -o");
+  check_output("--trace", o.trace, o.paths);
+  std::vector<ComparedRun> runs;
+  for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
+    runs.push_back(read_run(o.paths[i], o.scale ? "" : o.paths[0], o, session.presets()));
+  if (o.scale) make_curve(runs);
+  if (!o.trace.empty()) {
+    std::string events;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const ExecutionGraph& graph = runs[i].runnable->graph();
+      const int first = static_cast<int>(2000 * i);
+      if (i == 0 || o.scale)
+        events += (events.empty() ? "" : ",") +
+                  trace_events(graph, runs[i].runnable->predicted(),
+                               {.prefix = "predicted stage", .first_process = first, .memory = i == 0});
+      events += "," + trace_events(graph, runs[i].measured,
+                                   {.prefix = "measured " + runs[i].path + " stage",
+                                    .first_process = first + 1000,
+                                    .memory = false});
+    }
+    write_trace(o.trace, events);
+  }
+  double worst = 0;
+  for (const ComparedRun& r : runs) worst = std::max(worst, 100 * std::abs(r.comparison.step_ratio() - 1));
+  if (session.common.json) {
+    Json all = Json::array();
+    for (const ComparedRun& r : runs) {
+      Json one = {{"run", r.path}, {"ranks", r.runnable->file().plan.world()}};
+      if (const auto& shares = r.runnable->rests_on()) one["rests_on"] = shares_json(*shares);
+      one.update(comparison_json(r.comparison));
+      all.push_back(one);
+    }
+    print_json(session, "compare", {{"runs", all}});
+  } else if (o.scale) {
+    print_scaling(session, runs);
+  } else {
+    for (const ComparedRun& r : runs) {
+      session.terminal.out << (&r == &runs.front() ? "" : "\n") << r.path << ":\n";
+      if (const auto& profile = r.runnable->profile())
+        session.terminal.out << wrapped_answer(
+            session.terminal, "the predicted step " + rests_on_text(*profile, *r.runnable->rests_on()));
+      session.terminal.out << '\n';
+      print_comparison(session, r.comparison);
+    }
+  }
+  if (!session.common.json && !o.trace.empty()) session.terminal.out << "\nwritten: " << o.trace << '\n';
+  if (o.max_error <= 0 || worst <= o.max_error) return ExitCode::ok;
+  session.terminal.err << fmt::format("step off by {:.1f} %, tolerated {:g} %\n", worst, o.max_error);
+  return ExitCode::outside_tolerance;
+}
+
+}  // namespace
+
+Verb compare_verb() {
+  return {.name = "compare",
+          .summary = "predicted against measured time of a run, operation by operation",
+          .description =
+              "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
+              "and says "
+              "which part of the step and which operations explain the difference. With --scale all "
+              "arguments are "
+              "runs, each with a plan of its own.",
+          .examples = {{"a run to compare with",
+                        "sextant plan --model stories-260k --cluster laptop --stack sextant "
+                        "--seq-len 64 --global-batch 8 -o tiny.json"},
+                       {"", "sextant run tiny.json --steps 3 -o tiny-run"},
+                       {"what explains the difference", "sextant compare tiny.json tiny-run"}},
+          .define = [](CLI::App& app) -> Run {
+            auto o = std::make_shared<CompareOptions>();
+            app.add_option("paths", o->paths, "the plan file, then folders of: sextant run -o")
+                ->type_name("PATH");
+            add_flag(app,
+                     {.flag = "--scale", .metavar = "", .text = "a scaling curve over runs of several plans"},
+                     o->scale);
+            add_profile_option(app, o->profile);
+            add_text(app,
+                     {.flag = "--trace", .metavar = "FILE", .text = "all timelines in one file for Perfetto"},
+                     o->trace);
+            add_number(app,
+                       {.flag = "--max-error",
+                        .metavar = "P",
+                        .text = "exit code 6 when a step is off by more; 0 = never",
+                        .unit = "%",
+                        .min = 0,
+                        .max = 1e6},
+                       o->max_error);
+            return [o](Session& session) { return run(session, *o); };
+          }};
+}
+
+}  // namespace sextant

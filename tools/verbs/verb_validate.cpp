@@ -1,0 +1,285 @@
+// `sextant validate RUNS.csv...`: predictions of measured runs, with the error per source.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/csv.hpp"
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/validation/plausible.hpp"
+#include "planner/validation/validate.hpp"
+#include "tools/inputs/inputs.hpp"
+#include "tools/inputs/planning.hpp"
+#include "tools/inputs/run_tables.hpp"
+#include "tools/inputs/unknown_names.hpp"
+#include "tools/output/validation_text.hpp"
+#include "tools/verbs/validate_collectives.hpp"
+#include "tools/verbs/verbs.hpp"
+
+namespace sextant {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ValidateOptions {
+  std::vector<std::string> files;
+  std::string predictions, calibration, collectives;
+  bool quality_c = false, example = false;
+  double max_error = 0;  // percent; 0 = any
+};
+
+std::string cell(const std::optional<double>& value) { return value ? fmt::format("{:.9g}", *value) : ""; }
+
+std::string predictions_csv(const std::vector<RunPrediction>& predictions) {
+  std::string text =
+      "run_id,step_time_s,step_time_s_lower,step_time_s_upper,peak_memory_GiB,peak_memory_GiB_lower,"
+      "peak_memory_GiB_upper,fits,note\n";
+  for (const auto& p : predictions)
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{}\n", csv_field(p.run_id), cell(p.step_s), cell(p.step_lower_s),
+                    cell(p.step_upper_s), cell(p.memory_GiB), cell(p.memory_lower_GiB),
+                    cell(p.memory_upper_GiB), p.fits ? (*p.fits ? "1" : "0") : "", csv_field(p.note));
+  return text;
+}
+
+Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPrediction>& predictions,
+             const RunTables& tables) {
+  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
+  Json sources = Json::array(), runs = Json::array();
+  for (const auto& s : scores)
+    sources.push_back({{"source", s.source},
+                       {"rows", s.rows},
+                       {"unpredicted", s.unpredicted},
+                       {"mean_absolute_error_percent", s.mape},
+                       {"median_absolute_error_percent", s.median},
+                       {"bias_percent", s.bias},
+                       {"p90_absolute_error_percent", s.p90},
+                       {"inside_interval", s.covered},
+                       {"groups", s.groups},
+                       {"kendall_tau", s.kendall_tau},
+                       {"regret_of_best_percent", {s.regret_1, s.regret_2, s.regret_3}},
+                       {"oom_true", s.oom_true},
+                       {"oom_false", s.oom_false},
+                       {"oom_missed", s.oom_missed},
+                       {"memory_rows", s.memory_rows},
+                       {"memory_inside_interval", s.memory_covered},
+                       {"memory_mean_absolute_error_percent", s.memory_mape}});
+  for (const auto& p : predictions)
+    runs.push_back({{"run_id", p.run_id},
+                    {"step_time_s", number(p.step_s)},
+                    {"step_time_s_lower", number(p.step_lower_s)},
+                    {"step_time_s_upper", number(p.step_upper_s)},
+                    {"peak_memory_GiB", number(p.memory_GiB)},
+                    {"peak_memory_GiB_lower", number(p.memory_lower_GiB)},
+                    {"peak_memory_GiB_upper", number(p.memory_upper_GiB)},
+                    {"fits", p.fits ? Json(*p.fits) : Json(nullptr)},
+                    {"stack", p.stack},
+                    {"note", p.note}});
+  Json out = {{"sources", sources}, {"runs", runs}};
+  if (!tables.left_out.empty()) out["left_out"] = tables.left_out;
+  for (const Problem& bad : tables.bad) out["bad"].push_back(to_string(bad));
+  return out;
+}
+
+// A name that an earlier row has: the later row is not predicted and says why, like any other row that is wrong. A table
+// of nothing else was given twice, which ends the command.
+void refuse_repeated(std::vector<RunRow>& rows) {
+  std::map<std::string, const RunRow*> first;
+  std::map<std::string, std::pair<std::size_t, std::vector<Problem>>> files;  // rows, and what repeats
+  std::vector<Problem> twice;
+  for (RunRow& row : rows) {
+    auto& [count, repeated] = files[row.file];
+    ++count;
+    if (row.run_id.empty()) continue;
+    const auto [at, is_new] = first.emplace(row.run_id, &row);
+    if (is_new) continue;
+    const RunRow& other = *at->second;
+    repeated.push_back(
+        {.file = fmt::format("{}:{}", row.file, row.line),
+         .key = "run_id",
+         .value = row.run_id,
+         .expected = "a name that no other row has",
+         .hint = fmt::format("{}:{} has it{}; rename this row, or remove it", other.file, other.line,
+                             other.unreadable.empty() ? " and is predicted" : "")});
+    if (row.file == other.file && row.line == other.line) twice.push_back(repeated.back());
+    if (row.unreadable.empty()) row.unreadable = to_string(repeated.back());
+  }
+  if (!twice.empty()) throw ConfigError(std::move(twice));
+  for (auto& [file, of] : files)
+    if (of.first == of.second.size()) throw ConfigError(std::move(of.second));
+}
+
+// Runs of one source that are all far off in one direction are told: the table below would not say why.
+void tell_units(const Session& session, const std::vector<RunRow>& rows,
+                const std::vector<RunPrediction>& predictions) {
+  std::map<std::string, std::vector<TimedRun>> sources;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].step_time && predictions[i].step_s)
+      sources[rows[i].source].push_back({fmt::format("{}:{}", rows[i].file, rows[i].line), rows[i].run_id,
+                                         rows[i].step_time->v, *predictions[i].step_s});
+  for (const auto& [source, timed] : sources)
+    if (const auto problem = in_another_unit(timed))
+      session.terminal.err << wrapped_message(session.terminal, "warning: " + to_string(*problem) + '\n');
+}
+
+// Intervals from what the calibration still leaves open; a run that it says little about is told so.
+void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>& predictions,
+                    const CalibrationFile& file, const FrameworkMap& map,
+                    const std::filesystem::path& presets) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    RunPrediction& p = predictions[i];
+    if (!p.step_s || !p.doubt) continue;
+    const ResolvedRun run = resolve(rows[i], map, presets);
+    const CalibratedDoubt d = calibrated_doubt(run, file, presets, p.step_half_width);
+    p.step_lower_s = *p.step_s / (1 + d.half_width), p.step_upper_s = *p.step_s * (1 + d.half_width);
+    if (d.far()) p.note += std::string(p.note.empty() ? "" : "; ") + "far from the runs of the calibration";
+  }
+}
+
+std::vector<RunPrediction> predict_with_progress(Session& session, const RunTables& tables,
+                                                 const FrameworkMap& map, const PredictOptions& options) {
+  Progress progress(session.terminal, "predicting", static_cast<double>(tables.rows.size()), "runs");
+  return predict_runs(tables.rows, map, options,
+                      {tables.alike, [&](std::size_t done) { progress.update(static_cast<double>(done)); }});
+}
+
+// The files that stand for what was given, as far as it can be told.
+std::vector<std::string> readable(const std::vector<std::string>& given) {
+  std::vector<std::string> files;
+  for (const std::string& name : given) {
+    try {
+      for (std::string& file : run_files({name})) files.push_back(std::move(file));
+    } catch (const ConfigError&) {  // said when it is read
+    }
+  }
+  return files;
+}
+
+ExitCode run(Session& session, const ValidateOptions& options) {
+  if (options.example) {
+    session.terminal.out << example_runs();
+    return ExitCode::ok;
+  }
+  if (!options.collectives.empty()) {
+    if (!options.files.empty())
+      throw UsageError("--collectives takes its own table: give runs in a second command");
+    return validate_collectives(session, options.collectives, options.calibration, options.max_error);
+  }
+  if (options.files.empty())
+    throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
+  check_output("--predictions", options.predictions, readable(options.files));
+  const auto presets = session.presets();
+  RunTables tables = read_run_tables(options.files);
+  std::vector<RunRow>& rows = tables.rows;
+  for (const std::string& file : tables.left_out)
+    session.terminal.err << wrapped_message(session.terminal, "left out: " + file + '\n');
+  refuse_repeated(rows);
+  std::optional<CalibrationFile> calibration;
+  if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
+  const FrameworkMap map = load_framework_map(presets);
+  const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
+                                     calibration ? calibration->learned() : Residual());
+  auto predictions = predict_with_progress(session, tables, map, calibrated.options());
+  tell_unpredicted(session, rows, predictions);
+  tell_units(session, rows, predictions);
+  if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
+  if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
+  const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
+
+  const SourceScore* worst = nullptr;
+  for (const auto& s : scores)
+    if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
+  const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
+  if (session.common.json) {
+    print_json(session, "validate", to_json(scores, predictions, tables));
+  } else {
+    const auto unpredicted =
+        std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
+    session.terminal.out << fmt::format("{} run{}, {} of them predicted\n", rows.size(),
+                                        rows.size() == 1 ? "" : "s",
+                                        rows.size() - static_cast<std::size_t>(unpredicted));
+    print_scores(session, scores);
+    std::vector<std::string> notes;
+    for (const RunPrediction& p : predictions) notes.push_back(p.note);
+    for (const std::string& unknown : unknown_names(notes))
+      print_wrapped(session.terminal.out, session.terminal, unknown);
+    print_unmeasured(session, rows, predictions);
+    if (options.predictions.empty())
+      session.terminal.out << "\nnext: --predictions OUT.csv writes the prediction of every run\n";
+    else
+      session.terminal.out << fmt::format("\nwritten: {}\n", options.predictions);
+  }
+  if (outside)
+    session.terminal.err << fmt::format("{}: mean error {:.1f} %, tolerated {:g} %\n", worst->source,
+                                        worst->mape, options.max_error);
+  session.terminal.out.flush();
+  if (!tables.bad.empty()) throw ConfigError(tables.bad);
+  return outside ? ExitCode::outside_tolerance : ExitCode::ok;
+}
+
+}  // namespace
+
+Verb validate_verb() {
+  return {
+      .name = "validate",
+      .summary = "compare predictions with measured runs",
+      .description =
+          "Predicts every run of one or more CSV files (of a folder: its tables of runs, *.csv, and those of "
+          "its subfolder runs) and reports the error "
+          "per source: 'error' is the "
+          "mean of "
+          "|predicted / measured - 1|, 'rank tau' how well layouts of one group are ordered, 'regret' "
+          "what the "
+          "layout predicted best really loses. Rows without measured columns are predicted all the same; a "
+          "row that cannot be read or simulated has its reason in the note. A file that cannot be read, or "
+          "no row of it, is "
+          "named in the end, with exit code 3; the others are scored all the same.",
+      .examples = {{"a file to start from", "sextant validate --example > runs.csv"},
+                   {"its prediction", "sextant validate runs.csv --predictions out.csv"},
+                   {"in CI: exit code 6 when a source is off by more",
+                    "sextant validate runs.csv --max-error 25"}},
+      .define = [](CLI::App& app) -> Run {
+        auto options = std::make_shared<ValidateOptions>();
+        app.add_option("runs", options->files, "CSV files of runs, or folders of them")->type_name("FILE");
+        add_text(app,
+                 {.flag = "--predictions",
+                  .metavar = "FILE",
+                  .text = "write every run's prediction with its interval as CSV"},
+                 options->predictions);
+        add_text(app,
+                 {.flag = "--calibration",
+                  .metavar = "FILE",
+                  .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
+                 options->calibration);
+        add_text(app,
+                 {.flag = "--collectives",
+                  .metavar = "FILE",
+                  .text = "score predicted collectives on a table of nccl-tests results instead of runs"},
+                 options->collectives);
+        add_number(app,
+                   {.flag = "--max-error",
+                    .metavar = "PERCENT",
+                    .text = "largest mean error of a source that is accepted; 0 = any",
+                    .unit = "percent",
+                    .min = 0,
+                    .max = 1000},
+                   options->max_error);
+        add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
+                 options->quality_c);
+        add_flag(app,
+                 {.flag = "--example",
+                  .metavar = "",
+                  .text = "print a CSV file with one unmeasured run, and exit"},
+                 options->example);
+        return [options](Session& session) { return run(session, *options); };
+      }};
+}
+
+}  // namespace sextant

@@ -1,7 +1,0 @@
-#include "tools/version.hpp"
-
-namespace sextant {
-
-std::string version_text() { return "sextant " SEXTANT_VERSION; }
-
-}  // namespace sextant
