@@ -2,7 +2,8 @@
 """Fail on any include that points up or across the house, on two types of one name, and on two private functions or
 constants.
 
-core <- cost_models <- planner ; core <- kernels <- runtime <- profiler ; tools on top of everything.
+core <- cost_models <- planner ; core <- kernels <- runtime <- profiler ; tools on top of everything. Within a room its
+sub-rooms, lowest first, as SUB_ROOMS lists them; a file beside them is above them all.
 No CUDA, NCCL or MPI header in any header, nor anywhere in the planning wing. Two headers that define a type of the same
 name in the same namespace break the program without a word from compiler or linker. Sources of a room are compiled
 several at a time: of two private functions of one name, a call may mean the other source's, and two constants of one
@@ -21,6 +22,12 @@ MAY_INCLUDE = {
     "runtime": {"core", "kernels", "runtime"},
     "profiler": {"core", "kernels", "runtime", "profiler"},
     "tools": {"core", "cost_models", "planner", "kernels", "runtime", "profiler", "tools"},
+}
+SUB_ROOMS = {
+    "core": ["base", "model", "cluster", "plan", "graph", "timeline", "runs"],
+    "planner": ["lowering", "simulation", "search/bounds", "search", "answers", "explain", "validation", "calibration"],
+    "runtime": ["devices", "communicators", "weights", "data", "execution", "checkpoint", "training"],
+    "tools": ["terminal", "inputs", "output", "verbs"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND = re.compile(r"^(cuda|cublas|cudnn|cupti|nccl|mpi)[\w./]*\.h(pp)?$", re.IGNORECASE)
@@ -54,8 +61,7 @@ FUNCTION = re.compile(r"^(?:\[\[\w+\]\] |constexpr |inline |static |template <.*
 CONSTANT = re.compile(r"^(?:inline |static )*(?:constexpr|const) .*?\b(k[A-Z]\w*)(?=\s*[={;]|\[)")
 # Overloads that each take a type of their own source: the verbs' entries, and what JSON finds by type.
 OVERLOADED = {"run", "to_json", "from_json"}
-# Libraries of their own, and not compiled several at a time.
-APART = {"runtime/data", "kernels"}
+APART = {"kernels"}  # not compiled several at a time
 
 
 def private_names(path: pathlib.Path) -> dict[str, int]:
@@ -79,15 +85,34 @@ def shared_privates(root: pathlib.Path) -> list[str]:
     for room in MAY_INCLUDE:
         for path in sorted((root / room).rglob("*.cpp")):
             name = path.relative_to(root).as_posix()
-            library = next((l for l in APART if name.startswith(l + "/")), room)
-            if library == "kernels":
+            if room in APART:
                 continue
+            library = f"{room}/{sub_room(name)[0]}"
             for private, number in private_names(path).items():
                 where = f"{name}:{number}"
                 other = first.setdefault((library, private), where)
                 if other != where and private not in OVERLOADED:
                     found.append(f"{where}: {private} is a private name of {other} as well")
     return found
+
+
+def sub_room(path: str) -> tuple[str, int]:
+    """Of "planner/search/bounds/bound.hpp": "search/bounds" and its place among the sub-rooms of its room."""
+    room, _, rest = path.partition("/")
+    order = SUB_ROOMS.get(room, [])
+    inside = [name for name in order if rest.startswith(name + "/")]
+    return (max(inside, key=len), order.index(max(inside, key=len))) if inside else ("", len(order))
+
+
+def strays(root: pathlib.Path) -> list[str]:
+    """Folders of a room that are no sub-rooms: nothing would hold them to an order."""
+    known = {room: {name.split("/")[0] for name in order} for room, order in SUB_ROOMS.items()}
+    return [
+        f"{path.relative_to(root)}: no sub-room; list it in SUB_ROOMS"
+        for room in SUB_ROOMS
+        for path in sorted((root / room).glob("*/"))
+        if path.is_dir() and path.name not in known[room] and any(p.suffix in SUFFIXES for p in path.rglob("*"))
+    ]
 
 
 def violations(root: pathlib.Path) -> list[str]:
@@ -105,14 +130,18 @@ def violations(root: pathlib.Path) -> list[str]:
                 where = f"{path.relative_to(root)}:{number}"
                 if match.group(1) == '"' and other in MAY_INCLUDE and other not in allowed:
                     found.append(f"{where}: {room} may not include {target}")
+                if match.group(1) == '"' and other == room:
+                    (mine, here), (theirs, there) = sub_room(path.relative_to(root).as_posix()), sub_room(target)
+                    if there > here:
+                        found.append(f"{where}: {room}/{mine} may not include {target}: {theirs or room} lies above it")
                 if BACKEND.match(target) and (room in PLANNING or path.suffix == ".hpp"):
                     found.append(f"{where}: backend header {target} may only be included by a backend's .cpp or .cu")
     return found
 
 
 def self_test() -> int:
-    """The negative control: upward includes, backend headers in the planning wing, a type, a function and a constant
-    defined twice."""
+    """The negative control: upward includes between rooms and between sub-rooms, a folder that is no sub-room, backend
+    headers in the planning wing, a type, a function and a constant defined twice."""
     with tempfile.TemporaryDirectory() as tmp:
         root = pathlib.Path(tmp)
         for room in MAY_INCLUDE:
@@ -121,13 +150,18 @@ def self_test() -> int:
         (root / "runtime" / "b.cpp").write_text('#include "planner/search/search.hpp"\n#include <mpi.h>\n')
         (root / "planner" / "c.cpp").write_text("#include <cuda_runtime.h>\n")
         (root / "tools" / "ok.cpp").write_text('#include "planner/search/search.hpp"\n')
+        for room in ("search", "answers", "guesses"):
+            (root / "planner" / room).mkdir()
+        (root / "planner" / "search" / "up.hpp").write_text('#include "planner/answers/scale.hpp"\n')
+        (root / "planner" / "answers" / "down.hpp").write_text('#include "planner/search/search.hpp"\n')
+        (root / "planner" / "guesses" / "stray.hpp").write_text("\n")
         for room in ("planner", "tools"):
             (root / room / "split.hpp").write_text("namespace sextant {\nstruct Split {\n};\n}\n")
             (root / room / "split.cpp").write_text("namespace {\nconstexpr int kHalf = 2;\nint half(int x) {\n}\n}  // namespace\n")
         (root / "tools" / "parts.cpp").write_text("namespace {\nconst char* const kHalf = \"\";\nconst T& half(const T& x) {\n}\n}  // namespace\n")
-        found = violations(root) + doubles(root) + shared_privates(root)
-    if len(found) != 6:
-        print("expected 6 violations, found:", *found, sep="\n  ")
+        found = violations(root) + strays(root) + doubles(root) + shared_privates(root)
+    if len(found) != 8:
+        print("expected 8 violations, found:", *found, sep="\n  ")
         return 1
     return 0
 
@@ -136,7 +170,7 @@ def main() -> int:
     if "--self-test" in sys.argv[1:]:
         return self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = violations(root) + doubles(root) + shared_privates(root)
+    found = violations(root) + strays(root) + doubles(root) + shared_privates(root)
     print(*found, sep="\n")
     return 1 if found else 0
 
