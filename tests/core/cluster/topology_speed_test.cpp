@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cluster/topology.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "tests/core/cluster/cluster_support.hpp"
 
 using namespace sextant;
