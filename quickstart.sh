@@ -12,7 +12,7 @@ fi
 
 step "Packages"
 tools/dev/install_packages.sh
-configure_and_build release sextant
+configure_and_build release OFF sextant
 
 sextant() {
   say

@@ -16,8 +16,8 @@ case ${1:-} in
 esac
 
 step "Packages"
-tools/dev/install_packages.sh
-configure_and_build "$preset"
+tools/dev/install_packages.sh --tests
+configure_and_build "$preset" ON
 step "Testing"
 status=0
 ctest --preset "$preset" --parallel "$(nproc)" "$@" || status=$?

@@ -19,17 +19,19 @@ fail() {
   exit 1
 }
 
-# configure_and_build PRESET [TARGET...]: configures build/<preset's folder> and builds the targets (default: all).
+# configure_and_build PRESET ON|OFF [TARGET...]: configures build/<preset's folder>, with or without tests, and builds the
+# targets (default: all). A folder that has the tests keeps them: to leave them out would delete what is built of them.
 configure_and_build() {
-  local preset=$1 log
-  shift
+  local preset=$1 tests=$2 log
+  shift 2
+  [[ ! -e build/$preset/tests/cmake_install.cmake ]] || tests=ON # written once configuring has gone well with them
   step "Configuring (preset $preset)"
   log=$(mktemp)
-  if ! cmake --preset "$preset" >"$log" 2>&1; then
+  if ! cmake --preset "$preset" -DSEXTANT_TESTS="$tests" >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     fail "cmake could not configure the project" \
-      "a package may be missing: run tools/dev/install_packages.sh" \
+      "a package may be missing: run tools/dev/install_packages.sh --tests" \
       "a build folder of another place or compiler may be left over: remove build/ and try again"
   fi
   grep -E '^-- sextant: ' "$log" || true

@@ -1,28 +1,32 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and testing need. Asks dpkg first and does nothing when all are
-# there. Works as root and through sudo. With --checks also what .ci/run needs (format, lint), with --fuzz
-# what the fuzzers need.
+# Installs the Debian packages that building needs. Asks dpkg first and does nothing when all are there. Works as
+# root and through sudo. With --tests also what the tests need, with --checks what .ci/run needs beside them (format,
+# lint, a bare system), with --fuzz what the fuzzers need.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 packages=(
   g++ cmake ninja-build pkg-config              # build
   libcli11-dev libfmt-dev nlohmann-json3-dev    # command line, text, JSON
   libboost-dev libboost-graph-dev               # cluster graphs
-  libboost-context-dev                          # fibers of the emulated GPU of the tests
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
   libdnnl-dev                                   # CPU matrix products
   libsentencepiece-dev libpcre2-dev             # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
-  googletest libgtest-dev librapidcheck-dev libbenchmark-dev python3 # tests
+)
+tests=(
+  googletest libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
+  libboost-context-dev                          # fibers of the emulated GPU
+  python3                                       # reference values, checks of the house
 )
 for option in "$@"; do
   case $option in
-    --checks) packages+=(clang-format clang-tidy shellcheck) ;;
+    --tests) packages+=("${tests[@]}") ;;
+    --checks) packages+=(clang-format clang-tidy shellcheck debootstrap) ;;
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
     --list) printf '%s\n' "${packages[@]}"; exit 0 ;;
     -h | --help)
-      say "usage: tools/dev/install_packages.sh [--checks] [--fuzz] [--list]"
+      say "usage: tools/dev/install_packages.sh [--tests] [--checks] [--fuzz] [--list]"
       say "Installs missing Debian packages; --list prints their names and installs nothing."
       exit 0
       ;;
