@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# What a newcomer meets: makes a bare Debian 12, clones this working tree into its /root (uncommitted changes of tracked
+# files included), and runs there, as root, the commands that README.md begins with. A machine that already has the
+# packages hides a missing one; this one has git and nothing else.
+#   tools/dev/fresh_machine.sh               both commands, as the README has them (half an hour on two cores)
+#   tools/dev/fresh_machine.sh --quick       installs all packages, configures all, builds sextant without optimization, plans
+#   ... --if-changed                         only if a commit of the last day touched packages, CMake files or these scripts
+#   ... --dry-run                            prints what would be run, and ends
+# It needs root, debootstrap and a Debian mirror: the one of this machine's apt sources, else deb.debian.org. Where that is
+# missing, or nothing changed, it says so and ends with status 77 (skipped). The bare system is kept for a week in
+# build/fresh_machine/, with a log of the last run. Everything else is gone when it ends.
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
+
+release=bookworm
+cache=build/fresh_machine
+quick=false if_changed=false dry_run=false
+for option in "$@"; do
+  case $option in
+    --quick) quick=true ;;
+    --if-changed) if_changed=true ;;
+    --dry-run) dry_run=true ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "tools/dev/$(basename "$0")"; exit 0 ;;
+    *) fail "unknown option $option" "try: tools/dev/fresh_machine.sh --help" ;;
+  esac
+done
+skip() {
+  say "SKIPPED: fresh machine: $*"
+  exit 77
+}
+at() { printf '[%2d:%02d]' $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# The two commands that the README begins with: its first lines that are nothing but such a command and a comment.
+readme_commands() {
+  local script command
+  for script in quickstart test; do
+    command=$(sed -nE "s|^ *(\\$ )?(\./$script\.sh)( *#.*)?$|\2|p" README.md | head -1)
+    [[ -n $command ]] || fail "README.md has no line with the command ./$script.sh"
+    say "$command"
+  done
+}
+
+# What can be wrong on a bare machine alone: packages, what CMake looks for, and these scripts.
+watched=(quickstart.sh test.sh .ci/run CMakePresets.json ':(glob)**/CMakeLists.txt' ':(glob)**/*.cmake'
+  tools/dev/common.sh tools/dev/install_packages.sh tools/dev/fresh_machine.sh)
+# Who checks a clone of main cannot know which of its commits are new. A day before the last commit (not before now: the
+# same commit gets the same answer tomorrow) holds whatever lands at once; a check too many costs minutes, one too few a fault.
+what_changed() {
+  local since
+  if ! git rev-parse --quiet --verify HEAD^ >/dev/null; then
+    say "(no history: everything)"
+    return
+  fi
+  since=$(($(git log -1 --format=%ct) - 24 * 3600))
+  {
+    git diff --name-only HEAD -- "${watched[@]}"
+    git log --since="@$since" --name-only --format= -- "${watched[@]}"
+  } | sort -u
+}
+
+# Lines of sources.list: what this machine's apt asks for the release, else Debian's own server.
+apt_lines() {
+  local suite uri targets
+  targets=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI) $(COMPONENT)' 2>/dev/null || true)
+  for suite in "$release" "$release-updates" "$release-security"; do
+    uri=$(awk -v suite="$suite" '$1 == suite && $2 ~ /^https?:/ && $3 == "main" { print $2; exit }' <<<"$targets")
+    if [[ -z $uri ]]; then
+      uri=http://deb.debian.org/debian/
+      [[ $suite != *-security ]] || uri=http://deb.debian.org/debian-security/
+    fi
+    say "deb $uri $suite main"
+  done
+}
+
+git rev-parse --quiet --verify HEAD >/dev/null 2>&1 || skip "this folder is no git clone"
+if $if_changed; then
+  changed=$(what_changed)
+  [[ -n $changed ]] || skip "no commit of the last day touched packages, CMake files or the scripts of a first build"
+  say "Touched within a day of the last commit: $(paste -sd ' ' <<<"$changed")"
+fi
+commands=$(readme_commands) || exit 1
+sources=$(apt_lines)
+if $dry_run; then
+  printf '%s\n' "$sources" "$commands"
+  exit 0
+fi
+[[ $(id -u) -eq 0 ]] || skip "it needs root, to make a system and to change into it"
+for program in debootstrap unshare chroot mount; do
+  command -v "$program" >/dev/null || skip "there is no $program (tools/dev/install_packages.sh --checks)"
+done
+proxies=()
+for scheme in http https; do
+  name=${scheme}_proxy
+  eval "$(apt-config shell "apt_proxy" "Acquire::$scheme::Proxy" 2>/dev/null || true)"
+  value=${!name:-${apt_proxy:-}}
+  unset apt_proxy
+  [[ -z $value || $value == DIRECT ]] || proxies+=("$name=$value")
+done
+[[ -z ${no_proxy:-} ]] || proxies+=("no_proxy=$no_proxy")
+
+root=$(mktemp -d "${TMPDIR:-/var/tmp}/sextant-fresh-XXXXXX")
+child=""
+cleanup() {
+  trap '' INT TERM
+  if [[ -n $child ]]; then
+    kill -KILL "$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
+  fi
+  rm -rf --one-file-system "$root"
+}
+trap cleanup EXIT
+trap 'say "interrupted: cleaning up"; exit 130' INT
+trap 'say "ended from outside: cleaning up"; exit 143' TERM
+# The mounts live in a namespace of their own: whatever ends it takes them away, and every process in it.
+in_namespace=(unshare --mount --pid --fork --kill-child)
+"${in_namespace[@]}" mount -t tmpfs none "$root" 2>/dev/null || skip "root may not mount here, not even in a namespace"
+
+mkdir -p "$cache"
+log=$PWD/$cache/full.log
+if $quick; then log=$PWD/$cache/quick.log; fi
+: >"$log"
+# Prints the lines that tell where it is, and one a minute of the others; all of them go to the log.
+follow() {
+  local line last=$SECONDS
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$log"
+    if [[ $line =~ ^(== |E: |FAILED|CMake Error|-- sextant) || $line =~ tests\ (passed|failed) || $line =~ \((Failed|Timeout)\) ||
+      $((SECONDS - last)) -ge 60 ]]; then
+      printf '%s   %.110s\n' "$(at)" "$line"
+      last=$SECONDS
+    fi
+  done
+}
+# Runs a function of this script in the namespace, in a process group of its own: so a signal ends this script, which ends
+# that, and programs in there find SIGINT as a terminal leaves it (what a shell starts with & alone ignores it).
+inside() {
+  local status=0
+  set -m
+  "${in_namespace[@]}" "$BASH" -c "$(declare -f say at follow bootstrap enter "$1"); $(declare -p SECONDS log root proxies \
+    release archive first_source sources); set -euo pipefail; $*" </dev/null &
+  child=$!
+  set +m
+  wait "$child" || status=$?
+  child=""
+  return "$status"
+}
+bootstrap() {
+  env "${proxies[@]}" debootstrap --force-check-gpg --variant=minbase --include=git,ca-certificates "$release" "$root" \
+    "$first_source" 2>&1 | follow
+  chroot "$root" apt-get clean
+  tar -C "$root" -cf - . | gzip -1 >"$archive.new"
+  mv "$archive.new" "$archive"
+}
+# Runs a command line as root in /root/sextant, with the environment of a first log-in.
+enter() {
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+  cp -L /etc/hosts /etc/resolv.conf "$root/etc/"
+  say "$sources" >"$root/etc/apt/sources.list"
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/fast" # what is thrown away need not survive a power cut
+  chroot "$root" env -i HOME=/root USER=root LOGNAME=root SHELL=/bin/bash TERM=dumb \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    ${CMAKE_BUILD_PARALLEL_LEVEL:+CMAKE_BUILD_PARALLEL_LEVEL="$CMAKE_BUILD_PARALLEL_LEVEL"} "${proxies[@]}" \
+    bash -c 'cd && if [ -d sextant ]; then cd sextant; fi && eval "$1"' _ "$1" 2>&1 | follow
+}
+run() {
+  local status=0 start=$SECONDS
+  say "$(at) root@bare:~\$ $1"
+  inside enter "$(printf %q "$1")" || status=$?
+  if [[ $status -ne 0 ]]; then
+    tail -n 40 "$log" | sed 's/^/  | /'
+    fail "a fresh machine fails at: $1 (status $status, after $((SECONDS - start)) s)" "all of its output: $log"
+  fi
+  say "$(at) ended well after $((SECONDS - start)) s"
+}
+
+step "A bare Debian 12"
+archive=$PWD/$cache/$release-$(dpkg --print-architecture).tar.gz
+first_source=$(awk '{ print $2; exit }' <<<"$sources")
+if [[ -n $(find "$archive" -mtime -7 2>/dev/null) ]]; then
+  tar -C "$root" -xzf "$archive"
+  say "$(at) unpacked ${archive#"$PWD/"}"
+else
+  say "$(at) debootstrap $release from $first_source"
+  inside bootstrap || { tail -n 20 "$log"; fail "debootstrap could not make a system" "all of its output: $log"; }
+fi
+
+step "The working tree in it"
+commit=$(git stash create) || fail "git could not gather the changes of the working tree"
+[[ -n $commit ]] || commit=$(git rev-parse HEAD)
+git init --quiet --bare "$root/srv/sextant.git"
+git -C "$root/srv/sextant.git" config receive.shallowUpdate true
+git push --quiet "$root/srv/sextant.git" "$commit:refs/heads/main"
+git -C "$root/srv/sextant.git" symbolic-ref HEAD refs/heads/main
+run "git clone --quiet /srv/sextant.git sextant"
+
+if $quick; then
+  step "Quick: packages, configuring, a plan"
+  # Seconds count here, not the program's speed.
+  run "tools/dev/install_packages.sh"
+  run "cmake --preset release -DSEXTANT_TESTS=OFF -DSEXTANT_NATIVE=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O0"
+  run "cmake --build --preset release --target sextant"
+  run "build/release/bin/sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch 1024"
+  run "tools/dev/install_packages.sh --tests --checks"
+  run "cmake --preset ci -DSEXTANT_TESTS=ON"
+else
+  step "The commands of README.md"
+  while read -r command; do run "$command"; done <<<"$commands"
+fi
+say "A fresh machine works: $((SECONDS / 60)) min $((SECONDS % 60)) s."
