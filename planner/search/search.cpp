@@ -86,7 +86,7 @@ class Search {
     SimulateScratch scratch;
     FoldedGraph graph;
   };
-  struct Outcome {
+  struct Tried {
     Expansion expansion;
     std::optional<Simulated> simulated;
   };
@@ -130,7 +130,7 @@ class Search {
   // The divisions of the ranks; then, from the best of them on, members that a practitioner would try. Their steps say
   // from the start what is not worth a look, and a search that is stopped early has an answer.
   void begin() {
-    Outcome whole;
+    Tried whole;
     tree_.expand(tree_.root(), threads_.local().cache, whole.expansion);
     take(whole);
     std::vector<Node> divisions = queue_;
@@ -191,24 +191,24 @@ class Search {
   }
 
   void simulate(std::vector<Node>& nodes) {
-    std::vector<std::optional<Simulated>> outcomes(nodes.size());
+    std::vector<std::optional<Simulated>> tried(nodes.size());
     each(nodes.size(), [&](std::size_t i) {
       Expansion ignored;
-      if (tree_.fits(nodes[i], threads_.local().cache, ignored)) outcomes[i] = simulated(nodes[i]);
+      if (tree_.fits(nodes[i], threads_.local().cache, ignored)) tried[i] = simulated(nodes[i]);
     });
-    for (const auto& outcome : outcomes)
-      if (outcome) rank_ahead(*outcome);
+    for (const auto& tried_one : tried)
+      if (tried_one) rank_ahead(*tried_one);
   }
 
   void guess(std::span<const Node> divisions, SearchTree::Guess what) {
-    std::vector<Outcome> outcomes(divisions.size());
+    std::vector<Tried> tried(divisions.size());
     const double limit = threshold();
     each(divisions.size(), [&](std::size_t i) {
       if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
-        outcomes[i].simulated = simulated(*node);
+        tried[i].simulated = simulated(*node);
     });
-    for (const Outcome& outcome : outcomes)
-      if (outcome.simulated) rank_ahead(*outcome.simulated);
+    for (const Tried& tried_one : tried)
+      if (tried_one.simulated) rank_ahead(*tried_one.simulated);
   }
 
   // No plan can be of use whose bound is above: the last of the families wanted.
@@ -241,9 +241,9 @@ class Search {
     while (!stack.empty() && !found() && std::chrono::steady_clock::now() - start < patience) {
       const Node node = stack.back();
       stack.pop_back();
-      Outcome outcome;
-      work(node, outcome);
-      take(outcome);  // children go to the queue
+      Tried tried_one;
+      work(node, tried_one);
+      take(tried_one);  // children go to the queue
       std::sort(queue_.begin(), queue_.end(), Later{});
       stack.insert(stack.end(), queue_.begin(), queue_.end());
       queue_.clear();
@@ -268,10 +268,10 @@ class Search {
       if (queue_.empty() || queue_.front().bound > threshold()) drain(Fate::bounded_away);
       return;
     }
-    std::vector<Outcome> outcomes(nodes.size());
-    each(nodes.size(), [&](std::size_t i) { work(nodes[i], outcomes[i]); });
+    std::vector<Tried> tried(nodes.size());
+    each(nodes.size(), [&](std::size_t i) { work(nodes[i], tried[i]); });
     if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
-    for (Outcome& outcome : outcomes) take(outcome);
+    for (Tried& tried_one : tried) take(tried_one);
     if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
       report_.others_share = options_.others_share;
       ranking_.look_less(options_.others_share);
@@ -283,20 +283,20 @@ class Search {
     for (PerThread& thread : threads_) thread.cache.forget_last_states();
   }
 
-  void work(const Node& node, Outcome& outcome) {
+  void work(const Node& node, Tried& tried_one) {
     PerThread& mine = threads_.local();
-    outcome.expansion.limit = limit_of(node);
-    outcome.expansion.exemplified = exemplified_;
+    tried_one.expansion.limit = limit_of(node);
+    tried_one.expansion.exemplified = exemplified_;
     if (node.refined < SearchTree::passes(node.level)) {
       Node refined = node;
-      tree_.refine(refined, mine.cache, outcome.expansion);
-      if (refined.members > 0) outcome.expansion.add(refined);
+      tree_.refine(refined, mine.cache, tried_one.expansion);
+      if (refined.members > 0) tried_one.expansion.add(refined);
     } else if (node.level != Level::full) {
       Node expanded = node;
       expanded.refined = 0;  // children start anew
-      tree_.expand(expanded, mine.cache, outcome.expansion);
-    } else if (Node whole = node; tree_.fits(whole, mine.cache, outcome.expansion)) {
-      outcome.simulated = simulated(whole);
+      tree_.expand(expanded, mine.cache, tried_one.expansion);
+    } else if (Node whole = node; tree_.fits(whole, mine.cache, tried_one.expansion)) {
+      tried_one.simulated = simulated(whole);
     }
   }
 
@@ -324,23 +324,23 @@ class Search {
     return std::move(found.moved);
   }
 
-  void take(Outcome& outcome) {
-    report_.fates += outcome.expansion.fates;
-    report_.bounds += outcome.expansion.bounds;
-    for (FateExample& example : outcome.expansion.examples) {
+  void take(Tried& tried_one) {
+    report_.fates += tried_one.expansion.fates;
+    report_.bounds += tried_one.expansion.bounds;
+    for (FateExample& example : tried_one.expansion.examples) {
       const auto fate = static_cast<std::size_t>(example.fate);
       if (examples_of_[fate] < kExamples) report_.examples.push_back(std::move(example));
       exemplified_[fate] = ++examples_of_[fate] >= kExamples;
     }
-    for (const Node& child : outcome.expansion.children)
+    for (const Node& child : tried_one.expansion.children)
       if (useless(child))
         report_.fates[Fate::bounded_away] += child.members;
       else
         push(child);
-    if (!outcome.simulated) return;
+    if (!tried_one.simulated) return;
     ++report_.fates[Fate::simulated];
-    ahead_.visited(outcome.simulated->choice);
-    rank(*outcome.simulated);
+    ahead_.visited(tried_one.simulated->choice);
+    rank(*tried_one.simulated);
   }
 
   void rank_ahead(const Simulated& result) {
