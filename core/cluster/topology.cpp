@@ -8,7 +8,7 @@
 #include "core/cluster/cluster_graph.hpp"
 #include "core/cluster/group_memo.hpp"
 #include "core/cluster/rank_pattern.hpp"
-#include "core/cluster/seating.hpp"
+#include "core/cluster/rank_placement.hpp"
 
 namespace sextant {
 
@@ -17,20 +17,20 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Who shares what while all groups of one kind are active.
 struct Sharing {
-  int first_bundle = 0, first_island = 0;
-  std::vector<int> nic_users;     // by bundle: ranks whose group leaves the island
-  std::vector<int> uplink_users;  // by bundle: groups that leave their PCIe switch inside the island
-  std::vector<int> memory_users;  // by island: ranks that talk inside the island
+  int first_bundle = 0, first_domain = 0;
+  std::vector<int> nic_users;     // by bundle: ranks whose group leaves the NVLink domain
+  std::vector<int> uplink_users;  // by bundle: groups that leave their PCIe switch inside the NVLink domain
+  std::vector<int> memory_users;  // by NVLink domain: ranks that talk inside the NVLink domain
 };
 }  // namespace
 
-struct Topology::Impl : Seating {
-  using Seating::Seating;
+struct Topology::Impl : RankPlacement {
+  using RankPlacement::RankPlacement;
   mutable GroupMemo memo;
   Sharing sharing(const RankPattern&) const;
   double inside(std::span<const int> members, const Sharing*) const;
   double outside(std::span<const int> members, const Sharing*, bool leaves_leaf) const;
-  GroupShape shape(std::span<const int> members, bool leaves_island, bool leaves_leaf, const Sharing*) const;
+  GroupShape shape(std::span<const int> members, bool leaves_domain, bool leaves_leaf, const Sharing*) const;
   double pair_rate(int from, int to, int stage_stride, int stages, int world, bool wrap) const;
 };
 
@@ -42,18 +42,18 @@ Sharing Topology::Impl::sharing(const RankPattern& pattern) const {
   const bool pcie = spec.node.link == NodeLinkKind::pcie,
              shared = spec.node.link == NodeLinkKind::shared_memory;
   if (pcie) use.uplink_users.assign(use.nic_users.size(), 0);
-  if (shared) use.memory_users.assign(static_cast<std::size_t>(seat(last).island) + 1, 0);
+  if (shared) use.memory_users.assign(static_cast<std::size_t>(seat(last).domain) + 1, 0);
   std::vector<int> members;
   for (const int base : pattern.bases()) {
     pattern.members(base, members);
-    if (pattern.continues() || seat(members.front()).island != seat(members.back()).island)
+    if (pattern.continues() || seat(members.front()).domain != seat(members.back()).domain)
       for (const int r : members) ++use.nic_users[static_cast<std::size_t>(seat(r).bundle)];
     if (!pcie && !shared) continue;
     for (auto run = members.begin(); run != members.end();) {
-      const int island = seat(*run).island;
-      const auto end = std::find_if(run, members.end(), [&](int r) { return seat(r).island != island; });
+      const int domain = seat(*run).domain;
+      const auto end = std::find_if(run, members.end(), [&](int r) { return seat(r).domain != domain; });
       if (shared && end - run > 1)
-        use.memory_users[static_cast<std::size_t>(island)] += static_cast<int>(end - run);
+        use.memory_users[static_cast<std::size_t>(domain)] += static_cast<int>(end - run);
       if (pcie && seat(*run).bundle != seat(*(end - 1)).bundle)
         for (int previous = -1; run != end; ++run)
           if (const int b = seat(*run).bundle; b != previous)
@@ -64,7 +64,7 @@ Sharing Topology::Impl::sharing(const RankPattern& pattern) const {
   return use;
 }
 
-// What one rank of `members`, all in one island, gets of its links to the others.
+// What one rank of `members`, all in one NVLink domain, gets of its links to the others.
 double Topology::Impl::inside(std::span<const int> members, const Sharing* use) const {
   double rate = kInfinite;
   if (spec.node.link == NodeLinkKind::nvlink_mesh) {
@@ -84,7 +84,7 @@ double Topology::Impl::inside(std::span<const int> members, const Sharing* use) 
   }
   for (const int r : members) rate = std::min(rate, port(r));
   if (spec.node.link == NodeLinkKind::shared_memory) {
-    const int users = use ? use->memory_users[static_cast<std::size_t>(seat(members[0]).island)] : 0;
+    const int users = use ? use->memory_users[static_cast<std::size_t>(seat(members[0]).domain)] : 0;
     rate =
         std::min(rate, spec.node.host_memory_bandwidth.v / std::max(users, static_cast<int>(members.size())));
   }
@@ -96,7 +96,7 @@ double Topology::Impl::inside(std::span<const int> members, const Sharing* use) 
   return rate;
 }
 
-// What `members`, all in one island, get together of its NICs: each uses the NICs on its own PCIe switch. Beyond the leaf
+// What `members`, all in one NVLink domain, get together of its NICs: each uses the NICs on its own PCIe switch. Beyond the leaf
 // no more than its uplinks leave of them.
 double Topology::Impl::outside(std::span<const int> members, const Sharing* use, bool leaves_leaf) const {
   double sum = 0;
@@ -115,22 +115,22 @@ double Topology::Impl::outside(std::span<const int> members, const Sharing* use,
   return sum;
 }
 
-// `members` ascend; those of one island stand together.
-GroupShape Topology::Impl::shape(std::span<const int> members, bool leaves_island, bool leaves_leaf,
+// `members` ascend; those of one NVLink domain stand together.
+GroupShape Topology::Impl::shape(std::span<const int> members, bool leaves_domain, bool leaves_leaf,
                                  const Sharing* use) const {
   GroupShape out;
   out.size = static_cast<int>(members.size());
   out.nodes = 0;
   double node_rate = kInfinite, network_rate = kInfinite;
-  leaves_island = leaves_island || seat(members.front()).island != seat(members.back()).island;
+  leaves_domain = leaves_domain || seat(members.front()).domain != seat(members.back()).domain;
   leaves_leaf = leaves_leaf || seat(members.front()).leaf != seat(members.back()).leaf;
   for (std::size_t i = 0; i < members.size();) {
-    const int island = seat(members[i]).island;
+    const int domain = seat(members[i]).domain;
     std::size_t end = i;
-    while (end < members.size() && seat(members[end]).island == island) ++end;
+    while (end < members.size() && seat(members[end]).domain == domain) ++end;
     const auto run = members.subspan(i, end - i);
     if (run.size() > 1) node_rate = std::min(node_rate, inside(run, use));
-    if (leaves_island) network_rate = std::min(network_rate, outside(run, use, leaves_leaf));
+    if (leaves_domain) network_rate = std::min(network_rate, outside(run, use, leaves_leaf));
     out.ranks_per_node = std::max(out.ranks_per_node, static_cast<int>(run.size()));
     ++out.nodes;
     i = end;
@@ -219,7 +219,7 @@ GroupShape Topology::repeated_group(std::span<const int> members, int concurrent
                                     int repeats) const {
   GroupShape shape = impl_->shape(members, repeats > 1, repeats > 1, nullptr);
   shape.size *= repeats, shape.nodes *= repeats;
-  if (shape.network_bandwidth.v > 0) {  // no more than an equal part of all the NICs of an island
+  if (shape.network_bandwidth.v > 0) {  // no more than an equal part of all the NICs of an NVLink domain
     double least = kInfinite;
     int last = -1;
     for (const int r : members) {
@@ -248,7 +248,7 @@ double Topology::Impl::pair_rate(int from, int to, int stride, int stages, int w
     int n = 0;
     const auto b = static_cast<std::size_t>(bundle);
     for (int r = bundle_first[b]; r < std::min(bundle_first[b + 1], world); ++r)
-      if (const int peer = next(r, step); peer >= 0 && seat(peer).island != seat(r).island) ++n;
+      if (const int peer = next(r, step); peer >= 0 && seat(peer).domain != seat(r).domain) ++n;
     return n;
   };
   const auto end = [&](int rank, int step) {
@@ -392,7 +392,7 @@ GroupShape Topology::slowest_stage_link(const RankGrid& grid, int stage) const {
     const Seat &a = impl_->seat(from), &b = impl_->seat(from + step);
     GroupShape one;
     one.size = 2;
-    if (a.island == b.island) {
+    if (a.domain == b.domain) {
       const auto& kind = impl_->kinds[static_cast<std::size_t>(a.kind)];
       const auto slots = kind.port.size();
       one.ranks_per_node = 2;
@@ -433,15 +433,15 @@ BytesPerSecond Topology::bisection() const {
   const ClusterSpec& spec = impl_->spec;
   constexpr int kDrawnWhole = 512;  // GPUs up to which every link takes part in the cut
   if (ranks() < 2) return {};
-  // Halves by islands, or by GPUs when there is only one island.
-  const int half_islands = impl_->parts.domains / 2;
-  if (half_islands > 0 && ranks() > kDrawnWhole)
-    return network_cut(spec, half_islands * spec.node.domain_nodes);
+  // Halves by NVLink domains, or by GPUs when there is only one NVLink domain.
+  const int half_domains = impl_->parts.domains / 2;
+  if (half_domains > 0 && ranks() > kDrawnWhole)
+    return network_cut(spec, half_domains * spec.node.domain_nodes);
   const ClusterGraph graph(spec);
   std::vector<ClusterVertex> left, right;
   for (int r = 0; r < ranks(); ++r) {
     const Seat& s = impl_->seat(r);
-    const bool is_left = half_islands > 0 ? s.island < half_islands : r < ranks() / 2;
+    const bool is_left = half_domains > 0 ? s.domain < half_domains : r < ranks() / 2;
     (is_left ? left : right).push_back({gpu, s.node, s.slot % spec.node.gpus});
   }
   return graph.min_cut(left, right);

@@ -23,7 +23,7 @@ class Asked {
   bool done() const { return refused_ && !texts_; }
   std::optional<Rejection> answer() const {
     if (!refused_) return std::nullopt;
-    Rejection r{RejectReason::stack_cannot, "", 0, 0};
+    Rejection r{RejectReason::unsupported_by_stack, "", 0, 0};
     if (reasons_.size() == 1)
       r.text = fmt::format("{} {}; {}", stack_.name, reasons_[0].first, reasons_[0].second);
     for (std::size_t i = 0; reasons_.size() > 1 && i < reasons_.size(); ++i)

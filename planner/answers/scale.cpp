@@ -6,23 +6,23 @@
 #include <set>
 #include <utility>
 
-#include "planner/answers/leanest.hpp"
-#include "planner/answers/resized.hpp"
+#include "planner/answers/lowest_memory.hpp"
+#include "planner/answers/sub_cluster.hpp"
 #include "planner/search/search_budget.hpp"
 
 namespace sextant {
 namespace {
 
 constexpr int kSizesBetween = 32;
-constexpr double kLeanestSearch_s = 10;
+constexpr double kLowestMemorySearch_s = 10;
 constexpr double kMovesGain = 1.15;  // what is so much slower may still be moved to where it holds
 
 template <class F>
 auto on_size(const Job& job, int gpus, F ask) {
-  const ClusterSpec cluster = resized(job.cluster, gpus);
+  const ClusterSpec cluster = sub_cluster(job.cluster, gpus);
   const Topology topology(cluster);
-  return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval, job.doubt,
-                 job.residual, job.residual_taken, job.profiled});
+  return ask(Job{job.model, job.training, cluster, topology, job.stack, job.cost, job.interval,
+                 job.uncertainty, job.residual, job.residual_taken, job.profiled});
 }
 
 ScalePoint at_size(const Job& job, int gpus, const PlanLimits& limits, const SearchOptions& options) {
@@ -47,13 +47,13 @@ int fewest_by_peak(const Job& job, std::optional<Seconds> deadline) {
 enum class Holds : std::uint8_t { no, yes, unknown };
 
 // Whether that many GPUs do: only that is asked, so that a search need not look at what is slower; up to `moved_from` times as
-// slow, from where it may be moved off its rungs to where it holds.
+// slow, from where it may be moved off the search grid to where it holds.
 Holds holds(const Job& job, int gpus, std::optional<Seconds> deadline, const PlanLimits& limits,
             SearchOptions how, double moved_from = 1) {
   return on_size(job, gpus, [&](const Job& sized) {
     const SearchSpace space = default_space(job.model, job.training, job.cluster.device, gpus, limits);
     if (!deadline) {
-      const LeanestLayout any = any_layout(sized, space, how);
+      const LowestMemoryLayout any = any_layout(sized, space, how);
       return any.plan ? Holds::yes : any.exact ? Holds::no : Holds::unknown;
     }
     how.at_most = simulated_of(sized, gpus, *deadline * moved_from);
@@ -209,24 +209,25 @@ const ScalePoint* most_lasting(const Job& job, const std::vector<ScalePoint>& cu
   return best;
 }
 
-LeanestPlans leanest_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
+LowestMemoryPlans lowest_memory_plans(const Job& job, const SearchSpace& space,
+                                      const SearchOptions& options) {
   const SearchBudget budget(options);
-  LeanestPlans out;
-  const LeanestLayout lean = leanest_layout(job, space, options);
+  LowestMemoryPlans out;
+  const LowestMemoryLayout lean = lowest_memory_layout(job, space, options);
   if (!lean.plan) {
     out.report = search(job, space, budget.next());
     return out;
   }
   SearchOptions how = budget.next(options.top);
   how.memory_limit = lean.peak, how.move_layers = false;
-  how.budget_s = how.budget_s > 0 ? std::min(how.budget_s, kLeanestSearch_s) : kLeanestSearch_s;
+  how.budget_s = how.budget_s > 0 ? std::min(how.budget_s, kLowestMemorySearch_s) : kLowestMemorySearch_s;
   out.report = search(job, lean.equals, how);
-  // The others' fates where nothing fits.
+  // The others' outcomes where nothing fits.
   how.memory_limit = Bytes(0);
   const SearchReport all = search(job, space, how);
-  const FateCounts part = search(job, lean.equals, how).fates;
-  for (std::size_t i = 0; i < part.by_fate.size(); ++i)
-    out.report.fates.by_fate[i] += all.fates.by_fate[i] - part.by_fate[i];
+  const OutcomeCounts part = search(job, lean.equals, how).outcomes;
+  for (std::size_t i = 0; i < part.by_outcome.size(); ++i)
+    out.report.outcomes.by_outcome[i] += all.outcomes.by_outcome[i] - part.by_outcome[i];
   out.report.space = all.space;
   out.limit = lean.peak, out.needs_more = lean.exact ? Bytes(lean.peak.v - 1) : lean.floor;
   out.proved = lean.exact;

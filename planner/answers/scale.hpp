@@ -21,7 +21,7 @@ std::vector<ScalePoint> scaling_curve(const Job&, const std::vector<int>& gpus, 
                                       const SearchOptions& = {});
 
 // A number of GPUs that divides badly may lose to a smaller one, and slow nodes to none: the fastest of the next multiples
-// below of every power of two and of whole nodes, and of what is left without the slowest nodes (planner/answers/resized.hpp), when
+// below of every power of two and of whole nodes, and of what is left without the slowest nodes (planner/answers/sub_cluster.hpp), when
 // it is faster than `step`.
 std::optional<ScalePoint> faster_on_fewer(const Job&, Seconds step, const PlanLimits&,
                                           const SearchOptions& = {});
@@ -34,7 +34,7 @@ struct FewestGpus {
   std::optional<ScalePoint> most;   // then: the best on all of them, when anything fits
   int next_smaller = 0;             // the largest size below that was tried and does not do; 0: none
   int every_to = 0;                 // every number of GPUs up to here was asked, and does not do
-  bool exact = true;                // no smaller number does, by layouts on their rungs
+  bool exact = true;                // no smaller number does, by layouts on the search grid
   bool in_time = true;              // of all that were tried it is known whether they do
 };
 FewestGpus fewest_gpus(const Job&, std::optional<Seconds> deadline, int most, const PlanLimits&,
@@ -48,13 +48,13 @@ const ScalePoint* cheapest(const std::vector<ScalePoint>&);
 const ScalePoint* most_lasting(const Job&, const std::vector<ScalePoint>&, SaveKind);
 
 // The layouts that need least memory, the fastest of them first: these are looked for during ten seconds at most. `exact`
-// of the report says that nothing is leaner, and nothing as lean is faster than the first.
-struct LeanestPlans {
+// of the report says that nothing is smaller, and nothing as lean is faster than the first.
+struct LowestMemoryPlans {
   SearchReport report;  // of the layouts that need `limit`; the others of the space are out of memory
-  Bytes limit;          // what the leanest one found needs
+  Bytes limit;          // what the lowest-memory one found needs
   Bytes needs_more;     // no layout does with this
   bool proved = true;   // nothing needs less than `limit`
 };
-LeanestPlans leanest_plans(const Job&, const SearchSpace&, const SearchOptions& = {});
+LowestMemoryPlans lowest_memory_plans(const Job&, const SearchSpace&, const SearchOptions& = {});
 
 }  // namespace sextant

@@ -155,9 +155,9 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
     found.tie = found.slower < options.tie_share;
     return found.tie && surer(found.prediction, first.prediction) ? std::optional(found) : std::nullopt;
   };
-  const Doubt doubt = first.prediction.doubt;
-  if (doubt == Doubt::offload || doubt == Doubt::near_full || doubt == Doubt::tp_crosses ||
-      first.prediction.chance_of_overflow >= kSurelyFits) {
+  const UncertaintyClass uncertainty = first.prediction.uncertainty;
+  if (uncertainty == UncertaintyClass::offload || uncertainty == UncertaintyClass::near_full ||
+      uncertainty == UncertaintyClass::tp_crosses || first.prediction.chance_of_overflow >= kSurelyFits) {
     const PlanLimit on_fast_links{PlanField::tp, Relation::less_equal,
                                   static_cast<double>(job.cluster.node.gpus * job.cluster.node.domain_nodes)};
     if (auto found = ask({{PlanField::optimizer_offload, Relation::equal, 0},
@@ -166,7 +166,7 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
                           on_fast_links}))
       return found;
     // Elsewhere what offloads or is nearly full is no surer.
-    if (doubt == Doubt::tp_crosses)
+    if (uncertainty == UncertaintyClass::tp_crosses)
       if (auto found = ask({on_fast_links})) return found;
     const auto as_first = [&](PlanField field) {
       return PlanLimit{field, Relation::equal, field_value(first.plan, field)};

@@ -70,13 +70,13 @@ Eigen::VectorXd left_out(const Eigen::VectorXd& residual, const Eigen::MatrixXd&
 // How far the factor of a whole machine may be from its prior, where its rows lie further off together than prior and noise
 // allow (two standard deviations): as far as they do. `residual` is measured minus predicted, in logarithms. Source: empirical
 // Bayes; the variance that makes a mean residual r of n rows most likely is r^2 - noise^2 / n.
-void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const Knob> knobs,
+void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const FreeConstant> calibrated,
                            std::span<const MeasuredRun> runs, const Eigen::VectorXd& residual, double noise) {
-  for (std::size_t k = 0; k < knobs.size(); ++k) {
-    if (knobs[k].key != kMachineFactor) continue;
+  for (std::size_t k = 0; k < calibrated.size(); ++k) {
+    if (calibrated[k].key != kMachineFactor) continue;
     double sum = 0, n = 0;
     for (std::size_t r = 0; r < runs.size(); ++r)
-      if (concerns(knobs[k], runs[r].run)) sum += residual[static_cast<Eigen::Index>(r)], n += 1;
+      if (concerns(calibrated[k], runs[r].run)) sum += residual[static_cast<Eigen::Index>(r)], n += 1;
     if (n < 2) continue;  // one row may be off for reasons of its own
     double& variance = covariance(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(k));
     const double mean = sum / n, of_mean = noise * noise / n;
@@ -90,14 +90,14 @@ void widen_machine_factors(Eigen::MatrixXd& covariance, std::span<const Knob> kn
 void start_machine_factors(const FitProblem& p, const Eigen::VectorXd& measured, Posterior& prior) {
   constexpr double kFar = 0.14, kAlike = 0.5, kMost = 0.75;
   constexpr int kPasses = 3;  // what a step costs beside its works is no part of the factor
-  for (std::size_t k = 0; k < p.knobs.size(); ++k) {
-    if (p.knobs[k].key != kMachineFactor) continue;
+  for (std::size_t k = 0; k < p.calibrated.size(); ++k) {
+    if (p.calibrated[k].key != kMachineFactor) continue;
     const auto at = static_cast<Eigen::Index>(k);
     for (int pass = 0; pass < kPasses; ++pass) {
       const Eigen::VectorXd off = measured - p.log_time(prior.mean);
       std::vector<double> own;
       for (std::size_t r = 0; r < p.runs.size(); ++r)
-        if (concerns(p.knobs[k], p.runs[r].run)) own.push_back(off[static_cast<Eigen::Index>(r)]);
+        if (concerns(p.calibrated[k], p.runs[r].run)) own.push_back(off[static_cast<Eigen::Index>(r)]);
       if (own.size() < 2) break;  // one row may be off for reasons of its own
       const double shared = median(own);
       const auto alike = std::ranges::count_if(own, [&](double x) { return x / shared >= kAlike; });
@@ -112,16 +112,16 @@ void start_machine_factors(const FitProblem& p, const Eigen::VectorXd& measured,
 }  // namespace
 
 Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::path& preset_dir,
-                      const CalibrationRules& rules, std::span<const Knob> knobs, FitOf fit_of,
+                      const CalibrationRules& rules, std::span<const FreeConstant> calibrated, FitOf fit_of,
                       std::vector<Setting> base) {
   constexpr int kIterations = 2;
   const bool own = fit_of == FitOf::own_runs;
   const double noise = own ? rules.own_noise : rules.noise, huber = own ? rules.own_huber : 2.0;
-  const FitProblem p{runs, knobs, preset_dir, std::move(base)};
+  const FitProblem p{runs, calibrated, preset_dir, std::move(base)};
   Calibration out;
   out.rows = static_cast<int>(runs.size());
-  if (runs.empty() || knobs.empty()) return out;
-  const auto n = static_cast<Eigen::Index>(knobs.size());
+  if (runs.empty() || calibrated.empty()) return out;
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
   const Eigen::VectorXd measured = p.measured();
   const Eigen::VectorXd even = Eigen::VectorXd::Ones(measured.size());
   const Beyond beyond = beyond_constants(runs, rules.own_residual, fit_of);
@@ -132,7 +132,7 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   out.mape_before = mape(measured - untouched);
   if (own) {
     start_machine_factors(p, measured, prior);
-    widen_machine_factors(prior.covariance, knobs, runs, measured - p.log_time(prior.mean),
+    widen_machine_factors(prior.covariance, calibrated, runs, measured - p.log_time(prior.mean),
                           std::hypot(noise, m > 0 ? rules.own_residual.sigma : 0));
   }
   Eigen::VectorXd x = prior.mean, now = p.log_time(x);
@@ -156,8 +156,8 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
   out.after = seconds_of(now);
   out.mape_after = mape(measured - now);
   for (Eigen::Index k = 0; k < n; ++k) {
-    const Knob& knob = knobs[static_cast<std::size_t>(k)];
-    out.constants.push_back({knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))});
+    const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
+    out.constants.push_back({constant, constant.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))});
   }
   for (Eigen::Index r = 0; r < n; ++r)
     for (Eigen::Index c = 0; c < n; ++c) out.covariance.push_back(fit.covariance(r, c));
@@ -167,8 +167,8 @@ Calibration calibrate(std::span<const MeasuredRun> runs, const std::filesystem::
 
 std::vector<Setting> settings_of(const Calibration& calibration) {
   std::vector<Setting> out;
-  for (const KnobFit& c : calibration.constants)
-    for (Setting& s : settings_of(c.knob, c.value)) out.push_back(std::move(s));
+  for (const ConstantFit& c : calibration.constants)
+    for (Setting& s : settings_of(c.constant, c.value)) out.push_back(std::move(s));
   return out;
 }
 

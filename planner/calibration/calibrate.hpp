@@ -9,19 +9,20 @@
 #include <span>
 #include <vector>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 #include "planner/simulation/residual.hpp"
 #include "planner/validation/validate.hpp"
 
 namespace sextant {
 
-struct KnobFit {
-  Knob knob;
+struct ConstantFit {
+  FreeConstant constant;
   double value = 0;
   double sigma = 0;  // relative, after the fit
-  bool identified() const { return sigma < 0.7 * knob.sigma; }
+  bool identified() const { return sigma < 0.7 * constant.sigma; }
   bool at_limit() const {
-    return (knob.low > 0 && value < knob.low * 1.001) || (knob.high > 0 && value > knob.high / 1.001);
+    return (constant.low > 0 && value < constant.low * 1.001) ||
+           (constant.high > 0 && value > constant.high / 1.001);
   }
 };
 
@@ -33,7 +34,7 @@ struct LearnedResidual {
 };
 
 struct Calibration {
-  std::vector<KnobFit> constants;
+  std::vector<ConstantFit> constants;
   std::vector<double> covariance;  // of the logarithms, row by row
   LearnedResidual residual;
   int rows = 0;
@@ -48,9 +49,9 @@ struct Calibration {
 
 // One run is enough to move the machine's time factor, with nothing to say whether that helps; five move a stack's and a
 // fabric's constants too. A fit of the presets learns no residual: they belong to no layout.
-// `base` stands in the place of the presets, where they are not what the knobs' priors were read from.
+// `base` stands in the place of the presets, where they are not what the calibrated constants' priors were read from.
 Calibration calibrate(std::span<const MeasuredRun>, const std::filesystem::path& preset_dir,
-                      const CalibrationRules&, std::span<const Knob>, FitOf = FitOf::own_runs,
+                      const CalibrationRules&, std::span<const FreeConstant>, FitOf = FitOf::own_runs,
                       std::vector<Setting> base = {});
 
 std::vector<Setting> settings_of(const Calibration&);

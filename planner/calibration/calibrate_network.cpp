@@ -27,14 +27,14 @@ std::vector<int> seats(const NcclTable& table, const ClusterSpec& cluster) {
   return out;
 }
 
-// Logarithms of predicted times with the knobs at prior * exp(theta).
+// Logarithms of predicted times with the calibrated constants at prior * exp(theta).
 Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>& samples, ClusterSpec cluster,
-                          CostConstants constants, const std::vector<Knob>& knobs,
+                          CostConstants constants, const std::vector<FreeConstant>& calibrated,
                           const Eigen::VectorXd& theta) {
   std::vector<Setting> settings;
-  for (std::size_t k = 0; k < knobs.size(); ++k)
-    settings.push_back({knobs[k].of, knobs[k].owner, knobs[k].key,
-                        knobs[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
+  for (std::size_t k = 0; k < calibrated.size(); ++k)
+    settings.push_back({calibrated[k].of, calibrated[k].owner, calibrated[k].key,
+                        calibrated[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
   use_settings(settings, cluster.fabric);
   use_settings(settings, cluster.device.generation, constants);
   const GroupShape group = Topology(cluster).group_of(seats(table, cluster));
@@ -46,7 +46,7 @@ Eigen::VectorXd log_times(const NcclTable& table, const std::vector<NcclSample>&
   return out;
 }
 
-// How unlikely measured times and a move of the knobs are together: Huber's measure of the residuals, as in update(), and
+// How unlikely measured times and a move of the calibrated constants are together: Huber's measure of the residuals, as in update(), and
 // the prior's squares.
 double unlikely(const Eigen::VectorXd& residual, const Eigen::VectorXd& theta, const Posterior& prior,
                 double noise) {
@@ -55,13 +55,13 @@ double unlikely(const Eigen::VectorXd& residual, const Eigen::VectorXd& theta, c
   return sum;
 }
 
-// The likeliest move on a grid over the knobs' bounds. A rate above that of the links inside the node has no effect, so that
+// The likeliest move on a grid over the calibrated constants' bounds. A rate above that of the links inside the node has no effect, so that
 // no slope leads from there to one below.
 template <class LogTimes>
-Eigen::VectorXd likeliest_start(const std::vector<Knob>& knobs, const LogTimes& at,
+Eigen::VectorXd likeliest_start(const std::vector<FreeConstant>& calibrated, const LogTimes& at,
                                 const Eigen::VectorXd& measured, const Posterior& prior, double noise) {
-  constexpr int kPoints = 40;  // of each knob
-  const auto n = static_cast<Eigen::Index>(knobs.size());
+  constexpr int kPoints = 40;  // of each calibrated constant
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
   Eigen::VectorXd best = prior.mean;
   double least = unlikely(measured - at(best), best, prior, noise);
   int all = 1;
@@ -70,8 +70,9 @@ Eigen::VectorXd likeliest_start(const std::vector<Knob>& knobs, const LogTimes& 
     Eigen::VectorXd x(n);
     int rest = point;
     for (Eigen::Index k = 0; k < n; ++k, rest /= kPoints) {
-      const Knob& knob = knobs[static_cast<std::size_t>(k)];
-      const double low = std::log(knob.low / knob.prior), high = std::log(knob.high / knob.prior);
+      const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
+      const double low = std::log(constant.low / constant.prior),
+                   high = std::log(constant.high / constant.prior);
       x[k] = low + (high - low) * (rest % kPoints) / (kPoints - 1);
     }
     if (const double now = unlikely(measured - at(x), x, prior, noise); now < least) least = now, best = x;
@@ -95,7 +96,7 @@ double error_of_largest(const Eigen::VectorXd& residual, const std::vector<NcclS
 double most_in_switch(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
 NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const CostConstants& constants,
-                             const CalibrationRules& rules, const QuietNetwork* idle) {
+                             const CalibrationRules& rules, const NcclBaseline* idle) {
   if (table.nodes > cluster.nodes)
     throw ConfigError(Problem{table.file, "ranks", fmt::format("{} on {} nodes", table.ranks, table.nodes),
                               fmt::format("at most the {} nodes of the cluster", cluster.nodes), ""});
@@ -107,16 +108,16 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   out.samples = static_cast<int>(samples.size());
   if (samples.empty()) return out;
 
-  std::vector<Knob> knobs;
+  std::vector<FreeConstant> calibrated;
   const FabricSpec of_steps = cluster.fabric;
   if (across) {
     FabricSpec& f = cluster.fabric;
     out.fabric = f.name, out.idle_known = idle != nullptr;
     if (idle) use_network(*idle, f);
-    knobs.push_back(
-        {KnobOf::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
-    knobs.push_back({KnobOf::fabric, f.name, "latency_us", f.latency.v * 1e6, rules.rule("latency_us").sigma,
-                     f.latency.v * 1e5, f.latency.v * 1e7});
+    calibrated.push_back(
+        {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
+    calibrated.push_back({ConstantOwner::fabric, f.name, "latency_us", f.latency.v * 1e6,
+                          rules.rule("latency_us").sigma, f.latency.v * 1e5, f.latency.v * 1e7});
   } else {
     const bool reduces_in_switch = table.kind == CollectiveKind::all_reduce && cluster.node.nvls &&
                                    constants.link_efficiency_in_switch > 0;
@@ -126,22 +127,22 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     CostConstants copy = constants;
     const double most = reduces_in_switch ? most_in_switch(table.ranks) : 1;
     const double preset = constant(copy, key);
-    knobs.push_back(
-        {KnobOf::device, cluster.device.generation, key, preset, 0.15, 0.02, std::max(most, preset)});
+    calibrated.push_back(
+        {ConstantOwner::device, cluster.device.generation, key, preset, 0.15, 0.02, std::max(most, preset)});
   }
-  const auto n = static_cast<Eigen::Index>(knobs.size());
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
   Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
   for (std::size_t i = 0; i < samples.size(); ++i)
     measured[static_cast<Eigen::Index>(i)] = std::log(samples[i].time_s);
   const auto at = [&](const Eigen::VectorXd& theta) {
-    return log_times(table, samples, cluster, constants, knobs, theta);
+    return log_times(table, samples, cluster, constants, calibrated, theta);
   };
 
   // Wider than for step times: this is the measurement of the thing itself. Published tables of one fabric agree better.
   constexpr double kWider = 3, kPublished = 0.1;
   Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
   for (Eigen::Index k = 0; k < n; ++k) {
-    const double sigma = idle && across ? kPublished : kWider * knobs[static_cast<std::size_t>(k)].sigma;
+    const double sigma = idle && across ? kPublished : kWider * calibrated[static_cast<std::size_t>(k)].sigma;
     prior.covariance(k, k) = sigma * sigma;
   }
   constexpr double kNoticed = 0.05;  // percent: as far as the error is printed
@@ -152,7 +153,7 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   out.mape_before = out.mape_after = mape(measured - now);
   const double largest_most =
       std::max(100 * rules.noise, error_of_largest(measured - now, samples) + kNoticed);
-  Eigen::VectorXd x = likeliest_start(knobs, at, measured, prior, rules.noise);
+  Eigen::VectorXd x = likeliest_start(calibrated, at, measured, prior, rules.noise);
   // What is as far off as that was not known to its prior's width.
   for (Eigen::Index k = 0; k < n; ++k) prior.covariance(k, k) = std::max(prior.covariance(k, k), x[k] * x[k]);
   now = at(x);
@@ -168,8 +169,9 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
     }
     fit = update(prior, j, measured - now, x, Eigen::VectorXd::Ones(now.size()), rules.noise);
     for (Eigen::Index k = 0; k < n; ++k) {
-      const Knob& knob = knobs[static_cast<std::size_t>(k)];
-      x[k] = std::clamp(fit.mean[k], std::log(knob.low / knob.prior), std::log(knob.high / knob.prior));
+      const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
+      x[k] = std::clamp(fit.mean[k], std::log(constant.low / constant.prior),
+                        std::log(constant.high / constant.prior));
     }
     now = at(x);
     const double error = mape(measured - now);
@@ -206,13 +208,14 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
                 "are the times microseconds?"});
   if (!out.taken) return out;
   for (Eigen::Index k = 0; k < n; ++k) {
-    Knob knob = knobs[static_cast<std::size_t>(k)];
+    FreeConstant constant = calibrated[static_cast<std::size_t>(k)];
     if (across) {
-      const double before = setting_value(of_steps, knob.key) / knob.prior;
-      knob.prior *= before, knob.low *= before, knob.high *= knob.key == "efficiency" ? 1 : before;
+      const double before = setting_value(of_steps, constant.key) / constant.prior;
+      constant.prior *= before, constant.low *= before,
+          constant.high *= constant.key == "efficiency" ? 1 : before;
     }
-    const double value = knob.prior * std::exp(best[k]);
-    out.constants.push_back({knob, std::min(value, knob.high), std::sqrt(covariance(k, k))});
+    const double value = constant.prior * std::exp(best[k]);
+    out.constants.push_back({constant, std::min(value, constant.high), std::sqrt(covariance(k, k))});
   }
   return out;
 }

@@ -15,12 +15,12 @@
 #include "core/cluster/cluster_spec.hpp"
 #include "planner/calibration/calibrate.hpp"
 #include "planner/calibration/nccl_table.hpp"
-#include "planner/validation/quiet_network.hpp"
+#include "planner/validation/nccl_baseline.hpp"
 
 namespace sextant {
 
 struct NetworkFit {
-  std::vector<KnobFit> constants;  // none where the fit is not taken
+  std::vector<ConstantFit> constants;  // none where the fit is not taken
   int samples = 0;
   // Percent, of the sizes used: of the presets or published tables, of what is kept, and of the best that was tried beside.
   double mape_before = 0, mape_after = 0, mape_fit = 0;
@@ -35,7 +35,7 @@ struct NetworkFit {
 // ruled by start-up, which is not fitted.
 // `idle`: the cluster's fabric in published tables, or null.
 NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&,
-                             const QuietNetwork* idle);
+                             const NcclBaseline* idle);
 
 // The largest bus rate over link rate of an all-reduce in the switch: each byte crosses a link once in each direction, while
 // the bus rate counts 2 (n-1)/n of it.

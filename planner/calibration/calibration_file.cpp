@@ -13,7 +13,7 @@ namespace sextant {
 namespace {
 
 constexpr auto kConstantFields = [](auto& io, auto& c) {
-  io.required("of", c.of, kKnobOfNames);
+  io.required("of", c.of, kConstantOwnerNames);
   io.optional("owner", c.owner);
   io.required("key", c.key);
   io.optional("preset", c.preset, at_least(0));
@@ -88,7 +88,7 @@ void check(const CalibrationFile& f) {
     if (!may_be_calibrated(f.constants[i].of, f.constants[i].key))
       problems.push_back({"", fmt::format("constants[{}].key", i), f.constants[i].key,
                           fmt::format("a constant of a {} that may be calibrated",
-                                      kKnobOfNames[static_cast<std::size_t>(f.constants[i].of)]),
+                                      kConstantOwnerNames[static_cast<std::size_t>(f.constants[i].of)]),
                           ""});
   if (!problems.empty()) throw ConfigError(std::move(problems));
 }
@@ -142,9 +142,9 @@ CalibrationFile calibration_file_of(const Calibration& calibration) {
   std::vector<std::size_t> index;
   const std::size_t n = calibration.constants.size();
   for (std::size_t i = 0; i < n; ++i) {
-    const KnobFit& c = calibration.constants[i];
-    for (const Setting& s : settings_of(c.knob, c.value)) {
-      f.constants.push_back({s.of, s.owner, s.key, c.knob.prior, s.value, c.sigma, c.knob.sigma});
+    const ConstantFit& c = calibration.constants[i];
+    for (const Setting& s : settings_of(c.constant, c.value)) {
+      f.constants.push_back({s.of, s.owner, s.key, c.constant.prior, s.value, c.sigma, c.constant.sigma});
       index.push_back(i);
     }
   }

@@ -14,7 +14,7 @@
 namespace sextant {
 
 struct CalibratedConstant {
-  KnobOf of = KnobOf::device;
+  ConstantOwner of = ConstantOwner::device;
   std::string owner, key;  // the key's suffix is the unit
   double preset = 0, value = 0;
   double sigma = 0;         // relative, after the fit

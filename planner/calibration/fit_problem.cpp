@@ -11,8 +11,9 @@ namespace sextant {
 
 std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
   std::vector<Setting> out = base;
-  for (std::size_t i = 0; i < knobs.size(); ++i)
-    for (Setting& s : settings_of(knobs[i], knobs[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])))
+  for (std::size_t i = 0; i < calibrated.size(); ++i)
+    for (Setting& s :
+         settings_of(calibrated[i], calibrated[i].prior * std::exp(theta[static_cast<Eigen::Index>(i)])))
       out.push_back(std::move(s));
   return out;
 }
@@ -41,32 +42,33 @@ Eigen::VectorXd FitProblem::measured() const {
 Eigen::MatrixXd FitProblem::jacobian(const Eigen::VectorXd& theta, const Eigen::VectorXd& at) const {
   constexpr double kStep = 0.05;
   Eigen::MatrixXd j = Eigen::MatrixXd::Zero(at.size(), theta.size());
-  std::map<std::pair<KnobOf, std::string>, std::vector<std::size_t>> together;
-  for (std::size_t k = 0; k < knobs.size(); ++k) together[{knobs[k].of, knobs[k].key}].push_back(k);
+  std::map<std::pair<ConstantOwner, std::string>, std::vector<std::size_t>> together;
+  for (std::size_t k = 0; k < calibrated.size(); ++k)
+    together[{calibrated[k].of, calibrated[k].key}].push_back(k);
   for (const auto& [key, members] : together) {
     Eigen::VectorXd moved = theta;
     for (const std::size_t k : members) moved[static_cast<Eigen::Index>(k)] += kStep;
     const Eigen::VectorXd change = (log_time(moved) - at) / kStep;
     for (const std::size_t k : members)
       for (std::size_t r = 0; r < runs.size(); ++r)
-        if (concerns(knobs[k], runs[r].run))
+        if (concerns(calibrated[k], runs[r].run))
           j(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(k)) =
               change[static_cast<Eigen::Index>(r)];
   }
   return j;
 }
 Eigen::VectorXd FitProblem::clamped(Eigen::VectorXd theta) const {
-  for (std::size_t k = 0; k < knobs.size(); ++k) {
+  for (std::size_t k = 0; k < calibrated.size(); ++k) {
     double& x = theta[static_cast<Eigen::Index>(k)];
-    if (knobs[k].low > 0) x = std::max(x, std::log(knobs[k].low / knobs[k].prior));
-    if (knobs[k].high > 0) x = std::min(x, std::log(knobs[k].high / knobs[k].prior));
+    if (calibrated[k].low > 0) x = std::max(x, std::log(calibrated[k].low / calibrated[k].prior));
+    if (calibrated[k].high > 0) x = std::min(x, std::log(calibrated[k].high / calibrated[k].prior));
   }
   return theta;
 }
 Eigen::MatrixXd FitProblem::prior_covariance() const {
-  Eigen::VectorXd variance(static_cast<Eigen::Index>(knobs.size()));
-  for (std::size_t k = 0; k < knobs.size(); ++k)
-    variance[static_cast<Eigen::Index>(k)] = knobs[k].sigma * knobs[k].sigma;
+  Eigen::VectorXd variance(static_cast<Eigen::Index>(calibrated.size()));
+  for (std::size_t k = 0; k < calibrated.size(); ++k)
+    variance[static_cast<Eigen::Index>(k)] = calibrated[k].sigma * calibrated[k].sigma;
   return variance.asDiagonal();
 }
 

@@ -7,7 +7,7 @@
 
 #include <Eigen/Dense>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 #include "planner/validation/validate.hpp"
 
 namespace sextant {
@@ -17,15 +17,15 @@ Eigen::VectorXd log_times(std::span<const MeasuredRun>, const PredictOptions&);
 
 struct FitProblem {
   std::span<const MeasuredRun> runs;
-  std::span<const Knob> knobs;
+  std::span<const FreeConstant> calibrated;
   const std::filesystem::path& presets;
-  std::vector<Setting> base = {};  // in the place of the presets, below the knobs
+  std::vector<Setting> base = {};  // in the place of the presets, below the calibrated constants
 
   std::vector<Setting> settings(const Eigen::VectorXd& theta) const;
   // Logarithm of the predicted step at the priors times exp(theta).
   Eigen::VectorXd log_time(const Eigen::VectorXd& theta) const;
   Eigen::VectorXd measured() const;
-  // Forward differences; knobs of one key with different owners touch different rows and are moved together.
+  // Forward differences; calibrated constants of one key with different owners touch different rows and are moved together.
   Eigen::MatrixXd jacobian(const Eigen::VectorXd& theta, const Eigen::VectorXd& at) const;
   Eigen::VectorXd clamped(Eigen::VectorXd theta) const;
   Eigen::MatrixXd prior_covariance() const;

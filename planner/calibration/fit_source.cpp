@@ -7,15 +7,15 @@
 
 namespace sextant {
 
-std::string fit_source(const Knob& knob, std::span<const MeasuredRun> runs) {
+std::string fit_source(const FreeConstant& constant, std::span<const MeasuredRun> runs) {
   std::map<std::string, int> rows;
   for (const MeasuredRun& m : runs)
-    if (concerns(knob, m.run)) ++rows[m.source];
+    if (concerns(constant, m.run)) ++rows[m.source];
   std::vector<std::string> of;
   for (const auto& [source, n] : rows) of.push_back(fmt::format("{} of {}", n, source));
   std::string text = fmt::format("sextant calibrate --refit, step times; rows: {}", fmt::join(of, ", "));
-  if (!knob.also.empty())
-    text += fmt::format("; one value for {}, {}", knob.owner, fmt::join(knob.also, ", "));
+  if (!constant.also.empty())
+    text += fmt::format("; one value for {}, {}", constant.owner, fmt::join(constant.also, ", "));
   return text;
 }
 

@@ -5,13 +5,13 @@
 
 namespace sextant {
 
-FittedCount fitted_count(const std::filesystem::path& preset_dir, std::span<const Knob> knobs) {
+FittedCount fitted_count(const std::filesystem::path& preset_dir, std::span<const FreeConstant> calibrated) {
   FittedCount count;
-  count.step_time = knobs.size();
+  count.step_time = calibrated.size();
   for (const MemoryPlan& plan : load_memory_plans(preset_dir)) count.memory += plan.constants.size();
   std::set<std::string> moved;
-  for (const Knob& k : knobs)
-    if (k.of == KnobOf::device) moved.insert(k.key);
+  for (const FreeConstant& k : calibrated)
+    if (k.of == ConstantOwner::device) moved.insert(k.key);
   for (const auto& file : std::filesystem::directory_iterator(preset_dir / "cost")) {
     const std::string generation = file.path().stem().string();
     if (generation == "common") continue;

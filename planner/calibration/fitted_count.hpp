@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 
 namespace sextant {
 
@@ -18,7 +18,7 @@ struct FittedCount {
   std::size_t all() const { return step_time + memory + frozen.size(); }
 };
 
-// `knobs`: those of a fit of the presets.
-FittedCount fitted_count(const std::filesystem::path& preset_dir, std::span<const Knob> knobs);
+// `calibrated constants`: those of a fit of the presets.
+FittedCount fitted_count(const std::filesystem::path& preset_dir, std::span<const FreeConstant> calibrated);
 
 }  // namespace sextant

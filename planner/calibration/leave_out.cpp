@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "planner/calibration/calibrate.hpp"
-#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/calibration/fit_problem.hpp"
 #include "planner/calibration/suggest.hpp"
 
@@ -46,8 +46,8 @@ struct Newcomer {
 // are asked for their interval.
 void score_after(const Newcomer& n, std::span<const MeasuredRun> seen, std::span<const MeasuredRun> unseen,
                  double share, std::size_t covered, Few& sum) {
-  const std::vector<Knob> knobs = rebased(knobs_of(seen, n.preset_dir, n.rules), n.base);
-  const Calibration fit = calibrate(seen, n.preset_dir, n.rules, knobs, FitOf::own_runs, n.base);
+  const std::vector<FreeConstant> calibrated = rebased(constants_of(seen, n.preset_dir, n.rules), n.base);
+  const Calibration fit = calibrate(seen, n.preset_dir, n.rules, calibrated, FitOf::own_runs, n.base);
   std::vector<Setting> settings = n.base;
   for (Setting& s : settings_of(fit)) settings.push_back(std::move(s));
   const CalibratedPresets now(n.preset_dir, std::move(settings), fit.residual.of);
@@ -59,9 +59,9 @@ void score_after(const Newcomer& n, std::span<const MeasuredRun> seen, std::span
   for (const MeasuredRun& r : seen) file.runs.push_back(r.id);
   for (std::size_t r = 0; r < std::min(covered, unseen.size()); ++r) {
     const RunPrediction p = predict_resolved(unseen[r].run, now.options());
-    if (!p.doubt) continue;
+    if (!p.uncertainty) continue;
     const double half =
-        calibrated_doubt(unseen[r].run, file, n.preset_dir, p.step_half_width, n.base).half_width;
+        calibrated_uncertainty(unseen[r].run, file, n.preset_dir, p.step_half_width, n.base).half_width;
     ++sum.asked, sum.covered += std::abs(left[static_cast<Eigen::Index>(r)]) <= std::log1p(half);
   }
 }
@@ -85,9 +85,9 @@ Few after_few(const Newcomer& n, const LeaveOutOptions& options, std::mt19937_64
 Few after_chosen(const Newcomer& n, const LeaveOutOptions& options) {
   constexpr std::size_t kCovered = 60;
   const std::size_t few = std::min(static_cast<std::size_t>(options.few), n.own.size() - 1);
-  const std::vector<Knob> knobs = rebased(knobs_of(n.own, n.preset_dir, n.rules), n.base);
+  const std::vector<FreeConstant> calibrated = rebased(constants_of(n.own, n.preset_dir, n.rules), n.base);
   std::vector<bool> chosen(n.own.size(), false);
-  for (const Suggestion& s : suggest_runs(n.own, {}, few, n.preset_dir, n.rules, knobs, n.base).runs)
+  for (const Suggestion& s : suggest_runs(n.own, {}, few, n.preset_dir, n.rules, calibrated, n.base).runs)
     chosen[s.run] = true;
   std::vector<MeasuredRun> seen, unseen;
   for (std::size_t i = 0; i < n.own.size(); ++i) (chosen[i] ? seen : unseen).push_back(n.own[i]);
@@ -101,9 +101,9 @@ Few after_chosen(const Newcomer& n, const LeaveOutOptions& options) {
 std::vector<LeftOut> leave_one_source_out(std::span<const MeasuredRun> runs,
                                           const std::filesystem::path& preset_dir,
                                           const CalibrationRules& rules, const LeaveOutOptions& options) {
-  const std::vector<Knob> knobs = knobs_of(runs, preset_dir, rules, FitOf::presets);
-  const FitProblem p{runs, knobs, preset_dir};
-  const auto n = static_cast<Eigen::Index>(knobs.size());
+  const std::vector<FreeConstant> calibrated = constants_of(runs, preset_dir, rules, FitOf::presets);
+  const FitProblem p{runs, calibrated, preset_dir};
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
   const auto all = static_cast<Eigen::Index>(p.runs.size());
   std::mt19937_64 random(options.seed);
   const std::vector<bool> fitted = drawn(p, options.fit_rows_per_source, random);

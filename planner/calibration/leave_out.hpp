@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 
 namespace sextant {
 

@@ -89,14 +89,14 @@ struct Trial {
   const ClusterSpec& cluster;
   const StackSpec& stack;
   const CostConstants& constants;
-  const std::vector<Knob>& knobs;
+  const std::vector<FreeConstant>& calibrated;
 
-  // Logarithms of predicted times with the knobs at prior * exp(theta).
+  // Logarithms of predicted times with the calibrated constants at prior * exp(theta).
   Eigen::VectorXd at(const Eigen::VectorXd& theta) const {
     std::vector<Setting> settings;
-    for (std::size_t k = 0; k < knobs.size(); ++k)
-      settings.push_back({knobs[k].of, knobs[k].owner, knobs[k].key,
-                          knobs[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
+    for (std::size_t k = 0; k < calibrated.size(); ++k)
+      settings.push_back({calibrated[k].of, calibrated[k].owner, calibrated[k].key,
+                          calibrated[k].prior * std::exp(theta[static_cast<Eigen::Index>(k)])});
     ClusterSpec c = cluster;
     StackSpec s = stack;
     CostConstants moved = constants;
@@ -123,26 +123,27 @@ struct Trial {
   }
 };
 
-std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
-                            const StackSpec& stack, CostConstants constants, const CalibrationRules& rules) {
+std::vector<FreeConstant> constants_for(const std::vector<Sample>& samples, const ClusterSpec& cluster,
+                                        const StackSpec& stack, CostConstants constants,
+                                        const CalibrationRules& rules) {
   const std::string& generation = cluster.device.generation;
   // Nominal rates of processors are orders of magnitude: there a share of them may be above one.
   const double most = generation == "cpu" ? 20 : 1;
-  std::vector<Knob> out;
-  const auto add_once = [&](Knob knob) {
-    const auto same = [&](const Knob& k) { return k.key == knob.key; };
-    if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(knob));
+  std::vector<FreeConstant> out;
+  const auto add_once = [&](FreeConstant constant) {
+    const auto same = [&](const FreeConstant& k) { return k.key == constant.key; };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(constant));
   };
   const auto add_below = [&](const char* key, double sigma, double high) {
     const double preset = constant(constants, key);
-    add_once({KnobOf::device, generation, key, preset, sigma, 0.02, std::max(high, preset)});
+    add_once({ConstantOwner::device, generation, key, preset, sigma, 0.02, std::max(high, preset)});
   };
   const auto add = [&](const char* key, double sigma) { add_below(key, sigma, most); };
   // Of times nobody knows more than the order of magnitude.
   constexpr double kOrders = 100;
   const auto add_time = [&](const char* key, double preset, double sigma) {
     if (preset > 0)
-      add_once({KnobOf::device, generation, key, preset, sigma, preset / kOrders, preset * kOrders});
+      add_once({ConstantOwner::device, generation, key, preset, sigma, preset / kOrders, preset * kOrders});
   };
   const auto rule = [&](const char* key) { add(key, rules.rule(key).sigma); };
   constexpr double kRate = 0.15, kTime = 0.3;  // of constants that whole runs do not move
@@ -180,16 +181,16 @@ std::vector<Knob> knobs_for(const std::vector<Sample>& samples, const ClusterSpe
   if (blocks) {
     rule("gemm_efficiency"), rule("memory_efficiency");
     const double host = setting_value(stack, "host_forward_per_layer_us");
-    out.push_back({KnobOf::stack, stack.name, "host_forward_per_layer_us", host,
+    out.push_back({ConstantOwner::stack, stack.name, "host_forward_per_layer_us", host,
                    rules.rule("host_forward_per_layer_us").sigma, host / 20, host * 20});
   }
   if (across) {
     const FabricSpec& f = cluster.fabric;
     const double hop = f.latency.v * 1e6;
     out.push_back(
-        {KnobOf::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
-    out.push_back(
-        {KnobOf::fabric, f.name, "latency_us", hop, rules.rule("latency_us").sigma, hop / 10, hop * 10});
+        {ConstantOwner::fabric, f.name, "efficiency", f.efficiency, rules.rule("efficiency").sigma, 0.02, 1});
+    out.push_back({ConstantOwner::fabric, f.name, "latency_us", hop, rules.rule("latency_us").sigma, hop / 10,
+                   hop * 10});
   }
   return out;
 }
@@ -246,16 +247,16 @@ ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, c
                               "at least one product, pass over memory, copy or exchange of 1 MiB that this "
                               "cluster can run",
                               "sextant profile --for plan.json -o profile.json"});
-  const std::vector<Knob> knobs = knobs_for(samples, cluster, stack, constants, rules);
-  const Trial trial{samples, cluster, stack, constants, knobs};
-  const auto n = static_cast<Eigen::Index>(knobs.size());
+  const std::vector<FreeConstant> calibrated = constants_for(samples, cluster, stack, constants, rules);
+  const Trial trial{samples, cluster, stack, constants, calibrated};
+  const auto n = static_cast<Eigen::Index>(calibrated.size());
   Eigen::VectorXd measured(static_cast<Eigen::Index>(samples.size()));
   for (std::size_t i = 0; i < samples.size(); ++i)
     measured[static_cast<Eigen::Index>(i)] = std::log(samples[i].seconds);
 
   Posterior prior{Eigen::VectorXd::Zero(n), Eigen::MatrixXd::Zero(n, n)};
   for (Eigen::Index k = 0; k < n; ++k) {
-    const double sigma = widen(cluster) * knobs[static_cast<std::size_t>(k)].sigma;
+    const double sigma = widen(cluster) * calibrated[static_cast<std::size_t>(k)].sigma;
     prior.covariance(k, k) = sigma * sigma;
   }
   ProfileFit out{.file = file,
@@ -277,16 +278,17 @@ ProfileFit profile_priors(const WorkProfile& profile, const std::string& file, c
     }
     fit = update(prior, j, measured - now, x, Eigen::VectorXd::Ones(now.size()), kWorkNoise);
     for (Eigen::Index k = 0; k < n; ++k) {
-      const Knob& knob = knobs[static_cast<std::size_t>(k)];
-      x[k] = std::clamp(fit.mean[k], std::log(knob.low / knob.prior), std::log(knob.high / knob.prior));
+      const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
+      x[k] = std::clamp(fit.mean[k], std::log(constant.low / constant.prior),
+                        std::log(constant.high / constant.prior));
     }
     now = trial.at(x);
   }
   out.mape_after = mape(measured - now);
   for (Eigen::Index k = 0; k < n; ++k) {
-    const Knob& knob = knobs[static_cast<std::size_t>(k)];
-    const KnobFit known{knob, knob.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))};
-    if (known.sigma < 0.7 * widen(cluster) * knob.sigma) out.constants.push_back(known);
+    const FreeConstant& constant = calibrated[static_cast<std::size_t>(k)];
+    const ConstantFit known{constant, constant.prior * std::exp(x[k]), std::sqrt(fit.covariance(k, k))};
+    if (known.sigma < 0.7 * widen(cluster) * constant.sigma) out.constants.push_back(known);
   }
   return out;
 }

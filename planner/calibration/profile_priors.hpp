@@ -20,9 +20,9 @@ inline constexpr const char* kProfiledStack = "sextant";  // profiles are taken 
 
 struct ProfileFit {
   std::string file, machine, date;
-  std::vector<KnobFit> constants = {};     // those that the profile tells
-  int works = 0, measurements = 0;         // used: of plans, and of the machine by itself
-  double mape_before = 0, mape_after = 0;  // percent, of all that were used
+  std::vector<ConstantFit> constants = {};  // those that the profile tells
+  int works = 0, measurements = 0;          // used: of plans, and of the machine by itself
+  double mape_before = 0, mape_after = 0;   // percent, of all that were used
 };
 
 // Was this profile taken on such a device? By the name that driver or kernel gave: model, size, PCIe or NVL form.

@@ -22,12 +22,12 @@ double mean_deviation(const Eigen::VectorXd& variance) { return variance.cwiseMa
 
 Suggestions suggest_runs(std::span<const MeasuredRun> candidates, std::span<const std::size_t> known,
                          std::size_t count, const std::filesystem::path& preset_dir,
-                         const CalibrationRules& rules, std::span<const Knob> knobs,
+                         const CalibrationRules& rules, std::span<const FreeConstant> calibrated,
                          std::vector<Setting> base) {
   Suggestions out;
   if (candidates.empty()) return out;
-  const FitProblem p{candidates, knobs, preset_dir, std::move(base)};
-  const Eigen::VectorXd priors = Eigen::VectorXd::Zero(static_cast<Eigen::Index>(knobs.size()));
+  const FitProblem p{candidates, calibrated, preset_dir, std::move(base)};
+  const Eigen::VectorXd priors = Eigen::VectorXd::Zero(static_cast<Eigen::Index>(calibrated.size()));
   const Eigen::MatrixXd j = p.jacobian(priors, p.log_time(priors));
   std::vector<LayoutPoint> points;
   for (const MeasuredRun& r : candidates) points.push_back(layout_point(r.run));
@@ -40,14 +40,15 @@ Suggestions suggest_runs(std::span<const MeasuredRun> candidates, std::span<cons
     taken[i] = true;
   };
   for (const std::size_t i : known) take(i);
-  out.doubt = mean_deviation(c.diagonal());
+  out.uncertainty = mean_deviation(c.diagonal());
   while (out.runs.size() < count && std::ranges::count(taken, false) > 0) {
     Suggestion best{0, INFINITY};
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (taken[i]) continue;
       const auto at = static_cast<Eigen::Index>(i);
       const Eigen::VectorXd left = c.diagonal() - c.col(at).cwiseAbs2() / (c(at, at) + noise2);
-      if (const double doubt = mean_deviation(left); doubt < best.doubt) best = {i, doubt};
+      if (const double uncertainty = mean_deviation(left); uncertainty < best.uncertainty)
+        best = {i, uncertainty};
     }
     take(best.run);
     out.runs.push_back(best);

@@ -1,4 +1,4 @@
-// Which runs are worth measuring first? Those that leave the least doubt about all the others: every candidate is as uncertain
+// Which runs are worth measuring first? Those that leave the least uncertainty about all the others: every candidate is as uncertain
 // as the constants that decide its step and as layouts are beyond them (the priors of calibrate), and one that is measured
 // takes from all others what they share with it. Nothing measured is looked at, only what was measured already is known to be.
 // Greedy: the first is the best one, the second the best beside it, and so on. Source: active learning by the expected
@@ -12,22 +12,22 @@
 #include <span>
 #include <vector>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 
 namespace sextant {
 
 struct Suggestion {
-  std::size_t run = 0;  // index into the candidates
-  double doubt = 0;     // relative standard deviation, mean over candidates, once this one is measured too
+  std::size_t run = 0;     // index into the candidates
+  double uncertainty = 0;  // relative standard deviation, mean over candidates, once this one is measured too
 };
 struct Suggestions {
-  double doubt = 0;  // before
+  double uncertainty = 0;  // before
   std::vector<Suggestion> runs;
 };
 
 // `known`: candidates that were measured already, by index. Steps of the candidates are not read. `base` as in calibrate().
 Suggestions suggest_runs(std::span<const MeasuredRun> candidates, std::span<const std::size_t> known,
                          std::size_t count, const std::filesystem::path& preset_dir, const CalibrationRules&,
-                         std::span<const Knob>, std::vector<Setting> base = {});
+                         std::span<const FreeConstant>, std::vector<Setting> base = {});
 
 }  // namespace sextant

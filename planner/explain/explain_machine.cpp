@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "planner/answers/leanest.hpp"
-#include "planner/answers/steadiest.hpp"
+#include "planner/answers/lowest_memory.hpp"
+#include "planner/answers/robust_plans.hpp"
 #include "planner/explain/explain.hpp"
 #include "planner/search/search_budget.hpp"
 #include "planner/simulation/robust.hpp"
@@ -117,7 +117,7 @@ std::vector<Alternative> alternatives(const Job& job, const PlanLimits& limits, 
     Alternative a;
     a.field = text.substr(0, text.find("!="));
     a.other = "not " + text.substr(text.find("!=") + 2);
-    const SteadyPlans found = steadiest_plans(job, space, by, budget.next());
+    const SteadyPlans found = robust_plans(job, space, by, budget.next());
     a.exact = found.proved;
     if (!found.report.ranked.empty()) {
       a.plan = found.report.ranked.front();
@@ -140,7 +140,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     if (budget.over()) return;
     Sensitivity s;
     s.what = std::move(what);
-    const SteadyPlans found = steadiest_plans(changed, space, by, budget.next());
+    const SteadyPlans found = robust_plans(changed, space, by, budget.next());
     const SearchReport& report = found.report;
     s.exact = found.proved;
     s.possible = !too_large(changed, plan_memory(changed, best));
@@ -170,7 +170,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     change(cluster);
     const Topology topology(cluster);
     ask(std::move(what), {job.model, job.training, cluster, topology, job.stack, job.cost, job.interval,
-                          job.doubt, job.residual});
+                          job.uncertainty, job.residual});
   };
   with_cluster("memory -5 %", [](ClusterSpec& c) {
     c.device.memory = Bytes(static_cast<std::int64_t>(0.95 * static_cast<double>(c.device.memory.v)));
@@ -186,7 +186,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
                  [](ClusterSpec& c) { c.node.link_bandwidth = c.node.link_bandwidth * 0.8; });
   const SlowerProducts slower(job.cost, 1.0 / 0.9);
   ask("matrix products -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower,
-                                job.interval, job.doubt, job.residual});
+                                job.interval, job.uncertainty, job.residual});
   return out;
 }
 
@@ -340,7 +340,7 @@ NothingFits why_nothing_fits(const Job& job, const SearchSpace& space, int most_
   n.available = options.memory_limit.value_or(job.cluster.device.memory);
   SearchOptions any_memory = budget.next();
   any_memory.memory_limit = Bytes(std::numeric_limits<std::int64_t>::max());
-  const LeanestLayout lean = leanest_layout(job, space, any_memory);
+  const LowestMemoryLayout lean = lowest_memory_layout(job, space, any_memory);
   n.closest = lean.plan, n.needed = lean.peak;
   if (n.closest)
     n.step = predict(job, *n.closest).step;

@@ -10,7 +10,7 @@
 
 namespace sextant {
 
-struct DoubtRules;
+struct UncertaintyRules;
 struct Residual;
 
 struct Job {
@@ -22,7 +22,8 @@ struct Job {
   const CostModel& cost;
   double interval =
       1.0;  // intervals of predictions are that many times as wide as of runs that were measured
-  const DoubtRules* doubt = nullptr;   // what intervals are made of; only predict() asks, and must have it
+  const UncertaintyRules* uncertainty =
+      nullptr;                         // what intervals are made of; only predict() asks, and must have it
   const Residual* residual = nullptr;  // what a calibration learned of layouts beyond constants
   double residual_taken = 0;  // logarithm of the factor by which the costs above are less for it already
   // `cost` reads a table of measured works: no bound of a search holds, and predictions say what of them rests on it.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "planner/simulation/each.hpp"
+#include "planner/simulation/parallel_for.hpp"
 
 namespace sextant {
 namespace {
@@ -31,7 +31,7 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
                          (plan.activation_offload > 0 && at.plan.activation_offload == 0);
     return at.step * (1 - (another ? kWorthAnotherKind : kWorth));
   };
-  each(moves.size(), [&](std::size_t i) {
+  parallel_for(moves.size(), [&](std::size_t i) {
     Move& move = moves[i];
     if (means_.stopped()) return;
     move.bound = tree_.bound(*move.plan, limit_of(*move.plan), means_.cache());
@@ -47,7 +47,7 @@ std::optional<MovedPlan> LocalMoves::fastest(const MovedPlan& at, const std::vec
     if (n == 0 || means_.stopped() || slots_left_ < work) return std::nullopt;
     slots_left_ -= work, simulated_ += n, left_ -= n;
     std::vector<double> steps(n, INFINITY);
-    each(n, [&](std::size_t i) {
+    parallel_for(n, [&](std::size_t i) {
       const ParallelPlan& plan = *moves[begin + i].plan;
       if (extent_.fits_first || tree_.fits(plan)) steps[i] = means_.simulated(plan);
       if (steps[i] >= limit_of(plan)) steps[i] = INFINITY;

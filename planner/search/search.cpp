@@ -13,14 +13,14 @@
 #include <tbb/task_arena.h>
 
 #include "planner/lowering/lower.hpp"
-#include "planner/search/beside_space.hpp"
 #include "planner/search/bounds/admissible_prices.hpp"
+#include "planner/search/off_grid.hpp"
 #include "planner/search/search_budget.hpp"
 #include "planner/search/search_front.hpp"
 #include "planner/search/search_ranking.hpp"
 #include "planner/search/search_tree.hpp"
 #include "planner/search/simulated_ahead.hpp"
-#include "planner/simulation/each.hpp"
+#include "planner/simulation/parallel_for.hpp"
 #include "planner/simulation/predict.hpp"
 
 namespace sextant {
@@ -41,7 +41,7 @@ struct Later {
 constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
 constexpr int kOfOwn = 4;     // neighbours of the best that are of its own kind
-constexpr int kExamples = 4;  // of each fate
+constexpr int kExamples = 4;  // of each outcome
 
 class Search {
  public:
@@ -118,7 +118,7 @@ class Search {
     if (options_.move_layers) {
       const Ranking from = front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies);
       for (MovedMember& moved : moved_from(from)) moved_.push_back(std::move(moved));
-      // What was moved for an earlier point may be leaner than this one's limit.
+      // What was moved for an earlier point may be smaller than this one's limit.
       for (const MovedMember& moved : moved_)
         if (moved.found.step < point.found.step && plan_memory(job_, moved.found.plan).peak <= limit_)
           point = moved;
@@ -163,8 +163,9 @@ class Search {
       if (space_.tight) make_room(choices);
       std::vector<std::optional<Node>> members(choices.size());
       const double limit = threshold();
-      each(choices.size(),
-           [&](std::size_t i) { members[i] = tree_.member(choices[i], limit, threads_.local().cache); });
+      parallel_for(choices.size(), [&](std::size_t i) {
+        members[i] = tree_.member(choices[i], limit, threads_.local().cache);
+      });
       std::vector<Node> nodes;
       for (const std::optional<Node>& node : members)
         if (node && !useless(*node)) nodes.push_back(*node);
@@ -184,15 +185,16 @@ class Search {
   // The same beside them, each with just as much of the optimizer on the host as it needs there.
   void make_room(std::vector<Choice>& choices) {
     std::vector<std::optional<Choice>> roomy(choices.size());
-    each(choices.size(),
-         [&](std::size_t i) { roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache); });
+    parallel_for(choices.size(), [&](std::size_t i) {
+      roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache);
+    });
     for (const std::optional<Choice>& c : roomy)
       if (c && std::ranges::find(choices, *c) == choices.end()) choices.push_back(*c);
   }
 
   void simulate(std::vector<Node>& nodes) {
     std::vector<std::optional<Simulated>> tried(nodes.size());
-    each(nodes.size(), [&](std::size_t i) {
+    parallel_for(nodes.size(), [&](std::size_t i) {
       Expansion ignored;
       if (tree_.fits(nodes[i], threads_.local().cache, ignored)) tried[i] = simulated(nodes[i]);
     });
@@ -203,7 +205,7 @@ class Search {
   void guess(std::span<const Node> divisions, SearchTree::Guess what) {
     std::vector<Tried> tried(divisions.size());
     const double limit = threshold();
-    each(divisions.size(), [&](std::size_t i) {
+    parallel_for(divisions.size(), [&](std::size_t i) {
       if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
         tried[i].simulated = simulated(*node);
     });
@@ -260,16 +262,16 @@ class Search {
       const Node node = queue_.back();
       queue_.pop_back();
       if (useless(node))
-        report_.fates[Fate::bounded_away] += node.members;
+        report_.outcomes[Outcome::pruned_by_bound] += node.members;
       else
         nodes.push_back(node);
     }
     if (nodes.empty()) {  // all that is left is above the threshold
-      if (queue_.empty() || queue_.front().bound > threshold()) drain(Fate::bounded_away);
+      if (queue_.empty() || queue_.front().bound > threshold()) drain(Outcome::pruned_by_bound);
       return;
     }
     std::vector<Tried> tried(nodes.size());
-    each(nodes.size(), [&](std::size_t i) { work(nodes[i], tried[i]); });
+    parallel_for(nodes.size(), [&](std::size_t i) { work(nodes[i], tried[i]); });
     if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
     for (Tried& tried_one : tried) take(tried_one);
     if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
@@ -316,29 +318,29 @@ class Search {
     moved_ = moved_from(ranking_);
   }
   Moved moved_from(const Ranking& ranking) {
-    Beside found = beside_space(
+    Beside found = off_grid(
         job_, space_, tree_, ranking,
         {[this]() -> SearchCache& { return threads_.local().cache; },
          [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
-    report_.moved += found.cut_anew, report_.between_rungs += found.between_rungs;
+    report_.moved += found.cut_anew, report_.refined += found.refined;
     return std::move(found.moved);
   }
 
   void take(Tried& tried_one) {
-    report_.fates += tried_one.expansion.fates;
+    report_.outcomes += tried_one.expansion.outcomes;
     report_.bounds += tried_one.expansion.bounds;
-    for (FateExample& example : tried_one.expansion.examples) {
-      const auto fate = static_cast<std::size_t>(example.fate);
-      if (examples_of_[fate] < kExamples) report_.examples.push_back(std::move(example));
-      exemplified_[fate] = ++examples_of_[fate] >= kExamples;
+    for (OutcomeExample& example : tried_one.expansion.examples) {
+      const auto outcome = static_cast<std::size_t>(example.outcome);
+      if (examples_of_[outcome] < kExamples) report_.examples.push_back(std::move(example));
+      exemplified_[outcome] = ++examples_of_[outcome] >= kExamples;
     }
     for (const Node& child : tried_one.expansion.children)
       if (useless(child))
-        report_.fates[Fate::bounded_away] += child.members;
+        report_.outcomes[Outcome::pruned_by_bound] += child.members;
       else
         push(child);
     if (!tried_one.simulated) return;
-    ++report_.fates[Fate::simulated];
+    ++report_.outcomes[Outcome::simulated];
     ahead_.visited(tried_one.simulated->choice);
     rank(*tried_one.simulated);
   }
@@ -356,7 +358,7 @@ class Search {
   // The step as the answer will state it.
   void tell(const Simulated& best) const {
     if (options_.progress)
-      options_.progress(report_.fates[Fate::simulated],
+      options_.progress(report_.outcomes[Outcome::simulated],
                         measured_step(job_, plan_of(space_, best.choice), Seconds(best.step)));
   }
 
@@ -365,8 +367,8 @@ class Search {
     std::push_heap(queue_.begin(), queue_.end(), Later{});
   }
 
-  void drain(Fate fate) {
-    for (const Node& node : queue_) report_.fates[fate] += node.members;
+  void drain(Outcome outcome) {
+    for (const Node& node : queue_) report_.outcomes[outcome] += node.members;
     queue_.clear();
   }
 
@@ -374,8 +376,8 @@ class Search {
     SearchCache& cache = threads_.local().cache;
     for (const Node& node : queue_) {
       const std::uint64_t ahead = ahead_.below(node, space_, cache);
-      report_.fates[Fate::simulated] += ahead;
-      report_.fates[Fate::unvisited] += node.members - ahead;
+      report_.outcomes[Outcome::simulated] += ahead;
+      report_.outcomes[Outcome::unvisited] += node.members - ahead;
     }
     queue_.clear();
   }
@@ -412,8 +414,8 @@ class Search {
   // What is moved does not depend on how many are shown.
   Ranking ranking_{space_, options_.move_layers ? std::max(options_.top, kMovedFamilies) : options_.top};
   Moved moved_;
-  std::array<int, kFateNames.size()> examples_of_{};
-  std::array<bool, kFateNames.size()> exemplified_{};  // by fate: enough examples
+  std::array<int, kOutcomeNames.size()> examples_of_{};
+  std::array<bool, kOutcomeNames.size()> exemplified_{};  // by outcome: enough examples
   SearchReport report_;
   Clock::time_point begin_ = Clock::now();
   double budget_share_ = 0.9;  // what comes beside the space has the rest

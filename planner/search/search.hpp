@@ -19,33 +19,33 @@
 namespace sextant {
 
 // What became of a member of the space. The first five need no figures of time or memory.
-enum class Fate : std::uint8_t {
-  not_divisible,   // ranks, heads, batch or layers do not divide
-  contradiction,   // fields exclude each other
-  stack_cannot,    // the software stack has no such feature
-  outside_limits,  // the user excluded it (effective dp or shard degree)
-  repeated,        // the same graph as another member
+enum class Outcome : std::uint8_t {
+  not_divisible,         // ranks, heads, batch or layers do not divide
+  inconsistent,          // fields exclude each other
+  unsupported_by_stack,  // the software stack has no such feature
+  outside_limits,        // the user excluded it (effective dp or shard degree)
+  duplicate,             // the same graph as another member
   out_of_memory,
-  bounded_away,  // its lower bound is above what was found
+  pruned_by_bound,  // its lower bound is above what was found
   simulated,
   unvisited,  // the search was stopped before
 };
-inline constexpr std::array<std::string_view, 9> kFateNames = {
-    "not divisible", "contradiction", "stack cannot", "outside limits", "repeated",
-    "out of memory", "bounded away",  "simulated",    "not visited"};
-constexpr std::string_view name(Fate f) { return kFateNames[static_cast<std::size_t>(f)]; }
+inline constexpr std::array<std::string_view, 9> kOutcomeNames = {
+    "not divisible",   "inconsistent", "unsupported by stack", "outside limits", "duplicate", "out of memory",
+    "pruned by bound", "simulated",    "not visited"};
+constexpr std::string_view name(Outcome f) { return kOutcomeNames[static_cast<std::size_t>(f)]; }
 
-struct FateCounts {
-  std::array<std::uint64_t, kFateNames.size()> by_fate{};
-  std::uint64_t& operator[](Fate f) { return by_fate[static_cast<std::size_t>(f)]; }
-  std::uint64_t operator[](Fate f) const { return by_fate[static_cast<std::size_t>(f)]; }
+struct OutcomeCounts {
+  std::array<std::uint64_t, kOutcomeNames.size()> by_outcome{};
+  std::uint64_t& operator[](Outcome f) { return by_outcome[static_cast<std::size_t>(f)]; }
+  std::uint64_t operator[](Outcome f) const { return by_outcome[static_cast<std::size_t>(f)]; }
   std::uint64_t total() const;
-  FateCounts& operator+=(const FateCounts&);
+  OutcomeCounts& operator+=(const OutcomeCounts&);
 };
 
 // One example of each kind of refusal, with its numbers.
-struct FateExample {
-  Fate fate = Fate::not_divisible;
+struct OutcomeExample {
+  Outcome outcome = Outcome::not_divisible;
   std::string plan_key, text;
 };
 
@@ -53,10 +53,10 @@ struct RankedPlan {
   ParallelPlan plan;
   Prediction prediction;
   Seconds simulated;
-  // Simulated. Of the member that was moved off the rungs (planner/search/rung_moves.hpp); before its layers were moved
+  // Simulated. Of the member that was moved off the search grid (planner/search/grid_refinement.hpp); before its layers were moved
   // (planner/search/layer_moves.hpp). Where either is stated, the plan is no member of the space.
-  std::optional<Seconds> before_rungs, before_moves;
-  bool beside_space() const { return before_rungs || before_moves; }
+  std::optional<Seconds> before_refinement, before_moves;
+  bool off_grid() const { return before_refinement || before_moves; }
   double slower = 0;  // than the first, as a share
   bool tie = false;   // closer to the first than the model's own error
 };
@@ -72,7 +72,7 @@ struct SearchOptions {
   std::optional<Bytes> memory_limit;  // instead of the device's
   std::optional<Seconds> at_most;     // layouts whose simulated step is longer need not be found
   double tie_share = 0.01;            // of the step; plans of one model and cluster share most of their error
-  bool move_layers = true;            // in the end, look beside the space: between rungs, and for better cuts
+  bool move_layers = true;  // in the end, look beside the space: between grid values, and for better cuts
   // The first is the best; once the search has computed so many bounds, families behind it may be so much faster than shown.
   double others_share = 0;
   std::uint64_t thorough_bounds = 0;
@@ -81,8 +81,8 @@ struct SearchOptions {
 
 struct SearchReport {
   std::vector<RankedPlan> ranked;  // best first; empty when nothing fits
-  FateCounts fates;
-  std::vector<FateExample> examples;
+  OutcomeCounts outcomes;
+  std::vector<OutcomeExample> examples;
   std::uint64_t space = 0;
   std::uint64_t bounds = 0;  // lower bounds computed, of members or of parts of the space
   bool exact = true;         // false: stopped before the proof was complete
@@ -90,8 +90,8 @@ struct SearchReport {
   double others_share = 0;   // what is shown behind the first may be so far from the best of its kind
   // No layout of the space has a faster `prediction.step`; one that was moved out of it may have. 0 when there is none.
   Seconds best_bound;
-  // Layouts simulated whose layers were moved, and between rungs: none of the space.
-  std::uint64_t moved = 0, between_rungs = 0;
+  // Layouts simulated whose layers were moved, and between grid values: none of the space.
+  std::uint64_t moved = 0, refined = 0;
   double wall_s = 0;
 };
 
@@ -118,7 +118,7 @@ SearchReport search(const Job&, const SearchSpace&, const SearchOptions& = {});
 struct ParetoFront {
   std::vector<RankedPlan> plans;
   SearchReport
-      report;  // fates of the whole space; what is out of memory was so when its turn came. Nothing is ranked
+      report;  // outcomes of the whole space; what is out of memory was so when its turn came. Nothing is ranked
   Bytes needs_more;   // no layout within that step does with this
   bool exact = true;  // false: stopped before the end
 };

@@ -1,5 +1,5 @@
 // Floors of memory for parts of the space: what every member below a node holds at least. Each is compared with the
-// limit before anything below is formed; tests/planner/search/search_test.cpp compares the fates with brute force.
+// limit before anything below is formed; tests/planner/search/search_test.cpp compares the outcomes with brute force.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,7 +40,7 @@ double SearchTree::state_of_element(const ParallelPlan& plan) const {
 }
 
 // The same with as much offload as stack, space and host memory allow.
-double SearchTree::leanest_offload(ParallelPlan plan) const {
+double SearchTree::lowest_memory_offload(ParallelPlan plan) const {
   const StackCapabilities& can = job_.stack.can;
   const auto offered = [&](int from) { return plan.replicas() == 1 || plan.zero_stage >= from; };
   const bool any =
@@ -73,8 +73,8 @@ bool SearchTree::host_holds_state(const ParallelPlan& plan) const {
          static_cast<double>(job_.cluster.node.host_memory.v);
 }
 
-// The same with the leanest ZeRO stage as well.
-double SearchTree::leanest_state(ParallelPlan plan) const {
+// The same with the lowest-memory ZeRO stage as well.
+double SearchTree::lowest_memory_state(ParallelPlan plan) const {
   const StackCapabilities& can = job_.stack.can;
   plan.shard_degree = 0;
   double least = INFINITY;
@@ -82,7 +82,7 @@ double SearchTree::leanest_state(ParallelPlan plan) const {
     if (std::find(can.zero_stages.begin(), can.zero_stages.end(), z) == can.zero_stages.end()) continue;
     if (plan.pp > 1 && z > can.max_zero_with_pp) continue;
     plan.zero_stage = z;
-    least = std::min(least, leanest_offload(plan));
+    least = std::min(least, lowest_memory_offload(plan));
   }
   return std::isfinite(least) ? least : 0;
 }
@@ -98,7 +98,7 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
                               const What& what, Expansion& out) const {
   if (within_memory(floor_bytes)) return false;
   reject(
-      Fate::out_of_memory, members, plan,
+      Outcome::out_of_memory, members, plan,
       [&] {
         const Bytes outside = job_.stack.memory.outside;
         return fmt::format(
@@ -192,7 +192,7 @@ SearchTree::Held SearchTree::held(const ParallelPlan& plan) const {
 double SearchTree::kernels_floor(ParallelPlan plan, SearchCache& cache) const {
   const int n = job_.model.n_layers, again = again_of(plan.recompute);
   const int with_layers = plan.pp == 1 ? 1 : plan.pp - 2;  // every stage but the outer ones
-  const double state = leanest_offload(plan) * static_cast<double>(cache.elements(plan.tp)) / plan.pp;
+  const double state = lowest_memory_offload(plan) * static_cast<double>(cache.elements(plan.tp)) / plan.pp;
   double least = INFINITY;
   for (const bool split : {false, true})
     for (const bool offload : {false, true}) {
@@ -254,10 +254,10 @@ bool SearchTree::stages_fit(double floor_bytes, const ParallelPlan& plan, std::u
 
 // The heaviest stage's own account. Buckets and overlap are open: one bucket, nothing fetched ahead; communication
 // buffers may be smaller still and are not counted.
-SearchTree::Fullest SearchTree::fullest(ParallelPlan leanest) const {
-  leanest.overlap_grad_reduce = leanest.overlap_param_gather = false;
-  leanest.bucket_elements = 0, leanest.last_bucket_split = 1;
-  const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, leanest, job_.stack);
+SearchTree::Fullest SearchTree::fullest(ParallelPlan lowest_memory) const {
+  lowest_memory.overlap_grad_reduce = lowest_memory.overlap_param_gather = false;
+  lowest_memory.bucket_elements = 0, lowest_memory.last_bucket_split = 1;
+  const MemoryEstimate estimate = estimate_memory(job_.model, job_.training, lowest_memory, job_.stack);
   Fullest fullest;
   for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
     const StageMemory& stage = estimate.stages[s];
@@ -288,7 +288,7 @@ bool SearchTree::still_fits(const Node& node, const ParallelPlan& plan, const st
                             Expansion& out) const {
   const bool open = node.level < Level::offload;  // what is offloaded
   if (open && may_offload_activations_) return true;
-  if (!flight_fits(flight(plan, chunks), plan, open ? leanest_offload(plan) : state_of_element(plan),
+  if (!flight_fits(flight(plan, chunks), plan, open ? lowest_memory_offload(plan) : state_of_element(plan),
                    node.members, out))
     return false;
   return open || estimate_fits(plan, node.members, out);

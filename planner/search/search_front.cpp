@@ -7,7 +7,7 @@ namespace sextant {
 Bytes SearchFront::push(MovedMember point) {
   const auto peak = static_cast<double>(plan_memory(job_, point.found.plan).peak.v);
   limit_ = Bytes(static_cast<std::int64_t>(peak * (1 - std::max(share_, kSame))));
-  // Moved, it may be faster than what needs more. The first is the one answer, though the next be as fast and leaner.
+  // Moved, it may be faster than what needs more. The first is the one answer, though the next be as fast and smaller.
   const auto of_use = [&] {
     const double step = points_.back().found.step;
     return points_.size() == 1 ? step <= as_fast(point.found.step) : as_fast(step) < point.found.step;

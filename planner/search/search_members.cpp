@@ -124,7 +124,7 @@ bool SearchTree::fits(Node& node, SearchCache& cache, Expansion& out) const {
   const bool on_host = memory.host_of_node <= job_.cluster.node.host_memory;
   if (memory.peak <= memory_limit_ && on_host) return true;
   reject(
-      Fate::out_of_memory, node.members, p,
+      Outcome::out_of_memory, node.members, p,
       [&] {
         if (!on_host) return too_large(job_, memory)->text;
         return fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),

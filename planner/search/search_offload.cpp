@@ -168,7 +168,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
   ParallelPlan p = decided(node.choice, Level::pipeline, cache);
   const std::vector<LayerRange> chunks = layer_ranges(p, job_.model.n_layers);
   const int m = microbatches(p, job_.training);
-  const double closing = cache.stateless_closing(p), leanest = leanest_offload(p);
+  const double closing = cache.stateless_closing(p), lowest_memory = lowest_memory_offload(p);
   Node child = node;
   child.level = Level::offload;
   child.members = members;
@@ -196,11 +196,11 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     if (!lawful(p, here, out, laws[ao])) continue;
     if (a.layers == ActivationOffload::all) {
       if (!space_.limits.admits(PlanField::activation_offload, longest)) {
-        out.fates[Fate::outside_limits] += here;
+        out.outcomes[Outcome::outside_limits] += here;
         continue;
       }
       if (std::ranges::count(space_.activation_offload, ActivationOffload{longest, a.horizon}) > 0) {
-        out.fates[Fate::repeated] += here;
+        out.outcomes[Outcome::duplicate] += here;
         continue;
       }
     }
@@ -209,7 +209,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
       here = oo_n * parameters_on * members;
       if (po_n > parameters_on)
         reject(
-            Fate::contradiction, (po_n - parameters_on) * oo_n * members, p,
+            Outcome::inconsistent, (po_n - parameters_on) * oo_n * members, p,
             [&] {
               return fmt::format("offload_horizon is {}, expected {} where nothing is offloaded",
                                  p.offload_horizon, space_.horizon_of_nothing());
@@ -220,7 +220,7 @@ void SearchTree::expand_pipeline(const Node& node, SearchCache& cache, Expansion
     const Flight in_flight = flight(p, chunks);
     const Held& holds = held_before.of(p);
     const auto floor = [&](double state) { return stages_floor(p, state, chunks, in_flight, holds); };
-    if (!stages_fit(floor(leanest), p, here, out)) continue;
+    if (!stages_fit(floor(lowest_memory), p, here, out)) continue;
     child.choice.activation_offload = small(ao);
     std::optional<double> copied;  // as activations are offloaded, whatever the state is
     for (std::size_t oo = 0; oo < oo_n; ++oo)

@@ -48,7 +48,7 @@ RankedPlan ranked_plan(const Job& job, const MovedMember& m) {
   out.prediction = predict(job, m.found.plan);
   out.plan = m.found.plan;
   out.simulated = Seconds(m.found.step);
-  if (m.off_rungs) out.before_rungs = Seconds(m.member.step);
+  if (m.off_grid) out.before_refinement = Seconds(m.member.step);
   if (m.before_layers) out.before_moves = Seconds(*m.before_layers);
   return out;
 }

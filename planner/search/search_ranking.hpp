@@ -71,7 +71,7 @@ struct MovedMember {
   Simulated member;
   MovedPlan found;
   std::optional<double> before_layers = {};  // seconds; all that moved layers gained is behind it
-  bool off_rungs = false;
+  bool off_grid = false;
 };
 using Moved = std::vector<MovedMember>;
 RankedPlan ranked_plan(const Job&, const MovedMember&);

@@ -6,11 +6,11 @@
 
 namespace sextant {
 
-std::uint64_t FateCounts::total() const {
-  return std::accumulate(by_fate.begin(), by_fate.end(), std::uint64_t{0});
+std::uint64_t OutcomeCounts::total() const {
+  return std::accumulate(by_outcome.begin(), by_outcome.end(), std::uint64_t{0});
 }
-FateCounts& FateCounts::operator+=(const FateCounts& o) {
-  for (std::size_t i = 0; i < by_fate.size(); ++i) by_fate[i] += o.by_fate[i];
+OutcomeCounts& OutcomeCounts::operator+=(const OutcomeCounts& o) {
+  for (std::size_t i = 0; i < by_outcome.size(); ++i) by_outcome[i] += o.by_outcome[i];
   return *this;
 }
 

@@ -1,6 +1,6 @@
 // Which layouts are looked at? The full product of one list per field, so that its size, and the size of every part of
 // it, is a product too: candidates that do not divide, contradict themselves or repeat another one's graph are members
-// with that fate. Nothing here knows how fast or how large a layout is.
+// with that outcome. Nothing here knows how fast or how large a layout is.
 #pragma once
 
 #include <array>

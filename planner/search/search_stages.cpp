@@ -70,7 +70,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
   const Recompute recompute = p.recompute;
   const int m = microbatches(p, job_.training);
   const bool is_all_steady = steady(p);
-  const double leanest = leanest_offload(p), closing = cache.closing(p),
+  const double lowest_memory = lowest_memory_offload(p), closing = cache.closing(p),
                exchanged = cache.stateless_closing(p);
   Node child = node;
   child.level = Level::pipeline;
@@ -102,7 +102,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       const auto fits_longest = [&](const char* field, int layers) {
         if (layers <= known.longest) return true;
         reject(
-            Fate::contradiction, members, p,
+            Outcome::inconsistent, members, p,
             [&] {
               return fmt::format("{} is {}, expected at most the {} layers of the longest chunk", field,
                                  layers, known.longest);
@@ -115,7 +115,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
         continue;
       if (known.uneven && !job_.stack.can.uneven_stages) {
         reject(
-            Fate::stack_cannot, members, p,
+            Outcome::unsupported_by_stack, members, p,
             [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);
         continue;
       }
@@ -123,12 +123,12 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       // on what is recomputed, so that only even splits are known to be the same.
       if ((balanced && !known.uneven && listed_before(space_.split, StageSplit::even, split)) ||
           (!balanced && recompute.layers == known.longest && full_listed)) {
-        out.fates[Fate::repeated] += members;
+        out.outcomes[Outcome::duplicate] += members;
         continue;
       }
       // What all below keep alike is asked once.
       if (!may_offload_activations_ &&
-          !flight_fits({known.elements, known.activations}, p, leanest, members, out))
+          !flight_fits({known.elements, known.activations}, p, lowest_memory, members, out))
         continue;
       ++out.bounds;
       child.choice.form = small(f), child.choice.split = small(split);
@@ -244,7 +244,7 @@ void SearchTree::expand_offload(const Node& node, SearchCache& cache, Expansion&
       p, child.choice, [&](std::size_t at) { return lawful(p, 1, out, laws[at]); },
       [&](bool repeated) {
         if (repeated) {
-          ++out.fates[Fate::repeated];
+          ++out.outcomes[Outcome::duplicate];
           return;
         }
         ++out.bounds;

@@ -116,11 +116,11 @@ Node SearchTree::root() const {
 bool SearchTree::lawful(const ParallelPlan& plan, std::uint64_t members, Expansion& out,
                         SearchCache::Law& law) const {
   if (lawful(plan, law)) return true;
-  const Fate fate = *law.against == RejectReason::contradiction  ? Fate::contradiction
-                    : *law.against == RejectReason::stack_cannot ? Fate::stack_cannot
-                                                                 : Fate::not_divisible;
+  const Outcome outcome = *law.against == RejectReason::contradiction          ? Outcome::inconsistent
+                          : *law.against == RejectReason::unsupported_by_stack ? Outcome::unsupported_by_stack
+                                                                               : Outcome::not_divisible;
   reject(
-      fate, members, plan, [&] { return unlawful(job_, plan)->text; }, out);
+      outcome, members, plan, [&] { return unlawful(job_, plan)->text; }, out);
   return false;
 }
 
@@ -243,7 +243,7 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
         ParallelPlan p = decided(child.choice, Level::degrees, cache);
         if (ranks > space_.world || space_.world % ranks != 0) {
           reject(
-              Fate::not_divisible, members, p,
+              Outcome::not_divisible, members, p,
               [&] {
                 return fmt::format("tp * cp * pp is {}, expected a divisor of the {} ranks", ranks,
                                    space_.world);
@@ -252,11 +252,11 @@ void SearchTree::expand_root(SearchCache& cache, Expansion& out) const {
           continue;
         }
         if (!space_.limits.admits(PlanField::dp, p.dp)) {
-          out.fates[Fate::outside_limits] += members;
+          out.outcomes[Outcome::outside_limits] += members;
           continue;
         }
         if (!lawful(with_some_stage(p), members, out)) continue;
-        if (!state_fits(p, leanest_state(p), members, cache, out)) continue;
+        if (!state_fits(p, lowest_memory_state(p), members, cache, out)) continue;
         double least = INFINITY;
         for (const int mbs : space_.micro_batch) {
           p.micro_batch = mbs;
@@ -276,7 +276,7 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
   const std::uint64_t members = below(Level::placement);
   ParallelPlan p = decided(node.choice, Level::degrees, cache);
   const SearchCache::Classes& classes = cache.classes(p);
-  out.fates[Fate::repeated] += classes.repeated * space_.micro_batch.size() * members;
+  out.outcomes[Outcome::duplicate] += classes.repeated * space_.micro_batch.size() * members;
   const std::uint64_t orders = space_.axis_order.size() - classes.repeated;
   Node child = node;
   child.level = Level::placement;
@@ -286,7 +286,7 @@ void SearchTree::expand_degrees(const Node& node, SearchCache& cache, Expansion&
     if (!lawful(with_some_stage(p), orders * members, out)) continue;
     if (const int m = microbatches(p, job_.training); has_too_many_passes(job_.model, m))
       reject(
-          Fate::not_divisible, orders * members, p, [&] { return too_many_passes(job_.model, m); }, out);
+          Outcome::not_divisible, orders * members, p, [&] { return too_many_passes(job_.model, m); }, out);
     else
       lawful_sizes.push_back(i);
   }
@@ -337,20 +337,20 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
       if (!lawful(p, here, out, laws[z * degrees + sd])) continue;
       const int shards = p.shards();
       if (!space_.limits.admits(PlanField::shard_degree, shards)) {
-        out.fates[Fate::outside_limits] += here;
+        out.outcomes[Outcome::outside_limits] += here;
         continue;
       }
       // All replicas may be named or left open; a state that is not sharded is the same with ZeRO 0 and 1.
       const bool unsharded = shards == 1 && p.zero_stage <= 1;
       if ((shards == p.replicas() && seen_all) || (shards == 1 && seen_one) ||
           (unsharded && seen_unsharded)) {
-        out.fates[Fate::repeated] += here;
+        out.outcomes[Outcome::duplicate] += here;
         continue;
       }
       if (shards == p.replicas()) seen_all = true;
       if (shards == 1) seen_one = true;
       if (unsharded) seen_unsharded = true;
-      if (!state_fits(p, leanest_offload(p), here, cache, out)) continue;
+      if (!state_fits(p, lowest_memory_offload(p), here, cache, out)) continue;
       child.choice.zero_stage = small(z), child.choice.shard_degree = small(sd);
       placed.clear();
       for (std::size_t i = 0; i < group.size(); ++i) {
@@ -360,7 +360,7 @@ void SearchTree::expand_placement(const Node& node, SearchCache& cache, Expansio
             std::ranges::any_of(placed, [&](const PlanLinks* before) { return same_links(*before, links); });
         placed.push_back(&links);
         if (repeated) {
-          out.fates[Fate::repeated] += members;
+          out.outcomes[Outcome::duplicate] += members;
           continue;
         }
         const double least = unscheduled(cache, m, cache.every_microbatch(p));
@@ -379,7 +379,7 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
   Node child = node;
   child.level = Level::kernels;
   child.members = members;
-  const double leanest = leanest_offload(p);
+  const double lowest_memory = lowest_memory_offload(p);
   const int m = microbatches(p, job_.training);
   const SearchCache::EveryMicrobatch every = cache.every_microbatch(p);
   auto& laws =
@@ -397,7 +397,8 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
         ParallelPlan lenient = p;
         if (lenient.recompute.kind == RecomputeKind::full && lenient.recompute.layers > 1)
           lenient.recompute.layers = 1;
-        if (!lawful(lenient, members, out, laws[at]) || !micro_batch_fits(p, leanest, members, cache, out))
+        if (!lawful(lenient, members, out, laws[at]) ||
+            !micro_batch_fits(p, lowest_memory, members, cache, out))
           continue;
         child.choice.sequence_parallel = small(sp), child.choice.overlap_tp = small(tiled);
         child.choice.recompute = small(r);

@@ -1,5 +1,5 @@
 // The space as a tree: one group of fields is decided per level, and every node knows how many members lie below it.
-// Expanding a node sorts its children into fates, or gives them a lower bound. Used by search.cpp alone.
+// Expanding a node sorts its children into outcomes, or gives them a lower bound. Used by search.cpp alone.
 //
 //   level      decides                            bound adds                        memory floor adds
 //   degrees    tp, cp, pp (dp follows)            compute                           mean state of a stage
@@ -38,14 +38,14 @@ struct Node {
 
 struct Expansion {
   std::vector<Node> children;
-  FateCounts fates;
-  std::vector<FateExample> examples;
+  OutcomeCounts outcomes;
+  std::vector<OutcomeExample> examples;
   std::uint64_t bounds = 0;
-  std::array<bool, kFateNames.size()> exemplified{};  // fates of which no more examples are wanted
-  double limit = INFINITY;                            // children with a higher bound are of no use
+  std::array<bool, kOutcomeNames.size()> exemplified{};  // outcomes of which no more examples are wanted
+  double limit = INFINITY;                               // children with a higher bound are of no use
   void add(const Node& child) {
     if (child.bound > limit)
-      fates[Fate::bounded_away] += child.members;
+      outcomes[Outcome::pruned_by_bound] += child.members;
     else
       children.push_back(child);
   }
@@ -84,7 +84,7 @@ class SearchTree {
   // The choice with as little of the optimizer on the host as fits; nothing where none does.
   std::optional<Choice> with_least_share(Choice, SearchCache&) const;
 
-  // What the search for the leanest (planner/answers/leanest.hpp) builds on.
+  // What the search for the lowest-memory (planner/answers/lowest_memory.hpp) builds on.
   // The plan with every field that is decided below the level at its neutral value.
   ParallelPlan decided(const Choice&, Level, SearchCache&) const;
   ParallelPlan with_some_stage(ParallelPlan) const;
@@ -92,8 +92,9 @@ class SearchTree {
   void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
   // Bytes on the device: parameter, gradient and optimizer state of one element.
   double state_of_element(const ParallelPlan&) const;
-  double leanest_offload(ParallelPlan) const;  // with as much offload as stack, space and host memory allow
-  double leanest_state(ParallelPlan) const;    // and the leanest ZeRO stage
+  double lowest_memory_offload(
+      ParallelPlan) const;  // with as much offload as stack, space and host memory allow
+  double lowest_memory_state(ParallelPlan) const;  // and the lowest-memory ZeRO stage
   bool host_holds_state(const ParallelPlan&) const;
   // What the first stage holds when its first backward begins.
   struct Flight {
@@ -196,13 +197,13 @@ class SearchTree {
     SearchCache::Law law;
     return lawful(plan, members, out, law);
   }
-  // Counts them; `text` is asked while an example of the fate is wanted.
+  // Counts them; `text` is asked while an example of the outcome is wanted.
   template <class Text>
-  static void reject(Fate fate, std::uint64_t members, const ParallelPlan& plan, const Text& text,
+  static void reject(Outcome outcome, std::uint64_t members, const ParallelPlan& plan, const Text& text,
                      Expansion& out) {
-    out.fates[fate] += members;
-    if (out.exemplified[static_cast<std::size_t>(fate)] || out.examples.size() >= 4) return;
-    out.examples.push_back({fate, plan_key(plan), text()});
+    out.outcomes[outcome] += members;
+    if (out.exemplified[static_cast<std::size_t>(outcome)] || out.examples.size() >= 4) return;
+    out.examples.push_back({outcome, plan_key(plan), text()});
   }
 
   // search_floor.cpp: the least memory of everything below.

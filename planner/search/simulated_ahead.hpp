@@ -1,4 +1,4 @@
-// Members that were simulated before the tree came to them. Each has one fate: that of the node it lies below, once that is
+// Members that were simulated before the tree came to them. Each has one outcome: that of the node it lies below, once that is
 // visited; where the search stops before, it was simulated all the same.
 #pragma once
 

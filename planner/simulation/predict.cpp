@@ -211,10 +211,10 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
 
   const double filled = static_cast<double>(p.memory.peak.v) / static_cast<double>(p.memory_available.v);
   p.chance_of_overflow = chance_of_overflow(p.memory.peak, p.memory_available);
-  SEXTANT_CHECK(job.doubt != nullptr, "a prediction needs the rules of its intervals");
-  p.doubt = doubt_of(*job.doubt, plan, job.cluster, filled, p.exposed_share);
-  const double wider = interval * job.interval, m = job.doubt->memory_half_width(p.doubt) * wider;
-  p.step_half_width = job.doubt->step_half_width(p.doubt) * wider;
+  SEXTANT_CHECK(job.uncertainty != nullptr, "a prediction needs the rules of its intervals");
+  p.uncertainty = uncertainty_of(*job.uncertainty, plan, job.cluster, filled, p.exposed_share);
+  const double wider = interval * job.interval, m = job.uncertainty->memory_half_width(p.uncertainty) * wider;
+  p.step_half_width = job.uncertainty->step_half_width(p.uncertainty) * wider;
   set_step_interval(p, p.step_half_width);
   const auto bytes = static_cast<double>(p.memory.peak.v);
   p.memory_lower = Bytes(std::llround(bytes / (1 + m)));

@@ -1,6 +1,6 @@
 // How fast is one layout, how much memory does it need, and how sure is that? Lowering, pricing and one simulated step
 // of the representative ranks, with what the simulator leaves to the stack: stragglers over nodes and fixed time per
-// step. Intervals come from how far published runs of the same kind were off (planner/simulation/doubt.hpp). Ignores jitter
+// step. Intervals come from how far published runs of the same kind were off (planner/simulation/uncertainty.hpp). Ignores jitter
 // (planner/simulation/robust.hpp).
 #pragma once
 
@@ -16,8 +16,8 @@
 #include "core/timeline/breakdown.hpp"
 #include "planner/lowering/job.hpp"
 #include "planner/simulation/cost_shares.hpp"
-#include "planner/simulation/doubt.hpp"
 #include "planner/simulation/simulate.hpp"
+#include "planner/simulation/uncertainty.hpp"
 
 namespace sextant {
 
@@ -48,8 +48,8 @@ struct Prediction {
   Bytes memory_lower, memory_upper;  // interval of the peak
   Bytes memory_available;
   bool fits = false;
-  double chance_of_overflow = 0;       // that it does not fit, [0, 1]
-  Doubt doubt = Doubt::none;           // why the intervals are as wide as they are
+  double chance_of_overflow = 0;                          // that it does not fit, [0, 1]
+  UncertaintyClass uncertainty = UncertaintyClass::none;  // why the intervals are as wide as they are
   double step_half_width = 0;          // relative, of the step's, before calibration and jitter
   double usd_per_million_tokens = 0;   // 0 when the device has no price
   std::optional<CostShares> rests_on;  // of a profiled job: what of the simulated step was measured

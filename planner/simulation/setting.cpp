@@ -69,11 +69,11 @@ double setting_value(DeviceSpec device, const std::string& key) {
   return in_unit(key, *at);
 }
 
-bool may_be_calibrated(KnobOf of, const std::string& key) {
+bool may_be_calibrated(ConstantOwner of, const std::string& key) {
   StackSpec stack;
   FabricSpec fabric;
-  if (of == KnobOf::stack) return stack_constant(stack, key) != nullptr;
-  if (of == KnobOf::fabric) return fabric_constant(fabric, key) != nullptr;
+  if (of == ConstantOwner::stack) return stack_constant(stack, key) != nullptr;
+  if (of == ConstantOwner::fabric) return fabric_constant(fabric, key) != nullptr;
   if (in_device_file(key)) return true;
   const auto keys = constant_keys();
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -82,13 +82,13 @@ bool may_be_calibrated(KnobOf of, const std::string& key) {
 void use_settings(std::span<const Setting> settings, const std::string& generation,
                   CostConstants& constants) {
   for (const Setting& s : settings)
-    if (s.of == KnobOf::device && (s.owner.empty() || s.owner == generation) && !in_device_file(s.key))
+    if (s.of == ConstantOwner::device && (s.owner.empty() || s.owner == generation) && !in_device_file(s.key))
       constant(constants, s.key) = s.value;
 }
 
 void use_settings(std::span<const Setting> settings, StackSpec& stack) {
   for (const Setting& s : settings) {
-    if (s.of != KnobOf::stack || s.owner != stack.name) continue;
+    if (s.of != ConstantOwner::stack || s.owner != stack.name) continue;
     double* target = stack_constant(stack, s.key);
     if (target == nullptr) unknown(s.key);
     *target = si(s.key, s.value);
@@ -97,7 +97,7 @@ void use_settings(std::span<const Setting> settings, StackSpec& stack) {
 
 void use_settings(std::span<const Setting> settings, FabricSpec& fabric) {
   for (const Setting& s : settings) {
-    if (s.of != KnobOf::fabric || s.owner != fabric.name) continue;
+    if (s.of != ConstantOwner::fabric || s.owner != fabric.name) continue;
     double* target = fabric_constant(fabric, s.key);
     if (target == nullptr) unknown(s.key);
     *target = si(s.key, s.value);
@@ -106,7 +106,8 @@ void use_settings(std::span<const Setting> settings, FabricSpec& fabric) {
 
 void use_settings(std::span<const Setting> settings, DeviceSpec& device) {
   for (const Setting& s : settings)
-    if (s.of == KnobOf::device && (s.owner.empty() || s.owner == device.generation) && in_device_file(s.key))
+    if (s.of == ConstantOwner::device && (s.owner.empty() || s.owner == device.generation) &&
+        in_device_file(s.key))
       *device_constant(device, s.key) = si(s.key, s.value);
 }
 

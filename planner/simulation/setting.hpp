@@ -15,19 +15,19 @@
 
 namespace sextant {
 
-enum class KnobOf : std::uint8_t { device, stack, fabric };
-inline constexpr std::array<std::string_view, 3> kKnobOfNames = {"device", "stack", "fabric"};
+enum class ConstantOwner : std::uint8_t { device, stack, fabric };
+inline constexpr std::array<std::string_view, 3> kConstantOwnerNames = {"device", "stack", "fabric"};
 
 // One constant at a value, in the unit of its key.
 struct Setting {
-  KnobOf of = KnobOf::device;
+  ConstantOwner of = ConstantOwner::device;
   std::string owner, key;
   double value = 0;
 };
 double setting_value(StackSpec, const std::string& key);
 double setting_value(FabricSpec, const std::string& key);
 double setting_value(DeviceSpec, const std::string& key);
-bool may_be_calibrated(KnobOf, const std::string& key);
+bool may_be_calibrated(ConstantOwner, const std::string& key);
 // Each takes the settings that are its own. Throws ConfigError on a key that may not be calibrated.
 void use_settings(std::span<const Setting>, const std::string& generation, CostConstants&);
 void use_settings(std::span<const Setting>, StackSpec&);

@@ -55,7 +55,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
                                                const std::filesystem::path& preset_dir,
                                                std::span<const Setting> settings) {
   const CsvTable table = read_csv(csv);
-  const std::vector<QuietNetwork> networks = load_quiet_networks(preset_dir);
+  const std::vector<NcclBaseline> networks = load_nccl_baselines(preset_dir);
   const FrameworkMap map = load_framework_map(preset_dir);
   std::vector<Problem> problems;
   for (const char* column : {"source", "collective", "gpu", "ranks", "nodes", "gpus_per_node", "fabric",
@@ -104,7 +104,7 @@ std::vector<CollectiveRow> predict_collectives(const std::filesystem::path& csv,
     row.time_s = time ? *time * 1e-6 : *size * bus_factor(*kind, row.on.ranks) / (*bus * 1e9);
     if (low && high && *low > 0 && *high > *low * kSpread * kSpread) row.use = CollectiveRowUse::spread;
     try {
-      const ClusterSpec quiet = quiet_cluster(row.on, networks, preset_dir, settings);
+      const ClusterSpec quiet = nccl_baseline_cluster(row.on, networks, preset_dir, settings);
       ClusterSpec of_steps = tested_cluster(row.on, fabric_of_steps(row.on.fabric, map), preset_dir);
       CostConstants constants = load_cost_preset(quiet.device.generation, preset_dir / "cost").constants;
       use_settings(settings, of_steps.fabric);

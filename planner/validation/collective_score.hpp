@@ -1,5 +1,5 @@
 // How good are predicted collectives on published tables? Every row of a collectives.csv whose hardware is stated is
-// predicted by the model of training steps (cost_models/collective.hpp), alone on a quiet network; errors are reported per
+// predicted by the model of training steps (cost_models/collective.hpp), alone on a nccl-tests baseline; errors are reported per
 // source and device for large messages (64 MiB and more) and for the rest. Nothing is fitted here.
 //
 // Set aside, and counted: rows whose own 5th and 95th percentile lie further apart than 0.87 to 1.15 of their middle, and
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/graph/work.hpp"
-#include "planner/validation/quiet_network.hpp"
+#include "planner/validation/nccl_baseline.hpp"
 
 namespace sextant {
 

@@ -62,7 +62,8 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   if (options.adjust) options.adjust(run);
   const Topology topology(run.cluster);
   const AnalyticCostModel cost(run.cluster, run.stack, constants_of(run.cluster.device.generation, options));
-  const DoubtRules rules = options.doubt ? *options.doubt : load_doubt_rules(options.preset_dir);
+  const UncertaintyRules rules =
+      options.uncertainty ? *options.uncertainty : load_uncertainty_rules(options.preset_dir);
   const Prediction p = predict({run.model, run.training, run.cluster, topology, run.stack, cost, run.interval,
                                 &rules, options.residual},
                                run.plan);
@@ -70,10 +71,10 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   out.exposed_share = p.exposed_share;
   out.fits = p.fits;
   out.chance_of_overflow = p.chance_of_overflow;
-  out.doubt = p.doubt, out.step_half_width = p.step_half_width;
+  out.uncertainty = p.uncertainty, out.step_half_width = p.step_half_width;
   const MemoryEstimate memory = estimate_memory(run.model, run.training, run.plan, run.stack);
   const double peak = as_measured(memory, run.plan, run.cluster.node.gpus, run.memory_kind);
-  const double m = rules.memory_half_width(p.doubt) * run.interval;
+  const double m = rules.memory_half_width(p.uncertainty) * run.interval;
   out.memory_GiB = peak, out.memory_lower_GiB = peak / (1 + m), out.memory_upper_GiB = peak * (1 + m);
   return out;
 }
@@ -115,9 +116,10 @@ std::vector<RunPrediction> predict_runs(std::span<const RunRow> rows, const Fram
                                         const PredictOptions& options, const ManyRuns& many) {
   std::vector<RunPrediction> out(rows.size());
   if (rows.empty()) return out;
-  const DoubtRules rules = options.doubt ? *options.doubt : load_doubt_rules(options.preset_dir);
+  const UncertaintyRules rules =
+      options.uncertainty ? *options.uncertainty : load_uncertainty_rules(options.preset_dir);
   PredictOptions shared = options;
-  shared.doubt = &rules;
+  shared.uncertainty = &rules;
   std::size_t done = 0;
   const auto predict_all = [&](const std::vector<std::size_t>& which) {
     constexpr std::size_t kBlock = 256;  // a fraction of a second: then it is told how far the work is

@@ -12,9 +12,9 @@
 #include "core/runs/framework_map.hpp"
 #include "core/runs/run_row.hpp"
 #include "cost_models/constants.hpp"
-#include "planner/simulation/doubt.hpp"
 #include "planner/simulation/residual.hpp"
 #include "planner/simulation/setting.hpp"
+#include "planner/simulation/uncertainty.hpp"
 
 namespace sextant {
 
@@ -23,10 +23,10 @@ struct RunPrediction {
   std::optional<double> step_s, step_lower_s, step_upper_s;
   std::optional<double> memory_GiB, memory_lower_GiB, memory_upper_GiB;
   std::optional<bool> fits;
-  std::optional<double> chance_of_overflow;  // that it does not fit, [0, 1]
-  std::optional<Doubt> doubt;                // why the intervals are as wide as they are
-  double step_half_width = 0;                // relative, of the step's
-  double exposed_share = 0;                  // of the step that collectives and copies lengthen it by
+  std::optional<double> chance_of_overflow;     // that it does not fit, [0, 1]
+  std::optional<UncertaintyClass> uncertainty;  // why the intervals are as wide as they are
+  double step_half_width = 0;                   // relative, of the step's
+  double exposed_share = 0;                     // of the step that collectives and copies lengthen it by
   std::string stack;
   std::string note;  // why a cell is empty, or what was assumed
 };
@@ -37,7 +37,8 @@ struct PredictOptions {
   const std::vector<CostPreset>* constants = nullptr;
   // Changes a run before it is priced, when set: constants of its stack or fabric.
   std::function<void(ResolvedRun&)> adjust = {};
-  const DoubtRules* doubt = nullptr;   // in the place of those in preset_dir: read once for many runs
+  const UncertaintyRules* uncertainty =
+      nullptr;                         // in the place of those in preset_dir: read once for many runs
   const Residual* residual = nullptr;  // of a calibration
 };
 

@@ -73,7 +73,7 @@ class Communicator {
 
   // Who holds the run up among ranks of other processes: all are asked, which takes up to kRollCall. Callable from any
   // thread; nobody where the backend does not know.
-  virtual HoldUps hold_ups() { return {}; }
+  virtual HoldUps stalls() { return {}; }
   // What this process says of itself when another one asks that: lines, called on any thread until this and every related
   // communicator has gone. Only where ranks are processes.
   virtual void answer_with(const std::function<std::string()>&) {}

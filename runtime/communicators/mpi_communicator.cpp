@@ -22,9 +22,9 @@
 
 #include "core/base/error.hpp"
 #include "runtime/communicators/collective_args.hpp"
-#include "runtime/communicators/hold_ups.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/communicators/message_communicator.hpp"
+#include "runtime/communicators/stalls.hpp"
 
 namespace sextant {
 
@@ -71,7 +71,7 @@ class MpiProcess {
   std::timed_mutex mutex;               // held while groups are made, which a stopped rank draws out
   std::set<const Exchange*> under_way;  // mutex held
 
-  HoldUps hold_ups();
+  HoldUps stalls();
   void answer_with(const std::function<std::string()>& state) {
     const std::lock_guard lock(mutex);
     state_ = state;
@@ -259,7 +259,7 @@ void MpiProcess::listen(const std::stop_token& stop) {
     }
 }
 
-HoldUps MpiProcess::hold_ups() {
+HoldUps MpiProcess::stalls() {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(kRollCall.v);
   {
     const std::unique_lock lock(mutex, kPatience);
@@ -276,7 +276,7 @@ HoldUps MpiProcess::hold_ups() {
   const std::lock_guard lock(mutex);
   Answers answers = answers_;
   answers.emplace(rank_, Answer{awaited(), ""});
-  HoldUps found = hold_ups_from(rank_, size_, answers);
+  HoldUps found = stalls_from(rank_, size_, answers);
   found.over = aborted_;
   return found;
 }
@@ -314,7 +314,7 @@ class MpiCommunicator final : public MessageCommunicator<MpiCommunicator> {
     return std::make_unique<MpiCommunicator>(process_, made);
   }
 
-  HoldUps hold_ups() override { return process_->hold_ups(); }
+  HoldUps stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 

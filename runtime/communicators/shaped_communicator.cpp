@@ -105,7 +105,7 @@ class ShapedCommunicator final : public Communicator {
     return std::make_unique<ShapedCommunicator>(inner_->group(ranks), fabric_, std::move(world_ranks));
   }
 
-  HoldUps hold_ups() override { return inner_->hold_ups(); }
+  HoldUps stalls() override { return inner_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { inner_->answer_with(state); }
 
   void abort(std::string_view reason) noexcept override {

@@ -71,7 +71,7 @@ class TcpCommunicator final : public MessageCommunicator<TcpCommunicator> {
     return std::make_unique<TcpCommunicator>(process_, channel, std::move(members), own);
   }
 
-  HoldUps hold_ups() override { return process_->hold_ups(); }
+  HoldUps stalls() override { return process_->stalls(); }
   void answer_with(const std::function<std::string()>& state) override { process_->answer_with(state); }
   void abort(std::string_view reason) noexcept override { process_->abort(reason); }
 

@@ -407,7 +407,7 @@ void TcpProcess::answer_with(const std::function<std::string()>& state) {
   state_ = state;
 }
 
-HoldUps TcpProcess::hold_ups() {
+HoldUps TcpProcess::stalls() {
   {
     const std::lock_guard lock(mutex_);
     answers_.clear();
@@ -421,7 +421,7 @@ HoldUps TcpProcess::hold_ups() {
                     [&] { return aborted_ || std::ssize(answers_) + 1 == size(); });
   Answers answers = answers_;
   answers.emplace(rank_, Answer{awaited(), ""});
-  HoldUps found = hold_ups_from(rank_, size(), answers);
+  HoldUps found = stalls_from(rank_, size(), answers);
   found.over = aborted_;
   return found;
 }

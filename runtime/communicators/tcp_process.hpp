@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/communicators/hold_ups.hpp"
 #include "runtime/communicators/make_communicator.hpp"
+#include "runtime/communicators/stalls.hpp"
 
 namespace sextant {
 
@@ -50,7 +50,7 @@ class TcpProcess {
   void send(std::uint64_t channel, int peer, const void* data, std::int64_t bytes);
   void recv(std::uint64_t channel, int peer, void* data, std::int64_t bytes);
 
-  HoldUps hold_ups();  // asks all others
+  HoldUps stalls();  // asks all others
   void answer_with(const std::function<std::string()>& state);
   void abort(std::string_view reason) noexcept;
 

@@ -93,19 +93,19 @@ bool evaluate(const TrainingRun& run, RankTrainer& trainer, int rank, std::int64
 }
 
 // Until the last step, or the one before which the run is asked to end.
-void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* saver, int rank,
+void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointWriter* writer, int rank,
                  Shared& shared, Spans& spans) {
   const std::int64_t first = trainer.clock().step;
   for (std::int64_t s = first; s < run.steps; ++s) {
-    std::array<double, CheckpointSaver::kVotes> votes{};
-    if (saver) votes = saver->votes();
+    std::array<double, CheckpointWriter::kVotes> votes{};
+    if (writer) votes = writer->votes();
     const bool stop = asked_to_stop(run, rank);
     // Every step, where somebody looks at each; else the last, and the first ones in case there is no other.
     const bool looked_at = !run.programs && (run.on_spans || run.timer);
     const bool recorded =
         run.record && (looked_at || s < first + (run.programs ? 1 : 3) || s + 1 == run.steps);
     auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
-    if (saver) saver->heard(votes);
+    if (writer) writer->heard(votes);
     if (!report) {
       const std::lock_guard lock(shared.mutex);
       shared.result.stopped = true;
@@ -114,7 +114,7 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* 
     if (recorded && run.timer) run.timer->end_step(rank, spans.spans());
     if (recorded && run.on_spans) run.on_spans(rank, s, spans.spans());
     const std::int64_t skipped = trainer.clock().skipped_in_a_row;
-    if (saver && skipped < run.max_skipped) saver->save_if_due(*report);
+    if (writer && skipped < run.max_skipped) writer->save_if_due(*report);
     if (rank == 0) {
       const std::lock_guard lock(shared.mutex);
       ++shared.result.steps;
@@ -122,13 +122,13 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointSaver* 
     }
     if (skipped >= run.max_skipped) {
       trainer.finish();
-      if (saver) saver->finish();
+      if (writer) writer->finish();
       shared.all_throw = true;
       throw BackendError(fmt::format(
           "step {}: loss {} and gradient norm {}: not finite {} steps in a row\n  the weights "
           "are as they were "
           "before the first of them{}; try a lower --lr, a longer --warmup, or other data",
-          report->step, report->loss, report->gradient_norm, skipped, saver ? ", and are saved" : ""));
+          report->step, report->loss, report->gradient_norm, skipped, writer ? ", and are saved" : ""));
     }
     const bool looks = run.evaluate_every > 0 && ((s + 1) % run.evaluate_every == 0 || s + 1 == run.steps);
     if (looks && !evaluate(run, trainer, rank, s)) {
@@ -187,7 +187,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
-  std::optional<CheckpointSaver> saver;
+  std::optional<CheckpointWriter> writer;
   if (run.cuda) trainer.rehearse();
   std::exception_ptr unable;
   try {
@@ -198,8 +198,8 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
       trainer.initialise(run.weights);
     }
     if (run.save)
-      saver.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
-                    run.resume ? std::optional(trainer.clock().step) : std::nullopt);
+      writer.emplace(*run.save, run.optimizer, trainer, world.rank(), world.size(),
+                     run.resume ? std::optional(trainer.clock().step) : std::nullopt);
     if (run.on_start) run.on_start(trainer, world.rank());
   } catch (...) {  // damage that only this rank has met
     unable = std::current_exception();
@@ -215,12 +215,12 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   Spans spans(run.graph.ops.size());
   std::optional<TokensMissing> missing;
   try {
-    train_steps(run, trainer, saver ? &*saver : nullptr, world.rank(), shared, spans);
+    train_steps(run, trainer, writer ? &*writer : nullptr, world.rank(), shared, spans);
   } catch (const TokensMissing& e) {
     missing = e;
   }
   trainer.finish();
-  if (saver) saver->finish();
+  if (writer) writer->finish();
   if (missing) {
     shared.all_throw = true;
     end_without_tokens(*missing, run, trainer.clock().step);
@@ -350,7 +350,7 @@ RunResult train(const TrainingRun& run) {
     WatchdogOptions options;
     options.floor = run.deadline_floor;
     options.on_late = [&](const std::string& seen) {
-      const HoldUps who = world.front()->hold_ups();
+      const HoldUps who = world.front()->stalls();
       if (who.over) return;
       const std::string report = blame(who) + seen + who.states;
       const std::string verdict = report.substr(0, report.find('\n'));  // the lines about ranks are told once

@@ -10,7 +10,7 @@
 
 #include "core/timeline/timeline.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
-#include "runtime/checkpoint/saver.hpp"
+#include "runtime/checkpoint/checkpoint_writer.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/devices/make_device.hpp"
 #include "runtime/execution/rank_trainer.hpp"

@@ -33,7 +33,7 @@ struct Question {
   StackSpec stack;
   Topology topology;
   AnalyticCostModel cost;
-  DoubtRules doubt = load_doubt_rules(presets);
+  UncertaintyRules uncertainty = load_uncertainty_rules(presets);
   Question(const char* model_name, const char* cluster_name, int global_batch, int seq_len)
       : model(load_model(model_name, presets)),
         cluster(load_cluster(cluster_name, presets)),
@@ -42,7 +42,7 @@ struct Question {
         cost(cluster, stack, presets) {
     training.global_batch = global_batch, training.seq_len = seq_len;
   }
-  Job job() const { return {model, training, cluster, topology, stack, cost, 1.0, &doubt}; }
+  Job job() const { return {model, training, cluster, topology, stack, cost, 1.0, &uncertainty}; }
   SearchSpace space() const { return default_space(model, training, cluster.device, cluster.gpus()); }
 };
 
@@ -136,7 +136,7 @@ void plan(benchmark::State& state, const char* model, const char* cluster, int g
   if (rounds == 0) return;
   cpu /= rounds;
   const auto considered = static_cast<double>(report.space);
-  const auto bounded = static_cast<double>(report.fates[Fate::bounded_away]);
+  const auto bounded = static_cast<double>(report.outcomes[Outcome::pruned_by_bound]);
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
   state.counters["cpu_s"] = cpu;
@@ -144,7 +144,7 @@ void plan(benchmark::State& state, const char* model, const char* cluster, int g
   state.counters["bounded_per_core_s"] = bounded / cpu;
   state.counters["x_calculon"] = bounded / cpu / kCalculon;
   state.counters["bounds"] = static_cast<double>(report.bounds);
-  state.counters["simulated"] = static_cast<double>(report.fates[Fate::simulated]);
+  state.counters["simulated"] = static_cast<double>(report.outcomes[Outcome::simulated]);
   state.counters["peak_MiB"] = static_cast<double>(used.ru_maxrss) / 1024;
 }
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "machines.hpp"
+#include "tests/cost_models/machines.hpp"
 
 namespace sextant {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
-#include "machines.hpp"
+#include "tests/cost_models/machines.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant {

@@ -5,7 +5,7 @@
 
 #include "cost_models/attention.hpp"
 #include "cost_models/gemm.hpp"
-#include "machines.hpp"
+#include "tests/cost_models/machines.hpp"
 
 namespace sextant {
 namespace {

@@ -10,7 +10,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/base/error.hpp"
-#include "machines.hpp"
+#include "tests/cost_models/machines.hpp"
 
 namespace sextant {
 namespace {

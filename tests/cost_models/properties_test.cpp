@@ -8,7 +8,7 @@
 
 #include "cost_models/attention.hpp"
 #include "cost_models/collective.hpp"
-#include "machines.hpp"
+#include "tests/cost_models/machines.hpp"
 
 namespace sextant {
 namespace {

@@ -123,9 +123,9 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
   const NcclTable table = parse_nccl_table(read_text_file(file), file, kind);
-  const std::vector<QuietNetwork> idle = load_quiet_networks(presets);
+  const std::vector<NcclBaseline> idle = load_nccl_baselines(presets);
   NetworkFit fit =
-      calibrate_network(table, cluster, constants, rules, quiet_network_of(cluster.fabric.name, idle));
+      calibrate_network(table, cluster, constants, rules, nccl_baseline_of(cluster.fabric.name, idle));
   if (fit.samples == 0) {
     const auto largest = std::max_element(table.samples.begin(), table.samples.end(),
                                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
@@ -183,11 +183,12 @@ std::vector<std::string> MaterialOptions::files() const {
   return out;
 }
 
-std::vector<KnobFit> Material::measured_alone() const {
-  std::vector<KnobFit> out;
-  const auto add = [&](const KnobFit& fit) {
-    const auto same = [&](const KnobFit& k) {
-      return k.knob.of == fit.knob.of && k.knob.owner == fit.knob.owner && k.knob.key == fit.knob.key;
+std::vector<ConstantFit> Material::measured_alone() const {
+  std::vector<ConstantFit> out;
+  const auto add = [&](const ConstantFit& fit) {
+    const auto same = [&](const ConstantFit& k) {
+      return k.constant.of == fit.constant.of && k.constant.owner == fit.constant.owner &&
+             k.constant.key == fit.constant.key;
     };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(fit);
   };

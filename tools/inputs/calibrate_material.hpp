@@ -37,7 +37,7 @@ struct Material {
   std::vector<std::string> warnings;  // what was left out, and where
 
   // What links and kernels measured by themselves say: a table of nccl-tests before a profile.
-  std::vector<KnobFit> measured_alone() const;
+  std::vector<ConstantFit> measured_alone() const;
 };
 
 // Throws UsageError where an option is missing, ConfigError where a file says what cannot be.

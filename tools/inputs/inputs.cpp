@@ -13,7 +13,7 @@
 #include "core/model/model_files.hpp"
 #include "core/plan/plan_key.hpp"
 #include "core/runs/framework_map.hpp"
-#include "planner/answers/resized.hpp"
+#include "planner/answers/sub_cluster.hpp"
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/profile_priors.hpp"
 
@@ -262,7 +262,7 @@ void use_best_nodes(Question& q) {
   const std::vector<int> left_out = left_out_nodes(q.cluster, gpus);
   // Where the last nodes are left out, ranks sit there anyhow.
   if (left_out.empty() || left_out.front() + static_cast<int>(left_out.size()) == q.cluster.nodes) return;
-  q.cluster = resized(q.cluster, gpus);
+  q.cluster = sub_cluster(q.cluster, gpus);
   q.notes.push_back(fmt::format("the ranks are on the best nodes: {} {} left out", nodes_text(left_out),
                                 left_out.size() == 1 ? "is" : "are"));
 }

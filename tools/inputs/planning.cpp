@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/answers/resized.hpp"
+#include "planner/answers/sub_cluster.hpp"
 #include "planner/simulation/stage_memory.hpp"
 #include "tools/inputs/version.hpp"
 
@@ -75,7 +75,7 @@ std::string sized_arguments(const QuestionOptions& o, const ClusterSpec& whole, 
   std::erase_if(sized.set, [](const std::string& setting) {
     return setting.starts_with("nodes=") || setting.starts_with("defects");
   });
-  const ClusterSpec cluster = resized(whole, gpus);
+  const ClusterSpec cluster = sub_cluster(whole, gpus);
   sized.set.push_back(fmt::format("nodes={}", cluster.nodes));
   if (!whole.defects.empty()) {
     nlohmann::json defects = nlohmann::json::array();
@@ -113,14 +113,15 @@ PlanFile plan_file_of(const Session& session, const Question& q, const ParallelP
   return file;
 }
 
-std::optional<CalibratedDoubt> use_covariance(const Session& session, const QuestionOptions& options,
-                                              const Question& q, const ParallelPlan& plan, Prediction& p) {
+std::optional<CalibratedUncertainty> use_covariance(const Session& session, const QuestionOptions& options,
+                                                    const Question& q, const ParallelPlan& plan,
+                                                    Prediction& p) {
   if (options.calibration.empty()) return std::nullopt;
-  const CalibratedDoubt doubt =
-      calibrated_doubt({q.model, q.training, plan, q.cluster, q.stack}, load_calibration(options.calibration),
-                       session.presets(), p.step_half_width);
-  set_step_interval(p, doubt.half_width);
-  return doubt;
+  const CalibratedUncertainty uncertainty =
+      calibrated_uncertainty({q.model, q.training, plan, q.cluster, q.stack},
+                             load_calibration(options.calibration), session.presets(), p.step_half_width);
+  set_step_interval(p, uncertainty.half_width);
+  return uncertainty;
 }
 
 void use_covariance(const Session& session, const QuestionOptions& options, const Question& q,
@@ -187,7 +188,7 @@ nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Predictio
                               {"peak_memory_GiB_lower", gib(p.memory_lower)},
                               {"peak_memory_GiB_upper", gib(p.memory_upper)},
                               {"chance_of_overflow", p.chance_of_overflow},
-                              {"doubt", name(p.doubt)},
+                              {"uncertainty", name(p.uncertainty)},
                               {"available_memory_GiB", gib(p.memory_available)},
                               {"host_memory_GiB", gib(p.memory.host)},
                               {"heaviest_stage", p.memory.stage},
@@ -214,23 +215,24 @@ nlohmann::ordered_json question_json(const Question& q) {
 }
 
 nlohmann::ordered_json report_json(const SearchReport& report) {
-  nlohmann::ordered_json fates = nlohmann::ordered_json::object(), examples = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < kFateNames.size(); ++i) {
-    std::string key(kFateNames[i]);
+  nlohmann::ordered_json outcomes = nlohmann::ordered_json::object(),
+                         examples = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < kOutcomeNames.size(); ++i) {
+    std::string key(kOutcomeNames[i]);
     std::replace(key.begin(), key.end(), ' ', '_');
-    fates[key] = report.fates.by_fate[i];
+    outcomes[key] = report.outcomes.by_outcome[i];
   }
   for (const auto& e : report.examples)
-    examples.push_back({{"fate", name(e.fate)}, {"key", e.plan_key}, {"reason", e.text}});
+    examples.push_back({{"outcome", name(e.outcome)}, {"key", e.plan_key}, {"reason", e.text}});
   return {{"space", report.space},
-          {"fates", fates},
+          {"outcomes", outcomes},
           {"examples", examples},
           {"exact", report.exact},
           {"others_share", report.others_share},
           {"stopped", report.stopped},
           {"best_bound_s", report.best_bound.v},
           {"moved_simulated", report.moved},
-          {"rungs_simulated", report.between_rungs},
+          {"refinements_simulated", report.refined},
           {"search_time_s", report.wall_s}};
 }
 
@@ -256,7 +258,7 @@ SearchReport search_possible(const Job& job, const SearchSpace& space, const Sea
   if (!never_possible(job, space)) return search(job, space, options);
   SearchReport report;
   report.space = space.size();
-  report.fates[Fate::stack_cannot] = report.space;
+  report.outcomes[Outcome::unsupported_by_stack] = report.space;
   return report;
 }
 
@@ -286,22 +288,22 @@ std::string count_text(std::uint64_t n) {
   return with_thousands(n);
 }
 
-std::string fates_text(const FateCounts& fates) {
+std::string outcomes_text(const OutcomeCounts& outcomes) {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < kFateNames.size(); ++i)
-    if (fates.by_fate[i] > 0)
-      parts.push_back(fmt::format("{} {}", count_text(fates.by_fate[i]), kFateNames[i]));
+  for (std::size_t i = 0; i < kOutcomeNames.size(); ++i)
+    if (outcomes.by_outcome[i] > 0)
+      parts.push_back(fmt::format("{} {}", count_text(outcomes.by_outcome[i]), kOutcomeNames[i]));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 void print_reasons(std::ostream& out, const Terminal& terminal, const SearchReport& report) {
-  std::vector<Fate> seen;
+  std::vector<Outcome> seen;
   for (const auto& example : report.examples) {
-    if (std::find(seen.begin(), seen.end(), example.fate) != seen.end()) continue;
+    if (std::find(seen.begin(), seen.end(), example.outcome) != seen.end()) continue;
     if (seen.empty()) out << "why others lost, for example:\n";
-    seen.push_back(example.fate);
-    print_wrapped(out, terminal, fmt::format("{}: {} {}", name(example.fate), example.plan_key, example.text),
-                  2);
+    seen.push_back(example.outcome);
+    print_wrapped(out, terminal,
+                  fmt::format("{}: {} {}", name(example.outcome), example.plan_key, example.text), 2);
   }
 }
 
@@ -330,7 +332,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
               fmt::format("{}: {}", stopped ? "stopped before any layout was found" : "no layout is possible",
                           question_text(q)));
   if (report.space > 0)
-    line(fmt::format("{} layouts: {}", count_text(report.space), fates_text(report.fates)));
+    line(fmt::format("{} layouts: {}", count_text(report.space), outcomes_text(report.outcomes)));
   // The next question that has an answer.
   std::string next;
   const auto ask = [&](const std::string& more) {

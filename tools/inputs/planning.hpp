@@ -14,7 +14,7 @@
 #include "core/plan/plan_file.hpp"
 #include "core/timeline/breakdown.hpp"
 #include "planner/answers/rerank.hpp"
-#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/explain/explain.hpp"
 #include "planner/lowering/job.hpp"
 #include "planner/search/search.hpp"
@@ -34,7 +34,7 @@ class Planning {
         topology_(question_.cluster),
         costs_(question_.cluster, question_.stack, question_.calibrated,
                question_.profile ? &*question_.profile : nullptr, presets, question_.stated),
-        doubt_(load_doubt_rules(presets)) {}
+        uncertainty_(load_uncertainty_rules(presets)) {}
   Planning(const Planning&) = delete;
   Planning& operator=(const Planning&) = delete;
 
@@ -48,7 +48,7 @@ class Planning {
  private:
   Job job_with(const CostModel& cost, bool profiled) const {
     return {question_.model, question_.training, question_.cluster, topology_, costs_.analytic().stack(),
-            cost, question_.interval, &doubt_,
+            cost, question_.interval, &uncertainty_,
             // What a calibration learned of layouts is of the model's times, not of measured ones.
             profiled || question_.learned.empty() ? nullptr : &question_.learned, 0, profiled};
   }
@@ -56,7 +56,7 @@ class Planning {
   Question question_;
   Topology topology_;
   MachineCosts costs_;
-  DoubtRules doubt_;
+  UncertaintyRules uncertainty_;
 };
 
 // "llama-2-13b (13,015,864,320 parameters) on 64 x A100-SXM4-80GB (8 nodes, hdr-8x200), megatron-core; 1024 sequences of 4096 tokens".
@@ -80,8 +80,8 @@ PlanFile plan_file_of(const Session&, const Question&, const ParallelPlan&, cons
 std::string jitter_text(const Prediction&);
 
 // Under --calibration: the interval of what its runs leave open. Nothing without one.
-std::optional<CalibratedDoubt> use_covariance(const Session&, const QuestionOptions&, const Question&,
-                                              const ParallelPlan&, Prediction&);
+std::optional<CalibratedUncertainty> use_covariance(const Session&, const QuestionOptions&, const Question&,
+                                                    const ParallelPlan&, Prediction&);
 void use_covariance(const Session&, const QuestionOptions&, const Question&, std::vector<RankedPlan>&);
 
 // What a ranking by --profile says about what is proved.
@@ -97,7 +97,7 @@ std::string overflow_text(double chance);
 
 // "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch", "notes": what was asked.
 nlohmann::ordered_json question_json(const Question&);
-// "space", "fates", "examples", "exact", "stopped", "best_bound_s", "search_time_s": what became of the layouts.
+// "space", "outcomes", "examples", "exact", "stopped", "best_bound_s", "search_time_s": what became of the layouts.
 nlohmann::ordered_json report_json(const SearchReport&);
 
 // The searches of one command: they share a line of progress, a budget and Ctrl-C.
@@ -127,7 +127,7 @@ class Searching {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// The search, unless the space cannot hold anything: then every member has the fate that its stack refuses it.
+// The search, unless the space cannot hold anything: then every member has the outcome that its stack refuses it.
 SearchReport search_possible(const Job&, const SearchSpace&, const SearchOptions&);
 
 // Lines of the terminal's width, at most 110; `indent` blanks before the first, two more before the others.
@@ -137,7 +137,7 @@ std::string with_thousands(std::uint64_t);  // "13,015,864,320"
 // "30.2e12", "1,234".
 std::string count_text(std::uint64_t);
 // "12.7e12 not divisible, 164 simulated".
-std::string fates_text(const FateCounts&);
+std::string outcomes_text(const OutcomeCounts&);
 // One example of every reason, the first that was met.
 void print_reasons(std::ostream&, const Terminal&, const SearchReport&);
 

@@ -51,7 +51,7 @@ bool is_number(const Json& value) {
                                std::ranges::all_of(value, [](const Json& item) { return item.is_number(); }));
 }
 
-// "knobs[3].cold_of.efa-p5" as "knobs[].cold_of.efa-p5", in its parts. A point between digits is of a number.
+// "calibrated constants[3].cold_of.efa-p5" as "calibrated constants[].cold_of.efa-p5", in its parts. A point between digits is of a number.
 std::vector<std::string> parts_of(const std::string& key) {
   std::vector<std::string> parts(1);
   const auto digit = [&](std::size_t at) { return at < key.size() && key[at] >= '0' && key[at] <= '9'; };

@@ -10,7 +10,7 @@
 namespace sextant {
 
 struct PresetValue {
-  std::string key;        // path in the file: "kernels.pointwise_passes", "knobs[3].sigma"
+  std::string key;        // path in the file: "kernels.pointwise_passes", "calibrated constants[3].sigma"
   std::string value;      // as JSON
   std::string low, high;  // how far a fit may move it, as JSON; empty: not stated
   bool number = false;    // or a list of numbers

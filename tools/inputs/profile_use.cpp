@@ -25,7 +25,7 @@ bool is_among(const std::vector<std::string>& keys, const std::string& key) {
 // Without those that a user has stated.
 std::vector<Setting> not_stated(std::vector<Setting> told, const std::vector<std::string>& stated) {
   std::erase_if(told, [&](const Setting& s) {
-    return is_among(stated, (s.of == KnobOf::stack ? "stack.kernels." : "device.") + s.key);
+    return is_among(stated, (s.of == ConstantOwner::stack ? "stack.kernels." : "device.") + s.key);
   });
   return told;
 }
@@ -36,16 +36,16 @@ std::vector<Setting> constants_told(const GivenProfile& profile, const ClusterSp
   if (!taken_on(profile.table, cluster.device)) return {};
   std::vector<Setting> told;
   try {
-    for (const KnobFit& fit :
+    for (const ConstantFit& fit :
          profile_priors(profile.table, profile.file, cluster, presets, load_calibration_rules(presets))
              .constants)
-      if (fit.knob.of != KnobOf::fabric)
-        told.push_back({fit.knob.of, fit.knob.owner, fit.knob.key, fit.value});
+      if (fit.constant.of != ConstantOwner::fabric)
+        told.push_back({fit.constant.of, fit.constant.owner, fit.constant.key, fit.value});
   } catch (const ConfigError&) {  // of attention or small exchanges alone, say
   }
   if (!profile.table.facts) return told;
   for (const auto& [key, value] : interference_of(*profile.table.facts))
-    told.push_back({KnobOf::stack, kProfiledStack, key, value});
+    told.push_back({ConstantOwner::stack, kProfiledStack, key, value});
   return told;
 }
 
@@ -158,7 +158,7 @@ nlohmann::ordered_json shares_json(const CostShares& s) {
 nlohmann::ordered_json profile_json(const GivenProfile& profile, const MachineCosts& costs) {
   auto constants = nlohmann::ordered_json::array();
   for (const Setting& s : costs.told())
-    constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(s.of)]},
+    constants.push_back({{"of", kConstantOwnerNames[static_cast<std::size_t>(s.of)]},
                          {"owner", s.owner},
                          {"key", s.key},
                          {"value", s.value}});

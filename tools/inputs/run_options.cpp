@@ -202,7 +202,7 @@ std::string kept_init_dtype(const fs::path& run, const Manifest& m) {
   return fs::is_regular_file(file, none) ? load_json<KeptOptions>(file).init_dtype : "";
 }
 
-std::string without_effect(const RunVerbOptions& o) {
+std::string unused_fields(const RunVerbOptions& o) {
   if (o.running.device == "cuda" || (!o.record && !o.running.programs)) return "";
   return fmt::format("without effect on CPU ranks, which have neither CUPTI nor CUDA graphs: {}{}{}",
                      o.record ? "--record" : "", o.record && o.running.programs ? ", " : "",

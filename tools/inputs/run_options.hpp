@@ -27,7 +27,7 @@ struct RunVerbOptions {
 };
 
 // Which options of GPUs CPU ranks were given, which do nothing there; empty without any.
-std::string without_effect(const RunVerbOptions&);
+std::string unused_fields(const RunVerbOptions&);
 
 inline constexpr const char* kRunOptionsSchema = "sextant.run_options/1";
 inline constexpr const char* kRunOptionsFile = "options.json";

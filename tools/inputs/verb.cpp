@@ -1,12 +1,58 @@
 #include "tools/inputs/verb.hpp"
 
+#include <array>
 #include <ostream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "tools/inputs/preset_files.hpp"
 
 namespace sextant {
+namespace {
+
+// Keys of version 0.1 beside those that took their place, for one version: who reads answers with a program has time to
+// follow. To be taken out with version 0.3.
+constexpr std::array<std::array<std::string_view, 2>, 13> kFormerKeys = {{
+    {"outcomes", "fates"},
+    {"outcome", "fate"},
+    {"inconsistent", "contradiction"},
+    {"unsupported_by_stack", "stack_cannot"},
+    {"duplicate", "repeated"},
+    {"pruned_by_bound", "bounded_away"},
+    {"uncertainty", "doubt"},
+    {"uncertainty_percent", "doubt_percent"},
+    {"uncertainty_left_percent", "doubt_left_percent"},
+    {"unused_fields", "without_effect"},
+    {"gained_by_refinement_share", "gained_by_rungs_share"},
+    {"refinements_simulated", "rungs_simulated"},
+    {"lowest_memory", "leanest"},
+}};
+
+std::string_view former_key(std::string_view key) {
+  for (const auto& [now, former] : kFormerKeys)
+    if (key == now) return former;
+  return {};
+}
+
+// With the former keys: of outcomes their former names, and no present ones.
+nlohmann::ordered_json with_former_keys(const nlohmann::ordered_json& j, bool renamed = false) {
+  if (j.is_array()) {
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+    for (const auto& item : j) out.push_back(with_former_keys(item));
+    return out;
+  }
+  if (!j.is_object()) return j;
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : j.items()) {
+    const std::string former(former_key(key));
+    if (former.empty() || !renamed) out[key] = with_former_keys(value);
+    if (!former.empty()) out[former] = with_former_keys(value, key == "outcomes");
+  }
+  return out;
+}
+
+}  // namespace
 
 std::filesystem::path Session::presets() const { return find_presets(common.presets); }
 
@@ -14,7 +60,7 @@ void print_json(Session& session, const std::string& verb, const nlohmann::order
   // docs/json.md says what the second versions changed.
   const char* version = verb == "plan" || verb == "explain" ? "/2" : "/1";
   nlohmann::ordered_json answer = {{"schema", "sextant." + verb + version}};
-  answer.update(fields);
+  answer.update(with_former_keys(fields));
   session.terminal.out << answer.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
                        << '\n';
 }

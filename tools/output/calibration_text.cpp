@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string owner_text(const Knob& k) {
-  if (k.of == KnobOf::device) return k.owner.empty() ? "all devices" : k.owner;
+std::string owner_text(const FreeConstant& k) {
+  if (k.of == ConstantOwner::device) return k.owner.empty() ? "all devices" : k.owner;
   return k.also.empty() ? k.owner : fmt::format("{} and {} more of its class", k.owner, k.also.size());
 }
 
@@ -65,7 +65,7 @@ void print_contradictions(Session& session, const Material& m, const Calibration
 
 void print_constants(Session& session, const Material& m, const Calibration& c) {
   constexpr double kNoticed = 0.005;
-  const std::vector<KnobFit> alone = m.measured_alone();
+  const std::vector<ConstantFit> alone = m.measured_alone();
   Table table({{"constant", Align::left},
                {"of", Align::left},
                {"preset", Align::right},
@@ -74,10 +74,11 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
                {"+- %", Align::right},
                {"known", Align::left, 1}});
   std::size_t silent = 0, rejected = 0;
-  for (const KnobFit& k : c.constants) {
-    const double moved = k.value / k.knob.prior - 1;
-    const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const KnobFit& a) {
-      return a.knob.of == k.knob.of && a.knob.owner == k.knob.owner && a.knob.key == k.knob.key;
+  for (const ConstantFit& k : c.constants) {
+    const double moved = k.value / k.constant.prior - 1;
+    const bool by_itself = std::any_of(alone.begin(), alone.end(), [&](const ConstantFit& a) {
+      return a.constant.of == k.constant.of && a.constant.owner == k.constant.owner &&
+             a.constant.key == k.constant.key;
     });
     if (!by_itself && !k.identified() && std::abs(moved) < kNoticed) {
       ++silent;
@@ -87,7 +88,7 @@ void print_constants(Session& session, const Material& m, const Calibration& c) 
       ++rejected;
       continue;
     }
-    table.add_row({k.knob.key, owner_text(k.knob), fmt::format("{:.4g}", k.knob.prior),
+    table.add_row({k.constant.key, owner_text(k.constant), fmt::format("{:.4g}", k.constant.prior),
                    fmt::format("{:.4g}", k.value), fmt::format("{:+.1f}", 100 * moved),
                    fmt::format("{:.1f}", 100 * k.sigma),
                    by_itself        ? "measured alone"
@@ -165,10 +166,10 @@ void print_measured_alone(Session& session, const Material& m) {
     out << fmt::format("{} works of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n", p.works,
                        p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before, p.mape_after);
     if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
-    for (const KnobFit& k : p.constants)
-      out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.knob.key,
-                         owner_text(k.knob), k.knob.prior, k.value, 100 * (k.value / k.knob.prior - 1),
-                         100 * k.sigma);
+    for (const ConstantFit& k : p.constants)
+      out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.constant.key,
+                         owner_text(k.constant), k.constant.prior, k.value,
+                         100 * (k.value / k.constant.prior - 1), 100 * k.sigma);
   }
 }
 
@@ -228,8 +229,8 @@ void print_left_out(Session& session, const std::vector<LeftOut>& scores) {
 
 std::string next_step(const std::string& output, const Material& m, const Calibration& c) {
   constexpr double kNoticed = 0.005;
-  const bool constants = std::ranges::any_of(c.constants, [&](const KnobFit& k) {
-    return std::abs(k.value / k.knob.prior - 1) > kNoticed || (c.taken && k.identified());
+  const bool constants = std::ranges::any_of(c.constants, [&](const ConstantFit& k) {
+    return std::abs(k.value / k.constant.prior - 1) > kNoticed || (c.taken && k.identified());
   });
   const bool layouts =
       std::ranges::any_of(c.residual.of.runs, [](const Residual::Run& r) { return r.weight != 0; });
@@ -261,11 +262,11 @@ Json calibration_json(const Material& m, const Calibration& c,
   }
   for (const ProfileFit& p : m.profiles) {
     Json constants = Json::array();
-    for (const KnobFit& k : p.constants)
-      constants.push_back({{"of", kKnobOfNames[static_cast<std::size_t>(k.knob.of)]},
-                           {"owner", k.knob.owner},
-                           {"key", k.knob.key},
-                           {"preset", k.knob.prior},
+    for (const ConstantFit& k : p.constants)
+      constants.push_back({{"of", kConstantOwnerNames[static_cast<std::size_t>(k.constant.of)]},
+                           {"owner", k.constant.owner},
+                           {"key", k.constant.key},
+                           {"preset", k.constant.prior},
                            {"value", k.value},
                            {"sigma", k.sigma}});
     profiles.push_back({{"file", p.file},

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/answers/steadiest.hpp"
+#include "planner/answers/robust_plans.hpp"
 #include "planner/explain/explain.hpp"
 #include "tools/inputs/planning.hpp"
 

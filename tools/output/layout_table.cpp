@@ -84,8 +84,8 @@ nlohmann::ordered_json ranked_json(const RankedPlan& r) {
   j["slower_share"] = r.slower;
   j["tie"] = r.tie;
   j["gained_by_moves_share"] = r.before_moves ? 1 - r.simulated / *r.before_moves : 0.0;
-  j["gained_by_rungs_share"] =
-      r.before_rungs ? 1 - r.before_moves.value_or(r.simulated) / *r.before_rungs : 0.0;
+  j["gained_by_refinement_share"] =
+      r.before_refinement ? 1 - r.before_moves.value_or(r.simulated) / *r.before_refinement : 0.0;
   return j;
 }
 

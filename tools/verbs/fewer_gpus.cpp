@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/answers/resized.hpp"
+#include "planner/answers/sub_cluster.hpp"
 
 namespace sextant {
 
@@ -22,7 +22,7 @@ std::string command(const Asking& a, int gpus) {
   const ClusterSpec& all = a.question().cluster;
   std::string limits = limit_arguments(a.question());
   if (a.options.max_oom_chance > 0) limits += fmt::format(" --max-oom-chance {:g}", a.options.max_oom_chance);
-  return resized(all, gpus).gpus() == gpus
+  return sub_cluster(all, gpus).gpus() == gpus
              ? fmt::format("sextant plan{}{}", sized_arguments(a.options.question, all, gpus), limits)
              : fmt::format("sextant plan{}{} --scale {},{}", question_arguments(a.options.question), limits,
                            gpus, all.gpus());

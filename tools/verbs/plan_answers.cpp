@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "planner/answers/resized.hpp"
 #include "planner/answers/scale.hpp"
 #include "planner/answers/shortlist.hpp"
+#include "planner/answers/sub_cluster.hpp"
 #include "planner/explain/framework_setting.hpp"
 #include "planner/search/search_budget.hpp"
 #include "planner/simulation/stage_memory.hpp"
@@ -61,7 +61,7 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
 void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
   if (a.options.output.empty()) return;
   Question sized = a.question();
-  if (gpus != sized.cluster.gpus()) sized.cluster = resized(sized.cluster, gpus);
+  if (gpus != sized.cluster.gpus()) sized.cluster = sub_cluster(sized.cluster, gpus);
   const Planning planning(std::move(sized), a.session.presets());
   PlanFile file =
       plan_file_of(a.session, planning.question(), best.plan, best.prediction,
@@ -140,7 +140,7 @@ bool only_surer_fits(const RankedPlan& surer, const RankedPlan& best) {
 void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& best) {
   const Prediction &first = best.prediction, &tie = surer.prediction;
   const auto percent = [](const Prediction& p) { return 100 * (p.step_upper / p.step - 1); };
-  const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.doubt));
+  const std::string overflow = overflow_text(tie.chance_of_overflow), why(reason(first.uncertainty));
   const std::string apart = to_string(told_apart(surer.plan, best.plan));
   const std::string fits =
       only_surer_fits(surer, best) ? fmt::format(" --max-oom-chance {:g}", kSurelyFits) : "";
@@ -166,17 +166,17 @@ void print_beside(const Asking& a, const SearchReport& report, std::string_view 
   };
   if (report.exact)
     a.say(fmt::format("No layout of this space, {}, is faster{} than {:.3f} s under the model: proved in {}.",
-                      !first.before_moves   ? "on its rungs"
-                      : !first.before_rungs ? "whose stages are even or balanced"
-                                            : "on its rungs and with even or balanced stages",
+                      !first.before_moves        ? "on the search grid"
+                      : !first.before_refinement ? "whose stages are even or balanced"
+                                                 : "on the search grid and with even or balanced stages",
                       when, report.best_bound.v, duration_text(report.wall_s)));
   const auto gained = [&](std::string_view what, Seconds after, Seconds before, std::uint64_t simulated) {
     a.say(fmt::format("{} made {:.3f} s of {:.3f} s ({} such layouts simulated): a local search, no proof.",
                       what, seconds(after), seconds(before), with_thousands(simulated)));
   };
-  if (first.before_rungs)
-    gained("Layouts between these rungs", first.before_moves.value_or(first.simulated), *first.before_rungs,
-           report.between_rungs);
+  if (first.before_refinement)
+    gained("Layouts off the search grid", first.before_moves.value_or(first.simulated),
+           *first.before_refinement, report.refined);
   if (first.before_moves)
     gained("Single layers moved from stage to stage", first.simulated, *first.before_moves, report.moved);
 }
@@ -184,24 +184,24 @@ void print_beside(const Asking& a, const SearchReport& report, std::string_view 
 }  // namespace
 
 void print_search(const Asking& a, const SearchReport& report, std::string_view when) {
-  a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
-  const bool beside = !report.ranked.empty() && report.ranked.front().beside_space();
+  a.say(fmt::format("{} layouts: {}.", count_text(report.space), outcomes_text(report.outcomes)));
+  const bool beside = !report.ranked.empty() && report.ranked.front().off_grid();
   if (report.exact && !beside) {
-    a.say(
-        fmt::format("No other layout of this space, on its rungs, is faster{} under the model: proved in {}.",
-                    when, duration_text(report.wall_s)));
-    if (const std::uint64_t tried = report.between_rungs + report.moved; tried > 0)
+    a.say(fmt::format(
+        "No other layout of this space, on the search grid, is faster{} under the model: proved in {}.", when,
+        duration_text(report.wall_s)));
+    if (const std::uint64_t tried = report.refined + report.moved; tried > 0)
       a.say(
           fmt::format("Beside these nothing faster was found ({} such layouts simulated): a local search, no "
                       "proof.",
                       with_thousands(tried)));
   } else if (!report.exact)
-    a.say(
-        fmt::format("Not proved best: {}. No layout of the space, on its rungs, is faster{} than {:.3f} s.{}",
-                    report.stopped, when, report.best_bound.v,
-                    report.stopped == kTimeSpent && a.options.budget_s == 0
-                        ? " --budget-s SECONDS gives the search another time than a minute."
-                        : ""));
+    a.say(fmt::format(
+        "Not proved best: {}. No layout of the space, on the search grid, is faster{} than {:.3f} s.{}",
+        report.stopped, when, report.best_bound.v,
+        report.stopped == kTimeSpent && a.options.budget_s == 0
+            ? " --budget-s SECONDS gives the search another time than a minute."
+            : ""));
   if (report.exact && report.others_share > 0 && report.ranked.size() > 1)
     a.say(fmt::format(
         "The others are each within {:.2g} % of the best of their kind: a long search looks less for them.",
@@ -347,7 +347,7 @@ ExitCode answer_fastest(const Asking& a) {
       a.say(
           "Much of the first one's time was not measured: -o FILE keeps the plan, and sextant profile --for "
           "FILE, with --for again for others, measures it.");
-    a.say(fmt::format("{} layouts: {}.", count_text(report.space), fates_text(report.fates)));
+    a.say(fmt::format("{} layouts: {}.", count_text(report.space), outcomes_text(report.outcomes)));
     a.say(ranked_anew_text(a.planning, *anew));
   } else {
     print_search(a, report);

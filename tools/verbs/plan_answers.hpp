@@ -34,8 +34,8 @@ struct Asking {
 };
 
 ExitCode answer_fastest(const Asking&);
-ExitCode answer_steadiest(const Asking&);  // --rank-by
-ExitCode answer_leanest(const Asking&);
+ExitCode answer_robust(const Asking&);  // --rank-by
+ExitCode answer_lowest_memory(const Asking&);
 ExitCode answer_front(const Asking&);  // --pareto
 ExitCode answer_curve(const Asking&);  // --scale, tokens-per-dollar
 ExitCode answer_fewest(const Asking&);

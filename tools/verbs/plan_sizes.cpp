@@ -38,11 +38,12 @@ Json point_json(const Asking& a, const ScalePoint& point) {
 
 // Of a size without a layout.
 const char* why_empty(const SearchReport& report) {
-  const FateCounts& fates = report.fates;
+  const OutcomeCounts& outcomes = report.outcomes;
   if (!report.exact) return "nothing found";
-  if (fates[Fate::out_of_memory] > 0) return "nothing fits";
-  return fates[Fate::stack_cannot] + fates[Fate::outside_limits] > 0 ? "nothing allowed divides"
-                                                                     : "nothing divides";
+  if (outcomes[Outcome::out_of_memory] > 0) return "nothing fits";
+  return outcomes[Outcome::unsupported_by_stack] + outcomes[Outcome::outside_limits] > 0
+             ? "nothing allowed divides"
+             : "nothing divides";
 }
 
 std::string days_text(double seconds) {
@@ -113,10 +114,10 @@ ExitCode answer_curve(const Asking& a) {
   for (const ScalePoint& point : points)
     if (!point.report.exact)
       a.say(fmt::format("Not proved best on {} GPUs: {}.", point.gpus, point.report.stopped));
-  FateCounts fates;
+  OutcomeCounts outcomes;
   std::uint64_t space = 0;
-  for (const ScalePoint& point : points) fates += point.report.fates, space += point.report.space;
-  a.say(fmt::format("{} layouts of all sizes: {}.", count_text(space), fates_text(fates)));
+  for (const ScalePoint& point : points) outcomes += point.report.outcomes, space += point.report.space;
+  a.say(fmt::format("{} layouts of all sizes: {}.", count_text(space), outcomes_text(outcomes)));
   a.say(
       "Every size has the same global batch; efficiency is tokens/s/GPU against the smallest size that "
       "fits.");
@@ -193,7 +194,7 @@ ExitCode answer_fewest(const Asking& a) {
   const char* lacks = deadline ? "too slow" : "too few";
   if (f.exact && f.next_smaller > 0)
     a.say(fmt::format("{} would be {}, as is every smaller number: all were tried{}.", f.next_smaller, lacks,
-                      deadline ? ", by layouts on their rungs" : ""));
+                      deadline ? ", by layouts on the search grid" : ""));
   if (!f.exact && !f.in_time)
     a.say(fmt::format("The time for the search is spent: fewer may do. {} are known to be {}.",
                       f.next_smaller, lacks));

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "planner/answers/robust_plans.hpp"
 #include "planner/answers/scale.hpp"
-#include "planner/answers/steadiest.hpp"
 #include "tools/output/layout_table.hpp"
 #include "tools/verbs/plan_answers.hpp"
 
@@ -17,13 +17,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 }  // namespace
 
-ExitCode answer_steadiest(const Asking& a) {
+ExitCode answer_robust(const Asking& a) {
   const Job job = a.planning.job();
   const JitterSpec& jitter = a.question().cluster.jitter;
   require_jitter(a.options.jitter, jitter);
   if (never_possible(job, a.space)) return nothing(a, search_possible(job, a.space, {}));
   const RankBy by = a.options.jitter.rank_by();
-  SteadyPlans steady = steadiest_plans(job, a.space, by, a.searching.options(a.options.top));
+  SteadyPlans steady = robust_plans(job, a.space, by, a.searching.options(a.options.top));
   std::vector<RankedPlan>& ranked = steady.report.ranked;
   if (ranked.empty()) return nothing(a, steady.report);
   use_covariance(a.session, a.options.question, a.question(), ranked);
@@ -74,10 +74,10 @@ ExitCode answer_steadiest(const Asking& a) {
   return finished(a, true);
 }
 
-ExitCode answer_leanest(const Asking& a) {
+ExitCode answer_lowest_memory(const Asking& a) {
   const Job job = a.planning.job();
   if (never_possible(job, a.space)) return nothing(a, search_possible(job, a.space, {}));
-  LeanestPlans lean = leanest_plans(job, a.space, a.searching.options(a.options.top));
+  LowestMemoryPlans lean = lowest_memory_plans(job, a.space, a.searching.options(a.options.top));
   if (lean.report.ranked.empty()) return nothing(a, lean.report);
   a.searching.finish();
   use_covariance(a.session, a.options.question, a.question(), lean.report.ranked);
@@ -97,10 +97,10 @@ ExitCode answer_leanest(const Asking& a) {
       "No layout needs less than {:.3f} GiB{}. --pareto trades time against memory.",
       std::floor(1000 * gib(least)) / 1000,
       lean.proved ? "; these need no more" : "; whether one needs less than these is not proved"));
-  a.say(fmt::format("{} layouts: {}.", count_text(lean.report.space), fates_text(lean.report.fates)));
+  a.say(fmt::format("{} layouts: {}.", count_text(lean.report.space), outcomes_text(lean.report.outcomes)));
   if (!lean.report.exact)
-    a.say(fmt::format("That the first is the {} is not proved: {}.", lean.proved ? "fastest" : "leanest",
-                      lean.report.stopped));
+    a.say(fmt::format("That the first is the {} is not proved: {}.",
+                      lean.proved ? "fastest" : "lowest_memory", lean.report.stopped));
   print_next(a, a.question().cluster.gpus(), best.plan);
   return finished(a, true);
 }
@@ -126,19 +126,21 @@ ExitCode answer_front(const Asking& a) {
   a.say_question();
   a.out() << '\n' << table.render(a.session.terminal, a.session.common.wide) << '\n';
   a.say(
-      "Each layout needs at least 10 % less memory than the one above, and is the fastest on the rungs of "
+      "Each layout needs at least 10 % less memory than the one above, and is the fastest on the search grid "
+      "of "
       "this space that does.");
-  if (const auto moved = std::ranges::count_if(found.plans, &RankedPlan::beside_space))
-    a.say(fmt::format(
-        "Moved off the rungs or cut otherwise into stages, within that memory: {} of {} ({} such layouts "
-        "simulated), a local search, no proof.",
-        moved, found.plans.size(), with_thousands(found.report.moved + found.report.between_rungs)));
+  if (const auto moved = std::ranges::count_if(found.plans, &RankedPlan::off_grid))
+    a.say(
+        fmt::format("Moved off the search grid or cut otherwise into stages, within that memory: {} of {} "
+                    "({} such layouts "
+                    "simulated), a local search, no proof.",
+                    moved, found.plans.size(), with_thousands(found.report.moved + found.report.refined)));
   a.say(found.exact ? fmt::format("Within {:.2f} GiB every layout of this space takes more than 1.5 times "
                                   "the first one's step: proved.",
                                   gib(found.needs_more))
-                    : "Stopped early: that the last is the fastest is not proved, and leaner layouts were "
+                    : "Stopped early: that the last is the fastest is not proved, and smaller layouts were "
                       "not looked for.");
-  a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), fates_text(found.report.fates)));
+  a.say(fmt::format("{} layouts: {}.", count_text(found.report.space), outcomes_text(found.report.outcomes)));
   print_next(a, a.question().cluster.gpus(), found.plans.front().plan);
   return finished(a, true);
 }

@@ -12,15 +12,15 @@ namespace {
 
 constexpr int kLayers = 2;
 
-struct Rung {
+struct GridField {
   const char* model;
   int seq_len, micro_batch;
 };
 // Widths of 1 to 13 billion parameters, short and long sequences, small and large micro-batches.
-constexpr Rung kOfGpu[] = {{"llama-3.2-1b", 2048, 1}, {"llama-3.2-1b", 2048, 4}, {"llama-3.2-3b", 2048, 2},
-                           {"llama-2-7b", 2048, 1},   {"llama-2-7b", 4096, 2},   {"llama-3-8b", 8192, 1},
-                           {"llama-2-13b", 4096, 1}};
-constexpr Rung kOfCpu[] = {{"stories-260k", 128, 8}, {"stories-15m", 256, 2}, {"stories-42m", 256, 1}};
+constexpr GridField kOfGpu[] = {
+    {"llama-3.2-1b", 2048, 1}, {"llama-3.2-1b", 2048, 4}, {"llama-3.2-3b", 2048, 2}, {"llama-2-7b", 2048, 1},
+    {"llama-2-7b", 4096, 2},   {"llama-3-8b", 8192, 1},   {"llama-2-13b", 4096, 1}};
+constexpr GridField kOfCpu[] = {{"stories-260k", 128, 8}, {"stories-15m", 256, 2}, {"stories-42m", 256, 1}};
 
 // The first preset that is this GPU; the form of a name is not always told by the driver, the shapes are the same.
 DeviceSpec device_of(const std::string& gpu, const std::filesystem::path& presets) {
@@ -42,13 +42,13 @@ std::vector<PlanFile> profile_ladder(const std::string& gpu, bool quick,
   file.stack = load_stack("sextant", presets);
   file.training.stack = file.stack.name;
   std::vector<PlanFile> ladder;
-  for (const Rung& rung :
-       gpu.empty() || quick ? std::span<const Rung>(kOfCpu) : std::span<const Rung>(kOfGpu)) {
-    file.model = load_model(rung.model, presets);
+  for (const GridField& grid_value :
+       gpu.empty() || quick ? std::span<const GridField>(kOfCpu) : std::span<const GridField>(kOfGpu)) {
+    file.model = load_model(grid_value.model, presets);
     file.model.n_layers = kLayers;
-    file.training.seq_len = rung.seq_len;
-    file.training.global_batch = 2 * rung.micro_batch;
-    file.plan.micro_batch = rung.micro_batch;
+    file.training.seq_len = grid_value.seq_len;
+    file.training.global_batch = 2 * grid_value.micro_batch;
+    file.plan.micro_batch = grid_value.micro_batch;
     ladder.push_back(file);
   }
   if (quick) ladder.resize(1);

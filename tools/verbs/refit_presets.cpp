@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
-#include "planner/calibration/fit_doubt.hpp"
 #include "planner/calibration/fit_source.hpp"
+#include "planner/calibration/fit_uncertainty.hpp"
 #include "tools/inputs/preset_files.hpp"
 
 namespace sextant {
@@ -101,16 +101,18 @@ int write_refitted(const fs::path& presets, const fs::path& folder, const Calibr
                    const std::string& date) {
   prepare(presets, folder);
   Files files(folder);
-  for (const auto& [knob, value, sigma] : fit.constants) {
-    const std::string source = fit_source(knob, runs);
-    std::vector<std::string> owners = {knob.owner};
-    owners.insert(owners.end(), knob.also.begin(), knob.also.end());
-    if (knob.of == KnobOf::stack) set_of_stacks(files, owners, "kernels", knob.key, value, source, date);
-    if (knob.of == KnobOf::fabric)
-      files.set(files.at("fabrics", knob.owner)["fabric"][knob.key], value, source, date);
-    if (knob.of == KnobOf::device)
-      files.set(files.at("cost", knob.owner.empty() ? "common" : knob.owner)["constants"][knob.key], value,
-                source, date);
+  for (const auto& [constant, value, sigma] : fit.constants) {
+    const std::string source = fit_source(constant, runs);
+    std::vector<std::string> owners = {constant.owner};
+    owners.insert(owners.end(), constant.also.begin(), constant.also.end());
+    if (constant.of == ConstantOwner::stack)
+      set_of_stacks(files, owners, "kernels", constant.key, value, source, date);
+    if (constant.of == ConstantOwner::fabric)
+      files.set(files.at("fabrics", constant.owner)["fabric"][constant.key], value, source, date);
+    if (constant.of == ConstantOwner::device)
+      files.set(
+          files.at("cost", constant.owner.empty() ? "common" : constant.owner)["constants"][constant.key],
+          value, source, date);
   }
   for (const RefittedMemory& one : memory)
     for (std::size_t i = 0; i < one.fit.constants.size(); ++i) {
@@ -130,9 +132,9 @@ int write_widths(const fs::path& folder, const std::vector<std::string>& run_fil
   const PredictOptions options{folder, nullptr, {}};
   const auto predictions = predict_runs(rows, load_framework_map(folder), options);
   Files files(folder);
-  for (const FittedWidth& w : fit_widths(rows, predictions, load_doubt_rules(folder)))
-    files.set(files.at("calibration", "intervals")[w.of][std::string(name(w.doubt))], w.half_width, w.source,
-              date, "T");
+  for (const FittedWidth& w : fit_widths(rows, predictions, load_uncertainty_rules(folder)))
+    files.set(files.at("calibration", "intervals")[w.of][std::string(name(w.uncertainty))], w.half_width,
+              w.source, date, "T");
   return files.write();
 }
 

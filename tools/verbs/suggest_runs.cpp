@@ -54,9 +54,9 @@ Candidates candidates_of(const std::vector<std::string>& tables, const std::file
 void suggest_from_tables(Session& session, const std::vector<std::string>& tables, int count,
                          const std::filesystem::path& presets, const CalibrationRules& rules) {
   const Candidates c = candidates_of(tables, presets);
-  const std::vector<Knob> knobs = knobs_of(c.runs, presets, rules);
+  const std::vector<FreeConstant> calibrated = constants_of(c.runs, presets, rules);
   const Suggestions found =
-      suggest_runs(c.runs, c.known, static_cast<std::size_t>(count), presets, rules, knobs);
+      suggest_runs(c.runs, c.known, static_cast<std::size_t>(count), presets, rules, calibrated);
   if (session.common.json) {
     auto list = nlohmann::ordered_json::array();
     for (const Suggestion& s : found.runs) {
@@ -66,14 +66,14 @@ void suggest_from_tables(Session& session, const std::vector<std::string>& table
                       {"model", r.run.model.name},
                       {"plan", plan_key(r.run.plan)},
                       {"predicted_step_s", r.step.v},
-                      {"doubt_left_percent", 100 * s.doubt}});
+                      {"uncertainty_left_percent", 100 * s.uncertainty}});
     }
     print_json(session, "calibrate",
                {{"candidates", c.runs.size() - c.known.size()},
                 {"measured", c.known.size()},
                 {"too_large", c.too_large},
                 {"unlawful", c.unlawful},
-                {"doubt_percent", 100 * found.doubt},
+                {"uncertainty_percent", 100 * found.uncertainty},
                 {"suggested", list}});
     return;
   }
@@ -81,20 +81,20 @@ void suggest_from_tables(Session& session, const std::vector<std::string>& table
   print_wrapped(
       out, session.terminal,
       fmt::format("{} candidate{}, {} measured already; {} that would not fit the memory and {} "
-                  "unlawful left out. Before: {:.1f} % of doubt about constants and layouts, in the "
+                  "unlawful left out. Before: {:.1f} % of uncertainty about constants and layouts, in the "
                   "mean over all rows",
                   c.runs.size() - c.known.size(), c.runs.size() - c.known.size() == 1 ? "" : "s",
-                  c.known.size(), c.too_large, c.unlawful, 100 * found.doubt));
+                  c.known.size(), c.too_large, c.unlawful, 100 * found.uncertainty));
   Table table({{"measure first", Align::left},
                {"layout", Align::left},
                {"model", Align::left},
                {"GPUs", Align::right},
                {"predicted s", Align::right},
-               {"doubt left %", Align::right}});
+               {"uncertainty left %", Align::right}});
   for (const Suggestion& s : found.runs) {
     const MeasuredRun& r = c.runs[s.run];
     table.add_row({r.id, plan_key(r.run.plan), r.run.model.name, fmt::format("{}", r.run.plan.world()),
-                   fmt::format("{:.4g}", r.step.v), fmt::format("{:.1f}", 100 * s.doubt)});
+                   fmt::format("{:.4g}", r.step.v), fmt::format("{:.1f}", 100 * s.uncertainty)});
   }
   out << '\n' << table.render(session.terminal, session.common.wide);
   out << "\nnext: write their step_time_s into the table, then sextant calibrate --runs TABLE -o "

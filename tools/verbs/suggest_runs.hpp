@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/calibration/knobs.hpp"
+#include "planner/calibration/calibrated_constants.hpp"
 #include "tools/inputs/verb.hpp"
 
 namespace sextant {

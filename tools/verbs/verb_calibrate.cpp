@@ -79,25 +79,25 @@ void use_errors_alone(const Material& m, Calibration& c) {
 // What links and kernels measured by themselves say is where the fit to whole steps starts from.
 Calibration fit(const Material& m, const std::filesystem::path& presets, const CalibrationRules& rules,
                 FitOf fit_of) {
-  std::vector<Knob> knobs = knobs_of(m.runs, presets, rules, fit_of);
-  const std::vector<KnobFit> alone = m.measured_alone();
-  const auto same = [](const Knob& a, const Knob& b) {
+  std::vector<FreeConstant> calibrated = constants_of(m.runs, presets, rules, fit_of);
+  const std::vector<ConstantFit> alone = m.measured_alone();
+  const auto same = [](const FreeConstant& a, const FreeConstant& b) {
     return a.of == b.of && a.owner == b.owner && a.key == b.key;
   };
-  for (const KnobFit& one : alone) {
-    std::erase_if(knobs, [&](const Knob& k) { return same(k, one.knob); });
-    Knob known = one.knob;
+  for (const ConstantFit& one : alone) {
+    std::erase_if(calibrated, [&](const FreeConstant& k) { return same(k, one.constant); });
+    FreeConstant known = one.constant;
     known.prior = one.value, known.sigma = std::max(one.sigma, 0.03);
-    knobs.push_back(known);
+    calibrated.push_back(known);
   }
-  Calibration c = calibrate(m.runs, presets, rules, knobs, fit_of);
+  Calibration c = calibrate(m.runs, presets, rules, calibrated, fit_of);
   if (m.runs.empty()) {
-    for (const KnobFit& one : alone) c.constants.push_back(one);
+    for (const ConstantFit& one : alone) c.constants.push_back(one);
     use_errors_alone(m, c);
   }
-  for (KnobFit& k : c.constants)  // reported against the presets
-    for (const KnobFit& one : alone)
-      if (same(k.knob, one.knob)) k.knob = one.knob;
+  for (ConstantFit& k : c.constants)  // reported against the presets
+    for (const ConstantFit& one : alone)
+      if (same(k.constant, one.constant)) k.constant = one.constant;
   return c;
 }
 
@@ -118,9 +118,9 @@ struct Refit {
 Refit refit_rest(const CalibrateOptions& options, const std::filesystem::path& presets,
                  const Calibration& c) {
   if (!options.refit) return {};
-  std::vector<Knob> knobs;
-  for (const KnobFit& k : c.constants) knobs.push_back(k.knob);
-  return {refit_memory(options.material.runs, presets), fitted_count(presets, knobs)};
+  std::vector<FreeConstant> calibrated;
+  for (const ConstantFit& k : c.constants) calibrated.push_back(k.constant);
+  return {refit_memory(options.material.runs, presets), fitted_count(presets, calibrated)};
 }
 
 void print_refit(Session& session, const Refit& refit) {

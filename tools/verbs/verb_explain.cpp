@@ -175,7 +175,7 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
                                 ? fmt::format("{} layouts that were sampled under jitter", e.found.sampled)
                                 : fmt::format("{} layouts", count_text(report.space));
   const std::string proof = !report.exact    ? "not proved: " + report.stopped
-                            : e.found.proved ? "proved, on the rungs"
+                            : e.found.proved ? "proved, on the search grid"
                                              : "no proof: others were not sampled";
   const std::string_view fastest = e.by == RankBy::p90 ? "best by p90"
                                    : jittered          ? "best by mean"
@@ -187,12 +187,12 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
       paragraph(fmt::format("of {} ({}) {} is the {}: this one is {}", space, proof, plan_key(best->plan),
                             fastest, words(e.own.lines.front())),
                 2);
-  } else if (e.own.verdict == Verdict::best && best && best->beside_space()) {
+  } else if (e.own.verdict == Verdict::best && best && best->off_grid()) {
     paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
-                          !best->before_rungs ? "single layers were moved from stage to stage"
+                          !best->before_refinement ? "single layers were moved from stage to stage"
                           : !best->before_moves
-                              ? "it was moved off its rungs"
-                              : "it was moved off its rungs, and single layers from stage to stage"),
+                              ? "it was moved off the search grid"
+                              : "it was moved off the search grid, and single layers from stage to stage"),
               2);
   } else if (e.own.verdict == Verdict::best) {
     paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
@@ -266,7 +266,7 @@ RankBy rank_by(const JitterOptions& options, Question& q) {
 }
 
 SteadyPlans look_for_best(const Job& job, const SearchSpace& space, RankBy by, const SearchOptions& options) {
-  if (!never_possible(job, space)) return steadiest_plans(job, space, by, options);
+  if (!never_possible(job, space)) return robust_plans(job, space, by, options);
   SteadyPlans none;
   none.report = search_possible(job, space, options);
   return none;

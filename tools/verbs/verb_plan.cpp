@@ -37,8 +37,8 @@ ExitCode run(Session& session, PlanOptions options) {
   if (limit < memory) searching.limit_memory(limit);
   const Asking a{session, options, planning, space, searching};
   if (options.pareto) return answer_front(a);
-  if (!options.jitter.ranked_by.empty()) return answer_steadiest(a);
-  if (options.objective == "least-memory") return answer_leanest(a);
+  if (!options.jitter.ranked_by.empty()) return answer_robust(a);
+  if (options.objective == "least-memory") return answer_lowest_memory(a);
   if (options.objective == "fewest-gpus") return answer_fewest(a);
   if (options.objective == "tokens-per-dollar" || options.objective == "goodput" || !options.scale.empty())
     return answer_curve(a);

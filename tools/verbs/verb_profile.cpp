@@ -80,10 +80,10 @@ class Profiling {
       note("--quick: small copies, products and models, whose figures say little of a machine at work");
     for (const std::string& plan : o.plans) add(plan, load_plan_file(plan));
     if (!o.plans.empty() || o.running.processes()) return;
-    for (PlanFile& rung :
+    for (PlanFile& grid_value :
          profile_ladder(o.running.device == "cuda" ? profile_.machine : "", o.quick, session.presets())) {
-      const std::string name = rung.model.name;
-      add(name, std::move(rung));
+      const std::string name = grid_value.model.name;
+      add(name, std::move(grid_value));
     }
   }
 

@@ -204,7 +204,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
   };
   training.stop = &interrupt.stopped();
 
-  const std::string unused = without_effect(o);
+  const std::string unused = unused_fields(o);
   auto& out = session.terminal.out;
   training.begin = [&, begin = training.begin] {
     if (begin) begin();
@@ -274,7 +274,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
         {"comparison", comparison_json(comparison)}};
     if (runnable.rests_on()) answer["rests_on"] = shares_json(*runnable.rests_on());
     if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
-    if (!unused.empty()) answer["without_effect"] = unused;
+    if (!unused.empty()) answer["unused_fields"] = unused;
     for (const SlowKernels& slow : slow_kernels(o.running)) answer[slow.key] = slow.why;
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);

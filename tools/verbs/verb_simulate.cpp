@@ -14,10 +14,10 @@
 #include "core/timeline/breakdown.hpp"
 #include "core/timeline/trace.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/calibration/profile_priors.hpp"
 #include "planner/explain/framework_setting.hpp"
-#include "planner/explain/without_effect.hpp"
+#include "planner/explain/unused_fields.hpp"
 #include "planner/lowering/lower.hpp"
 #include "planner/simulation/robust.hpp"
 #include "planner/simulation/simulate.hpp"
@@ -50,10 +50,10 @@ struct Simulated {
   Prediction prediction;
   Breakdown split;
   MemoryEstimate memory;
-  double beyond_graph_s = 0;                  // stragglers and fixed host time of the step
-  double host_s = 0;                          // the fixed host time alone
-  Seconds jitter;                             // what it adds to the step
-  std::optional<CalibratedDoubt> calibrated;  // under --calibration
+  double beyond_graph_s = 0;                        // stragglers and fixed host time of the step
+  double host_s = 0;                                // the fixed host time alone
+  Seconds jitter;                                   // what it adds to the step
+  std::optional<CalibratedUncertainty> calibrated;  // under --calibration
   std::size_t ops = 0;
   // What `sextant run` allocates on the device of a rank of the fullest stage; nothing of another stack's plan, or of one
   // that the runtime cannot run.
@@ -228,7 +228,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
-    answer["without_effect"] = without_effect(plan, q.model, q.stack.rules);
+    answer["unused_fields"] = unused_fields(plan, q.model, q.stack.rules);
     print_json(session, "simulate", answer);
   } else {
     auto& out = session.terminal.out;
@@ -250,7 +250,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (p.jitter) paragraph("this step is " + jitter_text(p));
     if (s.calibrated)
       paragraph(fmt::format(
-          "the calibration removed {:.0f} % of the doubt about the constants that decide this step{}",
+          "the calibration removed {:.0f} % of the uncertainty about the constants that decide this step{}",
           100 * s.calibrated->known,
           s.calibrated->far() ? ": it is far from the runs that were measured" : ""));
     out << '\n';
@@ -263,7 +263,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (s.runtime)
       paragraph(fmt::format("sextant run allocates {} bytes of it",
                             with_thousands(static_cast<std::uint64_t>(s.runtime->v))));
-    for (const std::string& field : without_effect(plan, q.model, q.stack.rules))
+    for (const std::string& field : unused_fields(plan, q.model, q.stack.rules))
       paragraph("note: changes nothing here: " + field);
     if (const auto text = overflow_text(p.chance_of_overflow); !rejection && !text.empty()) paragraph(text);
     if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())

@@ -11,7 +11,7 @@
 #include "core/base/csv.hpp"
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
-#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/validation/plausible.hpp"
 #include "planner/validation/validate.hpp"
 #include "tools/inputs/inputs.hpp"
@@ -135,9 +135,9 @@ void use_covariance(const std::vector<RunRow>& rows, std::vector<RunPrediction>&
                     const std::filesystem::path& presets) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RunPrediction& p = predictions[i];
-    if (!p.step_s || !p.doubt) continue;
+    if (!p.step_s || !p.uncertainty) continue;
     const ResolvedRun run = resolve(rows[i], map, presets);
-    const CalibratedDoubt d = calibrated_doubt(run, file, presets, p.step_half_width);
+    const CalibratedUncertainty d = calibrated_uncertainty(run, file, presets, p.step_half_width);
     p.step_lower_s = *p.step_s / (1 + d.half_width), p.step_upper_s = *p.step_s * (1 + d.half_width);
     if (d.far()) p.note += std::string(p.note.empty() ? "" : "; ") + "far from the runs of the calibration";
   }

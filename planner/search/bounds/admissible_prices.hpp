@@ -32,7 +32,7 @@ auto with_admissible_prices(const Job& job, const Ask& ask) {
                                                       static_cast<double>(parameter_counts(job.model).total));
   const ScaledPrices prices(job.cost, std::exp(least));
   return ask(Job{job.model, job.training, job.cluster, job.topology, job.stack, prices, job.interval,
-                 job.doubt, job.residual, least, job.profiled});
+                 job.uncertainty, job.residual, least, job.profiled});
 }
 
 }  // namespace sextant

@@ -60,7 +60,7 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
   const int bundles = std::gcd(c.node.gpus, c.node.nics), per = c.node.gpus / bundles;
   const int world =
       grid.extent(Axis::tp) * grid.extent(Axis::cp) * grid.extent(Axis::dp) * grid.extent(Axis::pp);
-  const auto island = [&](int r) { return seats[std::size_t(r)].first / c.node.domain_nodes; };
+  const auto domain = [&](int r) { return seats[std::size_t(r)].first / c.node.domain_nodes; };
   const auto bundle = [&](int r) {
     return std::pair(seats[std::size_t(r)].first, seats[std::size_t(r)].second / per);
   };
@@ -71,7 +71,7 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
     return f * c.node.nic_bandwidth.v * c.node.nics / bundles * c.fabric.efficiency;
   };
   const auto crosses = [&](const std::vector<int>& g) {
-    return std::ranges::any_of(g, [&](int r) { return island(r) != island(g[0]); });
+    return std::ranges::any_of(g, [&](int r) { return domain(r) != domain(g[0]); });
   };
   std::vector<std::vector<int>> group_of(static_cast<std::size_t>(world));
   std::map<std::pair<int, int>, int> users;
@@ -87,15 +87,15 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
   for (int r = 0; r < world; ++r) {
     if (stage >= 0 && grid.coord(r).pp != stage) continue;
     const auto& g = group_of[std::size_t(r)];
-    std::map<int, std::vector<int>> by_island;
-    for (const int m : g) by_island[island(m)].push_back(m);
+    std::map<int, std::vector<int>> by_domain;
+    for (const int m : g) by_domain[domain(m)].push_back(m);
     const auto leaf = [&](int m) {
       return c.fabric.leaf_nodes > 0 ? seats[std::size_t(m)].first / c.fabric.leaf_nodes : 0;
     };
     const bool leaves_leaf = std::ranges::any_of(g, [&](int m) { return leaf(m) != leaf(g[0]); });
     std::size_t fullest = 0;
     double group_network = 0;
-    for (const auto& [i, members] : by_island) {
+    for (const auto& [i, members] : by_domain) {
       fullest = std::max(fullest, members.size());
       std::map<std::pair<int, int>, int> mine;
       for (const int m : members) {
@@ -119,11 +119,11 @@ GroupShape brute_force(const ClusterSpec& c, const RankGrid& grid, std::initiali
         if (users[b] > 0)
           sum += std::min(rate(b) * count / users[b], count * c.device.host_link.v) *
                  (leaves_leaf ? uplink(b.first, b.second * per) : 1);
-      if (by_island.size() > 1) narrow(group_network, sum);
+      if (by_domain.size() > 1) narrow(group_network, sum);
     }
     if (leaves_leaf) group_network /= c.fabric.oversubscription;
-    if (by_island.size() > 1) narrow(network, group_network);
-    const int spread = static_cast<int>(by_island.size()), full = static_cast<int>(fullest);
+    if (by_domain.size() > 1) narrow(network, group_network);
+    const int spread = static_cast<int>(by_domain.size()), full = static_cast<int>(fullest);
     if (std::pair(spread, -full) > std::pair(out.nodes, out.nodes == 0 ? 0 : -out.ranks_per_node))
       out.nodes = spread, out.ranks_per_node = full;
     out.size = static_cast<int>(g.size());

@@ -32,7 +32,7 @@ ParallelPlan plain() {
 std::string refusal(const std::string& stack, const ParallelPlan& p, const TrainingSpec& t = {}) {
   const auto r = refuses(load_stack(stack, preset_dir()), p, llama13b(), t);
   if (!r) return "";
-  EXPECT_EQ(r->reason, RejectReason::stack_cannot);
+  EXPECT_EQ(r->reason, RejectReason::unsupported_by_stack);
   return r->text;
 }
 

@@ -3,7 +3,7 @@
 
 #include "core/cluster/cluster_files.hpp"
 #include "core/cluster/topology.hpp"
-#include "planner/answers/resized.hpp"
+#include "planner/answers/sub_cluster.hpp"
 
 namespace sextant {
 namespace {
@@ -26,65 +26,65 @@ double bandwidth(const ClusterSpec& c) {
   return Topology(c).group_of(all).network_bandwidth.v;
 }
 
-TEST(Resized, WithoutDefectsTheLastNodesGo) {
+TEST(SubCluster, WithoutDefectsTheLastNodesGo) {
   const ClusterSpec whole = cluster(4, {});
   for (const auto& [gpus, nodes] :
        std::vector<std::pair<int, int>>{{1, 1}, {8, 1}, {9, 2}, {16, 2}, {31, 4}, {33, 5}}) {
     ClusterSpec expected = whole;
     expected.nodes = nodes;
-    EXPECT_EQ(resized(whole, gpus), expected) << gpus;
+    EXPECT_EQ(sub_cluster(whole, gpus), expected) << gpus;
   }
-  EXPECT_EQ(resized(whole, 32), whole);
+  EXPECT_EQ(sub_cluster(whole, 32), whole);
 }
 
-TEST(Resized, ADegradedLinkIsLeftOutAndTheRestKeepsItsBandwidth) {
+TEST(SubCluster, ADegradedLinkIsLeftOutAndTheRestKeepsItsBandwidth) {
   const ClusterSpec degraded = cluster(4, {slow_network(1, 0.25)});
   const double healthy = bandwidth(cluster(3, {}));
   ASSERT_LT(bandwidth(degraded), healthy);
-  const ClusterSpec three = resized(degraded, 24);
+  const ClusterSpec three = sub_cluster(degraded, 24);
   EXPECT_TRUE(three.defects.empty());
   EXPECT_EQ(bandwidth(three), healthy);
   // Negative control: what cannot be done without stays, with its link.
-  const ClusterSpec most = resized(degraded, 25);
+  const ClusterSpec most = sub_cluster(degraded, 25);
   EXPECT_EQ(most, degraded);
 }
 
-TEST(Resized, DefectsThatStayMoveWithTheirNodes) {
+TEST(SubCluster, DefectsThatStayMoveWithTheirNodes) {
   const ClusterSpec c = cluster(5, {slow_gpu(0, 2, 0.5), slow_gpu(2, 1, 0.9), slow_network(4, 0.9)});
-  EXPECT_EQ(resized(c, 32).defects, (std::vector{slow_gpu(1, 1, 0.9), slow_network(3, 0.9)}));
-  EXPECT_EQ(resized(c, 24).defects, std::vector{slow_network(2, 0.9)});
-  EXPECT_TRUE(resized(c, 16).defects.empty());
+  EXPECT_EQ(sub_cluster(c, 32).defects, (std::vector{slow_gpu(1, 1, 0.9), slow_network(3, 0.9)}));
+  EXPECT_EQ(sub_cluster(c, 24).defects, std::vector{slow_network(2, 0.9)});
+  EXPECT_TRUE(sub_cluster(c, 16).defects.empty());
 }
 
 // All ranks wait for the slowest: one at half speed costs more than a whole node whose links are a little slow.
-TEST(Resized, TheSlowestDeviceGoesBeforeManySlowLinks) {
+TEST(SubCluster, TheSlowestDeviceGoesBeforeManySlowLinks) {
   const ClusterSpec c = cluster(3, {slow_network(0, 0.9), slow_gpu(1, 3, 0.5)});
-  EXPECT_EQ(resized(c, 16).defects, std::vector{slow_network(0, 0.9)});
+  EXPECT_EQ(sub_cluster(c, 16).defects, std::vector{slow_network(0, 0.9)});
   const ClusterSpec worse = cluster(3, {slow_network(0, 0.1), slow_gpu(1, 3, 0.9)});  // the other way round
-  EXPECT_EQ(resized(worse, 16).defects, std::vector{slow_gpu(0, 3, 0.9)});
+  EXPECT_EQ(sub_cluster(worse, 16).defects, std::vector{slow_gpu(0, 3, 0.9)});
 }
 
 // A node that lacks a GPU slows nobody. It goes where it is not needed.
-TEST(Resized, NodesWithFewerGpusAreCountedAsTheyAre) {
+TEST(SubCluster, NodesWithFewerGpusAreCountedAsTheyAre) {
   const ClusterSpec c = cluster(3, {missing_gpu(0, 5), slow_gpu(1, 0, 0.5)});
-  EXPECT_EQ(resized(c, 15).defects, std::vector{missing_gpu(0, 5)});  // 7 and 8
-  EXPECT_EQ(resized(c, 15).gpus(), 15);
-  EXPECT_EQ(resized(c, 16).defects, std::vector{slow_gpu(0, 0, 0.5)});  // 7 and 8 are too few
-  EXPECT_EQ(resized(c, 8).nodes, 1);
-  EXPECT_TRUE(resized(c, 8).defects.empty());
-  EXPECT_EQ(resized(c, 23), c);
-  EXPECT_EQ(resized(c, 24).gpus(), 31);  // another node, of which all is whole
+  EXPECT_EQ(sub_cluster(c, 15).defects, std::vector{missing_gpu(0, 5)});  // 7 and 8
+  EXPECT_EQ(sub_cluster(c, 15).gpus(), 15);
+  EXPECT_EQ(sub_cluster(c, 16).defects, std::vector{slow_gpu(0, 0, 0.5)});  // 7 and 8 are too few
+  EXPECT_EQ(sub_cluster(c, 8).nodes, 1);
+  EXPECT_TRUE(sub_cluster(c, 8).defects.empty());
+  EXPECT_EQ(sub_cluster(c, 23), c);
+  EXPECT_EQ(sub_cluster(c, 24).gpus(), 31);  // another node, of which all is whole
   // A node without any GPU is no node.
   Defect gone;
   gone.node = 1, gone.missing = true;
-  EXPECT_EQ(resized(cluster(3, {gone}), 15).nodes, 2);
+  EXPECT_EQ(sub_cluster(cluster(3, {gone}), 15).nodes, 2);
 }
 
-TEST(Resized, EverySizeHasThatManyGpusAndNoNodeTooMany) {
+TEST(SubCluster, EverySizeHasThatManyGpusAndNoNodeTooMany) {
   const ClusterSpec c = cluster(5, {missing_gpu(0, 5), missing_gpu(0, 6), missing_gpu(3, 0),
                                     slow_gpu(2, 0, 0.8), slow_network(2, 0.5), slow_network(4, 0.7)});
   for (int gpus = 1; gpus <= 50; ++gpus) {
-    const ClusterSpec sized = resized(c, gpus);
+    const ClusterSpec sized = sub_cluster(c, gpus);
     EXPECT_TRUE(validate(sized).empty()) << gpus;
     EXPECT_GE(sized.gpus(), gpus);
     EXPECT_LT(sized.gpus() - gpus, 8) << gpus;

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/calibration/calibrate_memory.hpp"
-#include "planner/calibration/calibration_doubt.hpp"
+#include "planner/calibration/calibration_uncertainty.hpp"
 #include "planner/validation/validate.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -47,22 +47,22 @@ class Calibrate : public testing::Test {
   }
   CalibratedPresets moved(const std::string& key, double factor) const {
     std::vector<Setting> settings;
-    for (const Knob& k : knobs())
+    for (const FreeConstant& k : calibrated())
       if (k.key == key) settings.push_back({k.of, k.owner, k.key, k.prior * factor});
     return {presets_, settings};
   }
-  std::vector<Knob> knobs() const {
+  std::vector<FreeConstant> calibrated() const {
     std::vector<RunRow> rows = runs();
     for (RunRow& r : rows) r.step_time = Seconds(1);
-    return knobs_of(measured_runs(rows, map_, presets_), presets_, rules_);
+    return constants_of(measured_runs(rows, map_, presets_), presets_, rules_);
   }
   Calibration calibrated(const std::string& key, double factor) const {
-    const auto k = knobs();
+    const auto k = calibrated();
     return calibrate(measured(key, factor), presets_, rules_, k);
   }
-  static const KnobFit& fit_of(const Calibration& c, const std::string& key) {
-    for (const KnobFit& f : c.constants)
-      if (f.knob.key == key) return f;
+  static const ConstantFit& fit_of(const Calibration& c, const std::string& key) {
+    for (const ConstantFit& f : c.constants)
+      if (f.constant.key == key) return f;
     throw std::runtime_error(key);
   }
 };
@@ -74,8 +74,8 @@ TEST_F(Calibrate, MovesTheConstantThatMoved) {
   EXPECT_LT(c.mape_after, 1.0);
   EXPECT_LT(c.mape_left_out, c.mape_before);
   EXPECT_GE(c.mape_left_out, c.mape_after);
-  const KnobFit& gemm = fit_of(c, "gemm_efficiency");
-  EXPECT_LT(gemm.value, gemm.knob.prior);  // bonus and time factor take their share of the blame
+  const ConstantFit& gemm = fit_of(c, "gemm_efficiency");
+  EXPECT_LT(gemm.value, gemm.constant.prior);  // bonus and time factor take their share of the blame
   // The calibrated prediction of a run it has not seen is closer than the presets' one.
   const RunRow next = run_of(6144, 2, 2);
   const double real = *predict_run(next, map_, moved("gemm_efficiency", 0.92).options()).step_s;
@@ -91,12 +91,12 @@ TEST_F(Calibrate, AFitThatHelpsNoOtherRunIsNotTaken) {
   auto scattered = measured("time_factor", 1.0);
   for (std::size_t i = 0; i < scattered.size(); ++i)
     scattered[i].step = scattered[i].step * (i % 2 == 0 ? 1.06 : 1 / 1.06);
-  const auto k = knobs();
+  const auto k = calibrated();
   const Calibration c = calibrate(scattered, presets_, rules_, k);
   EXPECT_FALSE(c.taken);
   EXPECT_GT(c.mape_left_out, c.mape_before);
   EXPECT_DOUBLE_EQ(c.mape_after, c.mape_before);
-  for (const KnobFit& f : c.constants) EXPECT_DOUBLE_EQ(f.value, f.knob.prior) << f.knob.key;
+  for (const ConstantFit& f : c.constants) EXPECT_DOUBLE_EQ(f.value, f.constant.prior) << f.constant.key;
   EXPECT_DOUBLE_EQ(calibration_file_of(c).error_left_out_percent, c.mape_before);
   // Negative control: an error that all runs share is taken, and so is one run's, of which nothing can be said.
   EXPECT_TRUE(calibrated("time_factor", 1.06).taken);
@@ -109,7 +109,7 @@ TEST_F(Calibrate, AMachineThatIsFarOffIsLearnedAsAWhole) {
   for (const double factor : {0.75, 1.25, 1.5}) {
     auto five = measured("time_factor", factor);
     five.resize(5);
-    const auto k = knobs();
+    const auto k = calibrated();
     const Calibration c = calibrate(five, presets_, rules_, k);
     EXPECT_LT(c.mape_after, 2.0) << factor;
     const RunRow next = run_of(6144, 2, 2);
@@ -135,7 +135,7 @@ TEST_F(Calibrate, AUniformlySlowerMachineIsLearnedFromFiveRuns) {
         five[i].step = five[i].step * ratios.back();
       }
       std::ranges::sort(ratios);
-      const auto k = knobs();
+      const auto k = calibrated();
       const Calibration c = calibrate(five, presets_, rules_, k);
       EXPECT_TRUE(c.taken);
       const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of);
@@ -155,7 +155,7 @@ TEST_F(Calibrate, AUniformlySlowerMachineIsLearnedFromFiveRuns) {
 TEST_F(Calibrate, SlowerMachineIsSeenFromFiveRuns) {
   auto five = measured("time_factor", 1.15);
   five.resize(5);
-  const auto k = knobs();
+  const auto k = calibrated();
   const Calibration c = calibrate(five, presets_, rules_, k);
   const CalibratedPresets fitted(presets_, settings_of(c), c.residual.of), truth = moved("time_factor", 1.15);
   for (const RunRow& next : {run_of(6144, 2, 2), run_of(2048, 4, 1)}) {
@@ -169,14 +169,14 @@ TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
   CalibrationFile file = calibration_file_of(calibrated("gemm_efficiency", 0.92));
   for (const RunRow& row : runs()) file.runs.push_back(row.run_id);
   constexpr double kPublished = 0.3;
-  const auto doubt = [&](const RunRow& row) {
-    return calibrated_doubt(resolve(row, map_, presets_), file, presets_, kPublished);
+  const auto uncertainty = [&](const RunRow& row) {
+    return calibrated_uncertainty(resolve(row, map_, presets_), file, presets_, kPublished);
   };
-  const CalibratedDoubt near = doubt(run_of(4096, 2, 2));
+  const CalibratedUncertainty near = uncertainty(run_of(4096, 2, 2));
   RunRow other = run_of(4096, 2, 2);
   other.gpu = "A100-SXM4-80GB";
   other.framework = "PaddleNLP";
-  const CalibratedDoubt far = doubt(other);
+  const CalibratedUncertainty far = uncertainty(other);
   EXPECT_GT(near.known, 0.5);
   EXPECT_FALSE(near.far());
   EXPECT_LT(near.half_width, kPublished);
@@ -184,17 +184,17 @@ TEST_F(Calibrate, CovarianceSaysHowFarARunIsFromTheMeasuredOnes) {
   // Two runs that agree by chance prove less than seven.
   CalibrationFile two = file;
   two.runs.resize(2);
-  EXPECT_GT(
-      calibrated_doubt(resolve(run_of(4096, 2, 2), map_, presets_), two, presets_, kPublished).half_width,
-      near.half_width);
+  EXPECT_GT(calibrated_uncertainty(resolve(run_of(4096, 2, 2), map_, presets_), two, presets_, kPublished)
+                .half_width,
+            near.half_width);
   EXPECT_LT(far.known, near.known);
   EXPECT_GT(far.half_width, near.half_width);
 
   CalibrationFile without = file;
   without.covariance.clear();
-  EXPECT_EQ(
-      calibrated_doubt(resolve(run_of(4096, 2, 2), map_, presets_), without, presets_, kPublished).half_width,
-      kPublished);
+  EXPECT_EQ(calibrated_uncertainty(resolve(run_of(4096, 2, 2), map_, presets_), without, presets_, kPublished)
+                .half_width,
+            kPublished);
 }
 
 // Layouts with TP are slower for a reason that no constant has: others with TP are told so, and those without are not.
@@ -207,7 +207,7 @@ TEST_F(Calibrate, LayoutsThatAreAlikeAreOffAlike) {
                               run_of(4096, 2, 1)};
   for (RunRow& row : rows) row.step_time = Seconds(truth(row));
   const auto own = measured_runs(rows, map_, presets_);
-  const auto k = knobs_of(own, presets_, rules_);
+  const auto k = constants_of(own, presets_, rules_);
   const Calibration c = calibrate(own, presets_, rules_, k);
   CalibrationRules constants_alone = rules_;
   constants_alone.own_residual.sigma = 0;
@@ -229,7 +229,7 @@ TEST_F(Calibrate, LayoutsThatAreAlikeAreOffAlike) {
   RunRow far = run_of(6144, 1, 1);
   far.plan.tp = 1, far.plan.pp = 8, far.plan.dp = 1, far.training.seq_len = 65536;
   const auto known = [&](const RunRow& row) {
-    return calibrated_doubt(resolve(row, map_, presets_), file, presets_, 0.3).known;
+    return calibrated_uncertainty(resolve(row, map_, presets_), file, presets_, 0.3).known;
   };
   EXPECT_GT(known(run_of(4096, 1, 4)), known(far) + 0.1);
   const TempDir folder;
@@ -245,17 +245,17 @@ TEST_F(Calibrate, LayoutsThatAreAlikeAreOffAlike) {
 TEST_F(Calibrate, LeavesWhatTheRowsCannotTell) {
   const Calibration c = calibrated("gemm_efficiency", 0.92);
   // No run has an unfused norm, and none leaves the node: neither constant may move or claim to be known.
-  const KnobFit& norm = fit_of(c, "pointwise_unfused_norm_passes");
-  EXPECT_DOUBLE_EQ(norm.value, norm.knob.prior);
+  const ConstantFit& norm = fit_of(c, "pointwise_unfused_norm_passes");
+  EXPECT_DOUBLE_EQ(norm.value, norm.constant.prior);
   EXPECT_FALSE(norm.identified());
-  for (const KnobFit& f : c.constants) EXPECT_NE(f.knob.of, KnobOf::fabric);
+  for (const ConstantFit& f : c.constants) EXPECT_NE(f.constant.of, ConstantOwner::fabric);
 }
 
 // Negative control of both: runs as predicted move nothing.
 TEST_F(Calibrate, RunsAsPredictedMoveNothing) {
   const Calibration c = calibrated("gemm_efficiency", 1.0);
   EXPECT_LT(c.mape_after, 1e-6);
-  for (const KnobFit& f : c.constants) EXPECT_NEAR(f.value / f.knob.prior, 1, 1e-9) << f.knob.key;
+  for (const ConstantFit& f : c.constants) EXPECT_NEAR(f.value / f.constant.prior, 1, 1e-9) << f.constant.key;
 }
 
 // The time factor is of one user's machines: the presets never take it.
@@ -263,11 +263,12 @@ TEST_F(Calibrate, PresetsHaveNoMachineOfTheirOwn) {
   std::vector<RunRow> rows = runs();
   for (RunRow& r : rows) r.step_time = Seconds(1);
   const auto measured = measured_runs(rows, map_, presets_);
-  const auto has = [](const std::vector<Knob>& knobs) {
-    return std::any_of(knobs.begin(), knobs.end(), [](const Knob& k) { return k.key == "time_factor"; });
+  const auto has = [](const std::vector<FreeConstant>& calibrated) {
+    return std::any_of(calibrated.begin(), calibrated.end(),
+                       [](const FreeConstant& k) { return k.key == "time_factor"; });
   };
-  EXPECT_TRUE(has(knobs_of(measured, presets_, rules_, FitOf::own_runs)));
-  EXPECT_FALSE(has(knobs_of(measured, presets_, rules_, FitOf::presets)));
+  EXPECT_TRUE(has(constants_of(measured, presets_, rules_, FitOf::own_runs)));
+  EXPECT_FALSE(has(constants_of(measured, presets_, rules_, FitOf::presets)));
 }
 
 TEST_F(Calibrate, FileKeepsEverythingAndRefusesWhatCannotMove) {
@@ -308,15 +309,15 @@ TEST_F(Calibrate, MemoryFindsTheCoefficientThatMoved) {
 }
 
 TEST(CalibrateConstants, OneAtItsLimitSaysSo) {
-  KnobFit fit;
-  fit.knob.low = 0.4, fit.knob.high = 1.0;
+  ConstantFit fit;
+  fit.constant.low = 0.4, fit.constant.high = 1.0;
   const auto at_limit = [&](double value) {
     fit.value = value;
     return fit.at_limit();
   };
   EXPECT_TRUE(at_limit(0.4) && at_limit(1.0));
   EXPECT_FALSE(at_limit(0.42) || at_limit(0.98));
-  fit.knob.low = fit.knob.high = 0;  // without limits
+  fit.constant.low = fit.constant.high = 0;  // without limits
   EXPECT_FALSE(at_limit(1.0));
 }
 

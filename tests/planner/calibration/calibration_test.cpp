@@ -11,8 +11,8 @@
 #include "core/cluster/cluster_files.hpp"
 #include "planner/calibration/calibrate.hpp"
 #include "planner/calibration/calibrate_memory.hpp"
-#include "planner/calibration/fit_doubt.hpp"
 #include "planner/calibration/fit_source.hpp"
+#include "planner/calibration/fit_uncertainty.hpp"
 #include "planner/calibration/fitted_count.hpp"
 #include "planner/calibration/leave_out.hpp"
 #include "planner/calibration/leave_out_memory.hpp"
@@ -107,7 +107,7 @@ TEST(Calibration, ConstantsFittedToWholeRunsAreCounted) {
   if (rows.empty()) GTEST_SKIP();
   const auto runs = balanced(measured_runs(rows, load_framework_map(presets), presets));
   const CalibrationRules rules = load_calibration_rules(presets);
-  const FittedCount count = fitted_count(presets, knobs_of(runs, presets, rules, FitOf::presets));
+  const FittedCount count = fitted_count(presets, constants_of(runs, presets, rules, FitOf::presets));
   fmt::print("{} of step time, {} of memory, {} marked F that no fit moves: {}\n", count.step_time,
              count.memory, count.frozen.size(), fmt::join(count.frozen, ", "));
   EXPECT_LE(count.all(), 60U);  // asked
@@ -118,11 +118,13 @@ TEST(Calibration, ConstantsFittedToWholeRunsAreCounted) {
 }
 
 // What the preset says of where this constant comes from.
-std::string stated_source(const Knob& k, const std::filesystem::path& presets) {
-  const auto file = k.of == KnobOf::device  ? "cost/" + (k.owner.empty() ? "common" : k.owner)
-                    : k.of == KnobOf::stack ? "stacks/" + k.owner
-                                            : "fabrics/" + k.owner;
-  const char* part = k.of == KnobOf::device ? "constants" : k.of == KnobOf::stack ? "kernels" : "fabric";
+std::string stated_source(const FreeConstant& k, const std::filesystem::path& presets) {
+  const auto file = k.of == ConstantOwner::device  ? "cost/" + (k.owner.empty() ? "common" : k.owner)
+                    : k.of == ConstantOwner::stack ? "stacks/" + k.owner
+                                                   : "fabrics/" + k.owner;
+  const char* part = k.of == ConstantOwner::device  ? "constants"
+                     : k.of == ConstantOwner::stack ? "kernels"
+                                                    : "fabric";
   return read_json_file(presets / (file + ".json")).at(part).at(k.key).at("source").get<std::string>();
 }
 
@@ -134,25 +136,28 @@ TEST(Calibration, StepTimePresetsAreTheirFit) {
   std::erase_if(rows, [](const RunRow& r) { return r.quality == 'c'; });
   const auto runs = balanced(measured_runs(rows, load_framework_map(presets), presets));
   const CalibrationRules rules = load_calibration_rules(presets);
-  const auto knobs = knobs_of(runs, presets, rules, FitOf::presets);
-  const Calibration fit = calibrate(runs, presets, rules, knobs, FitOf::presets);
+  const auto calibrated = constants_of(runs, presets, rules, FitOf::presets);
+  const Calibration fit = calibrate(runs, presets, rules, calibrated, FitOf::presets);
   EXPECT_LE(fit.mape_after, 4.7);
   EXPECT_LE(fit.mape_left_out, 5.0);
-  for (const KnobFit& k : fit.constants) {
+  for (const ConstantFit& k : fit.constants) {
     double preset = 0;
-    if (k.knob.of == KnobOf::device) {
-      CostPreset cost = load_cost_preset(k.knob.owner.empty() ? "ampere" : k.knob.owner, presets / "cost");
-      preset = constant(cost.constants, k.knob.key);
-    } else if (k.knob.of == KnobOf::stack) {
-      preset = setting_value(load_stack(k.knob.owner, presets), k.knob.key);
+    if (k.constant.of == ConstantOwner::device) {
+      CostPreset cost =
+          load_cost_preset(k.constant.owner.empty() ? "ampere" : k.constant.owner, presets / "cost");
+      preset = constant(cost.constants, k.constant.key);
+    } else if (k.constant.of == ConstantOwner::stack) {
+      preset = setting_value(load_stack(k.constant.owner, presets), k.constant.key);
     } else {
-      preset = setting_value(load_cluster("2x8xa100-80gb@" + k.knob.owner, presets).fabric, k.knob.key);
+      preset =
+          setting_value(load_cluster("2x8xa100-80gb@" + k.constant.owner, presets).fabric, k.constant.key);
     }
-    fmt::print("{} {} {} {:.4g}\n", kKnobOfNames[static_cast<std::size_t>(k.knob.of)],
-               k.knob.owner.empty() ? "-" : k.knob.owner, k.knob.key, k.value);
-    EXPECT_EQ(stated_source(k.knob, presets), fit_source(k.knob, runs)) << k.knob.owner << " " << k.knob.key;
+    fmt::print("{} {} {} {:.4g}\n", kConstantOwnerNames[static_cast<std::size_t>(k.constant.of)],
+               k.constant.owner.empty() ? "-" : k.constant.owner, k.constant.key, k.value);
+    EXPECT_EQ(stated_source(k.constant, presets), fit_source(k.constant, runs))
+        << k.constant.owner << " " << k.constant.key;
     EXPECT_NEAR(preset / k.value, 1, 0.002)  // they are rounded to four digits
-        << k.knob.owner << " " << k.knob.key << ": " << preset << ", fitted " << k.value;
+        << k.constant.owner << " " << k.constant.key << ": " << preset << ", fitted " << k.value;
   }
 }
 
@@ -161,18 +166,19 @@ TEST(Calibration, IntervalPresetsAreTheirErrors) {
   SEXTANT_NEEDS_MEASURED();
   const auto presets = test::preset_dir();
   const auto rows = all_runs();
-  const DoubtRules rules = load_doubt_rules(presets);
+  const UncertaintyRules rules = load_uncertainty_rules(presets);
   const auto fitted =
       fit_widths(rows, predict_runs(rows, load_framework_map(presets), {presets, nullptr, {}}), rules);
   const auto stated = read_json_file(presets / "calibration/intervals.json");
   EXPECT_EQ(fitted.size(), 9U);
   for (const FittedWidth& w : fitted) {
-    const auto& preset = stated.at(w.of).at(std::string(name(w.doubt)));
-    fmt::print("{:6} {:10} {:4} runs, half width {:.3f}, preset {}\n", w.of, name(w.doubt), w.runs,
+    const auto& preset = stated.at(w.of).at(std::string(name(w.uncertainty)));
+    fmt::print("{:6} {:10} {:4} runs, half width {:.3f}, preset {}\n", w.of, name(w.uncertainty), w.runs,
                w.half_width, preset.at("value").dump());
     // Rounding of the last digit may differ between machines.
-    EXPECT_NEAR(preset.at("value").get<double>() / w.half_width, 1, 0.11) << w.of << " " << name(w.doubt);
-    EXPECT_EQ(preset.at("source"), w.source) << w.of << " " << name(w.doubt);
+    EXPECT_NEAR(preset.at("value").get<double>() / w.half_width, 1, 0.11)
+        << w.of << " " << name(w.uncertainty);
+    EXPECT_EQ(preset.at("source"), w.source) << w.of << " " << name(w.uncertainty);
   }
 }
 

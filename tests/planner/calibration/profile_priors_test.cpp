@@ -79,8 +79,8 @@ class ProfilePriors : public testing::Test {
     return out;
   }
   double found(const ProfileFit& fit, const std::string& key) const {
-    for (const KnobFit& k : fit.constants)
-      if (k.knob.key == key) return k.value / k.knob.prior;
+    for (const ConstantFit& k : fit.constants)
+      if (k.constant.key == key) return k.value / k.constant.prior;
     return 0;
   }
 };
@@ -97,13 +97,14 @@ TEST_F(ProfilePriors, FindTheConstantsThatMadeTheTimes) {
   EXPECT_EQ(fit.works, 20);  // of 24: not the attention cores
   EXPECT_LT(fit.mape_after, 4);
   EXPECT_GT(fit.mape_before, 15);
-  for (const KnobFit& k : fit.constants) EXPECT_LT(k.sigma, 2.1 * k.knob.sigma) << k.knob.key;
+  for (const ConstantFit& k : fit.constants) EXPECT_LT(k.sigma, 2.1 * k.constant.sigma) << k.constant.key;
 }
 
 TEST_F(ProfilePriors, LeaveAMachineAsItsPresetWhereItIs) {
   const ProfileFit fit = profile_priors(profile(constants_), "p.json", cluster_, presets_, rules_);
   EXPECT_LT(fit.mape_before, 0.01);
-  for (const KnobFit& k : fit.constants) EXPECT_NEAR(k.value / k.knob.prior, 1, 1e-3) << k.knob.key;
+  for (const ConstantFit& k : fit.constants)
+    EXPECT_NEAR(k.value / k.constant.prior, 1, 1e-3) << k.constant.key;
 }
 
 TEST_F(ProfilePriors, TheMachineByItselfTellsThemToo) {
@@ -125,8 +126,8 @@ TEST_F(ProfilePriors, TheMachineByItselfTellsThemToo) {
   EXPECT_NEAR(found(fit, "launch_overhead_us"), 0.3, 0.03);
   // Negative control: a machine that is its preset stays it.
   bare.facts = facts(cluster_, constants_);
-  for (const KnobFit& k : profile_priors(bare, "p.json", cluster_, presets_, rules_).constants)
-    EXPECT_NEAR(k.value / k.knob.prior, 1, 1e-3) << k.knob.key;
+  for (const ConstantFit& k : profile_priors(bare, "p.json", cluster_, presets_, rules_).constants)
+    EXPECT_NEAR(k.value / k.constant.prior, 1, 1e-3) << k.constant.key;
   // Copies within one GPU's memory say nothing about links.
   bare.facts = facts(quick, truth, true);
   const ProfileFit shared = profile_priors(bare, "p.json", cluster_, presets_, rules_);

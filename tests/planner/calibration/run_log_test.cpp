@@ -542,13 +542,13 @@ TEST(NcclTable, MovesStepsByTheFactorToPublishedTables) {
   const auto presets = test::preset_dir();
   const ClusterSpec cluster = load_cluster("2x8xh100@efa-p5", presets);
   const auto constants = load_cost_preset("hopper", presets / "cost").constants;
-  const auto networks = load_quiet_networks(presets);
-  const QuietNetwork* idle = quiet_network_of("efa-p5", networks);
+  const auto networks = load_nccl_baselines(presets);
+  const NcclBaseline* idle = nccl_baseline_of("efa-p5", networks);
   ASSERT_NE(idle, nullptr);
-  EXPECT_EQ(quiet_network_of("hdr-8x200", networks), nullptr);
+  EXPECT_EQ(nccl_baseline_of("hdr-8x200", networks), nullptr);
   ClusterSpec quiet = cluster;
   use_network(*idle, quiet.fabric);
-  const auto fitted = [&](double slower, const QuietNetwork* known) {
+  const auto fitted = [&](double slower, const NcclBaseline* known) {
     NcclTable table = parse_nccl_table(nccl_text(2, 150, 100, "sum", 2), "ar.txt");
     std::vector<int> ranks(16);
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -569,10 +569,10 @@ NetworkFit fit_of_table(const char* where, double bus_GBps, double latency_us) {
   const auto presets = test::preset_dir();
   const ClusterSpec cluster = load_cluster(where, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
-  const auto networks = load_quiet_networks(presets);
+  const auto networks = load_nccl_baselines(presets);
   return calibrate_network(
       parse_nccl_table(nccl_text(cluster.nodes, bus_GBps, latency_us, "sum", 2), "all_reduce.txt"), cluster,
-      constants, load_calibration_rules(presets), quiet_network_of(cluster.fabric.name, networks));
+      constants, load_calibration_rules(presets), nccl_baseline_of(cluster.fabric.name, networks));
 }
 
 // The bus rate of an all-reduce in the switch may be above the link's rate, and is in the preset.
@@ -580,7 +580,7 @@ TEST(NcclTable, TheRateInTheSwitchIsNotHeldBelowTheLinks) {
   for (const double bus_GBps : {405.0, 495.0, 540.0}) {
     const NetworkFit fit = fit_of_table("1x8xh100", bus_GBps, 65);
     ASSERT_EQ(fit.constants.size(), 1U) << bus_GBps;
-    EXPECT_EQ(fit.constants[0].knob.key, "link_efficiency_in_switch");
+    EXPECT_EQ(fit.constants[0].constant.key, "link_efficiency_in_switch");
     EXPECT_NEAR(fit.constants[0].value, bus_GBps / 450, 0.05) << bus_GBps;
     EXPECT_LT(fit.mape_after, 5) << bus_GBps;
   }
@@ -595,13 +595,13 @@ TEST(NcclTable, FindsASlowNetworkBehindFastNodes) {
       ASSERT_TRUE(fit.taken) << where << ' ' << bus_GBps;
       EXPECT_GT(fit.mape_before, 18) << where << ' ' << bus_GBps;
       EXPECT_LT(fit.mape_after, 10) << where << ' ' << bus_GBps;
-      EXPECT_EQ(fit.constants[0].knob.key, "efficiency");
-      EXPECT_LT(fit.constants[0].value, 0.8 * fit.constants[0].knob.prior) << where << ' ' << bus_GBps;
+      EXPECT_EQ(fit.constants[0].constant.key, "efficiency");
+      EXPECT_LT(fit.constants[0].value, 0.8 * fit.constants[0].constant.prior) << where << ' ' << bus_GBps;
     }
   // Where the links inside the node are the slower, the table says nothing of the network's rate.
   const NetworkFit hidden = fit_of_table("2x8xh100@roce-8x400", 480, 400);
-  for (const KnobFit& k : hidden.constants)
-    EXPECT_TRUE(k.knob.key != "efficiency" || k.value == k.knob.prior);
+  for (const ConstantFit& k : hidden.constants)
+    EXPECT_TRUE(k.constant.key != "efficiency" || k.value == k.constant.prior);
 }
 
 // Whatever a table says, a fit does not make it worse; where each would, nothing moves.

@@ -93,7 +93,7 @@ TEST(Explain, TheSmallestChangeIsTheNearest) {
   EXPECT_LT(predict(job, parse_plan_key("tp2.pp1.dp4.z0.mbs2")).step, change->prediction.step);
 }
 
-// The smallest change of a plan for which a little memory is missing: it fits `leaner`'s peak.
+// The smallest change of a plan for which a little memory is missing: it fits `smaller`'s peak.
 std::optional<Change> change_within(OwnedJob& owned, const char* plan, const char* leaner) {
   owned.cluster.device.memory = plan_memory(owned.job(), parse_plan_key(leaner)).peak;
   owned.finish();
@@ -287,7 +287,7 @@ TEST(Scale, LeanestPlansAreTheLeanest) {
   const OwnedJob owned = job_of(79);
   const Job job = owned.job();
   const SearchSpace space = space_of(owned);
-  const LeanestPlans lean = leanest_plans(job, space);
+  const LowestMemoryPlans lean = lowest_memory_plans(job, space);
   ASSERT_FALSE(lean.report.ranked.empty());
   EXPECT_LE(lean.report.ranked.front().prediction.memory.peak, lean.limit);
   EXPECT_LT(lean.needs_more, lean.limit);

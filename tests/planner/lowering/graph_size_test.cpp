@@ -29,7 +29,7 @@ TEST(GraphSize, MoreMicroBatchesThanAGraphHoldsAreRefused) {
   SearchOptions options;
   options.top = 1, options.budget_s = 0.1;
   const SearchReport report = search(job, space, options);
-  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_EQ(report.outcomes.total(), space.size());
   for (const RankedPlan& r : report.ranked)
     EXPECT_LE(std::int64_t{microbatches(r.plan, owned.training)} * 80, kMostPasses);
 }

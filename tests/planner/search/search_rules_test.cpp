@@ -41,7 +41,7 @@ OfRules brute_force_of_rules(const Job& job, const SearchSpace& space) {
     const ParallelPlan plan = tree.plan(choice, cache);
     if (plan.world() != job.cluster.gpus()) return;
     if (const auto reason = unlawful_reason(job, plan)) {
-      best.refused += *reason == RejectReason::stack_cannot;
+      best.refused += *reason == RejectReason::unsupported_by_stack;
       return;
     }
     if (space.idle_horizon(plan)) return;
@@ -76,7 +76,7 @@ TEST_P(SearchRules, EqualsBruteForce) {
     options.move_layers = false;
     const SearchReport report = search(job, space, options);
     EXPECT_TRUE(report.exact);
-    EXPECT_EQ(report.fates.total(), space.size());
+    EXPECT_EQ(report.outcomes.total(), space.size());
     ASSERT_EQ(report.ranked.empty(), std::isinf(expected.step)) << memory_GiB;
     if (report.ranked.empty()) continue;
     EXPECT_NEAR(report.ranked.front().simulated.v / expected.step, 1, 1e-6)

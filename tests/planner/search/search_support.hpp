@@ -12,8 +12,8 @@
 #include "planner/lowering/job.hpp"
 #include "planner/lowering/lower.hpp"
 #include "planner/search/search_space.hpp"
-#include "planner/simulation/doubt.hpp"
 #include "planner/simulation/predict.hpp"
+#include "planner/simulation/uncertainty.hpp"
 #include "tests/cost_models/machines.hpp"
 #include "tests/support/arbitrary.hpp"
 #include "tests/support/specs.hpp"
@@ -28,13 +28,13 @@ struct OwnedJob {
   StackSpec stack;
   std::unique_ptr<Topology> topology;
   std::unique_ptr<CostModel> cost;
-  DoubtRules doubt = load_doubt_rules(test::preset_dir());
+  UncertaintyRules uncertainty = load_uncertainty_rules(test::preset_dir());
 
   void finish() {
     topology = std::make_unique<Topology>(cluster);
     cost = std::make_unique<AnalyticCostModel>(cluster, stack, test::preset_dir());
   }
-  Job job() const { return {model, training, cluster, *topology, stack, *cost, 1.0, &doubt}; }
+  Job job() const { return {model, training, cluster, *topology, stack, *cost, 1.0, &uncertainty}; }
 };
 
 // A stack that can do everything.

@@ -102,12 +102,12 @@ TEST(Search, EqualsBruteForce) {
     for (const BruteForce::Member& m : expected.members) {
       EXPECT_FALSE(m.step <= first.simulated.v && m.effort < effort_of(first.plan)) << plan_key(first.plan);
     }
-    EXPECT_EQ(report.fates.total(), space.size());
+    EXPECT_EQ(report.outcomes.total(), space.size());
     EXPECT_EQ(report.space, space.size());
     EXPECT_TRUE(report.exact);
-    EXPECT_EQ(report.fates[Fate::unvisited], 0u);
+    EXPECT_EQ(report.outcomes[Outcome::unvisited], 0u);
     EXPECT_GT(expected.lawful, 500u);
-    EXPECT_LT(report.fates[Fate::simulated], expected.fitting / 10)
+    EXPECT_LT(report.outcomes[Outcome::simulated], expected.fitting / 10)
         << "the bounds must spare most of the work";
   }
 }
@@ -143,8 +143,8 @@ TEST(Search, FrontEqualsBruteForce) {
   members.move_layers = false;
   const ParetoFront front = pareto_front(job, space, members, kStep, kSlowest);
   EXPECT_TRUE(front.exact);
-  EXPECT_EQ(front.report.fates.total(), space.size());
-  EXPECT_EQ(front.report.fates[Fate::unvisited], 0u);
+  EXPECT_EQ(front.report.outcomes.total(), space.size());
+  EXPECT_EQ(front.report.outcomes[Outcome::unvisited], 0u);
   ASSERT_GT(front.plans.size(), 3u);
   double limit = INFINITY;
   for (const RankedPlan& plan : front.plans) {
@@ -181,13 +181,13 @@ TEST(Search, LooksAheadForParametersAlone) {
   space.axis_order.resize(1), space.recompute.resize(1), space.optimizer_offload = {0};
   const BruteForce expected = brute_force(job, space);
   SearchOptions still;
-  still.move_layers = false;  // which would find it between the rungs
+  still.move_layers = false;  // which would find it off the search grid
   const SearchReport report = search(job, space, still);
   ASSERT_FALSE(report.ranked.empty());
   EXPECT_LE(report.ranked.front().simulated.v, expected.step * (1 + 1e-6))
       << plan_key(report.ranked.front().plan) << " against " << expected.key;
   EXPECT_GT(report.ranked.front().plan.offload_horizon, 1);
-  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_EQ(report.outcomes.total(), space.size());
   std::erase_if(space.activation_offload,
                 [](const ActivationOffload& a) { return a.layers == 0 && a.horizon > 1; });
   EXPECT_GT(search(job, space, still).ranked.front().simulated, report.ranked.front().simulated);
@@ -211,7 +211,7 @@ TEST(Search, TakesOneHorizonOfNothing) {
       EXPECT_TRUE(space.limits.admits(r.plan)) << plan_key(r.plan);
     }
     EXPECT_DOUBLE_EQ(report.ranked.front().simulated.v, free.v) << limits;
-    EXPECT_EQ(report.fates.total(), space.size());
+    EXPECT_EQ(report.outcomes.total(), space.size());
   }
 }
 
@@ -332,7 +332,7 @@ TEST(Search, MovesLayersWhereThatHelps) {
   // What is proved is said of the space alone.
   EXPECT_TRUE(moved.exact);
   EXPECT_DOUBLE_EQ(moved.best_bound.v, member.prediction.step.v);
-  EXPECT_EQ(moved.fates.by_fate, still.fates.by_fate);
+  EXPECT_EQ(moved.outcomes.by_outcome, still.outcomes.by_outcome);
   EXPECT_GT(moved.moved, 0u);
   options.threads = 1, options.move_layers = true;
   const SearchReport one = search(job, space, options);
@@ -389,7 +389,7 @@ TEST(Search, ClimbsFromItsFirstGuesses) {
   ASSERT_FALSE(report.ranked.empty());
   EXPECT_TRUE(report.exact);
   EXPECT_LT(early / report.ranked.front().prediction.step, 1.05);
-  EXPECT_LT(report.fates[Fate::simulated], 300u);
+  EXPECT_LT(report.outcomes[Outcome::simulated], 300u);
 }
 
 // So has a stack that shards nothing or gradients too, and where parameters are best kept on the host.
@@ -476,12 +476,12 @@ TEST(Search, IsTheSameOnAnyNumberOfThreads) {
   options.threads = 3;
   const SearchReport three = search(job, space, options);
   EXPECT_EQ(keys(one), keys(three));
-  EXPECT_EQ(one.fates.by_fate, three.fates.by_fate);
+  EXPECT_EQ(one.outcomes.by_outcome, three.outcomes.by_outcome);
   EXPECT_EQ(one.bounds, three.bounds);
-  EXPECT_EQ(one.fates.total(), space.size());
+  EXPECT_EQ(one.outcomes.total(), space.size());
   // Different questions have different answers, so that equality says something.
   options.top = 8;
-  EXPECT_NE(search(job, space, options).fates.by_fate, one.fates.by_fate);
+  EXPECT_NE(search(job, space, options).outcomes.by_outcome, one.outcomes.by_outcome);
 }
 
 TEST(Search, RanksTheBestOfEachFamily) {
@@ -516,7 +516,7 @@ TEST(Search, LooksLessForWhatComesBehindTheFirst) {
     EXPECT_LE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v / (1 - options.others_share));
     EXPECT_GE(near.ranked[i].simulated.v, exact.ranked[i].simulated.v);
   }
-  EXPECT_LT(near.fates[Fate::simulated], exact.fates[Fate::simulated]);
+  EXPECT_LT(near.outcomes[Outcome::simulated], exact.outcomes[Outcome::simulated]);
   EXPECT_EQ(near.others_share, options.others_share);
   // Not before it is long: then all are the best of their kind, and fewer are the first of more.
   options.thorough_bounds = std::uint64_t{1} << 40;
@@ -544,17 +544,17 @@ TEST(Search, StopsWhenToldAndSaysSo) {
   const SearchReport report = search(job, space, options);
   EXPECT_FALSE(report.exact);
   EXPECT_EQ(report.stopped, "interrupted");
-  EXPECT_GT(report.fates[Fate::unvisited], 0u);
-  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_GT(report.outcomes[Outcome::unvisited], 0u);
+  EXPECT_EQ(report.outcomes.total(), space.size());
   ASSERT_FALSE(report.ranked.empty());
   EXPECT_LE(report.best_bound, whole.ranked.front().prediction.step);
   EXPECT_GE(report.ranked.front().simulated, whole.ranked.front().simulated);
   EXPECT_TRUE(whole.exact);
-  EXPECT_EQ(whole.fates[Fate::unvisited], 0u);
+  EXPECT_EQ(whole.outcomes[Outcome::unvisited], 0u);
 }
 
 // Told to stop before it begins, a search still answers: with a layout that fits when there is one, also where nothing
-// but the leanest members does; and that nothing fits only when that is proved.
+// but the lowest-memory members does; and that nothing fits only when that is proved.
 TEST(Search, AlwaysHasAnAnswer) {
   int tight = 0;
   for (const double memory_GiB : {79.0, 0.4, 0.2, 0.1, 0.05}) {
@@ -571,7 +571,7 @@ TEST(Search, AlwaysHasAnAnswer) {
     options.cancel = &cancel;
     const SearchReport stopped = search(job, space, options);
     EXPECT_EQ(stopped.ranked.empty(), whole.ranked.empty()) << memory_GiB;
-    EXPECT_EQ(stopped.fates.total(), space.size());
+    EXPECT_EQ(stopped.outcomes.total(), space.size());
     tight += whole.ranked.empty() ? 1 : 0;
     if (whole.ranked.empty()) {
       EXPECT_TRUE(stopped.exact);
@@ -596,8 +596,8 @@ TEST(Search, DivesWhenNoGuessIsAMember) {
   const SearchReport report = search(owned.job(), space, options);
   ASSERT_EQ(report.ranked.size(), 1u);
   EXPECT_EQ(report.ranked.front().plan.shards(), 2);
-  EXPECT_EQ(report.fates[Fate::simulated], 1u);
-  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_EQ(report.outcomes[Outcome::simulated], 1u);
+  EXPECT_EQ(report.outcomes.total(), space.size());
 }
 
 TEST(Search, KeepsToWhatTheUserPins) {
@@ -614,8 +614,8 @@ TEST(Search, KeepsToWhatTheUserPins) {
     EXPECT_EQ(r.plan.micro_batch, 2);
     EXPECT_DOUBLE_EQ(r.plan.optimizer_offload, 0.3);
   }
-  EXPECT_GT(report.fates[Fate::outside_limits], 0u);
-  EXPECT_EQ(report.fates.total(), space.size());
+  EXPECT_GT(report.outcomes[Outcome::outside_limits], 0u);
+  EXPECT_EQ(report.outcomes.total(), space.size());
 }
 
 TEST(Search, SaysThatNothingFits) {
@@ -627,10 +627,10 @@ TEST(Search, SaysThatNothingFits) {
   const SearchReport report = search(owned.job(), space);
   EXPECT_TRUE(report.ranked.empty());
   EXPECT_TRUE(report.exact);
-  EXPECT_EQ(report.fates.total(), space.size());
-  EXPECT_EQ(report.fates[Fate::simulated], 0u);
+  EXPECT_EQ(report.outcomes.total(), space.size());
+  EXPECT_EQ(report.outcomes[Outcome::simulated], 0u);
   EXPECT_TRUE(std::any_of(report.examples.begin(), report.examples.end(),
-                          [](const FateExample& e) { return e.fate == Fate::out_of_memory; }));
+                          [](const OutcomeExample& e) { return e.outcome == Outcome::out_of_memory; }));
 }
 
 // Every stage's floor must be below the account of every member below it; brute force above would miss a floor that is
@@ -658,10 +658,10 @@ TEST(Search, FloorsOfMemoryNeverRejectWhatFits) {
     const Bytes needed = plan_memory(job, p).peak;
     SearchOptions options;
     options.memory_limit = needed;
-    EXPECT_EQ(search(job, s, options).fates[Fate::simulated], 1u) << key;
+    EXPECT_EQ(search(job, s, options).outcomes[Outcome::simulated], 1u) << key;
     options.memory_limit = Bytes(needed.v - 1);
-    const FateCounts tight = search(job, s, options).fates;
-    EXPECT_EQ(tight[Fate::out_of_memory], 1u) << key;
+    const OutcomeCounts tight = search(job, s, options).outcomes;
+    EXPECT_EQ(tight[Outcome::out_of_memory], 1u) << key;
     EXPECT_EQ(tight.total(), 1u);
   }
 }

@@ -22,9 +22,9 @@ TEST(SimulatedAhead, IsCountedWhereASearchStops) {
     options.progress = [&](std::uint64_t, Seconds) { cancel = ++told >= stop_at; };
     const SearchReport report = search(owned.job(), space, options);
     if (report.exact) break;
-    EXPECT_EQ(report.fates.total(), space.size());
-    EXPECT_GE(report.fates[Fate::simulated], report.ranked.size());
-    EXPECT_GE(report.fates[Fate::simulated], static_cast<std::uint64_t>(told > 0 ? 1 : 0));
+    EXPECT_EQ(report.outcomes.total(), space.size());
+    EXPECT_GE(report.outcomes[Outcome::simulated], report.ranked.size());
+    EXPECT_GE(report.outcomes[Outcome::simulated], static_cast<std::uint64_t>(told > 0 ? 1 : 0));
   }
 }
 

@@ -7,7 +7,7 @@
 #include "core/timeline/work_profile.hpp"
 #include "cost_models/profiled.hpp"
 #include "planner/answers/rerank.hpp"
-#include "search_support.hpp"
+#include "tests/planner/search/search_support.hpp"
 
 namespace sextant {
 namespace {
@@ -28,8 +28,8 @@ WorkProfile table_of(const Job& job, const std::string& key, const Take& take) {
   return profile;
 }
 Job with(const Job& job, const CostModel& cost) {
-  return {job.model, job.training, job.cluster, job.topology, job.stack, cost, job.interval,
-          job.doubt, nullptr,      0,           true};
+  return {job.model,       job.training, job.cluster, job.topology, job.stack, cost, job.interval,
+          job.uncertainty, nullptr,      0,           true};
 }
 bool is_block(const Work& work) { return std::holds_alternative<BlockWork>(work); }
 
@@ -68,7 +68,7 @@ TEST_F(ProfiledSteps, AWholeTableIsItsTimes) {
     const ProfiledCostModel table(table_of(job_, key, [](const Work&) { return 1.0; }), job_.cost);
     const Prediction p = predict(with(job_, table), plan);
     const Job undisturbed{job_.model, job_.training, job_.cluster,  job_.topology,
-                          quiet,      job_.cost,     job_.interval, job_.doubt};
+                          quiet,      job_.cost,     job_.interval, job_.uncertainty};
     EXPECT_NEAR(p.step / predict(undisturbed, plan).step, 1, 1e-9) << key;
     EXPECT_NEAR(p.rests_on->measured, 1, 1e-12) << key;
     const ProfiledCostModel slower(table_of(job_, key, [](const Work&) { return 1.5; }), job_.cost);

@@ -87,8 +87,8 @@ TEST(Residual, SearchUnderItEqualsBruteForce) {
   LayoutPoint fast = learned.runs.front().point;
   fast.tp = fast.tp == 4 ? 1 : 4, fast.dp = fast.dp == 4 ? 1 : 4;
   learned.runs.push_back({fast, -6});
-  const Job job{plain.model, plain.training, plain.cluster, plain.topology, plain.stack, plain.cost,
-                1.0,         plain.doubt,    &learned};
+  const Job job{plain.model, plain.training,    plain.cluster, plain.topology, plain.stack, plain.cost,
+                1.0,         plain.uncertainty, &learned};
   const SearchReport report = search(job, space, options);
   ASSERT_TRUE(report.exact);
   ASSERT_FALSE(report.ranked.empty());
@@ -125,7 +125,7 @@ class Suggest : public ::testing::Test {
   }
   Suggestions suggested(std::span<const MeasuredRun> runs, std::size_t n,
                         std::span<const std::size_t> known = {}) const {
-    return suggest_runs(runs, known, n, presets_, rules_, knobs_of(runs, presets_, rules_));
+    return suggest_runs(runs, known, n, presets_, rules_, constants_of(runs, presets_, rules_));
   }
 };
 
@@ -133,21 +133,21 @@ TEST_F(Suggest, EachLeavesLessDoubtAndNoneIsALayoutTwice) {
   const auto runs = candidates();
   const Suggestions all = suggested(runs, runs.size());
   ASSERT_EQ(all.runs.size(), runs.size());
-  double before = all.doubt;
+  double before = all.uncertainty;
   std::set<std::size_t> seen;
   for (const Suggestion& s : all.runs) {
-    EXPECT_LT(s.doubt, before);
+    EXPECT_LT(s.uncertainty, before);
     EXPECT_TRUE(seen.insert(s.run).second);
-    before = s.doubt;
+    before = s.uncertainty;
   }
   // Of the three that are one layout no second comes before any other layout.
   int twins = 0;
   for (std::size_t i = 0; i < 6; ++i) twins += all.runs[i].run < 3;
   EXPECT_EQ(twins, 1);
-  // The first is the best: after any other alone more doubt is left.
+  // The first is the best: after any other alone more uncertainty is left.
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::size_t known[] = {i};
-    EXPECT_GE(suggested(runs, 0, known).doubt, all.runs.front().doubt - 1e-12);
+    EXPECT_GE(suggested(runs, 0, known).uncertainty, all.runs.front().uncertainty - 1e-12);
   }
 }
 

@@ -172,9 +172,9 @@ INSTANTIATE_TEST_SUITE_P(Sources, MemoryAccuracy,
 // Nine of ten measured runs lie in their interval, whatever makes them doubtful; a narrower one would not hold them.
 TEST(Intervals, CoverNineOfTenRuns) {
   SEXTANT_NEEDS_MEASURED();
-  std::map<Doubt, std::vector<double>> off;  // |log(measured / predicted)|
+  std::map<UncertaintyClass, std::vector<double>> off;  // |log(measured / predicted)|
   const auto map = load_framework_map(test::preset_dir());
-  const DoubtRules rules = load_doubt_rules(test::preset_dir());
+  const UncertaintyRules rules = load_uncertainty_rules(test::preset_dir());
   int covered = 0, rows_timed = 0, held = 0, peaks = 0;
   for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs")) {
     if (file.path().extension() != ".csv") continue;
@@ -188,20 +188,20 @@ TEST(Intervals, CoverNineOfTenRuns) {
         ++peaks;
       }
       if (rows[i].quality == 'c' || !rows[i].step_time || !p.step_s) continue;
-      off[*p.doubt].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
+      off[*p.uncertainty].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
       covered += *p.step_lower_s <= rows[i].step_time->v && rows[i].step_time->v <= *p.step_upper_s;
       ++rows_timed;
     }
   }
-  for (auto& [doubt, errors] : off) {
+  for (auto& [uncertainty, errors] : off) {
     std::sort(errors.begin(), errors.end());
     const double q90 = errors[errors.size() * 9 / 10];
-    const double half_width = rules.step_half_width(doubt);
-    fmt::print("{:12} {:4} runs, 90th percentile {:.3f}, half width {:.3f}\n", name(doubt), errors.size(),
-               std::expm1(q90), half_width);
+    const double half_width = rules.step_half_width(uncertainty);
+    fmt::print("{:12} {:4} runs, 90th percentile {:.3f}, half width {:.3f}\n", name(uncertainty),
+               errors.size(), std::expm1(q90), half_width);
     // Not narrower than its own runs say, and not so wide that it says nothing.
-    EXPECT_GE(half_width / std::expm1(q90), 0.9) << name(doubt);
-    EXPECT_LE(half_width / std::expm1(q90), 1.6) << name(doubt);
+    EXPECT_GE(half_width / std::expm1(q90), 0.9) << name(uncertainty);
+    EXPECT_LE(half_width / std::expm1(q90), 1.6) << name(uncertainty);
   }
   const double coverage = static_cast<double>(covered) / rows_timed;
   fmt::print("coverage {:.3f} of {} runs\n", coverage, rows_timed);

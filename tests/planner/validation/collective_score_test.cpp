@@ -86,10 +86,10 @@ TEST(Collectives, CalibrationsAreUsed) {
   };
   const auto before = with({});
   const double inside = load_cost_preset("ampere", test::preset_dir() / "cost").constants.link_efficiency;
-  const auto slow_links = with({{KnobOf::device, "ampere", "link_efficiency", inside / 2}});
+  const auto slow_links = with({{ConstantOwner::device, "ampere", "link_efficiency", inside / 2}});
   EXPECT_NEAR(slow_links[0].predicted_s / before[0].predicted_s, 2, 0.05);
   const double between = load_cluster("2x8xa100-80gb@efa-p4d", test::preset_dir()).fabric.efficiency;
-  const auto slow_network = with({{KnobOf::fabric, "efa-p4d", "efficiency", between / 2}});
+  const auto slow_network = with({{ConstantOwner::fabric, "efa-p4d", "efficiency", between / 2}});
   EXPECT_NEAR(slow_network[0].predicted_s, before[0].predicted_s, 1e-12);
   EXPECT_NEAR(slow_network[1].predicted_s / before[1].predicted_s, 2, 0.05);
 }
@@ -162,10 +162,10 @@ TEST(Collectives, RingsOfTheMeshAreThoseOfItsLinks) {
 }
 
 TEST(Collectives, UnknownNetworksAreNamed) {
-  const auto networks = load_quiet_networks(test::preset_dir());
+  const auto networks = load_nccl_baselines(test::preset_dir());
   const TestedHardware on{"A100-SXM4-80GB", "two cans and a string", 16, 8, BytesPerSecond(0)};
   try {
-    quiet_cluster(on, networks, test::preset_dir());
+    nccl_baseline_cluster(on, networks, test::preset_dir());
     FAIL();
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("EFA 4x100"), std::string::npos);
@@ -204,7 +204,7 @@ double alone_on(const Case& c, const ClusterSpec& cluster, double bytes) {
       .duration.v;
 }
 ClusterSpec cluster_of(const Case& c) {
-  return quiet_cluster(c.on, load_quiet_networks(test::preset_dir()), test::preset_dir());
+  return nccl_baseline_cluster(c.on, load_nccl_baselines(test::preset_dir()), test::preset_dir());
 }
 
 RC_GTEST_PROP(Collectives, SlowerLinksNeverSpeedThemUp, ()) {

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/checkpoint/staged_state.hpp"
+#include "runtime/checkpoint/state_snapshot.hpp"
 #include "tests/runtime/checkpoint/checkpoint_trial.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -157,16 +157,16 @@ TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
 }
 
 // A thread that gets no turn makes nobody wait: the rank makes the copy, or what is left of it, itself.
-TEST(StagedState, IsCopiedByWhoeverHasATurn) {
+TEST(StateSnapshot, IsCopiedByWhoeverHasATurn) {
   CheckpointTrial t("dp2.z1.mbs2.b4K");
   t.run.on_start = [&](RankTrainer& trainer, int) {
-    const auto bytes = [](const StagedState& staged) {
+    const auto bytes = [](const StateSnapshot& staged) {
       std::vector<std::byte> all;
-      for (const StagedState::Piece& piece : staged.pieces())
+      for (const StateSnapshot::Piece& piece : staged.pieces())
         for (const auto& data : piece.data) all.insert(all.end(), data.begin(), data.end());
       return all;
     };
-    StagedState alone(trainer.state(), trainer.device()), together(trainer.state(), trainer.device());
+    StateSnapshot alone(trainer.state(), trainer.device()), together(trainer.state(), trainer.device());
     EXPECT_NE(bytes(alone).size(), 0U);
     const std::vector<std::byte> before = bytes(alone);
     alone.begin(trainer.state(), trainer.device(), 0);

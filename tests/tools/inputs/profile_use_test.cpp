@@ -43,7 +43,7 @@ class Profiles : public BadInput {
     return profile;
   }
   static json answer(const Words& arguments) {
-    const Outcome o = call(arguments + Words{"--json"});
+    const Called o = call(arguments + Words{"--json"});
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
     return json::parse(o.out);
   }
@@ -85,7 +85,7 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
   sums_to_one(shares);
   for (const char* part : {"interpolated_share", "analytic_share"})
     EXPECT_GT(shares.at(part).get<double>(), 0.05) << part;
-  const Outcome text = call({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
+  const Called text = call({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
   EXPECT_NE(text.out.find("this step rests on p.json (AMD EPYC 7742, 2026-11-24):"), std::string::npos)
       << text.out;
   std::istringstream lines(text.out);
@@ -162,7 +162,7 @@ TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
   }
   EXPECT_NEAR(load_plan_file("out.json").prediction.step_time_s.value, j.at("ranked")[0].at("step_time_s"),
               0);
-  const Outcome text = call(plan + Words{"--profile", "p.json"});
+  const Called text = call(plan + Words{"--profile", "p.json"});
   EXPECT_EQ(text.out.find("proved in"), std::string::npos) << "no proof is claimed";
   EXPECT_NE(text.out.find("is not proved"), std::string::npos);
   EXPECT_EQ(plain.contains("ranked_anew"), false);
@@ -307,7 +307,7 @@ TEST_F(Profiles, NothingMeasuredIsLost) {
   });
   Words plans = {"profile", "-o", "p.json", "--steps", "20"};
   for (int i = 0; i < 50; ++i) plans = plans + Words{"--for", "tiny.json"};
-  const Outcome o = call(plans);
+  const Called o = call(plans);
   ctrl_c.join();
   EXPECT_EQ(o.code, ExitCode::interrupted) << o.err;
   const WorkProfile kept = load_profile("p.json", "");

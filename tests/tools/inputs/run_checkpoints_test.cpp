@@ -27,11 +27,11 @@ class RunCheckpoints : public BadInput {
     ASSERT_TRUE(fs::exists(file));
   }
   // A rate that does not depend on how many steps are asked for.
-  static Outcome run(const Words& more) {
+  static Called run(const Words& more) {
     return call(Words{"run", "--lr-final-ratio", "1"} + more, kUnlimitedColumns);
   }
   static void good(const Words& more) {
-    const Outcome o = run(more);
+    const Called o = run(more);
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
   }
   static std::vector<json> steps(const std::string& folder) {
@@ -66,7 +66,7 @@ class RunCheckpoints : public BadInput {
 
 TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   good({"two.json", "--steps", "6", "-o", "whole"});
-  const Outcome half = run({"two.json", "--steps", "4", "--save-every", "2", "-o", "halves"});
+  const Called half = run({"two.json", "--steps", "4", "--save-every", "2", "-o", "halves"});
   EXPECT_EQ(half.code, ExitCode::ok) << half.err;
   const auto line_of = [&](const std::string& step) {
     const auto at = half.out.find("checkpoint of step " + step + ":");
@@ -80,7 +80,7 @@ TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   EXPECT_EQ(saved("halves"), (std::vector<std::int64_t>{4, 6}));
   EXPECT_EQ(losses("halves"), losses("whole"));
   EXPECT_EQ(losses("whole").size(), 6U);
-  const Outcome nothing = run({"-o", "halves", "--resume"});
+  const Called nothing = run({"-o", "halves", "--resume"});
   EXPECT_EQ(nothing.code, ExitCode::ok) << nothing.err;
   EXPECT_NE(nothing.out.find("nothing to do"), std::string::npos) << nothing.out;
   EXPECT_EQ(losses("halves"), losses("whole")) << "and nothing was done";
@@ -120,7 +120,7 @@ TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
   const fs::path here = fs::current_path(), run_folder = fs::absolute("run");
   fs::create_directory("elsewhere");
   fs::current_path("elsewhere");
-  const Outcome o = run({"-o", run_folder.string(), "--resume", "--steps", "24"});
+  const Called o = run({"-o", run_folder.string(), "--resume", "--steps", "24"});
   fs::current_path(here);
   EXPECT_EQ(o.code, ExitCode::ok) << o.err;
   EXPECT_NE(o.out.find("--keep-every 4"), std::string::npos) << o.out;
@@ -140,7 +140,7 @@ TEST_F(RunCheckpoints, WhatIsNotGivenIsAsItWas) {
   fs::remove("run/plan.json");
   const auto all = saved("run");
   edit_manifest(manifest_of("run", all.back()), [](json& m) { m.erase("options"); });
-  const Outcome old = run({"-o", "run", "--resume", "--steps", "28", "--save-every", "1"});
+  const Called old = run({"-o", "run", "--resume", "--steps", "28", "--save-every", "1"});
   EXPECT_EQ(old.code, ExitCode::ok) << old.err;
   EXPECT_NE(old.out.find("plan.json: no such file: its plan is that of"), std::string::npos) << old.out;
   EXPECT_NE(old.out.find("not kept in the folder of this run"), std::string::npos) << old.out;
@@ -157,7 +157,7 @@ TEST_F(RunCheckpoints, ACheckpointFromBeforePlansHadADigest) {
     m.at("plan").erase("digest");
     write("run/plan.json", m.at("plan").dump());
   });
-  const Outcome o = run({"-o", "run", "--resume", "--steps", "3"});
+  const Called o = run({"-o", "run", "--resume", "--steps", "3"});
   EXPECT_EQ(o.code, ExitCode::ok) << o.err;
   EXPECT_NE(o.out.find("its plan is that of " + file), std::string::npos) << o.out;
   write("run/plan.json", std::string());
@@ -170,7 +170,7 @@ TEST_F(RunCheckpoints, OptionsThatWereChangedInItsFolderAreToldAndNotTaken) {
   const auto goes_on = [&](const std::string& options, const Words& told) {
     const auto steps_done = std::to_string(losses("run").size() + 1);
     write("run/options.json", options);
-    const Outcome o = run({"-o", "run", "--resume", "--steps", steps_done});
+    const Called o = run({"-o", "run", "--resume", "--steps", steps_done});
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
     for (const std::string& words : told)
       EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
@@ -203,7 +203,7 @@ TEST_F(RunCheckpoints, StepsThatTheLogHasLostAreTold) {
     std::string log;
     for (const int step : kept) log += steps("run").at(static_cast<std::size_t>(step)).dump() + "\n";
     write("run/steps.jsonl", log);
-    const Outcome o = run({"-o", "run", "--resume", "--steps", "6"});
+    const Called o = run({"-o", "run", "--resume", "--steps", "6"});
     const std::string& err = o.err;
     EXPECT_EQ(o.code, ExitCode::ok) << err;
     EXPECT_EQ(err.find("no whole line is there of step"), err.rfind("no whole line is there of step"));
@@ -264,7 +264,7 @@ TEST_F(RunCheckpoints, StorageThatIsAwayIsNoFreshStart) {
   const std::string before = text_of("away/steps.jsonl");
   std::filesystem::rename("away/checkpoints", "storage");
   std::filesystem::create_directory_symlink(std::filesystem::absolute("unmounted"), "away/checkpoints");
-  const Outcome o = run({"-o", "away", "--resume", "--steps", "6"});
+  const Called o = run({"-o", "away", "--resume", "--steps", "6"});
   EXPECT_EQ(o.code, ExitCode::bad_input);
   EXPECT_NE(o.err.find("is its storage mounted"), std::string::npos) << o.err;
   EXPECT_EQ(text_of("away/steps.jsonl"), before);
@@ -284,7 +284,7 @@ TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       how();
     });
-    const Outcome o = run(Words{"two.json", "--steps", "100000000", "-o", folder} + more);
+    const Called o = run(Words{"two.json", "--steps", "100000000", "-o", folder} + more);
     EXPECT_EQ(saved(folder).size(), 1U);
     EXPECT_EQ(saved(folder).back(), static_cast<std::int64_t>(losses(folder).size()));
     EXPECT_NE(o.out.find("stopped: "), std::string::npos);
@@ -313,7 +313,7 @@ TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
   std::string bytes = text_of(file);
   bytes[bytes.size() / 2] ^= 1;
   write(file, bytes);
-  const Outcome o = run({"-o", "run", "--resume", "--steps", "12"});
+  const Called o = run({"-o", "run", "--resume", "--steps", "12"});
   EXPECT_EQ(o.code, ExitCode::bad_input);
   // The command as it is printed does what it promises.
   const std::string start = "sextant run ";
@@ -329,7 +329,7 @@ TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
 
 TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
   const auto widest = [](const Words& words, int columns, ExitCode code = ExitCode::ok) {
-    const Outcome o = call(Words{"run", "--lr-final-ratio", "1"} + words, columns);
+    const Called o = call(Words{"run", "--lr-final-ratio", "1"} + words, columns);
     EXPECT_EQ(o.code, code) << o.err;
     std::istringstream lines(o.out);
     int most = 0;

@@ -69,7 +69,7 @@ class BadInput : public testing::Test {
   // What every refusal has in common, and the words of this one.
   static void refused(const Words& arguments, ExitCode code, const Words& told) {
     const auto before = files();
-    const Outcome o = call(arguments);
+    const Called o = call(arguments);
     std::string line = "sextant";
     for (const auto& a : arguments) line += ' ' + a.substr(0, 80);
     EXPECT_EQ(o.code, code) << line << '\n' << o.err;

@@ -190,7 +190,7 @@ TEST_F(BadInput, OnlyTheFirstCauseIsTold) {
       model.erase("n_kv_heads"), model.erase("head_dim");
       model[key] = value;
       write("bad.json", model);
-      const Outcome o = call(with_model("bad.json"), 200);
+      const Called o = call(with_model("bad.json"), 200);
       EXPECT_EQ(o.code, ExitCode::bad_input);
       EXPECT_NE(o.err.find(std::string(key) + ": found"), std::string::npos) << o.err;
       EXPECT_EQ(o.err.find("n_kv_heads"), std::string::npos) << o.err;

@@ -353,7 +353,7 @@ TEST(CalibrateVerb, AFolderStandsForItsTablesOfRuns) {
   EXPECT_NE(none.err.find("a folder without CSV files"), std::string::npos) << none.err;
 }
 
-// Of a table without times: what to measure first, and less doubt with each; what was measured already is not named.
+// Of a table without times: what to measure first, and less uncertainty with each; what was measured already is not named.
 TEST(CalibrateVerb, SuggestsWhichRunsToMeasureFirst) {
   const TempDir folder;
   const auto table = [&](const char* first_step) {
@@ -372,17 +372,17 @@ TEST(CalibrateVerb, SuggestsWhichRunsToMeasureFirst) {
   EXPECT_EQ(open.at("measured"), 0);
   EXPECT_EQ(open.at("candidates").get<int>() + open.at("too_large").get<int>(), 5);
   ASSERT_GE(open.at("suggested").size(), 2U);
-  double doubt = open.at("doubt_percent");
+  double uncertainty = open.at("uncertainty_percent");
   int twins = 0;
   for (const Json& s : open.at("suggested")) {
-    EXPECT_LT(s.at("doubt_left_percent"), doubt);
-    doubt = s.at("doubt_left_percent");
+    EXPECT_LT(s.at("uncertainty_left_percent"), uncertainty);
+    uncertainty = s.at("uncertainty_left_percent");
     twins += s.at("run_id") == "a" || s.at("run_id") == "twin";
   }
   EXPECT_LE(twins, 1);
   const Json later = asked("40", "9");
   EXPECT_EQ(later.at("measured"), 1);
-  EXPECT_LT(later.at("doubt_percent"), open.at("doubt_percent"));
+  EXPECT_LT(later.at("uncertainty_percent"), open.at("uncertainty_percent"));
   for (const Json& s : later.at("suggested")) EXPECT_NE(s.at("run_id"), "a");
   const auto text = call({"calibrate", "--suggest", "2", "--runs", table("")});
   EXPECT_NE(text.out.find("measure first"), std::string::npos) << text.out;

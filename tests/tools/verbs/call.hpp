@@ -9,13 +9,13 @@
 
 namespace sextant {
 
-struct Outcome {
+struct Called {
   ExitCode code;
   std::string out, err;
 };
 
-inline Outcome call(const std::vector<std::string>& arguments, int columns = 80,
-                    int err_columns = kUnlimitedColumns) {
+inline Called call(const std::vector<std::string>& arguments, int columns = 80,
+                   int err_columns = kUnlimitedColumns) {
   std::ostringstream out, err;
   const ExitCode code =
       run_command(arguments, {.out = out, .err = err, .columns = columns, .err_columns = err_columns});

@@ -44,7 +44,7 @@ TEST(Explain, VerdictsHaveNumbersThatSum) {
                               "--why", "tp16.pp4.dp2"});
   EXPECT_EQ(j.at("schema"), "sextant.explain/2");
   std::uint64_t sum = 0;
-  for (const auto& [name, count] : j.at("fates").items()) sum += count.get<std::uint64_t>();
+  for (const auto& [name, count] : j.at("outcomes").items()) sum += count.get<std::uint64_t>();
   EXPECT_EQ(sum, j.at("space").get<std::uint64_t>());
   EXPECT_EQ(j.at("against_best").at("verdict"), "best");
   ASSERT_EQ(j.at("why_not").size(), 4U);

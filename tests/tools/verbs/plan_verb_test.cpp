@@ -337,11 +337,11 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
   EXPECT_LT(surer.at("slower_share"), 0.02);
   EXPECT_GT(surer.at("plan").at("activation_offload"), best.at("plan").at("activation_offload"));
   // What is proved is of the same steps.
-  EXPECT_EQ(best.at("gained_by_rungs_share"), 0);
+  EXPECT_EQ(best.at("gained_by_refinement_share"), 0);
   EXPECT_DOUBLE_EQ(j.at("best_bound_s"), best.at("step_time_s"));
 }
 
-// On its rungs no layout holds that deadline on fewer than 64; moved, one does.
+// On its grid values no layout holds that deadline on fewer than 64; moved, one does.
 TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
   const auto ask = [](const char* gpus) {
     return nlohmann::json::parse(
@@ -457,7 +457,7 @@ TEST(Plan, JsonAgreesWithItself) {
   EXPECT_EQ(j.at("schema"), "sextant.plan/2");
   EXPECT_EQ(j.at("gpus"), 16);
   std::uint64_t sum = 0;
-  for (const auto& [name, count] : j.at("fates").items()) sum += count.get<std::uint64_t>();
+  for (const auto& [name, count] : j.at("outcomes").items()) sum += count.get<std::uint64_t>();
   EXPECT_EQ(sum, j.at("space").get<std::uint64_t>());
   ASSERT_EQ(j.at("ranked").size(), 3U);
   double last = 0;
@@ -657,13 +657,13 @@ TEST(Plan, LessMemoryCostsTime) {
   EXPECT_LE(number(lean.at("ranked").at(0), "peak_memory_GiB"), number(lean, "least_memory_GiB") + 1e-9);
   EXPECT_LT(number(lean, "no_layout_within_GiB"), number(lean, "least_memory_GiB"));
   EXPECT_LE(number(lean, "least_memory_GiB"), number(plans.back(), "peak_memory_GiB") + 1e-9);
-  std::uint64_t fates = 0;
-  for (const auto& [name, count] : lean.at("fates").items()) fates += count.get<std::uint64_t>();
-  EXPECT_EQ(fates, lean.at("space").get<std::uint64_t>());
+  std::uint64_t outcomes = 0;
+  for (const auto& [name, count] : lean.at("outcomes").items()) outcomes += count.get<std::uint64_t>();
+  EXPECT_EQ(outcomes, lean.at("space").get<std::uint64_t>());
   EXPECT_EQ(lean.at("space"), front.at("space"));
 }
 
-// What is said of the least holds for the table above it, and for leaner layouts than the fast search looks at.
+// What is said of the least holds for the table above it, and for smaller layouts than the fast search looks at.
 TEST(Plan, NothingIsLeanerThanTheLeanest) {
   const std::vector<std::string> question = {"--model",        "llama-2-13b", "--cluster", "8x8xa100-80gb",
                                              "--global-batch", "1024",        "--seq-len", "4096"};

@@ -84,7 +84,7 @@ TEST_F(RunVerbs, PlansThatDoNotFitTheDeviceTheyWerePlannedFor) {
   bad_file({"run", "small.json"}, {"small.json", "0.004 GiB for a rank of stage 0",
                                    "at most the 0.002 GiB of the cpu", "smaller model"});
   call(with_memory + Words{"device.memory_GiB=0.006"});
-  const Outcome runs = call({"run", "small.json", "--steps", "1"});
+  const Called runs = call({"run", "small.json", "--steps", "1"});
   EXPECT_EQ(runs.code, ExitCode::ok) << "what ranks allocate counts, no reserve";
   EXPECT_NE(runs.out.find("note: the plan does not fit its cluster: needs 1.5 of 0.0 GiB"), std::string::npos)
       << runs.out;
@@ -94,20 +94,20 @@ TEST_F(RunVerbs, PlansThatDoNotFitTheDeviceTheyWerePlannedFor) {
 TEST_F(RunVerbs, MoreTensorParallelRanksThanKeyValueHeads) {
   const Words job = {"--model", "llama-3.2-1b", "--cluster", "laptop",
                      "--set",   "node.gpus=16", "--stack",   "sextant"};
-  const Outcome o = call(Words{"simulate", "--plan", "tp16.sp.mbs1", "-o", "wide.json"} + job);
+  const Called o = call(Words{"simulate", "--plan", "tp16.sp.mbs1", "-o", "wide.json"} + job);
   EXPECT_NE(o.code, ExitCode::ok);
   EXPECT_NE((o.out + o.err).find("does not copy key/value heads to several ranks (tp=16, 8 heads)"),
             std::string::npos)
       << o.out << o.err;
   EXPECT_FALSE(fs::exists("wide.json"));
-  const Outcome narrow = call(Words{"simulate", "--plan", "tp8.sp.dp2.mbs1"} + job);
+  const Called narrow = call(Words{"simulate", "--plan", "tp8.sp.dp2.mbs1"} + job);
   EXPECT_NE(narrow.out.find("does not fit"), std::string::npos) << "control: lawful, but too large for it";
 }
 
 // As many as are needed: sums in fp64 are the same whatever the threads.
 TEST_F(RunVerbs, ExactProductsDoNotDependOnThreads) {
   const auto losses = [](const Words& how) {
-    const Outcome o = call(Words{"run", "two.json", "--steps", "2", "--json"} + how);
+    const Called o = call(Words{"run", "two.json", "--steps", "2", "--json"} + how);
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
     std::vector<double> all;
     const json answer = json::parse(o.out);
@@ -154,9 +154,9 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
   EXPECT_EQ(shown.code, ExitCode::ok);
   EXPECT_NE(shown.out.find(told), std::string::npos) << shown.out;
   const auto json = call({"run", "two.json", "--steps", "1", "--cuda-graphs", "--json"});
-  EXPECT_EQ(json::parse(json.out).at("without_effect"), std::string(told) + " --cuda-graphs");
+  EXPECT_EQ(json::parse(json.out).at("unused_fields"), std::string(told) + " --cuda-graphs");
   const auto without = call({"run", "two.json", "--steps", "1", "-o", "begun", "--json"});
-  EXPECT_FALSE(json::parse(without.out).contains("without_effect"));
+  EXPECT_FALSE(json::parse(without.out).contains("unused_fields"));
   EXPECT_NE(call({"run", "-o", "begun", "--resume", "--steps", "2", "--record"}, 200).out.find(told),
             std::string::npos)
       << "options of one start count on a resumed run too";

@@ -28,7 +28,7 @@ class WeightsVerbs : public BadInput {
     return "";
   }
   static json answer(const Words& arguments) {
-    const Outcome o = call(arguments + Words{"--json"});
+    const Called o = call(arguments + Words{"--json"});
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
     return json::parse(o.out);
   }
@@ -93,14 +93,14 @@ TEST_F(WeightsVerbs, FoldersThatAreNotWhatTheySay) {
 }
 
 TEST_F(WeightsVerbs, OfADamagedCheckpointTheOneBeforeIsOffered) {
-  const Outcome ran =
+  const Called ran =
       call({"run", "tiny.json", "--steps", "6", "--save-every", "2", "--keep-last", "9", "-o", "run"});
   ASSERT_EQ(ran.code, ExitCode::ok) << ran.err;
   const std::string newest = "run/checkpoints/step-00000006/manifest.json", whole = text_of(newest);
   write(newest, whole.substr(0, whole.size() - 3));
   for (const Words& verb :
        {Words{"weights", "export", "run", "--out", "out"}, Words{"sample", "run", "--tokenizer", "bytes"}}) {
-    const Outcome o = call(verb);
+    const Called o = call(verb);
     EXPECT_EQ(o.code, ExitCode::bad_input);
     EXPECT_EQ(o.err.find("--resume"), std::string::npos) << o.err;
     const std::size_t at = o.err.find("--step ");
@@ -141,7 +141,7 @@ TEST_F(WeightsVerbs, ARunIsExportedInTheFormatItStartedFrom) {
     }()) << "the way back rounds nothing";
   }
   answer({"run", "tiny.json", "--steps", "1", "-o", "random"});
-  const Outcome said = call({"weights", "export", "random", "--out", "out-random"});
+  const Called said = call({"weights", "export", "random", "--out", "out-random"});
   EXPECT_NE(said.out.find("as the run's parameters"), std::string::npos) << said.out;
 }
 
@@ -171,7 +171,7 @@ TEST_F(WeightsVerbs, ARunFromScratchIsExportedWithTheTokenizerOfItsData) {
 
   answer({"data", "text.txt", "--tokenizer", "bytes", "--validation", "0", "--out", "bytes"});
   answer({"run", "larger.json", "--steps", "1", "--data", "bytes", "-o", "of-bytes"});
-  const Outcome said = call({"weights", "export", "of-bytes", "--out", "out-bytes"}, kUnlimitedColumns);
+  const Called said = call({"weights", "export", "of-bytes", "--out", "out-bytes"}, kUnlimitedColumns);
   EXPECT_NE(said.out.find("sextant sample out-bytes --tokenizer bytes"), std::string::npos) << said.out;
   EXPECT_EQ(json::parse(text_of("out-bytes/generation_config.json")).at("eos_token_id"), 257);
 }
@@ -184,7 +184,7 @@ TEST_F(WeightsVerbs, SamplesAreRepeatable) {
   EXPECT_NE(answer(ask + Words{"--seed", "4"}).at("tokens"), once.at("tokens"));
   const json likeliest = answer(ask + Words{"--temperature", "0"});
   EXPECT_EQ(answer(ask + Words{"--temperature", "0", "--seed", "9"}).at("tokens"), likeliest.at("tokens"));
-  const Outcome text = call(ask + Words{"--temperature", "0"});
+  const Called text = call(ask + Words{"--temperature", "0"});
   EXPECT_EQ(text.code, ExitCode::ok);
   EXPECT_TRUE(text.out.starts_with("abc")) << text.out;
 }

@@ -1,0 +1,27 @@
+// How wide are the intervals of each class of uncertainty? As wide as most of the published runs of the class were off, in-sample:
+// written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
+//
+// Ignores classes of which too few runs are known: their widths stay what they are.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planner/validation/validate.hpp"
+
+namespace sextant {
+
+struct FittedWidth {
+  const char* of = "step";  // or "memory"
+  UncertaintyClass uncertainty = UncertaintyClass::none;
+  int runs = 0;
+  double half_width = 0;  // relative, of two digits
+  std::string source;     // the command and the runs that it comes from
+};
+
+// Of rows of quality a and b, with their predictions in the same order.
+std::vector<FittedWidth> fit_widths(std::span<const RunRow>, std::span<const RunPrediction>,
+                                    const UncertaintyRules&);
+
+}  // namespace sextant
