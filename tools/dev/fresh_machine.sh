@@ -152,6 +152,7 @@ bootstrap() {
 }
 # Runs a command line as root in /root/sextant, with the environment of a first log-in.
 enter() {
+  chmod 755 "$root" # as every / is; mktemp made it
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
