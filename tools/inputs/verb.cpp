@@ -1,7 +1,9 @@
 #include "tools/inputs/verb.hpp"
 
 #include <array>
+#include <cstdint>
 #include <ostream>
+#include <string>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -35,8 +37,10 @@ std::string_view former_key(std::string_view key) {
   return {};
 }
 
-// With the former keys: of outcomes their former names, and no present ones.
-nlohmann::ordered_json with_former_keys(const nlohmann::ordered_json& j, bool renamed = false) {
+// With the former keys beside the present ones; counts of outcomes have either the present names or the former ones, so that
+// they add up.
+enum class Keys : std::uint8_t { both, present, former };
+nlohmann::ordered_json with_former_keys(const nlohmann::ordered_json& j, Keys keys = Keys::both) {
   if (j.is_array()) {
     nlohmann::ordered_json out = nlohmann::ordered_json::array();
     for (const auto& item : j) out.push_back(with_former_keys(item));
@@ -46,8 +50,11 @@ nlohmann::ordered_json with_former_keys(const nlohmann::ordered_json& j, bool re
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
   for (const auto& [key, value] : j.items()) {
     const std::string former(former_key(key));
-    if (former.empty() || !renamed) out[key] = with_former_keys(value);
-    if (!former.empty()) out[former] = with_former_keys(value, key == "outcomes");
+    const bool counts = key == "outcomes";
+    if (former.empty() || keys != Keys::former)
+      out[key] = with_former_keys(value, counts ? Keys::present : Keys::both);
+    if (!former.empty() && keys != Keys::present)
+      out[former] = with_former_keys(value, counts ? Keys::former : Keys::both);
   }
   return out;
 }

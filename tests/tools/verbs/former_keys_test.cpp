@@ -1,0 +1,63 @@
+// Keys that were renamed keep working for one version: an answer and a plan file of version 0.1, as that version wrote them
+// (tests/golden/version_0_1; its command stands in the plan file).
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/plan/plan_file.hpp"
+#include "tests/tools/verbs/call.hpp"
+
+namespace sextant {
+namespace {
+
+using Json = nlohmann::json;
+const std::string kFolder = SEXTANT_SOURCE_DIR "/tests/golden/version_0_1/";
+
+// "ranked[].prediction.step_time_s", of the first of each list.
+void collect(const Json& j, const std::string& path, std::set<std::string>& into) {
+  if (j.is_array() && !j.empty()) collect(j[0], path + "[]", into);
+  if (!j.is_object()) return;
+  for (const auto& [key, value] : j.items()) {
+    into.insert(path + "." + key);
+    collect(value, path + "." + key, into);
+  }
+}
+std::set<std::string> keys_of(const Json& j) {
+  std::set<std::string> keys;
+  collect(j, "", keys);
+  return keys;
+}
+
+std::set<std::string> missing(const std::set<std::string>& former, const std::set<std::string>& now) {
+  std::set<std::string> out;
+  std::set_difference(former.begin(), former.end(), now.begin(), now.end(), std::inserter(out, out.end()));
+  return out;
+}
+
+TEST(FormerKeys, OfAnswersStandBesideThePresentOnes) {
+  const Json former = Json::parse(std::ifstream(kFolder + "answer.json"));
+  const Called called = call({"plan", "--model", "llama-3.2-1b", "--cluster", "1x8xh100", "--seq-len", "4096",
+                              "--global-batch", "64", "--json"});
+  ASSERT_EQ(called.code, ExitCode::ok) << called.err;
+  const Json now = Json::parse(called.out);
+  EXPECT_EQ(missing(keys_of(former), keys_of(now)), std::set<std::string>{});
+  EXPECT_EQ(now.at("fates").at("bounded_away"), now.at("outcomes").at("pruned_by_bound"));
+  EXPECT_FALSE(now.at("outcomes").contains("bounded_away"));
+  // The comparison sees a key that went away.
+  Json less = now;
+  less.at("ranked").at(0).erase("step_time_s");
+  EXPECT_EQ(missing(keys_of(former), keys_of(less)), std::set<std::string>{".ranked[].step_time_s"});
+}
+
+TEST(FormerKeys, OfPlanFilesAreRead) {
+  const PlanFile file = load_plan_file(kFolder + "plan.json");
+  EXPECT_EQ(file.model.name, "llama-3.2-1b");
+  EXPECT_EQ(call({"simulate", "--plan", kFolder + "plan.json"}).code, ExitCode::ok);
+}
+
+}  // namespace
+}  // namespace sextant
