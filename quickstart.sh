@@ -4,15 +4,22 @@
 # one on real text, stops, goes on under another layout, and exports it.
 # Run it again whenever you like: it builds only what is left to do, and writes to build/quickstart alone.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/tools/dev/common.sh"
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  say "usage: ./quickstart.sh   (no options: packages, build, a plan for 64 GPUs, a small plan and its run here, a small training on text)"
-  exit 0
-fi
-[[ $# -eq 0 ]] || fail "unknown argument $1" "usage: ./quickstart.sh (no options)"
+usage="usage: ./quickstart.sh [--until-plan]"
+case ${1:-} in
+  -h | --help)
+    say "$usage"
+    say "  (packages, build, a plan for 64 GPUs; then a small plan and its run here, and a small training on text)"
+    exit 0
+    ;;
+  "" | --until-plan) ;;
+  *) fail "unknown argument $1" "$usage" ;;
+esac
+[[ $# -le 1 ]] || fail "unknown argument $2" "$usage"
 
 step "Packages"
 tools/dev/install_packages.sh
-configure_and_build release OFF sextant
+configure release OFF
+build release sextant
 
 sextant() {
   say
@@ -20,6 +27,7 @@ sextant() {
   build/release/bin/sextant "$@"
 }
 sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch 1024
+[[ ${1:-} != --until-plan ]] || exit 0
 
 folder=build/quickstart
 mkdir -p "$folder"

@@ -2,22 +2,29 @@
 # Installs packages, builds everything and runs all tests; ends with ctest's summary.
 #   ./test.sh                     release build, all tests
 #   ./test.sh --preset asan       another preset of CMakePresets.json (release, ci, asan, tsan)
+#   ./test.sh --configure         packages and configuring alone
 #   ./test.sh -R plan             what follows goes to ctest: here, only tests whose name has "plan"
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/tools/dev/common.sh"
 
-preset=release
+preset=release configure_only=false
 case ${1:-} in
-  -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,6s/^# \{0,1\}//p' test.sh; exit 0 ;;
   --preset)
     [[ $# -ge 2 ]] || fail "--preset needs a name" "known: release, ci, asan, tsan"
     preset=$2
     shift 2
     ;;
+  --configure)
+    configure_only=true
+    [[ $# -eq 1 ]] || fail "--configure stands alone" "known: ./test.sh --help"
+    ;;
 esac
 
 step "Packages"
 tools/dev/install_packages.sh --tests
-configure_and_build "$preset" ON
+configure "$preset" ON
+if $configure_only; then exit 0; fi
+build "$preset"
 step "Testing"
 status=0
 ctest --preset "$preset" --parallel "$(nproc)" "$@" || status=$?

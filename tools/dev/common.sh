@@ -19,15 +19,15 @@ fail() {
   exit 1
 }
 
-# configure_and_build PRESET ON|OFF [TARGET...]: configures build/<preset's folder>, with or without tests, and builds the
-# targets (default: all). A folder that has the tests keeps them: to leave them out would delete what is built of them.
-configure_and_build() {
-  local preset=$1 tests=$2 log
-  shift 2
+# configure PRESET ON|OFF: configures build/<preset's folder>, with or without tests. A folder that has the tests keeps
+# them: to leave them out would delete what is built of them. SEXTANT_CMAKE_ARGS in the environment: more options of cmake.
+configure() {
+  local preset=$1 tests=$2 log more
+  read -ra more <<<"${SEXTANT_CMAKE_ARGS:-}"
   [[ ! -e build/$preset/tests/cmake_install.cmake ]] || tests=ON # written once configuring has gone well with them
   step "Configuring (preset $preset)"
   log=$(mktemp)
-  if ! cmake --preset "$preset" -DSEXTANT_TESTS="$tests" >"$log" 2>&1; then
+  if ! cmake --preset "$preset" -DSEXTANT_TESTS="$tests" "${more[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     fail "cmake could not configure the project" \
@@ -36,6 +36,11 @@ configure_and_build() {
   fi
   grep -E '^-- sextant: ' "$log" || true
   rm -f "$log"
+}
+# build PRESET [TARGET...]: builds the targets (default: all) where configure has been.
+build() {
+  local preset=$1
+  shift
   step "Building (only what changed; the first time takes some minutes)"
   cmake --build --preset "$preset" ${1:+--target "$@"} ||
     fail "the build failed; the first error is above" "with less memory: CMAKE_BUILD_PARALLEL_LEVEL=1 $0"
