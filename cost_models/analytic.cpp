@@ -31,6 +31,12 @@ double host_share(BlockKind kind, const CostConstants& c) {
       return 0;
   }
 }
+
+// Of the stack's GEMMs in a format, over the generation's rate of it.
+double gemm_bonus(const StackKernels& k, Dtype dtype) {
+  const bool by_rows = dtype == Dtype::fp8 && k.fp8_scales == Fp8Scales::row;
+  return k.gemm_bonus * (by_rows ? k.fp8_row_gemm_share : 1);
+}
 }  // namespace
 
 double smooth_max(double a, double b, double power) {
@@ -51,7 +57,7 @@ AnalyticCostModel::AnalyticCostModel(const ClusterSpec& cluster, const StackSpec
 OpCost AnalyticCostModel::price(const Kernel& kernel) const {
   return std::visit(
       Overloaded{
-          [&](const Gemm& k) { return price_gemm(k, machine_, stack_.kernels.gemm_bonus); },
+          [&](const Gemm& k) { return price_gemm(k, machine_, gemm_bonus(stack_.kernels, k.dtype)); },
           [&](const AttentionCore& k) { return price_attention(k, stack_.kernels.attention, machine_); },
           [&](const Pointwise& k) { return price_pointwise(k, machine_); },
       },

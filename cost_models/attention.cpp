@@ -77,7 +77,7 @@ OpCost price_attention(const AttentionCore& a, AttentionKernel kernel, const Mac
   // q, k, v read and the output written (twice that, with gradients, backward): the floor of any kernel.
   const double io = 2.0 * 4.0 * a.batch * (static_cast<double>(a.seq_q) + a.seq_k) / 2 * a.heads * a.head_dim;
   if (is_flash(kernel)) {
-    cost.compute = Seconds(flops / flash_rate(a, kernel, machine));
+    cost.compute = Seconds(a.imbalance * flops / flash_rate(a, kernel, machine));
     cost.memory = Seconds(io * (a.backward ? 2 : 1) / machine.memory_rate);
     cost.duration = std::max(cost.compute, cost.memory) + cost.latency;
     return cost;

@@ -14,7 +14,8 @@ struct AttentionCore {
   int heads = 0, head_dim = 0;
   bool backward = false;
   Dtype dtype = Dtype::bf16;
-  int steps = 1;  // of a ring: kernels one after the other, each over as many keys
+  int steps = 1;         // of a ring: kernels one after the other, each over as many keys
+  double imbalance = 1;  // work of the busiest rank over the mean of its context-parallel group
   bool operator==(const AttentionCore&) const = default;
 };
 

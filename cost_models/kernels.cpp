@@ -55,6 +55,7 @@ void add_attention(KernelList& list, const BlockWork& w, const Direction& d, boo
   AttentionCore core{
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
   if (ring) core.steps = w.seq_k / w.seq_q;
+  core.imbalance = 1 + stack.kernels.cp_imbalance * (1 - static_cast<double>(w.seq_q) / w.seq_k);
   const auto add_core = [&](bool backward) {
     core.backward = backward;
     list.push_back(core);

@@ -32,7 +32,8 @@ Pointwise block_passes(const BlockWork& w, const StackKernels& stack, const Cost
   }
   if (backward) p.bytes *= c.pass_backward_factor;
   if (w.dtype == Dtype::fp8 && w.kind != BlockKind::norm)  // inputs of qkv and mlp are quantised
-    p.bytes += c.fp8_passes / 2 * w.hidden * tokens;
+    p.bytes += (c.fp8_passes + (stack.fp8_scales == Fp8Scales::row ? stack.fp8_row_bytes : 0)) / 2 *
+               w.hidden * tokens;
   return p;
 }
 

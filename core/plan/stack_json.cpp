@@ -14,6 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 7> kAttentionNames = {"unfused", "fused_softmax", "flash1", "flash2",
                                                              "flash3",  "cudnn",         "triton"};
 
+constexpr std::array<std::string_view, 2> kFp8ScalesNames = {"tensor", "row"};
+
 constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("zero_stages", c.zero_stages, between(0, 3));
   io.optional("max_zero_with_pp", c.max_zero_with_pp, between(0, 3));
@@ -91,6 +93,10 @@ constexpr auto kKernels = [](auto& io, auto& k) {
   io.optional("host_forward_per_layer_us", k.host_forward_per_layer, at_least(0));
   io.optional("host_tp_per_layer_us", k.host_tp_per_layer, at_least(0));
   io.optional("gemm_bonus", k.gemm_bonus, between(0.1, 2));
+  io.optional("fp8_scales", k.fp8_scales, kFp8ScalesNames);
+  io.optional("fp8_row_gemm_share", k.fp8_row_gemm_share, between(0.1, 1));
+  io.optional("fp8_row_bytes", k.fp8_row_bytes, at_least(0));
+  io.optional("cp_imbalance", k.cp_imbalance, between(0, 1));
   io.optional("tp_hidden_share", k.tp_hidden_share, between(0, 1));
   io.optional("accumulate_bytes", k.accumulate_bytes, at_least(0));
   io.optional("update_bytes", k.update_bytes, at_least(0));

@@ -106,6 +106,9 @@ struct StackRules {
 
 enum class AttentionKernel : std::uint8_t { unfused, fused_softmax, flash1, flash2, flash3, cudnn, triton };
 
+// What one scale of an fp8 operand is for: the whole tensor, or a row (and in the backward pass a column) of it.
+enum class Fp8Scales : std::uint8_t { tensor, row };
+
 // How well: constants of the cost models that belong to the framework rather than to device or network.
 struct StackKernels {
   AttentionKernel attention = AttentionKernel::flash2;
@@ -115,7 +118,14 @@ struct StackKernels {
   Seconds host_forward_per_layer;      // CPU time to launch one layer's forward
   Seconds host_tp_per_layer;           // added when tp > 1
   double gemm_bonus = 1.0;             // tuned GEMM selection of vendor containers
-  double tp_hidden_share = 0.0;        // of a tp collective tiled into its GEMM, when overlap_tp
+  Fp8Scales fp8_scales = Fp8Scales::tensor;
+  // Of GEMMs in fp8 with scales of rows: their rate over that with one scale of a tensor, and what making scales and casting
+  // moves beyond it, bytes per token and hidden channel in either direction.
+  double fp8_row_gemm_share = 1.0, fp8_row_bytes = 0.0;
+  // Of the causal mask's imbalance between context-parallel ranks, the share that the framework leaves: 0 with slices dealt
+  // from both ends of the sequence, 1 with consecutive ones, of which the last has 2 - 1 / cp times the mean work.
+  double cp_imbalance = 0.0;
+  double tp_hidden_share = 0.0;  // of a tp collective tiled into its GEMM, when overlap_tp
   double accumulate_bytes =
       0.0;                     // traffic per parameter and micro-batch when wgrad is not accumulated in place
   double update_bytes = 25.0;  // optimizer traffic per owned parameter (fp32 state)

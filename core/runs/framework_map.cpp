@@ -182,11 +182,11 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
   };
   if (row.attention && stated("attention")) stack.kernels.attention = *row.attention;
   if (row.norm_fused && stated("norm_kernel")) stack.kernels.norm_fused = *row.norm_fused;
-  if (!row.overlap_stated) {
+  if (!row.data_overlap_stated) {
     plan.overlap_grad_reduce = stack.can.overlap_grad_reduce;
     plan.overlap_param_gather = stack.can.overlap_param_gather;
-    plan.overlap_tp = false;
   }
+  if (!row.overlap_stated) plan.overlap_tp = false;
   plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
                     (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
   const Dtype own = own_gradient_format(stack, training.parameter);
@@ -240,6 +240,7 @@ std::vector<LayerRange> split_layers(const ModelSpec& m, int chunks, LayerSplit 
     return out;
   }
   if (split == LayerSplit::by_cost) {
+    if (chunks > m.n_layers) return {};  // no plan: whoever judges it says so
     // Weights: a layer 4 h^2 + 3 h f, the head V h, everything else nothing (nanotron,
     // get_block_compute_costs); the block that crosses a stage's share is still its own.
     const double h = m.hidden, layer = 4 * h * h + 3 * h * m.ffn_hidden,
@@ -331,9 +332,11 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.cluster = std::move(cluster.spec);
   if (!cluster.note.empty()) add_note(r, cluster.note);
   if (cluster.guessed) r.interval = std::max(r.interval, map.class_interval);
-  // Other scales than one of a tensor: casts and products cost more than those that were measured.
-  if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
-      lower(row.precision) != name(Dtype::fp8)) {
+  // Scales of blocks (mxfp8): casts and GEMMs may cost more than those that were measured.
+  if (lower(row.precision) == "fp8_rowwise") {
+    r.stack.kernels.fp8_scales = Fp8Scales::row;
+  } else if (!row.precision.empty() && r.training.compute == Dtype::fp8 &&
+             lower(row.precision) != name(Dtype::fp8)) {
     add_note(r, fmt::format("{} is taken as {}", row.precision, name(Dtype::fp8)));
     r.interval = std::max(r.interval, map.class_interval);
   }

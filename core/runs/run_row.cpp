@@ -252,6 +252,7 @@ void read_facts(Cells& c, RunRow& r) {
     if (what != "dp_grad" && what != "param_gather" && what != "tp" && what != "pp" && what != "none")
       c.wrong("overlap", "none, or a list of dp_grad, param_gather, tp, pp");
   r.overlap_stated = !overlap.empty();
+  r.data_overlap_stated = has("dp_grad") || has("param_gather") || has("none");
   r.plan.overlap_grad_reduce = has("dp_grad");
   r.plan.overlap_param_gather = has("param_gather");
   r.plan.overlap_tp = has("tp");

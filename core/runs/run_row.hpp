@@ -27,7 +27,7 @@ struct RunRow {
 
   ModelSpec model;
   TrainingSpec training;  // `stack` is empty: not stated by a row
-  ParallelPlan plan;      // overlap flags hold only where `overlap_stated`
+  ParallelPlan plan;      // overlap flags hold only where they are stated
 
   std::string gpu, fabric;  // device preset; links in words
   std::string precision;    // as stated: training.compute is its number format
@@ -38,7 +38,8 @@ struct RunRow {
   std::optional<AttentionKernel> attention;
   std::optional<bool> norm_fused;
   std::optional<Dtype> gradient;
-  bool overlap_stated = false;
+  bool overlap_stated = false;       // of anything
+  bool data_overlap_stated = false;  // of data parallelism: a list of tp or pp alone says nothing about it
   bool recompute_by_operation =
       false;                         // its selective policy is one of operations, not of the attention core
   std::vector<std::string> assumed;  // columns that the source does not state

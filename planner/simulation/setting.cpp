@@ -17,6 +17,9 @@ double* stack_constant(StackSpec& s, const std::string& key) {
   if (key == "host_tp_per_layer_us") return &k.host_tp_per_layer.v;
   if (key == "tp_hidden_share") return &k.tp_hidden_share;
   if (key == "gemm_bonus") return &k.gemm_bonus;
+  if (key == "fp8_row_gemm_share") return &k.fp8_row_gemm_share;
+  if (key == "fp8_row_bytes") return &k.fp8_row_bytes;
+  if (key == "cp_imbalance") return &k.cp_imbalance;
   if (key == "accumulate_bytes") return &k.accumulate_bytes;
   if (key == "step_overhead_ms") return &k.step_overhead.v;
   if (key == "comm_slows_compute") return &k.comm_slows_compute;
