@@ -87,37 +87,40 @@ fi
 for program in debootstrap unshare chroot mount; do
   command -v "$program" >/dev/null || skip "there is no $program (tools/dev/install_packages.sh --checks)"
 done
-proxies=()
-for scheme in http https; do
-  name=${scheme}_proxy
-  eval "$(apt-config shell "apt_proxy" "Acquire::$scheme::Proxy" 2>/dev/null || true)"
-  value=${!name:-${apt_proxy:-}}
-  unset apt_proxy
-  [[ -z $value || $value == DIRECT ]] || proxies+=("$name=$value")
-done
-[[ -z ${no_proxy:-} ]] || proxies+=("no_proxy=$no_proxy")
-
-root=$(mktemp -d "${TMPDIR:-/var/tmp}/sextant-fresh-XXXXXX")
-child=""
-cleanup() {
-  trap '' INT TERM
-  if [[ -n $child ]]; then
-    kill -KILL "$child" 2>/dev/null || true
-    wait "$child" 2>/dev/null || true
-  fi
-  rm -rf --one-file-system "$root"
-}
-trap cleanup EXIT
-trap 'say "interrupted: cleaning up"; exit 130' INT
-trap 'say "ended from outside: cleaning up"; exit 143' TERM
-# The mounts live in a namespace of their own: whatever ends it takes them away, and every process in it.
-in_namespace=(unshare --mount --pid --fork --kill-child)
-"${in_namespace[@]}" mount -t tmpfs none "$root" 2>/dev/null || skip "root may not mount here, not even in a namespace"
-
-mkdir -p "$cache"
 log=$PWD/$cache/full.log
 if $quick; then log=$PWD/$cache/quick.log; fi
-: >"$log"
+
+# What follows runs twice: here, and called by itself as the first process of a namespace of mounts and processes. Whatever
+# ends that process takes all of them away.
+root=${SEXTANT_FRESH_ROOT:-}
+if [[ -z $root ]]; then
+  root=$(mktemp -d "${TMPDIR:-/var/tmp}/sextant-fresh-XXXXXX")
+  child=""
+  cleanup() {
+    trap '' INT TERM
+    if [[ -n $child ]]; then
+      kill -KILL "$child" 2>/dev/null || true
+      wait "$child" 2>/dev/null || true
+    fi
+    rm -rf --one-file-system "$root"
+  }
+  trap cleanup EXIT
+  trap 'say "interrupted: cleaning up"; exit 130' INT
+  trap 'say "ended from outside: cleaning up"; exit 143' TERM
+  in_namespace=(unshare --mount --pid --fork --kill-child)
+  "${in_namespace[@]}" mount -t tmpfs none "$root" 2>/dev/null || skip "root may not mount here, not even in a namespace"
+  mkdir -p "$cache"
+  : >"$log"
+  set -m # a process group of its own: a signal is for this script, which ends the other
+  SEXTANT_FRESH_ROOT=$root "${in_namespace[@]}" "$BASH" "tools/dev/$(basename "$0")" "$@" </dev/null &
+  child=$!
+  set +m
+  status=0
+  wait "$child" || status=$?
+  child=""
+  exit "$status"
+fi
+
 # Prints the lines that tell where it is, and one a minute of the others; all of them go to the log.
 follow() {
   local line last=$SECONDS
@@ -130,54 +133,29 @@ follow() {
     fi
   done
 }
-# Runs a function of this script in the namespace, in a process group of its own: so a signal ends this script, which ends
-# that, and programs in there find SIGINT as a terminal leaves it (what a shell starts with & alone ignores it).
-inside() {
-  local status=0
-  set -m
-  "${in_namespace[@]}" "$BASH" -c "$(declare -f say at follow bootstrap enter "$1"); $(declare -p SECONDS log root proxies \
-    release archive first_source sources); set -euo pipefail; $*" </dev/null &
-  child=$!
-  set +m
-  wait "$child" || status=$?
-  child=""
-  return "$status"
-}
-bootstrap() {
-  env "${proxies[@]}" debootstrap --force-check-gpg --variant=minbase --include=git,ca-certificates "$release" "$root" \
-    "$first_source" 2>&1 | follow
-  chroot "$root" apt-get clean
-  tar -C "$root" -cf - . | gzip -1 >"$archive.new"
-  mv "$archive.new" "$archive"
-}
-# Runs a command line as root in /root/sextant, with the environment of a first log-in.
-enter() {
-  chmod 755 "$root"           # as every / is; mktemp made it
-  mount --bind "$root" "$root" # so that / is a mount, which who mounts in there takes for granted
-  mount -t proc proc "$root/proc"
-  mount --rbind /sys "$root/sys"
-  mount --rbind /dev "$root/dev"
-  mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-  cp -L /etc/hosts /etc/resolv.conf "$root/etc/"
-  say "$sources" >"$root/etc/apt/sources.list"
-  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/fast" # what is thrown away need not survive a power cut
-  chroot "$root" env -i HOME=/root USER=root LOGNAME=root SHELL=/bin/bash TERM=dumb \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    ${CMAKE_BUILD_PARALLEL_LEVEL:+CMAKE_BUILD_PARALLEL_LEVEL="$CMAKE_BUILD_PARALLEL_LEVEL"} "${proxies[@]}" \
-    bash -c 'cd && if [ -d sextant ]; then cd sextant; fi && eval "$1"' _ "$1" 2>&1 | follow
-}
-run() {
-  local status=0 start=$SECONDS
-  say "$(at) root@bare:~\$ $1"
-  inside enter "$(printf %q "$1")" || status=$?
-  if [[ $status -ne 0 ]]; then
-    tail -n 40 "$log" | sed 's/^/  | /'
-    fail "a fresh machine fails at: $1 (status $status, after $((SECONDS - start)) s)" "all of its output: $log"
-  fi
-  say "$(at) ended well after $((SECONDS - start)) s"
-}
+proxies=()
+for scheme in http https; do
+  name=${scheme}_proxy
+  eval "$(apt-config shell apt_proxy "Acquire::$scheme::Proxy" 2>/dev/null || true)"
+  value=${!name:-${apt_proxy:-}}
+  unset apt_proxy
+  [[ -z $value || $value == DIRECT ]] || proxies+=("$name=$value")
+done
+[[ -z ${no_proxy:-} ]] || proxies+=("no_proxy=$no_proxy")
 
+available_GiB() { # of memory: the machine's, or what a container may use if that is less
+  local kib limit
+  kib=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)
+  limit=$(cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null | grep -E '^[0-9]+$' | head -1)
+  [[ -z $limit || $((limit >> 10)) -ge $kib ]] || kib=$((limit >> 10))
+  echo $((kib >> 20))
+}
 step "A bare Debian 12"
+if $quick && [[ $(available_GiB) -ge 8 ]]; then
+  mount -t tmpfs -o size=6g tmpfs "$root" # it needs 2 GiB; some disks take longer to delete them than to build
+else
+  mount --bind "$root" "$root" # so that / is a mount, which who mounts in there takes for granted
+fi
 archive=$PWD/$cache/$release-$(dpkg --print-architecture).tar.gz
 first_source=$(awk '{ print $2; exit }' <<<"$sources")
 if [[ -n $(find "$archive" -mtime -7 2>/dev/null) ]]; then
@@ -186,8 +164,36 @@ if [[ -n $(find "$archive" -mtime -7 2>/dev/null) ]]; then
 else
   say "$(at) debootstrap $release from $first_source"
   # Nothing of the project has been run yet: a server that does not answer, or a machine that forbids it, is no fault of it.
-  inside bootstrap || skip "debootstrap could not make a system: $(tail -n 2 "$log" | paste -sd ' ') (all of it: $log)"
+  env "${proxies[@]}" debootstrap --force-check-gpg --variant=minbase --include=git,ca-certificates "$release" "$root" \
+    "$first_source" 2>&1 | follow ||
+    skip "debootstrap could not make a system: $(tail -n 2 "$log" | paste -sd ' ') (all of it: $log)"
+  chroot "$root" apt-get clean
+  tar -C "$root" -cf - . | gzip -1 >"$archive.new"
+  mv "$archive.new" "$archive"
 fi
+chmod 755 "$root" # as every / is; mktemp made it
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+cp -L /etc/hosts /etc/resolv.conf "$root/etc/"
+say "$sources" >"$root/etc/apt/sources.list"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/fast" # what is thrown away need not survive a power cut
+
+# Runs a command line as root in /root/sextant, with the environment and the signals of a first log-in.
+run() {
+  local status=0 start=$SECONDS
+  say "$(at) root@bare:~\$ $1"
+  chroot "$root" env --default-signal -i HOME=/root USER=root LOGNAME=root SHELL=/bin/bash TERM=dumb \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    ${CMAKE_BUILD_PARALLEL_LEVEL:+CMAKE_BUILD_PARALLEL_LEVEL="$CMAKE_BUILD_PARALLEL_LEVEL"} "${proxies[@]}" \
+    bash -c 'cd && if [ -d sextant ]; then cd sextant; fi && eval "$1"' _ "$1" 2>&1 | follow || status=$?
+  if [[ $status -ne 0 ]]; then
+    tail -n 40 "$log" | sed 's/^/  | /'
+    fail "a fresh machine fails at: $1 (status $status, after $((SECONDS - start)) s)" "all of its output: $log"
+  fi
+  say "$(at) ended well after $((SECONDS - start)) s"
+}
 
 step "The working tree in it"
 commit=$(git stash create) || fail "git could not gather the changes of the working tree"
