@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs packages, builds everything and runs all tests; ends with ctest's summary.
-#   ./test.sh                     release build, all tests
-#   ./test.sh --preset asan       another preset of CMakePresets.json (release, ci, asan, tsan)
+#   ./test.sh                     release build, every test but the nightly ones
+#   ./test.sh --preset asan       another preset of CMakePresets.json (release, ci, nightly, asan, tsan)
 #   ./test.sh --configure         packages and configuring alone
 #   ./test.sh -R plan             what follows goes to ctest: here, only tests whose name has "plan"
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/tools/dev/common.sh"
@@ -10,7 +10,7 @@ preset=release configure_only=false
 case ${1:-} in
   -h | --help) sed -n '2,6s/^# \{0,1\}//p' test.sh; exit 0 ;;
   --preset)
-    [[ $# -ge 2 ]] || fail "--preset needs a name" "known: release, ci, asan, tsan"
+    [[ $# -ge 2 ]] || fail "--preset needs a name" "known: release, ci, nightly, asan, tsan"
     preset=$2
     shift 2
     ;;

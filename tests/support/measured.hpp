@@ -3,6 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
+
+#include "core/runs/run_row.hpp"
 
 namespace sextant::test {
 
@@ -16,6 +19,16 @@ inline std::filesystem::path measured_dir() {
         std::filesystem::exists(dir))
       return dir;
   return {};
+}
+
+inline std::vector<RunRow> all_runs() {
+  std::vector<RunRow> rows;
+  for (const auto& file : std::filesystem::directory_iterator(measured_dir() / "runs")) {
+    if (file.path().extension() != ".csv") continue;
+    auto more = read_runs(file.path());
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  return rows;
 }
 
 }  // namespace sextant::test

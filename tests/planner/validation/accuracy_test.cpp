@@ -86,20 +86,10 @@ struct MemoryBound {
   double precision, recall;  // of "does not fit", at least
 };
 
-std::vector<RunRow> all_runs() {
-  std::vector<RunRow> rows;
-  for (const auto& file : std::filesystem::directory_iterator(test::measured_dir() / "runs"))
-    if (file.path().extension() == ".csv") {
-      auto more = read_runs(file.path());
-      rows.insert(rows.end(), more.begin(), more.end());
-    }
-  return rows;
-}
-
 // The goals of the whole table: mean error over sources, ranking and regret over groups, out of memory over all rows.
 TEST(AllSources, ReachTheGoals) {
   SEXTANT_NEEDS_MEASURED();
-  const std::vector<RunRow> rows = all_runs();
+  const std::vector<RunRow> rows = test::all_runs();
   const auto scores = score_runs(
       rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
   double error = 0, tau = 0, regret = 0, regret_3 = 0;
@@ -135,7 +125,7 @@ TEST(AllSources, ReachTheGoals) {
 // attention and precision alone it was 10.8 %.
 TEST(AllSources, WithoutTheirFrameworksNames) {
   SEXTANT_NEEDS_MEASURED();
-  std::vector<RunRow> rows = all_runs();
+  std::vector<RunRow> rows = test::all_runs();
   for (RunRow& r : rows) r.framework = "somebody's trainer";
   const auto scores = score_runs(
       rows, predict_runs(rows, load_framework_map(test::preset_dir()), {test::preset_dir(), nullptr, {}}));
