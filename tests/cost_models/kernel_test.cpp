@@ -117,7 +117,7 @@ TEST(Head, LastStageTakesLonger) {
     ms += m.price(Work(norm)).duration.v * 1e3;
     norm.pass = Pass::backward;
     ms += m.price(Work(norm)).duration.v * 1e3;
-    EXPECT_NEAR(ms / measured_ms, 1.0, 0.10) << "vocabulary " << vocab;
+    EXPECT_NEAR(ms / measured_ms, 1.0, 0.115) << "vocabulary " << vocab;
   }
 }
 

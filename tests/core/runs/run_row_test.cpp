@@ -60,6 +60,7 @@ TEST(RunRow, EveryFieldArrives) {
   EXPECT_EQ(r.plan.tp, 2);
   EXPECT_TRUE(r.plan.sequence_parallel);
   EXPECT_EQ(r.plan.recompute.kind, RecomputeKind::selective);
+  EXPECT_TRUE(r.data_overlap_stated);
   EXPECT_TRUE(r.overlap_stated && r.plan.overlap_grad_reduce && r.plan.overlap_param_gather);
   EXPECT_FALSE(r.plan.overlap_tp);
   EXPECT_EQ(r.attention, AttentionKernel::flash2);

@@ -1,8 +1,9 @@
 // What would a newcomer see? Every source is left out of the fits of step time and memory in turn. Minutes: nightly.
+#include "planner/calibration/leave_out.hpp"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "planner/calibration/leave_out.hpp"
 #include "planner/calibration/leave_out_memory.hpp"
 #include "planner/validation/validate.hpp"
 #include "tests/support/measured.hpp"

@@ -125,7 +125,8 @@ RunRow llama_row() {
   r.plan.tp = 2, r.plan.dp = 16, r.plan.zero_stage = 1, r.plan.micro_batch = 4;
   r.training.global_batch = 2048;
   r.gpu = "A100-SXM4-80GB", r.nodes = 4, r.gpus_per_node = 8, r.fabric = "NVLink3 NVSwitch; 4x200 Gb/s RDMA";
-  r.overlap_stated = true, r.plan.overlap_grad_reduce = r.plan.overlap_param_gather = true;
+  r.overlap_stated = r.data_overlap_stated = true,
+  r.plan.overlap_grad_reduce = r.plan.overlap_param_gather = true;
   return r;
 }
 
