@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The blocks of the documents are what the program prints, a stale one is found, and links between documents lead somewhere.
+set -euo pipefail
+sextant=$1
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+tools/dev/print_docs.py --check --sextant "$sextant"
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+sed -E '0,/([0-9]{4}) sequences/s//9999 sequences/' README.md >"$folder/stale.md"
+if tools/dev/print_docs.py --check --sextant "$sextant" "$folder/stale.md" >/dev/null; then
+  echo "a stale block was not found"
+  exit 1
+fi
+
+broken=0
+for page in README.md CHANGELOG.md docs/*.md; do
+  while IFS= read -r link; do
+    [[ -e $(dirname "$page")/${link%%#*} ]] || { echo "$page: no $link"; broken=1; }
+  done < <(grep -oE '\]\([^)#:]+(#[^)]*)?\)' "$page" | sed -E 's/^\]\(//; s/\)$//')
+done
+lines=$(wc -l <README.md)
+[[ $lines -le 200 ]] || { echo "README.md has $lines lines, at most 200 were promised"; broken=1; }
+exit "$broken"
