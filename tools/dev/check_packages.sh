@@ -4,13 +4,16 @@
 #   tools/dev/check_packages.sh BUILD_FOLDER                      status 1 where one is in no listed package
 #   tools/dev/check_packages.sh BUILD_FOLDER --without PACKAGE    as if the list lacked it: must fail
 # A listed package brings its dependencies along, a bare Debian its own. What is outside tests/ must do with the list
-# that has no --tests. The CUDA toolkit is nobody's duty: its packages are left out. Status 77: this is no Debian system.
+# that has no --tests. Another compiler and the CUDA toolkit are nobody's duty: their packages are left out. Status 77: this
+# is no Debian system.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 usage="usage: tools/dev/check_packages.sh BUILD_FOLDER [--without PACKAGE]"
 [[ $# -eq 1 || ($# -eq 3 && $2 == --without) ]] || fail "$usage"
 folder=$1 without=${3:-}
 [[ -f $folder/build.ninja ]] || fail "$folder is no build folder of Ninja" "$usage"
 command -v dpkg-query >/dev/null || { say "SKIPPED: no dpkg, so nobody knows which package a file is of"; exit 77; }
+# By name: compilers and what comes with them, and NVIDIA's packages.
+nobodys='^(gcc|g[+][+]|clang|libclang|llvm|libgcc|libstdc[+][+]|cuda|nvidia|libcu(blas|dnn|pti|rand|s)|libnccl|libnv)'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -65,10 +68,10 @@ for part in build tests; do
   options=(--list)
   [[ $part == build ]] || options=(--tests --list)
   tools/dev/install_packages.sh "${options[@]}" | grep -vxF "$without" | brought_along >"$work/listed"
-  awk -v part="$part" '
+  awk -v part="$part" -v nobodys="$nobodys" '
     FILENAME ~ /listed$/ { listed[$1] = 1; next }
     FILENAME ~ /owners$/ { owner[$1] = $2; next }
-    $1 == part && ($2 in owner) && !listed[owner[$2]] && owner[$2] !~ /^(cuda|nvidia|libcu(blas|dnn|pti|rand|s)|libnccl|libnv)/ {
+    $1 == part && ($2 in owner) && !listed[owner[$2]] && owner[$2] !~ nobodys {
       if (!seen[owner[$2]]++) print "  " owner[$2] " has " $2
     }' \
     "$work/listed" "$work/owners" "$work/used" >"$work/missing"
