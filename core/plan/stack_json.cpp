@@ -25,6 +25,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("sequence_parallel", c.sequence_parallel);
   io.optional("context_parallel", c.context_parallel);
   io.optional("interleaved", c.interleaved);
+  io.optional("interleaved_from_pp", c.interleaved_from_pp, between(2, 64));
   io.optional("interleaved_microbatches", c.interleaved_microbatches, kInterleavedCountNames);
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);

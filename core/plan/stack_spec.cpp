@@ -75,8 +75,8 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
   s.cannot(
       tp && p.tp > m.n_kv_heads && !can.copies_kv_heads,
       [&] {
-        return fmt::format("does not copy key/value heads to several ranks (tp={}, {} heads)", p.tp,
-                           m.n_kv_heads);
+        return fmt::format("cannot cut {} KV heads into tp={}: it holds no head on several ranks",
+                           m.n_kv_heads, p.tp);
       },
       [&] { return fmt::format("use tp={} or less", m.n_kv_heads); });
   s.cannot(tp && p.sequence_parallel && !can.sequence_parallel, "has no sequence parallelism", "use nosp");
@@ -91,6 +91,12 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
   s.cannot(
       pp && p.schedule == PipelineSchedule::interleaved && !can.interleaved,
       [&] { return fmt::format("has no interleaved schedule (vp={})", p.vp); }, "use vp=1");
+  s.cannot(
+      pp && p.schedule == PipelineSchedule::interleaved && can.interleaved && p.pp < can.interleaved_from_pp,
+      [&] {
+        return fmt::format("interleaves only pp={} or more stages, not {}", can.interleaved_from_pp, p.pp);
+      },
+      [&] { return fmt::format("use vp=1, or pp={} or more", can.interleaved_from_pp); });
   if (pp && p.schedule == PipelineSchedule::interleaved && can.interleaved) refuses_groups(s, p, t);
   s.cannot(pp && p.schedule == PipelineSchedule::gpipe && !can.gpipe, "has no GPipe schedule", "use 1F1B");
   s.cannot(pp && p.schedule == PipelineSchedule::zero_bubble && !can.zero_bubble,

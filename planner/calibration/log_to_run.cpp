@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -71,12 +72,19 @@ class Filling {
   }
 
   void fill_batch() {
-    const auto printed = says("global_batch");
+    auto printed = says("global_batch");
+    if (log_.batch_tokens && training_.seq_len > 0) {
+      printed = std::llround(*log_.batch_tokens / training_.seq_len);
+      const std::int64_t stated = training_.global_batch;
+      if (context_.global_batch &&
+          std::abs(*log_.batch_tokens / training_.seq_len / static_cast<double>(stated) - 1) < 0.006)
+        return;  // printed with three digits
+    }
     const std::int64_t at_once = std::int64_t{plan_.micro_batch} * plan_.dp;
     const bool counted = log_.accumulation && (context_.plan || says("micro_batch"));
     const std::optional<std::int64_t> product =
         counted ? std::optional(at_once * *log_.accumulation) : std::nullopt;
-    const bool rounded = printed && log_.rounded_batch;
+    const bool rounded = printed && (log_.rounded_batch || log_.batch_tokens);
     if (rounded && product && !alike(*printed, *product)) {
       contradiction("global_batch", fmt::format("about {}", *printed),
                     fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,

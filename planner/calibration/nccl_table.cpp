@@ -8,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/words.hpp"
+#include "planner/calibration/launcher_tags.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -91,8 +92,9 @@ CollectiveKind kind_of_program(const Signs& signs, std::string_view text, const 
 
 }  // namespace
 
-NcclTable parse_nccl_table(std::string_view text, const std::string& file,
+NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
                            std::optional<CollectiveKind> stated) {
+  const std::string text = without_launcher_tags(as_written);
   NcclTable table;
   table.file = file;
   std::map<std::string, int> hosts;
@@ -102,6 +104,12 @@ NcclTable parse_nccl_table(std::string_view text, const std::string& file,
       if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
         std::string_view host = line.substr(on + 4);
         host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
+        // "#  Rank  0 Group  0 Pid  4 on  node0 device  0 [0x07] NVIDIA A100-SXM4-80GB"
+        if (const std::size_t bus = line.find("] ", on);
+            bus != std::string_view::npos && table.device.empty()) {
+          const std::string_view device = line.substr(bus + 2);
+          table.device = std::string(device.substr(0, device.find_last_not_of(" \r") + 1));
+        }
         const auto node = hosts.try_emplace(std::string(host.substr(0, host.find(' '))), table.nodes);
         if (node.second) ++table.nodes;
         table.node_of.push_back(node.first->second);

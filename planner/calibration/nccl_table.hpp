@@ -22,6 +22,7 @@ struct NcclTable {
   std::string file;
   CollectiveKind kind = CollectiveKind::all_reduce;
   int ranks = 0, nodes = 0;
+  std::string device;        // of its first rank, as the driver calls it; empty: not printed
   std::vector<int> node_of;  // of each rank; nodes are numbered as they are first named
   std::vector<NcclSample> samples;
 };

@@ -8,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
+#include "planner/calibration/launcher_tags.hpp"
 #include "planner/calibration/log_parameters.hpp"
 #include "planner/calibration/log_steps.hpp"
 #include "planner/calibration/log_text.hpp"
@@ -29,9 +30,16 @@ constexpr StepFormat step_format(LogFormat format) {
     case LogFormat::torchtitan:
       return {"tps:", "tokens per second above 0", 1};
     case LogFormat::nanotron:
-      return {"elapsed_time_per_iteration_ms:", "milliseconds above 0", 1e-3};
+      return {"time_per_iteration_ms:", "milliseconds above 0", 1e-3};  // until 2025 with "elapsed_" in front
   }
   return {};
+}
+
+// Of the text: torchtitan counted words until the end of 2024.
+StepFormat step_format(LogFormat format, std::string_view text) {
+  if (format == LogFormat::torchtitan && text.find("tps:") == std::string_view::npos)
+    return {"wps:", "tokens per second above 0", 1};
+  return step_format(format);
 }
 
 void keep_largest(std::optional<double>& largest, double x) { largest = std::max(largest.value_or(0), x); }
@@ -167,6 +175,13 @@ void read_torchtitan_recompute(std::string_view line, RunLog& log) {
 }
 
 void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
+  // "CUDA capacity: NVIDIA H100 with 95.00GiB memory"
+  constexpr std::string_view kCapacity = "CUDA capacity: ";
+  if (const std::size_t device = line.find(kCapacity); device != std::string_view::npos) {
+    const std::string_view rest = line.substr(device + kCapacity.size());
+    log.device = std::string(rest.substr(0, rest.find(" with ")));
+    if (const auto gib = number_after(rest, " with ")) log.device_GiB = *gib;
+  }
   if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log), at.steps.starts();
   read_torchtitan_recompute(line, log);
   if (line.find("Float8") != std::string_view::npos && line.find("training active") != std::string_view::npos)
@@ -180,7 +195,8 @@ void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
     if (const auto n = number_after(line, label)) log.says[column] = std::llround(*n);
   if (line.find("step:") == std::string_view::npos || line.find("validate step:") != std::string_view::npos)
     return;
-  if (line.find("tps:") != std::string_view::npos || line.find("loss:") != std::string_view::npos) {
+  if (line.find("tps:") != std::string_view::npos || line.find("wps:") != std::string_view::npos ||
+      line.find("loss:") != std::string_view::npos) {
     const auto number = number_after(line, "step:");
     at.steps.read(line, at.line, number ? std::optional(std::llround(*number)) : std::nullopt);
   }
@@ -196,9 +212,14 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
   if (number || line.find(step_format(log.format).label) != std::string_view::npos) {
     at.steps.read(line, at.line, number);
     // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
+    // In sequences beside "elapsed_time_per_iteration_ms", in tokens since that is "time_per_iteration_ms".
     if (const auto batch = number_after(line, "global_batch_size:")) {
-      log.says["global_batch"] = std::llround(*batch);
-      log.rounded_batch = *batch >= 1000;
+      if (line.find("elapsed_time_per_iteration_ms:") == std::string_view::npos) {
+        log.batch_tokens = *batch;
+      } else {
+        log.says["global_batch"] = std::llround(*batch);
+        log.rounded_batch = *batch >= 1000;
+      }
     }
   }
   if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
@@ -242,14 +263,15 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
 
 LogFormat format_of(std::string_view text, const std::string& file) {
   if (text.find("elapsed time per iteration (ms):") != std::string_view::npos) return LogFormat::megatron_lm;
-  if (text.find("elapsed_time_per_iteration_ms:") != std::string_view::npos) return LogFormat::nanotron;
-  if (text.find("tps:") != std::string_view::npos && text.find("step:") != std::string_view::npos)
+  if (text.find("time_per_iteration_ms:") != std::string_view::npos) return LogFormat::nanotron;
+  if (text.find("step:") != std::string_view::npos &&
+      (text.find("tps:") != std::string_view::npos || text.find("wps:") != std::string_view::npos))
     return LogFormat::torchtitan;
   const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
   throw ConfigError(Problem{
       file, "", utf16 ? "text in UTF-16" : "no line with a step time",
       "a log of Megatron-LM ('elapsed time per iteration (ms):'), nanotron "
-      "('elapsed_time_per_iteration_ms:') or torchtitan ('step: ... tps:')",
+      "('time_per_iteration_ms:') or torchtitan ('step: ... tps:')",
       utf16 ? "iconv -f UTF-16 -t UTF-8 makes it readable" : "steps must be logged, not only losses"});
 }
 
@@ -283,12 +305,14 @@ class OneRun {
 
 }  // namespace
 
-RunLog parse_run_log(std::string_view text, const std::string& file) {
+RunLog parse_run_log(std::string_view as_written, const std::string& file) {
   RunLog log;
   log.file = file;
+  const std::string plain = without_launcher_tags(as_written);
+  const std::string_view text = plain;
   log.format = format_of(text, file);
   OneRun one_run;
-  StepLines steps(log, step_format(log.format));
+  StepLines steps(log, step_format(log.format, text));
   each_line(text, [&](std::string_view line, int number) {
     // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
     if (line.data() + line.size() == text.data() + text.size())

@@ -1,7 +1,7 @@
 // What do the logs of training frameworks say? Step times, peak memory and whatever the log states about model, batch
 // and layout, by the columns of the schema of runs (core/runs/run_row.hpp). Formats as their programs print them:
 // Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging). Ignores everything
-// else in the file; prefixes of launchers ("[rank0]:") do not matter. One file is one run: a layout or batch that
+// else in the file; prefixes of launchers and colours do not matter (planner/calibration/launcher_tags.hpp). One file is one run: a layout or batch that
 // changes between steps is refused.
 #pragma once
 
@@ -50,6 +50,9 @@ struct RunLog {
   std::optional<LoggedParameters> parameters;  // of the whole model
   std::map<std::pair<int, int>, LoggedParameters>
       rank_parameters;                       // of a tensor and pipeline rank (Megatron-LM)
+  std::string device;                        // as the program prints it: "NVIDIA H100"; empty: not said
+  double device_GiB = 0;                     // its memory; 0: not said
+  std::optional<double> batch_tokens;        // of a step, printed with three digits
   bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
   std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
   std::optional<Dtype> compute, gradient, reduction;

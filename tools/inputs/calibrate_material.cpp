@@ -9,6 +9,7 @@
 
 #include "core/base/file_io.hpp"
 #include "core/cluster/cluster_files.hpp"
+#include "core/cluster/device_words.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
@@ -41,6 +42,15 @@ void warn_of_unread(const RunLog& log, std::vector<std::string>& warnings) {
                                    log.unread.size() - kShown));
 }
 
+// A table or log of one device says nothing about another; --allow-other-device takes it all the same.
+void require_device(const std::string& file, const std::string& said, const ClusterSpec& cluster,
+                    const MaterialOptions& options) {
+  if (said.empty() || options.allow_other_device || names_device(said, cluster.device)) return;
+  throw ConfigError(
+      Problem{file, "device", said, fmt::format("{}, as --cluster says", cluster.device.name),
+              "give the cluster that it was measured on; --allow-other-device takes it all the same"});
+}
+
 MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                        const std::filesystem::path& presets, Material& material) {
   std::vector<std::string>& notes = material.notes;
@@ -55,6 +65,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                                         : "nanotron";
   const bool plan_known = !asked.plan.empty();
   Question q = read_question(asked, presets);
+  require_device(file, log.device, q.cluster, options);
   for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
   ParallelPlan plan = q.plan.value_or(ParallelPlan{});
   if (!plan_known) {
@@ -123,6 +134,11 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
   const NcclTable table = parse_nccl_table(read_text_file(file), file, kind);
+  require_device(file, table.device, cluster, options);
+  if (table.nodes > 0 && (table.ranks + table.nodes - 1) / table.nodes > cluster.node.gpus)
+    throw ConfigError(Problem{file, "ranks", fmt::format("{} ranks on {} nodes", table.ranks, table.nodes),
+                              fmt::format("at most {} in a node, as --cluster says", cluster.node.gpus),
+                              "give the cluster that it was measured on"});
   const std::vector<NcclBaseline> idle = load_nccl_baselines(presets);
   NetworkFit fit =
       calibrate_network(table, cluster, constants, rules, nccl_baseline_of(cluster.fabric.name, idle));

@@ -15,6 +15,7 @@ namespace sextant {
 struct MaterialOptions {
   QuestionOptions question;
   std::vector<std::string> runs, logs, nccl, tried, profiles;
+  bool allow_other_device = false;
   bool none() const {
     return runs.empty() && logs.empty() && nccl.empty() && tried.empty() && profiles.empty();
   }

@@ -336,6 +336,11 @@ Verb calibrate_verb() {
                    options->suggest);
         app.get_option("--suggest")->default_str("");
         add_flag(app,
+                 {.flag = "--allow-other-device",
+                  .metavar = "",
+                  .text = "take logs and nccl-tests tables that name another device than --cluster"},
+                 options->material.allow_other_device);
+        add_flag(app,
                  {.flag = "--refit",
                   .metavar = "",
                   .text = "fit the presets themselves, from cold: what kernel tables and stack classes say"},

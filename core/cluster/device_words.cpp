@@ -1,0 +1,48 @@
+#include "core/cluster/device_words.hpp"
+
+#include <cctype>
+#include <set>
+#include <string>
+
+namespace sextant {
+
+namespace {
+
+std::set<std::string> words_of(std::string_view text) {
+  std::set<std::string> out;
+  std::string word;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (!word.empty()) out.insert(word);
+    word.clear();
+  }
+  if (!word.empty()) out.insert(word);
+  return out;
+}
+
+// "80GB" among the words of a name.
+std::string memory_word(const std::set<std::string>& names) {
+  for (const std::string& w : names)
+    if (w.size() > 2 && w.ends_with("GB") && std::isdigit(static_cast<unsigned char>(w.front())) != 0)
+      return w;
+  return "";
+}
+
+}  // namespace
+
+bool names_device(std::string_view words, const DeviceSpec& device) {
+  const auto machine = words_of(words), preset = words_of(device.name);
+  const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");
+  if (device.generation == "cpu") return !words.empty() && !gpu;
+  const std::string model = device.name.substr(0, device.name.find('-'));
+  if (!machine.contains(*words_of(model).begin())) return false;
+  for (const char* form : {"PCIE", "NVL"})
+    if (machine.contains(form) != preset.contains(form)) return false;
+  const std::string has = memory_word(machine), needs = memory_word(preset);
+  return has.empty() || needs.empty() || has == needs;
+}
+
+}  // namespace sextant
