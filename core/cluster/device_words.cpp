@@ -33,6 +33,25 @@ std::string memory_word(const std::set<std::string>& names) {
 
 }  // namespace
 
+bool same_product(std::string_view a, std::string_view b) {
+  struct Product {
+    std::string letters, digits, behind;
+  };
+  const auto product = [](std::string_view name) {
+    Product p;
+    for (const char c : name.substr(0, name.find_first_of("-_ "))) {
+      const auto u = static_cast<unsigned char>(c);
+      std::string& part = std::isdigit(u) != 0 ? p.digits : p.digits.empty() ? p.letters : p.behind;
+      part += static_cast<char>(std::tolower(u));
+    }
+    return p;
+  };
+  const Product x = product(a), y = product(b);
+  if (x.letters != y.letters || x.behind != y.behind) return false;
+  // A digit that was left out or typed twice.
+  return x.digits == y.digits || x.digits.starts_with(y.digits) || y.digits.starts_with(x.digits);
+}
+
 bool names_device(std::string_view words, const DeviceSpec& device) {
   const auto machine = words_of(words), preset = words_of(device.name);
   const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");

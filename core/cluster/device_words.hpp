@@ -10,4 +10,8 @@ namespace sextant {
 // What is not said (memory, form) is taken to be the preset's.
 bool names_device(std::string_view words, const DeviceSpec&);
 
+// Do two names differ by a slip of the keyboard or in memory and form, and not by the product? "h10" and "h100", "a100-80g" and
+// "a100-80gb" do; "gh200" and "gb200", "a10g" and "a100" are products of their own.
+bool same_product(std::string_view a, std::string_view b);
+
 }  // namespace sextant

@@ -81,8 +81,10 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       if (!known)
         rope.fail({"", rope.has("rope_type") ? "rope_type" : "type", s.type,
                    fmt::format("one of {}, default", fmt::join(kRopeTypes, ", ")), ""});
-      else if (scaled)
+      else if (scaled && s.type != "longrope")  // which states a factor for each frequency instead
         rope.required("factor", s.factor);
+      else if (scaled)
+        rope.optional("factor", s.factor), s.factor = std::max(1.0, s.factor);
       if (llama3) {
         rope.required("low_freq_factor", s.low_freq_factor);
         rope.required("high_freq_factor", s.high_freq_factor);
@@ -188,9 +190,41 @@ ModelSpec read_bloom(const json& j) {
   return m;
 }
 
+// LLaMA with biases on q, k and v (transformers, configuration_qwen2.py).
+ModelSpec read_qwen2(const json& j) {
+  ModelSpec m = read_llama(j);
+  m.qkv_bias = true;
+  return m;
+}
+
+// LLaMA; `bias` stands for all of attention (InternLM2's configuration_internlm2.py). q, k and v lie in one matrix.
+ModelSpec read_internlm2(const json& j) {
+  json llama = j;
+  if (const auto bias = llama.find("bias"); bias != llama.end())
+    llama["attention_bias"] = *bias, llama.erase("bias");
+  return read_llama(llama);
+}
+
+// LLaMA whose 7B rotates and whose 13B (hidden size 5120) adds ALiBi: their code differs, their configurations do not say so
+// (modeling_baichuan.py of both). The normalised head of Baichuan 2 has no parameters of its own.
+ModelSpec read_baichuan(const json& j) {
+  json llama = j;
+  if (const auto longest = llama.find("model_max_length"); longest != llama.end())
+    llama["max_position_embeddings"] = *longest, llama.erase("model_max_length");
+  llama.erase("z_loss_weight");
+  ModelSpec m = read_llama(llama);
+  if (m.hidden >= 5120) m.position = PositionKind::alibi, m.rope_scaling.reset();
+  return m;
+}
+
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> known = {
       {"llama", {"LlamaForCausalLM"}, read_llama},
+      {"mistral", {"MistralForCausalLM"}, read_llama},
+      {"qwen2", {"Qwen2ForCausalLM"}, read_qwen2},
+      {"phi3", {"Phi3ForCausalLM"}, read_llama},
+      {"internlm2", {"InternLM2ForCausalLM"}, read_internlm2},
+      {"baichuan", {"BaichuanForCausalLM", "BaiChuanForCausalLM"}, read_baichuan},
       {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}, read_gpt2},
       {"bloom", {"BloomForCausalLM", "BloomModel"}, read_bloom},
   };
@@ -215,7 +249,8 @@ const Architecture& architecture_of(const json& j) {
   throw ConfigError(Problem{"", model_type.empty() ? "architectures" : "model_type",
                             fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
                                         model_type.empty() || found.empty() ? "" : " of " + found),
-                            fmt::format("one of {}", known), "no other architecture is known"});
+                            fmt::format("one of {}", known),
+                            "a model of LLaMA's shape can be stated as model_type llama, LlamaForCausalLM"});
 }
 
 // What a ModelSpec's fields are called in a config.json, by architecture.

@@ -20,9 +20,11 @@ enum class NormKind : std::uint8_t { rms, layer };
 inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
 inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 
-inline constexpr std::array<std::string_view, 4> kRopeTypes = {"llama3", "linear", "dynamic", "yarn"};
+inline constexpr std::array<std::string_view, 5> kRopeTypes = {"llama3", "linear", "dynamic", "yarn",
+                                                               "longrope"};
 
-// Llama-3 rotary scaling (Hugging Face rope_type "llama3"); absent means plain RoPE.
+// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; what a
+// kind needs beyond these fields (tables of longrope) matters to the runtime alone, which refuses those that it does not know.
 struct RopeScaling {
   std::string type = "llama3";  // of kRopeTypes
   double factor = 8.0;

@@ -44,7 +44,8 @@ Tagged tagged(std::string_view line, bool numbered) {
     }
   }
   if (numbered) {
-    const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size()), digits = digits_at(line, blanks);
+    const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size()),
+                      digits = digits_at(line, blanks);
     if (digits > 0 && line.substr(blanks + digits).starts_with(':'))
       return taken(blanks, digits, blanks + digits + 1);
   }

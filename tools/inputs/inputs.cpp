@@ -16,6 +16,7 @@
 #include "planner/answers/sub_cluster.hpp"
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/profile_priors.hpp"
+#include "tools/inputs/foreign_config.hpp"
 
 namespace sextant {
 
@@ -293,10 +294,21 @@ void check_positions(const ModelSpec& model, int seq_len) {
 
 }  // namespace
 
-Question read_question(const QuestionOptions& options, const std::filesystem::path& presets) {
+Question read_question(const QuestionOptions& as_typed, const std::filesystem::path& presets) {
   Question q;
+  QuestionOptions options = as_typed;
+  if (const auto key = key_of_assignments(options.plan); key && !fs::exists(options.plan)) {
+    q.notes.push_back(fmt::format("--plan {} is taken as {}", options.plan, *key));
+    options.plan = *key;
+  }
   q.limits = read_limits(options);  // cheapest first: a slip of the keyboard shows at once
   if (names_a_file(options.plan)) {
+    if (const auto foreign = foreign_config(options.plan))
+      throw ConfigError(Problem{.file = options.plan,
+                                .key = "",
+                                .value = "no plan file of sextant",
+                                .expected = "one of: sextant plan -o, or a plan key",
+                                .hint = *foreign});
     q.file = load_plan_file(options.plan);
     q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
     q.stack = q.file->stack, q.plan = q.file->plan;

@@ -97,9 +97,10 @@ void settle(PlanOptions& o) {
       (o.objective != "throughput" || o.pareto || !o.jitter.ranked_by.empty() || !o.scale.empty()))
     refuse("--shortlist is for the fastest layouts: without --objective, --pareto, --rank-by and --scale");
   if (!o.deadline.empty() && !fewest) refuse("--deadline is for --objective fewest-gpus");
-  if (o.deadline.empty() != o.tokens.empty())
-    refuse("--deadline and --tokens belong together\n  for example: --deadline 30d --tokens 2T");
-  if (!o.deadline.empty()) parse_duration(o.deadline, "--deadline"), parse_tokens(o.tokens, "--tokens");
+  if (!o.deadline.empty() && o.tokens.empty())
+    refuse("--deadline needs --tokens\n  for example: --deadline 30d --tokens 2T");
+  if (!o.deadline.empty()) parse_duration(o.deadline, "--deadline");
+  if (!o.tokens.empty()) parse_tokens(o.tokens, "--tokens");
   if (!o.scale.empty()) parse_sizes(o.scale);
   if (!o.scale.empty() && o.objective != "throughput" && !sized)
     refuse("--scale goes with --objective throughput, goodput or tokens-per-dollar");
@@ -177,9 +178,13 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_goodput_options(app, o.goodput);
   add_text(app, {.flag = "--deadline", .metavar = "TIME", .text = "of fewest-gpus: 30d or 36h for --tokens"},
            o.deadline);
-  add_text(app,
-           {.flag = "--tokens", .metavar = "N", .text = "to be trained by the deadline: 2e12, 15T, 300B"},
-           o.tokens);
+  add_text(
+      app,
+      {.flag = "--tokens",
+       .metavar = "N",
+       .text =
+           "how long they take and cost (2e12, 15T, 300B); of fewest-gpus: to be trained by the deadline"},
+      o.tokens);
   add_number(app,
              {.flag = "--price-per-gpu-hour",
               .metavar = "USD",

@@ -17,6 +17,7 @@
 #include "planner/simulation/stage_memory.hpp"
 #include "tools/output/goodput_text.hpp"
 #include "tools/output/layout_table.hpp"
+#include "tools/output/training_time.hpp"
 #include "tools/verbs/fewer_gpus.hpp"
 
 namespace sextant {
@@ -74,6 +75,9 @@ void write_plan(const Asking& a, int gpus, const RankedPlan& best) {
 nlohmann::ordered_json ranked_json(const Asking& a, const RankedPlan& r) {
   Json j = ranked_json(r);
   add_goodput(j, a.planning.job(), r.plan, r.prediction.step, a.options.goodput.kind());
+  if (!a.options.tokens.empty())
+    j["training"] = training_time_json(a.options.tokens, a.question().training, a.question().cluster, r.plan,
+                                       r.prediction);
   return j;
 }
 
@@ -85,6 +89,8 @@ void print_best(const Asking& a, const RankedPlan& best) {
                   "of it {} of stage {}",
                   p.step.v, p.step_lower.v, p.step_upper.v, gib(p.memory.peak), gib(p.memory_available),
                   p.memory.largest, p.memory.stage));
+  if (!a.options.tokens.empty())
+    a.say(training_time_text(a.options.tokens, a.question().training, a.question().cluster, best.plan, p));
   if (p.rests_on)
     a.say("this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (p.jitter) a.say("this step is " + jitter_text(p));

@@ -27,9 +27,11 @@
 #include "runtime/execution/rank_trainer.hpp"
 #include "runtime/execution/stage_view.hpp"
 #include "tools/inputs/goodput_options.hpp"
+#include "tools/inputs/plan_options.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/output/goodput_text.hpp"
 #include "tools/output/time_rows.hpp"
+#include "tools/output/training_time.hpp"
 #include "tools/terminal/table.hpp"
 #include "tools/verbs/verbs.hpp"
 
@@ -43,7 +45,7 @@ struct SimulateVerbOptions {
   QuestionOptions question;
   GoodputOptions goodput;
   std::string layout;  // the positional one
-  std::string trace, output;
+  std::string tokens, trace, output;
 };
 
 struct Simulated {
@@ -207,6 +209,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     print_error(session.terminal, "sextant simulate", plan_key(plan) + ": " + reason);
     return ExitCode::no_feasible_plan;
   };
+  if (!options.tokens.empty()) parse_tokens(options.tokens, "--tokens");
   if (plan.world() > q.cluster.gpus())
     return refuse(fmt::format("needs {} GPUs, the cluster has {}", plan.world(), q.cluster.gpus()));
   if (const auto rejection = unlawful(job, plan)) return refuse(rejection->text);
@@ -225,6 +228,8 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
+    if (!options.tokens.empty())
+      answer["training"] = training_time_json(options.tokens, q.training, q.cluster, plan, s.prediction);
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
@@ -246,6 +251,8 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
         100 * p.mfu_causal));
+    if (!options.tokens.empty())
+      paragraph(training_time_text(options.tokens, q.training, q.cluster, plan, p));
     if (p.rests_on) paragraph("this step " + rests_on_text(*q.profile, *p.rests_on, &planning.costs()));
     if (p.jitter) paragraph("this step is " + jitter_text(p));
     if (s.calibrated)
@@ -316,6 +323,11 @@ Verb simulate_verb() {
                  options->layout);
         add_question_options(app, options->question, {.plan = true, .limits = false, .profile = true});
         add_goodput_options(app, options->goodput);
+        add_text(app,
+                 {.flag = "--tokens",
+                  .metavar = "N",
+                  .text = "how long so many tokens take and what they cost: 2e12, 15T, 300B"},
+                 options->tokens);
         add_text(app,
                  {.flag = "--trace",
                   .metavar = "FILE",

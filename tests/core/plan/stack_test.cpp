@@ -94,6 +94,23 @@ TEST(StackPresets, BaseIsOverlaid) {
   EXPECT_EQ(own.kernels, base.kernels);
 }
 
+// Frameworks that give each tensor-parallel rank KV heads of its own, and the one that copies them.
+TEST(StackRefusals, TensorParallelismBeyondTheKvHeads) {
+  ModelSpec m = llama13b();
+  m.n_kv_heads = 8;
+  ParallelPlan p = plain();
+  p.tp = 10;
+  const auto text = [&](const char* stack) {
+    const auto r = refuses(load_stack(stack, preset_dir()), p, m, TrainingSpec{});
+    return r ? r->text : "";
+  };
+  for (const char* stack : {"torchtitan", "nanotron", "megatron-lm-2024", "nemo-dgxc", "nemo-2024",
+                            "colossal-ai", "paddle-llama", "sextant"})
+    EXPECT_NE(text(stack).find("cannot cut 8 KV heads into tp=10"), std::string::npos)
+        << stack << ": " << text(stack);
+  EXPECT_EQ(text("megatron-core"), "");
+}
+
 struct Case {
   const char* stack;
   const char* named;  // the feature that must be named
@@ -126,6 +143,14 @@ TEST(StackRefusals, EachNamesTheFeature) {
        }},
       {"megatron-deepspeed-bloom", "context parallelism", [](ParallelPlan& p) { p.cp = 2; }},
       {"llm-foundry", "tensor parallelism", [](ParallelPlan& p) { p.zero_stage = 3, p.tp = 2; }},
+      {"megatron-lm-2021", "interleaves only pp=3",
+       [](ParallelPlan& p) { p.pp = 2, p.vp = 5, p.schedule = PipelineSchedule::interleaved; }},
+      {"megatron-lm-2024", "interleaves only pp=3",
+       [](ParallelPlan& p) { p.pp = 2, p.vp = 5, p.schedule = PipelineSchedule::interleaved; }},
+      {"megatron-lm-2024", "ZeRO stage 3", [](ParallelPlan& p) { p.zero_stage = 3; }},
+      {"megatron-lm-2024", "optimizer", [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 1; }},
+      {"megatron-lm-2024", "equal stages: 40 layers over 16", [](ParallelPlan& p) { p.pp = 16; }},
+      {"nemo-2024", "equal stages: 40 layers over 16", [](ParallelPlan& p) { p.pp = 16; }},
       {"llm-c", "pipeline parallelism", [](ParallelPlan& p) { p.pp = 2; }},
       {"aleph-alpha", "gradient reduction",
        [](ParallelPlan& p) { p.zero_stage = 1, p.overlap_grad_reduce = true; }},

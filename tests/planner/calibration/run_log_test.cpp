@@ -4,6 +4,7 @@
 #include "planner/calibration/run_log.hpp"
 
 #include <numeric>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -620,6 +621,51 @@ TEST(NcclTable, AFitThatMakesTheTableWorseIsNotTaken) {
         EXPECT_TRUE(fit.costs_largest || fit.mape_fit > fit.mape_before);
       }
   EXPECT_GT(refused, 0);
+}
+
+// The same two steps as each launcher writes them, and of several ranks between each other.
+TEST(RunLog, LaunchersAndTerminalsDoNotMatter) {
+  const std::string steps =
+      "iteration: 1 / 9 | time_per_iteration_ms: 9K | tokens_per_sec: 1K |\n"
+      "iteration: 2 / 9 | time_per_iteration_ms: 4.72K | tokens_per_sec: 1K |\n"
+      "iteration: 3 / 9 | time_per_iteration_ms: 4.68K | tokens_per_sec: 1K |\n";
+  const auto tagged = [&](const std::vector<std::string>& tags) {
+    std::string out, line;
+    std::istringstream in(steps);
+    while (std::getline(in, line))
+      for (const std::string& tag : tags) out += tag + line + "\n";
+    return out;
+  };
+  const RunLog plain = parse_run_log(steps, "x.log");
+  EXPECT_EQ(plain.format, LogFormat::nanotron);
+  ASSERT_EQ(plain.steps.size(), 3u);
+  for (const auto& tags : std::vector<std::vector<std::string>>{{"[1,0]<stdout>: "},
+                                                                {"0: "},
+                                                                {"[rank0]:"},
+                                                                {"\x1b[32m"},
+                                                                {"[1,0]<stdout>:", "[1,1]<stdout>:"},
+                                                                {" 0: ", " 1: ", "10: "},
+                                                                {"[rank1]:", "[rank0]:"}}) {
+    const RunLog log = parse_run_log(tagged(tags), "x.log");
+    ASSERT_EQ(log.steps.size(), 3u) << tags.front();
+    EXPECT_DOUBLE_EQ(log.steps[2].value, plain.steps[2].value);
+    EXPECT_EQ(log.steps[1].line, static_cast<int>(tags.size() + 1 + (tags.front() == "[rank1]:" ? 1 : 0)))
+        << tags.front();
+  }
+  // Times of day are no ranks.
+  EXPECT_EQ(parse_run_log("12: a note\n" + steps, "x.log").steps.size(), 3u);
+}
+
+TEST(RunLog, FormerAndPresentKeys) {
+  EXPECT_EQ(parse_run_log("step: 1 loss: 9 wps: 1,000\nstep: 2 loss: 8 wps: 1,710\n", "x.log").format,
+            LogFormat::torchtitan);
+  EXPECT_DOUBLE_EQ(
+      parse_run_log("step: 1 loss: 9 wps: 1,000\nstep: 2 loss: 8 wps: 1,710\n", "x.log").steps[1].value,
+      1710);
+  const RunLog tokens = parse_run_log(
+      "iteration: 2 / 9 | time_per_iteration_ms: 4.72K | global_batch_size: 1.57M |\n", "x.log");
+  EXPECT_DOUBLE_EQ(tokens.batch_tokens.value_or(0), 1.57e6);
+  EXPECT_FALSE(tokens.says.contains("global_batch"));
 }
 
 }  // namespace

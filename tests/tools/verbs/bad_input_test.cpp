@@ -225,8 +225,10 @@ TEST_F(BadInput, PlanFiles) {
     write("bad.json", changed);
     bad_file(simulate({"--plan", "bad.json"}), told + Words{"bad.json"});
   }
-  for (const char* other : {"model.json", "cluster.json", "stack.json"})
+  for (const char* other : {"model.json", "stack.json"})
     bad_file(simulate({"--plan", other}), {other, "schema", "is missing"});
+  bad_file(simulate({"--plan", "cluster.json"}),
+           {"cluster.json", "it looks like a cluster: --cluster takes it"});
 }
 
 TEST_F(BadInput, TablesOfRuns) {
