@@ -94,12 +94,13 @@ class Search {
   void look() {
     report_.space = space_.size();
     if (report_.space > 0) begin();
-    while (!queue_.empty() && !stop_asked())
+    int rounds = 0;
+    while (!queue_.empty() && !stop_asked() && (options_.most_rounds == 0 || rounds++ < options_.most_rounds))
       if (front_ && front_->best() && queue_.front().bound > proved_until())
         next_point();
       else
         round();
-    if (!queue_.empty() && !found()) dive();
+    if (!queue_.empty() && !found() && options_.most_rounds == 0) dive();
     if (!queue_.empty()) report_.stopped = cancelled() ? "interrupted" : kTimeSpent;
   }
 

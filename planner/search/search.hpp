@@ -76,6 +76,8 @@ struct SearchOptions {
   // The first is the best; once the search has computed so many bounds, families behind it may be so much faster than shown.
   double others_share = 0;
   std::uint64_t thorough_bounds = 0;
+  // Stops after so many rounds over the tree, which is no proof but the same on every machine; 0 = until proved.
+  int most_rounds = 0;
   std::function<void(std::uint64_t simulated, Seconds best)> progress;
 };
 

@@ -12,6 +12,7 @@
 #include "core/runs/framework_map.hpp"
 #include "core/runs/run_row.hpp"
 #include "cost_models/constants.hpp"
+#include "planner/answers/decision_rule.hpp"
 #include "planner/simulation/residual.hpp"
 #include "planner/simulation/setting.hpp"
 #include "planner/simulation/uncertainty.hpp"
@@ -27,6 +28,7 @@ struct RunPrediction {
   std::optional<UncertaintyClass> uncertainty;  // why the intervals are as wide as they are
   double step_half_width = 0;                   // relative, of the step's
   double exposed_share = 0;                     // of the step that collectives and copies lengthen it by
+  Judged judged;  // what of the layout is unusual, and how many kinds of parallelism it combines
   std::string stack;
   std::string note;  // why a cell is empty, or what was assumed
 };

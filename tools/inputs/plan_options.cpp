@@ -199,6 +199,16 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_flag(app,
            {.flag = "--pareto", .metavar = "", .text = "the layouts that trade step time against memory"},
            o.pareto);
+  add_flag(app,
+           {.flag = "--details",
+            .metavar = "",
+            .text = "the ranking by step time, what became of the other layouts, and why they lost"},
+           o.details);
+  add_flag(app,
+           {.flag = "--daring",
+            .metavar = "",
+            .text = "recommend the fastest on paper, whatever its risk and its features"},
+           o.daring);
   add_jitter_options(app, o.jitter);
   add_number(
       app,

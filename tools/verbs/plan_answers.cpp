@@ -323,12 +323,16 @@ ExitCode answer_fastest(const Asking& a) {
   if (a.options.shortlist > 0) write_shortlist(a, report);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
-  const auto surer = profiled ? surer_of(report.ranked) : surer_plan(a, report);
+  const Recommendation advice = recommendation(a, report);
+  const auto surer = !a.options.details ? std::nullopt
+                     : profiled         ? surer_of(report.ranked)
+                                        : surer_plan(a, report);
   a.searching.finish();
   const RankedPlan& best = report.ranked.front();
-  if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), best);
+  if (a.options.shortlist == 0) write_plan(a, a.question().cluster.gpus(), advice.plan);
   if (a.session.common.json) {
     Json j = answer_json(a, report.ranked, report);
+    add_recommendation(a, advice, j);
     if (fewer) j["fewer_gpus"] = fewer_json(a, *fewer);
     if (surer) {
       j["surer"] = ranked_json(a, *surer);
@@ -343,8 +347,14 @@ ExitCode answer_fastest(const Asking& a) {
     print_json(a.session, "plan", j);
     return finished(a, true);
   }
+  if (!a.options.details && a.options.shortlist == 0) {
+    print_recommendation(a, advice, report, fewer);
+    if (anew) a.say(ranked_anew_text(a.planning, *anew));
+    return finished(a, true);
+  }
   print_ranking(a, report.ranked);
   print_best(a, best);
+  a.say(fmt::format("recommended: {}", plan_key(advice.plan.plan)));
   print_safe(a, report.ranked);
   if (surer) print_surer(a, *surer, best);
   if (fewer) print_fewer_gpus(a, *fewer, best);

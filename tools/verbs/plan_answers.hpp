@@ -9,6 +9,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "planner/answers/recommend.hpp"
+#include "planner/answers/scale.hpp"
 #include "planner/search/search.hpp"
 #include "tools/inputs/plan_options.hpp"
 #include "tools/inputs/planning.hpp"
@@ -56,6 +58,11 @@ void print_ranking(const Asking&, const std::vector<RankedPlan>&);
 // The commands that go on from here.
 void print_next(const Asking&, int gpus, const ParallelPlan&);
 nlohmann::ordered_json answer_json(const Asking&, const std::vector<RankedPlan>&, const SearchReport&);
+// What to run of all that was searched, what it adds to JSON, and the screen that says it.
+Recommendation recommendation(const Asking&, const SearchReport&);
+void add_recommendation(const Asking&, const Recommendation&, nlohmann::ordered_json&);
+void print_recommendation(const Asking&, const Recommendation&, const SearchReport&,
+                          const std::optional<ScalePoint>& fewer);
 ExitCode finished(const Asking&, bool found);
 // Nothing to show: the same exit codes in text and JSON.
 ExitCode nothing(const Asking&, const SearchReport&);

@@ -20,6 +20,7 @@
 #include "tools/inputs/unknown_names.hpp"
 #include "tools/output/validation_text.hpp"
 #include "tools/verbs/validate_collectives.hpp"
+#include "tools/verbs/validate_decision.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -31,7 +32,8 @@ using Json = nlohmann::ordered_json;
 struct ValidateOptions {
   std::vector<std::string> files;
   std::string predictions, calibration, collectives;
-  bool quality_c = false, example = false;
+  std::string write_evidence;
+  bool quality_c = false, example = false, fit_decision = false, against_experts = false;
   double max_error = 0;  // percent; 0 = any
 };
 
@@ -80,6 +82,8 @@ Json to_json(const std::vector<SourceScore>& scores, const std::vector<RunPredic
                     {"peak_memory_GiB_lower", number(p.memory_lower_GiB)},
                     {"peak_memory_GiB_upper", number(p.memory_upper_GiB)},
                     {"fits", p.fits ? Json(*p.fits) : Json(nullptr)},
+                    {"chance_of_overflow", number(p.chance_of_overflow)},
+                    {"uncertainty", p.uncertainty ? Json(name(*p.uncertainty)) : Json(nullptr)},
                     {"stack", p.stack},
                     {"note", p.note}});
   Json out = {{"sources", sources}, {"runs", runs}};
@@ -184,6 +188,8 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   std::optional<CalibrationFile> calibration;
   if (!options.calibration.empty()) calibration = load_calibration(options.calibration);
   const FrameworkMap map = load_framework_map(presets);
+  if (!options.write_evidence.empty()) write_evidence(session, rows, map, options.write_evidence);
+  if (options.against_experts) return compare_with_experts(session, rows, map);
   const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
                                      calibration ? calibration->learned() : Residual());
   auto predictions = predict_with_progress(session, tables, map, calibrated.options());
@@ -192,13 +198,17 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   if (calibration) use_covariance(rows, predictions, *calibration, map, presets);
   if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(predictions));
   const auto scores = score_runs(rows, predictions, {.with_quality_c = options.quality_c});
+  const auto groups = decision_groups(rows, predictions, options.quality_c);
+  if (options.fit_decision) return fit_decision(session, groups);
 
   const SourceScore* worst = nullptr;
   for (const auto& s : scores)
     if (s.rows > s.unpredicted && (!worst || s.mape > worst->mape)) worst = &s;
   const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
   if (session.common.json) {
-    print_json(session, "validate", to_json(scores, predictions, tables));
+    Json j = to_json(scores, predictions, tables);
+    j["recommendation"] = decision_json(session, groups);
+    print_json(session, "validate", j);
   } else {
     const auto unpredicted =
         std::count_if(predictions.begin(), predictions.end(), [](const auto& p) { return !p.step_s; });
@@ -206,6 +216,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
                                         rows.size() == 1 ? "" : "s",
                                         rows.size() - static_cast<std::size_t>(unpredicted));
     print_scores(session, scores);
+    print_decision(session, groups);
     std::vector<std::string> notes;
     for (const RunPrediction& p : predictions) notes.push_back(p.note);
     for (const std::string& unknown : unknown_names(notes))
@@ -271,6 +282,21 @@ Verb validate_verb() {
                     .min = 0,
                     .max = 1000},
                    options->max_error);
+        add_flag(app,
+                 {.flag = "--fit-decision",
+                  .metavar = "",
+                  .text = "fit the constants of the recommendation to these runs, leave-one-source-out"},
+                 options->fit_decision);
+        add_flag(app,
+                 {.flag = "--against-experts",
+                  .metavar = "",
+                  .text = "plan every published tuned layout's question and compare the recommendation"},
+                 options->against_experts);
+        add_text(app,
+                 {.flag = "--write-evidence",
+                  .metavar = "FILE",
+                  .text = "write the counts of these runs that answers name as evidence"},
+                 options->write_evidence);
         add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
                  options->quality_c);
         add_flag(app,

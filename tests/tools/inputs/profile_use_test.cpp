@@ -25,7 +25,8 @@ class Profiles : public BadInput {
             "sextant", "--seq-len",    "64",        "--global-batch", "8"};
   }
   static void make(const std::string& file, const std::string& key) {
-    ASSERT_EQ(call(Words{"simulate"} + question() + Words{"--plan", key, "-o", file}).code, ExitCode::ok);
+    ASSERT_EQ(call_in_full(Words{"simulate"} + question() + Words{"--plan", key, "-o", file}).code,
+              ExitCode::ok);
   }
   // The works of a plan, so many times as long as modelled.
   static WorkProfile table(const std::string& plan, double times) {
@@ -43,7 +44,7 @@ class Profiles : public BadInput {
     return profile;
   }
   static json answer(const Words& arguments) {
-    const Called o = call(arguments + Words{"--json"});
+    const Called o = call_in_full(arguments + Words{"--json"});
     EXPECT_EQ(o.code, ExitCode::ok) << o.err;
     return json::parse(o.out);
   }
@@ -85,7 +86,7 @@ TEST_F(Profiles, WhatIsBetweenIsInterpolatedAndTheRestModelled) {
   sums_to_one(shares);
   for (const char* part : {"interpolated_share", "analytic_share"})
     EXPECT_GT(shares.at(part).get<double>(), 0.05) << part;
-  const Called text = call({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
+  const Called text = call_in_full({"simulate", "--plan", "tiny.json", "--profile", "p.json"}, 80);
   EXPECT_NE(text.out.find("this step rests on p.json (AMD EPYC 7742, 2026-11-24):"), std::string::npos)
       << text.out;
   std::istringstream lines(text.out);
@@ -162,7 +163,7 @@ TEST_F(Profiles, PlansAreRankedByTheTableAndNothingIsProved) {
   }
   EXPECT_NEAR(load_plan_file("out.json").prediction.step_time_s.value, j.at("ranked")[0].at("step_time_s"),
               0);
-  const Called text = call(plan + Words{"--profile", "p.json"});
+  const Called text = call_in_full(plan + Words{"--profile", "p.json"});
   EXPECT_EQ(text.out.find("proved in"), std::string::npos) << "no proof is claimed";
   EXPECT_NE(text.out.find("is not proved"), std::string::npos);
   EXPECT_EQ(plain.contains("ranked_anew"), false);
@@ -212,7 +213,7 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
                             Words{"--shortlist", "2", "-o", "list.json"}})
     usage(plan + more, {"--profile ranks the fastest layouts of one cluster"});
   refused(plan + Words{"-o", "good.json"}, ExitCode::usage, {"a file of its own"});
-  EXPECT_NE(call({"simulate", "--plan", "plan.json", "--profile", "good.json"}).code, ExitCode::ok)
+  EXPECT_NE(call_in_full({"simulate", "--plan", "plan.json", "--profile", "good.json"}).code, ExitCode::ok)
       << "of A100s";
 }
 
@@ -289,9 +290,9 @@ TEST_F(Profiles, NothingIsMeasuredWhereAPlanCannotBe) {
     EXPECT_FALSE(std::filesystem::exists("p.json"));
   };
   refused_at_once({"--for", "absent.json"}, {"absent.json"});
-  ASSERT_EQ(call({"simulate", "--model", "llama-2-70b", "--cluster", "laptop", "--stack", "sextant",
-                  "--seq-len", "64", "--global-batch", "8", "--plan", "dp1.z0.mbs8", "--set",
-                  "device.memory_GiB=99999", "-o", "large.json"})
+  ASSERT_EQ(call_in_full({"simulate", "--model", "llama-2-70b", "--cluster", "laptop", "--stack", "sextant",
+                          "--seq-len", "64", "--global-batch", "8", "--plan", "dp1.z0.mbs8", "--set",
+                          "device.memory_GiB=99999", "-o", "large.json"})
                 .code,
             ExitCode::ok);
   refused_at_once({"--for", "large.json"}, {"large.json: plan: found"});
@@ -307,7 +308,7 @@ TEST_F(Profiles, NothingMeasuredIsLost) {
   });
   Words plans = {"profile", "-o", "p.json", "--steps", "20"};
   for (int i = 0; i < 50; ++i) plans = plans + Words{"--for", "tiny.json"};
-  const Called o = call(plans);
+  const Called o = call_in_full(plans);
   ctrl_c.join();
   EXPECT_EQ(o.code, ExitCode::interrupted) << o.err;
   const WorkProfile kept = load_profile("p.json", "");

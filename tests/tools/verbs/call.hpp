@@ -22,4 +22,13 @@ inline Called call(const std::vector<std::string>& arguments, int columns = 80,
   return {code, out.str(), err.str()};
 }
 
+// `sextant plan` with the whole ranking printed and the fastest on paper in its files: what tests of the search look at. Other
+// verbs as they are.
+inline Called call_in_full(std::vector<std::string> arguments, int columns = 80,
+                           int err_columns = kUnlimitedColumns) {
+  if (!arguments.empty() && arguments.front() == "plan")
+    arguments.insert(arguments.end(), {"--details", "--daring"});
+  return call(arguments, columns, err_columns);
+}
+
 }  // namespace sextant

@@ -40,8 +40,9 @@ TEST(Plan, EveryStackHasALayout) {
   int stacks = 0;
   for (const auto& file : std::filesystem::directory_iterator(SEXTANT_SOURCE_DIR "/tools/presets/stacks")) {
     const std::string stack = file.path().stem().string();
-    const auto answer = call({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch",
-                              "256", "--stack", stack, "--limit", "tp<=2,pp<=2,cp=1,mbs<=2", "--json"});
+    const auto answer =
+        call_in_full({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch", "256",
+                      "--stack", stack, "--limit", "tp<=2,pp<=2,cp=1,mbs<=2", "--json"});
     EXPECT_EQ(answer.code, ExitCode::ok) << stack << ": " << answer.err;
     ++stacks;
   }
@@ -51,9 +52,9 @@ TEST(Plan, EveryStackHasALayout) {
 // 13 nodes divide a batch of 256 badly; 12 do not, and hold a deadline that 13 miss.
 TEST(Plan, FewerGpusThanAllMayHoldADeadlineThatAllMiss) {
   const auto ask = [](const char* deadline) {
-    return call({"plan", "--model", "llama-2-7b", "--cluster", "13x8xa100-80gb", "--global-batch", "256",
-                 "--limit", "tp<=2,pp<=13,cp=1,mbs<=2,oo=0,ao=0,po=off", "--objective", "fewest-gpus",
-                 "--tokens", "100B", "--deadline", deadline});
+    return call_in_full({"plan", "--model", "llama-2-7b", "--cluster", "13x8xa100-80gb", "--global-batch",
+                         "256", "--limit", "tp<=2,pp<=13,cp=1,mbs<=2,oo=0,ao=0,po=off", "--objective",
+                         "fewest-gpus", "--tokens", "100B", "--deadline", deadline});
   };
   EXPECT_NE(ask("80h").out.find("fewest: 96 of 104 GPUs"), std::string::npos) << ask("80h").out;
   EXPECT_EQ(ask("40h").out.find("fewest:"), std::string::npos);
@@ -63,11 +64,11 @@ TEST(Plan, FewerGpusThanAllMayHoldADeadlineThatAllMiss) {
 TEST(Plan, WithAGpuMissingFewerMayBeFaster) {
   const std::vector<std::string> question = {"plan",  "--model", "llama-2-7b", "--cluster",  "2x8xh100",
                                              "--top", "1",       "--json",     "--budget-s", "100"};
-  EXPECT_FALSE(nlohmann::json::parse(call(question).out).contains("fewer_gpus"));
+  EXPECT_FALSE(nlohmann::json::parse(call_in_full(question).out).contains("fewer_gpus"));
   auto broken = question;
   for (const char* defect : {"defects[0].node=1", "defects[0].gpu=2", "defects[0].missing=true"})
     broken.insert(broken.end(), {"--set", defect});
-  const auto answer = nlohmann::json::parse(call(broken).out);
+  const auto answer = nlohmann::json::parse(call_in_full(broken).out);
   EXPECT_EQ(answer.at("gpus"), 15);
   EXPECT_LT(answer.at("fewer_gpus").at("gpus"), 15);
   EXPECT_LT(answer.at("fewer_gpus").at("step_time_s"), answer.at("ranked")[0].at("step_time_s"));
@@ -99,7 +100,7 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
     // A budget of its own, so that the other search is not cut short where the machine is busy.
     all.insert(all.end(), {"--set", "defects[0].compute_factor=" + factor, "--budget-s", "100"});
     if (json) all.emplace_back("--json");
-    return call(all);
+    return call_in_full(all);
   };
   const auto j = nlohmann::json::parse(with("0.1", true).out);
   ASSERT_TRUE(j.contains("fewer_gpus"));
@@ -115,7 +116,7 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
   auto words = words_of(command);
   words.erase(words.begin());
   words.emplace_back("--json");
-  const auto again = nlohmann::json::parse(call(words).out);
+  const auto again = nlohmann::json::parse(call_in_full(words).out);
   EXPECT_EQ(again.at("gpus"), 24);
   EXPECT_EQ(again.at("ranked")[0].at("key"), fewer.at("key"));
   EXPECT_EQ(again.at("ranked")[0].at("step_time_s"), fewer.at("step_time_s"));
@@ -129,10 +130,10 @@ TEST(Plan, SaysThatTheOthersAreFasterWithoutASlowNode) {
 // A defect that stays is in the command, by its node's number among those that stay.
 TEST(Plan, ThePartOfAClusterThatIsFasterKeepsItsOtherDefects) {
   const auto j = nlohmann::json::parse(
-      call({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch", "96", "--limit",
-            "oo=0,ao=0,po=off,cp=1,mbs<=2", "--set",
-            R"(defects=[{"node":0,"compute_factor":0.1},{"node":2,"gpu":1,"compute_factor":0.97}])",
-            "--json"})
+      call_in_full({"plan", "--model", "llama-2-7b", "--cluster", "4x8xa100-80gb", "--global-batch", "96",
+                    "--limit", "oo=0,ao=0,po=off,cp=1,mbs<=2", "--set",
+                    R"(defects=[{"node":0,"compute_factor":0.1},{"node":2,"gpu":1,"compute_factor":0.97}])",
+                    "--json"})
           .out);
   ASSERT_TRUE(j.contains("fewer_gpus"));
   const auto& fewer = j.at("fewer_gpus");
@@ -145,9 +146,10 @@ TEST(Plan, ThePartOfAClusterThatIsFasterKeepsItsOtherDefects) {
 // A layout for fewer GPUs sits on the best nodes, whichever these are, as the best of --scale does.
 TEST(Simulate, FewerRanksThanGpusSitOnTheBestNodes) {
   const auto with = [](const std::string& defects) {
-    return nlohmann::json::parse(call(small("simulate", {"--plan", "tp2.pp1.dp4.z1.mbs1", "--set", "nodes=3",
-                                                         "--set", "defects=" + defects, "--json"}))
-                                     .out);
+    return nlohmann::json::parse(
+        call_in_full(small("simulate", {"--plan", "tp2.pp1.dp4.z1.mbs1", "--set", "nodes=3", "--set",
+                                        "defects=" + defects, "--json"}))
+            .out);
   };
   const auto step = [](const nlohmann::json& j) {
     return j.at("prediction").at("step_time_s").get<double>();
@@ -172,8 +174,8 @@ TEST(Simulate, FewerRanksThanGpusSitOnTheBestNodes) {
 
 // What `explain` takes as an argument, `simulate` does too.
 TEST(Simulate, TakesItsLayoutAsAnArgument) {
-  const auto named = call(small("simulate", {"--plan", "tp2.dp8.z1.mbs1"}));
-  const auto given = call(small("simulate", {"tp2.dp8.z1.mbs1"}));
+  const auto named = call_in_full(small("simulate", {"--plan", "tp2.dp8.z1.mbs1"}));
+  const auto given = call_in_full(small("simulate", {"tp2.dp8.z1.mbs1"}));
   EXPECT_EQ(given.code, ExitCode::ok) << given.err;
   EXPECT_EQ(given.out, named.out);
 }
@@ -184,9 +186,9 @@ TEST(Simulate, AgreesWithTheScalingCurveOfADegradedCluster) {
                                          R"(defects=[{"node":1,"compute_factor":0.5}])", "--json"};
   auto curve = small("plan", slow), one = small("simulate", slow);
   curve.insert(curve.end(), {"--scale", "16"});
-  const auto best = nlohmann::json::parse(call(curve).out).at("scale")[0].at("best");
+  const auto best = nlohmann::json::parse(call_in_full(curve).out).at("scale")[0].at("best");
   one.insert(one.end(), {"--plan", best.at("key")});
-  const auto j = nlohmann::json::parse(call(one).out);
+  const auto j = nlohmann::json::parse(call_in_full(one).out);
   EXPECT_NEAR(j.at("prediction").at("step_time_s").get<double>(), best.at("step_time_s").get<double>(), 1e-9);
 }
 
@@ -203,12 +205,12 @@ TEST(Plan, WithAGpuMissingNoLayoutMayBePossibleButOnFewer) {
                                              "cp=1,mbs<=2,oo=0,ao=0,po=off",
                                              "--set",
                                              R"(defects=[{"node":3,"gpu":2,"missing":true}])"};
-  const auto text = call(question);
+  const auto text = call_in_full(question);
   EXPECT_EQ(text.code, ExitCode::no_feasible_plan);
   EXPECT_NE(text.err.find("of the 63 GPUs do: "), std::string::npos) << text.err;
   auto with_json = question;
   with_json.push_back("--json");
-  const auto answer = call(with_json);
+  const auto answer = call_in_full(with_json);
   EXPECT_EQ(answer.code, ExitCode::no_feasible_plan);
   const auto j = nlohmann::json::parse(answer.out);
   EXPECT_TRUE(j.at("ranked").empty());
@@ -227,17 +229,17 @@ TEST(Plan, TheFewestGpusNeedNotBeWholeNodes) {
                                              "2048",          "--fix",          "oo=0",        "--json"};
   auto fewest = question, curve = question;
   fewest.insert(fewest.end(), {"--objective", "fewest-gpus", "--top", "1"});
-  const auto j = nlohmann::json::parse(call(fewest).out);
+  const auto j = nlohmann::json::parse(call_in_full(fewest).out);
   EXPECT_EQ(j.at("fewest_gpus"), 18);
   EXPECT_EQ(j.at("next_smaller_gpus"), 17);
   EXPECT_EQ(j.at("all_sizes_tried_to"), 17);
   EXPECT_TRUE(j.at("all_sizes_tried"));
   curve.insert(curve.end(), {"--scale", "16,17,18"});
-  const auto scale = nlohmann::json::parse(call(curve).out).at("scale");
+  const auto scale = nlohmann::json::parse(call_in_full(curve).out).at("scale");
   EXPECT_TRUE(scale.at(0).at("best").is_null() && scale.at(1).at("best").is_null());
   EXPECT_EQ(scale.at(2).at("best").at("key"), j.at("ranked").at(0).at("key"));
   std::erase(curve, "--json");
-  const auto text = call(curve).out;  // of 80 columns: why a row is empty is never left out
+  const auto text = call_in_full(curve).out;  // of 80 columns: why a row is empty is never left out
   EXPECT_NE(text.find("nothing fits"), std::string::npos) << text;
 }
 
@@ -248,14 +250,15 @@ TEST(Plan, ASizeThatNothingDividesIsSaidToBeSo) {
                                         "7",         "--fix",         "tp=1,pp=1,cp=1"};
   auto divides = ask, fits = ask, many = ask;
   divides.insert(divides.end(), {"--scale", "4,7"});
-  const auto text = call(divides).out;
+  const auto text = call_in_full(divides).out;
   EXPECT_NE(text.find("nothing divides"), std::string::npos) << text;
   EXPECT_EQ(text.find("nothing fits"), std::string::npos) << text;
   fits.insert(fits.end(), {"--scale", "1", "--set", "device.memory_GiB=1"});
-  EXPECT_NE(call(fits).out.find("nothing fits"), std::string::npos) << call(fits).out;
+  EXPECT_NE(call_in_full(fits).out.find("nothing fits"), std::string::npos) << call_in_full(fits).out;
   many.insert(many.end(), {"--scale", "1,2,3,4,...,99"});
-  EXPECT_NE(unwrapped(call(many).err).find("expected at most 64 sizes, ascending numbers"), std::string::npos)
-      << call(many).err;
+  EXPECT_NE(unwrapped(call_in_full(many).err).find("expected at most 64 sizes, ascending numbers"),
+            std::string::npos)
+      << call_in_full(many).err;
 }
 
 TEST(Plan, NamesATieThatIsBetterKnown) {
@@ -264,7 +267,7 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
                                         "1024"};
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), ask.begin(), ask.end());
-    return call(more);
+    return call_in_full(more);
   };
   const auto j = nlohmann::json::parse(with({"--json"}).out);
   const std::string key = j.at("surer_tie");
@@ -293,7 +296,7 @@ TEST(Plan, FindsWhatTiesAndHasRoom) {
                                         "128",      "--top",     "1"};
   std::vector<std::string> json = ask;
   json.emplace_back("--json");
-  const auto j = nlohmann::json::parse(call(json).out);
+  const auto j = nlohmann::json::parse(call_in_full(json).out);
   const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
   EXPECT_LT(surer.at("plan").at("micro_batch"), best.at("plan").at("micro_batch"));
   EXPECT_LT(surer.at("slower_share"), 0.02);
@@ -304,18 +307,18 @@ TEST(Plan, FindsWhatTiesAndHasRoom) {
     return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
   };
   EXPECT_LE(2 * width(surer), width(best));
-  const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call(ask).out);
+  const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call_in_full(ask).out);
   EXPECT_NE(fix.find("mbs=1"), std::string::npos) << fix;
   EXPECT_NE(text.find("ties with #1 and is surer: " + key), std::string::npos) << text;
   EXPECT_NE(text.find("--fix " + fix), std::string::npos) << text;
   // What it is told to ask for holds that layout.
   std::vector<std::string> fixed = json;
   fixed.insert(fixed.end(), {"--fix", fix});
-  auto again = nlohmann::json::parse(call(fixed).out);
+  auto again = nlohmann::json::parse(call_in_full(fixed).out);
   EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
   EXPECT_NE(text.find("--fix " + fix + " --max-oom-chance 0.05 asks"), std::string::npos) << text;
   fixed.insert(fixed.end(), {"--max-oom-chance", surer.at("max_oom_chance").dump()});
-  again = nlohmann::json::parse(call(fixed).out);
+  again = nlohmann::json::parse(call_in_full(fixed).out);
   EXPECT_LE(again.at("ranked").at(0).at("step_time_s"), surer.at("step_time_s"));
   EXPECT_LT(again.at("ranked").at(0).at("chance_of_overflow"), 0.05);
 }
@@ -325,12 +328,12 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
   std::vector<std::string> ask = {"plan",      "--model",   "gpt3-175b", "--cluster",
                                   "16x8xh200", "--seq-len", "2048",      "--global-batch",
                                   "256",       "--stack",   "nemo-dgxc"};
-  const std::string text = unwrapped(call(ask).out);
+  const std::string text = unwrapped(call_in_full(ask).out);
   EXPECT_NE(text.find("less than 1 in 20 to run out of memory); #1 may run out of memory. --fix ao="),
             std::string::npos)
       << text;
   ask.emplace_back("--json");
-  const auto j = nlohmann::json::parse(call(ask).out);
+  const auto j = nlohmann::json::parse(call_in_full(ask).out);
   const auto &best = j.at("ranked").at(0), &surer = j.at("surer");
   EXPECT_GT(best.at("chance_of_overflow"), 0.1);
   EXPECT_LT(surer.at("chance_of_overflow"), 0.05);
@@ -345,9 +348,9 @@ TEST(Plan, FindsWhatTiesWithMoreOnTheHost) {
 TEST(Plan, FewestGpusCountLayoutsThatAreMoved) {
   const auto ask = [](const char* gpus) {
     return nlohmann::json::parse(
-        call({"plan", "--model", "llama-3-8b", "--cluster", "8x8xA100-PCIe-80GB", "--stack", "alpa",
-              "--seq-len", "1024", "--global-batch", "24", "--objective", "fewest-gpus", "--tokens", "1e9",
-              "--deadline", gpus, "--json"})
+        call_in_full({"plan", "--model", "llama-3-8b", "--cluster", "8x8xA100-PCIe-80GB", "--stack", "alpa",
+                      "--seq-len", "1024", "--global-batch", "24", "--objective", "fewest-gpus", "--tokens",
+                      "1e9", "--deadline", gpus, "--json"})
             .out);
   };
   const auto held = ask("5.65h");
@@ -363,7 +366,7 @@ TEST(Plan, NoKindOfItsTableIsMuchFasterAlone) {
       "plan", "--model",        "llama-7b", "--cluster", "8x4xA100-PCIe-80GB",      "--seq-len",
       "512",  "--global-batch", "96",       "--set",     "fabric.bandwidth_GBps=5", "--json"};
   const auto step = [&] {
-    return nlohmann::json::parse(call(ask).out).at("ranked").at(0).at("step_time_s").get<double>();
+    return nlohmann::json::parse(call_in_full(ask).out).at("ranked").at(0).at("step_time_s").get<double>();
   };
   const double open = step();
   ask.insert(ask.end(), {"--fix", "mbs=2"});
@@ -375,7 +378,7 @@ TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
   const std::vector<std::string> ask = {"plan", "--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
   const auto with = [&](std::vector<std::string> more, int columns = 80) {
     more.insert(more.begin(), ask.begin(), ask.end());
-    return call(more, columns);
+    return call_in_full(more, columns);
   };
   const auto j = nlohmann::json::parse(with({"--json"}).out);
   const auto& ranked = j.at("ranked");
@@ -408,17 +411,17 @@ TEST(Plan, TellsWhichLayoutsMayRunOutOfMemoryAndWhichIsSafe) {
 }
 
 TEST(Plan, SaysWhatFitsWithoutTheLimitOfTheChance) {
-  const auto none = call(small("plan", {"--max-oom-chance", "1e-14"}));
+  const auto none = call_in_full(small("plan", {"--max-oom-chance", "1e-14"}));
   EXPECT_EQ(none.code, ExitCode::no_feasible_plan);
   const auto text = unwrapped(none.err);
   EXPECT_NE(text.find("without --max-oom-chance: tp2."), std::string::npos) << none.err;
   EXPECT_EQ(none.err.substr(none.err.rfind("next: ")).find("--max-oom-chance"), std::string::npos)
       << none.err;
-  EXPECT_EQ(call(small("plan", {"--max-oom-chance", "1.5"})).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("plan", {"--max-oom-chance", "1.5"})).code, ExitCode::usage);
 }
 
 TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
-  const auto j = nlohmann::json::parse(call(small("plan", {"--json"})).out);
+  const auto j = nlohmann::json::parse(call_in_full(small("plan", {"--json"})).out);
   EXPECT_LT(j.at("ranked").at(0).at("chance_of_overflow"), 0.05);
   EXPECT_FALSE(j.contains("surer"));
 }
@@ -451,7 +454,7 @@ TEST(Plan, LosesPatience) {
 }
 
 TEST(Plan, JsonAgreesWithItself) {
-  const auto outcome = call(small("plan", {"--json", "--top", "3"}));
+  const auto outcome = call_in_full(small("plan", {"--json", "--top", "3"}));
   ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
   const auto j = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(j.at("schema"), "sextant.plan/2");
@@ -476,14 +479,14 @@ TEST(Plan, JsonAgreesWithItself) {
 TEST(Plan, TheFileItWritesIsWhatSimulateReads) {
   const TempDir folder;
   const std::string path = (folder.path() / "plan.json").string();
-  const auto planned = call(small("plan", {"--json", "-o", path}));
+  const auto planned = call_in_full(small("plan", {"--json", "-o", path}));
   ASSERT_EQ(planned.code, ExitCode::ok) << planned.err;
   const auto best = nlohmann::json::parse(planned.out).at("ranked").at(0);
   const PlanFile file = load_plan_file(path);
   EXPECT_EQ(file.plan, best.at("plan").get<ParallelPlan>());
   EXPECT_EQ(file.provenance.command.at(1), "plan");
 
-  const auto simulated = nlohmann::json::parse(call({"simulate", "--plan", path, "--json"}).out);
+  const auto simulated = nlohmann::json::parse(call_in_full({"simulate", "--plan", path, "--json"}).out);
   EXPECT_EQ(simulated.at("schema"), "sextant.simulate/1");
   const double step = simulated.at("prediction").at("step_time_s");
   EXPECT_DOUBLE_EQ(step, best.at("step_time_s").get<double>());
@@ -496,7 +499,7 @@ TEST(Plan, TheFileItWritesIsWhatSimulateReads) {
   EXPECT_NEAR(peak, best.at("peak_memory_GiB").get<double>(), 1e-9);
   // Another network is another prediction.
   const auto slow = nlohmann::json::parse(
-      call({"simulate", "--plan", path, "--json", "--set", "fabric.bandwidth_GBps=2"}).out);
+      call_in_full({"simulate", "--plan", path, "--json", "--set", "fabric.bandwidth_GBps=2"}).out);
   EXPECT_GT(slow.at("prediction").at("step_time_s").get<double>(), step);
 }
 
@@ -506,7 +509,7 @@ TEST(Plan, JitterIsAPartOfTheSimulatedStep) {
   const std::string path = (folder.path() / "plan.json").string();
   const auto answer = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"--plan", "tp2.pp2.dp4.z1.mbs1", "--json"});
-    const auto outcome = call(small("simulate", more));
+    const auto outcome = call_in_full(small("simulate", more));
     EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
     auto j = nlohmann::json::parse(outcome.out);
     double sum = j.at("stragglers_and_host_s");
@@ -530,14 +533,14 @@ TEST(Plan, JitterIsAPartOfTheSimulatedStep) {
   EXPECT_EQ(varying.at("notes").size(), still.at("notes").size());
   const PlanFile file = load_plan_file(path);
   EXPECT_NEAR(file.prediction.step_time_s.value, step, 1e-9 * step);
-  const auto text =
-      call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--set", "jitter.compute_sigma=0.05"}));
+  const auto text = call_in_full(
+      small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--set", "jitter.compute_sigma=0.05"}));
   EXPECT_NE(text.out.find("under the stated jitter"), std::string::npos) << text.out;
 }
 
 TEST(Plan, TablesFitTheTerminal) {
   for (const int columns : {80, 120}) {
-    const auto outcome = call(small("plan"), columns);
+    const auto outcome = call_in_full(small("plan"), columns);
     ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
     std::istringstream lines(outcome.out);
     for (std::string line; std::getline(lines, line);) {
@@ -551,7 +554,7 @@ TEST(Plan, TablesFitTheTerminal) {
 
 nlohmann::json json_of(std::vector<std::string> more) {
   more.push_back("--json");
-  const auto outcome = call(small("plan", std::move(more)));
+  const auto outcome = call_in_full(small("plan", std::move(more)));
   EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
   return nlohmann::json::parse(outcome.out);
 }
@@ -560,8 +563,8 @@ double number(const nlohmann::json& j, const char* key) { return j.at(key).get<d
 // FSDP1 keeps state on the host where a step is one micro-batch; the number of ranks decides that, not what is asked for.
 TEST(Plan, StateIsOnTheHostWhereOneMicrobatchIsLeft) {
   const auto ask = [](const char* batch, const char* fix) {
-    return call({"plan", "--model", "llama-2-7b", "--cluster", "1x8xh100", "--stack", "fsdp1-eager",
-                 "--seq-len", "4096", "--global-batch", batch, "--fix", fix, "--top", "1"});
+    return call_in_full({"plan", "--model", "llama-2-7b", "--cluster", "1x8xh100", "--stack", "fsdp1-eager",
+                         "--seq-len", "4096", "--global-batch", batch, "--fix", fix, "--top", "1"});
   };
   for (const auto& [batch, fix] : {std::pair{"8", "po=on,oo=100"}, {"64", "po=on,oo=100,mbs=8"}}) {
     const auto found = ask(batch, fix);
@@ -575,9 +578,9 @@ TEST(Plan, StateIsOnTheHostWhereOneMicrobatchIsLeft) {
 }
 
 TEST(Plan, PinsEveryField) {
-  const auto outcome =
-      call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--stack", "sextant", "--json",
-            "--fix", "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
+  const auto outcome = call_in_full(
+      {"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--stack", "sextant", "--json", "--fix",
+       "tp=2,pp=2,ao=3,hz=2,b=40M,rec=full7,ax=tp-dp-cp-pp,split=even,oo=30,z=1"});
   ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
   for (const auto& r : nlohmann::json::parse(outcome.out).at("ranked")) {
     const auto plan = r.at("plan").get<ParallelPlan>();
@@ -636,11 +639,11 @@ TEST(Plan, TheFewestGpusHoldTheDeadline) {
   EXPECT_EQ(found.at("ranked").at(0).at("key"), curve.at(1).at("best").at("key"));
   auto never = deadline;
   never.push_back("0.001h");
-  const auto none = call(small("plan", never));
+  const auto none = call_in_full(small("plan", never));
   EXPECT_EQ(none.code, ExitCode::no_feasible_plan);
   EXPECT_NE(none.err.find("do not hold the deadline"), std::string::npos) << none.err;
   never.push_back("--json");
-  EXPECT_EQ(call(small("plan", never)).code, ExitCode::no_feasible_plan);
+  EXPECT_EQ(call_in_full(small("plan", never)).code, ExitCode::no_feasible_plan);
 }
 
 TEST(Plan, LessMemoryCostsTime) {
@@ -669,7 +672,7 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
                                              "--global-batch", "1024",        "--seq-len", "4096"};
   auto ask = question;
   ask.insert(ask.begin(), "plan"), ask.insert(ask.end(), {"--objective", "least-memory", "--json"});
-  const auto lean = nlohmann::json::parse(call(ask).out);
+  const auto lean = nlohmann::json::parse(call_in_full(ask).out);
   EXPECT_TRUE(lean.at("exact"));
   for (const auto& r : lean.at("ranked"))
     EXPECT_EQ(number(r, "peak_memory_GiB"), number(lean, "least_memory_GiB"));
@@ -678,7 +681,7 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
     auto simulate = question;
     simulate.insert(simulate.begin(), "simulate"),
         simulate.insert(simulate.end(), {"--plan", other, "--json"});
-    const auto j = nlohmann::json::parse(call(simulate).out);
+    const auto j = nlohmann::json::parse(call_in_full(simulate).out);
     EXPECT_GE(number(j.at("prediction"), "peak_memory_GiB"), number(lean, "least_memory_GiB")) << other;
   }
 }
@@ -701,13 +704,13 @@ TEST(Plan, JitterRanksAnew) {
       EXPECT_GE(number(r, "p90_step_time_s"), number(r, "expected_step_time_s"));
     }
   }
-  EXPECT_EQ(call(small("plan", {"--rank-by", "p90"})).code, ExitCode::usage) << "no jitter is stated";
+  EXPECT_EQ(call_in_full(small("plan", {"--rank-by", "p90"})).code, ExitCode::usage) << "no jitter is stated";
   EXPECT_EQ(json_of({"--straggler-sigma", "0.03", "--rank-by", "p90"}).at("notes").size(), 0u);
   const auto unread = json_of({"--straggler-sigma", "0.03"}).at("notes");
   ASSERT_EQ(unread.size(), 1u);
   EXPECT_NE(unread[0].get<std::string>().find("--rank-by"), std::string::npos) << unread;
   const auto table =
-      call(small("plan", {"--rank-by", "p90", "--straggler-sigma", "0.02", "--fix", "pp=1"}), 80);
+      call_in_full(small("plan", {"--rank-by", "p90", "--straggler-sigma", "0.02", "--fix", "pp=1"}), 80);
   EXPECT_NE(table.out.find("p90 s  slower %"), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("faster without jitter"), std::string::npos) << table.out;
 }
@@ -732,7 +735,7 @@ TEST(Plan, JitterIsBorneAsWellAsAnyPinnedLayoutBearsIt) {
                                     "0.5",
                                     "--json"};
     all.insert(all.end(), more.begin(), more.end());
-    const auto j = nlohmann::json::parse(call(all).out);
+    const auto j = nlohmann::json::parse(call_in_full(all).out);
     return j.at("ranked").at(0).at(by + "_step_time_s").get<double>();
   };
   const double p90 = best("p90", {}), expected = best("expected", {});
@@ -746,11 +749,11 @@ TEST(Plan, WritesTheExpectedStepAsSimulateDoes) {
   const std::string planned = (dir.path() / "planned.json").string(),
                     simulated = (dir.path() / "simulated.json").string();
   for (const std::string by : {"expected", "p90"}) {
-    ASSERT_EQ(call(small("plan", {"--rank-by", by, "--straggler-sigma", "0.03", "--network-sigma", "0.2",
-                                  "--fix", "gr=on,pg=on,b=0,lb=1", "-o", planned}))
+    ASSERT_EQ(call_in_full(small("plan", {"--rank-by", by, "--straggler-sigma", "0.03", "--network-sigma",
+                                          "0.2", "--fix", "gr=on,pg=on,b=0,lb=1", "-o", planned}))
                   .code,
               ExitCode::ok);
-    ASSERT_EQ(call({"simulate", "--plan", planned, "-o", simulated}).code, ExitCode::ok);
+    ASSERT_EQ(call_in_full({"simulate", "--plan", planned, "-o", simulated}).code, ExitCode::ok);
     const PlanFile a = load_plan_file(planned), b = load_plan_file(simulated);
     ASSERT_NE(a.cluster.jitter, JitterSpec{});
     EXPECT_EQ(a.plan, b.plan);
@@ -768,7 +771,7 @@ TEST(Plan, HasOneHeadlineUnderJitter) {
     const std::vector<std::string> asked = {
         "--rank-by", by,      "--straggler-sigma",    "0.03", "--network-sigma",
         "0.4",       "--fix", "gr=on,pg=on,b=0,lb=1", "-o",   path};
-    const std::string text = unwrapped(call(small("plan", asked)).out);
+    const std::string text = unwrapped(call_in_full(small("plan", asked)).out);
     const PlanPrediction file = load_plan_file(path).prediction;
     const auto best = json_of(asked).at("ranked").at(0);
     ASSERT_TRUE(file.jitter);
@@ -790,7 +793,7 @@ TEST(Plan, HasOneHeadlineUnderJitter) {
           fmt::format("{:.3f} s or more in one step of ten", file.jitter->p90_step_time_s),
           fmt::format("{:.3f} s undisturbed", file.jitter->undisturbed_step_time_s)})
       EXPECT_NE(best_block.find(said), std::string::npos) << said << '\n' << text;
-    EXPECT_NE(unwrapped(call({"simulate", "--plan", path}).out)
+    EXPECT_NE(unwrapped(call_in_full({"simulate", "--plan", path}).out)
                   .find(fmt::format("{:.3f} s or more in one step of ten", file.jitter->p90_step_time_s)),
               std::string::npos);
   }
@@ -805,14 +808,14 @@ TEST(Plan, TheFileSaysWhereItsStepGoes) {
            {"--objective", "tokens-per-dollar", "--price-per-gpu-hour", "2"}}) {
     auto asked = more;
     asked.insert(asked.end(), {"-o", path});
-    ASSERT_EQ(call(small("plan", asked)).code, ExitCode::ok);
+    ASSERT_EQ(call_in_full(small("plan", asked)).code, ExitCode::ok);
     const PlanPrediction p = load_plan_file(path).prediction;
     double sum = 0;
     for (const auto& [part, seconds] : p.breakdown_s) sum += seconds;
     EXPECT_NEAR(sum, p.step_time_s.value, 1e-12 * sum);
     EXPECT_GT(p.breakdown_s.at("compute"), 0.3 * sum);
     EXPECT_LT(std::abs(p.breakdown_s.at("stragglers_and_host")), 0.2 * sum);
-    const auto simulated = nlohmann::json::parse(call({"simulate", "--plan", path, "--json"}).out);
+    const auto simulated = nlohmann::json::parse(call_in_full({"simulate", "--plan", path, "--json"}).out);
     for (const auto& [part, seconds] : simulated.at("breakdown_s").items())
       EXPECT_NEAR(p.breakdown_s.at(part), seconds.get<double>(), 1e-12 * sum) << part;
   }
@@ -826,7 +829,7 @@ TEST(Plan, EveryAnswerFitsTheTerminal) {
            {"--objective", "tokens-per-dollar", "--price-per-gpu-hour", "2"},
            {"--objective", "fewest-gpus"}})
     for (const int columns : {80, 120}) {
-      const auto outcome = call(small("plan", more), columns);
+      const auto outcome = call_in_full(small("plan", more), columns);
       ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
       EXPECT_NE(outcome.out.find("next: sextant simulate --model llama-2-7b"), std::string::npos)
           << outcome.out;
@@ -840,7 +843,7 @@ TEST(Plan, EveryAnswerFitsTheTerminal) {
 
 TEST(Plan, RefusalsFitTheTerminal) {
   for (const int columns : {80, 120}) {
-    const auto outcome = call(
+    const auto outcome = call_in_full(
         {"plan", "--model", "stories-15m", "--cluster", "laptop", "--global-batch", "1", "--seq-len", "256"},
         columns, columns);
     EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan);
@@ -868,7 +871,8 @@ TEST(Plan, OptionsThatExcludeEachOtherAreRefused) {
            {"--pareto", "--rank-by", "p90"},
            {"--price-per-gpu-hour", "-1"},
            {"--straggler-sigma", "2"}})
-    EXPECT_EQ(call(small("plan", more)).code, ExitCode::usage) << fmt::format("{}", fmt::join(more, " "));
+    EXPECT_EQ(call_in_full(small("plan", more)).code, ExitCode::usage)
+        << fmt::format("{}", fmt::join(more, " "));
   EXPECT_EQ(parse_sizes("8,16,...,512"), (std::vector<int>{8, 16, 32, 64, 128, 256, 512}));
   EXPECT_EQ(parse_sizes("8,16,24,...,48"), (std::vector<int>{8, 16, 24, 32, 40, 48}));
   EXPECT_EQ(parse_sizes("24"), std::vector<int>{24});
@@ -882,8 +886,8 @@ TEST(Plan, WhatCanNeverBeIsSaidAtOnceWithOneExitCode) {
     for (const bool json : {false, true}) {
       auto all = more;
       if (json) all.push_back("--json");
-      const auto outcome = call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", all[0],
-                                 all[1], json ? "--json" : "--wide"});
+      const auto outcome = call_in_full({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb",
+                                         all[0], all[1], json ? "--json" : "--wide"});
       EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan) << outcome.err;
       if (!json) {
         EXPECT_EQ(outcome.out, "");
@@ -895,8 +899,8 @@ TEST(Plan, WhatCanNeverBeIsSaidAtOnceWithOneExitCode) {
 TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   const TempDir folder;
   const std::string path = (folder.path() / "plan.json").string();
-  const auto outcome = call({"plan", "--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--fix",
-                             "tp=8,pp=1,cp=1,oo=0,po=off,ao=0", "-o", path});
+  const auto outcome = call_in_full({"plan", "--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--fix",
+                                     "tp=8,pp=1,cp=1,oo=0,po=off,ao=0", "-o", path});
   EXPECT_EQ(outcome.code, ExitCode::no_feasible_plan);
   EXPECT_EQ(outcome.out, "");
   EXPECT_NE(outcome.err.find("no layout is possible"), std::string::npos);
@@ -909,13 +913,13 @@ TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
   std::size_t steps = 0;
   for (std::size_t at = 0; (at = outcome.err.find(" s a", at)) != std::string::npos; ++at) ++steps;
   EXPECT_EQ(steps, 2) << outcome.err;
-  const auto json = call({"plan", "--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--fix",
-                          "tp=8,pp=1,cp=1,oo=0,po=off,ao=0", "--json"});
+  const auto json = call_in_full({"plan", "--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--fix",
+                                  "tp=8,pp=1,cp=1,oo=0,po=off,ao=0", "--json"});
   const auto would_fit = nlohmann::json::parse(json.out).at("would_fit");
   EXPECT_GT(would_fit.at("step_time_s"), 0);
   EXPECT_TRUE(would_fit.at("cause").is_null());
-  const auto indivisible =
-      call({"plan", "--model", "llama-2-7b", "--cluster", "1x8xa100-40gb", "--fix", "tp=3", "--json"});
+  const auto indivisible = call_in_full(
+      {"plan", "--model", "llama-2-7b", "--cluster", "1x8xa100-40gb", "--fix", "tp=3", "--json"});
   EXPECT_EQ(nlohmann::json::parse(indivisible.out).at("would_fit").at("cause"),
             "tp is 3, expected a divisor of the 8 GPUs");
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -923,45 +927,46 @@ TEST(Plan, NothingFeasibleSaysWhyAndWritesNothing) {
 
 // Searches that share a budget have uneven parts of it, which nobody gave.
 TEST(Plan, ABudgetThatIsSpentIsSaidSo) {
-  const auto outcome = call({"plan", "--model", "llama-3.1-405b", "--cluster", "2048x8xh100", "--seq-len",
-                             "4096", "--global-batch", "1024", "--budget-s", "0.05", "--json"});
+  const auto outcome =
+      call_in_full({"plan", "--model", "llama-3.1-405b", "--cluster", "2048x8xh100", "--seq-len", "4096",
+                    "--global-batch", "1024", "--budget-s", "0.05", "--json"});
   const auto answer = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(answer["exact"], false);
   EXPECT_EQ(answer["stopped"], "the time for the search is spent");
 }
 
 TEST(Plan, BadOptionsAreUsageErrors) {
-  EXPECT_EQ(call({"plan"}).code, ExitCode::usage);
-  EXPECT_EQ(call(small("plan", {"--top", "0"})).code, ExitCode::usage);
-  EXPECT_EQ(call(small("plan", {"--fix", "tpp=4"})).code, ExitCode::usage);
-  EXPECT_EQ(call(small("plan", {"--top"})).code, ExitCode::usage);
-  EXPECT_NE(call(small("plan", {"-o", "/nonexistent/plan.json"})).code, ExitCode::ok);
+  EXPECT_EQ(call_in_full({"plan"}).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("plan", {"--top", "0"})).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("plan", {"--fix", "tpp=4"})).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("plan", {"--top"})).code, ExitCode::usage);
+  EXPECT_NE(call_in_full(small("plan", {"-o", "/nonexistent/plan.json"})).code, ExitCode::ok);
 }
 
 TEST(Simulate, WritesATraceAndSaysWhatDoesNotFit) {
   const TempDir folder;
   const std::string trace = (folder.path() / "t.json").string();
-  const auto good = call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--trace", trace}));
+  const auto good = call_in_full(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--trace", trace}));
   EXPECT_EQ(good.code, ExitCode::ok) << good.err;
   double end = 0;
   const auto written = nlohmann::json::parse(read_text_file(trace));
   for (const auto& event : written.at("traceEvents"))
     if (event.at("ph") == "X")
       end = std::max(end, event.at("ts").get<double>() + event.at("dur").get<double>());
-  const auto same = call(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--json"}));
+  const auto same = call_in_full(small("simulate", {"--plan", "tp2.pp2.dp4.z1.mbs1", "--json"}));
   const double step = nlohmann::json::parse(same.out).at("prediction").at("step_time_s");
   EXPECT_NEAR(end * 1e-6, step, 1e-8) << "a trace is as long as the step that is printed";
   EXPECT_NE(good.out.find("the trace is as long as the step: its operations end at "), std::string::npos)
       << good.out;
-  const auto large = call(small("simulate", {"--plan", "tp1.dp16.z0.mbs16"}));
+  const auto large = call_in_full(small("simulate", {"--plan", "tp1.dp16.z0.mbs16"}));
   EXPECT_EQ(large.code, ExitCode::no_feasible_plan);
   EXPECT_NE(large.out.find("does not fit: needs "), std::string::npos) << large.out;
   // In words, not as the key of a JSON field.
-  const auto state = call(small("simulate", {"--plan", "tp1.dp16.z0.mbs1"}));
+  const auto state = call_in_full(small("simulate", {"--plan", "tp1.dp16.z0.mbs1"}));
   EXPECT_NE(state.out.find("(most of it optimizer state of stage 0)"), std::string::npos) << state.out;
-  EXPECT_EQ(call(small("simulate", {"--plan", "tp8.pp8.dp8"})).code, ExitCode::no_feasible_plan);
-  EXPECT_EQ(call(small("simulate", {"--plan", "tp3.dp4"})).code, ExitCode::usage);
-  EXPECT_EQ(call(small("simulate")).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("simulate", {"--plan", "tp8.pp8.dp8"})).code, ExitCode::no_feasible_plan);
+  EXPECT_EQ(call_in_full(small("simulate", {"--plan", "tp3.dp4"})).code, ExitCode::usage);
+  EXPECT_EQ(call_in_full(small("simulate")).code, ExitCode::usage);
 }
 
 // The best of a nearly full device says how likely it runs out; one with room says nothing of it.
@@ -969,7 +974,7 @@ TEST(Plan, AChanceOfRunningOutIsPrinted) {
   const std::vector<std::string> full = {"--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
   const auto said = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), full.begin(), full.end());
-    return call(arguments).out.find("chance of running out of memory: ") != std::string::npos;
+    return call_in_full(arguments).out.find("chance of running out of memory: ") != std::string::npos;
   };
   EXPECT_TRUE(said({"simulate", "--plan", "tp1.pp1.dp64.z2.mbs2.b400M"}));
   EXPECT_FALSE(said({"simulate", "--plan", "tp1.pp1.dp64.z2.mbs1.b400M"}));
@@ -983,7 +988,7 @@ TEST(Simulate, ADegradedNicOrUplinkSlowsOnlyWhatCrossesIt) {
     std::vector<std::string> arguments =
         small("simulate", {"--plan", plan, "--json", "--set", "fabric.leaf_nodes=1"});
     for (const auto& s : settings) arguments.insert(arguments.end(), {"--set", s});
-    const auto outcome = call(arguments);
+    const auto outcome = call_in_full(arguments);
     EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
     return nlohmann::json::parse(outcome.out).at("prediction").at("step_time_s").get<double>();
   };
@@ -1005,7 +1010,7 @@ TEST(Plan, StorageAloneGivesThePriceOfACheckpoint) {
   const auto with = [&](std::initializer_list<const char*> more) {
     std::vector<std::string> words = question;
     words.insert(words.end(), more.begin(), more.end());
-    return call(words);
+    return call_in_full(words);
   };
   EXPECT_EQ(with({}).out.find("checkpoints:"), std::string::npos);
   const auto stored = with({"--storage-GBps", "20"});
@@ -1023,7 +1028,7 @@ TEST(Plan, SaysWhenNothingLikeItWasMeasured) {
   const auto on = [&](const std::string& cluster) {
     std::vector<std::string> words = question;
     words.insert(words.end(), {"--cluster", cluster, "--global-batch", "16384"});
-    return nlohmann::json::parse(call(words).out);
+    return nlohmann::json::parse(call_in_full(words).out);
   };
   const auto spread = [](const nlohmann::json& j) {
     const auto& p = j.contains("prediction") ? j["prediction"] : j;

@@ -1,0 +1,150 @@
+#include "core/runs/evidence.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_io.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr auto kCellFields = [](auto& io, auto& c) {
+  io.required("stack", c.stack);
+  io.required("generation", c.generation);
+  io.required("tp", c.tp);
+  io.required("pp", c.pp);
+  io.required("cp", c.cp);
+  io.required("offload", c.offload);
+  io.required("zero_stage", c.zero_stage, between(0, 3));
+  io.required("runs", c.runs, at_least(1));
+  io.required("most_tp", c.most_tp, at_least(1));
+  io.required("most_pp", c.most_pp, at_least(1));
+  io.required("most_cp", c.most_cp, at_least(1));
+  io.required("most_vp", c.most_vp, at_least(1));
+  io.required("most_gpus", c.most_gpus, at_least(1));
+};
+
+constexpr auto kEvidenceFileFields = [](auto& io, auto& f) {
+  io.ignored("about");
+  io.required("families", f.families);
+  io.required("cells", f.cells);
+};
+
+bool same_layouts(const EvidenceCell& a, const EvidenceCell& b) {
+  return a.tp == b.tp && a.pp == b.pp && a.cp == b.cp && a.offload == b.offload &&
+         a.zero_stage == b.zero_stage;
+}
+
+}  // namespace
+
+void from_json(const nlohmann::json& j, EvidenceCell& c) { read_object(j, c, kCellFields); }
+void to_json(nlohmann::json& j, const EvidenceCell& c) { write_object(j, c, kCellFields); }
+
+EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan& p) {
+  return {.stack = stack,
+          .generation = generation,
+          .tp = p.tp > 1,
+          .pp = p.pp > 1,
+          .cp = p.cp > 1,
+          .offload = p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0,
+          .zero_stage = p.shards() > 1 ? p.zero_stage : 0,
+          .runs = 1,
+          .most_tp = p.tp,
+          .most_pp = p.pp,
+          .most_cp = p.cp,
+          .most_vp = p.vp,
+          .most_gpus = p.world()};
+}
+
+void add_run(std::vector<EvidenceCell>& cells, const EvidenceCell& run) {
+  const auto kind = std::ranges::find_if(cells, [&](const EvidenceCell& c) {
+    return c.stack == run.stack && c.generation == run.generation && same_layouts(c, run);
+  });
+  if (kind == cells.end()) {
+    cells.push_back(run);
+    return;
+  }
+  kind->runs += run.runs;
+  kind->most_tp = std::max(kind->most_tp, run.most_tp), kind->most_pp = std::max(kind->most_pp, run.most_pp);
+  kind->most_cp = std::max(kind->most_cp, run.most_cp), kind->most_vp = std::max(kind->most_vp, run.most_vp);
+  kind->most_gpus = std::max(kind->most_gpus, run.most_gpus);
+}
+
+bool EvidenceTable::one_family(const std::string& stack, const std::string& other) const {
+  return stack == other || std::ranges::any_of(families, [&](const std::vector<std::string>& family) {
+           const auto has = [&](const std::string& name) {
+             return std::ranges::find(family, name) != family.end();
+           };
+           return has(stack) && has(other);
+         });
+}
+
+bool EvidenceTable::measured(const std::string& stack, const std::string& generation,
+                             const ParallelPlan& plan) const {
+  const EvidenceCell mine = evidence_cell(stack, generation, plan);
+  return std::ranges::any_of(cells, [&](const EvidenceCell& c) {
+    return c.generation == generation && same_layouts(c, mine) && one_family(stack, c.stack);
+  });
+}
+
+Evidence EvidenceTable::of(const std::string& stack, const std::string& generation,
+                           const ParallelPlan& plan) const {
+  Evidence out;
+  const EvidenceCell mine = evidence_cell(stack, generation, plan);
+  for (const EvidenceCell& c : cells) {
+    if (one_family(stack, c.stack)) out.of_stack += c.runs;
+    if (c.generation != generation || !same_layouts(c, mine)) continue;
+    out.near += c.runs;
+    if (one_family(stack, c.stack)) out.near_of_stack += c.runs;
+  }
+  EvidenceCell most;
+  bool offload = false;
+  for (const EvidenceCell& c : cells) {
+    if (out.of_stack > 0 && !one_family(stack, c.stack)) continue;
+    most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
+    most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
+    most.most_gpus = std::max(most.most_gpus, c.most_gpus);
+    offload = offload || c.offload;
+  }
+  const auto beyond = [&](const char* what, int n, int measured) {
+    if (n > measured)
+      out.extrapolates.push_back(fmt::format("{}{} ({})", what, n,
+                                             measured > 1 ? fmt::format("measured to {}", measured)
+                                                          : std::string("not measured")));
+  };
+  beyond("TP", plan.tp, most.most_tp), beyond("PP", plan.pp, most.most_pp);
+  beyond("CP", plan.cp, most.most_cp), beyond("VP", plan.vp, most.most_vp);
+  if (mine.offload && !offload) out.extrapolates.emplace_back("offload (not measured)");
+  return out;
+}
+
+EvidenceTable load_evidence(const std::filesystem::path& preset_dir) {
+  const auto path = preset_dir / "calibration/evidence.json";
+  EvidenceTable table;
+  with_file(path.string(), [&] { read_object(read_json_file(path), table, kEvidenceFileFields); });
+  return table;
+}
+
+std::string evidence_json_text(const EvidenceTable& table) {
+  std::string text =
+      "{\n  \"about\": \"Measured runs by software stack, generation of devices and kinds of parallelism, with "
+      "the largest degrees: sextant validate RUNS --write-evidence FILE. families: stacks built on the same "
+      "code.\",\n  \"families\": [";
+  const char* gap = "\n    ";
+  for (const std::vector<std::string>& family : table.families) {
+    text += gap + nlohmann::json(family).dump();
+    gap = ",\n    ";
+  }
+  text += "\n  ],\n  \"cells\": [";
+  gap = "\n    ";
+  for (const EvidenceCell& c : table.cells) {
+    text += gap + nlohmann::json(c).dump();
+    gap = ",\n    ";
+  }
+  return text + "\n  ]\n}\n";
+}
+
+}  // namespace sextant

@@ -1,0 +1,48 @@
+// How many measured runs are like a layout? Counts of published runs by software stack, generation of devices and kinds of
+// parallelism, with the largest degrees among them: summaries, no run can be read from them. They stand in
+// tools/presets/calibration/evidence.json; `sextant validate RUNS --write-evidence FILE` writes them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/plan/parallel_plan.hpp"
+
+namespace sextant {
+
+// Runs that use the same kinds of parallelism. Two cells are of one kind when the first seven fields are equal.
+struct EvidenceCell {
+  std::string stack, generation;
+  bool tp = false, pp = false, cp = false, offload = false;
+  int zero_stage = 0;  // 0 where nothing is sharded
+  int runs = 0;
+  int most_tp = 1, most_pp = 1, most_cp = 1, most_vp = 1, most_gpus = 1;
+  bool operator==(const EvidenceCell&) const = default;
+};
+EvidenceCell evidence_cell(const std::string& stack, const std::string& generation, const ParallelPlan&);
+// Adds one run to its kind.
+void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
+
+struct Evidence {
+  int near = 0;           // runs of this kind on this generation of devices, of any stack
+  int near_of_stack = 0;  // of those, of stacks of this family: what is built on the same code
+  int of_stack = 0;       // all runs of the family
+  // What goes beyond every run of the family (of any stack where it has none): "CP8 (measured to 4)".
+  std::vector<std::string> extrapolates;
+};
+
+struct EvidenceTable {
+  std::vector<std::vector<std::string>> families;  // stacks built on the same code; the others stand alone
+  std::vector<EvidenceCell> cells;
+  bool one_family(const std::string& stack, const std::string& other) const;
+  Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
+  // Measured runs are like it: of the family, on that generation, with the same kinds of parallelism.
+  bool measured(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
+};
+
+// Throws ConfigError naming the file.
+EvidenceTable load_evidence(const std::filesystem::path& preset_dir);
+std::string evidence_json_text(const EvidenceTable&);
+
+}  // namespace sextant

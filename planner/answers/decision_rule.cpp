@@ -1,0 +1,122 @@
+#include "planner/answers/decision_rule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/annotated.hpp"
+#include "core/base/json_io.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr auto kDecisionFields = [](auto& io, auto& rule) {
+  io.ignored("about");
+  io.required("most_oom_chance", rule.most_oom_chance, between(0, 1));
+  io.required("optimism", rule.optimism, at_least(0));
+  io.required("extrapolation", rule.extrapolation, at_least(1));
+  io.required("told_apart", rule.told_apart, at_least(0));
+  io.required("feature_pays", rule.feature_pays, at_least(0));
+  io.required("most_given_up", rule.most_given_up, at_least(0));
+};
+
+}  // namespace
+
+DecisionRule load_decision_rule(const std::filesystem::path& preset_dir) {
+  const auto path = preset_dir / "calibration/decision.json";
+  DecisionRule rule;
+  with_file(path.string(), [&] { read_object(read_plain_values(path), rule, kDecisionFields); });
+  return rule;
+}
+
+bool empty_chunk(const ParallelPlan& p) {
+  return std::ranges::any_of(p.chunks, [](const LayerRange& c) { return c.count == 0; });
+}
+
+bool equal_stages(const ParallelPlan& p, int n_layers) {
+  const auto chunks = static_cast<std::size_t>(p.pp) * static_cast<std::size_t>(p.vp);
+  if (chunks == 1) return true;
+  const std::vector<LayerRange> ranges = layer_ranges(p, n_layers);
+  int most = 0;
+  for (const LayerRange& c : ranges) most = std::max(most, c.count);
+  const bool inner_equal = std::all_of(ranges.begin() + 1, ranges.end() - 1,
+                                       [&](const LayerRange& c) { return c.count == most; });
+  const int first = ranges.front().count, last = ranges.back().count;
+  const bool counted = chunks > 2 && first == most - 1 && last == most - 1;
+  return inner_equal && ((first == most && last == most) || counted);
+}
+
+std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster) {
+  const ParallelPlan usual;
+  std::vector<std::string> out;
+  const auto add = [&](bool is_so, const char* what) {
+    if (is_so) out.emplace_back(what);
+  };
+  add(p.optimizer_offload > 0, "optimizer offload");
+  add(p.parameter_offload, "parameter offload");
+  add(p.activation_offload > 0, "activation offload");
+  add(!equal_stages(p, n_layers), "uneven stages");
+  add(p.tp > cluster.node.gpus * cluster.node.domain_nodes, "TP across nodes");
+  add(p.schedule == PipelineSchedule::gpipe || p.schedule == PipelineSchedule::zero_bubble,
+      "an unusual pipeline schedule");
+  add(p.bucket_elements != usual.bucket_elements || p.last_bucket_split != usual.last_bucket_split,
+      "its own bucket size");
+  add(p.axis_order != usual.axis_order, "its own order of axes");
+  return out;
+}
+
+Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster) {
+  Judged out;
+  out.offered = !empty_chunk(p);
+  out.unusual = static_cast<int>(unusual_features(p, n_layers, cluster).size());
+  out.kinds = (p.tp > 1 ? 1 : 0) + (p.cp > 1 ? 1 : 0) + (p.pp > 1 ? 1 : 0);
+  return out;
+}
+
+double decision_cost(const Judged& x, const DecisionRule& rule) {
+  return std::log(x.step) + rule.optimism * std::log1p(x.half_width * (x.measured ? 1 : rule.extrapolation));
+}
+
+std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rule) {
+  std::vector<std::size_t> some;
+  const auto keep = [&](const auto& admits) {
+    some.clear();
+    for (std::size_t i = 0; i < layouts.size(); ++i)
+      if (admits(layouts[i])) some.push_back(i);
+    return !some.empty();
+  };
+  const bool safe =
+      keep([&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; });
+  if (!safe && !keep([](const Judged& x) { return x.offered; })) keep([](const Judged&) { return true; });
+  if (!safe) {  // none is safe: the least risky
+    const auto least = std::ranges::min(some, {}, [&](std::size_t i) { return layouts[i].oom_chance; });
+    const double limit = layouts[least].oom_chance;
+    std::erase_if(some, [&](std::size_t i) { return layouts[i].oom_chance > limit; });
+  }
+  const auto step = [&](std::size_t i) { return layouts[i].step; };
+  const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > 0; };
+  const double fastest = layouts[std::ranges::min(some, {}, step)].step;
+  std::erase_if(some, [&](std::size_t i) { return step(i) > fastest * (1 + rule.most_given_up); });
+  if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
+    double usual = INFINITY;
+    for (const std::size_t i : some)
+      if (!is_unusual(i)) usual = std::min(usual, step(i));
+    const bool pays = std::ranges::any_of(some, [&](std::size_t i) {
+      return is_unusual(i) && step(i) * (1 + rule.feature_pays) < usual;
+    });
+    std::erase_if(some, [&](std::size_t i) {
+      return pays ? step(i) * (1 + rule.feature_pays) >= usual : is_unusual(i);
+    });
+  }
+  const auto cost = [&](std::size_t i) { return decision_cost(layouts[i], rule); };
+  const double least = cost(std::ranges::min(some, {}, cost));
+  std::erase_if(some, [&](std::size_t i) { return cost(i) > least + std::log1p(rule.told_apart); });
+  return std::ranges::min(some, {}, [&](std::size_t i) {
+    return std::tuple(layouts[i].unusual, layouts[i].kinds, cost(i), i);
+  });
+}
+
+}  // namespace sextant

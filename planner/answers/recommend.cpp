@@ -1,0 +1,198 @@
+#include "planner/answers/recommend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "planner/answers/shortlist.hpp"
+#include "planner/search/search_budget.hpp"
+#include "planner/simulation/stage_memory.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kAlternativeNames = {"faster", "fastest on paper", "less memory",
+                                                               "simpler", "another kind"};
+
+// Families of layouts without unusual features that are looked at.
+constexpr int kPlainFamilies = 6;
+constexpr double kOthersShare = 0.01;
+// These searches find what is good, and prove nothing: that is said of the fastest on paper alone. More rounds than this found
+// nothing better on the twenty questions of tests/tools/verbs/recommended_test.cpp.
+constexpr int kRounds = 200;
+// How much slower than the fastest on paper a layout may be to be looked for at all.
+constexpr double kFirstLook = 0.5;
+constexpr std::size_t kMostAlternatives = 5;
+
+double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
+
+class Pool {
+ public:
+  Pool(const Job& job, const PlanLimits& limits, const DecisionBasis& basis, const SearchOptions& options,
+       const SearchReport& fastest)
+      : job_(job), limits_(limits), rule_(basis.rule), evidence_(basis.evidence), budget_(options), options_(options), fastest_(fastest) {
+    for (const RankedPlan& r : fastest.ranked) add(r);
+  }
+
+  void search_more() {
+    if (safe(0) && judged_[0].unusual == 0) return;  // the fastest of all is what is looked for
+    const Seconds paper = fastest_.ranked.front().simulated;
+    search_plain(best_plain() ? best_plain()->simulated : paper * (1 + kFirstLook));
+    if (const RankedPlan* plain = best_plain()) {
+      // How much do unusual features gain, beside room in memory?
+      if (!safe(0)) search_safe(plain->simulated);
+      return;
+    }
+    if (!safe(0)) search_safe(best_safe() ? std::optional(best_safe()->simulated) : std::nullopt);
+    if (const RankedPlan* safe = best_safe())
+      if (const Seconds most = safe->simulated * (1 + rule_.most_given_up); paper * (1 + kFirstLook) < most)
+        search_plain(most);
+  }
+
+  const std::vector<RankedPlan>& plans() const { return plans_; }
+  const std::vector<Judged>& judgements() const { return judged_; }
+  bool safe(std::size_t i) const {
+    return judged_[i].offered && judged_[i].oom_chance < rule_.most_oom_chance;
+  }
+  const RankedPlan* best_plain() const {
+    return best([&](std::size_t i) { return safe(i) && judged_[i].unusual == 0; });
+  }
+  const RankedPlan* best_safe() const {
+    return best([&](std::size_t i) { return safe(i); });
+  }
+
+ private:
+  template <class Admits>
+  const RankedPlan* best(const Admits& admits) const {
+    const RankedPlan* out = nullptr;
+    for (std::size_t i = 0; i < plans_.size(); ++i)
+      if (admits(i) && (!out || plans_[i].prediction.step < out->prediction.step)) out = &plans_[i];
+    return out;
+  }
+  void add(const RankedPlan& r) {
+    if (std::ranges::any_of(plans_, [&](const RankedPlan& p) { return p.plan == r.plan; })) return;
+    Judged j = judged(r.plan, job_.model.n_layers, job_.cluster);
+    j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
+    j.oom_chance = r.prediction.chance_of_overflow;
+    j.measured = evidence_.measured(job_.stack.name, job_.cluster.device.generation, r.plan);
+    plans_.push_back(r), judged_.push_back(j);
+  }
+  // `refine`: off the search grid as well.
+  void search_within(const PlanLimits& within, int top, std::optional<Seconds> at_most, bool refine) {
+    if (budget_.over()) return;
+    const SearchSpace space = default_space(job_.model, job_.training, job_.cluster.device,
+                                            fastest_.ranked.front().plan.world(), within);
+    if (space.size() == 0) return;  // the user asks for what is unusual
+    SearchOptions how = budget_.next(top);
+    const Bytes limit = most_reserved(job_.cluster.device.memory, rule_.most_oom_chance);
+    how.memory_limit = std::min(limit, options_.memory_limit.value_or(limit));
+    how.at_most = at_most, how.move_layers = refine;
+    how.others_share = kOthersShare, how.thorough_bounds = 0;
+    how.most_rounds = kRounds;
+    for (const RankedPlan& r : search(job_, space, how).ranked) add(r);
+  }
+  void search_plain(Seconds at_most) {
+    const auto pinned = [](PlanField f, double value) { return PlanLimit{f, Relation::equal, value}; };
+    PlanLimits within = limits_;
+    const double domain = job_.cluster.node.gpus * job_.cluster.node.domain_nodes;
+    within.limits.insert(within.limits.end(),
+                         {pinned(PlanField::optimizer_offload, 0), pinned(PlanField::parameter_offload, 0),
+                          pinned(PlanField::activation_offload, 0), pinned(PlanField::bucket_elements, 0),
+                          pinned(PlanField::last_bucket_split, 1), pinned(PlanField::axis_order, 0),
+                          PlanLimit{PlanField::schedule, Relation::less_equal,
+                                    static_cast<double>(PipelineSchedule::interleaved)},
+                          PlanLimit{PlanField::tp, Relation::less_equal, domain}});
+    // Where layers alone divide badly, embedding and head are counted with them.
+    if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
+    search_within(within, kPlainFamilies, at_most, false);
+  }
+  void search_safe(std::optional<Seconds> at_most) { search_within(limits_, 1, at_most, true); }
+
+  const Job& job_;
+  const PlanLimits& limits_;
+  const DecisionRule& rule_;
+  const EvidenceTable& evidence_;
+  SearchBudget budget_;
+  const SearchOptions& options_;
+  const SearchReport& fastest_;
+  std::vector<RankedPlan> plans_;
+  std::vector<Judged> judged_;
+};
+
+// At most five that differ in kind: each kind once, then other kinds of layout by their step.
+std::vector<OtherLayout> alternatives(const Pool& pool, std::size_t chosen) {
+  const std::vector<RankedPlan>& plans = pool.plans();
+  const std::vector<Judged>& judged = pool.judgements();
+  const RankedPlan& mine = plans[chosen];
+  std::vector<std::size_t> order(plans.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return plans[i].prediction.step; });
+  std::vector<std::pair<AlternativeKind, std::size_t>> out;
+  const auto taken = [&](std::size_t i) {
+    return i == chosen || std::ranges::any_of(out, [&](const auto& a) {
+             return a.second == i || family_of(plans[a.second].plan) == family_of(plans[i].plan);
+           });
+  };
+  const auto take = [&](AlternativeKind kind, const auto& admits) {
+    for (const std::size_t i : order)
+      if (!taken(i) && admits(i)) {
+        out.emplace_back(kind, i);
+        return;
+      }
+  };
+  const Seconds step = mine.prediction.step;
+  if (chosen != 0 && plans.front().prediction.step < step)
+    out.emplace_back(AlternativeKind::fastest_on_paper, 0);
+  constexpr double kClearly = 0.9, kStillOfUse = 1.15;
+  take(AlternativeKind::faster,
+       [&](std::size_t i) { return pool.safe(i) && plans[i].prediction.step < step; });
+  take(AlternativeKind::less_memory, [&](std::size_t i) {
+    return plans[i].prediction.step < step * kStillOfUse &&
+           gib(plans[i].prediction.memory.peak) < kClearly * gib(mine.prediction.memory.peak);
+  });
+  take(AlternativeKind::simpler, [&](std::size_t i) {
+    return plans[i].prediction.step < step * kStillOfUse && pool.safe(i) &&
+           (judged[i].unusual < judged[chosen].unusual ||
+            (judged[i].unusual == judged[chosen].unusual && judged[i].kinds < judged[chosen].kinds));
+  });
+  for (const int apart : {2, 1})
+    for (const bool safe : {true, false})
+      for (const std::size_t i : order) {
+        if (out.size() >= kMostAlternatives) break;
+        if (!taken(i) && pool.safe(i) == safe && judged[i].offered &&
+            (safe || judged[i].unusual == 0) && distance(plans[i].plan, mine.plan) >= apart)
+          out.emplace_back(AlternativeKind::other, i);
+      }
+  std::vector<OtherLayout> found;
+  for (const auto& [kind, i] : out) {
+    found.push_back({kind, plans[i]});
+    found.back().plan.slower = plans[i].prediction.step / step - 1;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string_view name(AlternativeKind kind) { return kAlternativeNames[static_cast<std::size_t>(kind)]; }
+
+Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchReport& fastest,
+                         const DecisionBasis& basis, const SearchOptions& options, bool search_more) {
+  Pool pool(job, limits, basis, options, fastest);
+  if (search_more) pool.search_more();
+  const std::size_t chosen = recommended(pool.judgements(), basis.rule);
+  Recommendation out;
+  out.plan = pool.plans()[chosen];
+  out.plan.slower = out.plan.prediction.step / fastest.ranked.front().prediction.step - 1;
+  out.safe = pool.safe(chosen);
+  out.features = unusual_features(out.plan.plan, job.model.n_layers, job.cluster);
+  if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
+  if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
+    out.fastest_safe = *safe;
+  out.on_paper = chosen == 0;
+  out.alternatives = alternatives(pool, chosen);
+  return out;
+}
+
+}  // namespace sextant

@@ -1,0 +1,47 @@
+// Which layout should be run tonight? Beside the fastest on paper, the best layouts without unusual features that leave room in
+// memory are searched, and where these are slow or there are none, the fastest that leaves room; the rule of
+// planner/answers/decision_rule.hpp chooses among all of them. With what else a reader may want instead, and its price.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/plan/plan_limits.hpp"
+#include "core/runs/evidence.hpp"
+#include "planner/answers/decision_rule.hpp"
+#include "planner/lowering/job.hpp"
+#include "planner/search/search.hpp"
+
+namespace sextant {
+
+// What an alternative has that the recommendation has not.
+enum class AlternativeKind : std::uint8_t { faster, fastest_on_paper, less_memory, simpler, other };
+std::string_view name(AlternativeKind);  // "faster", "fastest on paper", ...
+
+struct OtherLayout {
+  AlternativeKind kind = AlternativeKind::other;
+  RankedPlan plan;  // `slower` is against the recommended one, negative where it is faster
+};
+
+struct Recommendation {
+  RankedPlan plan;                       // `slower` is against the fastest on paper
+  bool safe = false;                     // its chance of running out of memory is below the rule's limit
+  std::vector<std::string> features;     // what of it is unusual
+  std::optional<RankedPlan> plain;       // the best safe layout without unusual features, where it has some
+  std::optional<RankedPlan> fastest_safe;  // where another layout is
+  bool on_paper = false;                 // it is the fastest on paper as well
+  std::vector<OtherLayout> alternatives;
+};
+
+struct DecisionBasis {
+  DecisionRule rule;
+  EvidenceTable evidence;
+};
+
+// `fastest`: of the search for the fastest layouts; must have found some. `search_more`: false takes these alone.
+Recommendation recommend(const Job&, const PlanLimits&, const SearchReport& fastest, const DecisionBasis&,
+                         const SearchOptions&, bool search_more = true);
+
+}  // namespace sextant

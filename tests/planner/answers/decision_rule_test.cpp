@@ -1,0 +1,102 @@
+// The rule of recommendations on layouts whose order is known, and what counts as unusual.
+#include "planner/answers/decision_rule.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/cluster/cluster_files.hpp"
+#include "core/runs/evidence.hpp"
+
+namespace sextant {
+namespace {
+
+const std::filesystem::path kPresets = SEXTANT_SOURCE_DIR "/tools/presets";
+
+DecisionRule rule() {
+  return {.most_oom_chance = 0.05,
+          .optimism = 0.5,
+          .extrapolation = 1.8,
+          .told_apart = 0.01,
+          .feature_pays = 0.04,
+          .most_given_up = 0.05};
+}
+Judged layout(double step, double oom = 0, int unusual = 0, int kinds = 0, double half_width = 0.1) {
+  return {.step = step, .half_width = half_width, .oom_chance = oom, .unusual = unusual, .kinds = kinds};
+}
+std::size_t chosen(std::vector<Judged> layouts) { return recommended(layouts, rule()); }
+
+TEST(DecisionRule, TheFastestThatSurelyFits) {
+  EXPECT_EQ(chosen({layout(10, 0.3), layout(10.4, 0.01), layout(10.45, 0.01, 0, 1)}), 1U);
+  EXPECT_EQ(chosen({layout(10, 0.3), layout(10.4, 0.2)}), 1U) << "none is safe: the least risky";
+  EXPECT_EQ(chosen({layout(10, 0.0499), layout(10.4, 0.01)}), 0U);
+}
+
+TEST(DecisionRule, FeaturesMustPay) {
+  EXPECT_EQ(chosen({layout(10, 0, 1), layout(10.3)}), 1U);
+  EXPECT_EQ(chosen({layout(10, 0, 1), layout(10.45)}), 0U) << "4.5 % is more than the pairwise error";
+  EXPECT_EQ(chosen({layout(10, 0, 1), layout(12)}), 0U) << "no more than 5 % is given up";
+  EXPECT_EQ(chosen({layout(10, 0, 2), layout(10, 0, 1), layout(12)}), 1U);
+}
+
+TEST(DecisionRule, TheSimplestOfWhatCannotBeToldApart) {
+  EXPECT_EQ(chosen({layout(10, 0, 0, 3), layout(10.05, 0, 0, 1)}), 1U);
+  EXPECT_EQ(chosen({layout(10, 0, 0, 3), layout(10.2, 0, 0, 1)}), 0U);
+}
+
+TEST(DecisionRule, WhatIsKnownBetterAndWhatWasMeasuredWins) {
+  EXPECT_EQ(chosen({layout(10, 0, 0, 0, 0.2), layout(10.3, 0, 0, 0, 0.1)}), 1U);
+  EXPECT_EQ(chosen({layout(10, 0, 0, 0, 0.2), layout(10.3, 0, 0, 0, 0.2)}), 0U);
+  Judged unmeasured = layout(10);
+  unmeasured.measured = false;
+  EXPECT_EQ(chosen({unmeasured, layout(10.3)}), 1U);
+}
+
+TEST(DecisionRule, WhatIsPossibleOnPaperAloneIsNotOffered) {
+  Judged paper = layout(8);
+  paper.offered = false;
+  EXPECT_EQ(chosen({paper, layout(10)}), 1U);
+  EXPECT_EQ(chosen({paper}), 0U);
+}
+
+TEST(DecisionRule, UnusualFeatures) {
+  const ClusterSpec cluster = load_cluster("8x8xh100", kPresets);
+  const auto of = [&](const char* key, int layers) {
+    return unusual_features(parse_plan_key(key), layers, cluster);
+  };
+  EXPECT_TRUE(of("tp8.pp4.vp2.dp2.z1.mbs1.sel", 32).empty());
+  EXPECT_TRUE(of("tp4.pp32.vp2.cp4.dp2.z1.mbs1.L1-2x62-1", 126).empty()) << "embedding and head are counted";
+  EXPECT_EQ(of("pp4.dp16.mbs1", 126), std::vector<std::string>{"uneven stages"});
+  EXPECT_EQ(of("pp2.dp32.mbs1.L3-5", 8), std::vector<std::string>{"uneven stages"});
+  EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
+  EXPECT_EQ(of("dp64.z3.mbs1.oo50.ao2.b100M", 32),
+            (std::vector<std::string>{"optimizer offload", "activation offload", "its own bucket size"}));
+  EXPECT_TRUE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1.L2-3-3-0")));
+  EXPECT_FALSE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1")));
+}
+
+TEST(DecisionRule, ThePresetIsRead) {
+  const DecisionRule preset = load_decision_rule(kPresets);
+  EXPECT_EQ(preset.most_oom_chance, 0.05);
+  EXPECT_LE(preset.most_given_up, 0.05);
+  EXPECT_GE(preset.feature_pays, 0.03);
+}
+
+TEST(Evidence, CountsRunsOfTheFamilyAndNamesWhatIsBeyond) {
+  EvidenceTable table;
+  table.families = {{"a", "b"}};
+  const ParallelPlan run = parse_plan_key("tp4.pp4.dp2.z1.mbs1");
+  for (const char* stack : {"a", "b", "c"}) add_run(table.cells, evidence_cell(stack, "hopper", run));
+  add_run(table.cells, evidence_cell("a", "hopper", parse_plan_key("tp2.pp8.dp2.z1.mbs1")));
+  EXPECT_EQ(table.cells.size(), 3U);
+  const Evidence e = table.of("b", "hopper", parse_plan_key("tp8.pp2.dp1.z1.mbs1.ao2"));
+  EXPECT_EQ(e.near, 0) << "none offloads";
+  EXPECT_EQ(e.extrapolates, (std::vector<std::string>{"TP8 (measured to 4)", "offload (not measured)"}));
+  const Evidence plain = table.of("b", "hopper", parse_plan_key("tp4.pp2.dp2.z1.mbs1"));
+  EXPECT_EQ(plain.near, 4);
+  EXPECT_EQ(plain.near_of_stack, 3);
+  EXPECT_TRUE(plain.extrapolates.empty());
+  EXPECT_FALSE(table.measured("b", "ampere", run));
+  EXPECT_FALSE(load_evidence(kPresets).cells.empty());
+}
+
+}  // namespace
+}  // namespace sextant

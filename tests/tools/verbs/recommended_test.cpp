@@ -1,0 +1,68 @@
+// The first answer of `sextant plan`: one screen, a layout that surely fits, and its files.
+#include <algorithm>
+#include <sstream>
+
+#include "core/plan/plan_file.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/tools/verbs/recommended_questions.hpp"
+
+namespace sextant {
+namespace {
+
+constexpr OrdinaryQuestion kSmall = {"llama-2-7b", "1x8xa100-80gb", "4096", "128"};
+constexpr OrdinaryQuestion kTight = {"llama-65b", "16x8xa100-80gb", "2048", "1024"};
+
+TEST(Recommended, HoldsTheBars) {
+  EXPECT_FALSE(holds_bars(kSmall, "megatron-core"));
+  EXPECT_FALSE(holds_bars({"llama-3.2-1b", "1x4xh100", "4096", "256"}, "torchtitan"));
+  EXPECT_FALSE(holds_bars(kTight, "megatron-core"));
+}
+
+// Negative control: the fastest on paper is what the recommendation is not.
+TEST(Recommended, DaringIsTheFastestOnPaper) {
+  const auto daring = nlohmann::json::parse(call(asked(kTight, "megatron-core", {"--json", "--daring"})).out);
+  const auto careful = nlohmann::json::parse(call(asked(kTight, "megatron-core", {"--json"})).out);
+  EXPECT_EQ(daring.at("recommended").at("key"), daring.at("ranked")[0].at("key"));
+  EXPECT_GT(daring.at("recommended").at("chance_of_overflow"), 0.05);
+  EXPECT_FALSE(daring.at("risk").at("safe"));
+  EXPECT_NE(careful.at("recommended").at("key"), careful.at("ranked")[0].at("key"));
+  EXPECT_EQ(careful.at("ranked")[0].at("key"), daring.at("ranked")[0].at("key")) << "the search is the same";
+  EXPECT_GE(careful.at("alternatives").size(), 3U);
+  EXPECT_LE(careful.at("alternatives").size(), 5U);
+}
+
+TEST(Recommended, IsOneScreen) {
+  for (const OrdinaryQuestion& q : {kSmall, kTight})
+    for (const int columns : {80, 120}) {
+      const auto answer = call(asked(q, "megatron-core", {}), columns);
+      ASSERT_EQ(answer.code, ExitCode::ok) << answer.err;
+      std::istringstream in(answer.out);
+      int lines = 0;
+      for (std::string line; std::getline(in, line); ++lines) {
+        std::size_t letters = 0;
+        for (const char c : line) letters += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+        EXPECT_LE(letters, static_cast<std::size_t>(columns)) << line;
+      }
+      EXPECT_LE(lines, 24) << answer.out;
+      for (const char* part : {"run: ", "OOM risk", "why: ", "evidence: ", "found: ", "next: sextant explain"})
+        EXPECT_NE(answer.out.find(part), std::string::npos) << part << "\n" << answer.out;
+    }
+}
+
+TEST(Recommended, IsWhatTheFileHolds) {
+  const TempDir dir;
+  const std::string file = (dir.path() / "plan.json").string();
+  const auto j = nlohmann::json::parse(call(asked(kTight, "megatron-core", {"--json", "-o", file})).out);
+  EXPECT_EQ(plan_key(load_plan_file(file).plan), j.at("recommended").at("key"));
+}
+
+// What the user pins is kept, though it is unusual.
+TEST(Recommended, KeepsWhatIsAskedFor) {
+  const auto j = nlohmann::json::parse(
+      call(asked(kSmall, "megatron-core", {"--json", "--fix", "oo=100,z=1,pp=1,cp=1"})).out);
+  EXPECT_EQ(j.at("recommended").at("plan").at("optimizer_offload"), 1.0);
+  EXPECT_EQ(j.at("recommended").at("unusual_features")[0], "optimizer offload");
+}
+
+}  // namespace
+}  // namespace sextant

@@ -1,0 +1,124 @@
+#include "tools/output/recommendation_text.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/output/layout_table.hpp"
+#include "tools/terminal/table.hpp"
+
+namespace sextant {
+
+std::string recomputation_words(const Recompute& r) {
+  if (r.kind == RecomputeKind::none) return "no recomputation";
+  if (r.kind == RecomputeKind::selective) return "selective recomputation";
+  return r.layers < 0 ? "full recomputation"
+                      : fmt::format("{} layer{} per chunk recomputed", r.layers, r.layers == 1 ? "" : "s");
+}
+
+std::string layout_words(const ParallelPlan& p) {
+  std::string out;
+  const auto degree = [&](const char* what, int n) {
+    if (n > 1) out += fmt::format("{}{} ", what, n);
+  };
+  degree("TP", p.tp), degree("PP", p.pp), degree("VP", p.vp), degree("CP", p.cp);
+  out += fmt::format("DP{}", p.dp);
+  if (p.zero_stage > 0) out += fmt::format(" ZeRO-{}", p.zero_stage);
+  if (p.zero_stage > 0 && p.shard_degree > 0) out += fmt::format("/{}", p.shard_degree);
+  return out + fmt::format(" MBS{}", p.micro_batch);
+}
+
+std::string oom_risk_text(double chance) {
+  if (chance < 0.01) return "below 1 %";
+  return chance < 0.095 ? fmt::format("{:.1f} %", 100 * chance) : fmt::format("{:.0f} %", 100 * chance);
+}
+
+namespace {
+
+std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * std::abs(share)); }
+
+// What of the layout the words of its degrees leave out, shortly.
+std::string beside_words(const ParallelPlan& p) {
+  std::vector<std::string> words;
+  if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0)
+    words.emplace_back("offload");
+  if (p.recompute.kind != RecomputeKind::none) words.push_back(
+      p.recompute.kind == RecomputeKind::selective ? "sel" : p.recompute.layers < 0
+                                                               ? "full"
+                                                               : fmt::format("full{}", p.recompute.layers));
+  return words.empty() ? "" : " " + fmt::format("{}", fmt::join(words, " "));
+}
+
+}  // namespace
+
+std::string why_text(const Recommendation& r, const DecisionRule& rule) {
+  const Prediction& p = r.plan.prediction;
+  if (!r.safe)
+    return fmt::format("No layout has an OOM risk below {:g} %; this one has the least of those found.",
+                       100 * rule.most_oom_chance);
+  if (!r.features.empty()) {
+    const std::string features = fmt::format("{}", fmt::join(r.features, ", "));
+    if (r.plain)
+      return fmt::format("With {} it is {} faster than the best safe layout without ({}).", features,
+                         percent_text(r.plain->prediction.step / p.step - 1), layout_words(r.plain->plan));
+    return fmt::format("It needs {}: no safe layout without is nearly as fast.", features);
+  }
+  if (r.on_paper) return "It is the fastest on paper, with room in memory and no unusual features.";
+  const std::string price = r.plan.slower < 0.0005
+                                ? "as fast as the fastest on paper"
+                                : percent_text(r.plan.slower) + " slower than the fastest on paper";
+  const auto& first = r.alternatives;
+  for (const OtherLayout& a : first)
+    if (a.kind == AlternativeKind::fastest_on_paper) {
+      const double risk = a.plan.prediction.chance_of_overflow;
+      return fmt::format("{}, which has an OOM risk of {}{}.", price, oom_risk_text(risk),
+                         a.plan.plan.optimizer_offload > 0 || a.plan.plan.activation_offload > 0
+                             ? " and offloads"
+                             : "");
+    }
+  return price + ".";
+}
+
+std::string alternatives_table(const Terminal& terminal, const Recommendation& r) {
+  if (r.alternatives.empty()) return "";
+  Table table({{"or", Align::left},
+               {"layout", Align::left},
+               {"step s", Align::right},
+               {"time", Align::right},
+               {"GiB", Align::right},
+               {"OOM", Align::right}});
+  for (const OtherLayout& a : r.alternatives) {
+    const Prediction& p = a.plan.prediction;
+    const double oom = p.chance_of_overflow;
+    table.add_row({std::string(name(a.kind)), layout_words(a.plan.plan) + beside_words(a.plan.plan),
+                   fmt::format("{:.3f}", p.step.v), fmt::format("{:+.1f} %", 100 * a.plan.slower),
+                   fmt::format("{:.1f}", gib(p.memory.peak)),
+                   oom < 0.005 ? "" : fmt::format("{:.0f} %", 100 * oom)});
+  }
+  return table.render(terminal);
+}
+
+nlohmann::ordered_json risk_json(const Prediction& p, const DecisionRule& rule, bool safe) {
+  return {{"chance_of_overflow", p.chance_of_overflow},
+          {"max_oom_chance", rule.most_oom_chance},
+          {"safe", safe},
+          {"uncertainty", std::string(name(p.uncertainty))},
+          {"step_time_s_lower", p.step_lower.v},
+          {"step_time_s_upper", p.step_upper.v}};
+}
+
+nlohmann::ordered_json recommendation_json(const Recommendation& r) {
+  nlohmann::ordered_json j = ranked_json(r.plan);
+  j["layout"] = layout_words(r.plan.plan) + ", " + recomputation_words(r.plan.plan.recompute);
+  j["unusual_features"] = r.features;
+  j["fastest_on_paper"] = r.on_paper;
+  j["gained_by_features_share"] = nullptr;
+  if (r.plain) j["gained_by_features_share"] = r.plain->prediction.step / r.plan.prediction.step - 1;
+  j["without_features"] = nullptr;
+  if (r.plain) j["without_features"] = plan_key(r.plain->plan);
+  return j;
+}
+
+}  // namespace sextant

@@ -1,0 +1,34 @@
+// The recommendation as a screen of text, at most 24 lines of 80 columns, and as JSON.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/runs/evidence.hpp"
+#include "planner/answers/recommend.hpp"
+#include "tools/terminal/terminal.hpp"
+
+namespace sextant {
+
+// "TP4 PP4 VP10 DP8 ZeRO-1 MBS2": degrees of one are left out, data parallelism apart; then what else differs from usual.
+std::string layout_words(const ParallelPlan&);
+// "no recomputation", "selective recomputation", "10 layers per chunk recomputed".
+std::string recomputation_words(const Recompute&);
+
+// "4.9 %", "12 %", "below 1 %".
+std::string oom_risk_text(double chance);
+
+// Why this one: one paragraph of two lines at most.
+std::string why_text(const Recommendation&, const DecisionRule&);
+
+// A table of what else to try, what it gains and what it costs. Empty where there is nothing.
+std::string alternatives_table(const Terminal&, const Recommendation&);
+
+// "features", "plain", "risk" of the recommendation.
+nlohmann::ordered_json recommendation_json(const Recommendation&);
+nlohmann::ordered_json risk_json(const Prediction&, const DecisionRule&, bool safe);
+
+}  // namespace sextant
