@@ -111,9 +111,9 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
   }
   const auto beyond = [&](const char* what, int n, int measured) {
     if (n > measured)
-      out.extrapolates.push_back(fmt::format("{}{} ({})", what, n,
-                                             measured > 1 ? fmt::format("measured to {}", measured)
-                                                          : std::string("not measured")));
+      out.extrapolates.push_back(
+          fmt::format("{}{} ({})", what, n,
+                      measured > 1 ? fmt::format("measured to {}", measured) : std::string("not measured")));
   };
   beyond("TP", plan.tp, most.most_tp), beyond("PP", plan.pp, most.most_pp);
   beyond("CP", plan.cp, most.most_cp), beyond("VP", plan.vp, most.most_vp);
@@ -130,7 +130,8 @@ EvidenceTable load_evidence(const std::filesystem::path& preset_dir) {
 
 std::string evidence_json_text(const EvidenceTable& table) {
   std::string text =
-      "{\n  \"about\": \"Measured runs by software stack, generation of devices and kinds of parallelism, with "
+      "{\n  \"about\": \"Measured runs by software stack, generation of devices and kinds of parallelism, "
+      "with "
       "the largest degrees: sextant validate RUNS --write-evidence FILE. families: stacks built on the same "
       "code.\",\n  \"families\": [";
   const char* gap = "\n    ";

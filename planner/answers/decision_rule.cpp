@@ -42,8 +42,8 @@ bool equal_stages(const ParallelPlan& p, int n_layers) {
   const std::vector<LayerRange> ranges = layer_ranges(p, n_layers);
   int most = 0;
   for (const LayerRange& c : ranges) most = std::max(most, c.count);
-  const bool inner_equal = std::all_of(ranges.begin() + 1, ranges.end() - 1,
-                                       [&](const LayerRange& c) { return c.count == most; });
+  const bool inner_equal =
+      std::all_of(ranges.begin() + 1, ranges.end() - 1, [&](const LayerRange& c) { return c.count == most; });
   const int first = ranges.front().count, last = ranges.back().count;
   const bool counted = chunks > 2 && first == most - 1 && last == most - 1;
   return inner_equal && ((first == most && last == most) || counted);
@@ -88,8 +88,7 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
       if (admits(layouts[i])) some.push_back(i);
     return !some.empty();
   };
-  const bool safe =
-      keep([&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; });
+  const bool safe = keep([&](const Judged& x) { return x.offered && x.oom_chance < rule.most_oom_chance; });
   if (!safe && !keep([](const Judged& x) { return x.offered; })) keep([](const Judged&) { return true; });
   if (!safe) {  // none is safe: the least risky
     const auto least = std::ranges::min(some, {}, [&](std::size_t i) { return layouts[i].oom_chance; });
@@ -104,9 +103,8 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
     double usual = INFINITY;
     for (const std::size_t i : some)
       if (!is_unusual(i)) usual = std::min(usual, step(i));
-    const bool pays = std::ranges::any_of(some, [&](std::size_t i) {
-      return is_unusual(i) && step(i) * (1 + rule.feature_pays) < usual;
-    });
+    const bool pays = std::ranges::any_of(
+        some, [&](std::size_t i) { return is_unusual(i) && step(i) * (1 + rule.feature_pays) < usual; });
     std::erase_if(some, [&](std::size_t i) {
       return pays ? step(i) * (1 + rule.feature_pays) >= usual : is_unusual(i);
     });
@@ -114,9 +112,8 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
   const auto cost = [&](std::size_t i) { return decision_cost(layouts[i], rule); };
   const double least = cost(std::ranges::min(some, {}, cost));
   std::erase_if(some, [&](std::size_t i) { return cost(i) > least + std::log1p(rule.told_apart); });
-  return std::ranges::min(some, {}, [&](std::size_t i) {
-    return std::tuple(layouts[i].unusual, layouts[i].kinds, cost(i), i);
-  });
+  return std::ranges::min(
+      some, {}, [&](std::size_t i) { return std::tuple(layouts[i].unusual, layouts[i].kinds, cost(i), i); });
 }
 
 }  // namespace sextant

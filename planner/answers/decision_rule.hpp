@@ -29,8 +29,10 @@ struct DecisionRule {
   double optimism = 0;         // half widths that a layout's logarithm of time is raised by
   double extrapolation = 1;    // times as wide an interval where no measured run is like the layout
   double told_apart = 0;       // share of the cost: layouts closer than this are ordered by simplicity
-  double feature_pays = 0;     // share of the step that an unusual feature must gain over the best layout without
-  double most_given_up = 0;    // share of the step of the fastest safe layout that safety and simplicity may cost
+  double feature_pays =
+      0;  // share of the step that an unusual feature must gain over the best layout without
+  double most_given_up =
+      0;  // share of the step of the fastest safe layout that safety and simplicity may cost
 };
 
 // Throws ConfigError naming file, key and what is expected.
@@ -48,10 +50,10 @@ struct Judged {
   double step = 0;        // seconds, or seconds per sequence: the same unit for all
   double half_width = 0;  // relative, of the step's interval: [step / (1 + u), step (1 + u)]
   double oom_chance = 0;
-  bool offered = true;  // false: predicted not to fit, or possible on paper alone
+  bool offered = true;   // false: predicted not to fit, or possible on paper alone
   bool measured = true;  // some measured run is like it
-  int unusual = 0;      // how many unusual features
-  int kinds = 0;        // of parallelism beside data parallelism
+  int unusual = 0;       // how many unusual features
+  int kinds = 0;         // of parallelism beside data parallelism
 };
 Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&);  // its last three fields
 

@@ -32,7 +32,13 @@ class Pool {
  public:
   Pool(const Job& job, const PlanLimits& limits, const DecisionBasis& basis, const SearchOptions& options,
        const SearchReport& fastest)
-      : job_(job), limits_(limits), rule_(basis.rule), evidence_(basis.evidence), budget_(options), options_(options), fastest_(fastest) {
+      : job_(job),
+        limits_(limits),
+        rule_(basis.rule),
+        evidence_(basis.evidence),
+        budget_(options),
+        options_(options),
+        fastest_(fastest) {
     for (const RankedPlan& r : fastest.ranked) add(r);
   }
 
@@ -161,8 +167,8 @@ std::vector<OtherLayout> alternatives(const Pool& pool, std::size_t chosen) {
     for (const bool safe : {true, false})
       for (const std::size_t i : order) {
         if (out.size() >= kMostAlternatives) break;
-        if (!taken(i) && pool.safe(i) == safe && judged[i].offered &&
-            (safe || judged[i].unusual == 0) && distance(plans[i].plan, mine.plan) >= apart)
+        if (!taken(i) && pool.safe(i) == safe && judged[i].offered && (safe || judged[i].unusual == 0) &&
+            distance(plans[i].plan, mine.plan) >= apart)
           out.emplace_back(AlternativeKind::other, i);
       }
   std::vector<OtherLayout> found;

@@ -26,12 +26,12 @@ struct OtherLayout {
 };
 
 struct Recommendation {
-  RankedPlan plan;                       // `slower` is against the fastest on paper
-  bool safe = false;                     // its chance of running out of memory is below the rule's limit
-  std::vector<std::string> features;     // what of it is unusual
-  std::optional<RankedPlan> plain;       // the best safe layout without unusual features, where it has some
+  RankedPlan plan;                         // `slower` is against the fastest on paper
+  bool safe = false;                       // its chance of running out of memory is below the rule's limit
+  std::vector<std::string> features;       // what of it is unusual
+  std::optional<RankedPlan> plain;         // the best safe layout without unusual features, where it has some
   std::optional<RankedPlan> fastest_safe;  // where another layout is
-  bool on_paper = false;                 // it is the fastest on paper as well
+  bool on_paper = false;                   // it is the fastest on paper as well
   std::vector<OtherLayout> alternatives;
 };
 

@@ -13,7 +13,7 @@ namespace sextant {
 
 struct DecisionGroup {
   std::string source, id;
-  std::vector<Judged> layouts;  // step: predicted seconds per sequence
+  std::vector<Judged> layouts;   // step: predicted seconds per sequence
   std::vector<double> measured;  // seconds per sequence, of the same layouts
 };
 std::vector<DecisionGroup> decision_groups(std::span<const RunRow>, std::span<const RunPrediction>,

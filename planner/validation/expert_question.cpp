@@ -15,8 +15,8 @@ namespace sextant {
 namespace {
 
 // Where layouts were tuned: vendors' recipes and frameworks' own published results. A sweep's best is no less tuned.
-constexpr std::array<std::string_view, 6> kTuned = {"nvidia_megatron_bridge", "nvidia_dgxc", "nvidia_nemo",
-                                                    "megatron_lm", "torchtitan", "misc_singles"};
+constexpr std::array<std::string_view, 6> kTuned = {
+    "nvidia_megatron_bridge", "nvidia_dgxc", "nvidia_nemo", "megatron_lm", "torchtitan", "misc_singles"};
 
 std::string question_of(const RunRow& row) {
   return fmt::format("{}, {} x {}, {}/{}, {} {}", row.model.name, row.nodes * row.gpus_per_node, row.gpu,
@@ -32,8 +32,9 @@ ExpertAnswer answer(const RunRow& row, const FrameworkMap& map, const std::files
     const ResolvedRun run = resolve(row, map, preset_dir);
     out.expert = run.plan;
     const Topology topology(run.cluster);
-    const AnalyticCostModel cost(run.cluster, run.stack,
-                                 load_cost_preset(run.cluster.device.generation, preset_dir / "cost").constants);
+    const AnalyticCostModel cost(
+        run.cluster, run.stack,
+        load_cost_preset(run.cluster.device.generation, preset_dir / "cost").constants);
     const Job job{run.model, run.training, run.cluster, topology, run.stack, cost, run.interval, &rules};
     if (!validate(run.plan, run.model, run.training).empty()) {
       out.note = "the layout is not valid";

@@ -44,10 +44,10 @@ std::string beside_words(const ParallelPlan& p) {
   std::vector<std::string> words;
   if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0)
     words.emplace_back("offload");
-  if (p.recompute.kind != RecomputeKind::none) words.push_back(
-      p.recompute.kind == RecomputeKind::selective ? "sel" : p.recompute.layers < 0
-                                                               ? "full"
-                                                               : fmt::format("full{}", p.recompute.layers));
+  if (p.recompute.kind != RecomputeKind::none)
+    words.push_back(p.recompute.kind == RecomputeKind::selective ? "sel"
+                    : p.recompute.layers < 0                     ? "full"
+                                                                 : fmt::format("full{}", p.recompute.layers));
   return words.empty() ? "" : " " + fmt::format("{}", fmt::join(words, " "));
 }
 
@@ -73,10 +73,9 @@ std::string why_text(const Recommendation& r, const DecisionRule& rule) {
   for (const OtherLayout& a : first)
     if (a.kind == AlternativeKind::fastest_on_paper) {
       const double risk = a.plan.prediction.chance_of_overflow;
-      return fmt::format("{}, which has an OOM risk of {}{}.", price, oom_risk_text(risk),
-                         a.plan.plan.optimizer_offload > 0 || a.plan.plan.activation_offload > 0
-                             ? " and offloads"
-                             : "");
+      return fmt::format(
+          "{}, which has an OOM risk of {}{}.", price, oom_risk_text(risk),
+          a.plan.plan.optimizer_offload > 0 || a.plan.plan.activation_offload > 0 ? " and offloads" : "");
     }
   return price + ".";
 }
@@ -98,6 +97,25 @@ std::string alternatives_table(const Terminal& terminal, const Recommendation& r
                    oom < 0.005 ? "" : fmt::format("{:.0f} %", 100 * oom)});
   }
   return table.render(terminal);
+}
+
+std::string evidence_text(const Evidence& e, const std::string& stack, const std::string& generation) {
+  std::string text =
+      e.near == 0
+          ? fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation)
+          : fmt::format("evidence: {} run{} of such layouts on {} GPUs, {} of {} and its kin", e.near,
+                        e.near == 1 ? "" : "s", generation,
+                        e.near_of_stack == 0 ? "none" : fmt::format("{}", e.near_of_stack), stack);
+  if (!e.extrapolates.empty())
+    text += fmt::format("; beyond all of these: {}", fmt::join(e.extrapolates, ", "));
+  return text + ".";
+}
+
+nlohmann::ordered_json evidence_json(const Evidence& e) {
+  return {{"runs_near", e.near},
+          {"runs_near_of_stack", e.near_of_stack},
+          {"runs_of_stack", e.of_stack},
+          {"extrapolates", e.extrapolates}};
 }
 
 nlohmann::ordered_json risk_json(const Prediction& p, const DecisionRule& rule, bool safe) {

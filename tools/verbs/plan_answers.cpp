@@ -37,7 +37,7 @@ void print_mfu(const Asking& a) {
 namespace {
 
 // The layouts worth trying, as plan files with a place for what will be measured.
-void write_shortlist(const Asking& a, const SearchReport& report) {
+void write_shortlist(const Asking& a, const SearchReport& report, const RankedPlan& advice) {
   std::vector<RankedPlan> pool = report.ranked;
   const auto known = [&](const RankedPlan& r) {
     return std::any_of(pool.begin(), pool.end(), [&](const RankedPlan& p) { return p.plan == r.plan; });
@@ -49,8 +49,18 @@ void write_shortlist(const Asking& a, const SearchReport& report) {
   std::stable_sort(pool.begin() + 1, pool.end(), [](const RankedPlan& x, const RankedPlan& y) {
     return x.prediction.step < y.prediction.step;
   });
+  // What is recommended is worth trying first, whatever else is.
+  std::vector<std::size_t> chosen = shortlist(pool, a.options.shortlist);
+  const auto is_advice = [&](std::size_t i) { return pool[i].plan == advice.plan; };
+  if (const auto at = std::ranges::find_if(chosen, is_advice); at != chosen.end()) {
+    std::rotate(chosen.begin(), at, at + 1);
+  } else {
+    pool.push_back(advice);
+    if (static_cast<int>(chosen.size()) >= a.options.shortlist) chosen.pop_back();
+    chosen.insert(chosen.begin(), pool.size() - 1);
+  }
   Shortlist list;
-  for (const std::size_t i : shortlist(pool, a.options.shortlist))
+  for (const std::size_t i : chosen)
     list.plans.push_back({plan_file_of(a.session, a.question(), pool[i].plan, pool[i].prediction,
                                        step_breakdown(a.planning.job(), pool[i].plan).mean),
                           std::nullopt});
@@ -320,10 +330,10 @@ ExitCode answer_fastest(const Asking& a) {
     anew = rank_anew(a.planning.predicted_job(), RankBy::undisturbed, a.options.top, kTieShare, report);
   const auto fewer = profiled ? std::nullopt : fewer_gpus(a, report);
   use_covariance(a.session, a.options.question, a.question(), report.ranked);
-  if (a.options.shortlist > 0) write_shortlist(a, report);
+  const Recommendation advice = recommendation(a, report);
+  if (a.options.shortlist > 0) write_shortlist(a, report, advice.plan);
   if (report.ranked.size() > static_cast<std::size_t>(a.options.top))
     report.ranked.erase(report.ranked.begin() + a.options.top, report.ranked.end());
-  const Recommendation advice = recommendation(a, report);
   const auto surer = !a.options.details ? std::nullopt
                      : profiled         ? surer_of(report.ranked)
                                         : surer_plan(a, report);

@@ -36,25 +36,11 @@ Evidence evidence_of(const Asking& a, const ParallelPlan& plan) {
       .of(a.question().stack.name, a.question().cluster.device.generation, plan);
 }
 
-std::string evidence_text(const Asking& a, const ParallelPlan& plan) {
-  const Evidence e = evidence_of(a, plan);
-  const auto runs = [](int n) { return fmt::format("{} run{}", n, n == 1 ? "" : "s"); };
-  const std::string device = a.question().cluster.device.generation;
-  std::string text =
-      e.near == 0 ? fmt::format("evidence: no measured {} run combines these kinds of parallelism", device)
-                  : fmt::format("evidence: {} of such layouts on {} GPUs, {} of {}", runs(e.near), device,
-                                e.near_of_stack == 0 ? "none" : fmt::format("{}", e.near_of_stack),
-                                a.question().stack.name);
-  if (!e.extrapolates.empty())
-    text += fmt::format("; beyond all of them: {}", fmt::join(e.extrapolates, ", "));
-  return text + ".";
-}
-
 std::string found_text(const Asking& a, const SearchReport& report) {
-  return fmt::format("found: {} layouts, {} simulated in {}; none on the search grid is faster than {:.3f} s{}.",
-                     count_text(report.space), report.outcomes[Outcome::simulated],
-                     duration_text(report.wall_s), report.best_bound.v,
-                     report.exact ? ", proved" : " (stopped early)") +
+  return fmt::format(
+             "found: {} layouts, {} simulated in {}; none on the search grid is faster than {:.3f} s{}.",
+             count_text(report.space), report.outcomes[Outcome::simulated], duration_text(report.wall_s),
+             report.best_bound.v, report.exact ? ", proved" : " (stopped early)") +
          (a.options.daring ? "" : " --daring: the fastest.");
 }
 
@@ -90,11 +76,7 @@ void add_recommendation(const Asking& a, const Recommendation& r, nlohmann::orde
   best["why"] = a.options.daring ? "the fastest on paper, as --daring asks" : why_text(r, rule);
   j["recommended"] = best;
   j["risk"] = risk_json(r.plan.prediction, rule, r.safe);
-  const Evidence e = evidence_of(a, r.plan.plan);
-  j["evidence"] = {{"runs_near", e.near},
-                   {"runs_near_of_stack", e.near_of_stack},
-                   {"runs_of_stack", e.of_stack},
-                   {"extrapolates", e.extrapolates}};
+  j["evidence"] = evidence_json(evidence_of(a, r.plan.plan));
   j["alternatives"] = Json::array();
   for (const OtherLayout& other : r.alternatives) {
     Json one = ranked_json(a, other.plan);
@@ -128,7 +110,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   if (const auto text = goodput_text(a.planning.job(), plan, p.step, a.options.goodput.kind()); !text.empty())
     say(head, text);
   if (!a.options.daring) say(head, "why: " + why_text(r, rule_of(a)));
-  say(head, evidence_text(a, plan));
+  say(head,
+      evidence_text(evidence_of(a, plan), a.question().stack.name, a.question().cluster.device.generation));
   head << '\n';
   say(tail, found_text(a, report));
   const std::string asked = a.options.output.empty()

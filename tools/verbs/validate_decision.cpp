@@ -106,22 +106,17 @@ ExitCode compare_with_experts(Session& session, std::span<const RunRow> rows, co
   {
     Progress progress(session.terminal, "planning", static_cast<double>(expert_rows(rows).size()),
                       "questions");
-    answers = against_experts(rows, map, session.presets(), kSecondsEach, [&](std::size_t done) {
-      progress.update(static_cast<double>(done));
-    });
+    answers = against_experts(rows, map, session.presets(), kSecondsEach,
+                              [&](std::size_t done) { progress.update(static_cast<double>(done)); });
   }
   std::ranges::stable_sort(answers, {}, &ExpertAnswer::predicted_ratio);
   if (session.common.json) {
     Json all = Json::array();
     for (const ExpertAnswer& a : answers) {
-      Json j = {{"run_id", a.run_id},
-                {"question", a.question},
-                {"expert", plan_key(a.expert)},
-                {"measured_s", a.measured_s},
-                {"predicted_s", a.predicted_s},
-                {"expert_chance_of_overflow", a.expert_oom_chance},
-                {"recommended", nullptr},
-                {"note", a.note}};
+      Json j = {{"run_id", a.run_id},           {"question", a.question},
+                {"expert", plan_key(a.expert)}, {"measured_s", a.measured_s},
+                {"predicted_s", a.predicted_s}, {"expert_chance_of_overflow", a.expert_oom_chance},
+                {"recommended", nullptr},       {"note", a.note}};
       if (a.ours) {
         j["recommended"] = recommendation_json(*a.ours);
         j["predicted_ratio"] = a.predicted_ratio();
@@ -153,12 +148,13 @@ ExitCode compare_with_experts(Session& session, std::span<const RunRow> rows, co
                    fmt::format("{:.0f} %", 100 * p.chance_of_overflow), a.question});
   }
   session.terminal.out << table.render(session.terminal, session.common.wide);
-  print_wrapped(session.terminal.out, session.terminal,
-                fmt::format("{} questions; in {} of them the recommendation is predicted to be more than 10 % "
-                            "faster than the experts' layout, which is more likely an error of the model; *: "
-                            "with unusual features{}",
-                            answers.size(), faster,
-                            none > 0 ? fmt::format("; {} without an answer: --json says why", none) : ""));
+  print_wrapped(
+      session.terminal.out, session.terminal,
+      fmt::format("{} questions; in {} of them the recommendation is predicted to be more than 10 % "
+                  "faster than the experts' layout, which is more likely an error of the model; *: "
+                  "with unusual features{}",
+                  answers.size(), faster,
+                  none > 0 ? fmt::format("; {} without an answer: --json says why", none) : ""));
   return ExitCode::ok;
 }
 

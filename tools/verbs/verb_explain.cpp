@@ -304,8 +304,15 @@ ExitCode run(Session& session, ExplainOptions options) {
     file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
     save_plan_file(options.output, file);
   }
+  const Evidence evidence =
+      load_evidence(session.presets()).of(q.stack.name, q.cluster.device.generation, e.chosen);
   if (session.common.json) {
     nlohmann::ordered_json answer = explained_json(q, e);
+    if (!e.own.rejection) {
+      const DecisionRule rule = load_decision_rule(session.presets());
+      answer["risk"] = risk_json(e.prediction, rule, e.prediction.chance_of_overflow < rule.most_oom_chance);
+      answer["evidence"] = evidence_json(evidence);
+    }
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     if (e.anew) {
       answer["best_bound_s"] = nullptr;
@@ -318,6 +325,9 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_notes(session, q);
     if (const std::string text = framework_setting(e.chosen, q.training); !text.empty() && !e.own.rejection)
       print_wrapped(out, session.terminal, "note: " + text);
+    if (!e.own.rejection)
+      print_wrapped(out, session.terminal,
+                    evidence_text(evidence, q.stack.name, q.cluster.device.generation));
     out << '\n';
     if (e.own.rejection)
       print_why(session, q, {e.chosen, e.own, {}}, by);

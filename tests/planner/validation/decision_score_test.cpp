@@ -15,7 +15,8 @@ DecisionGroup group(const std::string& source, std::vector<Judged> layouts, std:
 
 // Predicted best 10 s took 11 s, the best took 10: 10 % regret; the best of three holds the best.
 TEST(DecisionScore, Regret) {
-  const DecisionGroup g = group("s", {{.step = 10}, {.step = 10.2}, {.step = 11}, {.step = 12}}, {11, 10, 12, 13});
+  const DecisionGroup g =
+      group("s", {{.step = 10}, {.step = 10.2}, {.step = 11}, {.step = 12}}, {11, 10, 12, 13});
   EXPECT_NEAR(regret_of_recommended(g, rule()), 10, 1e-9);
   EXPECT_NEAR(regret_of_three(g, rule()), 0, 1e-9);
   DecisionGroup risky = g;
@@ -27,9 +28,10 @@ TEST(DecisionScore, Regret) {
 TEST(DecisionScore, FitsOptimism) {
   std::vector<DecisionGroup> groups;
   for (const char* source : {"a", "b", "c"})
-    groups.push_back(group(source,
-                           {{.step = 10, .half_width = 0.3}, {.step = 10.2, .half_width = 0.05}, {.step = 12}, {.step = 13}},
-                           {11, 10, 12, 13}));
+    groups.push_back(group(
+        source,
+        {{.step = 10, .half_width = 0.3}, {.step = 10.2, .half_width = 0.05}, {.step = 12}, {.step = 13}},
+        {11, 10, 12, 13}));
   const DecisionFit fit = fit_decision(groups, rule());
   EXPECT_GT(fit.rule.optimism, 0);
   EXPECT_NEAR(fit.held_out.mean, 0, 1e-9);

@@ -5,16 +5,12 @@ namespace sextant {
 namespace {
 
 TEST(RecommendedBars, TwentyQuestions) {
-  constexpr OrdinaryQuestion kQuestions[] = {{"llama-2-7b", "1x8xa100-80gb", "4096", "128"},
-                                             {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"},
-                                             {"llama-2-70b", "16x8xa100-80gb", "4096", "1024"},
-                                             {"llama-3.1-8b", "1x8xh100", "8192", "128"},
-                                             {"llama-3.1-8b", "16x8xh100", "8192", "1024"},
-                                             {"llama-3.1-70b", "8x8xh100", "8192", "512"},
-                                             {"llama-3.1-70b", "32x8xh100", "8192", "1024"},
-                                             {"llama-3.1-405b", "128x8xh100", "8192", "1024"},
-                                             {"llama-65b", "16x8xa100-80gb", "2048", "1024"},
-                                             {"llama-3.2-1b", "1x4xh100", "4096", "256"}};
+  constexpr OrdinaryQuestion kQuestions[] = {
+      {"llama-2-7b", "1x8xa100-80gb", "4096", "128"},    {"llama-2-13b", "8x8xa100-80gb", "4096", "1024"},
+      {"llama-2-70b", "16x8xa100-80gb", "4096", "1024"}, {"llama-3.1-8b", "1x8xh100", "8192", "128"},
+      {"llama-3.1-8b", "16x8xh100", "8192", "1024"},     {"llama-3.1-70b", "8x8xh100", "8192", "512"},
+      {"llama-3.1-70b", "32x8xh100", "8192", "1024"},    {"llama-3.1-405b", "128x8xh100", "8192", "1024"},
+      {"llama-65b", "16x8xa100-80gb", "2048", "1024"},   {"llama-3.2-1b", "1x4xh100", "4096", "256"}};
   int unusual = 0;
   for (const OrdinaryQuestion& q : kQuestions)
     for (const char* stack : {"megatron-core", "torchtitan"}) unusual += holds_bars(q, stack) ? 1 : 0;

@@ -17,8 +17,9 @@ struct OrdinaryQuestion {
 
 inline std::vector<std::string> asked(const OrdinaryQuestion& q, const std::string& stack,
                                       const std::vector<std::string>& more) {
-  std::vector<std::string> out = {"plan",      "--model",  q.model,          "--cluster",   q.cluster, "--seq-len",
-                                  q.seq_len,   "--global-batch", q.global_batch, "--stack", stack};
+  std::vector<std::string> out = {"plan",         "--model",   q.model,   "--cluster",
+                                  q.cluster,      "--seq-len", q.seq_len, "--global-batch",
+                                  q.global_batch, "--stack",   stack};
   out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -44,7 +44,8 @@ TEST(Recommended, IsOneScreen) {
         EXPECT_LE(letters, static_cast<std::size_t>(columns)) << line;
       }
       EXPECT_LE(lines, 24) << answer.out;
-      for (const char* part : {"run: ", "OOM risk", "why: ", "evidence: ", "found: ", "next: sextant explain"})
+      for (const char* part :
+           {"run: ", "OOM risk", "why: ", "evidence: ", "found: ", "next: sextant explain"})
         EXPECT_NE(answer.out.find(part), std::string::npos) << part << "\n" << answer.out;
     }
 }
