@@ -23,7 +23,7 @@ constexpr double kOthersShare = 0.01;
 // nothing better on the twenty questions of tests/tools/verbs/recommended_test.cpp.
 constexpr int kRounds = 200;
 // How much slower than the fastest on paper a layout may be to be looked for at all.
-constexpr double kFirstLook = 0.5;
+constexpr double kFirstLook = 0.2;
 constexpr std::size_t kMostAlternatives = 5;
 
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }

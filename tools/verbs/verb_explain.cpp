@@ -16,6 +16,7 @@
 #include "planner/simulation/robust.hpp"
 #include "tools/inputs/plan_options.hpp"
 #include "tools/output/explained.hpp"
+#include "tools/output/recommendation_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/terminal/table.hpp"
 #include "tools/verbs/verbs.hpp"
