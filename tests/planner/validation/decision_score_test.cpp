@@ -9,7 +9,8 @@ namespace {
 DecisionRule careful_rule() {
   return {.most_oom_chance = 0.05, .extrapolation = 1, .feature_pays = 0.04, .most_given_up = 0.05};
 }
-DecisionGroup decision_group(const std::string& source, std::vector<Judged> layouts, std::vector<double> measured) {
+DecisionGroup decision_group(const std::string& source, std::vector<Judged> layouts,
+                             std::vector<double> measured) {
   return {source, source + "|g", std::move(layouts), std::move(measured)};
 }
 

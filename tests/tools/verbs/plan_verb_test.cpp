@@ -281,7 +281,7 @@ TEST(Plan, NamesATieThatIsBetterKnown) {
   EXPECT_TRUE(tie->at("tie").get<bool>());
   EXPECT_LE(1.8 * width(*tie), width(ranked.front()) * 1.0001);
   const std::string text = unwrapped(with({}).out);
-  EXPECT_NE(text.find("uncertain to 19 %, since it fills more than nine tenths of the memory"),
+  EXPECT_NE(text.find("uncertain to 20 %, since it fills more than nine tenths of the memory"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find(key), std::string::npos);
@@ -306,7 +306,7 @@ TEST(Plan, FindsWhatTiesAndHasRoom) {
   const auto width = [](const nlohmann::json& r) {
     return r.at("step_time_s_upper").get<double>() / r.at("step_time_s").get<double>() - 1;
   };
-  EXPECT_LE(2 * width(surer), width(best));
+  EXPECT_LE(1.8 * width(surer), width(best) * 1.0001);  // as surer_tie is defined
   const std::string key = surer.at("key"), fix = surer.at("fix"), text = unwrapped(call_in_full(ask).out);
   EXPECT_NE(fix.find("mbs=1"), std::string::npos) << fix;
   EXPECT_NE(text.find("ties with #1 and is surer: " + key), std::string::npos) << text;
@@ -430,6 +430,7 @@ TEST(Plan, SaysNothingOfSurerTiesWhereTheBestIsSure) {
 TEST(Plan, LosesPatience) {
   PlanOptions options;
   EXPECT_EQ(options.patience_s, 60);
+  options.details = true;
   options.question.model = "llama-2-7b", options.question.cluster = "2x8xa100-80gb";
   const auto answer = [&] {
     std::ostringstream out, err;

@@ -41,8 +41,9 @@ inline bool holds_bars(const OrdinaryQuestion& q, const std::string& stack) {
   for (const auto& feature : r.at("unusual_features"))
     unusual = unusual || feature == "uneven stages" ||
               feature.get<std::string>().find("offload") != std::string::npos;
-  if (unusual && !r.at("gained_by_features_share").is_null())
+  if (unusual && !r.at("gained_by_features_share").is_null()) {
     EXPECT_GE(r.at("gained_by_features_share"), 0.03) << what;
+  }
   return unusual;
 }
 
