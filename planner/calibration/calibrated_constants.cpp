@@ -25,6 +25,7 @@ constexpr auto kRule = [](auto& io, auto& r) {
   io.required("sigma", r.sigma, above(0));
   io.optional("low_factor", r.low_factor, above(0));
   io.optional("high_factor", r.high_factor, above(0));
+  io.optional("kinship", r.kinship, at_least(0));
   for (const char* about : {"note", "origin", "source", "date"}) io.ignored(about);
 };
 
@@ -34,6 +35,12 @@ double class_value(const CalibrationRules& rules, const std::string& stack, cons
       for (const auto& [name, value] : c.values)
         if (name == key) return value;
   return 0;
+}
+
+std::string class_of(const CalibrationRules& rules, const std::string& stack) {
+  for (const StackClass& c : rules.classes)
+    if (std::find(c.stacks.begin(), c.stacks.end(), stack) != c.stacks.end()) return c.name;
+  return "";
 }
 
 double device_prior(const std::string& generation, const ConstantRule& rule,
@@ -116,6 +123,9 @@ std::vector<FreeConstant> constants_of(std::span<const MeasuredRun> runs,
     const double width = cold || rule.key == kMachineFactor ? 1 : rules.own_width;
     out.push_back({rule.of, owner, rule.key, prior, rule.sigma * width,
                    low > 0 ? low : prior * rule.low_factor, high > 0 ? high : prior * rule.high_factor});
+    if (!cold || !(rule.kinship > 0)) return;
+    const std::string kin = rule.of == ConstantOwner::stack ? class_of(rules, owner) : "all";
+    out.back().kin = kin, out.back().kinship = kin.empty() ? 0 : std::min(rule.kinship, 0.99);
   };
   for (const ConstantRule& rule : rules.calibrated) {
     if (rule.own_only && fit_of != FitOf::own_runs) continue;

@@ -31,6 +31,9 @@ struct FreeConstant {
   double prior = 0, sigma = 0.1;
   double low = 0, high = 0;
   std::vector<std::string> also = {};  // owners that have the same value: one class, one constant
+  // Constants of one key and one kin are off alike: `kinship` is the correlation of their priors. Empty: of its own.
+  std::string kin = {};
+  double kinship = 0;
 };
 // What the calibrated constant at a value sets: one constant of each of its owners.
 std::vector<Setting> settings_of(const FreeConstant&, double value);
@@ -52,6 +55,7 @@ struct ConstantRule {
   double cold = 0;
   double sigma = 0.1;
   double low_factor = 0.5, high_factor = 2.0;  // bounds, relative to the prior
+  double kinship = 0;  // correlation of the cold priors of one class of stacks, of all fabrics, of all generations
 };
 struct StackClass {
   std::string name;

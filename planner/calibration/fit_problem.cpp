@@ -69,7 +69,16 @@ Eigen::MatrixXd FitProblem::prior_covariance() const {
   Eigen::VectorXd variance(static_cast<Eigen::Index>(calibrated.size()));
   for (std::size_t k = 0; k < calibrated.size(); ++k)
     variance[static_cast<Eigen::Index>(k)] = calibrated[k].sigma * calibrated[k].sigma;
-  return variance.asDiagonal();
+  Eigen::MatrixXd out = variance.asDiagonal();
+  for (std::size_t a = 0; a < calibrated.size(); ++a)
+    for (std::size_t b = 0; b < calibrated.size(); ++b) {
+      const FreeConstant &one = calibrated[a], &other = calibrated[b];
+      if (a == b || one.kin.empty() || one.of != other.of || one.key != other.key || one.kin != other.kin)
+        continue;
+      out(static_cast<Eigen::Index>(a), static_cast<Eigen::Index>(b)) =
+          std::sqrt(one.kinship * other.kinship) * one.sigma * other.sigma;
+    }
+  return out;
 }
 
 Eigen::MatrixXd covariance(std::span<const LayoutPoint> points, const LikenessRule& rule) {

@@ -28,6 +28,8 @@ struct FitProblem {
   // Forward differences; calibrated constants of one key with different owners touch different rows and are moved together.
   Eigen::MatrixXd jacobian(const Eigen::VectorXd& theta, const Eigen::VectorXd& at) const;
   Eigen::VectorXd clamped(Eigen::VectorXd theta) const;
+  // Constants of kin are correlated: what the rows of one say moves the others, by so much (a hierarchical prior: Gelman and
+  // Hill, Data Analysis Using Regression and Multilevel Models, ch. 12, with the mean of the class integrated out).
   Eigen::MatrixXd prior_covariance() const;
 };
 

@@ -52,6 +52,7 @@ void score_groups(const std::map<std::string, std::vector<Layout>>& groups, Sour
     for (const Layout& l : group) predicted.push_back(l.predicted), measured.push_back(l.measured);
     tau.push_back(kendall_tau(predicted, measured));
     r1.push_back(regret(group, 1)), r2.push_back(regret(group, 2)), r3.push_back(regret(group, 3));
+    if (s.worst_group.empty() || r1.back() > s.worst_regret) s.worst_group = id, s.worst_regret = r1.back();
   }
   s.groups = static_cast<int>(tau.size());
   s.kendall_tau = mean(tau);

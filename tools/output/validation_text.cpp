@@ -102,6 +102,30 @@ void print_scores(Session& session, const std::vector<SourceScore>& scores) {
                                                     : ""));
 }
 
+void print_held_out(Session& session, const HeldOut& h) {
+  print_wrapped(session.terminal.out, session.terminal,
+                "Every source is predicted by constants fitted to the other sources, from cold priors.");
+  print_scores(session, h.sources);
+  const RankingScore choice = ranking_of(h.sources);
+  if (choice.groups > 0)
+    print_wrapped(session.terminal.out, session.terminal,
+                  fmt::format("{} groups: regret {:.2f} %, tau {:.2f}; largest regret {:.1f} %, of {}",
+                              choice.groups, choice.regret, choice.tau, choice.worst_regret, choice.worst));
+  if (h.extrapolations.empty()) return;
+  Table table({{"held out of the fit", Align::left},
+               {"fitted", Align::right},
+               {"scored", Align::right},
+               {"sources", Align::right, 1},
+               {"error %", Align::right},
+               {"bias %", Align::right},
+               {"in interval %", Align::right}});
+  for (const Extrapolation& e : h.extrapolations)
+    table.add_row({e.held_out, fmt::format("{}", e.fitted), fmt::format("{}", e.rows),
+                   fmt::format("{}", e.sources), fmt::format("{:.1f}", e.mape),
+                   fmt::format("{:+.1f}", e.bias), fmt::format("{:.0f}", 100 * e.coverage)});
+  session.terminal.out << '\n' << table.render(session.terminal, session.common.wide);
+}
+
 void print_unmeasured(Session& session, const std::vector<RunRow>& rows,
                       const std::vector<RunPrediction>& predictions) {
   constexpr std::size_t kShown = 20;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/runs/run_row.hpp"
+#include "planner/calibration/held_out.hpp"
 #include "planner/validation/validate.hpp"
 #include "tools/inputs/verb.hpp"
 
@@ -12,6 +13,8 @@ namespace sextant {
 
 // Step times, then the choice of a layout and memory; with several sources a last line of all.
 void print_scores(Session&, const std::vector<SourceScore>&);
+// Where no fit saw the runs: below the scores per source.
+void print_held_out(Session&, const HeldOut&);
 // The first runs without a measured time or memory: predictions, not comparisons.
 void print_unmeasured(Session&, const std::vector<RunRow>&, const std::vector<RunPrediction>&);
 // To stderr: one bad row does not hide the others. The first are told, all are counted.

@@ -12,6 +12,7 @@
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "planner/calibration/calibration_uncertainty.hpp"
+#include "planner/calibration/held_out.hpp"
 #include "planner/validation/plausible.hpp"
 #include "planner/validation/validate.hpp"
 #include "tools/inputs/inputs.hpp"
@@ -33,7 +34,7 @@ struct ValidateOptions {
   std::vector<std::string> files;
   std::string predictions, calibration, collectives;
   std::string write_evidence;
-  bool quality_c = false, example = false, fit_decision = false, against_experts = false;
+  bool quality_c = false, example = false, held_out = false, fit_decision = false, against_experts = false;
   double max_error = 0;  // percent; 0 = any
 };
 
@@ -166,6 +167,44 @@ std::vector<std::string> readable(const std::vector<std::string>& given) {
   return files;
 }
 
+Json to_json(const HeldOut& h, const RunTables& tables) {
+  Json out = to_json(h.sources, h.predictions, tables);
+  const RankingScore choice = ranking_of(h.sources);
+  out["choice"] = {{"groups", choice.groups},
+                   {"regret_percent", choice.regret},
+                   {"kendall_tau", choice.tau},
+                   {"worst_group", choice.worst},
+                   {"worst_regret_percent", choice.worst_regret}};
+  Json extrapolations = Json::array();
+  for (const Extrapolation& e : h.extrapolations)
+    extrapolations.push_back({{"held_out", e.held_out},
+                              {"fitted", e.fitted},
+                              {"rows", e.rows},
+                              {"sources", e.sources},
+                              {"mean_absolute_error_percent", e.mape},
+                              {"bias_percent", e.bias},
+                              {"inside_interval_share", e.coverage}});
+  out["extrapolations"] = std::move(extrapolations);
+  return out;
+}
+
+// Fits to parts of the rows, scored on the rest.
+ExitCode validate_held_out(Session& session, const ValidateOptions& options, const RunTables& tables,
+                           const FrameworkMap& map) {
+  if (!tables.bad.empty()) throw ConfigError(tables.bad);
+  const auto presets = session.presets();
+  const HeldOut h = held_out(tables.rows, map, presets, load_calibration_rules(presets),
+                             {.with_quality_c = options.quality_c});
+  if (!options.predictions.empty()) write_file_atomic(options.predictions, predictions_csv(h.predictions));
+  if (session.common.json)
+    print_json(session, "validate", to_json(h, tables));
+  else
+    print_held_out(session, h);
+  for (const SourceScore& s : h.sources)
+    if (options.max_error > 0 && s.mape > options.max_error) return ExitCode::outside_tolerance;
+  return ExitCode::ok;
+}
+
 ExitCode run(Session& session, const ValidateOptions& options) {
   if (options.example) {
     session.terminal.out << example_runs();
@@ -178,6 +217,8 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   }
   if (options.files.empty())
     throw UsageError("RUNS.csv is missing\n  for a first file: sextant validate --example > runs.csv");
+  if (options.held_out && !options.calibration.empty())
+    throw UsageError("--held-out fits its own constants: it takes no --calibration");
   check_output("--predictions", options.predictions, readable(options.files));
   const auto presets = session.presets();
   RunTables tables = read_run_tables(options.files);
@@ -190,6 +231,7 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   const FrameworkMap map = load_framework_map(presets);
   if (!options.write_evidence.empty()) write_evidence(session, rows, map, options.write_evidence);
   if (options.against_experts) return compare_with_experts(session, rows, map);
+  if (options.held_out) return validate_held_out(session, options, tables, map);
   const CalibratedPresets calibrated(presets, calibration ? calibration->settings() : std::vector<Setting>(),
                                      calibration ? calibration->learned() : Residual());
   auto predictions = predict_with_progress(session, tables, map, calibrated.options());
@@ -299,6 +341,12 @@ Verb validate_verb() {
                  options->write_evidence);
         add_flag(app, {.flag = "--quality-c", .metavar = "", .text = "score rows of quality c too"},
                  options->quality_c);
+        add_flag(app,
+                 {.flag = "--held-out",
+                  .metavar = "",
+                  .text = "score fits that did not see the runs: each source by a fit to the others, larger "
+                          "clusters, devices and features by fits without them (about a minute)"},
+                 options->held_out);
         add_flag(app,
                  {.flag = "--example",
                   .metavar = "",
