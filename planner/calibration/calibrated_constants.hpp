@@ -55,7 +55,8 @@ struct ConstantRule {
   double cold = 0;
   double sigma = 0.1;
   double low_factor = 0.5, high_factor = 2.0;  // bounds, relative to the prior
-  double kinship = 0;  // correlation of the cold priors of one class of stacks, of all fabrics, of all generations
+  double kinship =
+      0;  // correlation of the cold priors of one class of stacks, of all fabrics, of all generations
 };
 struct StackClass {
   std::string name;

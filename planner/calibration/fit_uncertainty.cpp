@@ -41,7 +41,7 @@ std::vector<FittedWidth> fit_widths(std::span<const RunRow> rows, std::span<cons
       if (runs < rules.fewest_runs) continue;
       out.push_back({of, static_cast<UncertaintyClass>(d), runs, width_of(errors[d], rules.fitted_share),
                      fmt::format("sextant calibrate --refit, intervals: hold {:.0f} % of {} published runs, "
-                                 "in-sample",
+                                 "each source left out of the fit",
                                  100 * rules.fitted_share, runs)});
     }
   };

@@ -1,4 +1,5 @@
-// How wide are the intervals of each class of uncertainty? As wide as most of the published runs of the class were off, in-sample:
+// How wide are the intervals of each class of uncertainty? As wide as most of the published runs of the class were off, each source by a
+// fit that did not see it:
 // written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
 //
 // Ignores classes of which too few runs are known: their widths stay what they are.

@@ -96,7 +96,8 @@ std::vector<std::pair<std::string, Holds>> splits(std::span<const MeasuredRun> r
   for (const MeasuredRun& m : runs) ++devices[m.run.cluster.device.name];
   for (const auto& [device, rows] : devices)
     if (rows >= kFewest)
-      out.emplace_back(device, [device](const MeasuredRun& m) { return m.run.cluster.device.name == device; });
+      out.emplace_back(device,
+                       [device](const MeasuredRun& m) { return m.run.cluster.device.name == device; });
   return out;
 }
 

@@ -83,7 +83,7 @@ struct SourceScore {
   int groups = 0;          // of at least four measured layouts
   double kendall_tau = 0;  // mean over groups
   double regret_1 = 0, regret_2 = 0,
-         regret_3 = 0;  // best measured of the k best predicted to fit, mean, percent
+         regret_3 = 0;      // best measured of the k best predicted to fit, mean, percent
   double worst_regret = 0;  // of the first, over groups
   std::string worst_group;
   int oom_true = 0, oom_false = 0, oom_missed = 0;  // predicted and real, predicted only, real only

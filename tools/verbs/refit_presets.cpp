@@ -11,6 +11,7 @@
 #include "core/base/file_io.hpp"
 #include "planner/calibration/fit_source.hpp"
 #include "planner/calibration/fit_uncertainty.hpp"
+#include "planner/calibration/held_out.hpp"
 #include "tools/inputs/preset_files.hpp"
 
 namespace sextant {
@@ -129,10 +130,11 @@ int write_widths(const fs::path& folder, const std::vector<std::string>& run_fil
     auto more = read_runs(file);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
-  const PredictOptions options{folder, nullptr, {}};
-  const auto predictions = predict_runs(rows, load_framework_map(folder), options);
+  // Widths are those of runs that no fit saw.
+  const HeldOut unseen = held_out(rows, load_framework_map(folder), folder, load_calibration_rules(folder),
+                                  {.extrapolations = false});
   Files files(folder);
-  for (const FittedWidth& w : fit_widths(rows, predictions, load_uncertainty_rules(folder)))
+  for (const FittedWidth& w : fit_widths(rows, unseen.predictions, load_uncertainty_rules(folder)))
     files.set(files.at("calibration", "intervals")[w.of][std::string(name(w.uncertainty))], w.half_width,
               w.source, date, "T");
   return files.write();

@@ -8,6 +8,7 @@
 
 #include "planner/calibration/calibrate_memory.hpp"
 #include "planner/calibration/calibration_uncertainty.hpp"
+#include "planner/calibration/fit_problem.hpp"
 #include "planner/validation/validate.hpp"
 #include "tests/support/measured.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -284,6 +285,26 @@ TEST_F(Calibrate, FileKeepsEverythingAndRefusesWhatCannotMove) {
   EXPECT_THROW(
       load_calibration(folder.write("v2.json", R"({"schema": "sextant.calibration/2", "constants": []})")),
       ConfigError);
+}
+
+// Two stacks of one class and one of another: what the rows of the first say moves its kin by so much, and nobody else.
+TEST(FitProblem, ConstantsOfKinMoveTogether) {
+  std::vector<FreeConstant> calibrated;
+  for (const char* owner : {"first", "kin", "stranger"})
+    calibrated.push_back({ConstantOwner::stack, owner, "pointwise_passes", 2, 0.25});
+  for (const std::size_t k : {0, 1}) calibrated[k].kin = "fused", calibrated[k].kinship = 0.8;
+  calibrated[2].kin = "eager", calibrated[2].kinship = 0.8;
+  const std::filesystem::path presets = test::preset_dir();
+  const FitProblem p{{}, calibrated, presets};
+  const Posterior prior{Eigen::VectorXd::Zero(3), p.prior_covariance()};
+  Eigen::MatrixXd j = Eigen::MatrixXd::Zero(20, 3);
+  j.col(0).setOnes();
+  const Eigen::VectorXd off = Eigen::VectorXd::Constant(20, -0.08), even = Eigen::VectorXd::Ones(20);
+  const Posterior fit = update(prior, j, off, prior.mean, even, 0.05);
+  EXPECT_NEAR(fit.mean[0], -0.08, 0.005);
+  EXPECT_NEAR(fit.mean[1], 0.8 * fit.mean[0], 1e-9);
+  EXPECT_NEAR(fit.mean[2], 0, 1e-9);
+  EXPECT_LT(fit.covariance(1, 1), 0.5 * fit.covariance(2, 2));
 }
 
 // A stack whose peaks were made with more saved FFN copies than its preset says gets them back.
