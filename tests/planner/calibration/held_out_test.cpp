@@ -14,8 +14,8 @@ namespace {
 TEST(HeldOut, LargerClustersDevicesAndFeatures) {
   SEXTANT_NEEDS_MEASURED();
   const auto presets = test::preset_dir();
-  const HeldOut h = held_out(test::all_runs(), load_framework_map(presets), presets,
-                             load_calibration_rules(presets));
+  const HeldOut h =
+      held_out(test::all_runs(), load_framework_map(presets), presets, load_calibration_rules(presets));
   std::map<std::string, double> error;
   for (const Extrapolation& e : h.extrapolations) {
     fmt::print("{:24} fitted {:4}, scored {:4} of {:2} sources: {:5.2f} %, bias {:+5.2f} %, inside {:.2f}\n",
