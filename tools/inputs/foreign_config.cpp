@@ -21,7 +21,8 @@ std::string key_of_deepspeed(const nlohmann::json& j) {
   const nlohmann::json zero = j.value("zero_optimization", nlohmann::json::object());
   if (zero.is_object() && zero.contains("stage") && zero["stage"].is_number_integer())
     key += fmt::format("z{}", zero["stage"].get<int>());
-  if (const auto micro = j.find("train_micro_batch_size_per_gpu"); micro != j.end() && micro->is_number_integer())
+  if (const auto micro = j.find("train_micro_batch_size_per_gpu");
+      micro != j.end() && micro->is_number_integer())
     key += fmt::format("{}mbs{}", key.empty() ? "" : ".", micro->get<int>());
   const auto on_host = [&](const char* what) {
     if (!zero.is_object() || !zero.contains(what) || !zero[what].is_object()) return false;

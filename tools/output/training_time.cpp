@@ -20,8 +20,8 @@ struct TrainingTime {
 };
 
 // Without checkpoints and failures: goodput has those.
-TrainingTime training_time(const std::string& tokens, const TrainingSpec& training, const ClusterSpec& cluster,
-                           const ParallelPlan& plan, const Prediction& p) {
+TrainingTime training_time(const std::string& tokens, const TrainingSpec& training,
+                           const ClusterSpec& cluster, const ParallelPlan& plan, const Prediction& p) {
   TrainingTime t;
   t.tokens = parse_tokens(tokens, "--tokens");
   const double steps = std::ceil(t.tokens / (static_cast<double>(training.global_batch) * training.seq_len));
@@ -41,18 +41,18 @@ std::string training_time_text(const std::string& tokens, const TrainingSpec& tr
   const TrainingTime t = training_time(tokens, training, cluster, plan, p);
   // Hours where days would be a fraction.
   const double unit = t.days < 2 ? 24 : 1;
-  return fmt::format("{} tokens: {:.1f} {} ({:.1f} to {:.1f} in nine of ten cases) without failures, {} GPU-hours{}",
-                     tokens, t.days * unit, unit > 1 ? "hours" : "days", t.lower * unit, t.upper * unit,
-                     whole(t.gpu_hours), t.usd ? fmt::format(", {} USD", whole(*t.usd)) : "");
+  return fmt::format(
+      "{} tokens: {:.1f} {} ({:.1f} to {:.1f} in nine of ten cases) without failures, {} GPU-hours{}", tokens,
+      t.days * unit, unit > 1 ? "hours" : "days", t.lower * unit, t.upper * unit, whole(t.gpu_hours),
+      t.usd ? fmt::format(", {} USD", whole(*t.usd)) : "");
 }
 
 nlohmann::ordered_json training_time_json(const std::string& tokens, const TrainingSpec& training,
                                           const ClusterSpec& cluster, const ParallelPlan& plan,
                                           const Prediction& p) {
   const TrainingTime t = training_time(tokens, training, cluster, plan, p);
-  nlohmann::ordered_json j = {{"tokens", t.tokens},        {"days", t.days},
-                              {"days_lower", t.lower},     {"days_upper", t.upper},
-                              {"gpu_hours", t.gpu_hours},  {"usd", nullptr}};
+  nlohmann::ordered_json j = {{"tokens", t.tokens},    {"days", t.days},           {"days_lower", t.lower},
+                              {"days_upper", t.upper}, {"gpu_hours", t.gpu_hours}, {"usd", nullptr}};
   if (t.usd) j["usd"] = *t.usd;
   return j;
 }

@@ -40,8 +40,9 @@ TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
 }
 
 TEST(PublicCases, HowLongAndHowMuch) {
-  const Words question = {"--model", "llama-2-7b", "--cluster", "8x8xa100-80gb", "--seq-len", "4096",
-                          "--global-batch", "1024", "--tokens", "2T", "--json"};
+  const Words question = {"--model",   "llama-2-7b", "--cluster",      "8x8xa100-80gb",
+                          "--seq-len", "4096",       "--global-batch", "1024",
+                          "--tokens",  "2T",         "--json"};
   const Called one = call(Words{"simulate", "--plan", "dp64.z2.mbs2"} + question);
   ASSERT_EQ(one.code, ExitCode::ok) << one.err;
   const auto j = nlohmann::json::parse(one.out);
@@ -62,20 +63,23 @@ TEST(PublicCases, HowLongAndHowMuch) {
 
 TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
   const TempDir folder;
-  const auto ds = folder.write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3,
+  const auto ds = folder.write("ds_config.json",
+                               R"({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3,
       "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}})");
   const Called c = call(Words{"simulate", "--plan", ds.string()} + kLlama7bOn8, kUnlimitedColumns);
   EXPECT_EQ(c.code, ExitCode::bad_input);
   EXPECT_TRUE(says(c, "DeepSpeed configuration; state it as a key: z3.mbs2.oo100.po")) << c.err;
   for (const auto& [name, text, what] :
-       {std::tuple{"train.toml", "[training]\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 2\n", "torchtitan"},
+       {std::tuple{"train.toml", "[training]\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 2\n",
+                   "torchtitan"},
         {"run.yaml", "parallelism:\n  dp: 8\n  tp_linear_async_communication: true\n", "nanotron"},
         {"pretrain.sh", "torchrun pretrain_gpt.py --tensor-model-parallel-size 4\n", "Megatron-LM"},
         {"accelerate.yaml", "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n", "accelerate"}}) {
     const Called other =
         call(Words{"simulate", "--plan", folder.write(name, text).string()} + kLlama7bOn8, kUnlimitedColumns);
     EXPECT_EQ(other.code, ExitCode::bad_input) << name;
-    EXPECT_TRUE(says(other, std::string("it looks like a ") + what) || says(other, std::string("it looks like an ") + what))
+    EXPECT_TRUE(says(other, std::string("it looks like a ") + what) ||
+                says(other, std::string("it looks like an ") + what))
         << other.err;
   }
 }
@@ -91,34 +95,41 @@ TEST(PublicCases, ModelsOfLlamasShape) {
   const TempDir folder;
   // As printed: "12,247,782,400 parameters".
   const auto parameters = [&](const char* name, const char* config) {
-    const Called c = call({"simulate", "--model", folder.write(name, config).string(), "--cluster", "1x8xh100", "--plan",
-                           "dp8.z1.mbs1", "--seq-len", "1024", "--global-batch", "8"}, kUnlimitedColumns);
+    const Called c = call({"simulate", "--model", folder.write(name, config).string(), "--cluster",
+                           "1x8xh100", "--plan", "dp8.z1.mbs1", "--seq-len", "1024", "--global-batch", "8"},
+                          kUnlimitedColumns);
     const std::size_t open = c.out.find('('), close = c.out.find(" parameters)");
     EXPECT_NE(close, std::string::npos) << c.err;
     return close == std::string::npos ? "" : c.out.substr(open + 1, close - open - 1);
   };
-  EXPECT_EQ(parameters("nemo.json", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "head_dim": 128,
+  EXPECT_EQ(parameters("nemo.json",
+                       R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "head_dim": 128,
       "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 14336, "max_position_embeddings": 131072,
       "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
       "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 131072})"),
             "12,247,782,400");
-  EXPECT_EQ(parameters("qwen.json", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+  EXPECT_EQ(parameters("qwen.json",
+                       R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
       "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28,
       "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
       "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": false, "use_sliding_window": false,
       "vocab_size": 152064})"),
             "7,615,616,512");
-  EXPECT_EQ(parameters("internlm2.json", R"({"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "bias": false,
+  EXPECT_EQ(
+      parameters("internlm2.json",
+                 R"({"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "bias": false,
       "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
       "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
       "rope_theta": 1000000, "rope_scaling": {"factor": 2.0, "type": "dynamic"}, "tie_word_embeddings": false, "vocab_size": 92544})"),
-            "7,737,708,544");
-  EXPECT_EQ(parameters("longrope.json", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+      "7,737,708,544");
+  EXPECT_EQ(parameters("longrope.json",
+                       R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
       "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1024, "max_position_embeddings": 65536,
       "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 4096, "long_factor": [1.0], "short_factor": [1.0]}})"),
             "1,836,288");
   // A window that cuts what sequences see is another model.
-  const auto window = folder.write("window.json", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+  const auto window =
+      folder.write("window.json", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral",
       "hidden_size": 4096, "max_position_embeddings": 32768, "sliding_window": 4096})");
   EXPECT_EQ(call({"simulate", "--model", window.string(), "--cluster", "1x8xh100", "--plan", "z1"}).code,
             ExitCode::bad_input);
@@ -129,29 +140,33 @@ TEST(PublicCases, MeasurementsOfAnotherDeviceAreRefused) {
   const TempDir folder;
   std::string table = "# Using devices\n";
   for (int r = 0; r < 8; ++r)
-    table += "#  Rank  " + std::to_string(r) + " Group  0 Pid   100" + std::to_string(r) + " on node-a device  " +
-             std::to_string(r) + " [0x10] NVIDIA A100-SXM4-80GB\n";
-  for (const char* line :
-       {"67108864 16777216 float sum -1 560.0 119.8 209.7 0 560.0 119.8 209.7 0",
-        "268435456 67108864 float sum -1 2100.0 127.8 223.7 0 2100.0 127.8 223.7 0"})
+    table += "#  Rank  " + std::to_string(r) + " Group  0 Pid   100" + std::to_string(r) +
+             " on node-a device  " + std::to_string(r) + " [0x10] NVIDIA A100-SXM4-80GB\n";
+  for (const char* line : {"67108864 16777216 float sum -1 560.0 119.8 209.7 0 560.0 119.8 209.7 0",
+                           "268435456 67108864 float sum -1 2100.0 127.8 223.7 0 2100.0 127.8 223.7 0"})
     table += std::string(line) + "\n";
   const auto file = folder.write("all_reduce.txt", table).string();
-  const auto ask = [&](const Words& more) { return call(Words{"calibrate", "--nccl", file} + more, kUnlimitedColumns); };
+  const auto ask = [&](const Words& more) {
+    return call(Words{"calibrate", "--nccl", file} + more, kUnlimitedColumns);
+  };
   EXPECT_EQ(ask({"--cluster", "1x8xa100-80gb"}).code, ExitCode::ok);
   const Called other = ask({"--cluster", "1x8xh100"});
   EXPECT_EQ(other.code, ExitCode::bad_input);
   EXPECT_TRUE(says(other, "NVIDIA A100-SXM4-80GB")) << other.err;
   EXPECT_EQ(ask({"--cluster", "1x8xh100", "--allow-other-device"}).code, ExitCode::ok);
   EXPECT_EQ(ask({"--cluster", "2x4xa100-80gb"}).code, ExitCode::bad_input);  // eight ranks in a node of four
-  const auto log = folder.write("run.log",
-                                "[rank0]:2025 - root - INFO - CUDA capacity: NVIDIA H200 with 139.83GiB memory\n"
-                                "Building 1-D device mesh with ['dp_shard'], [8]\n"
-                                "step:  1  loss: 12.0  memory: 40.00GiB(28.00%)  tps: 6,000\n"
-                                "step: 10  loss: 10.0  memory: 40.00GiB(28.00%)  tps: 7,000\n"
-                                "step: 20  loss:  9.0  memory: 40.00GiB(28.00%)  tps: 7,010\n").string();
+  const auto log =
+      folder
+          .write("run.log",
+                 "[rank0]:2025 - root - INFO - CUDA capacity: NVIDIA H200 with 139.83GiB memory\n"
+                 "Building 1-D device mesh with ['dp_shard'], [8]\n"
+                 "step:  1  loss: 12.0  memory: 40.00GiB(28.00%)  tps: 6,000\n"
+                 "step: 10  loss: 10.0  memory: 40.00GiB(28.00%)  tps: 7,000\n"
+                 "step: 20  loss:  9.0  memory: 40.00GiB(28.00%)  tps: 7,010\n")
+          .string();
   const auto of_log = [&](const char* cluster) {
-    return call({"calibrate", "--log", log + "=dp8.z3.mbs1", "--model", "llama-3-8b", "--cluster", cluster, "--stack", "torchtitan",
-                 "--seq-len", "8192", "--global-batch", "8"});
+    return call({"calibrate", "--log", log + "=dp8.z3.mbs1", "--model", "llama-3-8b", "--cluster", cluster,
+                 "--stack", "torchtitan", "--seq-len", "8192", "--global-batch", "8"});
   };
   EXPECT_EQ(of_log("1x8xh200").code, ExitCode::ok) << of_log("1x8xh200").err;
   EXPECT_EQ(of_log("1x8xh100").code, ExitCode::bad_input);
