@@ -111,6 +111,24 @@ TEST(StackRefusals, TensorParallelismBeyondTheKvHeads) {
   EXPECT_EQ(text("megatron-core"), "");
 }
 
+// What a framework got in a later version than the one that a stack is: NVIDIA/Megatron-LM by its tags.
+TEST(StackRefusals, AbilitiesOfLaterVersions) {
+  const auto can = [](const char* stack) { return load_stack(stack, preset_dir()).can; };
+  for (const char* old : {"megatron-lm-2021", "megatron-lm-2024", "nemo-2024"}) {
+    EXPECT_FALSE(can(old).optimizer_offload) << old;  // in v0.12.0rc3, not in v0.11.0
+    EXPECT_FALSE(can(old).shard_degree) << old;       // in v0.11.0, not in core_v0.9.0
+    EXPECT_FALSE(can(old).uneven_stages) << old;      // in core_v0.9.0, not in core_v0.8.0
+    for (const int zero : can(old).zero_stages) EXPECT_LE(zero, 1) << old;
+  }
+  EXPECT_FALSE(can("megatron-lm-2024").activation_offload);           // no option of arguments.py
+  for (const char* three : {"megatron-lm-2021", "megatron-lm-2024"})  // an assertion up to core_v0.7.0
+    EXPECT_EQ(can(three).interleaved_from_pp, 3) << three;
+  for (const char* later : {"nemo-dgxc", "megatron-core"}) {
+    EXPECT_TRUE(can(later).optimizer_offload) << later;
+    EXPECT_EQ(can(later).interleaved_from_pp, 2) << later;
+  }
+}
+
 struct Case {
   const char* stack;
   const char* named;  // the feature that must be named

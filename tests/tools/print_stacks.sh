@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# docs/stacks.md says what the presets of software stacks say, and a preset that says more is found.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+tools/dev/print_stacks.py --check
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cp tools/presets/stacks/*.json "$folder"
+sed -i 's/"tensor_parallel": false/"tensor_parallel": true/' "$folder/llm-c.json"
+if tools/dev/print_stacks.py --check --presets "$folder" 2>/dev/null; then
+  echo "a stale page was not found"
+  exit 1
+fi

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Writes docs/stacks.md from the presets of software stacks: which version of which framework can do what, and where its code says
+so. With --check it writes nothing and fails where the page is stale.
+
+    tools/dev/print_stacks.py [--check] [--presets tools/presets/stacks] [--page docs/stacks.md]
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+HEAD = """# What each software stack can do
+
+Made from the presets by `tools/dev/print_stacks.py`; a test holds this page to them. A row is a framework at the version in its
+second column: a stack offers what that version had and refuses what it asserts. An ability that its preset states with a source of its
+own is listed under the tables; all others are read from the code that the preset names as its source, or come from its base.
+"""
+
+# Head of a column, the ability, and how its value is printed where it is not yes or no.
+TABLES = {
+    "Parallelism": [
+        ("TP", "tensor_parallel"),
+        ("TP > KV heads", "copies_kv_heads"),
+        ("SP", "sequence_parallel"),
+        ("CP", "context_parallel"),
+        ("PP", "pipeline_parallel"),
+        ("interleaved", "interleaved"),
+        ("... from PP", "interleaved_from_pp"),
+        ("micro-batches", "interleaved_microbatches"),
+        ("GPipe", "gpipe"),
+        ("zero-bubble", "zero_bubble"),
+        ("uneven stages", "uneven_stages"),
+    ],
+    "State and memory": [
+        ("ZeRO", "zero_stages"),
+        ("ZeRO with PP", "max_zero_with_pp"),
+        ("part of the replicas", "shard_degree"),
+        ("selective recompute", "recompute_selective"),
+        ("full", "recompute_full"),
+        ("some layers", "recompute_layers"),
+        ("optimizer on host", "optimizer_offload"),
+        ("parameters on host", "parameter_offload"),
+        ("activations on host", "activation_offload"),
+    ],
+    "Overlap and formats": [
+        ("gradient reduction", "overlap_grad_reduce"),
+        ("parameter gather", "overlap_param_gather"),
+        ("TP collectives", "overlap_tp"),
+        ("bucket size", "bucket_size"),
+        ("fp8", "fp8"),
+    ],
+}
+# What an ability is where neither the preset nor a base of it says so (core/plan/stack_spec.hpp).
+UNSTATED = {"interleaved_from_pp": 2, "interleaved_microbatches": "any"}
+NEEDS = {
+    "interleaved_from_pp": "interleaved",
+    "interleaved_microbatches": "interleaved",
+    "interleaved": "pipeline_parallel",
+    "gpipe": "pipeline_parallel",
+    "uneven_stages": "pipeline_parallel",
+    "max_zero_with_pp": "pipeline_parallel",
+    "sequence_parallel": "tensor_parallel",
+    "copies_kv_heads": "tensor_parallel",
+    "overlap_tp": "tensor_parallel",
+    "recompute_layers": "recompute_full",
+}
+
+
+def value_of(stated: object) -> object:
+    return stated["value"] if isinstance(stated, dict) else stated
+
+
+def resolved(presets: dict[str, dict], name: str, part: str) -> dict[str, object]:
+    """The abilities of a stack over those of its base, and so on."""
+    own = presets[name]
+    base = resolved(presets, own["base"], part) if "base" in own else {}
+    return {**base, **{key: value_of(stated) for key, stated in own.get(part, {}).items()}}
+
+
+def cell(can: dict[str, object], ability: str) -> str:
+    needed = NEEDS.get(ability)
+    while needed:
+        if not can.get(needed, True):
+            return "-"
+        needed = NEEDS.get(needed)
+    value = can.get(ability, UNSTATED.get(ability, False))
+    if isinstance(value, bool):
+        return "yes" if value else "-"
+    if isinstance(value, list):
+        return " ".join(str(v) for v in value)
+    return str(value).replace("_", " ")
+
+
+def page(presets: dict[str, dict]) -> str:
+    out = [HEAD]
+    for title, columns in TABLES.items():
+        out.append(f"## {title}\n")
+        out.append("| stack | version | " + " | ".join(head for head, _ in columns) + " |")
+        out.append("|---" * (len(columns) + 2) + "|")
+        for name, preset in presets.items():
+            can = resolved(presets, name, "can")
+            out.append(f"| {name} | {preset['version']} | " + " | ".join(cell(can, a) for _, a in columns) + " |")
+        out.append("")
+    out.append("## Sources\n")
+    for name, preset in presets.items():
+        base = f", builds on `{preset['base']}`" if "base" in preset else ""
+        out.append(f"### {name}\n")
+        out.append(f"{preset['title']}, {preset['version']}{base}. {preset['source'].rstrip('.')}.")
+        if "about" in preset:
+            out.append(f"\n{preset['about'].rstrip('.')}.")
+        lines = []
+        for key, stated in preset.get("can", {}).items():
+            if isinstance(stated, dict):
+                lines.append(f"- `{key}` {json.dumps(stated['value'])}: {stated['source']}")
+        if lines:
+            out.append("")
+            out += lines
+        out.append("")
+    return "\n".join(out).rstrip("\n") + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--presets", type=pathlib.Path, default=ROOT / "tools/presets/stacks")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/stacks.md")
+    options = parser.parse_args()
+    presets = {path.stem: json.loads(path.read_text()) for path in sorted(options.presets.glob("*.json"))}
+    text = page(presets)
+    if not options.check:
+        options.page.write_text(text)
+        return 0
+    if not options.page.exists() or options.page.read_text() != text:
+        print(f"{options.page} is stale: run tools/dev/print_stacks.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
