@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/plan/stack_spec.hpp"
+#include "cost_models/memory.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
 
@@ -133,6 +135,55 @@ TEST(PublicCases, ModelsOfLlamasShape) {
       "hidden_size": 4096, "max_position_embeddings": 32768, "sliding_window": 4096})");
   EXPECT_EQ(call({"simulate", "--model", window.string(), "--cluster", "1x8xh100", "--plan", "z1"}).code,
             ExitCode::bad_input);
+}
+
+// DeepSpeed with the optimizer on the host: its gradients are there too, and more of the host than what is counted.
+TEST(PublicCases, DeepSpeedOffloadsGradientsWithTheOptimizer) {
+  const auto gradients_and_peak = [](const Words& more) {
+    const Called c = call(Words{"simulate", "--stack", "deepspeed-zero", "--json"} + more);
+    EXPECT_EQ(c.code, ExitCode::ok) << c.err << c.out;
+    return c.code == ExitCode::ok ? nlohmann::json::parse(c.out).at("prediction") : nlohmann::json{};
+  };
+  // Published: 13B fits one V100 of 32 GB.
+  const auto v100 = gradients_and_peak({"--model", "llama-2-13b", "--cluster", "1x1xV100-SXM2-32GB", "--set",
+                                        "training.compute=fp16", "--seq-len", "1024", "--global-batch", "1",
+                                        "--plan", "dp1.z3.mbs1.full.po.oo100"});
+  EXPECT_LT(v100.at("peak_memory_GiB").get<double>(), 10);
+  const auto a100 = gradients_and_peak({"--model", "llama-2-7b", "--cluster", "1x1xa100-40gb", "--seq-len",
+                                        "1024", "--global-batch", "1", "--plan", "dp1.z2.mbs1.full.oo100"});
+  EXPECT_NEAR(a100.at("peak_memory_GiB").get<double>(), 21, 3);
+  const auto eight = gradients_and_peak({"--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--set",
+                                         "node.host_memory_GiB=2048", "--seq-len", "2048", "--global-batch",
+                                         "8", "--plan", "dp8.z3.mbs1.full.po.oo100"});
+  EXPECT_NEAR(eight.at("peak_memory_GiB").get<double>(), 15, 4);
+  // Stage 1 reduces whole gradients on the device; two bytes of each parameter.
+  const auto one = gradients_and_peak({"--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--seq-len",
+                                       "1024", "--global-batch", "8", "--plan", "dp8.z1.mbs1.full.oo100"});
+  EXPECT_GT(one.at("peak_memory_GiB").get<double>() - a100.at("peak_memory_GiB").get<double>(), 9);
+}
+
+// Bytes of state a parameter as the frameworks publish them, over d = 8 replicas: ZeRO (arXiv 1910.02054, figure 1): 16, 4 + 12/d,
+// 2 + 14/d, 16/d; Megatron-Core's distributed optimizer (docs, dist_optimizer): 18, 6 + 12/d.
+TEST(PublicCases, BytesPerParameterAreThePublishedOnes) {
+  const auto bytes = [](const char* stack, int zero) {
+    const StackSpec s = load_stack(stack, std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets");
+    TrainingSpec training;
+    training.gradient = own_gradient_format(s, training.parameter);
+    ParallelPlan plan;
+    plan.dp = 8, plan.zero_stage = zero;
+    const StateBytes state = state_bytes(training, plan, s);
+    return state.parameter / (zero >= 3 ? 8 : 1) + state.gradient / (zero >= 2 ? 8 : 1) +
+           state.optimizer / (zero >= 1 ? 8 : 1);
+  };
+  const double zero[] = {16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8.};
+  for (int stage = 0; stage <= 3; ++stage)
+    EXPECT_DOUBLE_EQ(bytes("deepspeed-zero", stage), zero[stage]) << stage;
+  for (int stage = 0; stage <= 2; ++stage)
+    EXPECT_DOUBLE_EQ(bytes("colossal-ai", stage), zero[stage]) << stage;
+  for (const char* stack : {"megatron-core", "megatron-lm-2024"}) {
+    EXPECT_DOUBLE_EQ(bytes(stack, 0), 18) << stack;
+    EXPECT_DOUBLE_EQ(bytes(stack, 1), 6 + 12 / 8.) << stack;
+  }
 }
 
 // A100's table halved an H100's NVLink once.
