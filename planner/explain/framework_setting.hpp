@@ -5,10 +5,15 @@
 
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 
 // "microbatch_group_size_per_vp_stage ... 8: ..." where an interleaved schedule's groups are not pp micro-batches; else empty.
 std::string framework_setting(const ParallelPlan&, const TrainingSpec&);
+
+// The layout string of Megatron-Core where model chunks hold unequal numbers of layers, with the option that takes it; else empty.
+// Source: NVIDIA/Megatron-LM d98e8a6, megatron/training/arguments.py 966-974, core/transformer/pipeline_parallel_layer_layout.py.
+std::string layout_setting(const ParallelPlan&, const ModelSpec&, const StackSpec&);
 
 }  // namespace sextant

@@ -155,6 +155,19 @@ nlohmann::ordered_json time_split_json(const TimeSplit& split) {
   return j;
 }
 
+std::string host_memory_text(const PlanMemory& memory, const NodeSpec& node) {
+  // What the system, the loaders of data and the frameworks' own processes leave.
+  constexpr double kFull = 0.8;
+  if (memory.host_of_node.v <= 0) return "";
+  const double used = gib(memory.host_of_node), has = gib(node.host_memory);
+  std::string text = fmt::format("host memory per node: {:.4g} of {:.4g} GiB", used, has);
+  if (used > has)
+    text += ", does not fit";
+  else if (used > kFull * has)
+    text += ": nearly full; the system and the data loaders need some of it too";
+  return text;
+}
+
 std::string overflow_text(double chance) {
   constexpr double kTenth = 0.095;
   if (chance < kSurelyFits) return "";
@@ -191,6 +204,7 @@ nlohmann::ordered_json prediction_json(const ParallelPlan& plan, const Predictio
                               {"uncertainty", name(p.uncertainty)},
                               {"available_memory_GiB", gib(p.memory_available)},
                               {"host_memory_GiB", gib(p.memory.host)},
+                              {"host_memory_per_node_GiB", gib(p.memory.host_of_node)},
                               {"heaviest_stage", p.memory.stage},
                               {"fits", p.fits},
                               {"usd_per_million_tokens", p.usd_per_million_tokens}};

@@ -94,6 +94,8 @@ nlohmann::ordered_json prediction_json(const ParallelPlan&, const Prediction&);
 
 // "chance of running out of memory: 3 in 10"; empty where it is below 1 in 20.
 std::string overflow_text(double chance);
+// What a node's host memory holds, with a warning near its limit; empty where nothing is offloaded.
+std::string host_memory_text(const PlanMemory&, const NodeSpec&);
 
 // "model", "parameters", "cluster", "gpus", "stack", "seq_len", "global_batch", "notes": what was asked.
 nlohmann::ordered_json question_json(const Question&);

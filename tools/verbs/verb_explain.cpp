@@ -159,6 +159,8 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
   paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
                         gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
             2);
+  if (const auto text = host_memory_text(p.memory, planning.question().cluster.node); !text.empty())
+    paragraph(text, 2);
   if (p.rests_on) paragraph("this step " + rests_on_text(*planning.question().profile, *p.rests_on), 2);
   if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
   if (e.calibrated)
@@ -329,6 +331,9 @@ ExitCode run(Session& session, ExplainOptions options) {
     if (!e.own.rejection)
       print_wrapped(out, session.terminal,
                     evidence_text(evidence, q.stack.name, q.cluster.device.generation));
+    if (const std::string text = layout_setting(e.chosen, q.model, q.stack);
+        !text.empty() && !e.own.rejection)
+      print_wrapped(out, session.terminal, "note: " + text);
     out << '\n';
     if (e.own.rejection)
       print_why(session, q, {e.chosen, e.own, {}}, by);

@@ -225,6 +225,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   }
   const auto rejection = too_large(job, s.prediction.memory);
   const std::string setting = framework_setting(plan, q.training);
+  const std::string layout = layout_setting(plan, q.model, q.stack);
   if (session.common.json) {
     Json answer = to_json(plan, s);
     add_goodput(answer["prediction"], job, plan, s.prediction.step, options.goodput.kind());
@@ -233,6 +234,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
+    if (!layout.empty()) answer["notes"].push_back(layout);
     answer["unused_fields"] = unused_fields(plan, q.model, q.stack.rules);
     print_json(session, "simulate", answer);
   } else {
@@ -246,6 +248,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(plan_key(plan));
     print_notes(session, q);
     if (!setting.empty()) paragraph("note: " + setting);
+    if (!layout.empty()) paragraph("note: " + layout);
     paragraph(fmt::format(
         "step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, {:.1f} model "
         "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
@@ -267,6 +270,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    if (const auto text = host_memory_text(p.memory, q.cluster.node); !text.empty()) paragraph(text);
     if (s.runtime)
       paragraph(fmt::format("sextant run allocates {} bytes of it",
                             with_thousands(static_cast<std::uint64_t>(s.runtime->v))));

@@ -162,6 +162,44 @@ TEST(PublicCases, DeepSpeedOffloadsGradientsWithTheOptimizer) {
   EXPECT_GT(one.at("peak_memory_GiB").get<double>() - a100.at("peak_memory_GiB").get<double>(), 9);
 }
 
+TEST(PublicCases, HostMemoryIsSaidAndWarnedOf) {
+  const auto ask = [](const std::string& host) {
+    return call({"simulate", "--model", "llama-33b", "--cluster", "1x8xa100-40gb", "--set",
+                 "node.host_memory_GiB=" + host, "--stack", "deepspeed-zero", "--seq-len", "2048",
+                 "--global-batch", "8", "--plan", "dp8.z3.mbs1.full.po.oo100"},
+                kUnlimitedColumns);
+  };
+  // deepspeedai/DeepSpeed#3448: 558 GiB never were enough; 16 bytes of each parameter are 485 GiB without the framework's buffers.
+  const Called little = ask("400"), nearly = ask("558"), enough = ask("2048");
+  EXPECT_EQ(little.code, ExitCode::no_feasible_plan);
+  EXPECT_TRUE(says(little, "of 400 GiB, does not fit")) << little.out;
+  EXPECT_EQ(nearly.code, ExitCode::ok);
+  EXPECT_TRUE(says(nearly, "of 558 GiB: nearly full")) << nearly.out;
+  EXPECT_EQ(enough.code, ExitCode::ok);
+  EXPECT_TRUE(says(enough, "of 2048 GiB")) << enough.out;
+  EXPECT_FALSE(says(enough, "nearly full")) << enough.out;
+  EXPECT_FALSE(says(call(Words{"simulate", "--plan", "dp8.z1.mbs1"} + kLlama7bOn8), "host memory per node"));
+}
+
+// Today's Megatron-Core asserts on chunks of unequal depth unless they are a layout string.
+TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
+  const auto of = [](const char* model, const char* cluster, const char* plan, const char* stack) {
+    return call({"simulate", "--model", model, "--cluster", cluster, "--seq-len", "4096", "--global-batch",
+                 "256", "--plan", plan, "--stack", stack},
+                kUnlimitedColumns);
+  };
+  const Called uneven = of("llama-2-70b", "32x8xa100-80gb", "tp8.pp16.vp2.dp2.z1.mbs1", "megatron-core");
+  EXPECT_TRUE(says(uneven, "--pipeline-model-parallel-layout")) << uneven.out << uneven.err;
+  EXPECT_TRUE(says(uneven, "\"Ettt|(ttt|)*15(tt|)*15ttL\"")) << uneven.out << uneven.err;
+  EXPECT_FALSE(says(of("llama-2-70b", "32x8xa100-80gb", "tp8.pp8.vp2.dp4.z1.mbs1", "megatron-core"),
+                    "parallel-layout"));
+  EXPECT_TRUE(says(of("llama-2-7b", "6x8xa100-80gb", "pp3.dp16.z1.mbs1", "megatron-core"), "|"));
+  EXPECT_FALSE(says(of("llama-2-7b", "6x8xa100-80gb", "pp3.dp16.z1.mbs1", "nanotron"), "parallel-layout"));
+  const Called stated =
+      of("llama-2-7b", "6x8xa100-80gb", "pp3.vp6.dp16.z1.mbs1.L1-2x15-1-0", "megatron-core");
+  EXPECT_TRUE(says(stated, "\"Et|(tt|)*15t|L\"")) << stated.out << stated.err;
+}
+
 // Bytes of state a parameter as the frameworks publish them, over d = 8 replicas: ZeRO (arXiv 1910.02054, figure 1): 16, 4 + 12/d,
 // 2 + 14/d, 16/d; Megatron-Core's distributed optimizer (docs, dist_optimizer): 18, 6 + 12/d.
 TEST(PublicCases, BytesPerParameterAreThePublishedOnes) {
