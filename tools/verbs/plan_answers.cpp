@@ -55,6 +55,12 @@ void write_shortlist(const Asking& a, const SearchReport& report, const RankedPl
   if (const auto at = std::ranges::find_if(chosen, is_advice); at != chosen.end()) {
     std::rotate(chosen.begin(), at, at + 1);
   } else {
+    // In the place of its own kind: the others are to differ from it.
+    const auto is_kin = [&](std::size_t i) {
+      const ParallelPlan &p = pool[i].plan, &q = advice.plan;
+      return p.tp == q.tp && p.pp == q.pp && p.zero_stage == q.zero_stage;
+    };
+    std::erase_if(chosen, is_kin);
     pool.push_back(advice);
     if (static_cast<int>(chosen.size()) >= a.options.shortlist) chosen.pop_back();
     chosen.insert(chosen.begin(), pool.size() - 1);

@@ -196,7 +196,7 @@ TEST(CalibrateVerb, TakesTriesThatRanOutOfMemory) {
     std::vector<std::string> arguments = {"plan",          "--model", "llama-2-7b",          "--cluster",
                                           "2x8xa100-80gb", "--fix",   "cp=1,oo=0,po=0,ao=0", "--json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return Json::parse(call(arguments).out).at("ranked").at(0);
+    return Json::parse(call(arguments).out).at("recommended");
   };
   const Json died = tried.at("plans").at(0).at("plan_file");
   const double peak = died.at("prediction").at("peak_memory_GiB").at("value");

@@ -96,9 +96,7 @@ TEST_F(RunVerbs, MoreTensorParallelRanksThanKeyValueHeads) {
                      "--set",   "node.gpus=16", "--stack",   "sextant"};
   const Called o = call(Words{"simulate", "--plan", "tp16.sp.mbs1", "-o", "wide.json"} + job);
   EXPECT_NE(o.code, ExitCode::ok);
-  EXPECT_NE((o.out + o.err).find("does not copy key/value heads to several ranks (tp=16, 8 heads)"),
-            std::string::npos)
-      << o.out << o.err;
+  EXPECT_NE((o.out + o.err).find("cannot cut 8 KV heads into tp=16"), std::string::npos) << o.out << o.err;
   EXPECT_FALSE(fs::exists("wide.json"));
   const Called narrow = call(Words{"simulate", "--plan", "tp8.sp.dp2.mbs1"} + job);
   EXPECT_NE(narrow.out.find("does not fit"), std::string::npos) << "control: lawful, but too large for it";
