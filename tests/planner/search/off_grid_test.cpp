@@ -37,7 +37,7 @@ struct Known {
 // Hand-made layouts that beat the best of the space.
 TEST(OffGrid, MovesOffTheRungsWhereThatHelps) {
   for (const Known& k : {Known{"llama-33b", "3x8xa800", "megatron-core", "", 48, 4096},
-                         Known{"llama-3-70b", "8x8xh100", "megatron-core", "oo=0,ao=0,po=off", 64, 8192}}) {
+                         Known{"llama-2-70b", "8x8xa100-40gb", "megatron-core", "", 64, 4096}}) {
     const SearchGrid grid(k.model, k.cluster, k.stack, k.global_batch, k.seq_len);
     const Job job = grid.owned.job();
     SearchOptions options;
