@@ -50,7 +50,7 @@ used_files() {
   ninja -C "$folder" -t deps | awk '
     /^[^ ]/ { part = /^tests\// ? "tests" : "build" }
     /^    \/usr\// && !seen[part, $1]++ { print part, $1 }'
-  awk '/^build / { part = $2 ~ /^(tests\/|bin\/.*_(test|bench))/ ? "tests" : "build" }
+  awk '/^build / { part = / tests\// ? "tests" : "build" }  # a program that links one object of the tests is theirs
     /^  LINK_LIBRARIES/ { for (i = 1; i <= NF; ++i) if ($i ~ /^\/usr\/.*\.(so|a)$/ && !seen[part, $i]++) print part, $i }' \
     "$folder/build.ninja"
   # CMake does not keep who asked for a package, so that the tests' list may have it.
