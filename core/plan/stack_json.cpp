@@ -49,11 +49,14 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("shard_degree_from_zero", c.shard_degree_from_zero, between(0, 3));
   io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
   io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
+  io.optional("optimizer_offload_to_zero", c.optimizer_offload_to_zero, between(0, 3));
   io.optional("partial_offload_from_zero", c.partial_offload_from_zero, between(0, 3));
   io.optional("overlap_grad_reduce", c.overlap_grad_reduce);
   io.optional("overlap_param_gather", c.overlap_param_gather);
   io.optional("overlap_tp", c.overlap_tp);
   io.optional("overlap_tp_needs_sequence_parallel", c.overlap_tp_needs_sequence_parallel);
+  io.optional("overlap_tp_to_zero", c.overlap_tp_to_zero, between(0, 3));
+  io.optional("advised_zero_with_tp", c.advised_zero_with_tp, between(0, 3));
   io.optional("bucket_size", c.bucket_size);
   io.optional("last_bucket_split", c.last_bucket_split);
   io.optional("fp8", c.fp8);
@@ -140,6 +143,7 @@ constexpr auto kStack = [](auto& io, auto& s) {
   io.optional("version", s.version);
   io.optional("source", s.source);
   io.ignored("about");
+  io.ignored("on_generation");  // load_stack() has merged what is for the device
   io.optional("can", s.can);
   io.optional("rules", s.rules);
   io.optional("kernels", s.kernels);
@@ -188,12 +192,19 @@ std::vector<std::string> stack_names(const std::filesystem::path& presets) {
   return preset_names(presets, "stacks");
 }
 
-StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& presets) {
+StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& presets,
+                     std::string_view generation) {
   const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
   const std::filesystem::path path =
       is_path ? std::filesystem::path(name_or_path) : preset_path(name_or_path, presets);
   StackSpec s;
-  with_file(path.string(), [&] { from_json(resolved(path, presets), s); });
+  with_file(path.string(), [&] {
+    auto j = resolved(path, presets);
+    if (j.contains("on_generation"))
+      if (const auto own = j["on_generation"].find(generation); own != j["on_generation"].end())
+        j.merge_patch(nlohmann::json(*own));
+    from_json(j, s);
+  });
   return s;
 }
 

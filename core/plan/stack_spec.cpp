@@ -183,6 +183,13 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p, const TrainingSpec& 
   if (!only_from(optimizer_may, "optimizer state", can.optimizer_offload_from_zero, "use oo0"))
     only_from(optimizer_may && !all, "a part of the optimizer state", can.partial_offload_from_zero,
               "use oo100 or oo0");
+  s.cannot(
+      optimizer_may && p.replicas() > 1 && p.zero_stage > can.optimizer_offload_to_zero,
+      [&] {
+        return fmt::format("keeps optimizer state on the host only up to ZeRO stage {}",
+                           can.optimizer_offload_to_zero);
+      },
+      "use oo0, or a lower ZeRO stage");
   only_from(parameters_may, "parameters", can.parameter_offload_from_zero, "use more TP or pipeline stages");
   s.cannot(parameters_may && !all && can.parameter_offload_needs_optimizer,
            "keeps parameters on the host only with all of the optimizer state", "use oo100 with po");
@@ -226,6 +233,13 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
   s.cannot(p.tp > 1 && p.overlap_tp && can.overlap_tp && !p.sequence_parallel &&
                can.overlap_tp_needs_sequence_parallel,
            "overlaps tensor-parallel collectives only with sequence parallelism", "leave nosp or tpo out");
+  s.cannot(
+      p.tp > 1 && p.overlap_tp && can.overlap_tp && p.zero_stage > can.overlap_tp_to_zero,
+      [&] {
+        return fmt::format("overlaps tensor-parallel collectives only up to ZeRO stage {} on these devices",
+                           can.overlap_tp_to_zero);
+      },
+      "leave tpo out");
   s.cannot(p.bucket_elements > 0 && !can.bucket_size, "fixes its gradient buckets",
            "leave the bucket size out");
   s.cannot(p.last_bucket_split > 1 && !can.last_bucket_split, "cannot split the last bucket", "leave lb out");

@@ -51,6 +51,10 @@ struct StackCapabilities {
   // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
   int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
       partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
+  // The highest ZeRO stage with optimizer state on the host, and with overlapped tensor-parallel collectives.
+  int optimizer_offload_to_zero = 3, overlap_tp_to_zero = 3;
+  // The highest ZeRO stage that the framework itself advises beside TP or CP: what is above runs, and is not recommended.
+  int advised_zero_with_tp = 3;
   bool overlap_grad_reduce = true, overlap_param_gather = true, overlap_tp = false;
   bool overlap_tp_needs_sequence_parallel = false;
   bool bucket_size = true, last_bucket_split = false;
@@ -198,7 +202,8 @@ std::string_view name(AttentionKernel);
 
 // A preset by name, or a JSON file by path. A file may name another preset as its `base` and state only what
 // differs. Throws ConfigError: unknown name (with a suggestion), unknown key, wrong type.
-StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir);
+StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir,
+                     std::string_view generation = "");
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
 
 void to_json(nlohmann::json&, const StackCapabilities&);

@@ -90,6 +90,23 @@ bool EvidenceTable::measured(const std::string& stack, const std::string& genera
   });
 }
 
+EvidenceCell EvidenceTable::largest(const std::string& stack) const {
+  constexpr int kFew = 20;
+  EvidenceCell most;
+  for (const bool family : {true, false}) {
+    for (const EvidenceCell& c : cells) {
+      if (family && !one_family(stack, c.stack)) continue;
+      most.runs += c.runs;
+      most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
+      most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
+      most.most_gpus = std::max(most.most_gpus, c.most_gpus);
+      most.offload = most.offload || c.offload;
+    }
+    if (most.runs >= kFew) break;
+  }
+  return most;
+}
+
 Evidence EvidenceTable::of(const std::string& stack, const std::string& generation,
                            const ParallelPlan& plan) const {
   Evidence out;
@@ -100,24 +117,17 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
     out.near += c.runs;
     if (one_family(stack, c.stack)) out.near_of_stack += c.runs;
   }
-  EvidenceCell most;
-  bool offload = false;
-  for (const EvidenceCell& c : cells) {
-    if (out.of_stack > 0 && !one_family(stack, c.stack)) continue;
-    most.most_tp = std::max(most.most_tp, c.most_tp), most.most_pp = std::max(most.most_pp, c.most_pp);
-    most.most_cp = std::max(most.most_cp, c.most_cp), most.most_vp = std::max(most.most_vp, c.most_vp);
-    most.most_gpus = std::max(most.most_gpus, c.most_gpus);
-    offload = offload || c.offload;
-  }
+  const EvidenceCell most = largest(stack);
   const auto beyond = [&](const char* what, int n, int measured) {
-    if (n > measured)
-      out.extrapolates.push_back(
-          fmt::format("{}{} ({})", what, n,
-                      measured > 1 ? fmt::format("measured to {}", measured) : std::string("not measured")));
+    if (n <= measured) return;
+    out.extrapolates.push_back(
+        fmt::format("{}{} ({})", what, n,
+                    measured > 1 ? fmt::format("measured to {}", measured) : std::string("not measured")));
+    if (n > kFarBeyond * measured) out.far.push_back(out.extrapolates.back());
   };
   beyond("TP", plan.tp, most.most_tp), beyond("PP", plan.pp, most.most_pp);
   beyond("CP", plan.cp, most.most_cp), beyond("VP", plan.vp, most.most_vp);
-  if (mine.offload && !offload) out.extrapolates.emplace_back("offload (not measured)");
+  if (mine.offload && !most.offload) out.extrapolates.emplace_back("offload (not measured)");
   return out;
 }
 

@@ -30,12 +30,18 @@ struct Evidence {
   int of_stack = 0;       // all runs of the family
   // What goes beyond every run of the family (of any stack where it has none): "CP8 (measured to 4)".
   std::vector<std::string> extrapolates;
+  // Those of them that go more than kFarBeyond times as far.
+  std::vector<std::string> far;
 };
+// Degrees up to some times what was measured are what people try next; beyond, nobody knows.
+inline constexpr int kFarBeyond = 4;
 
 struct EvidenceTable {
   std::vector<std::vector<std::string>> families;  // stacks built on the same code; the others stand alone
   std::vector<EvidenceCell> cells;
   bool one_family(const std::string& stack, const std::string& other) const;
+  // The largest degrees among runs of the family; of any stack where it has too few to say what people try.
+  EvidenceCell largest(const std::string& stack) const;
   Evidence of(const std::string& stack, const std::string& generation, const ParallelPlan&) const;
   // Measured runs are like it: of the family, on that generation, with the same kinds of parallelism.
   bool measured(const std::string& stack, const std::string& generation, const ParallelPlan&) const;

@@ -188,6 +188,7 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
   }
   if (!row.overlap_stated) plan.overlap_tp = false;
   plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
+                    plan.zero_stage <= stack.can.overlap_tp_to_zero &&
                     (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
   const Dtype own = own_gradient_format(stack, training.parameter);
   if (!row.gradient) training.reduction = own;
@@ -285,7 +286,8 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.model = row.model;
   r.training = row.training;
   r.plan = plan_under(*rule, row);
-  r.stack = load_stack(rule->stack, preset_dir);
+  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
+  r.stack = load_stack(rule->stack, preset_dir, cluster.spec.device.generation);
   r.training.stack = r.stack.name;
   if (r.by_class)
     r.note = fmt::format("framework '{}' is not known; taken as {}{}", row.framework, r.stack.name,
@@ -328,7 +330,6 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
   if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())
     add_note(r, fmt::format("its peak is taken as {}", rule->memory_kind));
-  ClusterOfRow cluster = cluster_of(row, map, preset_dir);
   r.cluster = std::move(cluster.spec);
   if (!cluster.note.empty()) add_note(r, cluster.note);
   if (cluster.guessed) r.interval = std::max(r.interval, map.class_interval);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/annotated.hpp"
@@ -49,7 +50,8 @@ bool equal_stages(const ParallelPlan& p, int n_layers) {
   return inner_equal && ((first == most && last == most) || counted);
 }
 
-std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster) {
+std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster,
+                                          const StackCapabilities& can) {
   const ParallelPlan usual;
   std::vector<std::string> out;
   const auto add = [&](bool is_so, const char* what) {
@@ -65,19 +67,27 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
   add(p.bucket_elements != usual.bucket_elements || p.last_bucket_split != usual.last_bucket_split,
       "its own bucket size");
   add(p.axis_order != usual.axis_order, "its own order of axes");
+  if ((p.tp > 1 || p.cp > 1) && p.zero_stage > can.advised_zero_with_tp)
+    out.push_back(fmt::format("ZeRO-{} beside {}, against the framework's advice", p.zero_stage,
+                              p.tp > 1 ? "TP" : "CP"));
   return out;
 }
 
-Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster) {
+Judged judged(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster, const StackCapabilities& can) {
   Judged out;
   out.offered = !empty_chunk(p);
-  out.unusual = static_cast<int>(unusual_features(p, n_layers, cluster).size());
+  out.unusual = static_cast<int>(unusual_features(p, n_layers, cluster, can).size());
   out.kinds = (p.tp > 1 ? 1 : 0) + (p.cp > 1 ? 1 : 0) + (p.pp > 1 ? 1 : 0);
   return out;
 }
 
 double decision_cost(const Judged& x, const DecisionRule& rule) {
   return std::log(x.step) + rule.optimism * std::log1p(x.half_width * (x.measured ? 1 : rule.extrapolation));
+}
+
+double must_gain(const Judged& unusual, const Judged& usual, const DecisionRule& rule) {
+  if (unusual.measured) return rule.feature_pays;
+  return std::max(rule.feature_pays, std::hypot(unusual.half_width, usual.half_width));
 }
 
 std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rule) {
@@ -97,18 +107,18 @@ std::size_t recommended(std::span<const Judged> layouts, const DecisionRule& rul
   }
   const auto step = [&](std::size_t i) { return layouts[i].step; };
   const auto is_unusual = [&](std::size_t i) { return layouts[i].unusual > 0; };
+  if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
+    const std::size_t usual = *std::ranges::min_element(
+        some, {}, [&](std::size_t i) { return is_unusual(i) ? INFINITY : step(i); });
+    const auto pays = [&](std::size_t i) {
+      const double gain = must_gain(layouts[i], layouts[usual], rule);
+      return is_unusual(i) && step(i) * (1 + gain) < step(usual);
+    };
+    const bool any = std::ranges::any_of(some, pays);
+    std::erase_if(some, [&](std::size_t i) { return any ? !pays(i) : is_unusual(i); });
+  }
   const double fastest = layouts[std::ranges::min(some, {}, step)].step;
   std::erase_if(some, [&](std::size_t i) { return step(i) > fastest * (1 + rule.most_given_up); });
-  if (!std::ranges::all_of(some, is_unusual)) {  // what is unusual must pay
-    double usual = INFINITY;
-    for (const std::size_t i : some)
-      if (!is_unusual(i)) usual = std::min(usual, step(i));
-    const bool pays = std::ranges::any_of(
-        some, [&](std::size_t i) { return is_unusual(i) && step(i) * (1 + rule.feature_pays) < usual; });
-    std::erase_if(some, [&](std::size_t i) {
-      return pays ? step(i) * (1 + rule.feature_pays) >= usual : is_unusual(i);
-    });
-  }
   const auto cost = [&](std::size_t i) { return decision_cost(layouts[i], rule); };
   const double least = cost(std::ranges::min(some, {}, cost));
   std::erase_if(some, [&](std::size_t i) { return cost(i) > least + std::log1p(rule.told_apart); });

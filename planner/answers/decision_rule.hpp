@@ -4,10 +4,12 @@
 //   cost = ln(step) + optimism * ln(1 + half width of its interval),
 //
 // an upper confidence bound whose width is what measured runs of its class were off (planner/simulation/uncertainty.hpp), some
-// times as wide where no measured run combines the same kinds of parallelism (core/runs/evidence.hpp). Of the layouts whose chance of running out of memory is below a limit, and that are not much slower than the fastest of these, the
-// one of the least cost is recommended; of those that cannot be told apart from it, the simplest. A layout with an unusual
-// feature (offload, uneven stages, own buckets or order of axes, TP across nodes) is recommended only where it gains more than
-// two such layouts are wrong against each other.
+// times as wide where no measured run combines the same kinds of parallelism (core/runs/evidence.hpp). Of the layouts whose
+// chance of running out of memory is below a limit, and that are not much slower than the fastest of these, the one of the
+// least cost is recommended; of those that cannot be told apart from it, the simplest. A layout with an unusual feature
+// (offload, uneven stages, own buckets or order of axes, TP across nodes, what the framework advises against) is recommended
+// only where it gains more than two such layouts are wrong against each other: by the pairwise error of measured groups where
+// a measured run did the like, else by the intervals of both.
 //
 // The constants stand in tools/presets/calibration/decision.json; `sextant validate --fit-decision` fits them.
 #pragma once
@@ -21,6 +23,7 @@
 #include "core/cluster/cluster_spec.hpp"
 #include "core/model/model_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 
@@ -39,7 +42,8 @@ struct DecisionRule {
 DecisionRule load_decision_rule(const std::filesystem::path& preset_dir);
 
 // What of a layout is unusual, in words: "activation offload", "uneven stages". Empty: nothing.
-std::vector<std::string> unusual_features(const ParallelPlan&, int n_layers, const ClusterSpec&);
+std::vector<std::string> unusual_features(const ParallelPlan&, int n_layers, const ClusterSpec&,
+                                          const StackCapabilities&);
 // Equal chunks, or the first and the last with a layer less each: embedding and LM head counted as one layer.
 bool equal_stages(const ParallelPlan&, int n_layers);
 // A chunk without a layer: a stage of the model on paper, which frameworks refuse or leave idle.
@@ -55,8 +59,11 @@ struct Judged {
   int unusual = 0;       // how many unusual features
   int kinds = 0;         // of parallelism beside data parallelism
 };
-Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&);  // its last three fields
+// Its last three fields.
+Judged judged(const ParallelPlan&, int n_layers, const ClusterSpec&, const StackCapabilities&);
 
+// Share of its step that an unusual layout must gain over the best usual one.
+double must_gain(const Judged& unusual, const Judged& usual, const DecisionRule&);
 // The recommended one; `layouts` must not be empty.
 std::size_t recommended(std::span<const Judged> layouts, const DecisionRule&);
 double decision_cost(const Judged&, const DecisionRule&);

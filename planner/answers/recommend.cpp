@@ -23,7 +23,7 @@ constexpr double kOthersShare = 0.01;
 // nothing better on the twenty questions of tests/tools/verbs/recommended_test.cpp.
 constexpr int kRounds = 200;
 // How much slower than the fastest on paper a layout may be to be looked for at all.
-constexpr double kFirstLook = 0.2;
+constexpr double kFirstLook = 0.3;
 constexpr std::size_t kMostAlternatives = 5;
 
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
@@ -79,10 +79,12 @@ class Pool {
   }
   void add(const RankedPlan& r) {
     if (std::ranges::any_of(plans_, [&](const RankedPlan& p) { return p.plan == r.plan; })) return;
-    Judged j = judged(r.plan, job_.model.n_layers, job_.cluster);
+    Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
     j.measured = evidence_.measured(job_.stack.name, job_.cluster.device.generation, r.plan);
+    j.unusual +=
+        static_cast<int>(evidence_.of(job_.stack.name, job_.cluster.device.generation, r.plan).far.size());
     plans_.push_back(r), judged_.push_back(j);
   }
   // `refine`: off the search grid as well.
@@ -110,8 +112,21 @@ class Pool {
                           PlanLimit{PlanField::schedule, Relation::less_equal,
                                     static_cast<double>(PipelineSchedule::interleaved)},
                           PlanLimit{PlanField::tp, Relation::less_equal, domain}});
+    const EvidenceCell most = evidence_.largest(job_.stack.name);
+    for (const auto& [field, degree] : {std::pair(PlanField::pp, most.most_pp),
+                                        {PlanField::vp, most.most_vp},
+                                        {PlanField::cp, most.most_cp}})
+      within.limits.push_back(PlanLimit{field, Relation::less_equal, 1.0 * kFarBeyond * degree});
     // Where layers alone divide badly, embedding and head are counted with them.
     if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
+    const int advised = job_.stack.can.advised_zero_with_tp;
+    if (advised >= 3) return search_within(within, kPlainFamilies, at_most, false);
+    // What is advised: any ZeRO stage beside data parallelism and stages alone, and lower stages beside everything.
+    PlanLimits alone = within;
+    alone.limits.insert(alone.limits.end(), {pinned(PlanField::tp, 1), pinned(PlanField::cp, 1)});
+    search_within(alone, kPlainFamilies / 2, at_most, false);
+    within.limits.push_back(
+        PlanLimit{PlanField::zero_stage, Relation::less_equal, static_cast<double>(advised)});
     search_within(within, kPlainFamilies, at_most, false);
   }
   void search_safe(std::optional<Seconds> at_most) { search_within(limits_, 1, at_most, true); }
@@ -192,7 +207,10 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   out.plan = pool.plans()[chosen];
   out.plan.slower = out.plan.prediction.step / fastest.ranked.front().prediction.step - 1;
   out.safe = pool.safe(chosen);
-  out.features = unusual_features(out.plan.plan, job.model.n_layers, job.cluster);
+  out.features = unusual_features(out.plan.plan, job.model.n_layers, job.cluster, job.stack.can);
+  for (const std::string& degree :
+       basis.evidence.of(job.stack.name, job.cluster.device.generation, out.plan.plan).far)
+    out.features.push_back(degree);
   if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
   if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
     out.fastest_safe = *safe;

@@ -46,7 +46,9 @@ double SearchTree::lowest_memory_offload(ParallelPlan plan) const {
   const bool any =
       (plan.pp == 1 || can.offload_with_pp) && (plan.replicas() > 1 || can.offload_of_one_replica);
   const bool parameters_may = any && may_offload_parameters_ && offered(can.parameter_offload_from_zero);
-  const double most = any && offered(can.optimizer_offload_from_zero) ? most_optimizer_offload_ : 0;
+  const bool optimizer_may = any && offered(can.optimizer_offload_from_zero) &&
+                             (plan.replicas() == 1 || plan.zero_stage <= can.optimizer_offload_to_zero);
+  const double most = optimizer_may ? most_optimizer_offload_ : 0;
   plan.parameter_offload = parameters_may;
   plan.optimizer_offload = most;
   if (host_holds_state(plan)) return state_of_element(plan);

@@ -67,7 +67,7 @@ RunPrediction predict_resolved(ResolvedRun run, const PredictOptions& options) {
   const Prediction p = predict({run.model, run.training, run.cluster, topology, run.stack, cost, run.interval,
                                 &rules, options.residual},
                                run.plan);
-  out.judged = judged(run.plan, run.model.n_layers, run.cluster);
+  out.judged = judged(run.plan, run.model.n_layers, run.cluster, run.stack.can);
   out.step_s = p.step.v, out.step_lower_s = p.step_lower.v, out.step_upper_s = p.step_upper.v;
   out.exposed_share = p.exposed_share;
   out.fits = p.fits;

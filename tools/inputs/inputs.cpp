@@ -333,7 +333,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (options.global_batch > 0) q.training.global_batch = options.global_batch;
   if (!options.stack.empty() || !q.file) {
     const std::string name = options.stack.empty() ? q.training.stack : options.stack;
-    with_file("--stack", [&] { q.stack = load_stack(name, presets); });
+    with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
   }
   q.training.stack = q.stack.name;
   apply_settings(q.training, options.set, "training");

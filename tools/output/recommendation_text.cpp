@@ -11,11 +11,31 @@
 
 namespace sextant {
 
+namespace {
+
+// "no recomputation", "selective recomputation", "10 layers per chunk recomputed".
 std::string recomputation_words(const Recompute& r) {
   if (r.kind == RecomputeKind::none) return "no recomputation";
   if (r.kind == RecomputeKind::selective) return "selective recomputation";
   return r.layers < 0 ? "full recomputation"
                       : fmt::format("{} layer{} per chunk recomputed", r.layers, r.layers == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string memory_words(const ParallelPlan& p) {
+  std::string out = recomputation_words(p.recompute);
+  std::vector<std::string> host;
+  if (p.parameter_offload) host.emplace_back("parameters");
+  if (p.optimizer_offload > 0)
+    host.push_back(p.optimizer_offload == 1
+                       ? "the optimizer"
+                       : fmt::format("{:.0f} % of the optimizer", 100 * p.optimizer_offload));
+  if (p.activation_offload > 0)
+    host.push_back(
+        fmt::format("activations of {} layer{}", p.activation_offload, p.activation_offload == 1 ? "" : "s"));
+  if (!host.empty()) out += fmt::format(", on the host: {}", fmt::join(host, " and "));
+  return out;
 }
 
 std::string layout_words(const ParallelPlan& p) {
@@ -129,7 +149,7 @@ nlohmann::ordered_json risk_json(const Prediction& p, const DecisionRule& rule, 
 
 nlohmann::ordered_json recommendation_json(const Recommendation& r) {
   nlohmann::ordered_json j = ranked_json(r.plan);
-  j["layout"] = layout_words(r.plan.plan) + ", " + recomputation_words(r.plan.plan.recompute);
+  j["layout"] = layout_words(r.plan.plan) + ", " + memory_words(r.plan.plan);
   j["unusual_features"] = r.features;
   j["fastest_on_paper"] = r.on_paper;
   j["gained_by_features_share"] = nullptr;

@@ -15,8 +15,8 @@ namespace sextant {
 
 // "TP4 PP4 VP10 DP8 ZeRO-1 MBS2": degrees of one are left out, data parallelism apart; then what else differs from usual.
 std::string layout_words(const ParallelPlan&);
-// "no recomputation", "selective recomputation", "10 layers per chunk recomputed".
-std::string recomputation_words(const Recompute&);
+// "no recomputation", "10 layers per chunk recomputed, on the host: 36 % of the optimizer and activations of 38 layers".
+std::string memory_words(const ParallelPlan&);
 
 // "4.9 %", "12 %", "below 1 %".
 std::string oom_risk_text(double chance);

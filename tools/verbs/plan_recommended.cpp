@@ -52,7 +52,8 @@ Recommendation recommendation(const Asking& a, const SearchReport& report) {
     out.plan = report.ranked.front();
     out.on_paper = true;
     out.safe = out.plan.prediction.chance_of_overflow < kSurelyFits;
-    out.features = unusual_features(out.plan.plan, a.question().model.n_layers, a.question().cluster);
+    out.features = unusual_features(out.plan.plan, a.question().model.n_layers, a.question().cluster,
+                                    a.question().stack.can);
     for (std::size_t i = 1; i < report.ranked.size(); ++i)
       out.alternatives.push_back({AlternativeKind::other, report.ranked[i]});
     return out;
@@ -81,7 +82,7 @@ void add_recommendation(const Asking& a, const Recommendation& r, nlohmann::orde
   for (const OtherLayout& other : r.alternatives) {
     Json one = ranked_json(a, other.plan);
     one["kind"] = std::string(name(other.kind));
-    one["layout"] = layout_words(other.plan.plan) + ", " + recomputation_words(other.plan.plan.recompute);
+    one["layout"] = layout_words(other.plan.plan) + ", " + memory_words(other.plan.plan);
     j["alternatives"].push_back(one);
   }
 }
@@ -97,7 +98,7 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   say(head, question_text(a.question()));
   head << '\n';
   say(head, fmt::format("{} {}, {}", a.options.daring ? "fastest on paper:" : "run:", layout_words(plan),
-                        recomputation_words(plan.recompute)));
+                        memory_words(plan)));
   head << "     " << plan_key(plan) << '\n';
   say(head, fmt::format("step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, MFU "
                         "{:.1f} %",
@@ -106,7 +107,10 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
                         gib(p.memory_available), oom_risk_text(p.chance_of_overflow)));
   if (p.rests_on)
     say(head, "this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
+  if (const auto text = host_memory_text(p.memory, a.question().cluster.node); !text.empty()) say(head, text);
   if (const auto text = framework_setting(plan, a.question().training); !text.empty()) say(head, text);
+  if (const auto text = layout_setting(plan, a.question().model, a.question().stack); !text.empty())
+    say(head, text);
   if (const auto text = goodput_text(a.planning.job(), plan, p.step, a.options.goodput.kind()); !text.empty())
     say(head, text);
   if (!a.options.daring) say(head, "why: " + why_text(r, rule_of(a)));

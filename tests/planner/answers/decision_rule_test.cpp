@@ -37,6 +37,14 @@ TEST(DecisionRule, FeaturesMustPay) {
   EXPECT_EQ(chosen({layout(10, 0, 2), layout(10, 0, 1), layout(12)}), 1U);
 }
 
+TEST(DecisionRule, WhatNobodyMeasuredMustGainMoreThanBothIntervals) {
+  Judged unmeasured = layout(10, 0, 1, 0, 0.2);
+  unmeasured.measured = false;
+  EXPECT_EQ(chosen({unmeasured, layout(12)}), 1U) << "the root of 0.2^2 + 0.1^2 is 0.22";
+  EXPECT_EQ(chosen({unmeasured, layout(12.5)}), 0U);
+  EXPECT_EQ(chosen({unmeasured}), 0U) << "there is nothing else";
+}
+
 TEST(DecisionRule, TheSimplestOfWhatCannotBeToldApart) {
   EXPECT_EQ(chosen({layout(10, 0, 0, 3), layout(10.05, 0, 0, 1)}), 1U);
   EXPECT_EQ(chosen({layout(10, 0, 0, 3), layout(10.2, 0, 0, 1)}), 0U);
@@ -59,8 +67,9 @@ TEST(DecisionRule, WhatIsPossibleOnPaperAloneIsNotOffered) {
 
 TEST(DecisionRule, UnusualFeatures) {
   const ClusterSpec cluster = load_cluster("8x8xh100", kPresets);
+  StackCapabilities can;
   const auto of = [&](const char* key, int layers) {
-    return unusual_features(parse_plan_key(key), layers, cluster);
+    return unusual_features(parse_plan_key(key), layers, cluster, can);
   };
   EXPECT_TRUE(of("tp8.pp4.vp2.dp2.z1.mbs1.sel", 32).empty());
   EXPECT_TRUE(of("tp4.pp32.vp2.cp4.dp2.z1.mbs1.L1-2x62-1", 126).empty()) << "embedding and head are counted";
@@ -69,6 +78,11 @@ TEST(DecisionRule, UnusualFeatures) {
   EXPECT_EQ(of("tp16.dp4.mbs1", 32), std::vector<std::string>{"TP across nodes"});
   EXPECT_EQ(of("dp64.z3.mbs1.oo50.ao2.b100M", 32),
             (std::vector<std::string>{"optimizer offload", "activation offload", "its own bucket size"}));
+  EXPECT_TRUE(of("tp2.dp32.z3.mbs1", 32).empty());
+  can.advised_zero_with_tp = 1;
+  EXPECT_EQ(of("tp2.dp32.z3.mbs1", 32),
+            std::vector<std::string>{"ZeRO-3 beside TP, against the framework's advice"});
+  EXPECT_TRUE(of("dp64.z3.mbs1", 32).empty() && of("tp2.dp32.z1.mbs1", 32).empty());
   EXPECT_TRUE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1.L2-3-3-0")));
   EXPECT_FALSE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1")));
 }
