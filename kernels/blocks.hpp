@@ -43,6 +43,7 @@ struct BlockContext {
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
   std::span<const std::int32_t> documents =
       {};                    // where each token's begins, [batch][seq_q]; empty: one a sequence
+  bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys
   int threads = 1;           // inside matrix products
   NativeStream stream = {};  // of every kernel of a unit
@@ -50,13 +51,18 @@ struct BlockContext {
 
 // Local slices: q, k, v, gate, up, embedding and head by rows, o and down by columns. Used for gradients too.
 struct AttentionWeights {
-  TensorView q;     // [heads d, h]
-  TensorView k, v;  // [kv_heads d, h]
-  TensorView o;     // [h, heads d]
+  TensorView q;                                      // [heads d, h]
+  TensorView k, v;                                   // [kv_heads d, h]
+  TensorView o;                                      // [h, heads d]
+  TensorView q_bias = {}, k_bias = {}, v_bias = {};  // [1, heads d], [1, kv_heads d]; no data = none
+  TensorView o_bias = {};               // [1, h]: whole on every rank of tp, added by the first alone
+  TensorView q_norm = {}, k_norm = {};  // [1, d], the same for all heads, or [1, columns of q, of k]
 };
 struct MlpWeights {
-  TensorView gate, up;  // [f, h]
-  TensorView down;      // [h, f]
+  TensorView gate, up;                      // [f, h]
+  TensorView down;                          // [h, f]
+  TensorView gate_bias = {}, up_bias = {};  // [1, f]
+  TensorView down_bias = {};                // [1, h], as o_bias
 };
 
 // Views of the tensors of a list, one after another from `base`; an unknown name is our own mistake.
@@ -90,21 +96,30 @@ struct NormBackward {
 };
 void norm_backward(const BlockContext&, const NormBackward&);
 
+// What norms of q and k keep: what they read, and an inverse rms of each head (or one for all). Empty without them.
+struct QkNormKept {
+  TensorView raw_q, raw_k;  // [full, heads d], [full, kv_heads d]
+  TensorView q_rms, k_rms;  // A [1, heads full], [1, kv_heads full]; [1, full] of whole rows
+};
+
 // q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences.
 struct QkvForward {
   AttentionWeights weights;
-  TensorView normed;  // [full, h]
-  TensorView q, kv;   // saved
+  TensorView normed;      // [full, h]
+  TensorView q, kv;       // saved
+  QkNormKept norms = {};  // saved
 };
 void qkv_forward(const BlockContext&, const BlockWork&, const QkvForward&);
 
-// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back.
+// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back. With norms of q and k
+// both halves run at once: the gradients of these weights want what the input half replaces.
 struct QkvBackward {
   AttentionWeights weights, gradients;  // o unused
   TensorView normed;                    // [full, h], for the weight half
   TensorView dq, dkv;                   // [full, ...]
   TensorView dnormed;                   // [full, h], out: partial sum over tp
   bool stale = false;                   // `gradients` hold nothing that counts, and are overwritten
+  QkNormKept norms = {};
 };
 void qkv_backward(const BlockContext&, const BlockWork&, const QkvBackward&);
 

@@ -2,8 +2,8 @@
 // seq x seq. Backward after Dao 2023: P is made again from the saved log-sum-exp;
 //   dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = dS K scale,  dK = dS^T Q scale.
 // Tiles are held in the accumulator's format; a tile without a visible key is skipped, a wholly visible one
-// is not masked. Tile sums run over keys in ascending tile order. A query sees keys from the beginning of its document
-// to itself.
+// is not masked. Tile sums run over keys in ascending tile order. A query sees keys from the beginning of its document, or
+// of its window where that is later, to itself.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -210,6 +210,8 @@ class AttentionCore {
     const auto q = range(s_.q_positions, q0, nq), k = range(s_.k_positions, k0, nk);
     auto begin = std::ranges::minmax_result<std::int32_t>{0, 0};
     if (const auto list = documents(b, q0, nq); !list.empty()) begin = std::ranges::minmax(list);
+    if (s_.window > 0)
+      begin = {std::max(begin.min, q.min - s_.window + 1), std::max(begin.max, q.max - s_.window + 1)};
     if (k.min > q.max || k.max < begin.min) return Visible::none;
     return k.max <= q.min && k.min >= begin.max ? Visible::all : Visible::some;
   }
@@ -258,6 +260,8 @@ class AttentionCore {
       A* row = scores.row(j);
       for (std::int64_t i = 0; i < nq; ++i) row[i] = position <= query[i] ? row[i] : kHidden;
       for (std::size_t i = 0; i < begin.size(); ++i) row[i] = position >= begin[i] ? row[i] : kHidden;
+      if (s_.window > 0)
+        for (std::int64_t i = 0; i < nq; ++i) row[i] = position > query[i] - s_.window ? row[i] : kHidden;
     }
   }
 
@@ -269,7 +273,8 @@ class AttentionCore {
       A* row = scores.row(i);
       if (visible == Visible::some) {
         const std::int32_t last = s_.q_positions[static_cast<std::size_t>(q0 + i)];
-        const std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
+        std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
+        if (s_.window > 0) first = std::max(first, last - s_.window + 1);
         const std::int32_t* key = s_.k_positions.data() + k0;
         for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= last && key[j] >= first ? row[j] : kHidden;
       }

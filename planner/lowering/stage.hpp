@@ -167,8 +167,9 @@ class StageLowering {
 
   // units.cpp and reduce.cpp
   std::pair<int, int> parameters_of(const Site&, BlockKind) const;  // [first, last) in the layout
-  void wait_parameters(const Site&, BlockKind);                     // before an op
-  void read_parameters(const Site&, BlockKind);                     // after it
+  void place_blocks();
+  void wait_parameters(const Site&, BlockKind);      // before an op
+  void read_parameters(const Site&, BlockKind);      // after it
   void wait_gradients(const Site&, BlockKind);       // before an op: its ring slot must be free
   void add_gradients(const Site&, BlockKind, OpId);  // after it; starts the reductions that become possible
   void plan_visits();
@@ -214,6 +215,9 @@ class StageLowering {
   Entry entry_;  // room for the slot being entered
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
+  static constexpr std::size_t kNormMlpPart = 7, kNormAttentionPart = 8;
+  std::array<std::pair<int, int>, 9>
+      in_layer_{};  // by BlockKind, and the two norms: [first, last) of a layer's
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
   bool head_apart_ = false;  // a tied head that sums its gradient in a place of its own
   BufferId head_gradient_ = kNoBuffer;

@@ -47,26 +47,49 @@ std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
   return overwrites(op) ? gradients(op) : std::vector<Range>{};
 }
 
-// The layout holds v, k, q in this order.
-AttentionWeights StepLauncher::attention_weights(const BlockWork& w, const std::vector<Range>& r,
-                                                 Dtype dtype) const {
-  AttentionWeights weights;
-  const std::int64_t q = std::int64_t{w.heads} * w.head_dim, kv = std::int64_t{w.kv_heads} * w.head_dim;
-  if (r.size() == 1) weights.o = weight(r[0], dtype, w.hidden, q);
-  if (r.size() == 3) {
-    weights.v = weight(r[0], dtype, kv, w.hidden);
-    weights.k = weight(r[1], dtype, kv, w.hidden);
-    weights.q = weight(r[2], dtype, q, w.hidden);
-  }
-  return weights;
+// Ranges of an op's parameters, or of their gradients, stand in the order of the layout.
+StepLauncher::Weights StepLauncher::named(BlockKind kind, const std::vector<Range>& ranges,
+                                          Dtype dtype) const {
+  Weights named{ranges, {}, dtype};
+  for (const ParameterKind of_layer : layer_parameters(graph_.model))
+    if (gradient_writer(of_layer) == kind) named.kinds.push_back(of_layer);
+  SEXTANT_CHECK(ranges.empty() || named.kinds.size() == ranges.size(), "a block sees all its parameters");
+  return named;
 }
 
-// The layout holds down, up, gate in this order.
+TensorView StepLauncher::Weights::operator()(ParameterKind kind, std::int64_t rows, std::int64_t cols) const {
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    if (kinds[i] == kind) return {ranges[i].data, dtype, rows, cols};
+  return {};
+}
+
+AttentionWeights StepLauncher::attention_weights(const BlockWork& w, const std::vector<Range>& r,
+                                                 Dtype dtype) const {
+  using Kind = ParameterKind;
+  const std::int64_t d = w.head_dim, q = w.heads * d, kv = w.kv_heads * d;
+  const Weights of = named(w.kind, r, dtype);
+  const bool by_head = w.qk_norm == QkNorm::head;
+  return {.q = of(Kind::q, q, w.hidden),
+          .k = of(Kind::k, kv, w.hidden),
+          .v = of(Kind::v, kv, w.hidden),
+          .o = of(Kind::o, w.hidden, q),
+          .q_bias = of(Kind::q_bias, 1, q),
+          .k_bias = of(Kind::k_bias, 1, kv),
+          .v_bias = of(Kind::v_bias, 1, kv),
+          .o_bias = of(Kind::o_bias, 1, w.hidden),
+          .q_norm = of(Kind::q_norm, 1, by_head ? d : q),
+          .k_norm = of(Kind::k_norm, 1, by_head ? d : kv)};
+}
+
 MlpWeights StepLauncher::mlp_weights(const BlockWork& w, const std::vector<Range>& r, Dtype dtype) const {
-  if (r.size() != 3) return {};
-  return {.gate = weight(r[2], dtype, w.ffn, w.hidden),
-          .up = weight(r[1], dtype, w.ffn, w.hidden),
-          .down = weight(r[0], dtype, w.hidden, w.ffn)};
+  using Kind = ParameterKind;
+  const Weights of = named(w.kind, r, dtype);
+  return {.gate = of(Kind::gate, w.ffn, w.hidden),
+          .up = of(Kind::up, w.ffn, w.hidden),
+          .down = of(Kind::down, w.hidden, w.ffn),
+          .gate_bias = of(Kind::gate_bias, 1, w.ffn),
+          .up_bias = of(Kind::up_bias, 1, w.ffn),
+          .down_bias = of(Kind::down_bias, 1, w.hidden)};
 }
 
 void StepLauncher::block(const Op& op, StreamId stream) {
@@ -147,15 +170,22 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
   if (!backward(w.pass)) {
     const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
-    const QkvForward u{weights, normed, kept["q"], kept["kv"]};
+    const QkvForward u{weights, normed, kept["q"], kept["kv"], qk_norms(w, kept)};
     return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
-  const QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
-                      normed,        passed["dq"],
-                      passed["dkv"], full(find(op, OperandUse::dx), w),
-                      overwrites(op)};
+  QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
+                normed,        passed["dq"],
+                passed["dkv"], full(find(op, OperandUse::dx), w),
+                overwrites(op)};
+  if (w.qk_norm != QkNorm::none)
+    u.norms = qk_norms(w, TensorSet(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data));
   run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
+}
+
+QkNormKept StepLauncher::qk_norms(const BlockWork& w, const TensorSet& kept) {
+  if (w.qk_norm == QkNorm::none) return {};
+  return {kept["raw_q"], kept["raw_k"], kept["q_rms"], kept["k_rms"]};
 }
 
 void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) {

@@ -37,6 +37,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
               .rope_sin = table(rope_.sin()),
               .positions = list(positions_),
               .key_positions = list(key_positions_),
+              .adds_biases = at.tp == 0,
               .cp = graph.plan.cp,
               .threads = threads};
   for (BufferId id = 0; id < graph.buffers.size(); ++id) {

@@ -84,6 +84,14 @@ class StepLauncher {
   TensorView local(Range, const BlockWork&) const;   // [local tokens, h]
   TensorView full(Range, const BlockWork&) const;    // [tokens, h]
   TensorView normed_of(const Op&, const BlockWork&) const;
+  struct Weights {
+    std::vector<Range> ranges;
+    std::vector<ParameterKind> kinds;  // of each
+    Dtype dtype;
+    TensorView operator()(ParameterKind, std::int64_t rows, std::int64_t cols) const;  // no data: it has none
+  };
+  Weights named(BlockKind, const std::vector<Range>& of_op, Dtype) const;
+  static QkNormKept qk_norms(const BlockWork&, const TensorSet& kept);
   AttentionWeights attention_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   MlpWeights mlp_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   TensorView weight(Range, Dtype, std::int64_t rows, std::int64_t cols) const;
