@@ -164,6 +164,28 @@ void norm_backward(const BlockContext& c, const NormBackward& u) {
                                .stream = c.stream});
 }
 
+void norm_after_forward(const BlockContext& c, const NormAfterForward& u) {
+  c.kernels->cast({.source = u.branch, .destination = u.input, .stream = c.stream});
+  c.kernels->rmsnorm_forward({.x = u.input,
+                              .weight = u.weight,
+                              .y = u.branch,
+                              .inverse_rms = u.inverse_rms,
+                              .eps = c.norm_eps,
+                              .stream = c.stream});
+  c.kernels->add({.a = u.stream, .b = u.branch, .out = u.stream, .stream = c.stream});
+}
+
+void norm_after_backward(const BlockContext& c, const NormAfterBackward& u) {
+  c.kernels->rmsnorm_backward({.x = u.input,
+                               .inverse_rms = u.inverse_rms,
+                               .weight = u.weight,
+                               .dy = u.dstream,
+                               .bypass = {},
+                               .dx = u.dbranch,
+                               .dweight = u.dweight,
+                               .stream = c.stream});
+}
+
 void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u) {
   const bool norms = present(u.weights.q_norm);
   const TensorView k = keys_of(w, u.kv), v = values_of(w, u.kv);

@@ -18,6 +18,9 @@
 //             qkv                    -> [tp: sum of dnormed] norm
 //             embedding
 //
+// With norms behind the products (NormPlacement::after) a half-layer begins with qkv or mlp on the stream itself, of which
+// `normed` holds a copy, and ends with norm_after on the branch; backward it is the other way round.
+//
 // Gradients of weights are added into the given fp32 (fp64) ranges; views without data skip that half. Under
 // SP the gradient of a norm weight is a sum over local tokens only. Activations are T = work.dtype; which are
 // kept where is core/graph/block_tensors.hpp. Every function works on any range of rows unless it says otherwise.
@@ -101,6 +104,22 @@ struct QkNormKept {
   TensorView raw_q, raw_k;  // [full, heads d], [full, kv_heads d]
   TensorView q_rms, k_rms;  // A [1, heads full], [1, kv_heads full]; [1, full] of whole rows
 };
+
+// The norm behind a half-layer: stream += rmsnorm(branch), which is kept in saved `input`; `branch` is overwritten.
+struct NormAfterForward {
+  TensorView stream, branch;      // [local, h]
+  TensorView weight;              // [1, h]
+  TensorView input, inverse_rms;  // saved
+};
+void norm_after_forward(const BlockContext&, const NormAfterForward&);
+
+// dbranch = d rmsnorm of dstream, which stays as it is.
+struct NormAfterBackward {
+  TensorView input, inverse_rms, weight;  // saved
+  TensorView dstream, dbranch;            // [local, h]
+  TensorView dweight;                     // [1, h]
+};
+void norm_after_backward(const BlockContext&, const NormAfterBackward&);
 
 // q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences.
 struct QkvForward {

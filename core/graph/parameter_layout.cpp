@@ -72,9 +72,15 @@ constexpr Kind kOutput[] = {Kind::o_bias, Kind::o};
 constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::v,
                          Kind::k_bias, Kind::k,      Kind::q_bias, Kind::q};
 
-// The first parameter that a module uses: the norm before its products, or the attention's output matrix.
-bool ends_module(ParameterKind kind) {
-  return kind == ParameterKind::norm_mlp || kind == ParameterKind::o || kind == ParameterKind::norm_attention;
+// The first parameter that a module uses: the norm before its products, or the attention's output matrix; where norms stand
+// behind, the last one before another module's.
+bool ends_module(const std::vector<ParameterKind>& of_layer, std::size_t i) {
+  const ParameterKind kind = of_layer[i];
+  if (of_layer.front() != ParameterKind::norm_mlp)
+    return kind == ParameterKind::norm_mlp || kind == ParameterKind::o ||
+           kind == ParameterKind::norm_attention;
+  return kind == ParameterKind::o || i + 1 == of_layer.size() ||
+         of_layer[i + 1] == ParameterKind::norm_attention;
 }
 
 // One op of the backward pass writes the gradients of both.
@@ -218,9 +224,9 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
       if (units) b.close();
     }
     for (int layer = range.first + range.count - 1; layer >= range.first; --layer) {
-      for (const ParameterKind kind : of_layer) {
-        b.add(kind, chunk, layer);
-        if (units && rules.fetch_modules && ends_module(kind)) b.close();
+      for (std::size_t i = 0; i < of_layer.size(); ++i) {
+        b.add(of_layer[i], chunk, layer);
+        if (units && rules.fetch_modules && ends_module(of_layer, i)) b.close();
       }
       if (units) b.close();
     }

@@ -15,7 +15,9 @@ std::vector<FamilyTensors> internlm2_tensors() {
           {"output", {"lm_head"}},
           {"attention_norm", {"input_layernorm"}},
           {"ffn_norm", {"post_attention_layernorm"}},
-          {"attention.wqkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, TensorPacking::by_key_head},
+          {"attention.wqkv",
+           {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+           TensorPacking::by_key_head},
           {"attention.wo", {"self_attn.o_proj"}},
           {"feed_forward.w1", {"mlp.gate_proj"}},
           {"feed_forward.w3", {"mlp.up_proj"}},
@@ -52,14 +54,15 @@ std::vector<ModelFamily> make_families() {
                  .norm_eps_default = 1e-5,
                  .tensors = {{"post_attention_layernorm", {"input_layernorm"}},
                              {"post_feedforward_layernorm", {"post_attention_layernorm"}}}});
-  all.push_back({.model_type = "phi3",
-                 .classes = {"Phi3ForCausalLM"},
-                 .window = FamilyWindow::as_stated,
-                 .norm_eps_default = 1e-5,
-                 .tensors = {{"self_attn.qkv_proj",
-                              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                              TensorPacking::stacked},
-                             {"mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}, TensorPacking::stacked}}});
+  all.push_back(
+      {.model_type = "phi3",
+       .classes = {"Phi3ForCausalLM"},
+       .window = FamilyWindow::as_stated,
+       .norm_eps_default = 1e-5,
+       .tensors = {{"self_attn.qkv_proj",
+                    {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                    TensorPacking::stacked},
+                   {"mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}, TensorPacking::stacked}}});
   all.push_back({.model_type = "internlm2",
                  .classes = {"InternLM2ForCausalLM"},
                  .keys = {{"bias", "attention_bias"}},
@@ -97,20 +100,24 @@ constexpr std::array kMissing = {
     Missing{"llama4_text", "a mixture of experts, attention over chunks, and layers without positions"},
     Missing{"gemma", "scaled embeddings, a GELU gate, and norms whose weights count from one"},
     Missing{"gemma2",
-            "norms on both sides of a half-layer, windows in every second layer, capped scores and logits, scaled "
+            "norms on both sides of a half-layer, windows in every second layer, capped scores and logits, "
+            "scaled "
             "embeddings, a GELU gate, and norms whose weights count from one"},
     Missing{"gemma3",
-            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled embeddings, a "
+            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
+            "embeddings, a "
             "GELU gate, and norms whose weights count from one"},
     Missing{"gemma3_text",
-            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled embeddings, a "
+            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
+            "embeddings, a "
             "GELU gate, and norms whose weights count from one"},
 };
 
 // Rows of q, k or v, gate or up, of the whole model.
 std::int64_t rows_of(const ModelSpec& m, std::string_view ours) {
   if (ours == "self_attn.q_proj") return std::int64_t{m.n_heads} * m.head_dim;
-  if (ours == "self_attn.k_proj" || ours == "self_attn.v_proj") return std::int64_t{m.n_kv_heads} * m.head_dim;
+  if (ours == "self_attn.k_proj" || ours == "self_attn.v_proj")
+    return std::int64_t{m.n_kv_heads} * m.head_dim;
   return m.ffn_hidden;
 }
 
@@ -137,20 +144,24 @@ const std::vector<ModelFamily>& families() {
 const ModelFamily* family_of(const ModelSpec& m) {
   if (m.norm != NormKind::rms || !m.gated_mlp || m.linear_bias || m.embedding_norm) return nullptr;
   for (const ModelFamily& f : families()) {
-    const bool biases = f.bias == FamilyBias::as_stated ? m.qkv_bias == m.output_bias
-                                                        : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias;
+    const bool biases = f.bias == FamilyBias::as_stated
+                            ? m.qkv_bias == m.output_bias
+                            : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias;
     const bool mlp_biases = !m.mlp_bias || f.model_type == "llama";
-    const bool positions = m.position == PositionKind::rope ? f.alibi_from_hidden == 0 || m.hidden < f.alibi_from_hidden
-                                                            : m.position == PositionKind::alibi && f.alibi_from_hidden > 0 &&
-                                                                  m.hidden >= f.alibi_from_hidden;
+    const bool positions =
+        m.position == PositionKind::rope
+            ? f.alibi_from_hidden == 0 || m.hidden < f.alibi_from_hidden
+            : m.position == PositionKind::alibi && f.alibi_from_hidden > 0 && m.hidden >= f.alibi_from_hidden;
     if (biases && mlp_biases && positions && m.qk_norm == f.qk_norm && m.norm_placement == f.norms &&
-        (m.window == 0 || f.window != FamilyWindow::never) && (!m.normalized_head || !f.normalized_head_key.empty()))
+        (m.window == 0 || f.window != FamilyWindow::never) &&
+        (!m.normalized_head || !f.normalized_head_key.empty()))
       return &f;
   }
   return nullptr;
 }
 
-TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name, std::int64_t rows) {
+TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name,
+                     std::int64_t rows) {
   const NameParts p = parts_of(name);
   TensorPlace place{std::string(name), rows, std::max<std::int64_t>(1, rows), rows, 0};
   for (const FamilyTensors& t : family.tensors) {

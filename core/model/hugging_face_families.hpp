@@ -39,11 +39,12 @@ struct ModelFamily {
   FamilyWindow window = FamilyWindow::never;
   QkNorm qk_norm = QkNorm::none;
   NormPlacement norms = NormPlacement::before;
-  int window_default = 0, n_kv_heads_default = 0, head_dim_default = 0;  // where the key is absent; 0: as LLaMA
+  int window_default = 0, n_kv_heads_default = 0,
+      head_dim_default = 0;  // where the key is absent; 0: as LLaMA
   double norm_eps_default = 1e-6;
-  int alibi_from_hidden = 0;                    // ALiBi in place of RoPE from this width on; 0: never
-  std::string_view normalized_head_key = "";    // the key that tells such models from those without
-  std::vector<FamilyTensors> tensors = {};      // those named otherwise than LLaMA's
+  int alibi_from_hidden = 0;                  // ALiBi in place of RoPE from this width on; 0: never
+  std::string_view normalized_head_key = "";  // the key that tells such models from those without
+  std::vector<FamilyTensors> tensors = {};    // those named otherwise than LLaMA's
 };
 
 const std::vector<ModelFamily>& families();

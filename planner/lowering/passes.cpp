@@ -42,7 +42,10 @@ OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
     // A module's norm comes first forward and last backward.
     const bool norm = kind == BlockKind::norm, product = kind == BlockKind::qkv || kind == BlockKind::mlp;
     const bool forward = pass == Pass::forward || pass == Pass::recompute;
-    if (forward ? !norm : !product) leave(op);
+    // Behind the products it is the other way round, and q, k and v have none.
+    const bool last =
+        c_.norms_after() ? (forward ? norm || kind == BlockKind::qkv : !norm) : (forward ? !norm : !product);
+    if (last) leave(op);
   }
   return op;
 }
@@ -92,20 +95,55 @@ OpId StageLowering::ring_backward(const Site& at, BufferId kept, Range dy, Buffe
   return op;
 }
 
+// The norm before a half-layer's products: what is pending joins the stream, whose norm they read.
+void StageLowering::norm_before(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
+  block(at, BlockKind::norm, pass);
+  e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
+  e_.write(kept, Use::kept);
+}
+
+// The norm behind them: the branch is kept, and its norm joins the stream.
+OpId StageLowering::norm_after(const Site& at, Pass pass, BufferId kept, BufferId stream, BufferId branch) {
+  const OpId op = block(at, BlockKind::norm, pass);
+  e_.read(stream, Use::stream), e_.write(stream, Use::stream);
+  e_.read(branch, Use::branch), e_.write(branch, Use::branch);
+  e_.write(kept, Use::kept);
+  return op;
+}
+
+// The first product of a half-layer, on the norm's output, or on the stream itself, of which it keeps a copy then.
+OpId StageLowering::product_forward(const Site& at, BlockKind kind, Pass pass, BufferId kept, BufferId stream,
+                                    BufferId inside) {
+  const OpId op = block(at, kind, pass);
+  if (c_.norms_after()) {
+    e_.read(stream, Use::stream);
+    if (inside != stream) e_.read(inside, Use::gathered);
+  } else {
+    if (inside != kept) e_.read(inside, Use::gathered);
+    e_.read(kept, Use::kept);
+  }
+  e_.write(kept, Use::kept);
+  return op;
+}
+
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
 // stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
 BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
                                       BufferId branch, BufferId input) {
+  const bool after = c_.norms_after();
+  const auto product_input = [&](BufferId half) {
+    return after ? Range{stream, Use::stream} : Range{half, Use::kept};
+  };
   Site at = where;
   at.norm = NormSite::attention;
-  block(at, BlockKind::norm, pass);
-  e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
-  e_.write(kept.attention, Use::kept), e_.write(input, Use::input);
+  if (!after) {
+    norm_before(at, pass, kept.attention, stream, branch);
+    e_.write(input, Use::input);
+  }
 
-  BufferId inside = enter_tp(at, pass, {kept.attention, Use::kept});
-  block(at, BlockKind::qkv, pass);
-  if (inside != kept.attention) e_.read(inside, Use::gathered);
-  e_.read(kept.attention, Use::kept), e_.write(kept.attention, Use::kept);
+  BufferId inside = enter_tp(at, pass, product_input(kept.attention));
+  product_forward(at, BlockKind::qkv, pass, kept.attention, stream, inside);
+  if (after) e_.write(input, Use::input);
 
   const BufferId kv = c_.plan.cp > 1 ? temporary(c_.activation.kv_gathered) : kNoBuffer;
   const OpId exchanged = c_.cp_ring() ? ring_forward(at, pass, kv) : kNoOp;
@@ -120,22 +158,24 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   branch = leave_tp(at, pass, partial);
   if (c_.cp_ring() && c_.plan.tp > 1) e_.read(kv, Use::keys);
 
+  if (after) norm_after(at, pass, kept.attention, stream, branch);
   at.norm = NormSite::mlp;
-  block(at, BlockKind::norm, pass);
+  if (!after) norm_before(at, pass, kept.mlp, stream, branch);
   if (c_.cp_ring() && c_.plan.tp == 1) e_.read(kv, Use::keys);
-  e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
-  e_.write(kept.mlp, Use::kept);
 
-  inside = enter_tp(at, pass, {kept.mlp, Use::kept});
+  inside = enter_tp(at, pass, product_input(kept.mlp));
   partial = temporary(c_.activation.gathered);
-  kept.kept_by = block(at, BlockKind::mlp, pass);
+  kept.kept_by = product_forward(at, BlockKind::mlp, pass, kept.mlp, stream, inside);
+  e_.write(partial, Use::out);
+  if (after) {
+    branch = leave_tp(at, pass, partial);
+    kept.kept_by = norm_after(at, pass, kept.mlp, stream, branch);
+  }
   // Only the first two gathers of a backward slot find nothing newer to wait for.
   if (c_.sp() && (pass == Pass::recompute || at.layer == range(at.chunk).first + range(at.chunk).count - 1))
     e_.hold(kept.kept_by);
-  if (inside != kept.mlp) e_.read(inside, Use::gathered);
-  e_.read(kept.mlp, Use::kept), e_.write(kept.mlp, Use::kept), e_.write(partial, Use::out);
   if (pass == kForward) leave(kept.kept_by);
-  return leave_tp(at, pass, partial);
+  return after ? kNoBuffer : leave_tp(at, pass, partial);
 }
 
 OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& stream) {
@@ -181,6 +221,7 @@ OpId StageLowering::forward_slot(const Slot& slot, OpId arrival, BufferId& strea
   }
   at.layer = kNone16;
   if (!last_chunk(at.chunk)) {
+    if (c_.norms_after()) return last_;  // nothing is pending
     block(at, BlockKind::residual, kForward);
     e_.read(stream, Use::stream), e_.read(branch, Use::branch), e_.write(stream, Use::stream);
     return last_;
@@ -242,6 +283,12 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
     e_.write(*kept, Use::deferred);
   }
   dx = leave_tp(at, Pass::backward, dx);
+  if (c_.norms_after()) {
+    const OpId sum = block(at, BlockKind::residual, Pass::backward);
+    if (c_.ring_parameters() || !layer_ring_.empty()) e_.hold(sum);
+    e_.read(dx, Use::dx), e_.read(stream, Use::stream), e_.write(stream, Use::stream);
+    return sum;
+  }
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
   if (c_.ring_parameters() || !layer_ring_.empty()) e_.hold(norm);  // rings turn when it is done
@@ -251,20 +298,33 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
   return norm;
 }
 
+// The gradient of a branch from that of the stream, where its norm stands behind it; else they are the same.
+StageLowering::Range StageLowering::branch_gradient(const Site& at, BufferId saved, BufferId stream) {
+  if (!c_.norms_after()) return {stream, Use::stream};
+  const BufferId branch = temporary(c_.activation.stream);
+  wait_gradients(at, BlockKind::norm);
+  const OpId norm = block(at, BlockKind::norm, Pass::backward);
+  e_.read(stream, Use::stream), e_.read(saved, Use::kept), e_.write(branch, Use::branch);
+  add_gradients(at, BlockKind::norm, norm);
+  return {branch, Use::branch};
+}
+
 void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream) {
   at.norm = NormSite::mlp;
+  const Range branch = branch_gradient(at, layer.mlp, stream);
   const bool regathered = c_.sp() && !c_.split_backward();
   const OpId ahead = regathered ? regather(at, layer, layer.mlp) : kNoOp;
-  const BufferId dy = enter_tp(at, Pass::backward, {stream, Use::stream});
+  const BufferId dy = enter_tp(at, Pass::backward, branch);
   product_backward(at, BlockKind::mlp, {{dy, Use::dout}}, layer.mlp, stream, ahead, &layer.for_mlp);
 }
 
 void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stream) {
   const bool split = c_.split_backward();
   at.norm = NormSite::attention;
+  const Range branch = branch_gradient(at, layer.attention, stream);
   const bool regathered = c_.sp() && !split;
   const OpId ahead = regathered ? regather(at, layer, layer.attention) : kNoOp;
-  const BufferId dy = enter_tp(at, Pass::backward, {stream, Use::stream});
+  const BufferId dy = enter_tp(at, Pass::backward, branch);
   BufferId kv = kNoBuffer, dkv = kNoBuffer;
   if (c_.plan.cp > 1) {
     kv = temporary(c_.activation.kv_gathered);
@@ -272,7 +332,7 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
     if (!c_.cp_ring())
       tp(at, OpRole::cp_gather, Pass::backward, w_.cp_gather, {layer.attention, Use::kept}, {kv, Use::keys});
   }
-  const Range begins{dy, c_.sp() ? Use::dout : Use::stream};
+  const Range begins{dy, c_.sp() ? Use::dout : branch.use};
   const OpId exchanged = c_.cp_ring() ? ring_backward(at, layer.attention, begins, kv, dkv) : kNoOp;
   const BufferId dqkv = split ? e_.buffer(BufferKind::activation, stage_, c_.activation.qkv_gradient)
                               : temporary(c_.activation.qkv_gradient);

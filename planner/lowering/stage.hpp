@@ -147,6 +147,10 @@ class StageLowering {
   OpId tp(const Site&, OpRole, Pass, WorkId, Range from, Range to);
   BufferId enter_tp(const Site&, Pass, Range local);       // gathered under SP, the buffer itself otherwise
   BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
+  void norm_before(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
+  OpId norm_after(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
+  OpId product_forward(const Site&, BlockKind, Pass, BufferId kept, BufferId stream, BufferId inside);
+  Range branch_gradient(const Site&, BufferId saved, BufferId stream);
   BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
   OpId product_backward(const Site&, BlockKind, std::initializer_list<Range> gradients, BufferId saved,

@@ -63,7 +63,6 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           llama);
   const bool biased = m.qkv_bias || m.output_bias || m.mlp_bias;
   require(!biased || kernels.add_bias, "model", "biases of linear layers", "none", kernel_hint.c_str());
-  require(m.norm_placement == NormPlacement::before, "model.norm_placement", "after", "before", llama);
   require(!m.normalized_head, "model.normalized_head", "true", "false", llama);
   require(m.window == 0 || m.window >= t.seq_len || kernels.window, "model.window", std::to_string(m.window),
           fmt::format("0, or seq_len {} and more", t.seq_len), kernel_hint.c_str());

@@ -100,7 +100,9 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   const Dtype statistic = accumulator_of(dtype_);
   const BlockWork attention = work(BlockKind::attention, n), mlp = work(BlockKind::mlp, n);
   const std::int64_t q_columns = std::int64_t{model_.n_heads} * model_.head_dim;
+  const std::int64_t after_rows = model_.norm_placement == NormPlacement::after ? n : 0;
   Memory stream(dtype_, n, model_.hidden), branch(dtype_, n, model_.hidden), normed(dtype_, n, model_.hidden);
+  Memory input(dtype_, after_rows, model_.hidden);  // of norms behind the products
   Memory inverse_rms(statistic, 1, n), q(dtype_, n, q_columns), context(dtype_, n, q_columns);
   Memory lse(statistic, n, model_.n_heads), gate(dtype_, n, model_.ffn_hidden),
       up(dtype_, n, model_.ffn_hidden);
@@ -111,14 +113,22 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
       k_rms(statistic, 1, normed_rows * model_.n_kv_heads);
   Memory activation(dtype_, n, model_.ffn_hidden);
   bool pending = false;  // a branch that is not yet in the stream
+  const bool after = model_.norm_placement == NormPlacement::after;
+  const auto join = [&](ParameterKind kind, int layer) {
+    norm_after_forward(c,
+                       {stream.view(), branch.view(), weight(kind, layer), input.view(), inverse_rms.view()});
+  };
   const auto norm = [&](ParameterKind kind, int layer) {
+    if (after && kind != Kind::norm_final)  // products read the stream
+      return kernels_.cast({.source = stream.view(), .destination = normed.view()});
+
     norm_forward(c, {.stream = stream.view(),
                      .branch = pending ? branch.view() : TensorView(),
                      .weight = weight(kind, layer),
                      .input = stream.view(),
                      .inverse_rms = inverse_rms.view(),
                      .normed = normed.view()});
-    pending = true;
+    pending = !after;
   };
 
   embedding_forward(c, {.ids = ids, .table = weight(Kind::embedding), .rows = stream.view(), .first_id = 0});
@@ -139,6 +149,7 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
                        .context = context.view(),
                        .lse = lse.view(),
                        .branch = branch.view()});
+    if (after) join(Kind::norm_attention, layer);
     norm(Kind::norm_mlp, layer);
     mlp_forward(c, mlp,
                 {.weights = mlp_weights(layer),
@@ -147,6 +158,7 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
                  .up = up.view(),
                  .activation = activation.view(),
                  .branch = branch.view()});
+    if (after) join(Kind::norm_mlp, layer);
   }
   norm(Kind::norm_final, 0);
   length_ += n;

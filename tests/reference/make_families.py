@@ -210,7 +210,7 @@ CASES = {
     "llama-biases": lambda: of_transformers(
         transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
     "qwen3": lambda: of_transformers(transformers.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)),
-    "olmo2": lambda: of_transformers(transformers.Olmo2Config(**SHAPE, num_key_value_heads=2)),
+    "olmo2": lambda: of_transformers(transformers.Olmo2Config(**SHAPE, num_key_value_heads=2, pad_token_id=None)),
     "phi3": lambda: of_transformers(
         transformers.Phi3Config(**SHAPE, num_key_value_heads=2, pad_token_id=None, sliding_window=None)),
     "mistral-window": lambda: of_transformers(

@@ -132,7 +132,7 @@ void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) 
 
 void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorView to = local(find(op, OperandUse::stream), w),
-                   branch = local(find(op, OperandUse::branch), w);
+                   branch = local(find(op, backward(w.pass) ? OperandUse::dx : OperandUse::branch), w);
   if (branch.data)
     run(stream, [this, to, branch](const BlockContext& c) {
       kernels_.add({.a = to, .b = branch, .out = to, .stream = c.stream});
@@ -142,6 +142,12 @@ void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
 void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorSet kept(norm_tensors(w), find(op, OperandUse::kept).data);
   const TensorView gain = weight(find(op, OperandUse::parameter), w.dtype, 1, w.hidden);
+  const bool after = norms_after() && op.layer != kNone16;
+  if (after && !backward(w.pass)) {
+    const NormAfterForward u{local(find(op, OperandUse::stream), w), local(find(op, OperandUse::branch), w),
+                             gain, kept["input"], kept["inverse_rms"]};
+    return run(stream, [u](const BlockContext& c) { norm_after_forward(c, u); });
+  }
   if (!backward(w.pass)) {
     NormForward u;
     u.stream = local(find(op, OperandUse::stream), w);
@@ -151,6 +157,19 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
     u.input = input ? local(input, w) : kept["input"];
     u.inverse_rms = kept["inverse_rms"], u.normed = kept["normed"];
     return run(stream, [u](const BlockContext& c) { norm_forward(c, u); });
+  }
+  if (after) {
+    const auto ranges = gradients(op), stale = replaced(op);
+    const NormAfterBackward u{kept["input"],
+                              kept["inverse_rms"],
+                              gain,
+                              local(find(op, OperandUse::stream), w),
+                              local(find(op, OperandUse::branch), w),
+                              weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden)};
+    return run(stream, [this, u, stale](const BlockContext& c) {
+      set_zero(c, stale);
+      norm_after_backward(c, u);
+    });
   }
   NormBackward u;
   u.input = kept["input"], u.inverse_rms = kept["inverse_rms"], u.weight = gain;
@@ -171,7 +190,11 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   if (!backward(w.pass)) {
     const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
     const QkvForward u{weights, normed, kept["q"], kept["kv"], qk_norms(w, kept)};
-    return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
+    return run(stream, [w, u, copies = stream_copies(op, w)](const BlockContext& c) {
+      for (const auto& [from, to] : copies)
+        c.kernels->cast({.source = from, .destination = to, .stream = c.stream});
+      qkv_forward(c, w, u);
+    });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
   QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
@@ -181,6 +204,17 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   if (w.qk_norm != QkNorm::none)
     u.norms = qk_norms(w, TensorSet(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data));
   run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
+}
+
+// What the first product of a half-layer keeps of the stream that it reads, with norms behind the products.
+std::vector<std::pair<TensorView, TensorView>> StepLauncher::stream_copies(const Op& op,
+                                                                           const BlockWork& w) const {
+  if (!norms_after()) return {};
+  const TensorView from = local(find(op, OperandUse::stream), w);
+  std::vector<std::pair<TensorView, TensorView>> copies = {
+      {from, TensorSet(norm_tensors(w), find(op, OperandUse::kept).data)["normed"]}};
+  if (const Range input = find(op, OperandUse::input)) copies.emplace_back(from, local(input, w));
+  return copies;
 }
 
 QkNormKept StepLauncher::qk_norms(const BlockWork& w, const TensorSet& kept) {
@@ -247,7 +281,11 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
   if (!backward(w.pass)) {
     const MlpForward u{weights,    normed,     kept["gate"],
                        kept["up"], activation, full(find(op, OperandUse::out), w)};
-    return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
+    return run(stream, [w, u, copies = stream_copies(op, w)](const BlockContext& c) {
+      for (const auto& [from, to] : copies)
+        c.kernels->cast({.source = from, .destination = to, .stream = c.stream});
+      mlp_forward(c, w, u);
+    });
   }
   MlpBackward u;
   u.weights = weights;

@@ -91,6 +91,8 @@ class StepLauncher {
     TensorView operator()(ParameterKind, std::int64_t rows, std::int64_t cols) const;  // no data: it has none
   };
   Weights named(BlockKind, const std::vector<Range>& of_op, Dtype) const;
+  bool norms_after() const { return graph_.model.norm_placement == NormPlacement::after; }
+  std::vector<std::pair<TensorView, TensorView>> stream_copies(const Op&, const BlockWork&) const;
   static QkNormKept qk_norms(const BlockWork&, const TensorSet& kept);
   AttentionWeights attention_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   MlpWeights mlp_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
