@@ -107,6 +107,9 @@ void add_bias_and_norms(KernelList& list, const BlockWork& w, const Direction& d
     if (w.kind == BlockKind::mlp) columns = w.hidden + (w.gated ? 2.0 : 1.0) * w.ffn;
     list.push_back(Pointwise{bytes * tokens * columns, 1});
   }
+  // The head's rows, read and written as they are used; backward also their gradients, read twice and written.
+  if (w.normalized && w.kind == BlockKind::head)
+    list.push_back(Pointwise{bytes * static_cast<double>(w.vocab) * w.hidden * (d.forward ? 2.0 : 5.0), 2});
   if (w.kind != BlockKind::qkv || w.qk_norm == QkNorm::none || !(d.forward || d.input_gradient)) return;
   const double eager =
       stack.kernels.norm_fused ? 1.0 : 2.0;  // twice over what they read: squares, then products

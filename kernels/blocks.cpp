@@ -89,6 +89,7 @@ TensorView values_of(const BlockWork& w, const TensorView& kv) {
 }
 
 void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int heads, bool inverse) {
+  if (!present(c.rope_cos)) return;
   c.kernels->rope({.x = x,
                    .cos = c.rope_cos,
                    .sin = c.rope_sin,
@@ -108,8 +109,9 @@ AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
           .k_positions = c.key_positions,
           .q_documents = c.documents,
           .window = w.window,
+          .slopes = c.slopes,
           .segments = c.cp,
-          .plain = c.cp == 1 && c.documents.empty() && w.window == 0,
+          .plain = c.cp == 1 && c.documents.empty() && w.window == 0 && c.slopes.empty(),
           .scale = 1.0 / std::sqrt(static_cast<double>(w.head_dim))};
 }
 

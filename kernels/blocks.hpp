@@ -41,11 +41,12 @@ namespace sextant {
 struct BlockContext {
   const KernelTable* kernels = nullptr;
   double norm_eps = 1e-5;
-  TensorView rope_cos, rope_sin;                // A [positions, d/2]
+  TensorView rope_cos, rope_sin;                // A [positions, d/2]; no data: q and k are not turned
   std::span<const std::int32_t> positions;      // of this rank's tokens of a sequence: seq_q
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
   std::span<const std::int32_t> documents =
-      {};                    // where each token's begins, [batch][seq_q]; empty: one a sequence
+      {};                               // where each token's begins, [batch][seq_q]; empty: one a sequence
+  std::span<const double> slopes = {};  // ALiBi's, of this rank's heads
   bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys
   int threads = 1;           // inside matrix products
@@ -202,7 +203,11 @@ struct HeadUnit {
   std::span<const std::int32_t> targets;  // full tokens
   std::int64_t first_id = 0, vocab = 0;   // vocab: real size of the whole vocabulary; the rest is padding
   TensorView logits, dlogits;             // workspace [chunk, slice]; dlogits may be empty when T = A
+  TensorView inverse = {};  // A [1, slice]: inverse lengths of a normalized head's rows; no data: as it is
 };
+// Of a normalized head: its rows' lengths, before any of the below; and once all tokens are in dweight, what is left of it.
+void head_lengths(const BlockContext&, const HeadUnit&);
+void head_project(const BlockContext&, const HeadUnit&, const TensorView& dweight);
 // stats A [full, 3] of the local slice, to be gathered over tp.
 void head_forward(const BlockContext&, const HeadUnit&, const TensorView& stats);
 // Gathered stats [tp * full, 3] to the saved softmax [full, 2]; adds the summed loss of valid tokens.

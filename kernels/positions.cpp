@@ -39,6 +39,16 @@ std::vector<double> rope_frequencies(const ModelSpec& model) {
   return frequency;
 }
 
+std::vector<double> alibi_slopes(int heads) {
+  int power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  const auto of_power = [](int i, int n) { return std::exp2(-8.0 * (i + 1) / n); };
+  for (int i = 0; i < power; ++i) slopes.push_back(of_power(i, power));
+  for (int i = 0; static_cast<int>(slopes.size()) < heads; i += 2) slopes.push_back(of_power(i, 2 * power));
+  return slopes;
+}
+
 RopeTable::RopeTable(const ModelSpec& model, std::int64_t positions, Dtype accumulator)
     : storage_(static_cast<std::size_t>(2 * positions * (model.head_dim / 2))),
       positions_(positions),

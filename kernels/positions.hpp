@@ -14,6 +14,10 @@ namespace sextant {
 // Chen et al. 2023). Computed in fp64; throws ConfigError on other scalings.
 std::vector<double> rope_frequencies(const ModelSpec&);
 
+// ALiBi's slope of each of a model's heads (Press et al. 2022, 3; heads beyond a power of two take every second slope of
+// twice as many, as in their code): 2^(-8 (i + 1) / heads). Scores lose slope times tokens between query and key.
+std::vector<double> alibi_slopes(int heads);
+
 // cos and sin of every position below `positions`, in fp32 or fp64; owns its memory.
 class RopeTable {
  public:

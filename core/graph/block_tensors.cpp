@@ -110,6 +110,7 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
       BlockTensors list = {{"logits", head_chunk, w.vocab, statistic(w)}};
       if (w.pass != Pass::forward && w.dtype != statistic(w))
         list.push_back({"dlogits", head_chunk, w.vocab, w.dtype});
+      if (w.normalized) list.push_back({"inverse", 1, w.vocab, statistic(w)});
       return list;
     }
     default:

@@ -62,7 +62,8 @@ std::int64_t head_chunk(const BlockWork&);
 // Alive only while the unit runs in work.pass. `head_chunk`: tokens whose logits are made at a time.
 //   attention backward  dcontext (full, heads d), core (the kernel's own);  context and lse when recomputed
 //   mlp                 activation (full, f)
-//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ
+//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ; inverse (1, vocab) lengths of
+//                       the rows of a normalized head
 BlockTensors workspace_tensors(const BlockWork&, std::int64_t head_chunk);
 
 Bytes total_bytes(const BlockTensors&);

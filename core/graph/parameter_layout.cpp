@@ -185,6 +185,7 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.window = m.window < training.seq_len ? m.window : 0;
   w.gated = m.gated_mlp;
   w.qk_norm = m.qk_norm;
+  w.normalized = m.normalized_head;
   w.dtype = training.compute;
   return w;
 }

@@ -55,6 +55,7 @@ struct KeyOf {
     if (!w.gated) out += " plain";
     if (w.recompute_core) out += " core";
     if (w.bias) out += " bias";
+    if (w.normalized) out += " normalized";
     if (w.qk_norm != QkNorm::none)
       out += fmt::format(" qk_{}", kQkNormNames[static_cast<std::size_t>(w.qk_norm)]);
     return out;
@@ -143,6 +144,7 @@ class KeyReader {
     w.gated = !take("plain");
     w.recompute_core = take("core");
     w.bias = take("bias");
+    w.normalized = take("normalized");
     if (take("qk_head")) w.qk_norm = QkNorm::head;
     if (take("qk_whole")) w.qk_norm = QkNorm::whole;
     return w;

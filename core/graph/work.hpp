@@ -53,6 +53,7 @@ struct BlockWork {
   int window = 0;  // attention: keys that a query sees; 0: all up to its own
   bool gated = true;
   bool bias = false;              // the block's products have biases
+  bool normalized = false;        // head: its rows are divided by their length
   QkNorm qk_norm = QkNorm::none;  // qkv and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
@@ -108,7 +109,8 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 // A readable, stable text form, used as key of profile tables and in logs; the same value always has the same
 // key and parse_work_key(work_key(w)) == w (finite numbers). Words in this order, separated by one space:
 //
-//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [sp] [plain] [core] [bias] [qk_head|qk_whole]
+//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [sp] [plain] [core] [bias] [normalized]
+//       [qk_head|qk_whole]
 //       KIND: embedding norm qkv attention mlp residual head;
 //       extents that are 0 are left out; plain = MLP without gate; core = recompute_core;
 //       qk_head, qk_whole: norms of q and k

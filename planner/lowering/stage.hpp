@@ -1,5 +1,6 @@
 // One pipeline stage being lowered: its parameters' buffers, what is in flight, and the operations of each slot.
-//   passes.cpp    forward and backward of a chunk      units.cpp   parameters fetched unit by unit (ZeRO-3, offload)
+//   passes.cpp    forward of a chunk, copies to the host      passes_backward.cpp   its backward
+//   units.cpp     parameters fetched unit by unit (ZeRO-3, offload)
 //   update.cpp    Adam and parameter gather            reduce.cpp  gradient buckets, norms
 #pragma once
 

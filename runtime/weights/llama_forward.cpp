@@ -93,7 +93,10 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   std::iota(key_positions.begin(), key_positions.end(), 0);
   BlockContext c;
   c.kernels = &kernels_, c.norm_eps = model_.norm_eps, c.threads = threads_;
-  c.rope_cos = rope_.cos(), c.rope_sin = rope_.sin();
+  if (model_.position == PositionKind::rope) c.rope_cos = rope_.cos(), c.rope_sin = rope_.sin();
+  const std::vector<double> slopes =
+      model_.position == PositionKind::alibi ? alibi_slopes(model_.n_heads) : std::vector<double>{};
+  c.slopes = slopes;
   c.positions = std::span<const std::int32_t>(key_positions).subspan(static_cast<std::size_t>(length_));
   c.key_positions = key_positions;
 
@@ -170,6 +173,11 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
                  .c = logits.view(),
                  .transpose_b = true,
                  .threads = threads_});
+  if (model_.normalized_head) {
+    Memory inverse(statistic, 1, model_.vocab_size);
+    kernels_.row_lengths({.x = weight(Kind::head), .inverse = inverse.view()});
+    kernels_.scale_columns({.x = logits.view(), .factors = inverse.view()});
+  }
   std::vector<double> values(static_cast<std::size_t>(rows * model_.vocab_size));
   kernels_.cast({.source = logits.view(),
                  .destination = TensorView(values.data(), Dtype::fp64, rows, model_.vocab_size)});

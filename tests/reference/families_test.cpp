@@ -31,7 +31,9 @@ struct FamilyCase {
 
   explicit FamilyCase(const std::string& name) : folder(folder_of(name)) {
     folder.check();
-    batch.model = training.model = folder.model();
+    batch.model = folder.model();
+    if (name.ends_with("alibi")) batch.model.position = PositionKind::alibi;
+    training.model = batch.model;
     for (const ModelSlice& s : model_tensors(folder.model())) {
       std::vector<double>& values = batch.weights[s.name];
       values.resize(static_cast<std::size_t>(s.model_rows * s.model_cols));
@@ -74,7 +76,7 @@ class Families : public ::testing::TestWithParam<FamilyTrial> {};
 TEST_P(Families, LogitsAreTheirs) {
   const FamilyCase c(GetParam().name);
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32}) {
-    LlamaForward forward(c.folder.model(), cpu_kernels(), dtype, c.folder.weights(), c.batch.seq);
+    LlamaForward forward(c.batch.model, cpu_kernels(), dtype, c.folder.weights(), c.batch.seq);
     std::vector<double> logits;
     for (int b = 0; b < c.batch.batch; ++b) {
       forward.restart();
@@ -169,7 +171,9 @@ INSTANTIATE_TEST_SUITE_P(All, Families,
                                            FamilyTrial{"qwen3", {}}, FamilyTrial{"olmo2", {}, "dp2.z3.mbs1"},
                                            FamilyTrial{"phi3", {}}, FamilyTrial{"mistral-window", {}},
                                            FamilyTrial{"internlm2", {}},
-                                           FamilyTrial{"baichuan-7b", {"tp4.sp.mbs1"}}),
+                                           FamilyTrial{"baichuan-7b", {"tp4.sp.mbs1"}},
+                                           FamilyTrial{"baichuan2-7b", {"tp4.sp.mbs1"}},
+                                           FamilyTrial{"baichuan2-alibi", {}}),
                          [](const auto& param) {
                            std::string text = param.param.name;
                            std::ranges::replace(text, '-', '_');

@@ -217,14 +217,20 @@ CASES = {
         transformers.MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=5)),
     "internlm2": lambda: own_model(INTERNLM2, split_by_key_head, model_type="internlm2", num_key_value_heads=2,
                                    architectures=["InternLM2ForCausalLM"], bias=False),
+    "baichuan2-7b": lambda: own_model(BAICHUAN, split_stacked, normalized_head=True, model_type="baichuan",
+                                      num_key_value_heads=4, architectures=["BaichuanForCausalLM"], z_loss_weight=0),
+    # Their code adds ALiBi from hidden size 5120 on; the tests read this one, of six heads, as if it did.
+    "baichuan2-alibi": lambda: own_model(BAICHUAN, split_stacked, alibi=True, normalized_head=True, model_type="baichuan",
+                                         num_attention_heads=6, num_key_value_heads=6,
+                                         architectures=["BaichuanForCausalLM"], z_loss_weight=0),
     "baichuan-7b": lambda: own_model(BAICHUAN, split_stacked, model_type="baichuan", num_key_value_heads=4,
                                      architectures=["BaiChuanForCausalLM"]),
 }
 
 
-def own_model(names, split, **config):
+def own_model(names, split, alibi=False, normalized_head=False, **config):
     c = {**SHAPE, "hidden_act": "silu", **config}
-    return Decoder(c, names, split), c
+    return Decoder(c, names, split, alibi, normalized_head), c
 
 
 def save(model, own_config, folder):

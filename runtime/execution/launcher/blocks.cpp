@@ -319,10 +319,14 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   u.first_id = std::int64_t{w.vocab} * at_.tp;
   u.vocab = graph_.model.vocab_size;
   u.logits = scratch["logits"];
+  if (w.normalized) u.inverse = scratch["inverse"];
   if (!backward(w.pass)) {
     if (head_in_one_sweep()) return;
     const TensorView stats = kept["stats"];
-    return run(stream, [u, stats](const BlockContext& c) { head_forward(c, u, stats); });
+    return run(stream, [u, stats](const BlockContext& c) {
+      head_lengths(c, u);
+      head_forward(c, u, stats);
+    });
   }
   if (w.dtype != accumulator_of(w.dtype)) u.dlogits = scratch["dlogits"];
   TensorView stats = kept["stats"];
@@ -339,6 +343,7 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
     // Logits' gradients are kept for the weight half, so each chunk gets its own place.
     const TensorView dlogits = kept["dlogits"];
     return run(stream, [this, u, stats, softmax, dnormed, dlogits](const BlockContext& c) {
+      head_lengths(c, u);
       head_loss(c, u.targets, stats, softmax, exchange_.loss());
       for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
         const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
@@ -354,13 +359,24 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   }
   const auto ranges = gradients(op), stale = replaced(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, u, stats, softmax, dnormed, dweight, stale](const BlockContext& c) {
+  run(stream, [this, u, stats, softmax, dnormed, dweight, stale,
+               whole = gradient_is_whole(op)](const BlockContext& c) {
     set_zero(c, stale);
-    if (head_in_one_sweep())
-      return head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
-    head_loss(c, u.targets, stats, softmax, exchange_.loss());
-    head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+    head_lengths(c, u);
+    if (head_in_one_sweep()) {
+      head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
+    } else {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
+      head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+    }
+    if (whole) head_project(c, u, dweight);
   });
+}
+
+// Whether the op adds the last of what its gradient is made of before it is reduced.
+bool StepLauncher::gradient_is_whole(const Op& op) const {
+  return reduces_every_microbatch(graph_.plan, rules_) ||
+         op.microbatch + 1 == microbatches(graph_.plan, graph_.training);
 }
 
 void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId stream) {

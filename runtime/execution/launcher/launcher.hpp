@@ -73,6 +73,7 @@ class StepLauncher {
   void mlp(const Op&, const BlockWork&, StreamId);
   void residual(const Op&, const BlockWork&, StreamId);
   void head(const Op&, const BlockWork&, StreamId);
+  bool gradient_is_whole(const Op&) const;
   void head_backward_half(const Op&, const BlockWork&, StreamId);
   // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
   // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
@@ -130,6 +131,7 @@ class StepLauncher {
   BlockWork extents_;  // of this rank's blocks
   RopeTable rope_;
   std::vector<std::int32_t> positions_, key_positions_;
+  std::vector<double> slopes_;
   std::vector<Mirror> mirrors_;  // of the above
   StepExchange exchange_;
   BlockContext context_;

@@ -93,7 +93,8 @@ TEST_P(StageMemoryLattice, AgreesForModelsWithMoreFeaturesToTheByte) {
   StackSpec own;
   own.memory.exact_tensors = true;
   ModelSpec model = tiny_model();
-  model.qkv_bias = model.output_bias = model.mlp_bias = true, model.qk_norm = QkNorm::head, model.window = 9;
+  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true,
+  model.qk_norm = QkNorm::head, model.window = 9;
   const ParallelPlan plan = parse_plan_key(GetParam());
   for (const NormPlacement placement : {NormPlacement::before, NormPlacement::after})
     for (const StackSpec& stack : {StackSpec{}, own, module_by_module(), exchanging_in_a_ring()}) {
