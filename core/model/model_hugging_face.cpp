@@ -99,7 +99,20 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       } else {
         rope.optional("original_max_position_embeddings", s.original_max_positions);
       }
-      rope.others_allowed();  // attention_factor, beta_fast, ... of yarn
+      if (s.type == "yarn") {
+        rope.optional("beta_fast", s.beta_fast);
+        rope.optional("beta_slow", s.beta_slow);
+        rope.optional("attention_factor", s.attention_factor);
+        bool truncate = true;
+        rope.optional("truncate", truncate);
+        if (!truncate)
+          rope.fail(
+              {"", "truncate", "false", "true", "bounds of the slowed pairs are modelled as whole numbers"});
+        for (const char* scale : {"mscale", "mscale_all_dim"})
+          if (rope.has(scale))
+            rope.fail({"", scale, j.at(key).at(scale).dump(), "nothing", "state attention_factor"});
+      }
+      rope.others_allowed();  // tables of longrope
       rope.finish();
       if (scaled) m.rope_scaling = s;
     } catch (const ConfigError& e) {

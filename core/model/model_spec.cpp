@@ -46,6 +46,9 @@ constexpr auto kRopeFields = [](auto& io, auto& s) {
   io.optional("low_freq_factor", s.low_freq_factor);
   io.optional("high_freq_factor", s.high_freq_factor);
   io.optional("original_max_positions", s.original_max_positions);
+  io.optional("beta_fast", s.beta_fast);
+  io.optional("beta_slow", s.beta_slow);
+  io.optional("attention_factor", s.attention_factor);
 };
 
 // Elements of one layer's matrices, without biases.
@@ -149,6 +152,11 @@ std::vector<Problem> validate(const ModelSpec& m) {
     // The blend between the two divides by their difference.
     require(s.high_freq_factor > s.low_freq_factor && std::isfinite(s.high_freq_factor),
             "rope_scaling.high_freq_factor", s.high_freq_factor, "more than low_freq_factor");
+    require(std::isfinite(s.beta_slow) && s.beta_slow > 0, "rope_scaling.beta_slow", s.beta_slow, "above 0");
+    require(std::isfinite(s.beta_fast) && s.beta_fast >= s.beta_slow, "rope_scaling.beta_fast", s.beta_fast,
+            "beta_slow or more");
+    require(std::isfinite(s.attention_factor) && s.attention_factor >= 0, "rope_scaling.attention_factor",
+            s.attention_factor, "above 0, or 0 for the usual one");
     require(s.original_max_positions >= 1, "rope_scaling.original_max_positions", s.original_max_positions,
             "1 or more");
   }

@@ -30,14 +30,17 @@ inline constexpr std::array<std::string_view, 2> kNormPlacementNames = {"before"
 inline constexpr std::array<std::string_view, 5> kRopeTypes = {"llama3", "linear", "dynamic", "yarn",
                                                                "longrope"};
 
-// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; what a
-// kind needs beyond these fields (tables of longrope) matters to the runtime alone, which refuses those that it does not know.
+// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; longrope,
+// which has a table of factors, matters to the runtime alone, which refuses it.
 struct RopeScaling {
   std::string type = "llama3";  // of kRopeTypes
   double factor = 8.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int original_max_positions = 8192;
+  // Of yarn: rotations within the first training's longest sequence above which pairs are left alone, below which they are
+  // slowed in full; and what q and k are multiplied by each, 0: 0.1 ln(factor) + 1.
+  double beta_fast = 32, beta_slow = 1, attention_factor = 0;
   bool operator==(const RopeScaling&) const = default;
 };
 

@@ -34,15 +34,17 @@ void scale_columns(const ScaleColumnsArgs& g) {
 }
 
 void project_rows(const ProjectRowsArgs& g) {
-  SEXTANT_CHECK(g.weight.rows == g.dweight.rows && g.weight.cols == g.dweight.cols && g.inverse.cols == g.weight.rows,
-                "projected rows: extents disagree");
+  SEXTANT_CHECK(
+      g.weight.rows == g.dweight.rows && g.weight.cols == g.dweight.cols && g.inverse.cols == g.weight.rows,
+      "projected rows: extents disagree");
   with_type(g.weight.dtype, [&]<class T>() {
     using A = Accumulator<T>;
     const A* inverse = g.inverse.row<A>();
     for (std::int64_t r = 0; r < g.weight.rows; ++r) {
       const T* w = g.weight.row<T>(r);
       A* d = g.dweight.row<A>(r);
-      const A along = sum_lanes<A>(g.weight.cols, [&](std::int64_t i) { return load(w[i]) * inverse[r] * d[i]; });
+      const A along =
+          sum_lanes<A>(g.weight.cols, [&](std::int64_t i) { return load(w[i]) * inverse[r] * d[i]; });
       for (std::int64_t i = 0; i < g.weight.cols; ++i) d[i] -= load(w[i]) * inverse[r] * along;
     }
   });

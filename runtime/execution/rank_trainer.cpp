@@ -58,8 +58,9 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
   require(m.position == PositionKind::rope || (alibi && kernels.alibi), "model.position",
           std::string(kPositionNames[static_cast<std::size_t>(m.position)]), "rope",
           alibi ? kernel_hint.c_str() : llama);
-  require(!m.rope_scaling || m.rope_scaling->type == "llama3" || m.rope_scaling->type == "linear",
-          "model.rope_scaling", m.rope_scaling ? m.rope_scaling->type : "", "llama3, linear, or none");
+  require(!m.rope_scaling || m.rope_scaling->type != "longrope", "model.rope_scaling",
+          m.rope_scaling ? m.rope_scaling->type : "", "llama3, linear, dynamic, yarn, or none",
+          "tables of factors are not read");
   require(m.gated_mlp, "model.gated_mlp", "false", "true", llama);
   require(!m.linear_bias && !m.embedding_norm, "model", "GPT's biases or an embedding norm", "neither",
           llama);

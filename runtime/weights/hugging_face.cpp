@@ -283,6 +283,10 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
     if (!of.rope_scaling) return "none";
     const RopeScaling& s = *of.rope_scaling;
     if (s.type == "linear") return fmt::format("linear x{}", s.factor);  // it has no other numbers
+    if (s.type == "dynamic") return fmt::format("dynamic x{} beyond {}", s.factor, of.max_positions);
+    if (s.type == "yarn")
+      return fmt::format("yarn x{} ({}, {}, {}, {})", s.factor, s.beta_fast, s.beta_slow, s.attention_factor,
+                         s.original_max_positions);
     return fmt::format("{} x{} ({}, {}, {})", s.type, s.factor, s.low_freq_factor, s.high_freq_factor,
                        s.original_max_positions);
   };

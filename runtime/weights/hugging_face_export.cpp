@@ -238,6 +238,12 @@ Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily&
       rope.update(Json{{"low_freq_factor", s.low_freq_factor},
                        {"high_freq_factor", s.high_freq_factor},
                        {"original_max_position_embeddings", s.original_max_positions}});
+    if (s.type == "yarn") {
+      rope.update(Json{{"original_max_position_embeddings", s.original_max_positions},
+                       {"beta_fast", s.beta_fast},
+                       {"beta_slow", s.beta_slow}});
+      if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+    }
   }
   const bool llama = family.model_type == "llama";
   const auto spelled = [&](std::string_view key) {

@@ -209,6 +209,13 @@ CASES = {
         transformers.Qwen2Config(**{**SHAPE, "tie_word_embeddings": True}, num_key_value_heads=4)),
     "llama-biases": lambda: of_transformers(
         transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
+    # Rotary scalings that act within the sixteen tokens.
+    "llama-yarn": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 4.0, "beta_slow": 0.5})),
+    "llama-dynamic": lambda: of_transformers(transformers.LlamaConfig(
+        **{**SHAPE, "max_position_embeddings": 8}, num_key_value_heads=2,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0})),
     "qwen3": lambda: of_transformers(transformers.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)),
     "olmo2": lambda: of_transformers(transformers.Olmo2Config(**SHAPE, num_key_value_heads=2, pad_token_id=None)),
     "phi3": lambda: of_transformers(
