@@ -106,6 +106,9 @@ TEST_P(Families, LossAndEveryGradientAreTheirs) {
                      cpu_reference_kernels());
     EXPECT_TRUE(check(graph, own_stack().rules).empty())
         << key << ": " << to_string(check(graph, own_stack().rules).front());
+    // Tokens, tables and weights through copies, as to a GPU, and the fast products.
+    const Ranks fast{.kernels = &cpu_kernels(), .apart = true};
+    EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, Dtype::fp32, fast), kBound), "") << key << ", fast";
     for (const Dtype dtype : {Dtype::fp64, Dtype::fp32})
       EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype), kBound), "")
           << key << ", " << name(dtype);
