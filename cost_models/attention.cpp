@@ -11,6 +11,10 @@ bool is_flash(AttentionKernel k) {
   return k != AttentionKernel::unfused && k != AttentionKernel::fused_softmax;
 }
 
+bool skips_beyond_window(AttentionKernel k) {
+  return k == AttentionKernel::flash2 || k == AttentionKernel::flash3 || k == AttentionKernel::cudnn;
+}
+
 double scores(const AttentionCore& a) { return static_cast<double>(a.batch) * a.seq_q * a.seq_k * a.heads; }
 
 double base_rate(AttentionKernel kernel, const CostConstants& c) {
@@ -44,7 +48,8 @@ double head_factor(int head_dim, AttentionKernel kernel, const CostConstants& c)
 // show). Units: FLOP/s.
 double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine& machine) {
   const CostConstants& c = machine.constants;
-  const double length = static_cast<double>(a.seq_k) / a.steps;
+  const int context = skips_beyond_window(kernel) && a.context > 0 ? std::min(a.context, a.seq_k) : a.seq_k;
+  const double length = static_cast<double>(context) / a.steps;
   const double half =
       kernel == AttentionKernel::flash1 ? c.attention_half_length_flash1 : c.attention_half_length;
   const double blocks = static_cast<double>(a.batch) * a.heads * std::ceil(a.seq_q / 128.0);
@@ -63,7 +68,7 @@ double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine&
 }  // namespace
 
 Flops attention_flops(const AttentionCore& a, AttentionKernel kernel) {
-  const double causal_forward = 2.0 * scores(a) * a.head_dim;
+  const double causal_forward = 2.0 * scores(a) * a.head_dim * (skips_beyond_window(kernel) ? a.share : 1.0);
   if (is_flash(kernel)) return Flops(causal_forward * (a.backward ? 2.5 : 1.0));
   return Flops(2.0 * causal_forward * (a.backward ? 2.0 : 1.0));
 }

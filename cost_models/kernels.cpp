@@ -56,6 +56,7 @@ void add_attention(KernelList& list, const BlockWork& w, const Direction& d, boo
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
   if (ring) core.steps = w.seq_k / w.seq_q;
   core.imbalance = 1 + stack.kernels.cp_imbalance * (1 - static_cast<double>(w.seq_q) / w.seq_k);
+  core.share = visible_share(w.window, w.seq_k), core.context = w.window;
   const auto add_core = [&](bool backward) {
     core.backward = backward;
     list.push_back(core);
@@ -86,6 +87,33 @@ void add_head(KernelList& list, const BlockWork& w, const Direction& d, const St
   }
   if (d.forward || d.input_gradient) loss(!d.forward);
   add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
+}
+
+}  // namespace
+
+namespace {
+
+// Source: counted. A bias is added where its product is written, at no cost; its gradient reads dy once. Norms of q and k read
+// and write both; their backward reads what they read, dy, and writes dx.
+void add_bias_and_norms(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack) {
+  const double bytes = w.dtype == Dtype::fp64   ? 8
+                       : w.dtype == Dtype::fp32 ? 4
+                                                : 2,
+               tokens = static_cast<double>(w.tokens()), q = static_cast<double>(w.heads) * w.head_dim,
+               kv = static_cast<double>(w.kv_heads) * w.head_dim;
+  if (w.bias && d.weight_gradient) {
+    double columns = q + 2 * kv;
+    if (w.kind == BlockKind::attention) columns = w.hidden;
+    if (w.kind == BlockKind::mlp) columns = w.hidden + (w.gated ? 2.0 : 1.0) * w.ffn;
+    list.push_back(Pointwise{bytes * tokens * columns, 1});
+  }
+  // The head's rows, read and written as they are used; backward also their gradients, read twice and written.
+  if (w.normalized && w.kind == BlockKind::head)
+    list.push_back(Pointwise{bytes * static_cast<double>(w.vocab) * w.hidden * (d.forward ? 2.0 : 5.0), 2});
+  if (w.kind != BlockKind::qkv || w.qk_norm == QkNorm::none || !(d.forward || d.input_gradient)) return;
+  const double eager =
+      stack.kernels.norm_fused ? 1.0 : 2.0;  // twice over what they read: squares, then products
+  list.push_back(Pointwise{bytes * tokens * (q + kv) * ((d.forward ? 1.0 : 2.0) * eager + 1.0), 2});
 }
 
 }  // namespace
@@ -135,6 +163,7 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       add_head(list, w, d, stack, c);
       break;
   }
+  add_bias_and_norms(list, w, d, stack);
   if (d.weight_gradient && stack.kernels.accumulate_bytes > 0)
     list.push_back(Pointwise{stack.kernels.accumulate_bytes * weight_elements(w), 1});
   return list;

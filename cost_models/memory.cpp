@@ -89,12 +89,16 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
                             ? 0.0
                             : score_bytes(stack) * local.heads * static_cast<double>(training.seq_len);
 
+  // What norms of q and k read, and eagerly a copy in fp32 and the quotient, as of the norms of the stream.
+  const double qk_norms =
+      m.qk_norm == QkNorm::none ? 0.0 : (stack.kernels.norm_fused ? 2.0 : 8.0) * (heads + kv);
+
   ActivationBytes b;
   b.stream = bytes(element * T * h / split);
   b.gathered = bytes(element * T * h);
   b.saved_attention = bytes(scale * T *
                             (norm + tp_copy + 2.0 * (heads + (by_operation ? 1.0 : 2.0) * kv) + 2.0 * heads +
-                             (by_operation ? 0.0 : k.saved_rope * (heads + kv)) + scores));
+                             (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
   // By operation only the first product of the MLP is kept.
   const double saved_ffn = by_operation ? std::min(1.0, k.saved_ffn) : k.saved_ffn;
   b.saved_mlp = bytes(scale * T * (norm + tp_copy + 2.0 * saved_ffn * local.ffn));

@@ -31,7 +31,8 @@ struct HashOf {
   Mixed& to;
   void operator()(const BlockWork& w) const {
     to << w.kind << w.pass << w.batch << w.seq_q << w.seq_k << w.hidden << w.heads << w.kv_heads << w.head_dim
-       << w.ffn << w.vocab << w.tp << w.sequence_parallel << w.gated << w.recompute_core << w.dtype;
+       << w.ffn << w.vocab << w.tp << w.sequence_parallel << w.gated << w.recompute_core << w.window << w.bias
+       << w.normalized << w.qk_norm << w.dtype;
   }
   void operator()(const CollectiveWork& w) const { to << w.kind << w.bytes.v << w.group << w.tp_overlapped; }
   void operator()(const TransferWork& w) const { to << w.bytes.v << w.link; }
@@ -47,6 +48,8 @@ struct WithoutSize {
     family.kind = w.kind, family.pass = w.pass, family.dtype = w.dtype, family.head_dim = w.head_dim;
     family.sequence_parallel = w.sequence_parallel, family.gated = w.gated;
     family.recompute_core = w.recompute_core;
+    family.window = w.window, family.bias = w.bias, family.normalized = w.normalized,
+    family.qk_norm = w.qk_norm;
     return family;
   }
   Work operator()(CollectiveWork w) const { return w.bytes = Bytes(0), w; }

@@ -33,6 +33,53 @@ void linear_weight(const BlockContext& c, const TensorView& dy, const TensorView
                    .stream = c.stream});
 }
 
+void add_bias(const BlockContext& c, const TensorView& bias, const TensorView& y) {
+  if (present(bias)) c.kernels->add_bias({.x = y, .bias = bias, .stream = c.stream});
+}
+// dbias += sum of dy's rows, or = where what stands there is stale
+void bias_gradient(const BlockContext& c, const TensorView& dy, const TensorView& dbias, bool stale) {
+  if (!present(dbias)) return;
+  if (stale) c.kernels->zero({.x = dbias, .stream = c.stream});
+  c.kernels->bias_gradient({.dy = dy, .dbias = dbias, .stream = c.stream});
+}
+
+// Norms of q or k: `parts` of a row one after another, its heads, or the row as one. `y` may be columns of a wider tensor.
+int norm_parts(const BlockWork& w, int heads) { return w.qk_norm == QkNorm::head ? heads : 1; }
+
+template <class F>
+void each_part(int parts, const TensorView& x, F&& f) {
+  const std::int64_t width = x.cols / parts;
+  for (int part = 0; part < parts; ++part) f(part * width, width, part * x.rows);
+}
+
+void norm_parts_forward(const BlockContext& c, int parts, const TensorView& x, const TensorView& weight,
+                        const TensorView& rms, const TensorView& y) {
+  each_part(parts, x, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
+    c.kernels->rmsnorm_forward({.x = x.column_range(first, width),
+                                .weight = weight,
+                                .y = y.column_range(first, width),
+                                .inverse_rms = rms.column_range(at, x.rows),
+                                .eps = c.norm_eps,
+                                .stream = c.stream});
+  });
+}
+// dy becomes the gradient of what the norm has read.
+void norm_parts_backward(const BlockContext& c, int parts, const TensorView& x, const TensorView& weight,
+                         const TensorView& rms, const TensorView& dy, const TensorView& dweight, bool stale) {
+  if (stale) c.kernels->zero({.x = dweight, .stream = c.stream});
+  each_part(parts, x, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
+    const TensorView of_part = dy.column_range(first, width);
+    c.kernels->rmsnorm_backward({.x = x.column_range(first, width),
+                                 .inverse_rms = rms.column_range(at, x.rows),
+                                 .weight = weight,
+                                 .dy = of_part,
+                                 .bypass = {},
+                                 .dx = of_part,
+                                 .dweight = dweight,
+                                 .stream = c.stream});
+  });
+}
+
 TensorView keys_of(const BlockWork& w, const TensorView& kv) {
   return kv.column_range(0, static_cast<std::int64_t>(w.kv_heads) * w.head_dim);
 }
@@ -42,6 +89,7 @@ TensorView values_of(const BlockWork& w, const TensorView& kv) {
 }
 
 void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int heads, bool inverse) {
+  if (!present(c.rope_cos)) return;
   c.kernels->rope({.x = x,
                    .cos = c.rope_cos,
                    .sin = c.rope_sin,
@@ -60,8 +108,10 @@ AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
           .q_positions = c.positions,
           .k_positions = c.key_positions,
           .q_documents = c.documents,
+          .window = w.window,
+          .slopes = c.slopes,
           .segments = c.cp,
-          .plain = c.cp == 1 && c.documents.empty(),
+          .plain = c.cp == 1 && c.documents.empty() && w.window == 0 && c.slopes.empty(),
           .scale = 1.0 / std::sqrt(static_cast<double>(w.head_dim))};
 }
 
@@ -116,10 +166,42 @@ void norm_backward(const BlockContext& c, const NormBackward& u) {
                                .stream = c.stream});
 }
 
+void norm_after_forward(const BlockContext& c, const NormAfterForward& u) {
+  c.kernels->cast({.source = u.branch, .destination = u.input, .stream = c.stream});
+  c.kernels->rmsnorm_forward({.x = u.input,
+                              .weight = u.weight,
+                              .y = u.branch,
+                              .inverse_rms = u.inverse_rms,
+                              .eps = c.norm_eps,
+                              .stream = c.stream});
+  c.kernels->add({.a = u.stream, .b = u.branch, .out = u.stream, .stream = c.stream});
+}
+
+void norm_after_backward(const BlockContext& c, const NormAfterBackward& u) {
+  c.kernels->rmsnorm_backward({.x = u.input,
+                               .inverse_rms = u.inverse_rms,
+                               .weight = u.weight,
+                               .dy = u.dstream,
+                               .bypass = {},
+                               .dx = u.dbranch,
+                               .dweight = u.dweight,
+                               .stream = c.stream});
+}
+
 void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u) {
-  linear(c, u.normed, u.weights.q, u.q);
-  linear(c, u.normed, u.weights.k, keys_of(w, u.kv));
-  linear(c, u.normed, u.weights.v, values_of(w, u.kv));
+  const bool norms = present(u.weights.q_norm);
+  const TensorView k = keys_of(w, u.kv), v = values_of(w, u.kv);
+  const TensorView q_made = norms ? u.norms.raw_q : u.q, k_made = norms ? u.norms.raw_k : k;
+  linear(c, u.normed, u.weights.q, q_made);
+  linear(c, u.normed, u.weights.k, k_made);
+  linear(c, u.normed, u.weights.v, v);
+  add_bias(c, u.weights.q_bias, q_made);
+  add_bias(c, u.weights.k_bias, k_made);
+  add_bias(c, u.weights.v_bias, v);
+  if (norms) {
+    norm_parts_forward(c, norm_parts(w, w.heads), q_made, u.weights.q_norm, u.norms.q_rms, u.q);
+    norm_parts_forward(c, norm_parts(w, w.kv_heads), k_made, u.weights.k_norm, u.norms.k_rms, k);
+  }
   turn(c, w, u.q, w.heads, false);
   turn(c, w, keys_of(w, u.kv), w.kv_heads, false);
 }
@@ -129,6 +211,13 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
   if (wants_input(w)) {
     turn(c, w, u.dq, w.heads, true);
     turn(c, w, dk, w.kv_heads, true);
+    if (present(u.weights.q_norm)) {
+      SEXTANT_CHECK(wants_weight(w), "norms of q and k: both halves of the backward pass at once");
+      norm_parts_backward(c, norm_parts(w, w.heads), u.norms.raw_q, u.weights.q_norm, u.norms.q_rms, u.dq,
+                          u.gradients.q_norm, u.stale);
+      norm_parts_backward(c, norm_parts(w, w.kv_heads), u.norms.raw_k, u.weights.k_norm, u.norms.k_rms, dk,
+                          u.gradients.k_norm, u.stale);
+    }
     linear_input(c, u.dq, u.weights.q, u.dnormed);
     linear_input(c, dk, u.weights.k, u.dnormed, true);
     linear_input(c, dv, u.weights.v, u.dnormed, true);
@@ -137,12 +226,16 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
     linear_weight(c, u.dq, u.normed, u.gradients.q, u.stale);
     linear_weight(c, dk, u.normed, u.gradients.k, u.stale);
     linear_weight(c, dv, u.normed, u.gradients.v, u.stale);
+    bias_gradient(c, u.dq, u.gradients.q_bias, u.stale);
+    bias_gradient(c, dk, u.gradients.k_bias, u.stale);
+    bias_gradient(c, dv, u.gradients.v_bias, u.stale);
   }
 }
 
 void attention_forward(const BlockContext& c, const BlockWork& w, const AttentionForward& u) {
   core_forward(c, w, u.q, u.keys, u.context, u.lse);
   linear(c, u.context, u.weights.o, u.branch);
+  if (c.adds_biases) add_bias(c, u.weights.o_bias, u.branch);
 }
 
 void attention_backward(const BlockContext& c, const BlockWork& w, const AttentionBackward& u) {
@@ -162,14 +255,19 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .workspace = u.core,
                                    .stream = c.stream});
   }
-  if (wants_weight(w)) linear_weight(c, u.dbranch, u.context, u.gradients.o, u.stale);
+  if (!wants_weight(w)) return;
+  linear_weight(c, u.dbranch, u.context, u.gradients.o, u.stale);
+  bias_gradient(c, u.dbranch, u.gradients.o_bias, u.stale);
 }
 
 void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {
   linear(c, u.normed, u.weights.gate, u.gate);
   linear(c, u.normed, u.weights.up, u.up);
+  add_bias(c, u.weights.gate_bias, u.gate);
+  add_bias(c, u.weights.up_bias, u.up);
   c.kernels->swiglu_forward({.gate = u.gate, .up = u.up, .out = u.activation, .stream = c.stream});
   linear(c, u.activation, u.weights.down, u.branch);
+  if (c.adds_biases) add_bias(c, u.weights.down_bias, u.branch);
 }
 
 void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& u) {
@@ -183,6 +281,9 @@ void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& 
     linear_weight(c, u.dbranch, u.activation, u.gradients.down, u.stale);
     linear_weight(c, u.gate, u.normed, u.gradients.gate, u.stale);
     linear_weight(c, u.up, u.normed, u.gradients.up, u.stale);
+    bias_gradient(c, u.dbranch, u.gradients.down_bias, u.stale);
+    bias_gradient(c, u.gate, u.gradients.gate_bias, u.stale);
+    bias_gradient(c, u.up, u.gradients.up_bias, u.stale);
   }
 }
 

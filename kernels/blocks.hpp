@@ -18,6 +18,9 @@
 //             qkv                    -> [tp: sum of dnormed] norm
 //             embedding
 //
+// With norms behind the products (NormPlacement::after) a half-layer begins with qkv or mlp on the stream itself, of which
+// `normed` holds a copy, and ends with norm_after on the branch; backward it is the other way round.
+//
 // Gradients of weights are added into the given fp32 (fp64) ranges; views without data skip that half. Under
 // SP the gradient of a norm weight is a sum over local tokens only. Activations are T = work.dtype; which are
 // kept where is core/graph/block_tensors.hpp. Every function works on any range of rows unless it says otherwise.
@@ -38,11 +41,13 @@ namespace sextant {
 struct BlockContext {
   const KernelTable* kernels = nullptr;
   double norm_eps = 1e-5;
-  TensorView rope_cos, rope_sin;                // A [positions, d/2]
+  TensorView rope_cos, rope_sin;                // A [positions, d/2]; no data: q and k are not turned
   std::span<const std::int32_t> positions;      // of this rank's tokens of a sequence: seq_q
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
   std::span<const std::int32_t> documents =
-      {};                    // where each token's begins, [batch][seq_q]; empty: one a sequence
+      {};                               // where each token's begins, [batch][seq_q]; empty: one a sequence
+  std::span<const double> slopes = {};  // ALiBi's, of this rank's heads
+  bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys
   int threads = 1;           // inside matrix products
   NativeStream stream = {};  // of every kernel of a unit
@@ -50,13 +55,18 @@ struct BlockContext {
 
 // Local slices: q, k, v, gate, up, embedding and head by rows, o and down by columns. Used for gradients too.
 struct AttentionWeights {
-  TensorView q;     // [heads d, h]
-  TensorView k, v;  // [kv_heads d, h]
-  TensorView o;     // [h, heads d]
+  TensorView q;                                      // [heads d, h]
+  TensorView k, v;                                   // [kv_heads d, h]
+  TensorView o;                                      // [h, heads d]
+  TensorView q_bias = {}, k_bias = {}, v_bias = {};  // [1, heads d], [1, kv_heads d]; no data = none
+  TensorView o_bias = {};               // [1, h]: whole on every rank of tp, added by the first alone
+  TensorView q_norm = {}, k_norm = {};  // [1, d], the same for all heads, or [1, columns of q, of k]
 };
 struct MlpWeights {
-  TensorView gate, up;  // [f, h]
-  TensorView down;      // [h, f]
+  TensorView gate, up;                      // [f, h]
+  TensorView down;                          // [h, f]
+  TensorView gate_bias = {}, up_bias = {};  // [1, f]
+  TensorView down_bias = {};                // [1, h], as o_bias
 };
 
 // Views of the tensors of a list, one after another from `base`; an unknown name is our own mistake.
@@ -90,21 +100,46 @@ struct NormBackward {
 };
 void norm_backward(const BlockContext&, const NormBackward&);
 
+// What norms of q and k keep: what they read, and an inverse rms of each head (or one for all). Empty without them.
+struct QkNormKept {
+  TensorView raw_q, raw_k;  // [full, heads d], [full, kv_heads d]
+  TensorView q_rms, k_rms;  // A [1, heads full], [1, kv_heads full]; [1, full] of whole rows
+};
+
+// The norm behind a half-layer: stream += rmsnorm(branch), which is kept in saved `input`; `branch` is overwritten.
+struct NormAfterForward {
+  TensorView stream, branch;      // [local, h]
+  TensorView weight;              // [1, h]
+  TensorView input, inverse_rms;  // saved
+};
+void norm_after_forward(const BlockContext&, const NormAfterForward&);
+
+// dbranch = d rmsnorm of dstream, which stays as it is.
+struct NormAfterBackward {
+  TensorView input, inverse_rms, weight;  // saved
+  TensorView dstream, dbranch;            // [local, h]
+  TensorView dweight;                     // [1, h]
+};
+void norm_after_backward(const BlockContext&, const NormAfterBackward&);
+
 // q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences.
 struct QkvForward {
   AttentionWeights weights;
-  TensorView normed;  // [full, h]
-  TensorView q, kv;   // saved
+  TensorView normed;      // [full, h]
+  TensorView q, kv;       // saved
+  QkNormKept norms = {};  // saved
 };
 void qkv_forward(const BlockContext&, const BlockWork&, const QkvForward&);
 
-// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back.
+// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back. With norms of q and k
+// both halves run at once: the gradients of these weights want what the input half replaces.
 struct QkvBackward {
   AttentionWeights weights, gradients;  // o unused
   TensorView normed;                    // [full, h], for the weight half
   TensorView dq, dkv;                   // [full, ...]
   TensorView dnormed;                   // [full, h], out: partial sum over tp
   bool stale = false;                   // `gradients` hold nothing that counts, and are overwritten
+  QkNormKept norms = {};
 };
 void qkv_backward(const BlockContext&, const BlockWork&, const QkvBackward&);
 
@@ -168,7 +203,11 @@ struct HeadUnit {
   std::span<const std::int32_t> targets;  // full tokens
   std::int64_t first_id = 0, vocab = 0;   // vocab: real size of the whole vocabulary; the rest is padding
   TensorView logits, dlogits;             // workspace [chunk, slice]; dlogits may be empty when T = A
+  TensorView inverse = {};  // A [1, slice]: inverse lengths of a normalized head's rows; no data: as it is
 };
+// Of a normalized head: its rows' lengths, before any of the below; and once all tokens are in dweight, what is left of it.
+void head_lengths(const BlockContext&, const HeadUnit&);
+void head_project(const BlockContext&, const HeadUnit&, const TensorView& dweight);
 // stats A [full, 3] of the local slice, to be gathered over tp.
 void head_forward(const BlockContext&, const HeadUnit&, const TensorView& stats);
 // Gathered stats [tp * full, 3] to the saved softmax [full, 2]; adds the summed loss of valid tokens.

@@ -32,6 +32,7 @@ void make_logits(const BlockContext& c, const HeadUnit& u, const Chunk& chunk) {
                    .transpose_b = true,
                    .threads = c.threads,
                    .stream = c.stream});
+  if (u.inverse.data) c.kernels->scale_columns({.x = chunk.logits, .factors = u.inverse, .stream = c.stream});
 }
 
 void make_stats(const BlockContext& c, const HeadUnit& u, const Chunk& chunk, const TensorView& stats) {
@@ -53,6 +54,8 @@ void make_gradients(const BlockContext& c, const HeadUnit& u, const Chunk& chunk
                                      .scale = scale,
                                      .dlogits = chunk.dlogits,
                                      .stream = c.stream});
+  if (u.inverse.data)
+    c.kernels->scale_columns({.x = chunk.dlogits, .factors = u.inverse, .stream = c.stream});
   if (dnormed.data)
     c.kernels->gemm({.a = chunk.dlogits,
                      .b = u.weight,
@@ -70,6 +73,16 @@ void make_gradients(const BlockContext& c, const HeadUnit& u, const Chunk& chunk
 }
 
 }  // namespace
+
+void head_lengths(const BlockContext& c, const HeadUnit& u) {
+  if (u.inverse.data) c.kernels->row_lengths({.x = u.weight, .inverse = u.inverse, .stream = c.stream});
+}
+
+void head_project(const BlockContext& c, const HeadUnit& u, const TensorView& dweight) {
+  if (u.inverse.data)
+    c.kernels->project_rows(
+        {.weight = u.weight, .inverse = u.inverse, .dweight = dweight, .stream = c.stream});
+}
 
 void head_forward(const BlockContext& c, const HeadUnit& u, const TensorView& stats) {
   for_each_chunk(u, [&](const Chunk& chunk) {

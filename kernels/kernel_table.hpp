@@ -79,6 +79,11 @@ struct AttentionShape {
   // Documents in a sequence that do not see each other: for each query, [batch][seq_q], the position at which its document
   // begins; keys before it are hidden. Empty: one document. Only tables with `documents` take it.
   std::span<const std::int32_t> q_documents = {};
+  int window =
+      0;  // keys that a query sees, its own included; 0: all up to its own. Only tables with `window` take it
+  // ALiBi (Press et al. 2022): of each query head, what its scores lose for every token between query and key. Only tables
+  // with `alibi` take it.
+  std::span<const double> slopes = {};
   int segments = 1;
   bool plain = false;  // both count up from 0: a library that knows no positions may serve
   double scale = 1.0;  // of the scores, 1/sqrt(d)
@@ -202,6 +207,37 @@ struct AddArgs {
   TensorView a, b, out;  // T; out may be a or b
   NativeStream stream = {};
 };
+// x += bias in every row.
+struct AddBiasArgs {
+  TensorView x;     // T [rows, n], in and out
+  TensorView bias;  // T [1, n]
+  NativeStream stream = {};
+};
+// Its gradient: the sum over rows, in their order.
+struct BiasGradientArgs {
+  TensorView dy;     // T [rows, n]
+  TensorView dbias;  // A [1, n], accumulated
+  NativeStream stream = {};
+};
+// A head whose rows are divided by their length (torch's normalize): logits are products with the rows as they are, times
+// the inverse lengths of columns; so are gradients of logits before they are used; and what has been summed of the weight's
+// gradient loses its part along the row, once for all tokens.
+struct RowLengthsArgs {
+  TensorView x;        // T [rows, n]
+  TensorView inverse;  // A [1, rows], out: 1 / max(length of the row, 1e-12)
+  NativeStream stream = {};
+};
+struct ScaleColumnsArgs {
+  TensorView x;        // T or A [rows, n], in and out
+  TensorView factors;  // A [1, n]
+  NativeStream stream = {};
+};
+struct ProjectRowsArgs {
+  TensorView weight;   // T [rows, n]
+  TensorView inverse;  // A [1, rows]
+  TensorView dweight;  // A [rows, n], in and out: -= row (row . dweight) inverse^2
+  NativeStream stream = {};
+};
 struct AccumulateArgs {
   TensorView source;       // T or A
   TensorView destination;  // A, += source
@@ -225,6 +261,8 @@ struct KernelTable {
   const char* name = "";
   bool (*supports)(Dtype) = nullptr;
   bool documents = false;  // attention keeps the documents of a sequence apart
+  bool alibi = false;      // attention adds slopes times distances to its scores
+  bool window = false;     // ... and hides keys beyond a window
   void (*gemm)(const GemmArgs&) = nullptr;
   void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
   void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;
@@ -243,6 +281,11 @@ struct KernelTable {
   void (*squared_norm)(const SquaredNormArgs&) = nullptr;
   void (*total)(const TotalArgs&) = nullptr;
   void (*add)(const AddArgs&) = nullptr;
+  void (*add_bias)(const AddBiasArgs&) = nullptr;            // null: models with biases are refused
+  void (*bias_gradient)(const BiasGradientArgs&) = nullptr;  // set where add_bias is
+  void (*row_lengths)(const RowLengthsArgs&) = nullptr;  // null: models with a normalized head are refused
+  void (*scale_columns)(const ScaleColumnsArgs&) = nullptr;
+  void (*project_rows)(const ProjectRowsArgs&) = nullptr;
   void (*accumulate)(const AccumulateArgs&) = nullptr;
   void (*cast)(const CastArgs&) = nullptr;
   void (*zero)(const ZeroArgs&) = nullptr;

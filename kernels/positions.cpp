@@ -1,5 +1,6 @@
 #include "kernels/positions.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -8,11 +9,47 @@
 
 namespace sextant {
 
-std::vector<double> rope_frequencies(const ModelSpec& model) {
+namespace {
+
+// Pair at which a wave turns `rotations` times within the sequence of the first training, as a fraction of pairs.
+double pair_of(double rotations, const ModelSpec& m) {
+  return m.head_dim *
+         std::log(m.rope_scaling->original_max_positions / (rotations * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(m.rope_theta));
+}
+
+void slow_as_yarn(const ModelSpec& m, std::vector<double>& frequency) {
+  const RopeScaling& s = *m.rope_scaling;
+  const double low = std::max(0.0, std::floor(pair_of(s.beta_fast, m)));
+  double high = std::min(m.head_dim - 1.0, std::ceil(pair_of(s.beta_slow, m)));
+  if (low == high) high += 0.001;
+  for (std::size_t i = 0; i < frequency.size(); ++i) {
+    const double slowed = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    frequency[i] = frequency[i] / s.factor * slowed + frequency[i] * (1.0 - slowed);
+  }
+}
+
+}  // namespace
+
+double rope_magnitude(const ModelSpec& model) {
+  if (!model.rope_scaling || model.rope_scaling->type != "yarn") return 1;
+  const RopeScaling& s = *model.rope_scaling;
+  return s.attention_factor > 0 ? s.attention_factor : 0.1 * std::log(s.factor) + 1.0;
+}
+
+std::vector<double> rope_frequencies(const ModelSpec& model, std::int64_t positions) {
   const int half = model.head_dim / 2;
   std::vector<double> frequency(static_cast<std::size_t>(half));
+  double theta = model.rope_theta;
+  if (model.rope_scaling && model.rope_scaling->type == "dynamic") {
+    const double longer = static_cast<double>(positions) / model.max_positions,
+                 factor = model.rope_scaling->factor;
+    if (longer > 1)
+      theta *= std::pow(factor * longer - (factor - 1),
+                        static_cast<double>(model.head_dim) / (model.head_dim - 2));
+  }
   for (int i = 0; i < half; ++i)
-    frequency[static_cast<std::size_t>(i)] = std::pow(model.rope_theta, -2.0 * i / model.head_dim);
+    frequency[static_cast<std::size_t>(i)] = std::pow(theta, -2.0 * i / model.head_dim);
   if (!model.rope_scaling) return frequency;
 
   const RopeScaling& s = *model.rope_scaling;
@@ -20,8 +57,13 @@ std::vector<double> rope_frequencies(const ModelSpec& model) {
     for (double& f : frequency) f /= s.factor;
     return frequency;
   }
+  if (s.type == "dynamic") return frequency;
+  if (s.type == "yarn") {
+    slow_as_yarn(model, frequency);
+    return frequency;
+  }
   if (s.type != "llama3")
-    throw ConfigError(Problem{{}, "rope_scaling.rope_type", s.type, "llama3 or linear", {}});
+    throw ConfigError(Problem{{}, "rope_scaling.rope_type", s.type, "llama3, linear, dynamic or yarn", {}});
   // Llama 3.1: long waves are slowed by `factor`, short ones kept, a linear blend between.
   const double longest = s.original_max_positions / s.low_freq_factor;
   const double shortest = s.original_max_positions / s.high_freq_factor;
@@ -39,21 +81,32 @@ std::vector<double> rope_frequencies(const ModelSpec& model) {
   return frequency;
 }
 
+std::vector<double> alibi_slopes(int heads) {
+  int power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  const auto of_power = [](int i, int n) { return std::exp2(-8.0 * (i + 1) / n); };
+  for (int i = 0; i < power; ++i) slopes.push_back(of_power(i, power));
+  for (int i = 0; static_cast<int>(slopes.size()) < heads; i += 2) slopes.push_back(of_power(i, 2 * power));
+  return slopes;
+}
+
 RopeTable::RopeTable(const ModelSpec& model, std::int64_t positions, Dtype accumulator)
     : storage_(static_cast<std::size_t>(2 * positions * (model.head_dim / 2))),
       positions_(positions),
       half_(model.head_dim / 2),
       dtype_(accumulator) {
-  const std::vector<double> frequency = rope_frequencies(model);
+  const std::vector<double> frequency = rope_frequencies(model, positions);
+  const double magnitude = rope_magnitude(model);
   for (std::int64_t p = 0; p < positions; ++p)
     for (std::int64_t i = 0; i < half_; ++i) {
       const double angle = static_cast<double>(p) * frequency[static_cast<std::size_t>(i)];
       if (dtype_ == Dtype::fp64) {
-        cos().row<double>(p)[i] = std::cos(angle);
-        sin().row<double>(p)[i] = std::sin(angle);
+        cos().row<double>(p)[i] = magnitude * std::cos(angle);
+        sin().row<double>(p)[i] = magnitude * std::sin(angle);
       } else {
-        cos().row<float>(p)[i] = static_cast<float>(std::cos(angle));
-        sin().row<float>(p)[i] = static_cast<float>(std::sin(angle));
+        cos().row<float>(p)[i] = static_cast<float>(magnitude * std::cos(angle));
+        sin().row<float>(p)[i] = static_cast<float>(magnitude * std::sin(angle));
       }
     }
 }

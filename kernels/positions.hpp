@@ -12,7 +12,16 @@ namespace sextant {
 // Angular frequency of pair i of a head, radians per token: theta^(-2i/d), slowed down by Llama-3 scaling
 // where the wavelength exceeds what the model was first trained on, by linear scaling everywhere (position interpolation,
 // Chen et al. 2023). Computed in fp64; throws ConfigError on other scalings.
-std::vector<double> rope_frequencies(const ModelSpec&);
+// yarn (Peng et al. 2023; transformers' modeling_rope_utils.py) slows pairs by how often they turn within the first training's
+// sequence; dynamic (NTK) takes a larger base for `positions` beyond what the model is made for.
+std::vector<double> rope_frequencies(const ModelSpec&, std::int64_t positions = 0);
+
+// What cosines and sines are multiplied by: yarn's factor of attention, else 1.
+double rope_magnitude(const ModelSpec&);
+
+// ALiBi's slope of each of a model's heads (Press et al. 2022, 3; heads beyond a power of two take every second slope of
+// twice as many, as in their code): 2^(-8 (i + 1) / heads). Scores lose slope times tokens between query and key.
+std::vector<double> alibi_slopes(int heads);
 
 // cos and sin of every position below `positions`, in fp32 or fp64; owns its memory.
 class RopeTable {

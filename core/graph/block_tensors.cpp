@@ -57,6 +57,13 @@ BlockTensors saved_tensors(const BlockWork& w) {
     list.push_back({"q", w.tokens(), q_columns(w), w.dtype});
     list.push_back({"kv", w.tokens(), kv_columns(w), w.dtype});
     if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
+    if (w.qk_norm != QkNorm::none) {
+      const bool by_head = w.qk_norm == QkNorm::head;
+      list.push_back({"raw_q", w.tokens(), q_columns(w), w.dtype});
+      list.push_back({"raw_k", w.tokens(), kv_columns(w) / 2, w.dtype});
+      list.push_back({"q_rms", 1, w.tokens() * (by_head ? w.heads : 1), statistic(w)});
+      list.push_back({"k_rms", 1, w.tokens() * (by_head ? w.kv_heads : 1), statistic(w)});
+    }
   } else if (mlp) {
     list.push_back({"gate", w.tokens(), w.ffn, w.dtype});
     list.push_back({"up", w.tokens(), w.ffn, w.dtype});
@@ -103,6 +110,7 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
       BlockTensors list = {{"logits", head_chunk, w.vocab, statistic(w)}};
       if (w.pass != Pass::forward && w.dtype != statistic(w))
         list.push_back({"dlogits", head_chunk, w.vocab, w.dtype});
+      if (w.normalized) list.push_back({"inverse", 1, w.vocab, statistic(w)});
       return list;
     }
     default:

@@ -28,12 +28,14 @@ struct BlockTensor {
   bool operator==(const BlockTensor&) const = default;
 };
 
-using BlockTensors = boost::container::static_vector<BlockTensor, 8>;
+using BlockTensors = boost::container::static_vector<BlockTensor, 12>;
 
 // Kept from forward to backward by a half-layer, whose last unit names it (norm and qkv write into the same):
 //   attention  input (local, h), inverse_rms (1, local), normed (local, h), q (full, heads d),
 //              kv (full, 2 kv_heads d: keys, then values), context (full, heads d), lse (full, heads);
-//              the last two not when the core is recomputed
+//              the last two not when the core is recomputed; with norms of q and k also what they read, raw_q (full, heads d)
+//              and raw_k (full, kv_heads d), and their inverse_rms: q_rms (1, heads full) and k_rms (1, kv_heads full), or (1, full)
+//              both where rows are normed whole
 //   mlp        input, inverse_rms, normed, gate (full, f), up (full, f)
 //   head       input, inverse_rms, normed, softmax (full, 2)
 // Other units keep nothing.
@@ -60,7 +62,8 @@ std::int64_t head_chunk(const BlockWork&);
 // Alive only while the unit runs in work.pass. `head_chunk`: tokens whose logits are made at a time.
 //   attention backward  dcontext (full, heads d), core (the kernel's own);  context and lse when recomputed
 //   mlp                 activation (full, f)
-//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ
+//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ; inverse (1, vocab) lengths of
+//                       the rows of a normalized head
 BlockTensors workspace_tensors(const BlockWork&, std::int64_t head_chunk);
 
 Bytes total_bytes(const BlockTensors&);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -15,12 +16,12 @@ std::int64_t round_up(std::int64_t x, std::int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
-// Elements of one parameter on one tensor-parallel rank.
+// Elements of one parameter on one tensor-parallel rank; 0: the model has none.
 std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, ParameterKind kind) {
   const std::int64_t h = m.hidden, hd = m.head_dim;
-  const bool qkv_bias = m.linear_bias || m.qkv_bias, output_bias = m.linear_bias || m.output_bias,
-             mlp_bias = m.linear_bias || m.mlp_bias;
-  const std::int64_t norm = m.norm == NormKind::layer ? 2 * h : h;
+  const std::int64_t q = local.heads * hd, kv = local.kv_heads * hd;
+  const std::int64_t with_matrix = m.linear_bias ? 1 : 0;
+  const auto apart = [&](bool has, std::int64_t n) { return has && !m.linear_bias ? n : 0; };
   switch (kind) {
     case ParameterKind::embedding:
       return local.vocab * h + (m.position == PositionKind::learned ? std::int64_t{m.max_positions} * h : 0) +
@@ -28,36 +29,58 @@ std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, Paramet
     case ParameterKind::norm_attention:
     case ParameterKind::norm_mlp:
     case ParameterKind::norm_final:
-      return norm;
+      return m.norm == NormKind::layer ? 2 * h : h;
     case ParameterKind::q:
-      return local.heads * hd * (h + (qkv_bias ? 1 : 0));
+      return q * (h + with_matrix);
     case ParameterKind::k:
     case ParameterKind::v:
-      return local.kv_heads * hd * (h + (qkv_bias ? 1 : 0));
+      return kv * (h + with_matrix);
     case ParameterKind::o:
-      return local.heads * hd * h + (output_bias ? h : 0);
+      return q * h + with_matrix * h;
     case ParameterKind::gate:
-      return m.gated_mlp ? local.ffn * (h + (mlp_bias ? 1 : 0)) : 0;
+      return m.gated_mlp ? local.ffn * (h + with_matrix) : 0;
     case ParameterKind::up:
-      return local.ffn * (h + (mlp_bias ? 1 : 0));
+      return local.ffn * (h + with_matrix);
     case ParameterKind::down:
-      return local.ffn * h + (mlp_bias ? h : 0);
+      return local.ffn * h + with_matrix * h;
     case ParameterKind::head:
       return local.vocab * h;
+    case ParameterKind::q_bias:
+      return apart(m.qkv_bias, q);
+    case ParameterKind::k_bias:
+    case ParameterKind::v_bias:
+      return apart(m.qkv_bias, kv);
+    case ParameterKind::o_bias:
+      return apart(m.output_bias, h);
+    case ParameterKind::gate_bias:
+      return apart(m.mlp_bias && m.gated_mlp, local.ffn);
+    case ParameterKind::up_bias:
+      return apart(m.mlp_bias, local.ffn);
+    case ParameterKind::down_bias:
+      return apart(m.mlp_bias, h);
+    case ParameterKind::q_norm:
+      return m.qk_norm == QkNorm::none ? 0 : m.qk_norm == QkNorm::head ? hd : q;
+    case ParameterKind::k_norm:
+      return m.qk_norm == QkNorm::none ? 0 : m.qk_norm == QkNorm::head ? hd : kv;
   }
   return 0;
 }
 
-constexpr ParameterKind kLayerKinds[] = {
-    // in reverse order of use
-    ParameterKind::down,     ParameterKind::up, ParameterKind::gate,
-    ParameterKind::norm_mlp, ParameterKind::o,  ParameterKind::v,
-    ParameterKind::k,        ParameterKind::q,  ParameterKind::norm_attention,
-};
+using Kind = ParameterKind;
+constexpr Kind kMlp[] = {Kind::down, Kind::down_bias, Kind::up, Kind::up_bias, Kind::gate, Kind::gate_bias};
+constexpr Kind kOutput[] = {Kind::o_bias, Kind::o};
+constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::v,
+                         Kind::k_bias, Kind::k,      Kind::q_bias, Kind::q};
 
-// The first parameter that a module uses: the norm before its products, or the attention's output matrix.
-bool ends_module(ParameterKind kind) {
-  return kind == ParameterKind::norm_mlp || kind == ParameterKind::o || kind == ParameterKind::norm_attention;
+// The first parameter that a module uses: the norm before its products, or the attention's output matrix; where norms stand
+// behind, the last one before another module's.
+bool ends_module(const std::vector<ParameterKind>& of_layer, std::size_t i) {
+  const ParameterKind kind = of_layer[i];
+  if (of_layer.front() != ParameterKind::norm_mlp)
+    return kind == ParameterKind::norm_mlp || kind == ParameterKind::o ||
+           kind == ParameterKind::norm_attention;
+  return kind == ParameterKind::o || i + 1 == of_layer.size() ||
+         of_layer[i + 1] == ParameterKind::norm_attention;
 }
 
 // One op of the backward pass writes the gradients of both.
@@ -123,6 +146,23 @@ void split_last_bucket(ParameterLayout& layout, int pieces, bool whole_ops) {
 
 }  // namespace
 
+std::vector<ParameterKind> layer_parameters(const ModelSpec& m) {
+  const LocalShape whole = local_shape(m, 1, 1);
+  std::vector<ParameterKind> kinds;
+  const auto add = [&](std::span<const Kind> group) {
+    for (const Kind kind : group)
+      if (local_elements(m, whole, kind) > 0) kinds.push_back(kind);
+  };
+  const bool before = m.norm_placement == NormPlacement::before;
+  constexpr Kind kNormMlp[] = {Kind::norm_mlp}, kNormAttention[] = {Kind::norm_attention};
+  if (!before) add(kNormMlp);
+  add(kMlp);
+  add(before ? kNormMlp : kNormAttention);
+  add(kOutput), add(kQkv);
+  if (before) add(kNormAttention);
+  return kinds;
+}
+
 LocalShape local_shape(const ModelSpec& m, int tp, int vocab_multiple) {
   const std::int64_t multiple = vocab_multiple <= 1 ? tp : std::int64_t{vocab_multiple} * tp;
   return {m.n_heads / tp, std::max(1, m.n_kv_heads / tp), m.ffn_hidden / tp,
@@ -142,7 +182,10 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.vocab = local.vocab;
   w.tp = plan.tp;
   w.sequence_parallel = plan.sequence_parallel && plan.tp > 1;
+  w.window = m.window < training.seq_len ? m.window : 0;
   w.gated = m.gated_mlp;
+  w.qk_norm = m.qk_norm;
+  w.normalized = m.normalized_head;
   w.dtype = training.compute;
   return w;
 }
@@ -169,7 +212,8 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   std::size_t layers = 0;
   for (int v = 0; v < plan.vp; ++v)
     layers += static_cast<std::size_t>(ranges[static_cast<std::size_t>(v * plan.pp + stage)].count);
-  b.out.parameters.reserve(std::size(kLayerKinds) * layers + 3);
+  const std::vector<ParameterKind> of_layer = layer_parameters(model);
+  b.out.parameters.reserve(of_layer.size() * layers + 3);
   for (int v = plan.vp - 1; v >= 0; --v) {
     const int chunk = v * plan.pp + stage;
     const LayerRange range = ranges[static_cast<std::size_t>(chunk)];
@@ -181,9 +225,9 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
       if (units) b.close();
     }
     for (int layer = range.first + range.count - 1; layer >= range.first; --layer) {
-      for (ParameterKind kind : kLayerKinds) {
-        b.add(kind, chunk, layer);
-        if (units && rules.fetch_modules && ends_module(kind)) b.close();
+      for (std::size_t i = 0; i < of_layer.size(); ++i) {
+        b.add(of_layer[i], chunk, layer);
+        if (units && rules.fetch_modules && ends_module(of_layer, i)) b.close();
       }
       if (units) b.close();
     }
@@ -253,12 +297,21 @@ BlockKind gradient_writer(ParameterKind kind) {
     case ParameterKind::q:
     case ParameterKind::k:
     case ParameterKind::v:
+    case ParameterKind::q_bias:
+    case ParameterKind::k_bias:
+    case ParameterKind::v_bias:
+    case ParameterKind::q_norm:
+    case ParameterKind::k_norm:
       return BlockKind::qkv;
     case ParameterKind::o:
+    case ParameterKind::o_bias:
       return BlockKind::attention;
     case ParameterKind::gate:
     case ParameterKind::up:
     case ParameterKind::down:
+    case ParameterKind::gate_bias:
+    case ParameterKind::up_bias:
+    case ParameterKind::down_bias:
       return BlockKind::mlp;
     case ParameterKind::head:
       return BlockKind::head;
@@ -270,9 +323,15 @@ BlockKind gradient_writer(ParameterKind kind) {
   return BlockKind::norm;
 }
 
+bool is_summed_over_tp(ParameterKind kind, const ModelSpec& m, const ParallelPlan& plan) {
+  if (plan.tp == 1) return false;
+  if (gradient_writer(kind) == BlockKind::norm) return plan.sequence_parallel;
+  return m.qk_norm == QkNorm::head && (kind == ParameterKind::q_norm || kind == ParameterKind::k_norm);
+}
+
 std::string parameter_name(ParameterKind kind, int layer) {
-  const auto in_layer = [layer](const char* tail) {
-    return fmt::format("model.layers.{}.{}.weight", layer, tail);
+  const auto in_layer = [layer](const char* tail, const char* what = "weight") {
+    return fmt::format("model.layers.{}.{}.{}", layer, tail, what);
   };
   switch (kind) {
     case ParameterKind::embedding:
@@ -299,6 +358,24 @@ std::string parameter_name(ParameterKind kind, int layer) {
       return "model.norm.weight";
     case ParameterKind::head:
       return "lm_head.weight";
+    case ParameterKind::q_bias:
+      return in_layer("self_attn.q_proj", "bias");
+    case ParameterKind::k_bias:
+      return in_layer("self_attn.k_proj", "bias");
+    case ParameterKind::v_bias:
+      return in_layer("self_attn.v_proj", "bias");
+    case ParameterKind::o_bias:
+      return in_layer("self_attn.o_proj", "bias");
+    case ParameterKind::gate_bias:
+      return in_layer("mlp.gate_proj", "bias");
+    case ParameterKind::up_bias:
+      return in_layer("mlp.up_proj", "bias");
+    case ParameterKind::down_bias:
+      return in_layer("mlp.down_proj", "bias");
+    case ParameterKind::q_norm:
+      return in_layer("self_attn.q_norm");
+    case ParameterKind::k_norm:
+      return in_layer("self_attn.k_norm");
   }
   return {};
 }

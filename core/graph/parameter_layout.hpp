@@ -41,10 +41,23 @@ enum class ParameterKind : std::uint8_t {
   down,
   norm_final,
   head,
+  q_bias,
+  k_bias,
+  v_bias,
+  o_bias,
+  gate_bias,
+  up_bias,
+  down_bias,
+  q_norm,
+  k_norm,
 };
-inline constexpr std::size_t kParameterKinds = 12;
+inline constexpr std::size_t kParameterKinds = 21;
 
-// One parameter tensor (biases of linear layers and of layer norms are counted with their matrix).
+// The parameters of a decoder layer that a model has, in reverse order of first use: those of one block stand together. With
+// linear_bias (GPT) biases are counted with their matrix, as those of layer norms always are.
+std::vector<ParameterKind> layer_parameters(const ModelSpec&);
+
+// One parameter tensor.
 struct Parameter {
   ParameterKind kind = ParameterKind::embedding;
   std::uint16_t chunk = 0;    // model chunk
@@ -100,6 +113,14 @@ int fetched_bytes(const TrainingSpec&, const StackRules&);
 BlockKind gradient_writer(ParameterKind);
 
 // Hugging Face name: "model.layers.3.self_attn.q_proj.weight".
+inline bool is_of_layer(ParameterKind kind) {
+  return kind != ParameterKind::embedding && kind != ParameterKind::norm_final && kind != ParameterKind::head;
+}
+
+// A tensor-parallel rank makes a part of its gradient only, which is summed over these ranks when its bucket is reduced: of
+// weights that all of them hold and each uses on tokens (SP) or heads of its own.
+bool is_summed_over_tp(ParameterKind, const ModelSpec&, const ParallelPlan&);
+
 std::string parameter_name(ParameterKind, int layer);
 
 }  // namespace sextant

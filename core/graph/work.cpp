@@ -21,11 +21,12 @@ struct Extent {
   bool always;
 };
 constexpr std::array kExtents = {
-    Extent{"b", &BlockWork::batch, true},     Extent{"q", &BlockWork::seq_q, false},
-    Extent{"k", &BlockWork::seq_k, false},    Extent{"h", &BlockWork::hidden, false},
-    Extent{"a", &BlockWork::heads, false},    Extent{"kv", &BlockWork::kv_heads, false},
-    Extent{"d", &BlockWork::head_dim, false}, Extent{"f", &BlockWork::ffn, false},
-    Extent{"v", &BlockWork::vocab, false},    Extent{"tp", &BlockWork::tp, true},
+    Extent{"b", &BlockWork::batch, true},        Extent{"q", &BlockWork::seq_q, false},
+    Extent{"k", &BlockWork::seq_k, false},       Extent{"h", &BlockWork::hidden, false},
+    Extent{"a", &BlockWork::heads, false},       Extent{"kv", &BlockWork::kv_heads, false},
+    Extent{"d", &BlockWork::head_dim, false},    Extent{"f", &BlockWork::ffn, false},
+    Extent{"v", &BlockWork::vocab, false},       Extent{"tp", &BlockWork::tp, true},
+    Extent{"window", &BlockWork::window, false},
 };
 
 std::string link_text(std::string_view where, BytesPerSecond bandwidth, Seconds latency) {
@@ -53,6 +54,10 @@ struct KeyOf {
     if (w.sequence_parallel) out += " sp";
     if (!w.gated) out += " plain";
     if (w.recompute_core) out += " core";
+    if (w.bias) out += " bias";
+    if (w.normalized) out += " normalized";
+    if (w.qk_norm != QkNorm::none)
+      out += fmt::format(" qk_{}", kQkNormNames[static_cast<std::size_t>(w.qk_norm)]);
     return out;
   }
   std::string operator()(const CollectiveWork& w) const {
@@ -138,6 +143,10 @@ class KeyReader {
     w.sequence_parallel = take("sp");
     w.gated = !take("plain");
     w.recompute_core = take("core");
+    w.bias = take("bias");
+    w.normalized = take("normalized");
+    if (take("qk_head")) w.qk_norm = QkNorm::head;
+    if (take("qk_whole")) w.qk_norm = QkNorm::whole;
     return w;
   }
 

@@ -11,6 +11,7 @@
 #include "core/base/dtype.hpp"
 #include "core/base/units.hpp"
 #include "core/cluster/group_shape.hpp"
+#include "core/model/model_spec.hpp"
 
 namespace sextant {
 
@@ -49,7 +50,11 @@ struct BlockWork {
   int vocab = 0;  // local (padded) vocabulary slice
   int tp = 1;     // TP degree that made them local; with sp the norms see seq_q / tp tokens
   bool sequence_parallel = false;
+  int window = 0;  // attention: keys that a query sees; 0: all up to its own
   bool gated = true;
+  bool bias = false;              // the block's products have biases
+  bool normalized = false;        // head: its rows are divided by their length
+  QkNorm qk_norm = QkNorm::none;  // qkv and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
               // what the stack's policy by operation makes again
@@ -104,9 +109,11 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 // A readable, stable text form, used as key of profile tables and in logs; the same value always has the same
 // key and parse_work_key(work_key(w)) == w (finite numbers). Words in this order, separated by one space:
 //
-//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [sp] [plain] [core]
+//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [sp] [plain] [core] [bias] [normalized]
+//       [qk_head|qk_whole]
 //       KIND: embedding norm qkv attention mlp residual head;
-//       extents that are 0 are left out; plain = MLP without gate; core = recompute_core
+//       extents that are 0 are left out; plain = MLP without gate; core = recompute_core;
+//       qk_head, qk_whole: norms of q and k
 //   all_reduce|all_gather|reduce_scatter NB GROUP [tp_overlapped]
 //   transfer NB GROUP
 //   copy device_to_host|host_to_device NB

@@ -1,5 +1,5 @@
-// Key names and defaults: transformers' configuration_llama.py, configuration_gpt2.py and
-// configuration_bloom.py (v4 and v5).
+// Key names and defaults: transformers' configuration_llama.py, configuration_gpt2.py and configuration_bloom.py (v4 and
+// v5); those of LLaMA's family stand in hugging_face_families.cpp.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_io.hpp"
+#include "core/model/hugging_face_families.hpp"
 #include "core/model/hugging_face_keys.hpp"
 #include "core/model/model_files.hpp"
 
@@ -21,7 +22,8 @@ using nlohmann::json;
 struct Architecture {
   std::string_view model_type;
   std::vector<std::string_view> classes;  // of "architectures" that have exactly the shape counted here
-  ModelSpec (*read)(const json&);
+  std::function<ModelSpec(const json&)> read;
+  const ModelFamily* family = nullptr;
 };
 
 // A size that every config.json states, under the first of several spellings; `such_as` is LLaMA-2-7B's.
@@ -73,6 +75,11 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       if (io.has("rope_theta") && m.rope_theta != stated)
         rope.fail({"", "rope_theta", fmt::format("{}", m.rope_theta),
                    fmt::format("the rope_theta of {} that stands beside it", stated), "state it once"});
+      double rotated = 1;  // stands here since v5
+      rope.optional("partial_rotary_factor", rotated);
+      if (rotated != 1)
+        rope.fail({"", "partial_rotary_factor", fmt::format("{}", rotated), "1",
+                   "heads are modelled as rotated whole"});
       rope.optional("type", s.type);
       rope.optional("rope_type", s.type);
       const bool scaled = s.type != "default";
@@ -92,7 +99,20 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
       } else {
         rope.optional("original_max_position_embeddings", s.original_max_positions);
       }
-      rope.others_allowed();  // attention_factor, beta_fast, ... of yarn
+      if (s.type == "yarn") {
+        rope.optional("beta_fast", s.beta_fast);
+        rope.optional("beta_slow", s.beta_slow);
+        rope.optional("attention_factor", s.attention_factor);
+        bool truncate = true;
+        rope.optional("truncate", truncate);
+        if (!truncate)
+          rope.fail(
+              {"", "truncate", "false", "true", "bounds of the slowed pairs are modelled as whole numbers"});
+        for (const char* scale : {"mscale", "mscale_all_dim"})
+          if (rope.has(scale))
+            rope.fail({"", scale, j.at(key).at(scale).dump(), "nothing", "state attention_factor"});
+      }
+      rope.others_allowed();  // tables of longrope
       rope.finish();
       if (scaled) m.rope_scaling = s;
     } catch (const ConfigError& e) {
@@ -108,36 +128,82 @@ void refuse_others(JsonReader& io, const json& config) {
   for (Problem& p : other_architecture(config)) io.fail(std::move(p));
 }
 
-ModelSpec read_llama(const json& j) {
+// The window that all layers have; keys of it that were understood are taken out of `j`, so that nobody refuses them.
+void read_window(JsonReader& io, json& j, const ModelFamily& family, ModelSpec& m) {
+  if (family.window == FamilyWindow::never) return;
+  bool on = family.window == FamilyWindow::as_stated;
+  int width = j.contains("sliding_window") ? 0 : family.window_default, first_layer = 28;
+  if (!on) io.optional("use_sliding_window", on);
+  io.optional("sliding_window", width);
+  if (on && width > 0 && family.window == FamilyWindow::switched) {
+    // Layers below it see everything. transformers' default is 28.
+    io.optional("max_window_layers", first_layer);
+    if (first_layer >= m.n_layers)
+      width = 0;
+    else if (first_layer > 0)
+      io.fail({"", "max_window_layers", fmt::format("{}", first_layer),
+               fmt::format("0, or all {} layers", m.n_layers),
+               "layers with a window beside layers without are not modelled"});
+  }
+  m.window = on && width > 0 && width < m.max_positions ? width : 0;
+  for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers"})
+    io.ignored(key), j.erase(key);
+  const auto layers = j.find("layer_types");
+  const char* const all = m.window > 0 ? "sliding_attention" : "full_attention";
+  if (layers != j.end() && layers->is_array() &&
+      std::ranges::count(*layers, json(all)) == std::ssize(*layers))
+    j.erase(layers);
+}
+
+ModelSpec read_decoder(const ModelFamily& family, const json& config) {
+  json j = config;
+  for (const auto& [theirs, llamas] : family.keys)
+    if (const auto at = j.find(theirs); at != j.end())
+      j[std::string(llamas)] = json(*at), j.erase(std::string(theirs));
   JsonReader io(j);
   ModelSpec m;
-  m.max_positions = 2048, m.norm_eps = 1e-6;
+  m.max_positions = 2048, m.norm_eps = family.norm_eps_default;
+  m.qk_norm = family.qk_norm, m.norm_placement = family.norms;
   size(io, {"vocab_size"}, m.vocab_size, 32000);
   size(io, {"hidden_size"}, m.hidden, 4096);
   size(io, {"intermediate_size"}, m.ffn_hidden, 11008);
   size(io, {"num_hidden_layers"}, m.n_layers, 32);
   size(io, {"num_attention_heads"}, m.n_heads, 32);
-  m.n_kv_heads = m.n_heads;
+  m.n_kv_heads =
+      family.n_kv_heads_default > 0 && !io.has("num_key_value_heads") ? family.n_kv_heads_default : m.n_heads;
   io.optional("num_key_value_heads", m.n_kv_heads);
   m.head_dim = m.n_heads > 0 ? m.hidden / m.n_heads : 0;
-  if (!io.has("head_dim") && m.n_heads > 0 && m.hidden > 0 && m.hidden % m.n_heads != 0)
+  if (family.head_dim_default > 0) m.head_dim = family.head_dim_default;
+  if (!io.has("head_dim") && family.head_dim_default == 0 && m.n_heads > 0 && m.hidden > 0 &&
+      m.hidden % m.n_heads != 0)
     io.fail({"", "num_attention_heads", fmt::format("{}", m.n_heads),
              fmt::format("a divisor of hidden_size {}", m.hidden), "or state head_dim"});
   io.optional("head_dim", m.head_dim);
   io.optional("max_position_embeddings", m.max_positions);
   io.optional("rms_norm_eps", m.norm_eps);
   if (const auto epsilon = j.find("rms_norm_eps"); epsilon != j.end() && epsilon->is_null())
-    io.fail({"", "rms_norm_eps", "null", "a number above 0",
-             "transformers takes null for no number; left out it is 1e-06"});
+    io.fail(
+        {"", "rms_norm_eps", "null", "a number above 0",
+         fmt::format("transformers takes null for no number; left out it is {}", family.norm_eps_default)});
   io.optional("tie_word_embeddings", m.tied_embeddings);
-  bool attention_bias = false;
-  io.optional("attention_bias", attention_bias);  // on q, k, v and o
-  m.qkv_bias = m.output_bias = attention_bias;
-  io.optional("mlp_bias", m.mlp_bias);
+  if (family.bias == FamilyBias::as_stated) {
+    bool attention_bias = false;
+    io.optional("attention_bias", attention_bias);  // on q, k, v and o
+    m.qkv_bias = m.output_bias = attention_bias;
+    if (family.model_type == "llama") io.optional("mlp_bias", m.mlp_bias);
+  }
+  if (family.bias == FamilyBias::of_qkv) m.qkv_bias = true;
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   read_rope(io, j, m);
+  if (family.alibi_from_hidden > 0 && m.hidden >= family.alibi_from_hidden)
+    m.position = PositionKind::alibi, m.rope_scaling.reset();
+  m.normalized_head =
+      !family.normalized_head_key.empty() && j.contains(std::string(family.normalized_head_key));
+  json rest = j;
+  read_window(io, rest, family, m);
+  for (const auto key : family.ignored) rest.erase(std::string(key));
   require_dense(io);
-  refuse_others(io, j);
+  refuse_others(io, rest);
   io.others_allowed();
   io.finish();
   return m;
@@ -190,44 +256,16 @@ ModelSpec read_bloom(const json& j) {
   return m;
 }
 
-// LLaMA with biases on q, k and v (transformers, configuration_qwen2.py).
-ModelSpec read_qwen2(const json& j) {
-  ModelSpec m = read_llama(j);
-  m.qkv_bias = true;
-  return m;
-}
-
-// LLaMA; `bias` stands for all of attention (InternLM2's configuration_internlm2.py). q, k and v lie in one matrix.
-ModelSpec read_internlm2(const json& j) {
-  json llama = j;
-  if (const auto bias = llama.find("bias"); bias != llama.end())
-    llama["attention_bias"] = *bias, llama.erase("bias");
-  return read_llama(llama);
-}
-
-// LLaMA whose 7B rotates and whose 13B (hidden size 5120) adds ALiBi: their code differs, their configurations do not say so
-// (modeling_baichuan.py of both). The normalised head of Baichuan 2 has no parameters of its own.
-ModelSpec read_baichuan(const json& j) {
-  json llama = j;
-  if (const auto longest = llama.find("model_max_length"); longest != llama.end())
-    llama["max_position_embeddings"] = *longest, llama.erase("model_max_length");
-  llama.erase("z_loss_weight");
-  ModelSpec m = read_llama(llama);
-  if (m.hidden >= 5120) m.position = PositionKind::alibi, m.rope_scaling.reset();
-  return m;
-}
-
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> known = {
-      {"llama", {"LlamaForCausalLM"}, read_llama},
-      {"mistral", {"MistralForCausalLM"}, read_llama},
-      {"qwen2", {"Qwen2ForCausalLM"}, read_qwen2},
-      {"phi3", {"Phi3ForCausalLM"}, read_llama},
-      {"internlm2", {"InternLM2ForCausalLM"}, read_internlm2},
-      {"baichuan", {"BaichuanForCausalLM", "BaiChuanForCausalLM"}, read_baichuan},
-      {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}, read_gpt2},
-      {"bloom", {"BloomForCausalLM", "BloomModel"}, read_bloom},
-  };
+  static const std::vector<Architecture> known = [] {
+    std::vector<Architecture> all;
+    for (const ModelFamily& family : families())
+      all.push_back({family.model_type, family.classes,
+                     [&family](const json& j) { return read_decoder(family, j); }, &family});
+    all.push_back({"gpt2", {"GPT2LMHeadModel", "GPT2Model"}, read_gpt2});
+    all.push_back({"bloom", {"BloomForCausalLM", "BloomModel"}, read_bloom});
+    return all;
+  }();
   return known;
 }
 
@@ -246,11 +284,14 @@ const Architecture& architecture_of(const json& j) {
         classes.empty() || std::find(a.classes.begin(), a.classes.end(), found) != a.classes.end();
     if (same_type && same_class) return a;
   }
-  throw ConfigError(Problem{"", model_type.empty() ? "architectures" : "model_type",
-                            fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
-                                        model_type.empty() || found.empty() ? "" : " of " + found),
-                            fmt::format("one of {}", known),
-                            "a model of LLaMA's shape can be stated as model_type llama, LlamaForCausalLM"});
+  const std::string_view missing = missing_for(model_type);
+  throw ConfigError(
+      Problem{"", model_type.empty() ? "architectures" : "model_type",
+              fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
+                          model_type.empty() || found.empty() ? "" : " of " + found),
+              fmt::format("one of {}", known),
+              missing.empty() ? "a model of LLaMA's shape can be stated as model_type llama, LlamaForCausalLM"
+                              : fmt::format("it is known, but not modelled: it needs {}", missing)});
 }
 
 // What a ModelSpec's fields are called in a config.json, by architecture.
@@ -283,6 +324,8 @@ std::vector<Problem> as_spelled(std::vector<Problem> problems, const json& confi
 }
 
 }  // namespace
+
+const ModelFamily* family_of_config(const json& config) { return architecture_of(config).family; }
 
 ModelSpec model_from_hugging_face(const json& j, const std::string& name, std::vector<std::string>* notes) {
   ModelSpec m = architecture_of(j).read(j);

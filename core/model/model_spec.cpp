@@ -27,7 +27,11 @@ constexpr auto kModelFields = [](auto& io, auto& m) {
   io.optional("mlp_bias", m.mlp_bias);
   io.optional("embedding_norm", m.embedding_norm);
   io.optional("norm", m.norm, kNormNames);
+  io.optional("qk_norm", m.qk_norm, kQkNormNames);
+  io.optional("norm_placement", m.norm_placement, kNormPlacementNames);
   io.optional("position", m.position, kPositionNames);
+  io.optional("window", m.window);
+  io.optional("normalized_head", m.normalized_head);
   io.optional("max_positions", m.max_positions);
   io.optional("rope_theta", m.rope_theta);
   io.optional("rope_scaling", m.rope_scaling);
@@ -42,6 +46,9 @@ constexpr auto kRopeFields = [](auto& io, auto& s) {
   io.optional("low_freq_factor", s.low_freq_factor);
   io.optional("high_freq_factor", s.high_freq_factor);
   io.optional("original_max_positions", s.original_max_positions);
+  io.optional("beta_fast", s.beta_fast);
+  io.optional("beta_slow", s.beta_slow);
+  io.optional("attention_factor", s.attention_factor);
 };
 
 // Elements of one layer's matrices, without biases.
@@ -72,6 +79,8 @@ ParameterCounts parameter_counts(const ModelSpec& m) {
   c.attention = matrices.attention;
   if (m.linear_bias || m.qkv_bias) c.attention += q + 2 * kv;
   if (m.linear_bias || m.output_bias) c.attention += h;
+  if (m.qk_norm == QkNorm::head) c.attention += 2 * std::int64_t{m.head_dim};
+  if (m.qk_norm == QkNorm::whole) c.attention += q + kv;
   c.mlp = matrices.mlp;
   if (m.linear_bias || m.mlp_bias) c.mlp += (m.gated_mlp ? 2 : 1) * std::int64_t{m.ffn_hidden} + h;
   c.norms = 2 * norm_elements(m, m.norm);
@@ -86,10 +95,23 @@ std::int64_t matmul_parameters(const ModelSpec& m) {
   return m.n_layers * (matrices.attention + matrices.mlp) + std::int64_t{m.vocab_size} * m.hidden;
 }
 
+int widest_context(const ModelSpec& m, int seq_len) {
+  return m.window > 0 ? std::min(m.window, seq_len) : seq_len;
+}
+
+double visible_share(int window, int seq_len) {
+  if (window <= 0 || window >= seq_len) return 1;
+  const double s = seq_len,
+               w = window;  // the first w queries see what plain attention shows them, the others w keys each
+  return (w * s - w * (w - 1) / 2) / (s * (s + 1) / 2);
+}
+
 double model_flops_per_token(const ModelSpec& m, int seq_len, bool causal_halved) {
   // 2 products (scores, values) x 2 FLOPs x 3 (forward + two gradients) = 12 per layer, channel and key.
-  const double attention = 12.0 * m.n_layers * (static_cast<double>(m.n_heads) * m.head_dim) * seq_len;
-  return 6.0 * static_cast<double>(matmul_parameters(m)) + (causal_halved ? attention / 2 : attention);
+  const double by_key = 12.0 * m.n_layers * (static_cast<double>(m.n_heads) * m.head_dim);
+  const double attention = causal_halved ? by_key * seq_len / 2 * visible_share(m.window, seq_len)
+                                         : by_key * widest_context(m, seq_len);
+  return 6.0 * static_cast<double>(matmul_parameters(m)) + attention;
 }
 
 std::vector<Problem> validate(const ModelSpec& m) {
@@ -115,6 +137,9 @@ std::vector<Problem> validate(const ModelSpec& m) {
     require(m.head_dim % 2 == 0, "head_dim", m.head_dim, "an even number (rotary embedding turns pairs)");
     require(std::isfinite(m.rope_theta) && m.rope_theta > 0, "rope_theta", m.rope_theta, "above 0");
   }
+  require(m.window >= 0 && m.window <= 1 << 27, "window", m.window, "from 1 to 134217728, or 0 for none");
+  require(m.norm_placement == NormPlacement::before || m.norm == NormKind::rms, "norm_placement", "after",
+          "before, or rms norms");
   require(std::isfinite(m.norm_eps) && m.norm_eps >= 0, "norm_eps", m.norm_eps, "0 or more");
   if (m.rope_scaling) {
     const RopeScaling& s = *m.rope_scaling;
@@ -127,6 +152,11 @@ std::vector<Problem> validate(const ModelSpec& m) {
     // The blend between the two divides by their difference.
     require(s.high_freq_factor > s.low_freq_factor && std::isfinite(s.high_freq_factor),
             "rope_scaling.high_freq_factor", s.high_freq_factor, "more than low_freq_factor");
+    require(std::isfinite(s.beta_slow) && s.beta_slow > 0, "rope_scaling.beta_slow", s.beta_slow, "above 0");
+    require(std::isfinite(s.beta_fast) && s.beta_fast >= s.beta_slow, "rope_scaling.beta_fast", s.beta_fast,
+            "beta_slow or more");
+    require(std::isfinite(s.attention_factor) && s.attention_factor >= 0, "rope_scaling.attention_factor",
+            s.attention_factor, "above 0, or 0 for the usual one");
     require(s.original_max_positions >= 1, "rope_scaling.original_max_positions", s.original_max_positions,
             "1 or more");
   }

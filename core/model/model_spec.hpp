@@ -17,20 +17,30 @@ namespace sextant {
 
 enum class PositionKind : std::uint8_t { rope, learned, alibi };
 enum class NormKind : std::uint8_t { rms, layer };
+// Of queries and keys, before their positions turn them: over each head with one weight for all (Qwen 3), or over all heads
+// together with a weight of its own for each element (OLMo 2).
+enum class QkNorm : std::uint8_t { none, head, whole };
+// Before the products of a half-layer, or behind them, on what is added to the residual stream (OLMo 2).
+enum class NormPlacement : std::uint8_t { before, after };
 inline constexpr std::array<std::string_view, 3> kPositionNames = {"rope", "learned", "alibi"};
 inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
+inline constexpr std::array<std::string_view, 3> kQkNormNames = {"none", "head", "whole"};
+inline constexpr std::array<std::string_view, 2> kNormPlacementNames = {"before", "after"};
 
 inline constexpr std::array<std::string_view, 5> kRopeTypes = {"llama3", "linear", "dynamic", "yarn",
                                                                "longrope"};
 
-// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; what a
-// kind needs beyond these fields (tables of longrope) matters to the runtime alone, which refuses those that it does not know.
+// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; longrope,
+// which has a table of factors, matters to the runtime alone, which refuses it.
 struct RopeScaling {
   std::string type = "llama3";  // of kRopeTypes
   double factor = 8.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int original_max_positions = 8192;
+  // Of yarn: rotations within the first training's longest sequence above which pairs are left alone, below which they are
+  // slowed in full; and what q and k are multiplied by each, 0: 0.1 ln(factor) + 1.
+  double beta_fast = 32, beta_slow = 1, attention_factor = 0;
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -51,14 +61,17 @@ struct ModelSpec {
   bool mlp_bias = false;         // biases on the MLP's matrices
   bool embedding_norm = false;   // a layer norm behind the embedding (BLOOM)
   NormKind norm = NormKind::rms;
+  QkNorm qk_norm = QkNorm::none;
+  NormPlacement norm_placement = NormPlacement::before;
   PositionKind position = PositionKind::rope;
-  int max_positions = 2048;  // rows of a learned position table; the longest sequence otherwise
+  int window = 0;                // keys that a query sees, its own included; 0: all up to its own
+  bool normalized_head = false;  // rows of the LM head are divided by their length (Baichuan 2)
+  int max_positions = 2048;      // rows of a learned position table; the longest sequence otherwise
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
   double norm_eps = 1e-5;
 
   bool operator==(const ModelSpec&) const = default;
-  bool any_bias() const { return linear_bias || qkv_bias || output_bias || mlp_bias; }
 };
 
 // Elements by part of the model. Norm elements include biases of layer norms.
@@ -79,8 +92,14 @@ ParameterCounts parameter_counts(const ModelSpec&);
 // embedding.
 std::int64_t matmul_parameters(const ModelSpec&);
 
+// Keys that a query sees at most in a sequence: the window, or all of it.
+int widest_context(const ModelSpec&, int seq_len);
+// Pairs of a query and a key that it sees in a sequence, over those of plain causal attention: 1 without a window.
+double visible_share(int window, int seq_len);
+
 // Model FLOPs of one token, forward and backward: 6 * matmul_parameters + 12 * L * (heads * head_dim) *
-// seq_len. Attention is counted in full; `causal_halved` counts half of it. Recomputation is never counted.
+// widest_context. Attention is counted in full, as published figures do (a window's width for each query); `causal_halved`
+// counts the pairs that are seen, each once. Recomputation is never counted.
 double model_flops_per_token(const ModelSpec&, int seq_len, bool causal_halved = false);
 
 std::vector<Problem> validate(const ModelSpec&);

@@ -2,8 +2,8 @@
 // seq x seq. Backward after Dao 2023: P is made again from the saved log-sum-exp;
 //   dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = dS K scale,  dK = dS^T Q scale.
 // Tiles are held in the accumulator's format; a tile without a visible key is skipped, a wholly visible one
-// is not masked. Tile sums run over keys in ascending tile order. A query sees keys from the beginning of its document
-// to itself.
+// is not masked. Tile sums run over keys in ascending tile order. A query sees keys from the beginning of its document, or
+// of its window where that is later, to itself.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -72,6 +72,7 @@ class AttentionCore {
             load_rows(g.k, key, kv_head, k0, nk, k);
             load_rows(g.v, key, kv_head, k0, nk, v);
             tile_product<A>(nk, kTile, d_, k.plain(), qt.data(), kTile, scores.data(), kTile, false);
+            add_distances(scores, head, q0, nq, k0, nk);
             if (visible == Visible::some) hide_keys(scores, b, q0, nq, k0, nk);
             softmax.step(scores, nk);
             for (std::int64_t i = 0; i < nq; ++i)
@@ -122,6 +123,7 @@ class AttentionCore {
               load_queries(g.dout, b, head, q0, nq, dout, A{1});
               tile_product<A>(nq, kTile, d_, q.plain(), kt.data(), kTile, p.data(), kTile, false);
               tile_product<A>(nq, kTile, d_, dout.plain(), vt.data(), kTile, ds.data(), kTile, false);
+              add_distances_by_query(p, head, q0, nq, k0, nk);
               mask(p, b, q0, nq, k0, nk, visible);
               for (std::int64_t i = 0; i < nq; ++i) {
                 const A saved = g.lse.row<A>(b * seq_q + q0 + i)[head];
@@ -210,6 +212,8 @@ class AttentionCore {
     const auto q = range(s_.q_positions, q0, nq), k = range(s_.k_positions, k0, nk);
     auto begin = std::ranges::minmax_result<std::int32_t>{0, 0};
     if (const auto list = documents(b, q0, nq); !list.empty()) begin = std::ranges::minmax(list);
+    if (s_.window > 0)
+      begin = {std::max(begin.min, q.min - s_.window + 1), std::max(begin.max, q.max - s_.window + 1)};
     if (k.min > q.max || k.max < begin.min) return Visible::none;
     return k.max <= q.min && k.min >= begin.max ? Visible::all : Visible::some;
   }
@@ -248,6 +252,25 @@ class AttentionCore {
     }
   }
 
+  // ALiBi's term, of keys [nk] by queries and of queries by keys.
+  void add_distances(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
+                     std::int64_t nk) {
+    if (s_.slopes.empty()) return;
+    for (std::int64_t j = 0; j < nk; ++j)
+      for (std::int64_t i = 0; i < nq; ++i) scores.row(j)[i] += distance(head, q0 + i, k0 + j);
+  }
+  void add_distances_by_query(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
+                              std::int64_t nk) {
+    if (s_.slopes.empty()) return;
+    for (std::int64_t i = 0; i < nq; ++i)
+      for (std::int64_t j = 0; j < nk; ++j) scores.row(i)[j] += distance(head, q0 + i, k0 + j);
+  }
+  A distance(int head, std::int64_t query, std::int64_t key) const {
+    const auto tokens =
+        s_.k_positions[static_cast<std::size_t>(key)] - s_.q_positions[static_cast<std::size_t>(query)];
+    return static_cast<A>(s_.slopes[static_cast<std::size_t>(head)] * tokens);
+  }
+
   // Forward: keys [nk] by queries [kTile].
   void hide_keys(Tile<A>& scores, std::int64_t b, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                  std::int64_t nk) {
@@ -258,6 +281,8 @@ class AttentionCore {
       A* row = scores.row(j);
       for (std::int64_t i = 0; i < nq; ++i) row[i] = position <= query[i] ? row[i] : kHidden;
       for (std::size_t i = 0; i < begin.size(); ++i) row[i] = position >= begin[i] ? row[i] : kHidden;
+      if (s_.window > 0)
+        for (std::int64_t i = 0; i < nq; ++i) row[i] = position > query[i] - s_.window ? row[i] : kHidden;
     }
   }
 
@@ -269,7 +294,8 @@ class AttentionCore {
       A* row = scores.row(i);
       if (visible == Visible::some) {
         const std::int32_t last = s_.q_positions[static_cast<std::size_t>(q0 + i)];
-        const std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
+        std::int32_t first = begin.empty() ? 0 : begin[static_cast<std::size_t>(i)];
+        if (s_.window > 0) first = std::max(first, last - s_.window + 1);
         const std::int32_t* key = s_.k_positions.data() + k0;
         for (std::int64_t j = 0; j < nk; ++j) row[j] = key[j] <= last && key[j] >= first ? row[j] : kHidden;
       }
@@ -298,6 +324,8 @@ void check(const AttentionShape& s, const TensorView& q, const TensorView& k, co
   SEXTANT_CHECK(
       s.q_documents.empty() || static_cast<std::int64_t>(s.q_documents.size()) == s.batch * s.seq_q(),
       "attention: every query is of one document");
+  SEXTANT_CHECK(s.slopes.empty() || s.slopes.size() == static_cast<std::size_t>(s.heads),
+                "attention: every head has a slope");
   const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
   const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;
   SEXTANT_CHECK(q.rows == s.batch * s.seq_q() && out.rows == q.rows && k.rows == s.batch * s.seq_k() &&

@@ -43,6 +43,37 @@ void add(const AddArgs& g) {
   });
 }
 
+void add_bias(const AddBiasArgs& g) {
+  SEXTANT_CHECK(g.bias.rows == 1 && g.bias.cols == g.x.cols, "bias: extents disagree");
+  with_type(g.x.dtype, [&]<class T>() {
+    const T* bias = g.bias.row<T>();
+    for (std::int64_t r = 0; r < g.x.rows; ++r) {
+      T* x = g.x.row<T>(r);
+      for (std::int64_t i = 0; i < g.x.cols; ++i) x[i] = store<T>(load(x[i]) + load(bias[i]));
+    }
+  });
+}
+
+// In fp64, block of columns after block: as the gradient of a norm's weight (rmsnorm.cpp).
+void bias_gradient(const BiasGradientArgs& g) {
+  SEXTANT_CHECK(g.dbias.rows == 1 && g.dbias.cols == g.dy.cols, "bias gradient: extents disagree");
+  constexpr std::int64_t kBlock = 256;
+  with_type(g.dy.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    A* dbias = g.dbias.row<A>();
+    for (std::int64_t first = 0; first < g.dy.cols; first += kBlock) {
+      const std::int64_t width = std::min(kBlock, g.dy.cols - first);
+      double sum[kBlock] = {};
+      for (std::int64_t r = 0; r < g.dy.rows; ++r) {
+        const T* dy = g.dy.row<T>(r) + first;
+        for (std::int64_t i = 0; i < width; ++i) sum[i] += static_cast<double>(load(dy[i]));
+      }
+      for (std::int64_t i = 0; i < width; ++i)
+        dbias[first + i] = static_cast<A>(static_cast<double>(dbias[first + i]) + sum[i]);
+    }
+  });
+}
+
 void accumulate(const AccumulateArgs& g) {
   SEXTANT_CHECK(g.source.rows == g.destination.rows && g.source.cols == g.destination.cols,
                 "accumulate: extents disagree");

@@ -30,6 +30,8 @@ KernelTable make_table(const char* name, bool reference) {
           .squared_norm = cuda::squared_norm,
           .total = cuda::total,
           .add = cuda::add,
+          .add_bias = cuda::add_bias,
+          .bias_gradient = cuda::bias_gradient,
           .accumulate = cuda::accumulate,
           .cast = cuda::cast,
           .zero = cuda::zero,

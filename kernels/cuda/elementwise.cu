@@ -29,6 +29,42 @@ struct Add {
 };
 
 template <class T>
+struct AddBias {
+  static constexpr int kWidth = kWidthOf<T>;
+  Rows<T> x;
+  const T* bias;
+  template <int W>
+  __device__ void element(std::int64_t r, std::int64_t c) const {
+    auto sum = read<W>(x(r) + c);
+    const auto more = read<W>(bias + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) sum.v[i] = narrow<T>(widen(sum.v[i]) + widen(more.v[i]));
+    write(x(r) + c, sum);
+  }
+};
+
+// dbias[c] += sum of column c: 32 columns a block, in 8 groups of rows, then the groups in order.
+constexpr int kBiasGroups = 8;
+template <class T>
+__global__ void __launch_bounds__(kBiasGroups * 32)
+    bias_gradient_kernel(Rows<T> dy, Accumulator<T>* dbias, std::int64_t rows, std::int64_t cols) {
+  using A = Accumulator<T>;
+  __shared__ A group_sum[kBiasGroups][32];
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+  A sum = 0;
+  if (c < cols)
+    for (std::int64_t r = rows * group / kBiasGroups; r < rows * (group + 1) / kBiasGroups; ++r)
+      sum += widen(dy(r)[c]);
+  group_sum[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || c >= cols) return;
+  A all = 0;
+  for (int g = 0; g < kBiasGroups; ++g) all += group_sum[g][lane];
+  dbias[c] += all;
+}
+
+template <class T>
 struct Accumulate {
   using A = Accumulator<T>;
   static constexpr int kWidth = kWidthOfWidest<T, A>;
@@ -213,6 +249,24 @@ void add(const AddArgs& g) {
     map(stream_of(g.stream), Add<T>{rows_of<T>(a), rows_of<T>(b), rows_of<T>(out)}, out.rows, 0, out.cols,
         all_aligned(a, b, out), "add");
   });
+}
+
+void add_bias(const AddBiasArgs& g) {
+  SEXTANT_CHECK(g.bias.rows == 1 && g.bias.cols == g.x.cols, "bias: extents disagree");
+  with_type(g.x.dtype, [&]<class T>() {
+    map(stream_of(g.stream), AddBias<T>{rows_of<T>(g.x), g.bias.row<T>()}, g.x.rows, 0, g.x.cols,
+        all_aligned(g.x, g.bias), "bias");
+  });
+}
+
+void bias_gradient(const BiasGradientArgs& g) {
+  SEXTANT_CHECK(g.dbias.rows == 1 && g.dbias.cols == g.dy.cols, "bias gradient: extents disagree");
+  with_type(g.dy.dtype, [&]<class T>() {
+    const auto blocks = static_cast<unsigned>((g.dy.cols + 31) / 32);
+    bias_gradient_kernel<T><<<blocks, kBiasGroups * 32, 0, stream_of(g.stream).stream>>>(
+        rows_of<T>(g.dy), g.dbias.row<Accumulator<T>>(), g.dy.rows, g.dy.cols);
+  });
+  check_launch("bias gradient");
 }
 
 void accumulate(const AccumulateArgs& g) {

@@ -29,6 +29,8 @@ void adamw(const AdamwArgs&);
 void squared_norm(const SquaredNormArgs&);
 void total(const TotalArgs&);
 void add(const AddArgs&);
+void add_bias(const AddBiasArgs&);
+void bias_gradient(const BiasGradientArgs&);
 void accumulate(const AccumulateArgs&);
 void cast(const CastArgs&);
 void zero(const ZeroArgs&);

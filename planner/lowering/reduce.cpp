@@ -146,10 +146,10 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
   };
   OpId done = ready;
 
-  if (c_.sp()) {
+  if (c_.plan.tp > 1) {
     std::int64_t norms = 0;
     for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i)
-      if (gradient_writer(layout_.parameters[i].kind) == BlockKind::norm)
+      if (is_summed_over_tp(layout_.parameters[i].kind, c_.model, c_.plan))
         norms += layout_.parameters[i].elements;
     if (norms > 0) {
       done = emit(OpRole::sp_reduce,
@@ -157,7 +157,7 @@ void StageLowering::reduce_bucket(int b, OpId ready, std::uint32_t microbatch, b
                                          Bytes(norms * size_bytes(c_.training.gradient)), links.tp, false}));
       for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
         const Parameter& p = layout_.parameters[i];
-        if (gradient_writer(p.kind) != BlockKind::norm) continue;
+        if (!is_summed_over_tp(p.kind, c_.model, c_.plan)) continue;
         e_.read(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
         e_.write(gradient, Use::gradient, bytes(p.offset), bytes(p.offset + p.elements));
       }

@@ -52,6 +52,7 @@ struct Context {
   int shared_bucket(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
+  bool norms_after() const { return model.norm_placement == NormPlacement::after; }
   bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
   // Repeating the attention core sends keys and values round once more.
   bool rings_again() const {

@@ -1,5 +1,6 @@
 // One pipeline stage being lowered: its parameters' buffers, what is in flight, and the operations of each slot.
-//   passes.cpp    forward and backward of a chunk      units.cpp   parameters fetched unit by unit (ZeRO-3, offload)
+//   passes.cpp    forward of a chunk, copies to the host      passes_backward.cpp   its backward
+//   units.cpp     parameters fetched unit by unit (ZeRO-3, offload)
 //   update.cpp    Adam and parameter gather            reduce.cpp  gradient buckets, norms
 #pragma once
 
@@ -147,6 +148,10 @@ class StageLowering {
   OpId tp(const Site&, OpRole, Pass, WorkId, Range from, Range to);
   BufferId enter_tp(const Site&, Pass, Range local);       // gathered under SP, the buffer itself otherwise
   BufferId leave_tp(const Site&, Pass, BufferId partial);  // scattered under SP, reduced in place otherwise
+  void norm_before(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
+  OpId norm_after(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
+  OpId product_forward(const Site&, BlockKind, Pass, BufferId kept, BufferId stream, BufferId inside);
+  Range branch_gradient(const Site&, BufferId saved, BufferId stream);
   BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
   OpId product_backward(const Site&, BlockKind, std::initializer_list<Range> gradients, BufferId saved,
@@ -167,8 +172,9 @@ class StageLowering {
 
   // units.cpp and reduce.cpp
   std::pair<int, int> parameters_of(const Site&, BlockKind) const;  // [first, last) in the layout
-  void wait_parameters(const Site&, BlockKind);                     // before an op
-  void read_parameters(const Site&, BlockKind);                     // after it
+  void place_blocks();
+  void wait_parameters(const Site&, BlockKind);      // before an op
+  void read_parameters(const Site&, BlockKind);      // after it
   void wait_gradients(const Site&, BlockKind);       // before an op: its ring slot must be free
   void add_gradients(const Site&, BlockKind, OpId);  // after it; starts the reductions that become possible
   void plan_visits();
@@ -214,6 +220,9 @@ class StageLowering {
   Entry entry_;  // room for the slot being entered
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
+  static constexpr std::size_t kNormMlpPart = 7, kNormAttentionPart = 8;
+  std::array<std::pair<int, int>, 9>
+      in_layer_{};  // by BlockKind, and the two norms: [first, last) of a layer's
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
   bool head_apart_ = false;  // a tied head that sums its gradient in a place of its own
   BufferId head_gradient_ = kNoBuffer;

@@ -8,23 +8,29 @@ constexpr int kModulesOfLayer =
 }  // namespace
 
 std::pair<int, int> StageLowering::parameters_of(const Site& at, BlockKind kind) const {
-  const int gate_up_down = c_.model.gated_mlp ? 3 : 2;
   const auto one = [](int index) { return index < 0 ? std::pair{0, 0} : std::pair{index, index + 1}; };
   if (kind == BlockKind::embedding) return one(embedding_);
   if (kind == BlockKind::head) return one(head_ >= 0 ? head_ : embedding_);  // tied on one stage
   if (kind == BlockKind::residual) return {0, 0};
   if (kind == BlockKind::norm && at.norm == NormSite::final) return one(final_norm_);
   const int first = place_of_layer_[static_cast<std::size_t>(at.layer)];
-  const int norm_mlp = first + gate_up_down;
-  switch (kind) {
-    case BlockKind::mlp:
-      return {first, norm_mlp};
-    case BlockKind::attention:
-      return one(norm_mlp + 1);
-    case BlockKind::qkv:
-      return {norm_mlp + 2, norm_mlp + 5};
-    default:
-      return one(at.norm == NormSite::mlp ? norm_mlp : norm_mlp + 5);
+  std::size_t part = static_cast<std::size_t>(kind);
+  if (kind == BlockKind::norm) part = at.norm == NormSite::mlp ? kNormMlpPart : kNormAttentionPart;
+  return {first + in_layer_[part].first, first + in_layer_[part].second};
+}
+
+// Where the parameters of each block stand among those of a layer.
+void StageLowering::place_blocks() {
+  const std::vector<ParameterKind> kinds = layer_parameters(c_.model);
+  for (int i = 0; i < static_cast<int>(kinds.size()); ++i) {
+    const ParameterKind kind = kinds[static_cast<std::size_t>(i)];
+    const std::size_t part = kind == ParameterKind::norm_mlp ? kNormMlpPart
+                             : kind == ParameterKind::norm_attention
+                                 ? kNormAttentionPart
+                                 : static_cast<std::size_t>(gradient_writer(kind));
+    auto& [first, last] = in_layer_[part];
+    if (first == last) first = i;
+    last = i + 1;
   }
 }
 

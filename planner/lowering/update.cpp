@@ -32,8 +32,9 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
     if (p.kind == ParameterKind::embedding) embedding_ = index;
     if (p.kind == ParameterKind::norm_final) final_norm_ = index;
     if (p.kind == ParameterKind::head) head_ = index;
-    if (p.kind == ParameterKind::down) place_of_layer_[p.layer] = index;
+    if (is_of_layer(p.kind) && place_of_layer_[p.layer] < 0) place_of_layer_[p.layer] = index;
   }
+  place_blocks();
   if (c.model.tied_embeddings && c.plan.pp > 1) {
     if (stage == 0) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(embedding_)].bucket;
     if (stage == c.plan.pp - 1) tied_bucket_ = layout_.parameters[static_cast<std::size_t>(head_)].bucket;

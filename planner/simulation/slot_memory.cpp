@@ -134,6 +134,15 @@ std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool agai
                                      bool resident) const {
   r.alloc(kept, again ? b_.again_attention : (resident ? 0 : b_.saved_attention));
   r.drop(branch);
+  if (c_.norms_after()) {
+    attention_inputs(r);
+    drop_branch(r);
+    if (again) r.free(kept, b_.again_attention);
+    r.alloc(kept, again ? b_.again_mlp : (resident ? 0 : b_.saved_mlp));
+    mlp_branch(r);
+    if (again) r.free(kept, b_.again_mlp);
+    return 0;
+  }
   attention_inputs(r);
   if (again) r.free(kept, b_.again_attention);
   leave_attention(r, kept, again ? b_.again_mlp : (resident ? 0 : b_.saved_mlp));
@@ -144,9 +153,62 @@ std::int64_t SlotWalk::layer_forward(RunningBytes& r, BufferKind kept, bool agai
   return leave_tp(r);
 }
 
+// From attention's output to the norm behind it, which reads what is left of a ring.
+void SlotWalk::drop_branch(RunningBytes& r) const {
+  const std::int64_t branch = leave_tp(r);
+  if (ring_) r.drop(b_.kv_gathered);
+  r.drop(branch);
+}
+
+// The MLP and the norm behind it.
+void SlotWalk::mlp_branch(RunningBytes& r) const {
+  if (sp_) r.temporary(b_.gathered);
+  r.temporary(b_.gathered);
+  if (sp_) r.drop(b_.gathered);
+  r.drop(leave_tp(r));
+}
+
+// As layer_backward(), with norms behind the products: a half begins with its norm's gradient, and the last to read what it
+// has kept is the backward of its first product.
+void SlotWalk::layer_backward_after(RunningBytes& r, bool again, bool resident) const {
+  const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
+  if (again) {
+    r.alloc(kept, b_.again_attention);
+    attention_inputs(r);
+    drop_branch(r);
+    r.alloc(kept, b_.again_mlp);
+    mlp_branch(r);
+    r.free(BufferKind::activation, b_.saved_input);
+  }
+  const std::int64_t dy = sp_ ? b_.gathered : b_.stream;  // the branch's gradient, as the product reads it
+  const auto enter = [&] {
+    r.temporary(b_.stream);
+    if (sp_) r.temporary(b_.gathered), r.drop(b_.stream);
+  };
+  enter();
+  r.temporary(b_.gathered);
+  if (split_) r.alloc(BufferKind::activation, b_.deferred_mlp);
+  r.drop(dy);
+  if (!split_ && !resident) r.free(kept, again ? b_.again_mlp : b_.saved_mlp);
+  r.drop(leave_tp(r));
+  enter();
+  r.temporary(b_.kv_gathered);
+  r.alloc(split_ ? BufferKind::activation : BufferKind::workspace, b_.qkv_gradient);
+  r.temporary(b_.kv_gathered);
+  if (split_) r.alloc(BufferKind::activation, b_.deferred_attention);
+  r.drop(dy);
+  if (!ring_) r.drop(2 * b_.kv_gathered);
+  r.temporary(b_.gathered);
+  if (ring_) r.drop(2 * b_.kv_gathered);
+  if (!split_) r.drop(b_.qkv_gradient);
+  if (!split_ && !resident) r.free(kept, again ? b_.again_attention : b_.saved_attention);
+  r.drop(leave_tp(r));
+}
+
 void SlotWalk::layer_backward(RunningBytes& r, int layer) const {
   const bool again = layer < again_;
   const bool resident = !again && layer < c_.plan.activation_offload;  // in the ring of copied layers
+  if (c_.norms_after()) return layer_backward_after(r, again, resident);
   const BufferKind kept = again ? BufferKind::workspace : BufferKind::activation;
   if (again) {
     r.alloc(kept, b_.again_attention);

@@ -71,6 +71,9 @@ class SlotWalk {
   void forward(RunningBytes&, int chunk) const;
   void backward(RunningBytes&, int chunk) const;
   void weight(RunningBytes&, int chunk) const;
+  void drop_branch(RunningBytes&) const;
+  void mlp_branch(RunningBytes&) const;
+  void layer_backward_after(RunningBytes&, bool again, bool resident) const;
   void layer_backward(RunningBytes&, int layer) const;  // of a chunk; what it keeps is there when it begins
 
  private:

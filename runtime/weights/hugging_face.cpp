@@ -13,6 +13,7 @@
 #include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/mapped_range.hpp"
+#include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
@@ -57,7 +58,12 @@ std::string quantization_of(const nlohmann::json& config) {
                                                                              : config.dump();
 }
 
-ModelSpec read_config(const fs::path& folder) {
+struct Config {
+  ModelSpec model;
+  const ModelFamily* family = nullptr;
+};
+
+Config read_config(const fs::path& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none))
     throw ConfigError(Problem{folder.string(), "", fs::exists(folder, none) ? "a file" : "nothing",
@@ -68,20 +74,18 @@ ModelSpec read_config(const fs::path& folder) {
                               "a Hugging Face checkpoint folder: config.json and *.safetensors",
                               how_to_convert(folder)});
   const nlohmann::json config = read_json_file(file);
-  ModelSpec model;
+  Config read;
   with_file(file.string(), [&] {
-    model = model_from_hugging_face(config, fs::weakly_canonical(folder).filename().string());
-    if (model.norm != NormKind::rms || model.position != PositionKind::rope || !model.gated_mlp)
-      throw ConfigError(Problem{"", "model_type", config.value("model_type", ""), "llama",
+    read.model = model_from_hugging_face(config, fs::weakly_canonical(folder).filename().string());
+    read.family = family_of_config(config);
+    if (!read.family)
+      throw ConfigError(Problem{"", "model_type", config.value("model_type", ""), "of LLaMA's family",
                                 "weights of other architectures are not read"});
     if (config.contains("quantization_config") && !config["quantization_config"].is_null())
       throw ConfigError(Problem{"", "quantization_config", quantization_of(config["quantization_config"]),
                                 fmt::format("none: weights in {}", kReadable), kHowToWiden});
-    if (model.any_bias())
-      throw ConfigError(
-          Problem{"", "attention_bias, mlp_bias", "true", "false", "the runtime has no biases"});
   });
-  return model;
+  return read;
 }
 
 bool says_nothing(const std::string& tensor) { return tensor.ends_with(".rotary_emb.inv_freq"); }
@@ -90,13 +94,14 @@ bool says_nothing(const std::string& tensor) { return tensor.ends_with(".rotary_
 
 struct HuggingFaceFolder::Impl {
   fs::path folder;
-  ModelSpec model;
+  Config config;
+  const ModelSpec& model = config.model;
   WeightIndex index;  // of a single file: everything in it
   std::string index_file;
   mutable std::mutex mutex;
   mutable std::map<std::string, SafetensorsFile, std::less<>> shards;
 
-  explicit Impl(fs::path where) : folder(std::move(where)), model(read_config(folder)) {
+  explicit Impl(fs::path where) : folder(std::move(where)), config(read_config(folder)) {
     std::error_code none;
     if (fs::exists(folder / kSingle, none)) {
       index_file = (folder / kSingle).string();
@@ -117,9 +122,14 @@ struct HuggingFaceFolder::Impl {
     return at->second;
   }
 
-  std::string stored_name(const ModelSlice& s) const {
+  TensorPlace place(const std::string& name, std::int64_t rows) const {
+    return place_of(*config.family, model, name, rows);
+  }
+  std::string stored_name(ParameterKind kind) const { return place(parameter_name(kind, 0), 0).tensor; }
+  TensorPlace place(const ModelSlice& s) const {
     const bool copy = model.tied_embeddings && s.name == parameter_name(ParameterKind::head, 0);
-    return copy ? parameter_name(ParameterKind::embedding, 0) : s.name;
+    return place(copy ? parameter_name(ParameterKind::embedding, 0) : s.name,
+                 is_row(s) ? s.model_cols : s.model_rows);
   }
 
   std::string file_of(const std::string& tensor) const {
@@ -140,9 +150,10 @@ struct HuggingFaceFolder::Impl {
 
   // The tensor where it is stored, judged.
   std::pair<const SafetensorsFile*, const StoredTensor*> find(const ModelSlice& s) const {
-    const std::string tensor = stored_name(s), file = file_of(tensor);
+    const TensorPlace at = place(s);
+    const std::string &tensor = at.tensor, file = file_of(tensor);
     const SafetensorsFile& from = shard(file);
-    const std::vector<std::int64_t> shape = stored_shape(s);
+    const std::vector<std::int64_t> shape = stored_shape(s, at.rows);
     const StoredTensor& t = from.require(tensor);
     if (!is_floating(t.type))  // before its shape: packed integers have another
       throw ConfigError(Problem{(folder / file).string(), tensor + ".dtype", std::string(name(t.type)),
@@ -151,40 +162,49 @@ struct HuggingFaceFolder::Impl {
     return {&from, &t};
   }
 
+  // Runs of elements that stand one behind the other in the file: a row's part, or of one row what is not packed apart.
   void read(const ModelSlice& s, std::span<double> values) const {
     const auto [file, t] = find(s);
+    const TensorPlace at = place(s);
     const auto size = static_cast<std::size_t>(size_bytes(t->type));
     const auto bytes = file->bytes(*t);
-    const auto cols = static_cast<std::size_t>(s.cols);
-    for (std::int64_t r = 0; r < s.real_rows(); ++r) {
-      const auto first = static_cast<std::size_t>((s.first_row + r) * s.model_cols + s.first_col);
-      const auto row = values.subspan(static_cast<std::size_t>(r) * cols, cols);
-      decode_numbers(t->type, bytes.subspan(first * size, cols * size), row);
-      for (std::size_t c = 0; c < cols; ++c)
-        if (!std::isfinite(row[c]))
+    const bool row = is_row(s);
+    const std::int64_t count = row ? s.cols : s.real_rows(), first = row ? s.first_col : s.first_row,
+                       width = row ? 1 : s.cols, column = row ? 0 : s.first_col,
+                       stride = row ? 1 : s.model_cols;
+    std::int64_t lowest = at.rows, highest = 0;
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t stored = at.row(first + r);
+      lowest = std::min(lowest, stored), highest = std::max(highest, stored + 1);
+      const auto from = static_cast<std::size_t>(stored * stride + column),
+                 n = static_cast<std::size_t>(width);
+      const auto to = values.subspan(static_cast<std::size_t>(r) * n, n);
+      decode_numbers(t->type, bytes.subspan(from * size, n * size), to);
+      for (std::size_t c = 0; c < n; ++c)
+        if (!std::isfinite(to[c]))
           throw ConfigError(Problem{(folder / index.shard_of.at(t->name)).string(), t->name,
-                                    fmt::format("{} at [{}, {}]", row[c], s.first_row + r,
-                                                s.first_col + static_cast<std::int64_t>(c)),
+                                    fmt::format("{} at [{}, {}]", to[c], row ? 0 : stored,
+                                                (row ? stored : column) + static_cast<std::int64_t>(c)),
                                     "finite numbers", "the checkpoint is damaged, or its training diverged"});
     }
-    const auto stride = static_cast<std::size_t>(s.model_cols) * size;
-    let_go(bytes.subspan(static_cast<std::size_t>(s.first_row) * stride,
-                         static_cast<std::size_t>(s.real_rows()) * stride));
+    if (lowest < highest)
+      let_go(bytes.subspan(static_cast<std::size_t>(lowest * stride) * size,
+                           static_cast<std::size_t>((highest - lowest) * stride) * size));
   }
 
   // A tensor that the model does not have.
   void judge_stranger(const std::string& file, const SafetensorsFile& from, const StoredTensor& t) const {
     if (says_nothing(t.name)) return;
     const std::string path = (folder / file).string();
-    if (model.tied_embeddings && t.name == parameter_name(ParameterKind::head, 0)) {
+    if (model.tied_embeddings && t.name == stored_name(ParameterKind::head)) {
       const StoredTensor* embedding = nullptr;
-      const std::string& name = parameter_name(ParameterKind::embedding, 0);
+      const std::string name = stored_name(ParameterKind::embedding);
       const auto at = index.shard_of.find(name);
       if (at != index.shard_of.end()) embedding = shard(at->second).find(name);
       if (!embedding) return;  // told already
       const auto a = from.bytes(t), b = shard(at->second).bytes(*embedding);
       if (std::equal(a.begin(), a.end(), b.begin(), b.end())) return;
-      throw ConfigError(Problem{path, t.name, "other values than model.embed_tokens.weight",
+      throw ConfigError(Problem{path, t.name, fmt::format("other values than {}", name),
                                 "the same: config.json says tie_word_embeddings", ""});
     }
     throw ConfigError(Problem{path, t.name, fmt::format("{} [{}]", name(t.type), fmt::join(t.shape, ", ")),
@@ -218,9 +238,10 @@ WeightInventory HuggingFaceFolder::check() const {
   };
   std::set<std::string> files, wanted;
   for (const ModelSlice& s : model_tensors(impl_->model)) {
-    wanted.insert(s.name);
+    const bool first = wanted.insert(impl_->place(s).tensor).second;  // several of ours may lie in one
     collect([&] {
       const auto [file, t] = impl_->find(s);
+      if (!first) return;
       if (found.tensors == 0) found.type = t->type;
       if (found.type != t->type) found.type.reset();
       ++found.tensors, found.parameters += t->elements(), found.bytes += t->end - t->begin;
@@ -262,6 +283,10 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
     if (!of.rope_scaling) return "none";
     const RopeScaling& s = *of.rope_scaling;
     if (s.type == "linear") return fmt::format("linear x{}", s.factor);  // it has no other numbers
+    if (s.type == "dynamic") return fmt::format("dynamic x{} beyond {}", s.factor, of.max_positions);
+    if (s.type == "yarn")
+      return fmt::format("yarn x{} ({}, {}, {}, {})", s.factor, s.beta_fast, s.beta_slow, s.attention_factor,
+                         s.original_max_positions);
     return fmt::format("{} x{} ({}, {}, {})", s.type, s.factor, s.low_freq_factor, s.high_freq_factor,
                        s.original_max_positions);
   };
@@ -276,6 +301,16 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
   compare("rope_theta", m.rope_theta, planned.rope_theta);
   compare("rope_scaling", rope(m), rope(planned));
   compare("rms_norm_eps", m.norm_eps, planned.norm_eps);
+  compare("attention_bias (of q, k and v)", m.qkv_bias, planned.qkv_bias);
+  compare("attention_bias (of the output)", m.output_bias, planned.output_bias);
+  compare("mlp_bias", m.mlp_bias, planned.mlp_bias);
+  const auto word = [](const auto& names, auto value) { return names[static_cast<std::size_t>(value)]; };
+  compare("norms of q and k", word(kQkNormNames, m.qk_norm), word(kQkNormNames, planned.qk_norm));
+  compare("norms", word(kNormPlacementNames, m.norm_placement),
+          word(kNormPlacementNames, planned.norm_placement));
+  compare("positions", word(kPositionNames, m.position), word(kPositionNames, planned.position));
+  compare("sliding_window", m.window, planned.window);
+  compare("normalized head", m.normalized_head, planned.normalized_head);
   if (problems.empty()) return;
   problems.back().hint = fmt::format("these weights are of another model: plan for them with --model {}",
                                      folder.path().string());

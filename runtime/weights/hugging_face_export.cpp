@@ -11,12 +11,16 @@
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
+#include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/weight_index.hpp"
 
 namespace sextant {
+
+nlohmann::ordered_json hugging_face_config(const ModelSpec&, StoredType, const ModelFamily&);
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,8 +95,8 @@ void copy_if_there(const fs::path& from, const fs::path& to) {
 }
 
 // Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
-Json config_for(const ModelSpec& model, const HuggingFaceExport& o) {
-  Json fresh = hugging_face_config(model, o.type);
+Json config_for(const ModelSpec& model, const ModelFamily& family, const HuggingFaceExport& o) {
+  Json fresh = hugging_face_config(model, o.type, family);
   if (o.like.empty()) return fresh;
   std::error_code none;
   const fs::path file = o.like / "config.json", ids = o.like / "generation_config.json";
@@ -138,25 +142,64 @@ std::vector<std::vector<StoredTensor>> cut_into_shards(std::vector<StoredTensor>
   return shards;
 }
 
-// One tensor, block by block of rows.
-void write_tensor(SafetensorsWriter& writer, const WeightSource& weights, const ModelSlice& whole,
-                  StoredType type, const std::function<void(std::uint64_t)>& advanced) {
+// A tensor of the file: the runs of ours that it is made of, in its order.
+struct Run {
+  ModelSlice slice;                   // whole
+  std::int64_t first = 0, count = 0;  // rows of it; elements where it has one row
+  std::int64_t stored = 0;            // where they begin in the file's
+};
+struct Packed {
+  StoredTensor tensor;
+  std::vector<Run> runs;
+};
+
+std::vector<Packed> packed_tensors(const ModelSpec& model, const ModelFamily& family, StoredType type) {
+  std::vector<Packed> all;
+  for (const ModelSlice& s : model_tensors(model)) {
+    const std::int64_t rows = is_row(s) ? s.model_cols : s.model_rows;
+    const TensorPlace at = place_of(family, model, s.name, rows);
+    auto packed = std::ranges::find_if(all, [&](const Packed& p) { return p.tensor.name == at.tensor; });
+    if (packed == all.end()) {
+      const std::int64_t elements = at.rows * (is_row(s) ? 1 : s.model_cols);
+      packed = all.insert(all.end(), Packed{{.name = at.tensor,
+                                             .type = type,
+                                             .shape = stored_shape(s, at.rows),
+                                             .begin = 0,
+                                             .end = static_cast<std::uint64_t>(elements * size_bytes(type))},
+                                            {}});
+    }
+    for (std::int64_t first = 0; first < rows; first += at.block)
+      packed->runs.push_back({s, first, std::min(at.block, rows - first), at.row(first)});
+  }
+  for (Packed& p : all) std::ranges::sort(p.runs, {}, &Run::stored);
+  return all;
+}
+
+// One run of a tensor, block by block of rows.
+void write_run(SafetensorsWriter& writer, const WeightSource& weights, const Run& run, StoredType type,
+               const std::function<void(std::uint64_t)>& advanced) {
   const double limit = too_large(type);
-  const std::int64_t rows_at_a_time = std::max<std::int64_t>(1, kNumbers / whole.model_cols);
+  const bool row = is_row(run.slice);
+  const std::int64_t width = row ? 1 : run.slice.model_cols;
+  const std::int64_t at_a_time = std::max<std::int64_t>(1, kNumbers / width);
   std::vector<double> values;
   std::vector<std::byte> bytes;
-  for (std::int64_t row = 0; row < whole.model_rows; row += rows_at_a_time) {
-    ModelSlice block = whole;
-    block.first_row = row, block.rows = std::min(rows_at_a_time, whole.model_rows - row);
+  for (std::int64_t done = 0; done < run.count; done += at_a_time) {
+    ModelSlice block = run.slice;
+    const std::int64_t n = std::min(at_a_time, run.count - done), first = run.first + done;
+    (row ? block.first_col : block.first_row) = first;
+    (row ? block.cols : block.rows) = n;
     values.resize(static_cast<std::size_t>(block.rows * block.cols));
     weights(block, values);
     for (std::size_t i = 0; i < values.size(); ++i)
-      if (!(std::abs(values[i]) < limit))
-        throw ConfigError(
-            Problem{"--dtype", whole.name,
-                    fmt::format("{} at [{}, {}]", values[i], row + static_cast<std::int64_t>(i) / block.cols,
-                                static_cast<std::int64_t>(i) % block.cols),
-                    fmt::format("numbers that {} can hold", torch_name(type)), "export in fp32"});
+      if (!(std::abs(values[i]) < limit)) {
+        const auto at = static_cast<std::int64_t>(i);
+        throw ConfigError(Problem{"--dtype", block.name,
+                                  fmt::format("{} at [{}, {}]", values[i], row ? 0 : first + at / block.cols,
+                                              row ? first + at : at % block.cols),
+                                  fmt::format("numbers that {} can hold", torch_name(type)),
+                                  "export in fp32"});
+      }
     bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(type)));
     encode_numbers(type, values, bytes);
     writer.append(bytes);
@@ -164,13 +207,29 @@ void write_tensor(SafetensorsWriter& writer, const WeightSource& weights, const 
   }
 }
 
+// The family of the folder that the export is like, where it can say this model; otherwise the first that can.
+const ModelFamily& family_for(const ModelSpec& model, const HuggingFaceExport& o) {
+  std::error_code none;
+  if (const fs::path file = o.like / "config.json"; !o.like.empty() && fs::is_regular_file(file, none)) try {
+      const nlohmann::json kept = nlohmann::json::parse(read_text_file(file), nullptr, true, true);
+      ModelSpec read = model_from_hugging_face(kept, model.name);
+      read.name = model.name, read.max_positions = model.max_positions;
+      if (read == model)
+        if (const ModelFamily* family = family_of_config(kept)) return *family;
+    } catch (const ConfigError&) {  // of another model: nothing is taken from it
+    }
+  if (const ModelFamily* family = family_of(model)) return *family;
+  throw ConfigError(Problem{"", "model", model.name, "a model of LLaMA's family",
+                            "no architecture of transformers that is known here has all its features"});
+}
+
 }  // namespace
 
 Json hugging_face_config(const ModelSpec& m, StoredType type) {
-  if (m.norm != NormKind::rms || m.position != PositionKind::rope || !m.gated_mlp || m.linear_bias ||
-      m.embedding_norm || m.qkv_bias != m.output_bias)
-    throw ConfigError(
-        Problem{"", "model", m.name, "a LLaMA architecture", "LlamaForCausalLM cannot express it"});
+  return hugging_face_config(m, type, family_for(m, {}));
+}
+
+Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily& family) {
   Json rope = nullptr;
   if (m.rope_scaling) {
     const RopeScaling& s = *m.rope_scaling;
@@ -179,29 +238,47 @@ Json hugging_face_config(const ModelSpec& m, StoredType type) {
       rope.update(Json{{"low_freq_factor", s.low_freq_factor},
                        {"high_freq_factor", s.high_freq_factor},
                        {"original_max_position_embeddings", s.original_max_positions}});
+    if (s.type == "yarn") {
+      rope.update(Json{{"original_max_position_embeddings", s.original_max_positions},
+                       {"beta_fast", s.beta_fast},
+                       {"beta_slow", s.beta_slow}});
+      if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+    }
   }
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"attention_bias", m.qkv_bias},
-          {"attention_dropout", 0.0},
-          {"head_dim", m.head_dim},
-          {"hidden_act", "silu"},
-          {"hidden_size", m.hidden},
-          {"initializer_range", 0.02},
-          {"intermediate_size", m.ffn_hidden},
-          {"max_position_embeddings", m.max_positions},
-          {"mlp_bias", m.mlp_bias},
-          {"model_type", "llama"},
-          {"num_attention_heads", m.n_heads},
-          {"num_hidden_layers", m.n_layers},
-          {"num_key_value_heads", m.n_kv_heads},
-          {"pretraining_tp", 1},
-          {"rms_norm_eps", m.norm_eps},
-          {"rope_scaling", rope},
-          {"rope_theta", m.rope_theta},
-          {"tie_word_embeddings", m.tied_embeddings},
-          {"torch_dtype", torch_name(type)},
-          {"use_cache", true},
-          {"vocab_size", m.vocab_size}};
+  const bool llama = family.model_type == "llama";
+  const auto spelled = [&](std::string_view key) {
+    for (const auto& [theirs, llamas] : family.keys)
+      if (llamas == key) return std::string(theirs);
+    return std::string(key);
+  };
+  Json j = {{"architectures", {family.classes.front()}}};
+  if (family.bias == FamilyBias::as_stated) j[spelled("attention_bias")] = m.qkv_bias;
+  j.update(Json{{"attention_dropout", 0.0},
+                {"head_dim", m.head_dim},
+                {"hidden_act", "silu"},
+                {"hidden_size", m.hidden},
+                {"initializer_range", 0.02},
+                {"intermediate_size", m.ffn_hidden},
+                {spelled("max_position_embeddings"), m.max_positions}});
+  if (llama) j["mlp_bias"] = m.mlp_bias;
+  j.update(Json{{"model_type", family.model_type},
+                {"num_attention_heads", m.n_heads},
+                {"num_hidden_layers", m.n_layers},
+                {"num_key_value_heads", m.n_kv_heads}});
+  if (llama) j["pretraining_tp"] = 1;
+  j.update(Json{{"rms_norm_eps", m.norm_eps}, {"rope_scaling", rope}, {"rope_theta", m.rope_theta}});
+  if (family.window != FamilyWindow::never)
+    j["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);
+  if (family.window == FamilyWindow::switched) {
+    j["use_sliding_window"] = m.window > 0;
+    j["max_window_layers"] = m.window > 0 ? 0 : m.n_layers;
+  }
+  j.update(Json{{"tie_word_embeddings", m.tied_embeddings},
+                {"torch_dtype", torch_name(type)},
+                {"use_cache", true},
+                {"vocab_size", m.vocab_size}});
+  if (m.normalized_head) j[std::string(family.normalized_head_key)] = 0;
+  return j;
 }
 
 void keep_hugging_face_files(const fs::path& from, const fs::path& to) {
@@ -216,15 +293,15 @@ ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& 
                                     const HuggingFaceExport& o) {
   SEXTANT_CHECK(is_floating(o.type), "weights are floating-point numbers");
   require_free(out);
-  const Json config = config_for(model, o);
-  std::map<std::string, ModelSlice> slices;
+  const ModelFamily& family = family_for(model, o);
+  const Json config = config_for(model, family, o);
+  std::map<std::string, std::vector<Run>> runs;
   std::vector<StoredTensor> tensors;
   ExportedWeights done;
-  for (const ModelSlice& s : model_tensors(model)) {
-    const auto bytes = static_cast<std::uint64_t>(s.model_rows * s.model_cols * size_bytes(o.type));
-    tensors.push_back({.name = s.name, .type = o.type, .shape = stored_shape(s), .begin = 0, .end = bytes});
-    slices.emplace(s.name, s);
-    done.bytes += bytes, ++done.tensors;
+  for (Packed& p : packed_tensors(model, family, o.type)) {
+    done.bytes += p.tensor.end, ++done.tensors;
+    runs[p.tensor.name] = std::move(p.runs);
+    tensors.push_back(std::move(p.tensor));
   }
   const auto shards = cut_into_shards(std::move(tensors), o.max_shard_bytes);
 
@@ -242,7 +319,7 @@ ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& 
                                  : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     SafetensorsWriter writer(draft.path() / file, shards[i], {{"format", "pt"}});
     for (const StoredTensor& t : shards[i]) {
-      write_tensor(writer, weights, slices.at(t.name), o.type, advanced);
+      for (const Run& run : runs.at(t.name)) write_run(writer, weights, run, o.type, advanced);
       index.shard_of[t.name] = file;
     }
     writer.finish();

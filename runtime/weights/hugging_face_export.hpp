@@ -33,12 +33,12 @@ struct ExportedWeights {
   std::uint64_t bytes = 0;  // of tensors
 };
 
-// `out` must be absent or an empty folder. ConfigError: it is not, or a number is beyond the format; BackendError: the
+// `out` must be absent or an empty folder. ConfigError: it is not, no family can say the model, or a number is beyond the format; BackendError: the
 // disk refuses. Nothing is left behind then.
 ExportedWeights export_hugging_face(const ModelSpec&, const WeightSource&, const std::filesystem::path& out,
                                     const HuggingFaceExport&);
 
-// config.json of a LlamaForCausalLM; model_from_hugging_face reads the same model back.
+// config.json of the first family that has all of the model; model_from_hugging_face reads the same model back.
 nlohmann::ordered_json hugging_face_config(const ModelSpec&, StoredType);
 
 // Copies what an export can carry over (config, generation config, tokenizer) into `to`, which is made.

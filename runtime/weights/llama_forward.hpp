@@ -46,6 +46,12 @@ class LlamaForward {
   TensorView weight(ParameterKind kind, int layer = 0) {
     return weights_.at(parameter_name(kind, layer)).view();
   }
+  TensorView weight_or_none(ParameterKind kind, int layer) {
+    const auto at = weights_.find(parameter_name(kind, layer));
+    return at == weights_.end() ? TensorView() : at->second.view();
+  }
+  AttentionWeights attention_weights(int layer);
+  MlpWeights mlp_weights(int layer);
   BlockWork work(BlockKind, std::int64_t tokens) const;
 
   ModelSpec model_;

@@ -44,6 +44,14 @@ ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parame
     s.model_rows = s.rows = h, s.model_cols = whole;
     s.cols = own, s.first_col = own * tp_rank;
   };
+  const auto of_row = [&](std::int64_t whole, std::int64_t own) {
+    s.model_rows = s.rows = 1, s.model_cols = whole;
+    s.cols = own, s.first_col = own * tp_rank;
+  };
+  const auto whole_row = [&](std::int64_t width) {
+    s.model_rows = s.rows = 1, s.model_cols = s.cols = width;
+    s.replicated = tp > 1;
+  };
   switch (p.kind) {
     case ParameterKind::embedding:
     case ParameterKind::head:
@@ -66,11 +74,29 @@ ModelSlice model_slice(const ModelSpec& m, const LocalShape& local, const Parame
     case ParameterKind::down:
       by_cols(m.ffn_hidden, local.ffn);
       break;
+    case ParameterKind::q_bias:
+      of_row(m.n_heads * d, local.heads * d);
+      break;
+    case ParameterKind::k_bias:
+    case ParameterKind::v_bias:
+      of_row(m.n_kv_heads * d, local.kv_heads * d);
+      break;
+    case ParameterKind::gate_bias:
+    case ParameterKind::up_bias:
+      of_row(m.ffn_hidden, local.ffn);
+      break;
+    case ParameterKind::q_norm:
+      m.qk_norm == QkNorm::head ? whole_row(d) : of_row(m.n_heads * d, local.heads * d);
+      break;
+    case ParameterKind::k_norm:
+      m.qk_norm == QkNorm::head ? whole_row(d) : of_row(m.n_kv_heads * d, local.kv_heads * d);
+      break;
     case ParameterKind::norm_attention:
     case ParameterKind::norm_mlp:
     case ParameterKind::norm_final:
-      s.model_rows = s.rows = 1, s.model_cols = s.cols = h;
-      s.replicated = tp > 1;
+    case ParameterKind::o_bias:
+    case ParameterKind::down_bias:
+      whole_row(h);
       break;
   }
   return s;
@@ -85,11 +111,10 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
     tensors.push_back(model_slice(m, whole, p, 1, 0));
   };
   add(ParameterKind::embedding);
+  std::vector<ParameterKind> of_layer = layer_parameters(m);
+  std::ranges::reverse(of_layer);  // into the order of use
   for (int layer = 0; layer < m.n_layers; ++layer)
-    for (const ParameterKind kind : {ParameterKind::norm_attention, ParameterKind::q, ParameterKind::k,
-                                     ParameterKind::v, ParameterKind::o, ParameterKind::norm_mlp,
-                                     ParameterKind::gate, ParameterKind::up, ParameterKind::down})
-      if (m.gated_mlp || kind != ParameterKind::gate) add(kind, layer);
+    for (const ParameterKind kind : of_layer) add(kind, layer);
   add(ParameterKind::norm_final);
   if (!m.tied_embeddings) add(ParameterKind::head);
   return tensors;
@@ -98,7 +123,8 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
 WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
   const double residual = 0.02 / std::sqrt(2.0 * model.n_layers);
   return [=, tied = model.tied_embeddings](const ModelSlice& s, std::span<double> values) {
-    if (s.model_rows == 1) return std::fill(values.begin(), values.end(), 1.0);
+    if (s.model_rows == 1)
+      return std::fill(values.begin(), values.end(), s.name.ends_with(".bias") ? 0.0 : 1.0);
     const bool into_stream =
         s.name.find("o_proj") != std::string::npos || s.name.find("down_proj") != std::string::npos;
     const double deviation = into_stream ? residual : 0.02;

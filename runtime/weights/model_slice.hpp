@@ -33,7 +33,7 @@ std::vector<ModelSlice> model_tensors(const ModelSpec&);
 using WeightSource = std::function<void(const ModelSlice&, std::span<double>)>;
 
 // Normal numbers of standard deviation 0.02, smaller by sqrt(2 layers) for what is added to the residual stream (GPT-2,
-// Radford et al. 2019); ones for norms. An element depends on seed, name and its place in the model alone, so every
+// Radford et al. 2019); ones for norms, zeros for biases. An element depends on seed, name and its place in the model alone, so every
 // layout starts from the same weights.
 WeightSource random_weights(const ModelSpec&, std::uint64_t seed);
 

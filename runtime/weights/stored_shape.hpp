@@ -1,4 +1,4 @@
-// The extents a tensor has in a Hugging Face file: norms have one, everything else two.
+// The extents a tensor has in a Hugging Face file: norms and biases have one, everything else two.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,12 @@
 
 namespace sextant {
 
-inline std::vector<std::int64_t> stored_shape(const ModelSlice& s) {  // of the whole tensor
-  if (s.model_rows == 1) return {s.model_cols};
-  return {s.model_rows, s.model_cols};
+inline bool is_row(const ModelSlice& s) { return s.model_rows == 1; }
+
+// Of the stored tensor, which has so many rows (or elements, of one extent): more than the slice's where several are packed.
+inline std::vector<std::int64_t> stored_shape(const ModelSlice& s, std::int64_t rows) {
+  if (is_row(s)) return {rows};
+  return {rows, s.model_cols};
 }
 
 }  // namespace sextant

@@ -5,6 +5,7 @@
 
 #include "cost_models/attention.hpp"
 #include "cost_models/gemm.hpp"
+#include "cost_models/kernels.hpp"
 #include "tests/cost_models/machines.hpp"
 
 namespace sextant {
@@ -232,6 +233,42 @@ TEST(Kernels, SelectiveRecomputeAddsOneForwardCore) {
   const AttentionCore core{1, 4096, 4096, 32, 128};
   EXPECT_NEAR(m.price(Work(w)).duration.v - without,
               price_attention(core, StackKernels{}.attention, m.machine()).duration.v, 1e-9);
+}
+
+// A window leaves out what FlashAttention 2 and its like skip, and nothing of kernels that mask it.
+TEST(Kernels, AWindowIsPaidForByWhatIsSeen) {
+  BlockWork w{.kind = BlockKind::attention, .batch = 1, .seq_q = 32768, .seq_k = 32768, .hidden = 4096};
+  w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
+  for (const auto kernel : {AttentionKernel::flash2, AttentionKernel::cudnn, AttentionKernel::flash1}) {
+    StackSpec stack;
+    stack.kernels.attention = kernel;
+    const auto flops = [&](int window) {
+      BlockWork windowed = w;
+      windowed.window = window;
+      for (const Kernel& k : kernels_of(windowed, stack, CostConstants{}))
+        if (const auto* core = std::get_if<AttentionCore>(&k)) return attention_flops(*core, kernel).v;
+      return 0.0;
+    };
+    const double share = kernel == AttentionKernel::flash1 ? 1.0 : visible_share(4096, 32768);
+    EXPECT_NEAR(flops(4096) / flops(0), share, 1e-12);
+  }
+}
+
+// A bias costs a read of its product's gradient, norms of q and k a few passes over both; neither costs nothing.
+TEST(Kernels, BiasesAndNormsOfQueriesAndKeysArePricedByTheirBytes) {
+  const auto m = model(test::h100_cluster(), StackSpec{});
+  BlockWork w{.kind = BlockKind::qkv, .batch = 1, .seq_q = 8192, .seq_k = 8192, .hidden = 4096};
+  w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
+  const auto memory = [&](Pass pass, bool bias, QkNorm norm) {
+    w.pass = pass, w.bias = bias, w.qk_norm = norm;
+    return m.price(Work(w)).memory.v * m.machine().memory_rate;
+  };
+  const double row = 2.0 * 8192 * 128;  // a head of all tokens
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const double plain = memory(pass, false, QkNorm::none);
+    EXPECT_NEAR(memory(pass, true, QkNorm::none) - plain, pass == Pass::forward ? 0 : row * 48, 1);
+    EXPECT_NEAR(memory(pass, false, QkNorm::head) - plain, row * 40 * (pass == Pass::forward ? 2 : 3), 1);
+  }
 }
 
 // System: a layer of LLaMA-3-8B whose stack keeps attention and every second product. Expectation: behind its backward pass

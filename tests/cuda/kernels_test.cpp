@@ -45,6 +45,21 @@ TEST_F(CudaKernels, PassesOverFlatState) {
   });
 }
 
+TEST_F(CudaKernels, BiasesAndTheirGradients) {
+  for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
+    const Dtype wide = accumulator_of(dtype);
+    const Twin x(dtype, rows, cols + gap), dy(dtype, rows, cols + gap), bias(dtype, 1, cols),
+        dbias(wide, 1, cols);
+    on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+      k.add_bias({.x = x.on(gpu).column_range(0, cols), .bias = bias.on(gpu), .stream = s});
+      k.bias_gradient({.dy = dy.on(gpu).column_range(0, cols), .dbias = dbias.on(gpu), .stream = s});
+    });
+    const std::string what = label("bias", dtype, rows, cols, gap);
+    x.expect_columns_alike(0, cols, 0, what);  // one rounding each
+    dbias.expect_alike(dtype == Dtype::fp64 ? 1e-14 : 1e-5, what);
+  });
+}
+
 TEST_F(CudaKernels, SquaredNormAndTotal) {
   for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
     const Twin x(dtype, rows, cols + gap), sum(Dtype::fp64, 1, 1), parts(Dtype::fp64, 1, rows + 1),

@@ -19,6 +19,7 @@ struct TrainingCase {
   int batch = 0, seq = 0;
   std::vector<double> loss, norm, rate;
   NamedTensors final_weights;
+  TrainingCase() = default;
   explicit TrainingCase(const std::string& name) {
     const std::filesystem::path folder = *reference_folder() / name;
     model = read_hugging_face_config(folder / "config.json");

@@ -30,6 +30,7 @@ NamedTensors read_all(const SafetensorsFile&, const std::string& prefix = "");  
 
 // One batch: its logits, its loss and the gradient of every parameter.
 struct GradientCase {
+  GradientCase() = default;
   explicit GradientCase(const std::string& name);
   ModelSpec model;
   NamedTensors weights, gradients;

@@ -75,11 +75,13 @@ inline ModelSpec model() {
   m.n_kv_heads = upto(1, 64), m.n_heads = m.n_kv_heads * upto(1, 16);
   m.head_dim = 2 * upto(1, 128), m.hidden = upto(1, 20000);
   m.ffn_hidden = upto(1, 60000), m.vocab_size = upto(1, 300000), m.max_positions = upto(1, 1 << 20);
-  for (bool ModelSpec::*flag :
-       {&ModelSpec::gated_mlp, &ModelSpec::tied_embeddings, &ModelSpec::linear_bias, &ModelSpec::qkv_bias,
-        &ModelSpec::output_bias, &ModelSpec::mlp_bias, &ModelSpec::embedding_norm})
+  for (bool ModelSpec::*flag : {&ModelSpec::gated_mlp, &ModelSpec::tied_embeddings, &ModelSpec::linear_bias,
+                                &ModelSpec::qkv_bias, &ModelSpec::output_bias, &ModelSpec::mlp_bias,
+                                &ModelSpec::embedding_norm, &ModelSpec::normalized_head})
     m.*flag = *rc::gen::arbitrary<bool>();
-  m.norm = one_of<NormKind>(2), m.position = one_of<PositionKind>(3);
+  m.norm = one_of<NormKind>(2), m.position = one_of<PositionKind>(3), m.qk_norm = one_of<QkNorm>(3);
+  if (m.norm == NormKind::rms) m.norm_placement = one_of<NormPlacement>(2);
+  m.window = *rc::gen::arbitrary<bool>() ? upto(1, 1 << 20) : 0;
   m.rope_theta = 1 + share() * 1e6, m.norm_eps = share() * 1e-4;
   if (m.position == PositionKind::rope && *rc::gen::arbitrary<bool>())
     m.rope_scaling = RopeScaling{*rc::gen::element<std::string>("llama3", "linear", "dynamic", "yarn"),
@@ -110,6 +112,9 @@ inline Work work() {
         w.*extent = upto(0, 3) == 0 ? 0 : upto(1, 300000);
       w.sequence_parallel = *rc::gen::arbitrary<bool>(), w.gated = *rc::gen::arbitrary<bool>();
       w.recompute_core = *rc::gen::arbitrary<bool>();
+      w.window = upto(0, 3) == 0 ? upto(1, 300000) : 0;
+      w.bias = *rc::gen::arbitrary<bool>(), w.normalized = *rc::gen::arbitrary<bool>(),
+      w.qk_norm = one_of<QkNorm>(3);
       w.dtype = one_of<Dtype>(6);
       return w;
     }

@@ -31,11 +31,11 @@ GradientCheck::GradientCheck(const StageFacts& facts, ProblemList& problems)
 }
 
 void GradientCheck::expect_events(std::size_t b) {
-  const bool sp = f_.graph.plan.sequence_parallel && f_.graph.plan.tp > 1;
   const bool hybrid = f_.layout.shards > 1 && f_.graph.plan.replicas() > f_.layout.shards;
   const auto parameters = f_.parameters_of(b);
-  const bool norms = std::ranges::any_of(
-      parameters, [](const Parameter& p) { return gradient_writer(p.kind) == BlockKind::norm; });
+  const bool over_tp = std::ranges::any_of(parameters, [&](const Parameter& p) {
+    return is_summed_over_tp(p.kind, f_.graph.model, f_.graph.plan);
+  });
   const bool ends = f_.stage == 0 || f_.stage == f_.graph.plan.pp - 1;
   const bool tied = f_.graph.model.tied_embeddings && f_.graph.plan.pp > 1 && ends &&
                     std::ranges::any_of(parameters, [&](const Parameter& p) {
@@ -51,7 +51,7 @@ void GradientCheck::expect_events(std::size_t b) {
     events.push_back(Event::fill);
     when(f_.joins(b), Event::join);
     when(tied && !f_.ring_gradients, Event::tied);
-    when(sp && norms, Event::sp);
+    when(over_tp, Event::sp);
     when(f_.graph.plan.replicas() > 1, Event::reduce);
     when(hybrid, Event::replica);
     when(f_.host_sums, Event::to_host);
@@ -125,7 +125,7 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
       return in_place(f_.gradients[b], f_.whole(f_.gradients[b]));
     case Event::sp:
       for (const Parameter& p : f_.parameters_of(b))
-        if (gradient_writer(p.kind) == BlockKind::norm)
+        if (is_summed_over_tp(p.kind, f_.graph.model, f_.graph.plan))
           for (const Access& a : in_place(s.gradient, f_.gradient_span(p))) out.push_back(a);
       return out;
     case Event::reduce:

@@ -101,8 +101,13 @@ class Activations {
   void whole_stream(OpId send, OpId writer) {
     const auto* block =
         writer == kNoWriter ? nullptr : std::get_if<BlockWork>(&g_.works[g_.ops[writer].work]);
-    problems_.require(block && block->kind == BlockKind::residual && same_site(g_.ops[writer], g_.ops[send]),
-                      send, "the residual of its chunk before it",
+    const bool after =
+        g_.model.norm_placement == NormPlacement::after;  // the last norm of the chunk has added it
+    const bool adds = block && block->kind == (after ? BlockKind::norm : BlockKind::residual);
+    const bool here = adds && (after ? g_.ops[writer].chunk == g_.ops[send].chunk &&
+                                           g_.ops[writer].microbatch == g_.ops[send].microbatch
+                                     : same_site(g_.ops[writer], g_.ops[send]));
+    problems_.require(here, send, "the residual of its chunk before it",
                       [&] { return writer == kNoWriter ? std::string("no writer") : op_label(g_, writer); });
   }
 

@@ -90,10 +90,6 @@ struct SizeTimes {
   double gradient_copy = 0, host_sum = 0;             // to the host, and added there
 };
 
-bool is_of_layer(ParameterKind kind) {
-  return kind != ParameterKind::embedding && kind != ParameterKind::norm_final && kind != ParameterKind::head;
-}
-
 // Layers whose modules are fetched one by one for a repeated forward, and then for the backward.
 int repeated_modules(const Job& job, const ParallelPlan& plan, int stage) {
   if (!job.stack.rules.fetch_modules || plan.recompute.kind != RecomputeKind::full) return 0;
@@ -259,8 +255,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
 
     // Units fetched for every pass.
     double fetched = 0, unit_gather = 0, unit_gather_back = 0;  // the latter two of one layer, in its passes
-    const int layers =
-        static_cast<int>(std::ranges::count(layout.buckets, ParameterKind::down, &BucketView::first));
+    const ParameterKind last_used = layer_parameters(job.model).front();
+    const int layers = static_cast<int>(std::ranges::count(layout.buckets, last_used, &BucketView::first));
     if (ring_parameters) {
       double forward = 0, backward = 0, copies = 0;
       const double repeated =
@@ -269,7 +265,7 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
         const ParameterKind kind = layout.buckets[i].first;
         // The embedding is not read in the backward pass, and what the repeated forward used last is still there.
         const double back = (kind == ParameterKind::embedding ? 0 : 1) +
-                            (is_of_layer(kind) && kind != ParameterKind::down ? repeated : 0.0);
+                            (is_of_layer(kind) && kind != last_used ? repeated : 0.0);
         forward += gathers[i], backward += back * gathers[i];
         if (is_of_layer(kind)) unit_gather += gathers[i], unit_gather_back += std::floor(back) * gathers[i];
         if (plan.parameter_offload)

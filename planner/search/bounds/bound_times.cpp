@@ -57,6 +57,9 @@ BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
     for (std::size_t pass = 1; pass < t.by_kind[kind].size(); ++pass)
       if (lowering::has_pass(c, static_cast<Pass>(pass)))
         t.by_kind[kind][pass] = priced.of(w.block[kind].by_pass[pass]);
+  // With norms behind the products nothing is pending where a chunk ends.
+  if (c.norms_after())
+    t.by_kind[static_cast<std::size_t>(BlockKind::residual)][static_cast<std::size_t>(Pass::forward)] = 0;
   return t;
 }
 

@@ -47,26 +47,49 @@ std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
   return overwrites(op) ? gradients(op) : std::vector<Range>{};
 }
 
-// The layout holds v, k, q in this order.
-AttentionWeights StepLauncher::attention_weights(const BlockWork& w, const std::vector<Range>& r,
-                                                 Dtype dtype) const {
-  AttentionWeights weights;
-  const std::int64_t q = std::int64_t{w.heads} * w.head_dim, kv = std::int64_t{w.kv_heads} * w.head_dim;
-  if (r.size() == 1) weights.o = weight(r[0], dtype, w.hidden, q);
-  if (r.size() == 3) {
-    weights.v = weight(r[0], dtype, kv, w.hidden);
-    weights.k = weight(r[1], dtype, kv, w.hidden);
-    weights.q = weight(r[2], dtype, q, w.hidden);
-  }
-  return weights;
+// Ranges of an op's parameters, or of their gradients, stand in the order of the layout.
+StepLauncher::Weights StepLauncher::named(BlockKind kind, const std::vector<Range>& ranges,
+                                          Dtype dtype) const {
+  Weights named{ranges, {}, dtype};
+  for (const ParameterKind of_layer : layer_parameters(graph_.model))
+    if (gradient_writer(of_layer) == kind) named.kinds.push_back(of_layer);
+  SEXTANT_CHECK(ranges.empty() || named.kinds.size() == ranges.size(), "a block sees all its parameters");
+  return named;
 }
 
-// The layout holds down, up, gate in this order.
+TensorView StepLauncher::Weights::operator()(ParameterKind kind, std::int64_t rows, std::int64_t cols) const {
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    if (kinds[i] == kind) return {ranges[i].data, dtype, rows, cols};
+  return {};
+}
+
+AttentionWeights StepLauncher::attention_weights(const BlockWork& w, const std::vector<Range>& r,
+                                                 Dtype dtype) const {
+  using Kind = ParameterKind;
+  const std::int64_t d = w.head_dim, q = w.heads * d, kv = w.kv_heads * d;
+  const Weights of = named(w.kind, r, dtype);
+  const bool by_head = w.qk_norm == QkNorm::head;
+  return {.q = of(Kind::q, q, w.hidden),
+          .k = of(Kind::k, kv, w.hidden),
+          .v = of(Kind::v, kv, w.hidden),
+          .o = of(Kind::o, w.hidden, q),
+          .q_bias = of(Kind::q_bias, 1, q),
+          .k_bias = of(Kind::k_bias, 1, kv),
+          .v_bias = of(Kind::v_bias, 1, kv),
+          .o_bias = of(Kind::o_bias, 1, w.hidden),
+          .q_norm = of(Kind::q_norm, 1, by_head ? d : q),
+          .k_norm = of(Kind::k_norm, 1, by_head ? d : kv)};
+}
+
 MlpWeights StepLauncher::mlp_weights(const BlockWork& w, const std::vector<Range>& r, Dtype dtype) const {
-  if (r.size() != 3) return {};
-  return {.gate = weight(r[2], dtype, w.ffn, w.hidden),
-          .up = weight(r[1], dtype, w.ffn, w.hidden),
-          .down = weight(r[0], dtype, w.hidden, w.ffn)};
+  using Kind = ParameterKind;
+  const Weights of = named(w.kind, r, dtype);
+  return {.gate = of(Kind::gate, w.ffn, w.hidden),
+          .up = of(Kind::up, w.ffn, w.hidden),
+          .down = of(Kind::down, w.hidden, w.ffn),
+          .gate_bias = of(Kind::gate_bias, 1, w.ffn),
+          .up_bias = of(Kind::up_bias, 1, w.ffn),
+          .down_bias = of(Kind::down_bias, 1, w.hidden)};
 }
 
 void StepLauncher::block(const Op& op, StreamId stream) {
@@ -109,7 +132,7 @@ void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) 
 
 void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorView to = local(find(op, OperandUse::stream), w),
-                   branch = local(find(op, OperandUse::branch), w);
+                   branch = local(find(op, backward(w.pass) ? OperandUse::dx : OperandUse::branch), w);
   if (branch.data)
     run(stream, [this, to, branch](const BlockContext& c) {
       kernels_.add({.a = to, .b = branch, .out = to, .stream = c.stream});
@@ -119,6 +142,12 @@ void StepLauncher::residual(const Op& op, const BlockWork& w, StreamId stream) {
 void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
   const TensorSet kept(norm_tensors(w), find(op, OperandUse::kept).data);
   const TensorView gain = weight(find(op, OperandUse::parameter), w.dtype, 1, w.hidden);
+  const bool after = norms_after() && op.layer != kNone16;
+  if (after && !backward(w.pass)) {
+    const NormAfterForward u{local(find(op, OperandUse::stream), w), local(find(op, OperandUse::branch), w),
+                             gain, kept["input"], kept["inverse_rms"]};
+    return run(stream, [u](const BlockContext& c) { norm_after_forward(c, u); });
+  }
   if (!backward(w.pass)) {
     NormForward u;
     u.stream = local(find(op, OperandUse::stream), w);
@@ -128,6 +157,19 @@ void StepLauncher::norm(const Op& op, const BlockWork& w, StreamId stream) {
     u.input = input ? local(input, w) : kept["input"];
     u.inverse_rms = kept["inverse_rms"], u.normed = kept["normed"];
     return run(stream, [u](const BlockContext& c) { norm_forward(c, u); });
+  }
+  if (after) {
+    const auto ranges = gradients(op), stale = replaced(op);
+    const NormAfterBackward u{kept["input"],
+                              kept["inverse_rms"],
+                              gain,
+                              local(find(op, OperandUse::stream), w),
+                              local(find(op, OperandUse::branch), w),
+                              weight(ranges.at(0), accumulator_of(w.dtype), 1, w.hidden)};
+    return run(stream, [this, u, stale](const BlockContext& c) {
+      set_zero(c, stale);
+      norm_after_backward(c, u);
+    });
   }
   NormBackward u;
   u.input = kept["input"], u.inverse_rms = kept["inverse_rms"], u.weight = gain;
@@ -147,15 +189,37 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
   const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
   if (!backward(w.pass)) {
     const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
-    const QkvForward u{weights, normed, kept["q"], kept["kv"]};
-    return run(stream, [w, u](const BlockContext& c) { qkv_forward(c, w, u); });
+    const QkvForward u{weights, normed, kept["q"], kept["kv"], qk_norms(w, kept)};
+    return run(stream, [w, u, copies = stream_copies(op, w)](const BlockContext& c) {
+      for (const auto& [from, to] : copies)
+        c.kernels->cast({.source = from, .destination = to, .stream = c.stream});
+      qkv_forward(c, w, u);
+    });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
-  const QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
-                      normed,        passed["dq"],
-                      passed["dkv"], full(find(op, OperandUse::dx), w),
-                      overwrites(op)};
+  QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
+                normed,        passed["dq"],
+                passed["dkv"], full(find(op, OperandUse::dx), w),
+                overwrites(op)};
+  if (w.qk_norm != QkNorm::none)
+    u.norms = qk_norms(w, TensorSet(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data));
   run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
+}
+
+// What the first product of a half-layer keeps of the stream that it reads, with norms behind the products.
+std::vector<std::pair<TensorView, TensorView>> StepLauncher::stream_copies(const Op& op,
+                                                                           const BlockWork& w) const {
+  if (!norms_after()) return {};
+  const TensorView from = local(find(op, OperandUse::stream), w);
+  std::vector<std::pair<TensorView, TensorView>> copies = {
+      {from, TensorSet(norm_tensors(w), find(op, OperandUse::kept).data)["normed"]}};
+  if (const Range input = find(op, OperandUse::input)) copies.emplace_back(from, local(input, w));
+  return copies;
+}
+
+QkNormKept StepLauncher::qk_norms(const BlockWork& w, const TensorSet& kept) {
+  if (w.qk_norm == QkNorm::none) return {};
+  return {kept["raw_q"], kept["raw_k"], kept["q_rms"], kept["k_rms"]};
 }
 
 void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) {
@@ -217,7 +281,11 @@ void StepLauncher::mlp(const Op& op, const BlockWork& w, StreamId stream) {
   if (!backward(w.pass)) {
     const MlpForward u{weights,    normed,     kept["gate"],
                        kept["up"], activation, full(find(op, OperandUse::out), w)};
-    return run(stream, [w, u](const BlockContext& c) { mlp_forward(c, w, u); });
+    return run(stream, [w, u, copies = stream_copies(op, w)](const BlockContext& c) {
+      for (const auto& [from, to] : copies)
+        c.kernels->cast({.source = from, .destination = to, .stream = c.stream});
+      mlp_forward(c, w, u);
+    });
   }
   MlpBackward u;
   u.weights = weights;
@@ -251,10 +319,14 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   u.first_id = std::int64_t{w.vocab} * at_.tp;
   u.vocab = graph_.model.vocab_size;
   u.logits = scratch["logits"];
+  if (w.normalized) u.inverse = scratch["inverse"];
   if (!backward(w.pass)) {
     if (head_in_one_sweep()) return;
     const TensorView stats = kept["stats"];
-    return run(stream, [u, stats](const BlockContext& c) { head_forward(c, u, stats); });
+    return run(stream, [u, stats](const BlockContext& c) {
+      head_lengths(c, u);
+      head_forward(c, u, stats);
+    });
   }
   if (w.dtype != accumulator_of(w.dtype)) u.dlogits = scratch["dlogits"];
   TensorView stats = kept["stats"];
@@ -271,6 +343,7 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
     // Logits' gradients are kept for the weight half, so each chunk gets its own place.
     const TensorView dlogits = kept["dlogits"];
     return run(stream, [this, u, stats, softmax, dnormed, dlogits](const BlockContext& c) {
+      head_lengths(c, u);
       head_loss(c, u.targets, stats, softmax, exchange_.loss());
       for (std::int64_t first = 0; first < u.normed.rows; first += u.logits.rows) {
         const std::int64_t rows = std::min(u.logits.rows, u.normed.rows - first);
@@ -286,13 +359,24 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
   }
   const auto ranges = gradients(op), stale = replaced(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, u, stats, softmax, dnormed, dweight, stale](const BlockContext& c) {
+  run(stream, [this, u, stats, softmax, dnormed, dweight, stale,
+               whole = gradient_is_whole(op)](const BlockContext& c) {
     set_zero(c, stale);
-    if (head_in_one_sweep())
-      return head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
-    head_loss(c, u.targets, stats, softmax, exchange_.loss());
-    head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+    head_lengths(c, u);
+    if (head_in_one_sweep()) {
+      head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
+    } else {
+      head_loss(c, u.targets, stats, softmax, exchange_.loss());
+      head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+    }
+    if (whole) head_project(c, u, dweight);
   });
+}
+
+// Whether the op adds the last of what its gradient is made of before it is reduced.
+bool StepLauncher::gradient_is_whole(const Op& op) const {
+  return reduces_every_microbatch(graph_.plan, rules_) ||
+         op.microbatch + 1 == microbatches(graph_.plan, graph_.training);
 }
 
 void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId stream) {

@@ -31,12 +31,22 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
     mirrors_.emplace_back(device, x.data(), Bytes(static_cast<std::int64_t>(x.size_bytes())));
     return {static_cast<const std::int32_t*>(mirrors_.back().data()), x.size()};
   };
+  if (graph.model.position == PositionKind::alibi) {
+    const std::vector<double> all = alibi_slopes(graph.model.n_heads);
+    const auto first = all.begin() + std::ptrdiff_t{extents_.heads} * at.tp;
+    slopes_.assign(first, first + extents_.heads);
+    mirrors_.emplace_back(device, slopes_.data(), Bytes(std::ssize(slopes_) * std::int64_t{sizeof(double)}));
+    context_.slopes = {static_cast<const double*>(mirrors_.back().data()), slopes_.size()};
+  }
+  const bool turns = graph.model.position == PositionKind::rope;
   context_ = {.kernels = &kernels,
               .norm_eps = graph.model.norm_eps,
-              .rope_cos = table(rope_.cos()),
-              .rope_sin = table(rope_.sin()),
+              .rope_cos = turns ? table(rope_.cos()) : TensorView(),
+              .rope_sin = turns ? table(rope_.sin()) : TensorView(),
               .positions = list(positions_),
               .key_positions = list(key_positions_),
+              .slopes = context_.slopes,
+              .adds_biases = at.tp == 0,
               .cp = graph.plan.cp,
               .threads = threads};
   for (BufferId id = 0; id < graph.buffers.size(); ++id) {

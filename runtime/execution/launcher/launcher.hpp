@@ -73,6 +73,7 @@ class StepLauncher {
   void mlp(const Op&, const BlockWork&, StreamId);
   void residual(const Op&, const BlockWork&, StreamId);
   void head(const Op&, const BlockWork&, StreamId);
+  bool gradient_is_whole(const Op&) const;
   void head_backward_half(const Op&, const BlockWork&, StreamId);
   // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
   // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
@@ -84,6 +85,16 @@ class StepLauncher {
   TensorView local(Range, const BlockWork&) const;   // [local tokens, h]
   TensorView full(Range, const BlockWork&) const;    // [tokens, h]
   TensorView normed_of(const Op&, const BlockWork&) const;
+  struct Weights {
+    std::vector<Range> ranges;
+    std::vector<ParameterKind> kinds;  // of each
+    Dtype dtype;
+    TensorView operator()(ParameterKind, std::int64_t rows, std::int64_t cols) const;  // no data: it has none
+  };
+  Weights named(BlockKind, const std::vector<Range>& of_op, Dtype) const;
+  bool norms_after() const { return graph_.model.norm_placement == NormPlacement::after; }
+  std::vector<std::pair<TensorView, TensorView>> stream_copies(const Op&, const BlockWork&) const;
+  static QkNormKept qk_norms(const BlockWork&, const TensorSet& kept);
   AttentionWeights attention_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   MlpWeights mlp_weights(const BlockWork&, const std::vector<Range>& of_op, Dtype) const;
   TensorView weight(Range, Dtype, std::int64_t rows, std::int64_t cols) const;
@@ -120,6 +131,7 @@ class StepLauncher {
   BlockWork extents_;  // of this rank's blocks
   RopeTable rope_;
   std::vector<std::int32_t> positions_, key_positions_;
+  std::vector<double> slopes_;
   std::vector<Mirror> mirrors_;  // of the above
   StepExchange exchange_;
   BlockContext context_;

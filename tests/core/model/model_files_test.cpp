@@ -2,12 +2,14 @@
 // JSON.
 #include "core/model/model_files.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_io.hpp"
+#include "core/model/hugging_face_families.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant {
@@ -243,6 +245,85 @@ TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
   json off = v4();
   off["sliding_window"] = 4096, off["use_sliding_window"] = false;
   EXPECT_EQ(error_of(off), "accepted");
+}
+
+// config.json as published, against the preset of its numbers.
+TEST(Families, ConfigurationsReadAsTheirPresets) {
+  const auto same = [](const char* preset, const char* config) {
+    ModelSpec read = model_from_json(json::parse(config), preset), expected = load_model(preset, kPresets);
+    EXPECT_EQ(json(read), json(expected)) << preset;
+  };
+  same(
+      "qwen3-8b",
+      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 40960, "max_window_layers": 36,
+    "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": false,
+    "use_sliding_window": false, "vocab_size": 151936})");
+  same(
+      "olmo2-7b",
+      R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": false, "vocab_size": 100352})");
+  same("mistral-7b-v0.1",
+       R"({"architectures": ["MistralForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+    "tie_word_embeddings": false, "vocab_size": 32000})");
+  same("baichuan2-7b",
+       R"({"architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+    "vocab_size": 125696, "z_loss_weight": 0})");
+}
+
+TEST(Families, WindowsOfSomeLayersAreRefused) {
+  json j = v4();
+  j["model_type"] = "qwen2", j["architectures"] = {"Qwen2ForCausalLM"};
+  j["sliding_window"] = 4096, j["max_window_layers"] = 3;
+  EXPECT_EQ(model_from_json(j, "m").window, 0) << "it is off";
+  j["use_sliding_window"] = true;
+  EXPECT_TRUE(has(error_of(j), "max_window_layers: found 3, expected 0, or all 32 layers")) << error_of(j);
+  j["max_window_layers"] = 0;
+  EXPECT_EQ(model_from_json(j, "m").window, 4096);
+  j["max_window_layers"] = 32;
+  EXPECT_EQ(model_from_json(j, "m").window, 0);
+  j["max_window_layers"] = 0, j["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_TRUE(has(error_of(j), "layer_types: found ")) << error_of(j);
+}
+
+TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
+  for (const auto& [type, what] : std::map<std::string, const char*>{{"mixtral", "a mixture of experts"},
+                                                                     {"qwen3_moe", "a mixture of experts"},
+                                                                     {"llama4", "attention over chunks"},
+                                                                     {"gemma2", "norms on both sides"},
+                                                                     {"deepseek_v3", "latent attention"}}) {
+    json j = v4();
+    j["model_type"] = type;
+    j.erase("architectures");
+    EXPECT_TRUE(has(error_of(j), what)) << type << ": " << error_of(j);
+  }
+}
+
+// The first family that has all of a model, and what the rows of packed tensors are.
+TEST(Families, SayWhereTensorsLie) {
+  const auto first = [](const char* preset) { return family_of(load_model(preset, kPresets))->model_type; };
+  EXPECT_EQ(first("llama-3-8b"), "llama");
+  EXPECT_EQ(first("qwen2.5-7b"), "qwen2");
+  EXPECT_EQ(first("qwen3-8b"), "qwen3");
+  EXPECT_EQ(first("olmo2-7b"), "olmo2");
+  EXPECT_EQ(first("mistral-7b-v0.1"), "mistral");
+  EXPECT_EQ(first("baichuan2-13b"), "baichuan");
+  EXPECT_EQ(family_of(load_model("bloom-176b", kPresets)), nullptr);
+  const ModelSpec m = load_model("internlm2-7b", kPresets);  // four queries of 128 rows for each key
+  const auto family = std::ranges::find(families(), "internlm2", &ModelFamily::model_type);
+  const TensorPlace k = place_of(*family, m, "model.layers.3.self_attn.k_proj.weight", 8 * 128);
+  EXPECT_EQ(k.tensor, "model.layers.3.attention.wqkv.weight");
+  EXPECT_EQ(k.rows, 6144);
+  EXPECT_EQ(k.row(0), 512);
+  EXPECT_EQ(k.row(127), 639);
+  EXPECT_EQ(k.row(128), 768 + 512);
 }
 
 std::vector<std::string> notes_of(const json& j) {

@@ -27,22 +27,32 @@ struct Published {
 // weights are not published, so its rows are V h + P h + L (12 h^2 + 13 h) + 2 h worked out by hand, and those of the stories
 // models V h + L (4 h^2 + 3 h f + 2 h) + h with their grouped keys.
 const Published kPublished[] = {
-    {"llama-7b", 6'738'415'616},       {"llama-13b", 13'015'864'320},
-    {"llama-33b", 32'528'943'616},     {"llama-65b", 65'285'660'672},
-    {"llama-2-7b", 6'738'415'616},     {"llama-2-13b", 13'015'864'320},
-    {"llama-2-70b", 68'976'648'192},   {"llama-3-8b", 8'030'261'248},
-    {"llama-3-70b", 70'553'706'496},   {"llama-3.1-8b", 8'030'261'248},
-    {"llama-3.1-70b", 70'553'706'496}, {"llama-3.1-405b", 405'853'388'800},
-    {"llama-3.2-1b", 1'235'814'400},   {"llama-3.2-3b", 3'212'749'824},
-    {"bloom-176b", 176'247'271'424},   {"stories-260k", 260'032},
-    {"stories-15m", 15'191'712},       {"stories-42m", 41'689'600},
-    {"mistral-7b", 7'248'023'552},     {"mistral-nemo-12b", 12'247'782'400},
-    {"qwen2.5-0.5b", 494'032'768},     {"qwen2.5-7b", 7'615'616'512},
-    {"qwen2.5-32b", 32'763'876'352},   {"qwen2.5-72b", 72'706'203'648},
-    {"internlm2-7b", 7'737'708'544},   {"baichuan2-7b", 7'505'973'248},
-    {"baichuan2-13b", 13'896'668'160}, {"phi3-mini", 3'821'079'552},
-    {"yi-34b", 34'388'917'248},        {"stories-110m", 109'529'856},
-    {"gpt3-13b", 12'853'386'240},      {"gpt3-175b", 174'604'259'328},
+    {"llama-7b", 6'738'415'616},        {"llama-13b", 13'015'864'320},
+    {"llama-33b", 32'528'943'616},      {"llama-65b", 65'285'660'672},
+    {"llama-2-7b", 6'738'415'616},      {"llama-2-13b", 13'015'864'320},
+    {"llama-2-70b", 68'976'648'192},    {"llama-3-8b", 8'030'261'248},
+    {"llama-3-70b", 70'553'706'496},    {"llama-3.1-8b", 8'030'261'248},
+    {"llama-3.1-70b", 70'553'706'496},  {"llama-3.1-405b", 405'853'388'800},
+    {"llama-3.2-1b", 1'235'814'400},    {"llama-3.2-3b", 3'212'749'824},
+    {"bloom-176b", 176'247'271'424},    {"stories-260k", 260'032},
+    {"stories-15m", 15'191'712},        {"stories-42m", 41'689'600},
+    {"mistral-7b", 7'248'023'552},      {"mistral-nemo-12b", 12'247'782'400},
+    {"qwen2.5-0.5b", 494'032'768},      {"qwen2.5-7b", 7'615'616'512},
+    {"qwen2.5-32b", 32'763'876'352},    {"qwen2.5-72b", 72'706'203'648},
+    {"internlm2-7b", 7'737'708'544},    {"baichuan2-7b", 7'505'973'248},
+    {"baichuan2-13b", 13'896'668'160},  {"phi3-mini", 3'821'079'552},
+    {"yi-34b", 34'388'917'248},         {"stories-110m", 109'529'856},
+    {"qwen3-0.6b", 596'049'920},        {"qwen3-1.7b", 1'720'574'976},
+    {"qwen3-4b", 4'022'468'096},        {"qwen3-8b", 8'190'735'360},
+    {"qwen3-14b", 14'768'307'200},      {"qwen3-32b", 32'762'123'264},
+    {"qwen2.5-1.5b", 1'543'714'304},    {"qwen2.5-3b", 3'085'938'688},
+    {"qwen2.5-14b", 14'770'033'664},    {"olmo2-1b", 1'484'916'736},
+    {"olmo2-7b", 7'298'617'344},        {"olmo2-13b", 13'716'198'400},
+    {"olmo2-32b", 32'234'279'936},      {"internlm2-1.8b", 1'889'110'016},
+    {"internlm2-20b", 19'861'149'696},  {"phi3-medium", 13'960'238'080},
+    {"mistral-7b-v0.1", 7'241'732'096}, {"mistral-small-24b", 23'572'403'200},
+    {"yi-6b", 6'061'035'520},           {"yi-9b", 8'829'407'232},
+    {"gpt3-13b", 12'853'386'240},       {"gpt3-175b", 174'604'259'328},
 };
 
 TEST(ParameterCounts, EqualThePublishedOnes) {
@@ -103,6 +113,40 @@ TEST(ParameterLayout, HoldsWhatIsCounted) {
       EXPECT_EQ(held(), parameter_counts(m).total) << name;
       EXPECT_GT(held(), plain) << name;
     }
+}
+
+TEST(ParameterLayout, HoldsNormsOfQueriesAndKeys) {
+  for (const char* name : {"qwen3-0.6b", "olmo2-1b"}) {
+    const ModelSpec m = load_model(name, kPresets);
+    StackRules rules;
+    rules.vocab_multiple = 1;
+    EXPECT_EQ(parameter_layout(m, ParallelPlan{}, rules, 0).elements, parameter_counts(m).total) << name;
+    const std::vector<ParameterKind> kinds = layer_parameters(m);
+    const bool after = m.norm_placement == NormPlacement::after;
+    EXPECT_EQ(kinds.front(), after ? ParameterKind::norm_mlp : ParameterKind::down) << name;
+    EXPECT_EQ(kinds.back(), after ? ParameterKind::q : ParameterKind::norm_attention) << name;
+  }
+}
+
+// Pairs of a query and a key, counted one by one.
+TEST(Window, SharesAreThoseOfThePairsThatAreSeen) {
+  for (const auto& [window, length] : {std::pair{1, 7}, {3, 7}, {7, 7}, {9, 7}, {0, 7}, {4096, 32768}}) {
+    double seen = 0, all = 0;
+    for (int q = 0; q < length; ++q) all += q + 1, seen += window > 0 ? std::min(window, q + 1) : q + 1;
+    EXPECT_DOUBLE_EQ(visible_share(window, length), seen / all) << window << " of " << length;
+  }
+}
+
+TEST(Window, BoundsWhatAttentionCounts) {
+  ModelSpec m = load_model("mistral-7b-v0.1", kPresets);
+  ModelSpec whole = m;
+  whole.window = 0;
+  EXPECT_EQ(model_flops_per_token(m, 4096), model_flops_per_token(whole, 4096));
+  EXPECT_EQ(model_flops_per_token(m, 32768), model_flops_per_token(whole, 4096));
+  const double products = 6.0 * static_cast<double>(matmul_parameters(m));
+  EXPECT_NEAR((model_flops_per_token(m, 32768, true) - products) /
+                  (model_flops_per_token(whole, 32768, true) - products),
+              visible_share(4096, 32768), 1e-12);
 }
 
 // Every matrix but the input embedding, and no vector.

@@ -43,6 +43,8 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
 void squared_norm(const SquaredNormArgs& g) { enqueue<&KernelTable::squared_norm>(g); }
 void total(const TotalArgs& g) { enqueue<&KernelTable::total>(g); }
 void add(const AddArgs& g) { enqueue<&KernelTable::add>(g); }
+void add_bias(const AddBiasArgs& g) { enqueue<&KernelTable::add_bias>(g); }
+void bias_gradient(const BiasGradientArgs& g) { enqueue<&KernelTable::bias_gradient>(g); }
 void accumulate(const AccumulateArgs& g) { enqueue<&KernelTable::accumulate>(g); }
 void cast(const CastArgs& g) { enqueue<&KernelTable::cast>(g); }
 void zero(const ZeroArgs& g) { enqueue<&KernelTable::zero>(g); }

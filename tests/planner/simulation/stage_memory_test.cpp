@@ -88,6 +88,28 @@ TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
     }
 }
 
+// Biases, norms of q and k, and a window, under our own stack and a framework's.
+TEST_P(StageMemoryLattice, AgreesForModelsWithMoreFeaturesToTheByte) {
+  StackSpec own;
+  own.memory.exact_tensors = true;
+  ModelSpec model = tiny_model();
+  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true,
+  model.qk_norm = QkNorm::head, model.window = 9;
+  const ParallelPlan plan = parse_plan_key(GetParam());
+  for (const NormPlacement placement : {NormPlacement::before, NormPlacement::after})
+    for (const StackSpec& stack : {StackSpec{}, own, module_by_module(), exchanging_in_a_ring()}) {
+      model.norm_placement = placement;
+      const auto g = lower(model, tiny_training(16), flat_links(plan), plan, stack, {true});
+      const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
+      const auto plain = estimate_memory(tiny_model(), g.training, g.plan, stack);
+      for (std::size_t s = 0; s < estimate.stages.size(); ++s) {
+        EXPECT_EQ(estimate.stages[s].allocated(), walk(g, static_cast<int>(s)).peak.held.device())
+            << "stage " << s;
+      }
+      EXPECT_GT(estimate.allocated(), plain.allocated()) << "control";
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, StageMemoryLattice,
     ::testing::Values("mbs1", "mbs2.full", "mbs1.sel", "tp2.mbs1", "tp2.mbs1.nosp", "tp2.mbs1.full",

@@ -245,9 +245,11 @@ TEST_F(DamagedFolder, Configs) {
   edit([](auto& j) { j["quantization_config"] = {{"bits", 4}}; });
   expect({"config.json", "quantization_config", "dequantize"});
   edit([](auto& j) { j["attention_bias"] = true; });
-  expect({"config.json", "bias"});
-  edit([](auto& j) { j["model_type"] = "mistral"; });
-  expect({"config.json", "mistral"});
+  expect({"model.layers.0.self_attn.q_proj.bias", "expected a tensor of this name"});
+  edit([](auto& j) { j["model_type"] = "mixtral"; });
+  expect({"config.json", "mixtral", "a mixture of experts"});
+  edit([](auto& j) { j["model_type"] = "phi3", j["architectures"] = {"Phi3ForCausalLM"}; });
+  expect({"model.layers.0.self_attn.qkv_proj.weight", "expected a tensor of this name"});
 }
 
 TEST_F(DamagedFolder, OtherKindsOfFolder) {

@@ -129,7 +129,7 @@ TEST(PublicCases, ModelsOfLlamasShape) {
       "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1024, "max_position_embeddings": 65536,
       "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 4096, "long_factor": [1.0], "short_factor": [1.0]}})"),
             "1,836,288");
-  // A window that cuts what sequences see is another model.
+  // A window in a file that lacks the rest.
   const auto window =
       folder.write("window.json", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral",
       "hidden_size": 4096, "max_position_embeddings": 32768, "sliding_window": 4096})");

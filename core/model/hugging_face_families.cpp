@@ -1,0 +1,194 @@
+#include "core/model/hugging_face_families.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+constexpr std::string_view kLayers = "model.layers.";
+
+std::vector<FamilyTensors> internlm2_tensors() {
+  return {{"model.tok_embeddings", {"model.embed_tokens"}},
+          {"output", {"lm_head"}},
+          {"attention_norm", {"input_layernorm"}},
+          {"ffn_norm", {"post_attention_layernorm"}},
+          {"attention.wqkv",
+           {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+           TensorPacking::by_key_head},
+          {"attention.wo", {"self_attn.o_proj"}},
+          {"feed_forward.w1", {"mlp.gate_proj"}},
+          {"feed_forward.w3", {"mlp.up_proj"}},
+          {"feed_forward.w2", {"mlp.down_proj"}}};
+}
+
+std::vector<ModelFamily> make_families() {
+  std::vector<ModelFamily> all;
+  all.push_back({.model_type = "llama", .classes = {"LlamaForCausalLM"}, .bias = FamilyBias::as_stated});
+  all.push_back({.model_type = "mistral",
+                 .classes = {"MistralForCausalLM"},
+                 .window = FamilyWindow::as_stated,
+                 .window_default = 4096,
+                 .n_kv_heads_default = 8});
+  all.push_back({.model_type = "qwen2",
+                 .classes = {"Qwen2ForCausalLM"},
+                 .bias = FamilyBias::of_qkv,
+                 .window = FamilyWindow::switched,
+                 .window_default = 4096,
+                 .n_kv_heads_default = 32});
+  all.push_back({.model_type = "qwen3",
+                 .classes = {"Qwen3ForCausalLM"},
+                 .bias = FamilyBias::as_stated,
+                 .window = FamilyWindow::switched,
+                 .qk_norm = QkNorm::head,
+                 .window_default = 4096,
+                 .n_kv_heads_default = 32,
+                 .head_dim_default = 128});
+  all.push_back({.model_type = "olmo2",
+                 .classes = {"Olmo2ForCausalLM"},
+                 .bias = FamilyBias::as_stated,
+                 .qk_norm = QkNorm::whole,
+                 .norms = NormPlacement::after,
+                 .norm_eps_default = 1e-5,
+                 .tensors = {{"post_attention_layernorm", {"input_layernorm"}},
+                             {"post_feedforward_layernorm", {"post_attention_layernorm"}}}});
+  all.push_back(
+      {.model_type = "phi3",
+       .classes = {"Phi3ForCausalLM"},
+       .window = FamilyWindow::as_stated,
+       .norm_eps_default = 1e-5,
+       .tensors = {{"self_attn.qkv_proj",
+                    {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                    TensorPacking::stacked},
+                   {"mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}, TensorPacking::stacked}}});
+  all.push_back({.model_type = "internlm2",
+                 .classes = {"InternLM2ForCausalLM"},
+                 .keys = {{"bias", "attention_bias"}},
+                 .bias = FamilyBias::as_stated,
+                 .tensors = internlm2_tensors()});
+  // Their 7B rotates, their 13B (hidden size 5120) adds ALiBi: the code differs, the configurations do not say so. Baichuan 2
+  // divides the rows of its head by their length, and is told from the first Baichuan by the weight of its z-loss.
+  all.push_back({.model_type = "baichuan",
+                 .classes = {"BaichuanForCausalLM", "BaiChuanForCausalLM"},
+                 .keys = {{"model_max_length", "max_position_embeddings"}},
+                 .ignored = {"z_loss_weight"},
+                 .alibi_from_hidden = 5120,
+                 .normalized_head_key = "z_loss_weight",
+                 .tensors = {{"self_attn.W_pack",
+                              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                              TensorPacking::stacked}}});
+  return all;
+}
+
+struct Missing {
+  std::string_view model_type, what;
+};
+constexpr std::string_view kExperts = "a mixture of experts: a router, and an MLP for each expert";
+constexpr std::array kMissing = {
+    Missing{"mixtral", kExperts},
+    Missing{"qwen2_moe", kExperts},
+    Missing{"qwen3_moe", kExperts},
+    Missing{"qwen3_next", "a mixture of experts, and linear attention in most layers"},
+    Missing{"olmoe", kExperts},
+    Missing{"phimoe", kExperts},
+    Missing{"gpt_oss", "a mixture of experts, windows in every second layer, and attention sinks"},
+    Missing{"deepseek_v2", "a mixture of experts, and latent attention"},
+    Missing{"deepseek_v3", "a mixture of experts, and latent attention"},
+    Missing{"llama4", "a mixture of experts, attention over chunks, and layers without positions"},
+    Missing{"llama4_text", "a mixture of experts, attention over chunks, and layers without positions"},
+    Missing{"gemma", "scaled embeddings, a GELU gate, and norms whose weights count from one"},
+    Missing{"gemma2",
+            "norms on both sides of a half-layer, windows in every second layer, capped scores and logits, "
+            "scaled "
+            "embeddings, a GELU gate, and norms whose weights count from one"},
+    Missing{"gemma3",
+            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
+            "embeddings, a "
+            "GELU gate, and norms whose weights count from one"},
+    Missing{"gemma3_text",
+            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
+            "embeddings, a "
+            "GELU gate, and norms whose weights count from one"},
+};
+
+// Rows of q, k or v, gate or up, of the whole model.
+std::int64_t rows_of(const ModelSpec& m, std::string_view ours) {
+  if (ours == "self_attn.q_proj") return std::int64_t{m.n_heads} * m.head_dim;
+  if (ours == "self_attn.k_proj" || ours == "self_attn.v_proj")
+    return std::int64_t{m.n_kv_heads} * m.head_dim;
+  return m.ffn_hidden;
+}
+
+// "model.layers.3.", "self_attn.q_proj", ".weight"
+struct NameParts {
+  std::string_view layer, module, what;
+};
+NameParts parts_of(std::string_view name) {
+  NameParts p;
+  p.what = name.substr(name.rfind('.'));
+  name.remove_suffix(p.what.size());
+  if (name.starts_with(kLayers)) p.layer = name.substr(0, name.find('.', kLayers.size()) + 1);
+  p.module = name.substr(p.layer.size());
+  return p;
+}
+
+}  // namespace
+
+const std::vector<ModelFamily>& families() {
+  static const std::vector<ModelFamily> all = make_families();
+  return all;
+}
+
+const ModelFamily* family_of(const ModelSpec& m) {
+  if (m.norm != NormKind::rms || !m.gated_mlp || m.linear_bias || m.embedding_norm) return nullptr;
+  for (const ModelFamily& f : families()) {
+    const bool biases = f.bias == FamilyBias::as_stated
+                            ? m.qkv_bias == m.output_bias
+                            : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias;
+    const bool mlp_biases = !m.mlp_bias || f.model_type == "llama";
+    const bool positions =
+        m.position == PositionKind::rope
+            ? f.alibi_from_hidden == 0 || m.hidden < f.alibi_from_hidden
+            : m.position == PositionKind::alibi && f.alibi_from_hidden > 0 && m.hidden >= f.alibi_from_hidden;
+    if (biases && mlp_biases && positions && m.qk_norm == f.qk_norm && m.norm_placement == f.norms &&
+        (m.window == 0 || f.window != FamilyWindow::never) &&
+        (!m.normalized_head || !f.normalized_head_key.empty()))
+      return &f;
+  }
+  return nullptr;
+}
+
+TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name,
+                     std::int64_t rows) {
+  const NameParts p = parts_of(name);
+  TensorPlace place{std::string(name), rows, std::max<std::int64_t>(1, rows), rows, 0};
+  for (const FamilyTensors& t : family.tensors) {
+    const auto part = std::ranges::find(t.parts, p.module);
+    if (part == t.parts.end()) continue;
+    place.tensor = fmt::format("{}{}{}", p.layer, t.stored, p.what);
+    if (t.packing == TensorPacking::alone) return place;
+    place.rows = 0;
+    for (auto it = t.parts.begin(); it != t.parts.end(); ++it) {
+      if (it == part) place.offset = place.rows;
+      place.rows += rows_of(m, *it);
+    }
+    if (t.packing == TensorPacking::by_key_head) {
+      const std::int64_t d = m.head_dim, queries = m.n_heads / m.n_kv_heads;
+      const auto index = part - t.parts.begin();  // q, k, v
+      place.block = index == 0 ? queries * d : d;
+      place.stride = (queries + 2) * d;
+      place.offset = index == 0 ? 0 : (queries + index - 1) * d;
+    }
+    return place;
+  }
+  return place;
+}
+
+std::string_view missing_for(std::string_view model_type) {
+  const auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
+  return found == kMissing.end() ? "" : found->what;
+}
+
+}  // namespace sextant

@@ -1,0 +1,188 @@
+// System: a tiny random model of each Hugging Face family (tests/golden/families, made by make_families.py with transformers).
+// Expectation: its logits, its loss, every gradient, and twenty steps of training as computed there, on one rank and under TP,
+// PP, ZeRO 3, SP and CP; its weights come out of an export with the same bits. Numbers: 1e-5.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "core/base/safetensors.hpp"
+#include "core/graph/graph_check.hpp"
+#include "runtime/weights/hugging_face.hpp"
+#include "runtime/weights/hugging_face_export.hpp"
+#include "runtime/weights/llama_forward.hpp"
+#include "tests/reference/gradient_trials.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sextant::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(const std::string& name) {
+  return fs::path(SEXTANT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+struct FamilyCase {
+  HuggingFaceFolder folder;
+  GradientCase batch;
+  TrainingCase training;
+
+  explicit FamilyCase(const std::string& name) : folder(folder_of(name)) {
+    folder.check();
+    batch.model = folder.model();
+    if (name.ends_with("alibi")) batch.model.position = PositionKind::alibi;
+    training.model = batch.model;
+    for (const ModelSlice& s : model_tensors(folder.model())) {
+      std::vector<double>& values = batch.weights[s.name];
+      values.resize(static_cast<std::size_t>(s.model_rows * s.model_cols));
+      folder.weights()(s, values);
+    }
+    training.start = batch.weights;
+    const SafetensorsFile expected(folder_of(name) / "expected.safetensors");
+    batch.ids = read_tokens(expected, "ids"), batch.targets = read_tokens(expected, "targets");
+    const auto& shape = expected.require("ids").shape;
+    batch.batch = training.batch = static_cast<int>(shape[0]);
+    batch.seq = training.seq = static_cast<int>(shape[1]);
+    batch.logits = read_doubles(expected, "logits"), batch.loss = read_doubles(expected, "loss");
+    batch.gradients = read_all(expected, "grad.");
+    training.tokens = read_tokens(expected, "tokens");
+    training.loss = read_doubles(expected, "losses"), training.norm = read_doubles(expected, "norms");
+    training.final_weights = read_all(expected, "final.");
+  }
+};
+
+struct FamilyTrial {
+  const char* name;
+  std::vector<const char*> layouts;  // beside those of all
+  const char* training = "tp2.sp.mbs1.dp2.z2";
+};
+void PrintTo(const FamilyTrial& t, std::ostream* out) { *out << t.name; }
+
+constexpr const char* kEverywhere[] = {
+    "mbs4",        "mbs1.full",           "tp2.nosp.mbs2", "tp2.sp.mbs1.dp2.z1", "pp2.mbs1",
+    "dp4.z3.mbs1", "dp2.z3.mbs1.full.po", "cp2.mbs2",      "tp2.sp.cp2.mbs1",    "tp2.sp.pp2.mbs2.sel"};
+
+constexpr double kBound = 1e-5;
+
+// What the runtime does not do with a family, by name.
+bool is_refused(const ModelSpec& m, const std::string& key) {
+  return m.qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1;
+}
+
+class Families : public ::testing::TestWithParam<FamilyTrial> {};
+
+TEST_P(Families, LogitsAreTheirs) {
+  const FamilyCase c(GetParam().name);
+  for (const Dtype dtype : {Dtype::fp64, Dtype::fp32}) {
+    LlamaForward forward(c.batch.model, cpu_kernels(), dtype, c.folder.weights(), c.batch.seq);
+    std::vector<double> logits;
+    for (int b = 0; b < c.batch.batch; ++b) {
+      forward.restart();
+      const auto ids =
+          std::span(c.batch.ids)
+              .subspan(static_cast<std::size_t>(b * c.batch.seq), static_cast<std::size_t>(c.batch.seq));
+      // In two parts, as a continuation is: the second finds the first's keys.
+      for (const auto part : {ids.first(5), ids.subspan(5)}) {
+        const auto more = forward.extend(part, LlamaForward::Logits::all);
+        logits.insert(logits.end(), more.begin(), more.end());
+      }
+    }
+    EXPECT_LT(relative_distance(logits, c.batch.logits), kBound) << name(dtype);
+    logits[7] += 1e-3;
+    EXPECT_GT(relative_distance(logits, c.batch.logits), kBound) << "control";
+  }
+}
+
+TEST_P(Families, LossAndEveryGradientAreTheirs) {
+  const FamilyCase c(GetParam().name);
+  std::vector<const char*> layouts(std::begin(kEverywhere), std::end(kEverywhere));
+  layouts.insert(layouts.end(), GetParam().layouts.begin(), GetParam().layouts.end());
+  for (const std::string key : layouts) {
+    if (is_refused(c.folder.model(), key)) continue;
+    const ExecutionGraph graph =
+        graph_to_run(key, c.batch.model, runnable_training(c.batch.batch, Dtype::fp32, c.batch.seq),
+                     cpu_reference_kernels());
+    EXPECT_TRUE(check(graph, own_stack().rules).empty())
+        << key << ": " << to_string(check(graph, own_stack().rules).front());
+    // Tokens, tables and weights through copies, as to a GPU, and the fast products.
+    const Ranks fast{.kernels = &cpu_kernels(), .apart = true};
+    EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, Dtype::fp32, fast), kBound), "") << key << ", fast";
+    for (const Dtype dtype : {Dtype::fp64, Dtype::fp32})
+      EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype), kBound), "")
+          << key << ", " << name(dtype);
+  }
+}
+
+TEST_P(Families, AWrongParameterIsSeen) {
+  const FamilyCase c(GetParam().name);
+  for (const auto& [name, values] : c.batch.weights) {
+    GradientCase wrong = c.batch;
+    auto& w = wrong.weights.at(name);
+    std::rotate(w.begin(), w.begin() + 1, w.end());
+    EXPECT_NE(too_far(c.batch, gradients_of(wrong, "mbs4", Dtype::fp64), kBound), "") << name;
+  }
+}
+
+TEST_P(Families, TwentyStepsOfTrainingAreTheirs) {
+  const FamilyCase c(GetParam().name);
+  for (const std::string key : {"mbs4", GetParam().training}) {
+    const WholeState got = train_case(c.training, key, Dtype::fp64, 20);
+    for (std::size_t s = 0; s < got.steps.size(); ++s) {
+      EXPECT_LT(std::abs(got.steps[s].loss / c.training.loss[s] - 1), kBound)
+          << key << ", loss of step " << s;
+      EXPECT_LT(std::abs(got.steps[s].gradient_norm / c.training.norm[s] - 1), 2 * kBound)
+          << key << ", norm of step " << s;
+    }
+    for (const auto& [name, values] : c.training.final_weights)
+      EXPECT_LT(relative_distance(got.state.at(StateField::master).at(name), values), kBound)
+          << key << ", " << name;
+  }
+}
+
+// Out under the names and in the order that they came in, and under the first family that can say the model.
+TEST_P(Families, WeightsComeOutWithTheSameBits) {
+  const FamilyCase c(GetParam().name);
+  const TempDir out;
+  export_hugging_face(c.folder.model(), c.folder.weights(), out.path() / "like", {.like = c.folder.path()});
+  const SafetensorsFile before(c.folder.path() / "model.safetensors"),
+      after(out.path() / "like/model.safetensors");
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  for (const StoredTensor& t : before.tensors()) {
+    const StoredTensor& other = after.require(t.name, t.type, t.shape);
+    EXPECT_TRUE(std::ranges::equal(before.bytes(t), after.bytes(other))) << t.name;
+  }
+  export_hugging_face(c.folder.model(), c.folder.weights(), out.path() / "fresh", {});
+  const HuggingFaceFolder again(out.path() / "fresh");
+  again.check();
+  ModelSpec read = again.model(), expected = c.folder.model();
+  read.name = expected.name;
+  EXPECT_EQ(read, expected);
+  std::vector<double> values, others;
+  for (const ModelSlice& s : model_tensors(expected)) {
+    values.assign(static_cast<std::size_t>(s.model_rows * s.model_cols), 0), others = values;
+    c.folder.weights()(s, values), again.weights()(s, others);
+    EXPECT_EQ(values, others) << s.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families,
+                         ::testing::Values(FamilyTrial{"qwen2", {"pp2.mbs1.zb.dp2.z1"}},
+                                           FamilyTrial{"qwen2-tied", {"tp4.sp.mbs1"}},
+                                           FamilyTrial{"llama-biases", {"pp2.mbs1.zb"}},
+                                           FamilyTrial{"llama-yarn", {}}, FamilyTrial{"llama-dynamic", {}},
+                                           FamilyTrial{"qwen3", {}}, FamilyTrial{"olmo2", {}, "dp2.z3.mbs1"},
+                                           FamilyTrial{"phi3", {}}, FamilyTrial{"mistral-window", {}},
+                                           FamilyTrial{"internlm2", {}},
+                                           FamilyTrial{"baichuan-7b", {"tp4.sp.mbs1"}},
+                                           FamilyTrial{"baichuan2-7b", {"tp4.sp.mbs1"}},
+                                           FamilyTrial{"baichuan2-alibi", {}}),
+                         [](const auto& param) {
+                           std::string text = param.param.name;
+                           std::ranges::replace(text, '-', '_');
+                           return text;
+                         });
+
+}  // namespace
+}  // namespace sextant::testing
