@@ -18,10 +18,7 @@ std::string framework_setting(const ParallelPlan& plan, const TrainingSpec& trai
       plan.pp, m, interleaved_group(plan.pp, m));
 }
 
-namespace {
-
-// "Ett|(ttt|)*6ttL": E the embedding, t a decoder layer, L the head with the loss, | between chunks.
-std::string layout_string(const std::vector<LayerRange>& chunks) {
+std::string pipeline_layout(const std::vector<LayerRange>& chunks) {
   const auto layers = [&](std::size_t i) {
     return std::string(static_cast<std::size_t>(chunks[i].count), 't');
   };
@@ -36,8 +33,6 @@ std::string layout_string(const std::vector<LayerRange>& chunks) {
   return text + layers(last) + "L";
 }
 
-}  // namespace
-
 std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
   // Only today's Megatron-Core reads such a string; stacks that build on its preset have options of their own.
   if (stack.name != "megatron-core" || plan.pp < 2) return "";
@@ -48,7 +43,7 @@ std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, con
       "the {} layers are cut unequally: Megatron-Core takes that as --pipeline-model-parallel-layout \"{}\" "
       "alone, without "
       "--num-layers-per-virtual-pipeline-stage",
-      model.n_layers, layout_string(chunks));
+      model.n_layers, pipeline_layout(chunks));
 }
 
 }  // namespace sextant

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
@@ -11,6 +12,9 @@ namespace sextant {
 
 // "microbatch_group_size_per_vp_stage ... 8: ..." where an interleaved schedule's groups are not pp micro-batches; else empty.
 std::string framework_setting(const ParallelPlan&, const TrainingSpec&);
+
+// "Ett|(ttt|)*6ttL": E the embedding, t a decoder layer, L the head with the loss, | between chunks. Of two chunks or more.
+std::string pipeline_layout(const std::vector<LayerRange>& chunks);
 
 // The layout string of Megatron-Core where model chunks hold unequal numbers of layers, with the option that takes it; else empty.
 // Source: NVIDIA/Megatron-LM d98e8a6, megatron/training/arguments.py 966-974, core/transformer/pipeline_parallel_layer_layout.py.

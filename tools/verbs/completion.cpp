@@ -10,6 +10,7 @@
 #include "core/model/training_spec.hpp"
 #include "core/plan/plan_limits.hpp"
 #include "core/plan/stack_spec.hpp"
+#include "tools/export/export_target.hpp"
 #include "tools/inputs/preset_files.hpp"
 
 namespace sextant {
@@ -59,6 +60,11 @@ Value value_of(const CLI::Option& option) {
   if (metavar == "MODEL") return {Value::presets, "models"};
   if (metavar == "CLUSTER") return {Value::presets, "clusters"};
   if (metavar == "STACK") return {Value::presets, "stacks"};
+  if (metavar.starts_with("TARGET")) {
+    std::string targets;
+    for (const ExportTarget& t : export_targets()) targets += (targets.empty() ? "" : " ") + t.name;
+    return {Value::words, targets};
+  }
   if (metavar == "KIND") return {Value::words, fmt::format("{} show", fmt::join(kPresetKinds, " "))};
   if (metavar == "FIELD=VALUE,..." || metavar == "LIMIT,...") return {Value::heads, layout_fields()};
   if (metavar == "KEY=VALUE") return {Value::heads, setting_keys()};

@@ -13,6 +13,7 @@ Verb presets_verb();
 Verb plan_verb();
 Verb explain_verb();
 Verb simulate_verb();
+Verb export_verb();
 Verb data_verb();
 Verb run_verb();
 Verb compare_verb();

@@ -1,0 +1,146 @@
+// The command itself: what it is given, where it writes, how ranks are started.
+#include <array>
+#include <cstdio>
+
+#include "tests/tools/export/export_case.hpp"
+#include "tests/tools/verbs/bad_input.hpp"
+#include "tools/export/launch.hpp"
+
+namespace sextant::exporting {
+namespace {
+
+namespace fs = std::filesystem;
+using bad_input::BadInput;
+
+class ExportBadInput : public BadInput {};
+
+TEST_F(ExportBadInput, CommandLines) {
+  const Words plain = {"export", "plan.json"};
+  usage({"export"}, {"the plan is missing"});
+  usage(plain, {"--to is missing", "--to megatron-lm"});
+  usage({"export", "plan.json", "--to", "megatron-lm"}, {"--output is missing"});
+  usage({"export", "plan.json", "--to", "megatron", "-o", "job"}, {"--to", "megatron", "did you mean megatron-lm?"});
+  usage({"export", "plan.json", "--to", "megatron-lm@0.3", "-o", "job"}, {"megatron-lm@0.3", "0.19 or head"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--launch", "ssh"}, {"--launch", "ssh", "slurm"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--launch", "mpirun", "--container", "x"},
+        {"--container goes with"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "plan.json"}, {"--output", "a folder"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "."}, {"--output", "no export wrote"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "runs.csv/job"}, {"--output"});
+  usage({"export", "tp2.pp2.dp2.z1.mbs4", "--to", "megatron-lm", "-o", "job"}, {"sextant simulate --plan"});
+}
+
+TEST_F(ExportBadInput, Files) {
+  bad_file({"export", "none.json", "--to", "megatron-lm", "-o", "job"}, {"none.json"});
+  bad_file({"export", "model.json", "--to", "megatron-lm", "-o", "job"}, {"model.json"});
+  write("broken.json", std::string("{\"schema\": "));
+  bad_file({"export", "broken.json", "--to", "megatron-lm", "-o", "job"}, {"broken.json"});
+  bad_input::json other = whole_;
+  other["plan"]["tp"] = 3;
+  write("three.json", other);
+  bad_file({"export", "three.json", "--to", "megatron-lm", "-o", "job"}, {"three.json"});
+}
+
+// An export is written over an earlier one, of another target as well, and leaves none of its files.
+TEST(ExportFolder, IsWrittenAnew) {
+  const TempDir dir;
+  const fs::path job = dir.path() / "job";
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
+  ASSERT_EQ(export_to("torchtitan", plan, job, {"--launch", "slurm"}).code, ExitCode::ok);
+  EXPECT_TRUE(fs::exists(job / "job.sbatch"));
+  ASSERT_EQ(export_to("megatron-lm", plan, job).code, ExitCode::ok);
+  EXPECT_TRUE(fs::exists(job / "arguments.sh"));
+  EXPECT_FALSE(fs::exists(job / "job.sbatch"));
+  EXPECT_FALSE(fs::exists(job / "sextant_plan.py"));
+  std::ofstream(job / "mine.txt") << "notes";
+  const Called refused = export_to("megatron-lm", plan, job);
+  EXPECT_EQ(refused.code, ExitCode::usage);
+  EXPECT_NE(refused.err.find("mine.txt"), std::string::npos) << refused.err;
+}
+
+// The plan that is written is the plan that was exported: sextant reads it again.
+TEST(ExportFolder, HoldsThePlan) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
+  ASSERT_EQ(export_to("torchtitan", plan, dir.path() / "job").code, ExitCode::ok);
+  EXPECT_EQ(nlohmann::json::parse(text_of(plan)), nlohmann::json::parse(text_of(dir.path() / "job" / "plan.json")));
+  EXPECT_EQ(call({"simulate", (dir.path() / "job" / "plan.json").string()}).code, ExitCode::ok);
+}
+
+std::string said_by(const std::string& command) {
+  std::string out;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer{};
+  while (pipe && fgets(buffer.data(), buffer.size(), pipe)) out += buffer.data();
+  if (pipe) pclose(pipe);
+  return out;
+}
+
+// launch.sh run by bash with a torchrun that prints its arguments: the ranks of every node, the last with what is left.
+TEST(ExportLaunch, TorchrunStartsTheRanksOfThePlan) {
+  const TempDir dir;
+  const Words twelve = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "48"};
+  const std::string part = plan_file(dir, on("2x8xh100", "torchtitan", twelve), "dp12.z3.mbs1", "part.json");
+  ASSERT_EQ(export_to("torchtitan", part, dir.path() / "job").code, ExitCode::ok);
+  const fs::path tool = dir.write("bin/torchrun", "#!/bin/sh\necho \"$@\"\n");
+  fs::permissions(tool, fs::perms::owner_all);
+  const auto node = [&](int rank) {
+    return said_by("PATH=" + tool.parent_path().string() + ":$PATH NODE_RANK=" + std::to_string(rank) +
+                   " MASTER_ADDR=first bash " + (dir.path() / "job" / "launch.sh").string() + " --more 2>&1");
+  };
+  EXPECT_EQ(node(0),
+            "--nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr first --master-port 29500 -m torchtitan.train --module "
+            "sextant_plan --config plan --more\n");
+  EXPECT_NE(node(1).find("--node-rank 1 --nproc-per-node 4 "), std::string::npos) << node(1);
+}
+
+// Every script is bash; rank.sh gives torch.distributed the variables of Open MPI.
+TEST(ExportLaunch, ScriptsAreBash) {
+  for (const std::string launcher : {"torchrun", "slurm", "mpirun"}) {
+    const TempDir dir;
+    const std::string plan = plan_file(dir, on("2x8xh100", "megatron-core"), "tp2.pp2.dp4.z1.mbs1");
+    Words more = {"--launch", launcher};
+    if (launcher != "mpirun") more.insert(more.end(), {"--container", "registry/it's an image:1"});
+    ASSERT_EQ(export_to("megatron-lm", plan, dir.path() / "job", more).code, ExitCode::ok);
+    for (const auto& entry : fs::directory_iterator(dir.path() / "job")) {
+      const std::string name = entry.path().filename().string();
+      if (!name.ends_with(".sh") && !name.ends_with(".sbatch")) continue;
+      EXPECT_EQ(said_by("bash -n " + entry.path().string() + " 2>&1; echo $?"), "0\n") << launcher << " " << name;
+    }
+    if (launcher != "mpirun") continue;
+    const std::string job = (dir.path() / "job").string();
+    const fs::path tool = dir.write("bin/python", "#!/bin/sh\necho $RANK $WORLD_SIZE $LOCAL_RANK $CUDA_DEVICE_MAX_CONNECTIONS $2\n");
+    fs::permissions(tool, fs::perms::owner_all);
+    EXPECT_EQ(said_by("PATH=" + tool.parent_path().string() +
+                      ":$PATH MEGATRON_LM=/m OMPI_COMM_WORLD_RANK=9 OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+                      "OMPI_COMM_WORLD_LOCAL_SIZE=8 bash " +
+                      job + "/rank.sh 2>&1"),
+              "9 16 1 1 /m/pretrain_gpt.py\n");
+  }
+}
+
+// --check runs check.py: its three outcomes, with a parser of the test's own.
+TEST(ExportCheck, SaysWhatTheParserSaid) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
+  const auto with_python = [&](const std::string& body) {
+    const fs::path python = dir.write("python", "#!/bin/sh\n" + body + "\n");
+    fs::permissions(python, fs::perms::owner_all);
+    ::setenv("SEXTANT_PYTHON", python.c_str(), 1);
+    const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--check"});
+    ::unsetenv("SEXTANT_PYTHON");
+    return called;
+  };
+  Called called = with_python("test \"$1\" = check.py && echo 30 values");
+  EXPECT_EQ(called.code, ExitCode::ok);
+  EXPECT_NE(called.out.find("own parser accepts it: 30 values"), std::string::npos) << called.out;
+  called = with_python("echo no such module; exit 77");
+  EXPECT_EQ(called.code, ExitCode::ok);
+  EXPECT_NE(called.out.find("not installed here"), std::string::npos) << called.out;
+  called = with_python("echo 'ValueError: no'; exit 1");
+  EXPECT_EQ(called.code, ExitCode::run_failed);
+  EXPECT_NE(called.err.find("ValueError: no"), std::string::npos) << called.err;
+}
+
+}  // namespace
+}  // namespace sextant::exporting

@@ -1,0 +1,105 @@
+// What a target has no option for is refused field by field, with exit code 5 and nothing written; --nearest gives the plan
+// beside it, and what it costs.
+#include "tests/tools/export/export_case.hpp"
+#include "tools/export/export_target.hpp"
+
+namespace sextant::exporting {
+namespace {
+
+struct Refusal {
+  std::string target, cluster, stack, key, field;
+  Words question = k8B;
+};
+
+// Each is refused for this field alone.
+const std::vector<Refusal> kRefusals = {
+    {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z2.mbs1", "zero_stage"},
+    {"megatron-lm", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.oo100.po", "parameter_offload"},
+    {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z0.mbs1.gpipe", "schedule"},
+    {"megatron-lm", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
+    {"megatron-lm", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
+    {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},
+    {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
+    {"torchtitan", "2x8xh100", "torchtitan", "cp2.dp8.z0.mbs1", "zero_stage",
+     {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"}},
+    {"torchtitan", "2x8xh100", "megatron-core", "tp16.dp1.z0.mbs1", "tp"},
+    {"torchtitan", "2x8xh100", "torchtitan", "pp2.dp8.z0.mbs1", "pp",
+     {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"}},
+};
+
+TEST(ExportRefusals, NameTheFieldAndWriteNothing) {
+  for (const Refusal& r : kRefusals) {
+    SCOPED_TRACE(r.target + " " + r.key);
+    const TempDir dir;
+    const std::string plan = plan_file(dir, on(r.cluster, r.stack, r.question), r.key);
+    const Called called = export_to(r.target, plan, dir.path() / "job");
+    EXPECT_EQ(called.code, ExitCode::export_cannot_express) << called.out << called.err;
+    EXPECT_NE(called.out.find("  " + r.field), std::string::npos) << called.out;
+    EXPECT_NE(called.out.find("--nearest"), std::string::npos) << called.out;
+    EXPECT_FALSE(std::filesystem::exists(dir.path() / "job"));
+    const auto answer = exported_json(r.target, plan, dir.path() / "job");
+    EXPECT_EQ(missing_fields(answer), Words{r.field});
+  }
+}
+
+// Of whatever was refused: expressible without --nearest, the same model and batch, on as many GPUs, with its price.
+TEST(ExportRefusals, TheNearestCanBeExported) {
+  for (const Refusal& r : kRefusals) {
+    SCOPED_TRACE(r.target + " " + r.key);
+    const TempDir dir;
+    const std::string plan = plan_file(dir, on(r.cluster, r.stack, r.question), r.key);
+    const auto answer = exported_json(r.target, plan, dir.path() / "job", {"--nearest"});
+    ASSERT_TRUE(answer.contains("key")) << answer.dump(1);
+    EXPECT_NE(answer.at("key"), answer.at("asked"));
+    EXPECT_FALSE(answer.at("changes").empty());
+    EXPECT_GT(answer.at("prediction").at("step_time_s").get<double>(), 0);
+    const std::string written = (dir.path() / "job" / "plan.json").string();
+    const auto asked = nlohmann::json::parse(text_of(plan)), now = nlohmann::json::parse(text_of(written));
+    EXPECT_EQ(asked.at("model"), now.at("model"));
+    EXPECT_EQ(asked.at("training").at("global_batch"), now.at("training").at("global_batch"));
+    const auto ranks = [](const nlohmann::json& p) {
+      return p.at("plan").at("tp").get<int>() * p.at("plan").at("cp").get<int>() * p.at("plan").at("pp").get<int>() *
+             p.at("plan").at("dp").get<int>();
+    };
+    EXPECT_EQ(ranks(asked), ranks(now));
+    EXPECT_EQ(export_to(r.target, written, dir.path() / "again").code, ExitCode::ok);
+  }
+}
+
+// A kind of model that a framework does not have is refused with --nearest too: nothing stands for it.
+TEST(ExportRefusals, AModelHasNoNearest) {
+  const TempDir dir;
+  const Words question = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "64", "--set", "model.norm=layer"};
+  const std::string plan = plan_file(dir, on("1x8xh100", "torchtitan", question), "dp8.z3.mbs1");
+  const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--nearest"});
+  EXPECT_EQ(called.code, ExitCode::export_cannot_express);
+  EXPECT_NE(called.out.find("model.norm"), std::string::npos) << called.out;
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "job"));
+}
+
+// Where the nearest is too large: no files, exit code 4 and what to do.
+TEST(ExportRefusals, ANearestThatDoesNotFitIsNotWritten) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "cp2.dp8.z0.mbs1");
+  const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--nearest"});
+  EXPECT_EQ(called.code, ExitCode::no_feasible_plan) << called.out;
+  EXPECT_NE(called.out.find("sextant plan --stack torchtitan"), std::string::npos) << called.out;
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "job"));
+}
+
+// The plan's stack is not the target's: it is exported, and what the target's stack makes of it is said.
+TEST(ExportRefusals, AnotherStackIsSaid) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("4x8xh100", "nemo-2024"), "tp2.pp2.dp8.z1.mbs1");
+  const Called called = export_to("megatron-lm", plan, dir.path() / "job");
+  EXPECT_EQ(called.code, ExitCode::ok);
+  EXPECT_NE(called.out.find("the plan was made for nemo-2024"), std::string::npos) << called.out;
+  const auto now = nlohmann::json::parse(text_of(dir.path() / "job" / "plan.json"));
+  EXPECT_EQ(now.at("stack").at("name"), "megatron-core");
+  const Called same = export_to("megatron-lm", (dir.path() / "job" / "plan.json").string(), dir.path() / "again");
+  EXPECT_EQ(same.out.find("was made for"), std::string::npos) << same.out;
+}
+
+}  // namespace
+}  // namespace sextant::exporting

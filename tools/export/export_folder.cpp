@@ -1,0 +1,109 @@
+#include "tools/export/export_folder.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "tools/export/bash_text.hpp"
+
+namespace sextant {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kWrittenList = ".sextant_export";  // names of the files that an export wrote
+constexpr int kParserAbsent = 77;                        // exit code of check.py where the framework is not installed
+
+std::vector<std::string> written_before(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder / kWrittenList, error)) return {};
+  std::istringstream lines(read_text_file(folder / kWrittenList));
+  std::vector<std::string> names;
+  for (std::string name; std::getline(lines, name);)
+    if (!name.empty() && name.find('/') == std::string::npos && name != "..") names.push_back(name);
+  return names;
+}
+
+// The text that a parser ends with is where its message stands.
+std::string last_lines(const std::string& text, std::size_t most) {
+  std::size_t at = text.size();
+  while (at > 0 && text[at - 1] == '\n') --at;
+  const std::size_t end = at;
+  for (std::size_t lines = 0; at > 0; --at)
+    if (text[at - 1] == '\n' && ++lines == most) break;
+  return text.substr(at, end - at);
+}
+
+}  // namespace
+
+std::vector<ExportFile> export_files(const PlanFile& file, const ChosenTarget& chosen, const ExportContent& content,
+                                     const LaunchOptions& options, const fs::path& presets) {
+  std::vector<ExportFile> files = content.files;
+  for (ExportFile& f : launch_files(file, content, options)) files.push_back(std::move(f));
+  if (!content.checker.empty())
+    files.push_back({"check.py", read_text_file(presets / "exports" / (content.checker + ".py")), false});
+  files.push_back({"plan.json", nlohmann::json(file).dump(1) + "\n", false});
+  files.push_back(export_readme(file, chosen, content, options));
+  return files;
+}
+
+void check_export_folder(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return;
+  if (!fs::is_directory(folder, error))
+    throw ConfigError(Problem{"--output", "", folder.string(), "a folder", "name one that does not exist yet"});
+  const std::vector<std::string> own = written_before(folder);
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!own.empty() && (name == kWrittenList || name == "__pycache__")) continue;
+    if (std::find(own.begin(), own.end(), name) == own.end())
+      throw ConfigError(Problem{"--output", "", folder.string(), "a new folder, an empty one, or one of an earlier export",
+                                fmt::format("it holds {}, which no export wrote", name)});
+  }
+  if (error) throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be read", error.message()});
+}
+
+void write_export(const fs::path& folder, const std::vector<ExportFile>& files) {
+  check_export_folder(folder);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be made", error.message()});
+  for (const std::string& name : written_before(folder)) fs::remove(folder / name, error);
+  std::string names;
+  for (const ExportFile& file : files) names += file.name + "\n";
+  write_file_atomic(folder / kWrittenList, names);
+  for (const ExportFile& file : files) {
+    write_file_atomic(folder / file.name, file.text);
+    if (file.executable)
+      fs::permissions(folder / file.name, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                      fs::perm_options::add, error);
+  }
+}
+
+ParserAnswer ask_parser(const fs::path& folder) {
+  const char* python = std::getenv("SEXTANT_PYTHON");
+  const std::string command =
+      fmt::format("cd {} && {} check.py 2>&1", bash_word(fs::absolute(folder).string()),
+                  bash_word(python && *python ? python : "python3"));
+  FILE* pipe = popen(command.c_str(), "r");
+  if (!pipe) throw BackendError("check.py could not be started");
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  ParserAnswer answer;
+  answer.outcome = code == 0 ? ParserAnswer::accepted : code == kParserAbsent ? ParserAnswer::absent : ParserAnswer::refused;
+  answer.text = last_lines(text, answer.outcome == ParserAnswer::refused ? 12 : 1);
+  return answer;
+}
+
+}  // namespace sextant
