@@ -23,7 +23,9 @@ class BashOptions {
   BashOptions& option(const std::string& name, const std::string& value) {
     return flag(name + " " + bash_word(value));
   }
-  BashOptions& option(const std::string& name, std::int64_t value) { return option(name, std::to_string(value)); }
+  BashOptions& option(const std::string& name, std::int64_t value) {
+    return option(name, std::to_string(value));
+  }
   // "MODEL_ARGS=(\n  --num-layers 32\n ...)\n"
   std::string text() const;
   bool empty() const { return lines_.empty(); }

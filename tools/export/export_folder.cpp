@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWrittenList = ".sextant_export";  // names of the files that an export wrote
-constexpr int kParserAbsent = 77;                        // exit code of check.py where the framework is not installed
+constexpr int kParserAbsent = 77;  // exit code of check.py where the framework is not installed
 
 std::vector<std::string> written_before(const fs::path& folder) {
   std::error_code error;
@@ -44,8 +44,9 @@ std::string last_lines(const std::string& text, std::size_t most) {
 
 }  // namespace
 
-std::vector<ExportFile> export_files(const PlanFile& file, const ChosenTarget& chosen, const ExportContent& content,
-                                     const LaunchOptions& options, const fs::path& presets) {
+std::vector<ExportFile> export_files(const PlanFile& file, const ChosenTarget& chosen,
+                                     const ExportContent& content, const LaunchOptions& options,
+                                     const fs::path& presets) {
   std::vector<ExportFile> files = content.files;
   for (ExportFile& f : launch_files(file, content, options)) files.push_back(std::move(f));
   if (!content.checker.empty())
@@ -59,23 +60,27 @@ void check_export_folder(const fs::path& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return;
   if (!fs::is_directory(folder, error))
-    throw ConfigError(Problem{"--output", "", folder.string(), "a folder", "name one that does not exist yet"});
+    throw ConfigError(
+        Problem{"--output", "", folder.string(), "a folder", "name one that does not exist yet"});
   const std::vector<std::string> own = written_before(folder);
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!own.empty() && (name == kWrittenList || name == "__pycache__")) continue;
     if (std::find(own.begin(), own.end(), name) == own.end())
-      throw ConfigError(Problem{"--output", "", folder.string(), "a new folder, an empty one, or one of an earlier export",
+      throw ConfigError(Problem{"--output", "", folder.string(),
+                                "a new folder, an empty one, or one of an earlier export",
                                 fmt::format("it holds {}, which no export wrote", name)});
   }
-  if (error) throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be read", error.message()});
+  if (error)
+    throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be read", error.message()});
 }
 
 void write_export(const fs::path& folder, const std::vector<ExportFile>& files) {
   check_export_folder(folder);
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be made", error.message()});
+  if (error)
+    throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be made", error.message()});
   for (const std::string& name : written_before(folder)) fs::remove(folder / name, error);
   std::string names;
   for (const ExportFile& file : files) names += file.name + "\n";
@@ -83,7 +88,8 @@ void write_export(const fs::path& folder, const std::vector<ExportFile>& files) 
   for (const ExportFile& file : files) {
     write_file_atomic(folder / file.name, file.text);
     if (file.executable)
-      fs::permissions(folder / file.name, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+      fs::permissions(folder / file.name,
+                      fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
                       fs::perm_options::add, error);
   }
 }
@@ -97,11 +103,14 @@ ParserAnswer ask_parser(const fs::path& folder) {
   if (!pipe) throw BackendError("check.py could not be started");
   std::string text;
   std::array<char, 4096> buffer{};
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), got);
   const int status = pclose(pipe);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   ParserAnswer answer;
-  answer.outcome = code == 0 ? ParserAnswer::accepted : code == kParserAbsent ? ParserAnswer::absent : ParserAnswer::refused;
+  answer.outcome = code == 0               ? ParserAnswer::accepted
+                   : code == kParserAbsent ? ParserAnswer::absent
+                                           : ParserAnswer::refused;
   answer.text = last_lines(text, answer.outcome == ParserAnswer::refused ? 12 : 1);
   return answer;
 }

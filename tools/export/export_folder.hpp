@@ -12,8 +12,8 @@
 namespace sextant {
 
 // Everything that is written for this plan, plan.json and README.md among them. `presets` holds the checkers.
-std::vector<ExportFile> export_files(const PlanFile&, const ChosenTarget&, const ExportContent&, const LaunchOptions&,
-                                     const std::filesystem::path& presets);
+std::vector<ExportFile> export_files(const PlanFile&, const ChosenTarget&, const ExportContent&,
+                                     const LaunchOptions&, const std::filesystem::path& presets);
 
 // Throws ConfigError where the folder has files that no export wrote, or is none.
 void check_export_folder(const std::filesystem::path&);

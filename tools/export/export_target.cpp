@@ -35,9 +35,28 @@ ChosenTarget find_export_target(const std::string& text) {
   return {&target, version};
 }
 
-std::vector<Inexpressible> inexpressible(const ChosenTarget& chosen, const StackSpec& stack, const PlanFile& file) {
-  std::vector<Inexpressible> found = beyond_features(chosen.target->features(chosen.version, stack.can), file);
+namespace {
+
+// Launchers start as many ranks on each node as on the others.
+bool has_broken_node(const PlanFile& file) {
+  const int nodes = (file.plan.world() + file.cluster.node.gpus - 1) / file.cluster.node.gpus;
+  return std::ranges::any_of(file.cluster.defects, [&](const Defect& d) {
+    return d.missing && d.gpu >= 0 && d.node >= 0 && d.node < nodes;
+  });
+}
+
+}  // namespace
+
+std::vector<Inexpressible> inexpressible(const ChosenTarget& chosen, const StackSpec& stack,
+                                         const PlanFile& file) {
+  std::vector<Inexpressible> found =
+      beyond_features(chosen.target->features(chosen.version, stack.can), file);
   for (Inexpressible& more : chosen.target->rules(file, chosen.version)) found.push_back(std::move(more));
+  if (has_broken_node(file))
+    found.push_back({"cluster.defects",
+                     "missing GPUs",
+                     "ranks are started alike on every node: leave the node out as a whole (node missing)",
+                     {}});
   if (!found.empty()) return found;
   // Combinations that no single field is to blame for.
   if (const auto refused = refuses(stack, file.plan, file.model, file.training)) {

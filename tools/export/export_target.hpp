@@ -28,7 +28,8 @@ struct ExportContent {
   std::string needs;               // what must be installed where it runs
   std::string trial;               // the cheapest trial in the framework itself: lines of bash for trial.sh
   std::string trial_needs;         // what the trial needs: "one GPU", "no GPU"
-  std::string checker;             // the script of presets/exports that has the framework's parser read the files; empty: none
+  std::string
+      checker;  // the script of presets/exports that has the framework's parser read the files; empty: none
   std::vector<std::string> notes;  // what is left to the reader of the files
 };
 

@@ -48,26 +48,36 @@ std::vector<Inexpressible> megatron_rules(const PlanFile& file, const std::strin
   const TrainingSpec& t = file.training;
   const PlanChange sharded = set_field("zero_stage 1", [](ParallelPlan& q) { q.zero_stage = 1; });
   if (t.optimizer_state != Dtype::fp32 && !sharded_optimizer(p))
-    found.push_back({"training.optimizer_state", std::string(name(t.optimizer_state)),
-                     "moments in another format than fp32 need the distributed optimizer "
-                     "(--use-precision-aware-optimizer)",
-                     {sharded, {"optimizer_state fp32", [](PlanFile& f) { f.training.optimizer_state = Dtype::fp32; }}}});
+    found.push_back(
+        {"training.optimizer_state",
+         std::string(name(t.optimizer_state)),
+         "moments in another format than fp32 need the distributed optimizer "
+         "(--use-precision-aware-optimizer)",
+         {sharded, {"optimizer_state fp32", [](PlanFile& f) { f.training.optimizer_state = Dtype::fp32; }}}});
   if (p.optimizer_offload > 0 && !sharded_optimizer(p))
-    found.push_back({"optimizer_offload", decimal(p.optimizer_offload),
-                     "--optimizer-cpu-offload needs the distributed optimizer",
-                     {sharded, set_field("optimizer_offload 0", [](ParallelPlan& q) { q.optimizer_offload = 0; })}});
+    found.push_back(
+        {"optimizer_offload",
+         decimal(p.optimizer_offload),
+         "--optimizer-cpu-offload needs the distributed optimizer",
+         {sharded, set_field("optimizer_offload 0", [](ParallelPlan& q) { q.optimizer_offload = 0; })}});
   if (sharded_optimizer(p) && p.replicas() > 1 && p.overlap_param_gather && !p.overlap_grad_reduce)
     found.push_back(
-        {"overlap_param_gather", "true", "--overlap-param-gather goes only with --overlap-grad-reduce",
+        {"overlap_param_gather",
+         "true",
+         "--overlap-param-gather goes only with --overlap-grad-reduce",
          {set_field("overlap_grad_reduce true", [](ParallelPlan& q) { q.overlap_grad_reduce = true; }),
           set_field("overlap_param_gather false", [](ParallelPlan& q) { q.overlap_param_gather = false; })}});
   if (p.tp > 1 && p.overlap_tp && !p.sequence_parallel)
-    found.push_back({"overlap_tp", "true", "--tp-comm-overlap goes only with --sequence-parallel",
-                     {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; }),
-                      set_field("overlap_tp false", [](ParallelPlan& q) { q.overlap_tp = false; })}});
+    found.push_back(
+        {"overlap_tp",
+         "true",
+         "--tp-comm-overlap goes only with --sequence-parallel",
+         {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; }),
+          set_field("overlap_tp false", [](ParallelPlan& q) { q.overlap_tp = false; })}});
   const int layers = file.model.n_layers;
   if (p.activation_offload >= layers && p.pp == 1)
-    found.push_back({"activation_offload", fmt::format("{}", p.activation_offload),
+    found.push_back({"activation_offload",
+                     fmt::format("{}", p.activation_offload),
                      fmt::format("--cpu-offloading-num-layers must be below the {} layers", layers),
                      {set_field(fmt::format("activation_offload {}", layers - 1),
                                 [layers](ParallelPlan& q) { q.activation_offload = layers - 1; })}});
@@ -75,31 +85,41 @@ std::vector<Inexpressible> megatron_rules(const PlanFile& file, const std::strin
     RopeScaling fixed;
     fixed.factor = scaling->factor;
     if (!(*scaling == fixed))
-      found.push_back({"model.rope_scaling", "llama3", "--use-rope-scaling fixes its other constants at 1, 4 and 8192", {}});
+      found.push_back({"model.rope_scaling",
+                       "llama3",
+                       "--use-rope-scaling fixes its other constants at 1, 4 and 8192",
+                       {}});
   }
   if (p.cp > 1 && t.seq_len % (2 * p.cp) != 0)
     found.push_back({"cp", fmt::format("{}", p.cp), "the sequence must be a multiple of 2 * cp", {}});
-  if (file.model.position == PositionKind::rope && file.model.rope_theta != static_cast<int>(file.model.rope_theta))
-    found.push_back({"model.rope_theta", decimal(file.model.rope_theta), "--rotary-base takes whole numbers", {}});
+  if (file.model.position == PositionKind::rope &&
+      file.model.rope_theta != static_cast<int>(file.model.rope_theta))
+    found.push_back(
+        {"model.rope_theta", decimal(file.model.rope_theta), "--rotary-base takes whole numbers", {}});
   return found;
 }
 
 BashOptions model_options(const PlanFile& file) {
   const ModelSpec& m = file.model;
   BashOptions o("MODEL_ARGS");
-  o.option("--num-layers", m.n_layers).option("--hidden-size", m.hidden).option("--ffn-hidden-size", m.ffn_hidden);
+  o.option("--num-layers", m.n_layers)
+      .option("--hidden-size", m.hidden)
+      .option("--ffn-hidden-size", m.ffn_hidden);
   o.option("--num-attention-heads", m.n_heads).option("--kv-channels", m.head_dim);
   if (m.n_kv_heads != m.n_heads) o.flag("--group-query-attention").option("--num-query-groups", m.n_kv_heads);
   o.option("--seq-length", file.training.seq_len);
   o.option("--max-position-embeddings", std::max(m.max_positions, file.training.seq_len));
   if (m.position == PositionKind::rope) {
-    o.option("--position-embedding-type", "rope").option("--rotary-base", static_cast<std::int64_t>(m.rope_theta));
-    if (m.rope_scaling) o.flag("--use-rope-scaling").option("--rope-scaling-factor", decimal(m.rope_scaling->factor));
+    o.option("--position-embedding-type", "rope")
+        .option("--rotary-base", static_cast<std::int64_t>(m.rope_theta));
+    if (m.rope_scaling)
+      o.flag("--use-rope-scaling").option("--rope-scaling-factor", decimal(m.rope_scaling->factor));
   } else {
     o.option("--position-embedding-type", "learned_absolute");
   }
   o.flag_if(m.gated_mlp, "--swiglu");
-  o.option("--normalization", m.norm == NormKind::rms ? "RMSNorm" : "LayerNorm").option("--norm-epsilon", decimal(m.norm_eps));
+  o.option("--normalization", m.norm == NormKind::rms ? "RMSNorm" : "LayerNorm")
+      .option("--norm-epsilon", decimal(m.norm_eps));
   if (!m.linear_bias) o.flag("--disable-bias-linear").flag_if(m.qkv_bias, "--add-qkv-bias");
   o.flag_if(!m.tied_embeddings, "--untie-embeddings-and-output-weights");
   o.option("--make-vocab-size-divisible-by", file.stack.rules.vocab_multiple);
@@ -116,7 +136,8 @@ void pipeline_options(BashOptions& o, const PlanFile& file) {
   else if (p.vp > 1)
     o.option("--num-virtual-stages-per-pipeline-rank", p.vp);
   if (p.vp > 1)
-    o.option("--microbatch-group-size-per-virtual-pipeline-stage", interleaved_group(p.pp, microbatches(p, file.training)));
+    o.option("--microbatch-group-size-per-virtual-pipeline-stage",
+             interleaved_group(p.pp, microbatches(p, file.training)));
 }
 
 void state_options(BashOptions& o, const PlanFile& file) {
@@ -130,14 +151,16 @@ void state_options(BashOptions& o, const PlanFile& file) {
   if (sharded_optimizer(p) && p.shards() < p.replicas())
     o.option("--num-distributed-optimizer-instances", p.replicas() / p.shards());
   o.flag_if(p.overlap_grad_reduce, "--overlap-grad-reduce");
-  o.flag_if(sharded_optimizer(p) && p.overlap_grad_reduce && p.overlap_param_gather, "--overlap-param-gather");
+  o.flag_if(sharded_optimizer(p) && p.overlap_grad_reduce && p.overlap_param_gather,
+            "--overlap-param-gather");
   if (p.bucket_elements > 0) o.option("--ddp-bucket-size", p.bucket_elements);
   if (p.optimizer_offload > 0)
     o.flag("--optimizer-cpu-offload").option("--optimizer-offload-fraction", decimal(p.optimizer_offload));
   const Dtype state = file.training.optimizer_state;
   o.flag_if(p.optimizer_offload > 0 || state != Dtype::fp32, "--use-precision-aware-optimizer");
   if (state != Dtype::fp32)
-    o.option("--exp-avg-dtype", std::string(name(state))).option("--exp-avg-sq-dtype", std::string(name(state)));
+    o.option("--exp-avg-dtype", std::string(name(state)))
+        .option("--exp-avg-sq-dtype", std::string(name(state)));
 }
 
 void recompute_options(BashOptions& o, const ParallelPlan& p) {
@@ -196,28 +219,38 @@ ExportContent write_megatron(const PlanFile& file, const std::string& version) {
       version, plan_key(file.plan));
   text += model_options(file).text() + parallel_options(file).text() + training_options(file).text();
   BashOptions own("DATA_AND_SCHEDULE_ARGS");
-  own.flag("--mock-data").option("--tokenizer-type", "NullTokenizer").option("--vocab-size", file.model.vocab_size);
-  own.option("--train-iters", 100).option("--lr", "3e-4").option("--min-lr", "3e-5").option("--lr-decay-style", "cosine");
+  own.flag("--mock-data")
+      .option("--tokenizer-type", "NullTokenizer")
+      .option("--vocab-size", file.model.vocab_size);
+  own.option("--train-iters", 100)
+      .option("--lr", "3e-4")
+      .option("--min-lr", "3e-5")
+      .option("--lr-decay-style", "cosine");
   own.option("--eval-iters", 0).option("--log-interval", 1).flag("--log-throughput");
-  text += "# Yours: data, tokenizer, learning rate and checkpoints. Mock data measures the step.\n" + own.text();
+  text +=
+      "# Yours: data, tokenizer, learning rate and checkpoints. Mock data measures the step.\n" + own.text();
   text +=
       "MEGATRON_ARGS=(\n  \"${MODEL_ARGS[@]}\" \"${PARALLEL_ARGS[@]}\" \"${TRAINING_ARGS[@]}\"\n"
       "  \"${DATA_AND_SCHEDULE_ARGS[@]}\"\n)\n";
   out.files.push_back({"arguments.sh", text, false});
   out.environment = environment(file);
-  out.setup = {": \"${MEGATRON_LM:?set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM}\"", "source ./arguments.sh"};
+  out.setup = {": \"${MEGATRON_LM:?set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM}\"",
+               "source ./arguments.sh"};
   out.program = "\"$MEGATRON_LM/pretrain_gpt.py\" \"${MEGATRON_ARGS[@]}\"";
-  out.needs = fmt::format("a checkout of NVIDIA/Megatron-LM (core {} or its head) with Transformer Engine", version);
+  out.needs =
+      fmt::format("a checkout of NVIDIA/Megatron-LM (core {} or its head) with Transformer Engine", version);
   out.trial = fmt::format(
       "WORLD_SIZE={} RANK=0 LOCAL_RANK=0 MASTER_ADDR=localhost "
-      "MASTER_PORT=29500 python \"$MEGATRON_LM/pretrain_gpt.py\" \"${{MEGATRON_ARGS[@]}}\" --fake-process-group "
+      "MASTER_PORT=29500 python \"$MEGATRON_LM/pretrain_gpt.py\" \"${{MEGATRON_ARGS[@]}}\" "
+      "--fake-process-group "
       "--train-iters 3",
       file.plan.world());
   out.trial_needs = "one GPU; collectives are faked, and what NCCL holds is not counted";
   out.checker = "megatron_lm";
   if (fully_sharded(file.plan) && (file.plan.tp > 1 || file.plan.cp > 1))
     out.notes.push_back(
-        "Megatron-FSDP beside TP or CP: CUDA_DEVICE_MAX_CONNECTIONS cannot be 1, so collectives of TP may start late");
+        "Megatron-FSDP beside TP or CP: CUDA_DEVICE_MAX_CONNECTIONS cannot be 1, so collectives of TP may "
+        "start late");
   return out;
 }
 

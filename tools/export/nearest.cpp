@@ -10,7 +10,8 @@
 
 namespace sextant {
 
-Question question_under(const Question& asked, const ChosenTarget& chosen, const std::filesystem::path& presets) {
+Question question_under(const Question& asked, const ChosenTarget& chosen,
+                        const std::filesystem::path& presets) {
   Question q = asked;
   if (q.stack.name != chosen.target->stack) q.stack = load_stack(chosen.target->stack, presets);
   q.training.stack = q.stack.name;
@@ -29,7 +30,8 @@ constexpr int kMaxChanges = 12;
 
 PlanFile file_of(const Question& q) {
   PlanFile file;
-  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack, file.plan = *q.plan;
+  file.model = q.model, file.training = q.training, file.cluster = q.cluster, file.stack = q.stack,
+  file.plan = *q.plan;
   return file;
 }
 
@@ -53,7 +55,8 @@ class Search {
     for (const PlanChange& change : missing.front().changes) {
       Candidate next = at;
       change.apply(next.file);
-      next.changes.push_back(fmt::format("{} {} -> {}", missing.front().field, missing.front().value, change.what));
+      next.changes.push_back(
+          fmt::format("{} {} -> {}", missing.front().field, missing.front().value, change.what));
       visit(next);
     }
   }
@@ -67,7 +70,8 @@ class Search {
           change(root, fmt::format("recompute {}", name(kind)),
                  [kind](ParallelPlan& p) { p.recompute = {.kind = kind, .layers = -1}; });
       for (int micro = root.file.plan.micro_batch / 2; micro >= 1; micro /= 2)
-        change(root, fmt::format("micro_batch {}", micro), [micro](ParallelPlan& p) { p.micro_batch = micro; });
+        change(root, fmt::format("micro_batch {}", micro),
+               [micro](ParallelPlan& p) { p.micro_batch = micro; });
       change(root, "recompute full, micro_batch 1", [](ParallelPlan& p) {
         p.recompute = {.kind = RecomputeKind::full, .layers = -1};
         p.micro_batch = 1;
@@ -80,8 +84,8 @@ class Search {
  private:
   static std::string formats(const PlanFile& file) {
     const TrainingSpec& t = file.training;
-    return fmt::format(" {} {} {} {} {}", name(t.compute), name(t.parameter), name(t.gradient), name(t.reduction),
-                       name(t.optimizer_state));
+    return fmt::format(" {} {} {} {} {}", name(t.compute), name(t.parameter), name(t.gradient),
+                       name(t.reduction), name(t.optimizer_state));
   }
 
   template <class Change>
@@ -121,7 +125,8 @@ std::optional<NearestPlan> best_of(const std::vector<Candidate>& found, const Qu
 
 }  // namespace
 
-std::optional<NearestPlan> nearest_plan(const Question& asked, const ChosenTarget& chosen, const std::filesystem::path& presets) {
+std::optional<NearestPlan> nearest_plan(const Question& asked, const ChosenTarget& chosen,
+                                        const std::filesystem::path& presets) {
   Search search(chosen);
   search.visit({file_of(asked), {}});
   auto best = best_of(search.found(), asked, presets);

@@ -28,6 +28,7 @@ struct NearestPlan {
 Prediction predict_question(const Question&, const std::filesystem::path& presets);
 
 // `asked` is of question_under. Nothing where some field has no substitute (a kind of model). Where none fits, that of least memory.
-std::optional<NearestPlan> nearest_plan(const Question& asked, const ChosenTarget&, const std::filesystem::path& presets);
+std::optional<NearestPlan> nearest_plan(const Question& asked, const ChosenTarget&,
+                                        const std::filesystem::path& presets);
 
 }  // namespace sextant

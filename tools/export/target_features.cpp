@@ -69,12 +69,13 @@ void check_degrees(Findings& f, const TargetFeatures& t) {
   };
   f.add(p.tp > 1 && !t.can.tensor_parallel, "tp", p.tp, "there is no tensor parallelism",
         into_dp("tp", p.tp, &ParallelPlan::tp));
-  f.add(p.tp > f.file.model.n_kv_heads && p.tp > 1 && t.can.tensor_parallel && !t.can.copies_kv_heads, "tp", p.tp,
-        fmt::format("key/value heads are not copied: the model has {}", f.file.model.n_kv_heads),
-        {set_field(fmt::format("tp {}", f.file.model.n_kv_heads), [kv = f.file.model.n_kv_heads](ParallelPlan& q) {
-          if (q.tp % kv == 0) q.dp *= q.tp / kv;
-          q.tp = kv;
-        })});
+  f.add(p.tp > f.file.model.n_kv_heads && p.tp > 1 && t.can.tensor_parallel && !t.can.copies_kv_heads, "tp",
+        p.tp, fmt::format("key/value heads are not copied: the model has {}", f.file.model.n_kv_heads),
+        {set_field(fmt::format("tp {}", f.file.model.n_kv_heads),
+                   [kv = f.file.model.n_kv_heads](ParallelPlan& q) {
+                     if (q.tp % kv == 0) q.dp *= q.tp / kv;
+                     q.tp = kv;
+                   })});
   f.add(p.cp > 1 && !t.can.context_parallel, "cp", p.cp, "there is no context parallelism",
         into_dp("cp", p.cp, &ParallelPlan::cp));
   f.add(p.pp > 1 && !t.can.pipeline_parallel, "pp", p.pp, "there are no pipeline stages",
@@ -103,13 +104,17 @@ void check_schedule(Findings& f, const TargetFeatures& t) {
         fmt::format("the interleaved schedule needs {} stages or more", t.can.interleaved_from_pp), {plain});
   const int micro = microbatches(p, f.file.training), rounds = micro / p.pp;
   const InterleavedCount count = t.can.interleaved_microbatches;
-  f.add(interleaved && t.can.interleaved && count == InterleavedCount::multiples_of_pp && micro % p.pp != 0, "vp", p.vp,
-        fmt::format("the interleaved schedule takes multiples of {} micro-batches, not {}", p.pp, micro), {plain});
-  f.add(interleaved && t.can.interleaved && count == InterleavedCount::equal_rounds && rounds > 0 && micro % rounds != 0,
-        "vp", p.vp, fmt::format("the interleaved schedule takes {} micro-batches in equal rounds, not {}", rounds, micro),
+  f.add(interleaved && t.can.interleaved && count == InterleavedCount::multiples_of_pp && micro % p.pp != 0,
+        "vp", p.vp,
+        fmt::format("the interleaved schedule takes multiples of {} micro-batches, not {}", p.pp, micro),
         {plain});
-  f.add(p.schedule == PipelineSchedule::gpipe && !t.can.gpipe, "schedule", name(p.schedule), "there is no GPipe schedule",
+  f.add(interleaved && t.can.interleaved && count == InterleavedCount::equal_rounds && rounds > 0 &&
+            micro % rounds != 0,
+        "vp", p.vp,
+        fmt::format("the interleaved schedule takes {} micro-batches in equal rounds, not {}", rounds, micro),
         {plain});
+  f.add(p.schedule == PipelineSchedule::gpipe && !t.can.gpipe, "schedule", name(p.schedule),
+        "there is no GPipe schedule", {plain});
   f.add(p.schedule == PipelineSchedule::zero_bubble && !t.can.zero_bubble, "schedule", name(p.schedule),
         "there is no zero-bubble schedule of one model chunk per rank", {plain});
   if (even_layers(p, m) || t.can.uneven_stages) return;
@@ -134,13 +139,15 @@ void check_state(Findings& f, const TargetFeatures& t) {
   f.add(!offered, "zero_stage", p.zero_stage,
         fmt::format("it shards at ZeRO stages {}", fmt::join(t.can.zero_stages, ", ")), stages);
   f.add(offered && p.pp > 1 && t.can.pipeline_parallel && p.zero_stage > t.can.max_zero_with_pp, "zero_stage",
-        p.zero_stage, fmt::format("beside pipeline stages it shards up to ZeRO stage {}", t.can.max_zero_with_pp), stages);
+        p.zero_stage,
+        fmt::format("beside pipeline stages it shards up to ZeRO stage {}", t.can.max_zero_with_pp), stages);
   const bool hybrid = p.zero_stage > 0 && p.shards() > 1 && p.shards() < p.replicas();
   const PlanChange whole = set_field("shard_degree 0", [](ParallelPlan& q) { q.shard_degree = 0; });
-  f.add(hybrid && !t.can.shard_degree, "shard_degree", p.shard_degree, "state is sharded over all replicas or none",
+  f.add(hybrid && !t.can.shard_degree, "shard_degree", p.shard_degree,
+        "state is sharded over all replicas or none", {whole});
+  f.add(hybrid && t.can.shard_degree && p.zero_stage < t.can.shard_degree_from_zero, "shard_degree",
+        p.shard_degree, fmt::format("hybrid sharding begins at ZeRO stage {}", t.can.shard_degree_from_zero),
         {whole});
-  f.add(hybrid && t.can.shard_degree && p.zero_stage < t.can.shard_degree_from_zero, "shard_degree", p.shard_degree,
-        fmt::format("hybrid sharding begins at ZeRO stage {}", t.can.shard_degree_from_zero), {whole});
 }
 
 void check_memory_saving(Findings& f, const TargetFeatures& t) {
@@ -150,23 +157,29 @@ void check_memory_saving(Findings& f, const TargetFeatures& t) {
   };
   const PlanChange none = recompute("recompute none", RecomputeKind::none),
                    full = recompute("recompute full", RecomputeKind::full);
-  const bool selective = p.recompute.kind == RecomputeKind::selective, whole = p.recompute.kind == RecomputeKind::full;
-  f.add(selective && !t.can.recompute_selective, "recompute", "selective", "there is no selective recomputation",
-        {none, full});
-  f.add(whole && !t.can.recompute_full, "recompute", "full", "there is no recomputation of whole layers", {none});
-  f.add(whole && t.can.recompute_full && p.recompute.layers >= 0 && !t.can.recompute_layers, "recompute.layers",
-        p.recompute.layers, "either all layers are recomputed or none", {full, none});
-  const PlanChange no_optimizer =
-      set_field("optimizer_offload 0", [](ParallelPlan& q) { q.optimizer_offload = 0; q.parameter_offload = false; });
+  const bool selective = p.recompute.kind == RecomputeKind::selective,
+             whole = p.recompute.kind == RecomputeKind::full;
+  f.add(selective && !t.can.recompute_selective, "recompute", "selective",
+        "there is no selective recomputation", {none, full});
+  f.add(whole && !t.can.recompute_full, "recompute", "full", "there is no recomputation of whole layers",
+        {none});
+  f.add(whole && t.can.recompute_full && p.recompute.layers >= 0 && !t.can.recompute_layers,
+        "recompute.layers", p.recompute.layers, "either all layers are recomputed or none", {full, none});
+  const PlanChange no_optimizer = set_field("optimizer_offload 0", [](ParallelPlan& q) {
+    q.optimizer_offload = 0;
+    q.parameter_offload = false;
+  });
   f.add(p.optimizer_offload > 0 && !t.can.optimizer_offload, "optimizer_offload", p.optimizer_offload,
         "optimizer state stays on the device", {no_optimizer});
-  f.add(p.parameter_offload && !t.can.parameter_offload, "parameter_offload", true, "parameters stay on the device",
+  f.add(p.parameter_offload && !t.can.parameter_offload, "parameter_offload", true,
+        "parameters stay on the device",
         {set_field("parameter_offload false", [](ParallelPlan& q) { q.parameter_offload = false; })});
-  const PlanChange no_activations = set_field("activation_offload 0", [](ParallelPlan& q) { q.activation_offload = 0; });
+  const PlanChange no_activations =
+      set_field("activation_offload 0", [](ParallelPlan& q) { q.activation_offload = 0; });
   f.add(p.activation_offload > 0 && !t.can.activation_offload, "activation_offload", p.activation_offload,
         "activations stay on the device", {no_activations});
-  f.add(p.offload_horizon != ParallelPlan().offload_horizon && (p.activation_offload > 0 || p.parameter_offload) &&
-            !t.offload_horizon,
+  f.add(p.offload_horizon != ParallelPlan().offload_horizon &&
+            (p.activation_offload > 0 || p.parameter_offload) && !t.offload_horizon,
         "offload_horizon", p.offload_horizon, "how many layers ahead are fetched back is no option",
         {set_field("offload_horizon 1", [](ParallelPlan& q) { q.offload_horizon = 1; })});
 }
@@ -181,7 +194,8 @@ void check_overlap(Findings& f, const TargetFeatures& t) {
         "the size of gradient buckets is no option",
         {set_field("bucket_elements 0", [](ParallelPlan& q) { q.bucket_elements = 0; })});
   f.add(p.last_bucket_split > 1 && !t.can.last_bucket_split, "last_bucket_split", p.last_bucket_split,
-        "the last bucket is not cut", {set_field("last_bucket_split 1", [](ParallelPlan& q) { q.last_bucket_split = 1; })});
+        "the last bucket is not cut",
+        {set_field("last_bucket_split 1", [](ParallelPlan& q) { q.last_bucket_split = 1; })});
   f.add(reduces && p.overlap_grad_reduce && !t.can.overlap_grad_reduce, "overlap_grad_reduce", true,
         "gradients are reduced after the backward pass",
         flag("overlap_grad_reduce false", &ParallelPlan::overlap_grad_reduce, false));
@@ -194,7 +208,8 @@ void check_overlap(Findings& f, const TargetFeatures& t) {
   f.add(gathers && !p.overlap_param_gather && !t.without_param_overlap, "overlap_param_gather", false,
         "parameters are always gathered during the passes",
         flag("overlap_param_gather true", &ParallelPlan::overlap_param_gather, true));
-  f.add(p.tp > 1 && p.overlap_tp && !t.can.overlap_tp, "overlap_tp", true, "collectives of tp are not tiled into GEMMs",
+  f.add(p.tp > 1 && p.overlap_tp && !t.can.overlap_tp, "overlap_tp", true,
+        "collectives of tp are not tiled into GEMMs",
         flag("overlap_tp false", &ParallelPlan::overlap_tp, false));
 }
 
@@ -207,13 +222,14 @@ void check_formats(Findings& f, const TargetFeatures& t) {
   if (t.formats.empty() || std::ranges::any_of(t.formats, same)) return;
   // Fields whose value occurs in no line with the formats before it.
   const auto text = [](Dtype c, Dtype p, Dtype g, Dtype r, Dtype o) {
-    return fmt::format("compute {}, parameters {}, gradients {} reduced in {}, optimizer state {}", name(c), name(p), name(g),
-                       name(r), name(o));
+    return fmt::format("compute {}, parameters {}, gradients {} reduced in {}, optimizer state {}", name(c),
+                       name(p), name(g), name(r), name(o));
   };
   std::vector<PlanChange> changes;
   const auto differences = [&](const TargetFormats& o) {
-    return int(o.compute != own.compute) * 4 + int(o.parameter != own.parameter) * 2 + int(o.gradient != own.gradient) +
-           int(o.reduction != own.reduction) + int(o.optimizer_state != own.optimizer_state);
+    return int(o.compute != own.compute) * 4 + int(o.parameter != own.parameter) * 2 +
+           int(o.gradient != own.gradient) + int(o.reduction != own.reduction) +
+           int(o.optimizer_state != own.optimizer_state);
   };
   const auto nearest = std::ranges::min_element(t.formats, {}, differences);
   changes.push_back({text(nearest->compute, nearest->parameter, nearest->gradient, nearest->reduction,
@@ -234,13 +250,16 @@ void check_model(Findings& f, const TargetFeatures& t) {
   f.add(m.position == PositionKind::alibi && !t.alibi, "model.position", "alibi", "it has no ALiBi");
   f.add(m.norm == NormKind::layer && !t.layer_norm, "model.norm", "layer", "its norms are RMS norms");
   f.add(!m.gated_mlp && !t.plain_mlp, "model.gated_mlp", false, "its MLP is gated (SwiGLU)");
-  f.add(m.embedding_norm && !t.embedding_norm, "model.embedding_norm", true, "it has no norm behind the embedding");
+  f.add(m.embedding_norm && !t.embedding_norm, "model.embedding_norm", true,
+        "it has no norm behind the embedding");
   f.add(m.linear_bias && !t.every_bias, "model.linear_bias", true, "its linear layers have no biases");
   f.add(m.qkv_bias && !m.linear_bias && !t.qkv_bias, "model.qkv_bias", true, "its q, k and v have no biases");
   f.add(m.output_bias && !m.linear_bias && !t.output_bias, "model.output_bias", true,
         "the output projection alone cannot have a bias");
-  f.add(m.mlp_bias && !m.linear_bias && !t.mlp_bias, "model.mlp_bias", true, "the MLP alone cannot have biases");
-  f.add(m.tied_embeddings && !t.tied_embeddings, "model.tied_embeddings", true, "its embeddings are not tied");
+  f.add(m.mlp_bias && !m.linear_bias && !t.mlp_bias, "model.mlp_bias", true,
+        "the MLP alone cannot have biases");
+  f.add(m.tied_embeddings && !t.tied_embeddings, "model.tied_embeddings", true,
+        "its embeddings are not tied");
   f.add(m.head_dim * m.n_heads != m.hidden && !t.own_head_dim, "model.head_dim", m.head_dim,
         fmt::format("heads are hidden / n_heads wide: {}", m.n_heads > 0 ? m.hidden / m.n_heads : 0));
   f.add(m.rope_scaling && std::ranges::count(t.rope_scaling, m.rope_scaling->type) == 0, "model.rope_scaling",

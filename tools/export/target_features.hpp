@@ -19,13 +19,14 @@ struct TargetFormats {
 struct TargetFeatures {
   StackCapabilities can;
   std::vector<AxisOrder> axis_orders = {{Axis::tp, Axis::cp, Axis::dp, Axis::pp}};
-  bool offload_horizon = false;         // layers ahead that are fetched back are an option
-  bool without_grad_overlap = true;     // gradient reduction can be left unoverlapped
-  bool without_param_overlap = true;    // and the parameter gather
+  bool offload_horizon = false;           // layers ahead that are fetched back are an option
+  bool without_grad_overlap = true;       // gradient reduction can be left unoverlapped
+  bool without_param_overlap = true;      // and the parameter gather
   bool without_sequence_parallel = true;  // tp without sequence parallelism
-  std::vector<TargetFormats> formats;   // the first is the nearest to what it has no option for
+  std::vector<TargetFormats> formats;     // the first is the nearest to what it has no option for
   // Of the model.
-  bool learned_positions = false, alibi = false, layer_norm = false, plain_mlp = false, embedding_norm = false;
+  bool learned_positions = false, alibi = false, layer_norm = false, plain_mlp = false,
+       embedding_norm = false;
   bool every_bias = false, qkv_bias = false, output_bias = false, mlp_bias = false;
   bool tied_embeddings = true, own_head_dim = false;
   std::vector<std::string> rope_scaling;  // types of core/model/model_spec.hpp's kRopeTypes

@@ -27,17 +27,22 @@ std::vector<Inexpressible> torchtitan_rules(const PlanFile& file, const std::str
   std::vector<Inexpressible> found;
   const ParallelPlan& p = file.plan;
   if (p.zero_stage == 0 && p.cp > 1)
-    found.push_back({"zero_stage", "0", "parameters are always sharded over cp (parallel_dims.py: fsdp is dp_shard * cp)",
+    found.push_back({"zero_stage",
+                     "0",
+                     "parameters are always sharded over cp (parallel_dims.py: fsdp is dp_shard * cp)",
                      {set_field("zero_stage 3, shard_degree cp",
                                 [](ParallelPlan& q) { q.zero_stage = 3, q.shard_degree = q.cp; }),
                       set_field("zero_stage 2, shard_degree cp",
                                 [](ParallelPlan& q) { q.zero_stage = 2, q.shard_degree = q.cp; })}});
   if (p.zero_stage > 0 && p.shards() % p.cp != 0)
-    found.push_back({"shard_degree", fmt::format("{}", p.shards()),
+    found.push_back({"shard_degree",
+                     fmt::format("{}", p.shards()),
                      fmt::format("state is sharded over whole groups of cp {}", p.cp),
                      {set_field("shard_degree 0", [](ParallelPlan& q) { q.shard_degree = 0; })}});
   if (file.model.tied_embeddings && p.pp > 1)
-    found.push_back({"pp", fmt::format("{}", p.pp), "tied embeddings go with one pipeline stage (decoder.py)",
+    found.push_back({"pp",
+                     fmt::format("{}", p.pp),
+                     "tied embeddings go with one pipeline stage (decoder.py)",
                      {set_field(fmt::format("pp 1, dp {}", p.dp * p.pp), [](ParallelPlan& q) {
                        q.dp *= q.pp;
                        q.pp = q.vp = 1;
@@ -46,7 +51,8 @@ std::vector<Inexpressible> torchtitan_rules(const PlanFile& file, const std::str
                      })}});
   const int pieces = (p.sequence_parallel ? p.tp : 1) * (p.cp > 1 ? 2 * p.cp : 1);
   if (file.training.seq_len % pieces != 0)
-    found.push_back({"training.seq_len", fmt::format("{}", file.training.seq_len),
+    found.push_back({"training.seq_len",
+                     fmt::format("{}", file.training.seq_len),
                      fmt::format("the sequence must be a multiple of {} (trainer.py)", pieces),
                      {}});
   return found;
@@ -72,7 +78,8 @@ std::string chunk_list(const PlanFile& file) {
 std::string recomputed_layers(const PlanFile& file) {
   std::vector<int> layers;
   for (const LayerRange& chunk : layer_ranges(file.plan, file.model.n_layers))
-    for (int i = 0; i < std::min(chunk.count, file.plan.recompute.layers); ++i) layers.push_back(chunk.first + i);
+    for (int i = 0; i < std::min(chunk.count, file.plan.recompute.layers); ++i)
+      layers.push_back(chunk.first + i);
   return fmt::format("{}", fmt::join(layers, ", "));
 }
 
@@ -130,7 +137,8 @@ def model_spec():
     )
 )py";
 
-constexpr const char* kConvert = R"py(    for converter in [Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled=True)]:
+constexpr const char* kConvert =
+    R"py(    for converter in [Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled=True)]:
         model = converter.build().convert(model)
 )py";
 
@@ -140,7 +148,7 @@ std::string imports(const PlanFile& file, bool head) {
   text +=
       "from functools import partial\n\n"
       "import torch.nn as nn\n\n"
-      "from torchtitan.components.checkpoint import CheckpointManager\n"
+      "from torchtitan.components.checkpointer.dcp import CheckpointManager\n"
       "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss\n"
       "from torchtitan.components.metrics import MetricsProcessor\n"
       "from torchtitan.components.optimizer import default_adamw\n";
@@ -154,7 +162,8 @@ std::string imports(const PlanFile& file, bool head) {
                : "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n";
   return text +
          "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm\n"
-         "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config\n"
+         "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, "
+         "make_gqa_config\n"
          "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init\n"
          "from torchtitan.models.llama3 import Llama3Model, Llama3TransformerBlock, parallelize_llama\n"
          "from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter\n"
@@ -164,10 +173,12 @@ std::string imports(const PlanFile& file, bool head) {
 
 std::string model_constants(const PlanFile& file, bool head) {
   const ModelSpec& m = file.model;
-  std::string text = fmt::format("\nDIM, LAYERS, FFN, VOCAB = {}, {}, {}, {}\n", m.hidden, m.n_layers, m.ffn_hidden, m.vocab_size);
+  std::string text = fmt::format("\nDIM, LAYERS, FFN, VOCAB = {}, {}, {}, {}\n", m.hidden, m.n_layers,
+                                 m.ffn_hidden, m.vocab_size);
   text += fmt::format("HEADS, KV_HEADS, HEAD_DIM = {}, {}, {}\n", m.n_heads, m.n_kv_heads, m.head_dim);
   text += fmt::format("NORM_EPS, TIED = {}, {}\n", decimal(m.norm_eps), python(m.tied_embeddings));
-  text += fmt::format("ROPE = ComplexRoPE.Config(\n    dim=HEAD_DIM, {}={}, theta={}", head ? "max_context_length" : "max_seq_len",
+  text += fmt::format("ROPE = ComplexRoPE.Config(\n    dim=HEAD_DIM, {}={}, theta={}",
+                      head ? "max_context_length" : "max_seq_len",
                       std::max(m.max_positions, file.training.seq_len), decimal(m.rope_theta));
   if (m.rope_scaling)
     text += fmt::format(
@@ -232,11 +243,13 @@ std::string recompute_text_of(const ParallelPlan& p) {
 std::string module_text(const PlanFile& file, const std::string& version) {
   const ParallelPlan& p = file.plan;
   const bool head = version == "head";
-  std::string text = fmt::format("# torchtitan {}: the plan {}.\n# Chosen by --module sextant_plan --config plan.\n", version,
-                                 plan_key(p));
+  std::string text =
+      fmt::format("# torchtitan {}: the plan {}.\n# Chosen by --module sextant_plan --config plan.\n",
+                  version, plan_key(p));
   text += imports(file, head) + model_constants(file, head);
   if (p.pp > 1) text += fmt::format("CHUNKS = [{}]\n", chunk_list(file));
-  if (p.recompute.layers >= 0) text += fmt::format("RECOMPUTED = ({},)\n", recomputed_layers(file)) + kSomeLayers;
+  if (p.recompute.layers >= 0)
+    text += fmt::format("RECOMPUTED = ({},)\n", recomputed_layers(file)) + kSomeLayers;
   if (p.pp > 1)
     text +=
         "\n\ndef model_parts():\n"
@@ -246,7 +259,8 @@ std::string module_text(const PlanFile& file, const std::string& version) {
         "    return parts\n";
   std::string model = kModel;
   model.replace(model.find("@CONVERT@"), 9, file.training.compute == Dtype::fp8 ? kConvert : "");
-  text += model + "\n\ndef plan() -> Trainer.Config:\n    return Trainer.Config(\n        model_spec=model_spec(),\n";
+  text += model +
+          "\n\ndef plan() -> Trainer.Config:\n    return Trainer.Config(\n        model_spec=model_spec(),\n";
   text +=
       "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),\n";
   text += training_text(file, head) + parallelism_text(file, head);
@@ -275,7 +289,8 @@ ExportContent write_torchtitan(const PlanFile& file, const std::string& version)
                                 : fmt::format("torchtitan {} (pip install torchtitan=={})", version, version);
   if (file.training.compute == Dtype::fp8) out.needs += ", torchao";
   out.trial = fmt::format(
-      "NGPU={0} WORLD_SIZE={0} RANK=0 LOCAL_RANK=0 python -m torchtitan.train --module sextant_plan --config plan "
+      "NGPU={0} WORLD_SIZE={0} RANK=0 LOCAL_RANK=0 python -m torchtitan.train --module sextant_plan --config "
+      "plan "
       "--comm.mode fake_backend --training.steps 1",
       file.plan.world());
   out.trial_needs = "one GPU; collectives are faked";

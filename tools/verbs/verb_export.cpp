@@ -50,8 +50,8 @@ std::string estimate_text(const PlanFile& file) {
 // "predicted as nemo-2024: 25.1 s a step, 60.2 GiB; megatron-lm is predicted as megatron-core: ..."; empty where stacks agree.
 std::string stack_note(const PlanFile& asked, const PlanFile& exported, const ExportTarget& target) {
   if (asked.stack.name == target.stack) return "";
-  return fmt::format("the plan was made for {} ({}); {} is predicted as {}: {}", asked.stack.name, estimate_text(asked),
-                     target.title, exported.stack.name, estimate_text(exported));
+  return fmt::format("the plan was made for {} ({}); {} is predicted as {}: {}", asked.stack.name,
+                     estimate_text(asked), target.title, exported.stack.name, estimate_text(exported));
 }
 
 void print_missing(Session& session, const ChosenTarget& chosen, const std::vector<Inexpressible>& missing) {
@@ -65,18 +65,21 @@ void print_missing(Session& session, const ChosenTarget& chosen, const std::vect
 
 Json missing_json(const std::vector<Inexpressible>& missing) {
   Json all = Json::array();
-  for (const Inexpressible& m : missing) all.push_back({{"field", m.field}, {"value", m.value}, {"reason", m.reason}});
+  for (const Inexpressible& m : missing)
+    all.push_back({{"field", m.field}, {"value", m.value}, {"reason", m.reason}});
   return all;
 }
 
-Json base_json(const ChosenTarget& chosen, const ParallelPlan& asked, const std::vector<Inexpressible>& missing) {
+Json base_json(const ChosenTarget& chosen, const ParallelPlan& asked,
+               const std::vector<Inexpressible>& missing) {
   return {{"target", chosen.target->name},
           {"version", chosen.version},
           {"asked", plan_key(asked)},
           {"inexpressible", missing_json(missing)}};
 }
 
-ExitCode refuse(Session& session, const ChosenTarget& chosen, const Exported& e, const ParallelPlan& asked, bool nearest_asked) {
+ExitCode refuse(Session& session, const ChosenTarget& chosen, const Exported& e, const ParallelPlan& asked,
+                bool nearest_asked) {
   if (session.common.json) {
     print_json(session, "export", base_json(chosen, asked, e.missing));
     return ExitCode::export_cannot_express;
@@ -87,21 +90,24 @@ ExitCode refuse(Session& session, const ChosenTarget& chosen, const Exported& e,
   return ExitCode::export_cannot_express;
 }
 
-ExitCode refuse_nearest(Session& session, const ChosenTarget& chosen, const Exported& e, const ParallelPlan& asked) {
+ExitCode refuse_nearest(Session& session, const ChosenTarget& chosen, const Exported& e,
+                        const ParallelPlan& asked) {
   const Prediction& p = e.nearest->prediction;
   const std::string text =
-      fmt::format("the nearest plan that it can express, {}, needs {:.1f} GiB of {:.1f} GiB", plan_key(*e.nearest->question.plan),
-                  gib(p.memory.peak), gib(p.memory_available));
+      fmt::format("the nearest plan that it can express, {}, needs {:.1f} GiB of {:.1f} GiB",
+                  plan_key(*e.nearest->question.plan), gib(p.memory.peak), gib(p.memory_available));
   if (session.common.json) {
     Json answer = base_json(chosen, asked, e.missing);
-    answer["nearest"] = {{"key", plan_key(*e.nearest->question.plan)}, {"fits", false}, {"changes", e.nearest->changes}};
+    answer["nearest"] = {
+        {"key", plan_key(*e.nearest->question.plan)}, {"fits", false}, {"changes", e.nearest->changes}};
     print_json(session, "export", answer);
     return ExitCode::no_feasible_plan;
   }
   print_missing(session, chosen, e.missing);
   print_wrapped(session.terminal.out, session.terminal, text);
-  print_wrapped(session.terminal.out, session.terminal,
-                fmt::format("next: sextant plan --stack {} searches what the target can do", chosen.target->stack));
+  print_wrapped(
+      session.terminal.out, session.terminal,
+      fmt::format("next: sextant plan --stack {} searches what the target can do", chosen.target->stack));
   return ExitCode::no_feasible_plan;
 }
 
@@ -120,10 +126,11 @@ void print_exported(Session& session, const ChosenTarget& chosen, const Exported
     line("nearest plan: " + plan_key(e.file.plan));
     for (const std::string& change : e.nearest->changes) print_wrapped(out, session.terminal, change, 2);
     const double before = asked.prediction.step_time_s.value, now = e.file.prediction.step_time_s.value;
-    line(fmt::format("it costs: {} as {} instead of {} as {} ({:+.1f} % time)", estimate_text(e.file), e.file.stack.name,
-                     estimate_text(asked), asked.stack.name, 100 * (now / before - 1)));
+    line(fmt::format("it costs: {} as {} instead of {} as {} ({:+.1f} % time)", estimate_text(e.file),
+                     e.file.stack.name, estimate_text(asked), asked.stack.name, 100 * (now / before - 1)));
   }
-  line(fmt::format("written: {} ({} files for {} {})", options.output, files, chosen.target->title, chosen.version));
+  line(fmt::format("written: {} ({} files for {} {})", options.output, files, chosen.target->title,
+                   chosen.version));
   for (const std::string& note : e.notes) line("note: " + note);
   for (const std::string& note : content.notes) line("note: " + note);
   line("needs: " + content.needs);
@@ -135,10 +142,12 @@ void print_exported(Session& session, const ChosenTarget& chosen, const Exported
 ExitCode report_parser(Session& session, const ChosenTarget& chosen, const ParserAnswer& answer) {
   auto& out = session.terminal.out;
   if (answer.outcome == ParserAnswer::accepted)
-    print_wrapped(out, session.terminal, fmt::format("{}'s own parser accepts it: {}", chosen.target->title, answer.text));
+    print_wrapped(out, session.terminal,
+                  fmt::format("{}'s own parser accepts it: {}", chosen.target->title, answer.text));
   if (answer.outcome == ParserAnswer::absent)
     print_wrapped(out, session.terminal,
-                  fmt::format("{} is not installed here, so that its parser was not asked ({})", chosen.target->title, answer.text));
+                  fmt::format("{} is not installed here, so that its parser was not asked ({})",
+                              chosen.target->title, answer.text));
   if (answer.outcome == ParserAnswer::refused)
     print_error(session.terminal, "sextant export",
                 fmt::format("{}'s own parser does not accept it:\n{}", chosen.target->title, answer.text));
@@ -147,7 +156,8 @@ ExitCode report_parser(Session& session, const ChosenTarget& chosen, const Parse
 
 constexpr std::array<const char*, 3> kParserOutcomes = {"accepted", "refused", "not installed"};
 
-Exported find_exported(const Session& session, const Question& asked, const ChosenTarget& chosen, bool nearest) {
+Exported find_exported(const Session& session, const Question& asked, const ChosenTarget& chosen,
+                       bool nearest) {
   Exported e;
   const Question q = question_under(asked, chosen, session.presets());
   PlanFile file = *asked.file;
@@ -158,7 +168,9 @@ Exported find_exported(const Session& session, const Question& asked, const Chos
     if (e.nearest) e.file = predicted_file(session, e.nearest->question, e.nearest->prediction);
     return e;
   }
-  e.file = q.stack.name == asked.stack.name ? file : predicted_file(session, q, predict_question(q, session.presets()));
+  e.file = q.stack.name == asked.stack.name
+               ? file
+               : predicted_file(session, q, predict_question(q, session.presets()));
   return e;
 }
 
@@ -173,16 +185,20 @@ bool is_key(const std::string& plan) {
 }
 
 ExitCode run(Session& session, const ExportVerbOptions& options) {
-  if (options.plan.empty()) throw UsageError("the plan is missing\n  for example: sextant export plan.json --to megatron-lm -o job");
-  if (options.to.empty()) throw UsageError("--to is missing\n  for example: --to megatron-lm, --to torchtitan@head");
+  if (options.plan.empty())
+    throw UsageError("the plan is missing\n  for example: sextant export plan.json --to megatron-lm -o job");
+  if (options.to.empty())
+    throw UsageError("--to is missing\n  for example: --to megatron-lm, --to torchtitan@head");
   if (options.output.empty()) throw UsageError("--output is missing\n  for example: -o job");
   if (!options.launch.container.empty() && options.launch.launcher == "mpirun")
-    throw UsageError("--container goes with --launch slurm or torchrun: start mpirun's ranks in it as your site does");
+    throw UsageError(
+        "--container goes with --launch slurm or torchrun: start mpirun's ranks in it as your site does");
   const ChosenTarget chosen = find_export_target(options.to);
   if (is_key(options.plan))
-    throw UsageError(fmt::format("{} is a plan key, and a plan file is wanted\n  for example: sextant simulate --plan {} "
-                                 "--model ... --cluster ... -o plan.json",
-                                 options.plan, options.plan));
+    throw UsageError(
+        fmt::format("{} is a plan key, and a plan file is wanted\n  for example: sextant simulate --plan {} "
+                    "--model ... --cluster ... -o plan.json",
+                    options.plan, options.plan));
   QuestionOptions question;
   question.plan = options.plan;
   const Question asked = read_question(question, session.presets());
@@ -191,13 +207,16 @@ ExitCode run(Session& session, const ExportVerbOptions& options) {
   Exported e = find_exported(session, asked, chosen, options.nearest);
   if (!e.missing.empty() && !e.nearest) return refuse(session, chosen, e, *asked.plan, options.nearest);
   if (e.nearest && !e.nearest->fits()) return refuse_nearest(session, chosen, e, *asked.plan);
-  if (const auto note = stack_note(*asked.file, e.file, *chosen.target); !e.nearest && !note.empty()) e.notes.push_back(note);
+  if (const auto note = stack_note(*asked.file, e.file, *chosen.target); !e.nearest && !note.empty())
+    e.notes.push_back(note);
   if (e.file.prediction.peak_memory_GiB.value > gib(e.file.cluster.device.memory))
     e.notes.push_back(fmt::format("it does not fit as {}: {:.1f} GiB of {:.1f} GiB", e.file.stack.name,
-                                  e.file.prediction.peak_memory_GiB.value, gib(e.file.cluster.device.memory)));
+                                  e.file.prediction.peak_memory_GiB.value,
+                                  gib(e.file.cluster.device.memory)));
 
   const ExportContent content = chosen.target->write(e.file, chosen.version);
-  const std::vector<ExportFile> files = export_files(e.file, chosen, content, options.launch, session.presets());
+  const std::vector<ExportFile> files =
+      export_files(e.file, chosen, content, options.launch, session.presets());
   write_export(options.output, files);
   std::optional<ParserAnswer> parser;
   if (options.check && !content.checker.empty()) parser = ask_parser(options.output);
@@ -236,30 +255,48 @@ Verb export_verb() {
       .name = "export",
       .summary = "write a plan as what another framework is started with",
       .description =
-          "Writes the flags or configuration, environment and launch script of a plan file for " + target_names() +
-          ". Every field of the plan is written; where the framework has no option for one, nothing is written, the fields are "
+          "Writes the flags or configuration, environment and launch script of a plan file for " +
+          target_names() +
+          ". Every field of the plan is written; where the framework has no option for one, nothing is "
+          "written, the fields are "
           "listed and the exit code is 5, unless --nearest asks for the nearest plan that it can express.",
-      .examples = {{"flags of Megatron-LM, started by torchrun", "sextant export plan.json --to megatron-lm -o job"},
-                   {"the nearest plan that torchtitan can express, with a Slurm script, in a container",
-                    "sextant export plan.json --to torchtitan -o job --nearest --launch slurm --container image.sqsh"},
+      .examples = {{"flags of Megatron-LM, started by torchrun",
+                    "sextant export plan.json --to megatron-lm -o job"},
+                   {"nearest plan that torchtitan has, Slurm script, container",
+                    "sextant export plan.json --to torchtitan -o job --nearest --launch slurm --container "
+                    "image.sqsh"},
                    {"and the framework's own parser on it, where installed",
                     "sextant export plan.json --to megatron-lm@head -o job --check"}},
       .define = [](CLI::App& app) -> Run {
         auto options = std::make_shared<ExportVerbOptions>();
-        add_text(app, {.flag = "plan", .metavar = "FILE", .text = "a plan file, of sextant plan -o or simulate -o"}, options->plan);
+        add_text(
+            app,
+            {.flag = "plan", .metavar = "FILE", .text = "a plan file, of sextant plan -o or simulate -o"},
+            options->plan);
         add_text(app,
                  {.flag = "--to",
                   .metavar = "TARGET[@VERSION]",
                   .text = "the framework; its default version is the one tested last"},
                  options->to);
-        add_text(app, {.flag = "-o,--output", .metavar = "DIR", .text = "the folder to write, new or of an earlier export"},
+        add_text(app,
+                 {.flag = "-o,--output",
+                  .metavar = "DIR",
+                  .text = "the folder to write, new or of an earlier export"},
                  options->output);
-        add_text(app, {.flag = "--launch", .metavar = kLaunchers, .text = "what starts the ranks"}, options->launch.launcher);
-        add_text(app, {.flag = "--container", .metavar = "IMAGE", .text = "run in this image (pyxis, docker)"},
+        add_text(app, {.flag = "--launch", .metavar = kLaunchers, .text = "what starts the ranks"},
+                 options->launch.launcher);
+        add_text(app,
+                 {.flag = "--container", .metavar = "IMAGE", .text = "run in this image (pyxis, docker)"},
                  options->launch.container);
-        add_flag(app, {.flag = "--nearest", .metavar = "", .text = "the nearest plan that it can express, and what that costs"},
+        add_flag(app,
+                 {.flag = "--nearest",
+                  .metavar = "",
+                  .text = "the nearest plan that it can express, and what that costs"},
                  options->nearest);
-        add_flag(app, {.flag = "--check", .metavar = "", .text = "run the framework's own parser, where installed, on what was written"},
+        add_flag(app,
+                 {.flag = "--check",
+                  .metavar = "",
+                  .text = "run the framework's own parser, where installed, on what was written"},
                  options->check);
         return [options](Session& session) { return run(session, *options); };
       }};

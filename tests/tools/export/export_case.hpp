@@ -21,7 +21,8 @@ inline std::string text_of(const std::filesystem::path& file) {
 }
 
 // A plan file of this key in the folder.
-inline std::string plan_file(const TempDir& dir, const Words& question, const std::string& key, const std::string& name = "plan.json") {
+inline std::string plan_file(const TempDir& dir, const Words& question, const std::string& key,
+                             const std::string& name = "plan.json") {
   const std::string path = (dir.path() / name).string();
   Words words = {"simulate", "--plan", key, "-o", path};
   words.insert(words.end(), question.begin(), question.end());
@@ -30,15 +31,15 @@ inline std::string plan_file(const TempDir& dir, const Words& question, const st
   return path;
 }
 
-inline Called export_to(const std::string& target, const std::string& plan, const std::filesystem::path& folder,
-                        const Words& more = {}) {
+inline Called export_to(const std::string& target, const std::string& plan,
+                        const std::filesystem::path& folder, const Words& more = {}) {
   Words words = {"export", plan, "--to", target, "-o", folder.string()};
   words.insert(words.end(), more.begin(), more.end());
   return call(words);
 }
 
-inline nlohmann::json exported_json(const std::string& target, const std::string& plan, const std::filesystem::path& folder,
-                                    Words more = {}) {
+inline nlohmann::json exported_json(const std::string& target, const std::string& plan,
+                                    const std::filesystem::path& folder, Words more = {}) {
   more.push_back("--json");
   return nlohmann::json::parse(export_to(target, plan, folder, more).out);
 }

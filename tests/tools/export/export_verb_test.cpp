@@ -19,9 +19,11 @@ TEST_F(ExportBadInput, CommandLines) {
   usage({"export"}, {"the plan is missing"});
   usage(plain, {"--to is missing", "--to megatron-lm"});
   usage({"export", "plan.json", "--to", "megatron-lm"}, {"--output is missing"});
-  usage({"export", "plan.json", "--to", "megatron", "-o", "job"}, {"--to", "megatron", "did you mean megatron-lm?"});
+  usage({"export", "plan.json", "--to", "megatron", "-o", "job"},
+        {"--to", "megatron", "did you mean megatron-lm?"});
   usage({"export", "plan.json", "--to", "megatron-lm@0.3", "-o", "job"}, {"megatron-lm@0.3", "0.19 or head"});
-  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--launch", "ssh"}, {"--launch", "ssh", "slurm"});
+  usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--launch", "ssh"},
+        {"--launch", "ssh", "slurm"});
   usage({"export", "plan.json", "--to", "megatron-lm", "-o", "job", "--launch", "mpirun", "--container", "x"},
         {"--container goes with"});
   usage({"export", "plan.json", "--to", "megatron-lm", "-o", "plan.json"}, {"--output", "a folder"});
@@ -63,7 +65,8 @@ TEST(ExportFolder, HoldsThePlan) {
   const TempDir dir;
   const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
   ASSERT_EQ(export_to("torchtitan", plan, dir.path() / "job").code, ExitCode::ok);
-  EXPECT_EQ(nlohmann::json::parse(text_of(plan)), nlohmann::json::parse(text_of(dir.path() / "job" / "plan.json")));
+  EXPECT_EQ(nlohmann::json::parse(text_of(plan)),
+            nlohmann::json::parse(text_of(dir.path() / "job" / "plan.json")));
   EXPECT_EQ(call({"simulate", (dir.path() / "job" / "plan.json").string()}).code, ExitCode::ok);
 }
 
@@ -89,7 +92,8 @@ TEST(ExportLaunch, TorchrunStartsTheRanksOfThePlan) {
                    " MASTER_ADDR=first bash " + (dir.path() / "job" / "launch.sh").string() + " --more 2>&1");
   };
   EXPECT_EQ(node(0),
-            "--nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr first --master-port 29500 -m torchtitan.train --module "
+            "--nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr first --master-port 29500 -m "
+            "torchtitan.train --module "
             "sextant_plan --config plan --more\n");
   EXPECT_NE(node(1).find("--node-rank 1 --nproc-per-node 4 "), std::string::npos) << node(1);
 }
@@ -105,14 +109,17 @@ TEST(ExportLaunch, ScriptsAreBash) {
     for (const auto& entry : fs::directory_iterator(dir.path() / "job")) {
       const std::string name = entry.path().filename().string();
       if (!name.ends_with(".sh") && !name.ends_with(".sbatch")) continue;
-      EXPECT_EQ(said_by("bash -n " + entry.path().string() + " 2>&1; echo $?"), "0\n") << launcher << " " << name;
+      EXPECT_EQ(said_by("bash -n " + entry.path().string() + " 2>&1; echo $?"), "0\n")
+          << launcher << " " << name;
     }
     if (launcher != "mpirun") continue;
     const std::string job = (dir.path() / "job").string();
-    const fs::path tool = dir.write("bin/python", "#!/bin/sh\necho $RANK $WORLD_SIZE $LOCAL_RANK $CUDA_DEVICE_MAX_CONNECTIONS $2\n");
+    const fs::path tool = dir.write(
+        "bin/python", "#!/bin/sh\necho $RANK $WORLD_SIZE $LOCAL_RANK $CUDA_DEVICE_MAX_CONNECTIONS $2\n");
     fs::permissions(tool, fs::perms::owner_all);
     EXPECT_EQ(said_by("PATH=" + tool.parent_path().string() +
-                      ":$PATH MEGATRON_LM=/m OMPI_COMM_WORLD_RANK=9 OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+                      ":$PATH MEGATRON_LM=/m OMPI_COMM_WORLD_RANK=9 OMPI_COMM_WORLD_SIZE=16 "
+                      "OMPI_COMM_WORLD_LOCAL_RANK=1 "
                       "OMPI_COMM_WORLD_LOCAL_SIZE=8 bash " +
                       job + "/rank.sh 2>&1"),
               "9 16 1 1 /m/pretrain_gpt.py\n");

@@ -13,18 +13,41 @@ namespace fs = std::filesystem;
 
 struct Golden {
   std::string name, target, cluster, stack, key;
-  Words more = {};         // of export
-  Words question = k8B;    // model and batch
+  Words more = {};       // of export
+  Words question = k8B;  // model and batch
 };
 
 const std::vector<Golden>& goldens() {
-  static const Words kFp8 = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "64", "--set", "training.compute=fp8"};
+  static const Words kFp8 = {"--model",        "llama-3.1-8b", "--seq-len", "4096",
+                             "--global-batch", "64",           "--set",     "training.compute=fp8"};
   static const std::vector<Golden> all = {
-      {"megatron-lm_interleaved", "megatron-lm", "4x8xh100", "megatron-core", "tp2.pp2.vp2.cp2.dp4.z1.mbs1.sel", {"--launch", "slurm"}},
-      {"megatron-lm_uneven", "megatron-lm", "4x8xa100-80gb", "megatron-core", "tp2.pp4.dp4.z1.mbs1.full2.b20M.L7-8-9-8.ax-tp-cp-pp-dp"},
-      {"megatron-lm_fsdp", "megatron-lm", "2x8xh100", "megatron-core", "dp16.z3.sd8.mbs1.full", {"--container", "nemo.sqsh"}},
-      {"megatron-lm_fp8", "megatron-lm@head", "1x8xh100", "megatron-core", "tp2.dp4.z1.mbs1.tpo", {"--launch", "mpirun"}, kFp8},
-      {"torchtitan_pipeline", "torchtitan", "4x8xh100", "torchtitan", "tp2.pp4.vp2.dp4.z2.mbs1.sel", {"--launch", "slurm", "--container", "titan.sqsh"}},
+      {"megatron-lm_interleaved",
+       "megatron-lm",
+       "4x8xh100",
+       "megatron-core",
+       "tp2.pp2.vp2.cp2.dp4.z1.mbs1.sel",
+       {"--launch", "slurm"}},
+      {"megatron-lm_uneven", "megatron-lm", "4x8xa100-80gb", "megatron-core",
+       "tp2.pp4.dp4.z1.mbs1.full2.b20M.L7-8-9-8.ax-tp-cp-pp-dp"},
+      {"megatron-lm_fsdp",
+       "megatron-lm",
+       "2x8xh100",
+       "megatron-core",
+       "dp16.z3.sd8.mbs1.full",
+       {"--container", "nemo.sqsh"}},
+      {"megatron-lm_fp8",
+       "megatron-lm@head",
+       "1x8xh100",
+       "megatron-core",
+       "tp2.dp4.z1.mbs1.tpo",
+       {"--launch", "mpirun"},
+       kFp8},
+      {"torchtitan_pipeline",
+       "torchtitan",
+       "4x8xh100",
+       "torchtitan",
+       "tp2.pp4.vp2.dp4.z2.mbs1.sel",
+       {"--launch", "slurm", "--container", "titan.sqsh"}},
       {"torchtitan_hybrid", "torchtitan", "2x8xa100-80gb", "torchtitan", "cp2.dp8.z3.sd8.mbs1.full3"},
       {"torchtitan_head", "torchtitan@head", "2x8xh100", "torchtitan", "tp2.pp2.dp4.z3.mbs1.full"},
   };
@@ -72,8 +95,9 @@ INSTANTIATE_TEST_SUITE_P(All, ExportGolden, testing::ValuesIn(goldens()), [](con
 
 TEST(ExportGoldens, EveryTargetAndVersionHasOne) {
   for (const ExportTarget& target : export_targets())
-    EXPECT_TRUE(std::ranges::any_of(goldens(), [&](const Golden& g) { return g.target.substr(0, g.target.find('@')) == target.name; }))
-        << target.name;
+    EXPECT_TRUE(std::ranges::any_of(goldens(), [&](const Golden& g) {
+      return g.target.substr(0, g.target.find('@')) == target.name;
+    })) << target.name;
 }
 
 }  // namespace

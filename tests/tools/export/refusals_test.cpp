@@ -21,10 +21,18 @@ const std::vector<Refusal> kRefusals = {
     {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
     {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},
     {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
-    {"torchtitan", "2x8xh100", "torchtitan", "cp2.dp8.z0.mbs1", "zero_stage",
+    {"torchtitan",
+     "2x8xh100",
+     "torchtitan",
+     "cp2.dp8.z0.mbs1",
+     "zero_stage",
      {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"}},
     {"torchtitan", "2x8xh100", "megatron-core", "tp16.dp1.z0.mbs1", "tp"},
-    {"torchtitan", "2x8xh100", "torchtitan", "pp2.dp8.z0.mbs1", "pp",
+    {"torchtitan",
+     "2x8xh100",
+     "torchtitan",
+     "pp2.dp8.z0.mbs1",
+     "pp",
      {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"}},
 };
 
@@ -59,8 +67,8 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
     EXPECT_EQ(asked.at("model"), now.at("model"));
     EXPECT_EQ(asked.at("training").at("global_batch"), now.at("training").at("global_batch"));
     const auto ranks = [](const nlohmann::json& p) {
-      return p.at("plan").at("tp").get<int>() * p.at("plan").at("cp").get<int>() * p.at("plan").at("pp").get<int>() *
-             p.at("plan").at("dp").get<int>();
+      return p.at("plan").at("tp").get<int>() * p.at("plan").at("cp").get<int>() *
+             p.at("plan").at("pp").get<int>() * p.at("plan").at("dp").get<int>();
     };
     EXPECT_EQ(ranks(asked), ranks(now));
     EXPECT_EQ(export_to(r.target, written, dir.path() / "again").code, ExitCode::ok);
@@ -70,12 +78,25 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
 // A kind of model that a framework does not have is refused with --nearest too: nothing stands for it.
 TEST(ExportRefusals, AModelHasNoNearest) {
   const TempDir dir;
-  const Words question = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "64", "--set", "model.norm=layer"};
+  const Words question = {"--model",        "llama-3.1-8b", "--seq-len", "4096",
+                          "--global-batch", "64",           "--set",     "model.norm=layer"};
   const std::string plan = plan_file(dir, on("1x8xh100", "torchtitan", question), "dp8.z3.mbs1");
   const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--nearest"});
   EXPECT_EQ(called.code, ExitCode::export_cannot_express);
   EXPECT_NE(called.out.find("model.norm"), std::string::npos) << called.out;
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "job"));
+}
+
+// Ranks are started alike on every node: a node with a missing GPU cannot be.
+TEST(ExportRefusals, ANodeWithAMissingGpu) {
+  const TempDir dir;
+  auto whole = nlohmann::json::parse(text_of(plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1")));
+  whole["cluster"]["defects"] = {{{"node", 0}, {"gpu", 3}, {"missing", true}}};
+  const auto cluster = dir.write("cluster.json", whole["cluster"].dump()).string();
+  const Words sixty = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "60"};
+  const std::string broken = plan_file(dir, on(cluster, "torchtitan", sixty), "dp15.z3.mbs1", "broken.json");
+  const auto answer = exported_json("torchtitan", broken, dir.path() / "broken");
+  EXPECT_EQ(missing_fields(answer), Words{"cluster.defects"}) << answer.dump(1);
 }
 
 // Where the nearest is too large: no files, exit code 4 and what to do.
@@ -97,7 +118,8 @@ TEST(ExportRefusals, AnotherStackIsSaid) {
   EXPECT_NE(called.out.find("the plan was made for nemo-2024"), std::string::npos) << called.out;
   const auto now = nlohmann::json::parse(text_of(dir.path() / "job" / "plan.json"));
   EXPECT_EQ(now.at("stack").at("name"), "megatron-core");
-  const Called same = export_to("megatron-lm", (dir.path() / "job" / "plan.json").string(), dir.path() / "again");
+  const Called same =
+      export_to("megatron-lm", (dir.path() / "job" / "plan.json").string(), dir.path() / "again");
   EXPECT_EQ(same.out.find("was made for"), std::string::npos) << same.out;
 }
 
