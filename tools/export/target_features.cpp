@@ -250,6 +250,13 @@ void check_model(Findings& f, const TargetFeatures& t) {
   f.add(m.position == PositionKind::alibi && !t.alibi, "model.position", "alibi", "it has no ALiBi");
   f.add(m.norm == NormKind::layer && !t.layer_norm, "model.norm", "layer", "its norms are RMS norms");
   f.add(!m.gated_mlp && !t.plain_mlp, "model.gated_mlp", false, "its MLP is gated (SwiGLU)");
+  // Of these no target writes an option yet.
+  f.add(m.qk_norm != QkNorm::none, "model.qk_norm", kQkNormNames[static_cast<std::size_t>(m.qk_norm)],
+        "norms of queries and keys are not exported");
+  f.add(m.norm_placement != NormPlacement::before, "model.norm_placement", "after",
+        "norms behind the half-layers are not exported");
+  f.add(m.window > 0, "model.window", m.window, "sliding-window attention is not exported");
+  f.add(m.normalized_head, "model.normalized_head", true, "a normalized LM head is not exported");
   f.add(m.embedding_norm && !t.embedding_norm, "model.embedding_norm", true,
         "it has no norm behind the embedding");
   f.add(m.linear_bias && !t.every_bias, "model.linear_bias", true, "its linear layers have no biases");

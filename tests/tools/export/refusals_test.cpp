@@ -1,5 +1,7 @@
 // What a target has no option for is refused field by field, with exit code 5 and nothing written; --nearest gives the plan
 // beside it, and what it costs.
+#include <algorithm>
+
 #include "tests/tools/export/export_case.hpp"
 #include "tools/export/export_target.hpp"
 
@@ -76,6 +78,22 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
 }
 
 // A kind of model that a framework does not have is refused with --nearest too: nothing stands for it.
+TEST(ExportRefusals, WhatAModelHasThatNoTargetWrites) {
+  for (const std::string setting :
+       {"qk_norm=head", "norm_placement=after", "window=1024", "normalized_head=true"})
+    for (const std::string target : {"megatron-lm", "torchtitan"}) {
+      const TempDir dir;
+      Words question = k8B;
+      question.insert(question.end(), {"--set", "model." + setting});
+      const std::string plan = plan_file(dir, on("1x8xh100", "torchtitan", question), "dp8.z3.mbs1");
+      const auto answer = exported_json(target, plan, dir.path() / "job");
+      const auto fields = missing_fields(answer);
+      EXPECT_EQ(std::count(fields.begin(), fields.end(), "model." + setting.substr(0, setting.find('='))), 1)
+          << target << ' ' << setting << '\n'
+          << answer.dump(1);
+    }
+}
+
 TEST(ExportRefusals, AModelHasNoNearest) {
   const TempDir dir;
   const Words question = {"--model",        "llama-3.1-8b", "--seq-len", "4096",
