@@ -383,7 +383,8 @@ void SearchTree::expand_sharding(const Node& node, SearchCache& cache, Expansion
   const int m = microbatches(p, job_.training);
   const SearchCache::EveryMicrobatch every = cache.every_microbatch(p);
   auto& laws =
-      cache.laws(SearchCache::Asked::kernels, {p.tp, p.cp, p.pp},
+      cache.laws(SearchCache::Asked::kernels,
+                 {p.tp, p.cp, p.pp * 4 + p.zero_stage},  // whether TP may be hidden depends on ZeRO
                  space_.sequence_parallel.size() * space_.overlap_tp.size() * space_.recompute.size());
   std::size_t at = 0;
   for (std::size_t sp = 0; sp < space_.sequence_parallel.size(); ++sp)

@@ -119,7 +119,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Stack{"megatron",
                             [](StackCapabilities& can, StackRules&) {
                               can.overlap_tp_needs_sequence_parallel = true, can.parameter_offload = false;
-                              can.optimizer_offload_from_zero = 1;
+                              can.optimizer_offload_from_zero = can.optimizer_offload_to_zero = 1;
+                              can.overlap_tp_to_zero = 1;
                             }}),
     [](const auto& stack) { return stack.param.name; });
 

@@ -125,6 +125,7 @@ inline void some_rules(StackCapabilities& can) {
   can.shard_degree_from_zero = upto(0, 3);
   can.optimizer_offload_from_zero = upto(0, 3), can.partial_offload_from_zero = upto(0, 3);
   can.parameter_offload_from_zero = upto(0, 3);
+  can.optimizer_offload_to_zero = upto(1, 3), can.overlap_tp_to_zero = upto(1, 3);
   can.parameter_offload_needs_optimizer = coin(), can.optimizer_offload_needs_parameters = coin();
   can.overlap_tp_needs_sequence_parallel = coin();
   can.interleaved_microbatches = static_cast<InterleavedCount>(upto(0, 2));
