@@ -20,6 +20,8 @@ struct SearchGrid {
     owned.model = load_model(model, test::preset_dir());
     owned.cluster = load_cluster(cluster, test::preset_dir());
     owned.stack = load_stack(stack, test::preset_dir());
+    // The layouts below were found before Megatron-Core's rules for its FSDP were known; off the grid is off the grid.
+    owned.stack.can.optimizer_offload_to_zero = owned.stack.can.overlap_tp_to_zero = 3;
     owned.training.seq_len = seq_len, owned.training.global_batch = global_batch;
     owned.finish();
   }

@@ -678,7 +678,7 @@ TEST(Plan, NothingIsLeanerThanTheLeanest) {
   for (const auto& r : lean.at("ranked"))
     EXPECT_EQ(number(r, "peak_memory_GiB"), number(lean, "least_memory_GiB"));
   for (const char* other :
-       {"tp8.pp1.vp1.cp8.dp1.z3.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100"}) {
+       {"tp8.pp1.vp1.cp8.dp1.z1.mbs1.full.oo100.nopg.tpo", "tp8.pp8.vp3.dp1.mbs1.oo100"}) {
     auto simulate = question;
     simulate.insert(simulate.begin(), "simulate"),
         simulate.insert(simulate.end(), {"--plan", other, "--json"});
