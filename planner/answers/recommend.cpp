@@ -7,6 +7,7 @@
 
 #include "planner/answers/shortlist.hpp"
 #include "planner/search/search_budget.hpp"
+#include "planner/simulation/predict.hpp"
 #include "planner/simulation/stage_memory.hpp"
 
 namespace sextant {
@@ -119,6 +120,28 @@ class Pool {
       within.limits.push_back(PlanLimit{field, Relation::less_equal, 1.0 * kFarBeyond * degree});
     // Where layers alone divide badly, embedding and head are counted with them.
     if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
+    search_advised(std::move(within), at_most);
+    add_counted();
+  }
+  // Of a family the search keeps the fastest, which may be an uneven cut by a hair: its layers are cut anew, embedding and head
+  // counted as one each.
+  void add_counted() {
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      ParallelPlan p = plans_[i].plan;
+      const int chunks = p.pp * p.vp, layers = job_.model.n_layers;
+      if (chunks <= 2 || (layers + 2) % chunks != 0 || equal_stages(p, layers)) continue;
+      std::vector<int> counts(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
+      --counts.front(), --counts.back();
+      p.chunks = chunks_of(counts);
+      if (counts.front() == 0 || unlawful_reason(job_, p)) continue;
+      RankedPlan counted;
+      counted.plan = p, counted.prediction = predict(job_, p);
+      counted.simulated = counted.prediction.step;
+      if (counted.prediction.fits) add(counted);
+    }
+  }
+  void search_advised(PlanLimits within, Seconds at_most) {
+    const auto pinned = [](PlanField f, double value) { return PlanLimit{f, Relation::equal, value}; };
     const int advised = job_.stack.can.advised_zero_with_tp;
     if (advised >= 3) return search_within(within, kPlainFamilies, at_most, false);
     // What is advised: any ZeRO stage beside data parallelism and stages alone, and lower stages beside everything.

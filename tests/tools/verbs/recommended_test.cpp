@@ -57,6 +57,14 @@ TEST(Recommended, IsWhatTheFileHolds) {
   EXPECT_EQ(plan_key(load_plan_file(file).plan), j.at("recommended").at("key"));
 }
 
+// 126 layers: an even cut is a hair faster than one that counts embedding and head as a layer each, and is uneven.
+TEST(Recommended, StagesAreEqualWithEmbeddingAndHead) {
+  const auto j = nlohmann::json::parse(
+      call(asked({"llama-3.1-405b", "64x8xh200", "8192", "512"}, "megatron-core", {"--json"})).out);
+  EXPECT_TRUE(j.at("recommended").at("unusual_features").empty()) << j.at("recommended").at("key");
+  EXPECT_GT(j.at("recommended").at("plan").at("pp"), 1);
+}
+
 // What the user pins is kept, though it is unusual.
 TEST(Recommended, KeepsWhatIsAskedFor) {
   const auto j = nlohmann::json::parse(
