@@ -211,6 +211,11 @@ void check_overlap(Findings& f, const TargetFeatures& t) {
   f.add(p.tp > 1 && p.overlap_tp && !t.can.overlap_tp, "overlap_tp", true,
         "collectives of tp are not tiled into GEMMs",
         flag("overlap_tp false", &ParallelPlan::overlap_tp, false));
+  f.add(p.tp > 1 && p.overlap_tp && t.can.overlap_tp && p.zero_stage > t.can.overlap_tp_to_zero, "overlap_tp",
+        true,
+        fmt::format("collectives of tp are tiled into GEMMs up to ZeRO stage {} on these devices",
+                    t.can.overlap_tp_to_zero),
+        flag("overlap_tp false", &ParallelPlan::overlap_tp, false));
 }
 
 void check_formats(Findings& f, const TargetFeatures& t) {

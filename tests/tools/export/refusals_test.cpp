@@ -20,6 +20,7 @@ const std::vector<Refusal> kRefusals = {
     {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z0.mbs1.gpipe", "schedule"},
     {"megatron-lm", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
     {"megatron-lm", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"megatron-lm", "4x8xh100", "torchtitan", "tp2.dp16.z3.mbs1.tpo", "overlap_tp"},
     {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
     {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},
     {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
@@ -125,6 +126,18 @@ TEST(ExportRefusals, ANearestThatDoesNotFitIsNotWritten) {
   EXPECT_EQ(called.code, ExitCode::no_feasible_plan) << called.out;
   EXPECT_NE(called.out.find("sextant plan --stack torchtitan"), std::string::npos) << called.out;
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "job"));
+}
+
+// What the target's stack can do depends on the devices: from Blackwell on Megatron-FSDP goes with overlapped TP.
+TEST(ExportRefusals, AbilitiesAreThoseOfTheDevices) {
+  const TempDir dir;
+  const auto missing = [&](const std::string& cluster, const std::string& name) {
+    const std::string plan =
+        plan_file(dir, on(cluster, "torchtitan"), "tp2.dp16.z3.mbs1.tpo", name + ".json");
+    return missing_fields(exported_json("megatron-lm", plan, dir.path() / name));
+  };
+  EXPECT_EQ(missing("4x8xb200", "blackwell"), Words{});
+  EXPECT_EQ(missing("4x8xh100", "hopper"), Words{"overlap_tp"}) << "the negative control";
 }
 
 // The plan's stack is not the target's: it is exported, and what the target's stack makes of it is said.
