@@ -81,6 +81,13 @@ std::vector<LayerRange> layer_ranges(const ParallelPlan& plan, int n_layers) {
   return ranges;
 }
 
+bool equal_chunks(const ParallelPlan& plan, int n_layers) {
+  const int n_chunks = plan.pp * plan.vp;
+  return n_layers % n_chunks == 0 && std::ranges::all_of(plan.chunks, [&](const LayerRange& c) {
+           return c.count == n_layers / n_chunks;
+         });
+}
+
 int microbatches(const ParallelPlan& plan, const TrainingSpec& training) {
   const std::int64_t sequences = static_cast<std::int64_t>(plan.micro_batch) * plan.dp;
   if (sequences <= 0 || training.global_batch % sequences != 0) return 0;

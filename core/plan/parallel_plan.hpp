@@ -108,6 +108,8 @@ std::vector<LayerRange> chunks_of(const std::vector<int>& layers);
 
 // The layers of every chunk: the plan's own, or an even split where the first chunks take the remainder.
 std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);
+// Every chunk has as many layers as the others.
+bool equal_chunks(const ParallelPlan&, int n_layers);
 
 // Micro-batches per step and replica: global_batch / (micro_batch * dp). Zero when it does not divide.
 int microbatches(const ParallelPlan&, const TrainingSpec&);

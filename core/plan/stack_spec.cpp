@@ -104,12 +104,6 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
            can.interleaved ? "use the interleaved schedule" : "use 1F1B");
 }
 
-bool uneven(const ParallelPlan& p, const ModelSpec& m) {
-  if (m.n_layers % (p.pp * p.vp) != 0) return true;
-  return std::any_of(p.chunks.begin(), p.chunks.end(),
-                     [&](const LayerRange& c) { return c.count != m.n_layers / (p.pp * p.vp); });
-}
-
 void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
   const StackCapabilities& can = s.can;
   const bool offered = std::ranges::find(can.zero_stages, p.zero_stage) != can.zero_stages.end(),
@@ -143,7 +137,7 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       },
       "use a data-parallel degree that divides the hidden size");
   s.cannot(
-      pp && !can.uneven_stages && uneven(p, m),
+      pp && !can.uneven_stages && !equal_chunks(p, m.n_layers),
       [&] { return fmt::format("needs equal stages: {} layers over {} chunks", m.n_layers, p.pp * p.vp); },
       "use pp*vp that divides the layers");
 }
@@ -255,6 +249,11 @@ std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec
 }
 
 }  // namespace
+
+bool may_overlap_tp(const StackCapabilities& can, const ParallelPlan& p) {
+  return can.overlap_tp && p.zero_stage <= can.overlap_tp_to_zero &&
+         (p.sequence_parallel || !can.overlap_tp_needs_sequence_parallel);
+}
 
 std::optional<Rejection> refuses(const StackSpec& s, const ParallelPlan& p, const ModelSpec& m,
                                  const TrainingSpec& t) {

@@ -62,6 +62,9 @@ struct StackCapabilities {
   bool operator==(const StackCapabilities&) const = default;
 };
 
+// Whether a layout with tp may overlap its collectives.
+bool may_overlap_tp(const StackCapabilities&, const ParallelPlan&);
+
 // When things happen: read by lower() and by nothing else.
 struct StackRules {
   bool reduce_every_microbatch = false;  // ZeRO-2: reduce-scatter in each backward instead of the last

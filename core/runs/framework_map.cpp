@@ -187,9 +187,7 @@ void apply_facts(const RunRow& row, StackSpec& stack, TrainingSpec& training, Pa
     plan.overlap_param_gather = stack.can.overlap_param_gather;
   }
   if (!row.overlap_stated) plan.overlap_tp = false;
-  plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && stack.can.overlap_tp &&
-                    plan.zero_stage <= stack.can.overlap_tp_to_zero &&
-                    (plan.sequence_parallel || !stack.can.overlap_tp_needs_sequence_parallel);
+  plan.overlap_tp = plan.overlap_tp && plan.tp > 1 && may_overlap_tp(stack.can, plan);
   const Dtype own = own_gradient_format(stack, training.parameter);
   if (!row.gradient) training.reduction = own;
   if (!row.gradient || stack.memory.runs_state_reduction) training.gradient = own;

@@ -38,16 +38,13 @@ bool empty_chunk(const ParallelPlan& p) {
 }
 
 bool equal_stages(const ParallelPlan& p, int n_layers) {
-  const auto chunks = static_cast<std::size_t>(p.pp) * static_cast<std::size_t>(p.vp);
-  if (chunks == 1) return true;
-  const std::vector<LayerRange> ranges = layer_ranges(p, n_layers);
-  int most = 0;
-  for (const LayerRange& c : ranges) most = std::max(most, c.count);
-  const bool inner_equal =
-      std::all_of(ranges.begin() + 1, ranges.end() - 1, [&](const LayerRange& c) { return c.count == most; });
-  const int first = ranges.front().count, last = ranges.back().count;
-  const bool counted = chunks > 2 && first == most - 1 && last == most - 1;
-  return inner_equal && ((first == most && last == most) || counted);
+  if (equal_chunks(p, n_layers)) return true;
+  const std::vector<LayerRange> chunks = layer_ranges(p, n_layers);
+  if (chunks.size() <= 2) return false;
+  const int inner = chunks[1].count;
+  return chunks.front().count == inner - 1 && chunks.back().count == inner - 1 &&
+         std::all_of(chunks.begin() + 1, chunks.end() - 1,
+                     [&](const LayerRange& c) { return c.count == inner; });
 }
 
 std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, const ClusterSpec& cluster,

@@ -36,14 +36,12 @@ std::string pipeline_layout(const std::vector<LayerRange>& chunks) {
 std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
   // Only today's Megatron-Core reads such a string; stacks that build on its preset have options of their own.
   if (stack.name != "megatron-core" || plan.pp < 2) return "";
-  const std::vector<LayerRange> chunks = layer_ranges(plan, model.n_layers);
-  if (std::ranges::all_of(chunks, [&](const LayerRange& r) { return r.count == chunks.front().count; }))
-    return "";
+  if (equal_chunks(plan, model.n_layers)) return "";
   return fmt::format(
       "the {} layers are cut unequally: Megatron-Core takes that as --pipeline-model-parallel-layout \"{}\" "
       "alone, without "
       "--num-layers-per-virtual-pipeline-stage",
-      model.n_layers, pipeline_layout(chunks));
+      model.n_layers, pipeline_layout(layer_ranges(plan, model.n_layers)));
 }
 
 }  // namespace sextant

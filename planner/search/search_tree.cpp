@@ -43,9 +43,7 @@ void SearchTree::each_kernel_choice(ParallelPlan& p, bool linked, F visit) const
 bool SearchTree::has_kernels(const ParallelPlan& p) const {
   const StackCapabilities& can = job_.stack.can;
   if (p.tp == 1) return !p.sequence_parallel && !p.overlap_tp;
-  return (!p.sequence_parallel || can.sequence_parallel) &&
-         (!p.overlap_tp || (can.overlap_tp && p.zero_stage <= can.overlap_tp_to_zero &&
-                            (p.sequence_parallel || !can.overlap_tp_needs_sequence_parallel)));
+  return (!p.sequence_parallel || can.sequence_parallel) && (!p.overlap_tp || may_overlap_tp(can, p));
 }
 
 SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_limit)

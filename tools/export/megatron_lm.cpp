@@ -131,7 +131,7 @@ void pipeline_options(BashOptions& o, const PlanFile& file) {
   const ParallelPlan& p = file.plan;
   o.option("--pipeline-model-parallel-size", p.pp);
   if (p.pp == 1) return;
-  if (!even_layers(p, file.model))
+  if (!equal_chunks(p, file.model.n_layers))
     o.option("--pipeline-model-parallel-layout", pipeline_layout(layer_ranges(p, file.model.n_layers)));
   else if (p.vp > 1)
     o.option("--num-virtual-stages-per-pipeline-rank", p.vp);

@@ -12,11 +12,6 @@ PlanChange set_field(const std::string& what, std::function<void(ParallelPlan&)>
   return {what, [apply = std::move(apply)](PlanFile& file) { apply(file.plan); }};
 }
 
-bool even_layers(const ParallelPlan& plan, const ModelSpec& model) {
-  const auto chunks = layer_ranges(plan, model.n_layers);
-  return std::ranges::all_of(chunks, [&](const LayerRange& r) { return r.count == chunks.front().count; });
-}
-
 bool same_order(const ParallelPlan& plan, const AxisOrder& order) {
   const auto degree = [&](Axis a) {
     return a == Axis::tp ? plan.tp : a == Axis::cp ? plan.cp : a == Axis::dp ? plan.dp : plan.pp;
@@ -117,7 +112,7 @@ void check_schedule(Findings& f, const TargetFeatures& t) {
         "there is no GPipe schedule", {plain});
   f.add(p.schedule == PipelineSchedule::zero_bubble && !t.can.zero_bubble, "schedule", name(p.schedule),
         "there is no zero-bubble schedule of one model chunk per rank", {plain});
-  if (even_layers(p, m) || t.can.uneven_stages) return;
+  if (equal_chunks(p, m.n_layers) || t.can.uneven_stages) return;
   std::vector<PlanChange> even;
   if (m.n_layers % (p.pp * p.vp) == 0)
     even.push_back(set_field("equal chunks", [](ParallelPlan& q) { q.chunks.clear(); }));

@@ -48,9 +48,6 @@ std::vector<Inexpressible> beyond_features(const TargetFeatures&, const PlanFile
 // Changes that rules of several targets offer.
 PlanChange set_field(const std::string& what, std::function<void(ParallelPlan&)> apply);
 
-// Every chunk has as many layers as the others.
-bool even_layers(const ParallelPlan&, const ModelSpec&);
-
 // The same order onto ranks, axes of one rank aside.
 bool same_order(const ParallelPlan&, const AxisOrder&);
 
