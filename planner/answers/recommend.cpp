@@ -29,6 +29,9 @@ constexpr std::size_t kMostAlternatives = 5;
 
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
 
+PlanLimit pinned(PlanField f, double value) { return {f, Relation::equal, value}; }
+PlanLimit at_most_of(PlanField f, double value) { return {f, Relation::less_equal, value}; }
+
 class Pool {
  public:
   Pool(const Job& job, const PlanLimits& limits, const DecisionBasis& basis, const SearchOptions& options,
@@ -81,11 +84,10 @@ class Pool {
   void add(const RankedPlan& r) {
     if (std::ranges::any_of(plans_, [&](const RankedPlan& p) { return p.plan == r.plan; })) return;
     Judged j = judged(r.plan, job_.model.n_layers, job_.cluster, job_.stack.can);
+    j.unusual = static_cast<int>(unusual_features(job_, evidence_, r.plan).size());
     j.step = r.prediction.step.v, j.half_width = half_width_of(r.prediction);
     j.oom_chance = r.prediction.chance_of_overflow;
     j.measured = evidence_.measured(job_.stack.name, job_.cluster.device.generation, r.plan);
-    j.unusual +=
-        static_cast<int>(evidence_.of(job_.stack.name, job_.cluster.device.generation, r.plan).far.size());
     plans_.push_back(r), judged_.push_back(j);
   }
   // `refine`: off the search grid as well.
@@ -103,21 +105,18 @@ class Pool {
     for (const RankedPlan& r : search(job_, space, how).ranked) add(r);
   }
   void search_plain(Seconds at_most) {
-    const auto pinned = [](PlanField f, double value) { return PlanLimit{f, Relation::equal, value}; };
     PlanLimits within = limits_;
     const double domain = job_.cluster.node.gpus * job_.cluster.node.domain_nodes;
     within.limits.insert(within.limits.end(),
                          {pinned(PlanField::optimizer_offload, 0), pinned(PlanField::parameter_offload, 0),
                           pinned(PlanField::activation_offload, 0), pinned(PlanField::bucket_elements, 0),
                           pinned(PlanField::last_bucket_split, 1), pinned(PlanField::axis_order, 0),
-                          PlanLimit{PlanField::schedule, Relation::less_equal,
-                                    static_cast<double>(PipelineSchedule::interleaved)},
-                          PlanLimit{PlanField::tp, Relation::less_equal, domain}});
+                          at_most_of(PlanField::schedule, static_cast<double>(PipelineSchedule::interleaved)),
+                          at_most_of(PlanField::tp, domain)});
     const EvidenceCell most = evidence_.largest(job_.stack.name);
-    for (const auto& [field, degree] : {std::pair(PlanField::pp, most.most_pp),
-                                        {PlanField::vp, most.most_vp},
-                                        {PlanField::cp, most.most_cp}})
-      within.limits.push_back(PlanLimit{field, Relation::less_equal, 1.0 * kFarBeyond * degree});
+    within.limits.insert(within.limits.end(), {at_most_of(PlanField::pp, kFarBeyond * most.most_pp),
+                                               at_most_of(PlanField::vp, kFarBeyond * most.most_vp),
+                                               at_most_of(PlanField::cp, kFarBeyond * most.most_cp)});
     // Where layers alone divide badly, embedding and head are counted with them.
     if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
     search_advised(std::move(within), at_most);
@@ -133,7 +132,7 @@ class Pool {
       std::vector<int> counts(static_cast<std::size_t>(chunks), (layers + 2) / chunks);
       --counts.front(), --counts.back();
       p.chunks = chunks_of(counts);
-      if (counts.front() == 0 || unlawful_reason(job_, p)) continue;
+      if (counts.front() == 0 || !limits_.admits(p) || unlawful_reason(job_, p)) continue;
       RankedPlan counted;
       counted.plan = p, counted.prediction = predict(job_, p);
       counted.simulated = counted.prediction.step;
@@ -141,15 +140,13 @@ class Pool {
     }
   }
   void search_advised(PlanLimits within, Seconds at_most) {
-    const auto pinned = [](PlanField f, double value) { return PlanLimit{f, Relation::equal, value}; };
     const int advised = job_.stack.can.advised_zero_with_tp;
     if (advised >= 3) return search_within(within, kPlainFamilies, at_most, false);
     // What is advised: any ZeRO stage beside data parallelism and stages alone, and lower stages beside everything.
     PlanLimits alone = within;
     alone.limits.insert(alone.limits.end(), {pinned(PlanField::tp, 1), pinned(PlanField::cp, 1)});
     search_within(alone, kPlainFamilies / 2, at_most, false);
-    within.limits.push_back(
-        PlanLimit{PlanField::zero_stage, Relation::less_equal, static_cast<double>(advised)});
+    within.limits.push_back(at_most_of(PlanField::zero_stage, advised));
     search_within(within, kPlainFamilies, at_most, false);
   }
   void search_safe(std::optional<Seconds> at_most) { search_within(limits_, 1, at_most, true); }
@@ -221,6 +218,14 @@ std::vector<OtherLayout> alternatives(const Pool& pool, std::size_t chosen) {
 
 std::string_view name(AlternativeKind kind) { return kAlternativeNames[static_cast<std::size_t>(kind)]; }
 
+std::vector<std::string> unusual_features(const Job& job, const EvidenceTable& evidence,
+                                          const ParallelPlan& plan) {
+  auto out = unusual_features(plan, job.model.n_layers, job.cluster, job.stack.can);
+  for (std::string& degree : evidence.of(job.stack.name, job.cluster.device.generation, plan).far)
+    out.push_back(std::move(degree));
+  return out;
+}
+
 Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchReport& fastest,
                          const DecisionBasis& basis, const SearchOptions& options, bool search_more) {
   Pool pool(job, limits, basis, options, fastest);
@@ -230,10 +235,7 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   out.plan = pool.plans()[chosen];
   out.plan.slower = out.plan.prediction.step / fastest.ranked.front().prediction.step - 1;
   out.safe = pool.safe(chosen);
-  out.features = unusual_features(out.plan.plan, job.model.n_layers, job.cluster, job.stack.can);
-  for (const std::string& degree :
-       basis.evidence.of(job.stack.name, job.cluster.device.generation, out.plan.plan).far)
-    out.features.push_back(degree);
+  out.features = unusual_features(job, basis.evidence, out.plan.plan);
   if (const RankedPlan* plain = pool.best_plain(); plain && !out.features.empty()) out.plain = *plain;
   if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
     out.fastest_safe = *safe;

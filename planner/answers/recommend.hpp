@@ -40,6 +40,9 @@ struct DecisionBasis {
   EvidenceTable evidence;
 };
 
+// What of a layout is unusual for the job's stack and devices: its features, and degrees far beyond what was measured.
+std::vector<std::string> unusual_features(const Job&, const EvidenceTable&, const ParallelPlan&);
+
 // `fastest`: of the search for the fastest layouts; must have found some. `search_more`: false takes these alone.
 Recommendation recommend(const Job&, const PlanLimits&, const SearchReport& fastest, const DecisionBasis&,
                          const SearchOptions&, bool search_more = true);

@@ -52,8 +52,7 @@ Recommendation recommendation(const Asking& a, const SearchReport& report) {
     out.plan = report.ranked.front();
     out.on_paper = true;
     out.safe = out.plan.prediction.chance_of_overflow < kSurelyFits;
-    out.features = unusual_features(out.plan.plan, a.question().model.n_layers, a.question().cluster,
-                                    a.question().stack.can);
+    out.features = unusual_features(a.planning.job(), load_evidence(a.session.presets()), out.plan.plan);
     for (std::size_t i = 1; i < report.ranked.size(); ++i)
       out.alternatives.push_back({AlternativeKind::other, report.ranked[i]});
     return out;
