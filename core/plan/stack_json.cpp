@@ -200,9 +200,16 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
   StackSpec s;
   with_file(path.string(), [&] {
     auto j = resolved(path, presets);
-    if (j.contains("on_generation"))
-      if (const auto own = j["on_generation"].find(generation); own != j["on_generation"].end())
-        j.merge_patch(nlohmann::json(*own));
+    if (const auto found = j.find("on_generation"); found != j.end()) {
+      const nlohmann::json by_generation = *found;
+      const bool objects =
+          std::ranges::all_of(by_generation, [](const auto& own) { return own.is_object(); });
+      if (!by_generation.is_object() || !objects)
+        throw ConfigError(
+            Problem{"", "on_generation", by_generation.dump(),
+                    "an object of objects: for each generation of devices the fields that differ", ""});
+      if (const auto own = by_generation.find(generation); own != by_generation.end()) j.merge_patch(*own);
+    }
     from_json(j, s);
   });
   return s;

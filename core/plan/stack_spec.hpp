@@ -204,7 +204,8 @@ std::optional<RejectReason> refusal(const StackSpec&, const ParallelPlan&, const
 std::string_view name(AttentionKernel);
 
 // A preset by name, or a JSON file by path. A file may name another preset as its `base` and state only what
-// differs. Throws ConfigError: unknown name (with a suggestion), unknown key, wrong type.
+// differs, and under `on_generation` what differs on a generation of devices; without one that stays as it is. Throws
+// ConfigError: unknown name (with a suggestion), unknown key, wrong type.
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir,
                      std::string_view generation = "");
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);

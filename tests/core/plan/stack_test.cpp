@@ -95,6 +95,41 @@ TEST(StackPresets, BaseIsOverlaid) {
 }
 
 // Frameworks that give each tensor-parallel rank KV heads of its own, and the one that copies them.
+TEST(StackPresets, DiffersOnGenerations) {
+  const std::string own = written(
+      "own_device.json",
+      R"({"base":"nanotron","name":"own","on_generation":{"hopper":{"can":{"fp8":true},"rules":{"prefetch_blocks":3}}}})");
+  EXPECT_EQ(load_stack(own, preset_dir()).can.fp8, load_stack("nanotron", preset_dir()).can.fp8);
+  EXPECT_EQ(load_stack(own, preset_dir(), "ampere"), load_stack(own, preset_dir()));
+  const StackSpec hopper = load_stack(own, preset_dir(), "hopper");
+  EXPECT_TRUE(hopper.can.fp8);
+  EXPECT_EQ(hopper.rules.prefetch_blocks, 3);
+  for (const char* bad : {"5", R"({"hopper":true})", "[1]"})
+    EXPECT_NE(error_of(written("bad_device.json", std::string(R"({"name":"x","on_generation":)") + bad + "}"))
+                  .find("on_generation"),
+              std::string::npos)
+        << bad;
+  for (const std::string& name : stack_names(preset_dir()))
+    for (const char* generation : {"volta", "ampere", "hopper", "blackwell", "blackwell_ultra"})
+      EXPECT_EQ(load_stack(name, preset_dir(), generation).name, name);
+}
+
+TEST(StackRefusals, WhatGoesOnlyWithLowerZeroStages) {
+  ParallelPlan offloaded = plain();
+  offloaded.zero_stage = 1, offloaded.optimizer_offload = 1;
+  EXPECT_EQ(refusal("megatron-core", offloaded), "");
+  offloaded.zero_stage = 3;
+  EXPECT_NE(refusal("megatron-core", offloaded).find("only up to ZeRO stage 1"), std::string::npos);
+  ParallelPlan tiled = plain();
+  tiled.tp = 2, tiled.sequence_parallel = tiled.overlap_tp = true, tiled.zero_stage = 1;
+  EXPECT_EQ(refusal("megatron-core", tiled), "");
+  tiled.zero_stage = 3;
+  EXPECT_NE(refusal("megatron-core", tiled).find("tensor-parallel collectives only up to"),
+            std::string::npos);
+  EXPECT_EQ(refusal("torchtitan", tiled), "") << "a rule of Megatron-FSDP alone";
+  EXPECT_FALSE(refuses(load_stack("megatron-core", preset_dir(), "blackwell"), tiled, llama13b(), {}));
+}
+
 TEST(StackRefusals, TensorParallelismBeyondTheKvHeads) {
   ModelSpec m = llama13b();
   m.n_kv_heads = 8;
