@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -94,32 +95,40 @@ void copy_if_there(const fs::path& from, const fs::path& to) {
   if (error) throw BackendError(fmt::format("cannot copy {}: {}", from.string(), error.message()));
 }
 
-// Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
-Json config_for(const ModelSpec& model, const ModelFamily& family, const HuggingFaceExport& o) {
-  Json fresh = hugging_face_config(model, o.type, family);
-  if (o.like.empty()) return fresh;
+// The configuration of the folder that the export is like, where its shape is the model's.
+std::optional<Json> config_of_same_shape(const ModelSpec& model, const HuggingFaceExport& o) {
   std::error_code none;
-  const fs::path file = o.like / "config.json", ids = o.like / "generation_config.json";
-  if (!fs::is_regular_file(file, none)) {
-    if (!fs::is_regular_file(ids, none)) return fresh;
-    const Json kept = Json::parse(read_text_file(ids), nullptr, true, true);
-    for (const char* key : {"bos_token_id", "eos_token_id"})
-      if (kept.contains(key)) fresh[key] = kept[key];
-    return fresh;
-  }
+  const fs::path file = o.like / "config.json";
+  if (o.like.empty() || !fs::is_regular_file(file, none)) return std::nullopt;
   Json kept = Json::parse(read_text_file(file), nullptr, true, true);
-  if (kept.contains("quantization_config")) return fresh;
   try {
     ModelSpec read = model_from_hugging_face(nlohmann::json(kept), model.name);
     read.name = model.name, read.max_positions = model.max_positions;
-    if (read != model) return fresh;
-  } catch (const ConfigError&) {
+    if (read == model) return kept;
+  } catch (const ConfigError&) {  // of another model: nothing is taken from it
+  }
+  return std::nullopt;
+}
+
+// Fields that say nothing of the shape (token ids and the like) survive where the shape is the same.
+Json config_for(const ModelSpec& model, const ModelFamily& family, std::optional<Json> kept,
+                const HuggingFaceExport& o) {
+  Json fresh = hugging_face_config(model, o.type, family);
+  if (o.like.empty()) return fresh;
+  std::error_code none;
+  const fs::path ids = o.like / "generation_config.json";
+  if (!fs::is_regular_file(o.like / "config.json", none)) {
+    if (!fs::is_regular_file(ids, none)) return fresh;
+    const Json stated = Json::parse(read_text_file(ids), nullptr, true, true);
+    for (const char* key : {"bos_token_id", "eos_token_id"})
+      if (stated.contains(key)) fresh[key] = stated[key];
     return fresh;
   }
-  kept["architectures"] = fresh["architectures"];
-  kept["torch_dtype"] = fresh["torch_dtype"];
-  if (kept.contains("dtype")) kept["dtype"] = fresh["torch_dtype"];
-  return kept;
+  if (!kept || kept->contains("quantization_config")) return fresh;
+  (*kept)["architectures"] = fresh["architectures"];
+  (*kept)["torch_dtype"] = fresh["torch_dtype"];
+  if (kept->contains("dtype")) (*kept)["dtype"] = fresh["torch_dtype"];
+  return *std::move(kept);
 }
 
 Json generation_config(const Json& config) {
@@ -207,17 +216,10 @@ void write_run(SafetensorsWriter& writer, const WeightSource& weights, const Run
   }
 }
 
-// The family of the folder that the export is like, where it can say this model; otherwise the first that can.
-const ModelFamily& family_for(const ModelSpec& model, const HuggingFaceExport& o) {
-  std::error_code none;
-  if (const fs::path file = o.like / "config.json"; !o.like.empty() && fs::is_regular_file(file, none)) try {
-      const nlohmann::json kept = nlohmann::json::parse(read_text_file(file), nullptr, true, true);
-      ModelSpec read = model_from_hugging_face(kept, model.name);
-      read.name = model.name, read.max_positions = model.max_positions;
-      if (read == model)
-        if (const ModelFamily* family = family_of_config(kept)) return *family;
-    } catch (const ConfigError&) {  // of another model: nothing is taken from it
-    }
+// The family of the configuration that is kept, where there is one; otherwise the first that can say the model.
+const ModelFamily& family_for(const ModelSpec& model, const std::optional<Json>& kept) {
+  if (kept)
+    if (const ModelFamily* family = family_of_config(nlohmann::json(*kept))) return *family;
   if (const ModelFamily* family = family_of(model)) return *family;
   throw ConfigError(Problem{"", "model", model.name, "a model of LLaMA's family",
                             "no architecture of transformers that is known here has all its features"});
@@ -226,7 +228,7 @@ const ModelFamily& family_for(const ModelSpec& model, const HuggingFaceExport& o
 }  // namespace
 
 Json hugging_face_config(const ModelSpec& m, StoredType type) {
-  return hugging_face_config(m, type, family_for(m, {}));
+  return hugging_face_config(m, type, family_for(m, std::nullopt));
 }
 
 Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily& family) {
@@ -293,8 +295,9 @@ ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& 
                                     const HuggingFaceExport& o) {
   SEXTANT_CHECK(is_floating(o.type), "weights are floating-point numbers");
   require_free(out);
-  const ModelFamily& family = family_for(model, o);
-  const Json config = config_for(model, family, o);
+  std::optional<Json> kept = config_of_same_shape(model, o);
+  const ModelFamily& family = family_for(model, kept);
+  const Json config = config_for(model, family, std::move(kept), o);
   std::map<std::string, std::vector<Run>> runs;
   std::vector<StoredTensor> tensors;
   ExportedWeights done;
