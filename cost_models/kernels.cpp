@@ -89,10 +89,6 @@ void add_head(KernelList& list, const BlockWork& w, const Direction& d, const St
   add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
 }
 
-}  // namespace
-
-namespace {
-
 // Source: counted. A bias is added where its product is written, at no cost; its gradient reads dy once. Norms of q and k read
 // and write both; their backward reads what they read, dy, and writes dx.
 void add_bias_and_norms(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack) {

@@ -65,7 +65,7 @@ std::vector<std::string> unusual_features(const ParallelPlan& p, int n_layers, c
       "its own bucket size");
   add(p.axis_order != usual.axis_order, "its own order of axes");
   if ((p.tp > 1 || p.cp > 1) && p.zero_stage > can.advised_zero_with_tp)
-    out.push_back(fmt::format("ZeRO-{} beside {}, against the framework's advice", p.zero_stage,
+    out.push_back(fmt::format("ZeRO-{} beside {} (the framework advises against it)", p.zero_stage,
                               p.tp > 1 ? "TP" : "CP"));
   return out;
 }

@@ -81,7 +81,7 @@ TEST(DecisionRule, UnusualFeatures) {
   EXPECT_TRUE(of("tp2.dp32.z3.mbs1", 32).empty());
   can.advised_zero_with_tp = 1;
   EXPECT_EQ(of("tp2.dp32.z3.mbs1", 32),
-            std::vector<std::string>{"ZeRO-3 beside TP, against the framework's advice"});
+            std::vector<std::string>{"ZeRO-3 beside TP (the framework advises against it)"});
   EXPECT_TRUE(of("dp64.z3.mbs1", 32).empty() && of("tp2.dp32.z1.mbs1", 32).empty());
   EXPECT_TRUE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1.L2-3-3-0")));
   EXPECT_FALSE(empty_chunk(parse_plan_key("pp2.vp2.dp1.mbs1")));
