@@ -129,6 +129,7 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
                (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
   const double master = size_bytes(training.parameter) >= 4 ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
+  s.host_optimizer += stack.memory.host_extra_bytes;
   // The master copy is what rests there, beside the moments.
   if (plan.parameter_offload && stack.rules.host_parameters_are_master)
     s.host_optimizer -= std::min(master, s.parameter);

@@ -134,6 +134,8 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("runs_state_reduction", m.runs_state_reduction);
   io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
   io.optional("fragmentation", m.fragmentation, between(1, 10));
+  io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
+  io.optional("host_factor", m.host_factor, between(1, 10));
   io.optional("outside_GiB", m.outside, at_least(0));
 };
 

@@ -176,7 +176,10 @@ struct StackMemory {
   bool runs_state_reduction = false;
   double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
   double fragmentation = 1.06;   // reserved / allocated
-  Bytes outside;                 // context, NCCL, libraries
+  // Of what the host updates, per element, beyond its state and the gradients in their own format; and host memory taken over
+  // what is kept there: page-locked blocks are rounded up.
+  double host_extra_bytes = 0.0, host_factor = 1.0;
+  Bytes outside;  // context, NCCL, libraries
   bool operator==(const StackMemory&) const = default;
 };
 

@@ -76,8 +76,10 @@ PlanMemory plan_memory(const Job& job, const ParallelPlan& plan) {
   const auto largest = std::max_element(on_device.begin(), on_device.end()) - on_device.begin();
   std::int64_t host = 0;
   for (const StageMemory& s : estimate.stages) host = std::max(host, s.host);
-  return {estimate.reserved(), Bytes(host), Bytes(host * std::min(job.cluster.node.gpus, plan.world())),
-          estimate.heaviest, words(name(static_cast<BufferKind>(largest)))};
+  const double of_node = job.stack.memory.host_factor * static_cast<double>(host) *
+                         std::min(job.cluster.node.gpus, plan.world());
+  return {estimate.reserved(), Bytes(host), Bytes(std::llround(of_node)), estimate.heaviest,
+          words(name(static_cast<BufferKind>(largest)))};
 }
 
 std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& plan) {
@@ -173,10 +175,11 @@ std::optional<Rejection> unlawful(const Job& job, const ParallelPlan& plan) {
 std::optional<Rejection> too_large(const Job& job, const PlanMemory& memory) {
   const Bytes have = job.cluster.device.memory;
   if (const Bytes host = job.cluster.node.host_memory; memory.host_of_node > host)
-    return Rejection{RejectReason::out_of_memory,
-                     fmt::format("what is offloaded needs {:.4g} of the {:.4g} GiB of a node's host memory",
-                                 gib(memory.host_of_node), gib(host)),
-                     static_cast<double>(memory.host_of_node.v), static_cast<double>(host.v)};
+    return Rejection{
+        RejectReason::out_of_memory,
+        fmt::format("what is offloaded needs {:.4g} GiB of a node's host memory, which has {:.4g}",
+                    gib(memory.host_of_node), gib(host)),
+        static_cast<double>(memory.host_of_node.v), static_cast<double>(host.v)};
   if (memory.peak <= have) return std::nullopt;
   return Rejection{RejectReason::out_of_memory,
                    fmt::format("needs {:.1f} of {:.1f} GiB (most of it {} of stage {})", gib(memory.peak),

@@ -24,7 +24,7 @@ namespace sextant {
 // What the heaviest stage holds, as the framework's allocator reserves it.
 struct PlanMemory {
   Bytes peak, host;
-  Bytes host_of_node;  // of as many such ranks as a node has
+  Bytes host_of_node;  // of as many such ranks as a node has, with what the framework takes beyond it
   int stage = 0;
   std::string largest;  // category that holds most there
 };
