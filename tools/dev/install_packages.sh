@@ -7,6 +7,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 packages=(
   g++ cmake ninja-build pkg-config              # build
   libcli11-dev libfmt-dev nlohmann-json3-dev    # command line, text, JSON
+  libtomlplusplus-dev libyaml-cpp-dev           # files of other frameworks
   libboost-dev libboost-graph-dev               # cluster graphs
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums

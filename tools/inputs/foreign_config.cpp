@@ -10,6 +10,8 @@
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "tools/import/import_megatron.hpp"
+#include "tools/import/shell_script.hpp"
 
 namespace sextant {
 
@@ -41,11 +43,12 @@ std::string sentence(std::string_view what, const std::string& key) {
 
 struct Sign {
   std::string_view text, what;
+  bool imported = false;  // --from reads it
 };
 // Words that stand in no plan file; the first that is found counts.
 constexpr std::array kSigns = {
-    Sign{"--tensor-model-parallel-size", "a Megatron-LM command line"},
-    Sign{"--pipeline-model-parallel-size", "a Megatron-LM command line"},
+    Sign{"--tensor-model-parallel-size", "a Megatron-LM command line", true},
+    Sign{"--pipeline-model-parallel-size", "a Megatron-LM command line", true},
     Sign{"data_parallel_shard_degree", "a torchtitan configuration"},
     Sign{"[parallelism]", "a torchtitan configuration"},
     Sign{"[activation_checkpoint]", "a torchtitan configuration"},
@@ -77,7 +80,11 @@ std::optional<std::string> foreign_config(const std::filesystem::path& path) {
     return std::nullopt;
   }
   for (const Sign& sign : kSigns)
-    if (text.find(sign.text) != std::string::npos) return sentence(sign.what, "");
+    if (text.find(sign.text) != std::string::npos)
+      return sign.imported ? fmt::format("it looks like {}: --from takes it", sign.what)
+                           : sentence(sign.what, "");
+  if (is_megatron_command(training_command(read_shell_script(text, path, {}))))
+    return "it looks like a Megatron-LM command line: --from takes it";
   return std::nullopt;
 }
 

@@ -17,6 +17,7 @@
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/profile_priors.hpp"
 #include "tools/inputs/foreign_config.hpp"
+#include "tools/inputs/foreign_run.hpp"
 
 namespace sextant {
 
@@ -100,84 +101,6 @@ void check_input(std::vector<Problem> problems, const std::string& flag) {
 
 namespace {
 
-struct TextOption {
-  OptionRecord record;
-  std::string QuestionOptions::*target;
-};
-constexpr TextOption kPlan = {{.flag = "--plan",
-                               .metavar = "KEY|FILE",
-                               .text = "the layout: a plan key such as tp4.pp8.vp5.dp2.z1.mbs1.sel (without "
-                                       "dp it fills the cluster), or a plan "
-                                       "file of 'sextant plan -o'"},
-                              &QuestionOptions::plan};
-constexpr TextOption kAlways[] = {
-    {{.flag = "--model",
-      .metavar = "MODEL",
-      .text = "preset name, Hugging Face config.json or checkpoint folder, or Meta params.json"},
-     &QuestionOptions::model},
-    {{.flag = "--cluster",
-      .metavar = "CLUSTER",
-      .text =
-          "preset name, nodes x GPUs x device (8x8xh100, with @FABRIC to name the network), or JSON file"},
-     &QuestionOptions::cluster},
-    {{.flag = "--stack",
-      .metavar = "STACK",
-      .text = "software stack: preset name or JSON file (default: megatron-core)"},
-     &QuestionOptions::stack},
-    {{.flag = "--calibration",
-      .metavar = "FILE",
-      .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
-     &QuestionOptions::calibration},
-};
-
-constexpr TextOption kProfile = {
-    {.flag = "--profile",
-     .metavar = "FILE",
-     .text =
-         "measured works of the cluster's device, of 'sextant profile -o FILE' or shipped (sextant presets "
-         "profiles): times of these and of what lies between them replace the model's"},
-    &QuestionOptions::profile};
-
-struct CountOption {
-  OptionRecord record;
-  int QuestionOptions::*target;
-};
-constexpr CountOption kCounts[] = {
-    {{.flag = "--seq-len",
-      .metavar = "N",
-      .text = "tokens of one sequence (default: 4096, or the model's longest when that is less)",
-      .unit = "tokens",
-      .min = 1,
-      .max = kMaxSeqLen},
-     &QuestionOptions::seq_len},
-    {{.flag = "--global-batch",
-      .metavar = "N",
-      .text = "sequences of one optimizer step (default: 1024)",
-      .unit = "sequences",
-      .min = 1,
-      .max = kMaxGlobalBatch},
-     &QuestionOptions::global_batch},
-};
-
-struct ListOption {
-  OptionRecord record;
-  std::vector<std::string> QuestionOptions::*target;
-};
-constexpr ListOption kSet = {
-    {.flag = "--set",
-     .metavar = "KEY=VALUE",
-     .text = "override a field of the cluster (fabric.bandwidth_GBps=100, defects[0].node=3), or of model., "
-             "training. or stack. (training.gradient=bf16); repeatable"},
-    &QuestionOptions::set};
-constexpr ListOption kLimits[] = {
-    {{.flag = "--fix", .metavar = "FIELD=VALUE,...", .text = "pin fields of the layout: tp=4,pp=2"},
-     &QuestionOptions::fix},
-    {{.flag = "--limit",
-      .metavar = "LIMIT,...",
-      .text = "narrow fields of the layout: 'tp<=8,mbs<=4,rec!=full'"},
-     &QuestionOptions::limit},
-};
-
 // What is to be written must not be what is read: "the same file" by its name or behind a link.
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code error;
@@ -187,19 +110,6 @@ bool same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds) {
-  if (kinds.plan) add_text(app, kPlan.record, o.*kPlan.target);
-  for (const auto& option : kAlways) add_text(app, option.record, o.*option.target);
-  if (kinds.profile) add_text(app, kProfile.record, o.*kProfile.target);
-  for (const auto& option : kCounts) {
-    add_number(app, option.record, o.*option.target);
-    app.get_option(option.record.flag)->default_str("");  // 0 only says "not given"
-  }
-  add_list(app, kSet.record, o.*kSet.target);
-  if (!kinds.limits) return;
-  for (const auto& option : kLimits) add_list(app, option.record, o.*option.target);
-}
-
 void take_layout(const std::string& layout, QuestionOptions& o) {
   if (layout.empty()) return;
   if (!o.plan.empty()) throw UsageError("the layout is given twice: as an argument and with --plan");
@@ -208,8 +118,8 @@ void take_layout(const std::string& layout, QuestionOptions& o) {
 
 std::vector<std::string> files_read(const QuestionOptions& options) {
   std::vector<std::string> files;
-  for (const std::string& name :
-       {options.model, options.cluster, options.stack, options.plan, options.calibration, options.profile}) {
+  for (const std::string& name : {options.model, options.cluster, options.stack, options.plan,
+                                  options.calibration, options.profile, options.from}) {
     std::error_code error;
     if (fs::is_directory(name, error)) {
       for (const char* inside : {"config.json", "params.json", "model.safetensors.index.json"})
@@ -274,11 +184,11 @@ void default_precision(const DeviceSpec& device, TrainingSpec& training) {
   training.compute = training.parameter = Dtype::fp16;
 }
 
-void check_precision(const DeviceSpec& device, Dtype compute) {
+void check_precision(const DeviceSpec& device, Dtype compute, const std::string& stated_by) {
   auto problem = unknown_format(device, compute);
   if (!problem) return;
   problem->key = "training.compute";
-  check_input({*std::move(problem)}, "--set");
+  check_input({*std::move(problem)}, stated_by);
 }
 
 void check_positions(const ModelSpec& model, int seq_len) {
@@ -302,6 +212,13 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     options.plan = *key;
   }
   q.limits = read_limits(options);  // cheapest first: a slip of the keyboard shows at once
+  std::optional<ImportedRun> run;
+  if (!options.from.empty()) {
+    if (names_a_file(options.plan))
+      throw UsageError("--from and a plan file are two questions; a plan key goes with --from");
+    run = read_foreign_run(options.from, presets);
+    q.from = ForeignRun{options.from, {}, {}, {}};
+  }
   if (names_a_file(options.plan)) {
     if (const auto foreign = foreign_config(options.plan))
       throw ConfigError(Problem{.file = options.plan,
@@ -314,12 +231,18 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     q.stack = q.file->stack, q.plan = q.file->plan;
   } else {
     if (!options.plan.empty()) with_file("--plan", [&] { parse_plan_key(options.plan); });
-    require(!options.model.empty(), "--model", "llama-2-13b");
-    require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
+    if (run) require_beside(*run, options);
+    if (!run) require(!options.model.empty(), "--model", "llama-2-13b");
+    if (!run) require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
   }
   if (!options.model.empty())
     with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
+  else if (run && run->model)
+    q.model = *run->model;
+  else if (run)
+    with_file(options.from, [&] { q.model = load_model(run->model_name, presets, &q.notes); });
   apply_settings(q.model, options.set, "model");
+  if (run) check_imported_model(*run, q.model);
   if (!options.cluster.empty()) q.cluster = load_cluster(options.cluster, presets);
   std::vector<std::string> cluster_settings;
   std::copy_if(options.set.begin(), options.set.end(), std::back_inserter(cluster_settings),
@@ -329,10 +252,11 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (!q.file) q.training.seq_len = std::min(kDefaultSeqLen, q.model.max_positions);
   if (!q.file) q.training.global_batch = kDefaultGlobalBatch;
   if (!q.file) default_precision(q.cluster.device, q.training);
+  if (run) use_run(*run, options.searches, q);
   if (options.seq_len > 0) q.training.seq_len = options.seq_len;
   if (options.global_batch > 0) q.training.global_batch = options.global_batch;
   if (!options.stack.empty() || !q.file) {
-    const std::string name = options.stack.empty() ? q.training.stack : options.stack;
+    const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
     with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
   }
   q.training.stack = q.stack.name;
@@ -353,10 +277,13 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   q.training.stack = q.stack.name;
   if (!q.file) {
     const Dtype own = own_gradient_format(q.stack, q.training.parameter);
-    if (!is_set(options.set, "training.gradient")) q.training.gradient = own;
-    if (!is_set(options.set, "training.reduction")) q.training.reduction = own;
+    const ImportedFormats stated = run ? run->formats : ImportedFormats();
+    if (!is_set(options.set, "training.gradient") && !stated.gradient) q.training.gradient = own;
+    if (!is_set(options.set, "training.reduction") && !stated.reduction) q.training.reduction = own;
   }
-  check_precision(q.cluster.device, q.training.compute);
+  check_precision(
+      q.cluster.device, q.training.compute,
+      run && run->formats.compute && !is_set(options.set, "training.compute") ? options.from : "--set");
   check_positions(q.model, q.training.seq_len);
   if (!options.calibration.empty()) {
     const CalibrationFile calibration = load_calibration(options.calibration);
@@ -377,9 +304,13 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   std::erase_if(q.notes, [&](const std::string& note) {
     return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
   });
+  if (run) add_import_notes(*run, q);
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
-  if (q.plan) check_input(validate(*q.plan, q.model, q.training), "--plan");
-  if (q.file)
+  if (q.plan && run && options.plan.empty())
+    check_imported_plan(*run, q);
+  else if (q.plan)
+    check_input(validate(*q.plan, q.model, q.training), "--plan");
+  if (q.file || (run && options.plan.empty()))
     if (auto idle = idle_gpus(*q.plan, q.cluster.gpus())) q.notes.push_back(std::move(*idle));
   if (q.plan) use_best_nodes(q);
   for (const std::string& setting : options.set) q.stated.push_back(setting.substr(0, setting.find('=')));

@@ -28,9 +28,10 @@ inline constexpr const char* kJitterUnread =
     "it";
 
 struct QuestionOptions {
-  std::string model, cluster, stack, plan, calibration, profile;
+  std::string model, cluster, stack, plan, calibration, profile, from;
   int seq_len = 0, global_batch = 0;  // 0: not given
   std::vector<std::string> set, fix, limit;
+  bool searches = false;        // the layout is looked for: that of --from is what it is compared with
   bool samples_jitter = false;  // the answer is of steps under the cluster's jitter
 };
 
@@ -39,8 +40,17 @@ struct QuestionKinds {
   bool plan = false;
   bool limits = false;
   bool profile = false;  // steps may be predicted with a table of measured works
+  bool from = false;     // the question may be a file of another framework
 };
 void add_question_options(CLI::App&, QuestionOptions&, QuestionKinds);
+
+// What the file of --from said.
+struct ForeignRun {
+  std::string file;
+  std::optional<ParallelPlan> layout;  // that it runs; where a layout is asked for, also the question's own
+  std::string problem;                 // why it has none on this cluster
+  std::vector<std::string> notes;  // what was read, assumed, not understood; among the question's notes too
+};
 
 struct Question {
   ModelSpec model;
@@ -55,6 +65,7 @@ struct Question {
   std::optional<GivenProfile> profile;  // of --profile: taken on such a device
   double interval = 1.0;                // intervals are that much wider: far from all that was measured
   std::vector<std::string> stated;      // keys of --set
+  std::optional<ForeignRun> from;       // of --from
   std::vector<std::string> notes;       // what was taken for granted, and GPUs that the plan leaves idle
 };
 

@@ -167,7 +167,7 @@ void add_jitter_options(CLI::App& app, JitterOptions& o) {
 }
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
-  add_question_options(app, o.question, {.plan = false, .limits = true, .profile = true});
+  add_question_options(app, o.question, {.plan = false, .limits = true, .profile = true, .from = true});
   add_text(app,
            {.flag = "--objective",
             .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",

@@ -46,6 +46,7 @@ std::string question_arguments(const QuestionOptions& o) {
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) text += fmt::format(" {} {}", flag, word(value));
   };
+  add("--from", o.from);
   add("--model", o.model);
   add("--cluster", o.cluster);
   add("--stack", o.stack);

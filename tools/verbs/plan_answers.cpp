@@ -19,6 +19,7 @@
 #include "tools/output/layout_table.hpp"
 #include "tools/output/training_time.hpp"
 #include "tools/verbs/fewer_gpus.hpp"
+#include "tools/verbs/plan_today.hpp"
 
 namespace sextant {
 
@@ -255,6 +256,7 @@ void print_next(const Asking& a, int gpus, const ParallelPlan& plan) {
 nlohmann::ordered_json answer_json(const Asking& a, const std::vector<RankedPlan>& ranked,
                                    const SearchReport& report) {
   Json j = question_json(a.question());
+  if (const auto today = todays_layout(a.planning)) j["today"] = today_json(*today);
   j["objective"] = a.options.objective;
   j["ranked"] = Json::array();
   for (const RankedPlan& r : ranked) j["ranked"].push_back(ranked_json(a, r));

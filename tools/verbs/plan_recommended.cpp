@@ -14,6 +14,7 @@
 #include "tools/output/recommendation_text.hpp"
 #include "tools/verbs/fewer_gpus.hpp"
 #include "tools/verbs/plan_answers.hpp"
+#include "tools/verbs/plan_today.hpp"
 
 namespace sextant {
 
@@ -104,6 +105,7 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
                         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, 100 * p.mfu));
   say(head, fmt::format("memory {:.1f} of {:.1f} GiB, OOM risk {}", gib(p.memory.peak),
                         gib(p.memory_available), oom_risk_text(p.chance_of_overflow)));
+  if (const auto today = todays_layout(a.planning)) say(head, today_text(*today, p.step));
   if (p.rests_on)
     say(head, "this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));
   if (const auto text = host_memory_text(p.memory, a.question().cluster.node); !text.empty()) say(head, text);
@@ -115,6 +117,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   if (!a.options.daring) say(head, "why: " + why_text(r, rule_of(a)));
   say(head,
       evidence_text(evidence_of(a, plan), a.question().stack.name, a.question().cluster.device.generation));
+  if (a.question().from)
+    for (const std::string& note : a.question().from->notes) say(head, "note: " + note);
   head << '\n';
   say(tail, found_text(a, report));
   const std::string asked = a.options.output.empty()

@@ -386,7 +386,8 @@ Verb explain_verb() {
                   .metavar = "KEY|FILE",
                   .text = "the layout to explain, or a plan file; without it, the best one"},
                  options->layout);
-        add_question_options(app, options->question, {.plan = true, .limits = true, .profile = true});
+        add_question_options(app, options->question,
+                             {.plan = true, .limits = true, .profile = true, .from = true});
         add_jitter_options(app, options->jitter);
         add_list(app,
                  {.flag = "--why",

@@ -22,6 +22,7 @@ Bytes most_planned_with(const PlanOptions& options, Bytes memory) {
 
 ExitCode run(Session& session, PlanOptions options) {
   settle(options);
+  options.question.searches = true;
   check_output("--output", options.output, files_read(options.question));
   Question asked = read_question(options.question, session.presets());
   const Bytes memory = asked.cluster.device.memory, limit = most_planned_with(options, memory);

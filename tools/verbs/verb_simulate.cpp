@@ -194,7 +194,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   settle(options.goodput, options.question);
   options.question.samples_jitter = true;
   take_layout(options.layout, options.question);
-  if (options.question.plan.empty())
+  if (options.question.plan.empty() && options.question.from.empty())
     throw UsageError(
         "--plan is missing\n  for example: --plan tp2.pp2.dp16.z1.mbs1, or a file of: sextant plan -o");
   auto others = files_read(options.question);
@@ -325,7 +325,8 @@ Verb simulate_verb() {
                   .metavar = "KEY|FILE",
                   .text = "the layout, or a plan file; the same as --plan"},
                  options->layout);
-        add_question_options(app, options->question, {.plan = true, .limits = false, .profile = true});
+        add_question_options(app, options->question,
+                             {.plan = true, .limits = false, .profile = true, .from = true});
         add_goodput_options(app, options->goodput);
         add_text(app,
                  {.flag = "--tokens",

@@ -1,0 +1,82 @@
+#include "tools/import/imported_run.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+
+namespace sextant {
+
+namespace {
+
+constexpr std::size_t kMostNamed = 12;  // of what was not understood, in one note
+
+std::string listed(const std::vector<std::string>& items) {
+  const std::size_t n = std::min(items.size(), kMostNamed);
+  std::string text = fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(n), "; "));
+  return items.size() > n ? text + fmt::format(" and {} more", items.size() - n) : text;
+}
+
+}  // namespace
+
+SizedRun size_run(const ImportedRun& run, int gpus) {
+  SizedRun sized{run.plan, run.global_batch.value_or(0), {}};
+  ParallelPlan& p = sized.plan;
+  p.dp = 1;
+  const int replica = p.tp * p.cp * p.pp;
+  const auto wrong = [&](const std::string& key, const std::string& value, const std::string& expected,
+                         const std::string& hint) {
+    throw ConfigError(Problem{run.file, key, value, expected, hint});
+  };
+  const auto degrees = [&] { return fmt::format("tp {} * cp {} * pp {} = {}", p.tp, p.cp, p.pp, replica); };
+  if (run.dp) {
+    p.dp = *run.dp;
+  } else if (replica <= gpus) {
+    if (gpus % replica != 0)
+      wrong("", degrees(), fmt::format("a divisor of the cluster's {} GPUs", gpus),
+            "--cluster names the machine that it runs on; --plan another layout");
+    p.dp = gpus / replica;
+  }
+  if (run.gpus && *run.gpus != p.world())
+    sized.notes.push_back(run.dp ? fmt::format("it starts {} ranks; its degrees make {}", *run.gpus, p.world())
+                                 : fmt::format("it starts {} ranks; the cluster has {} GPUs, and so dp is {}",
+                                               *run.gpus, gpus, p.dp));
+  if (p.zero_stage > 0 && run.state_copies > 1) {
+    if (p.replicas() % run.state_copies != 0)
+      wrong("", fmt::format("{} copies of the sharded state", run.state_copies),
+            fmt::format("a divisor of dp * cp = {}", p.replicas()), "");
+    p.shard_degree = p.replicas() / run.state_copies;
+  }
+  if (p.zero_stage > 0 && run.shard_ranks > 0 && run.shard_ranks != p.replicas()) {
+    if (p.replicas() % run.shard_ranks != 0)
+      wrong("", fmt::format("state sharded over {} ranks", run.shard_ranks),
+            fmt::format("a divisor of dp * cp = {}", p.replicas()), "");
+    p.shard_degree = run.shard_ranks;
+  }
+  if (run.accumulation && !run.global_batch)
+    sized.global_batch = static_cast<int>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(*run.accumulation) * p.micro_batch * p.dp, kMaxGlobalBatch));
+  return sized;
+}
+
+void use_formats(const ImportedFormats& stated, TrainingSpec& training) {
+  const auto use = [](const std::optional<Dtype>& from, Dtype& to) {
+    if (from) to = *from;
+  };
+  use(stated.compute, training.compute);
+  use(stated.parameter, training.parameter);
+  use(stated.gradient, training.gradient);
+  use(stated.reduction, training.reduction);
+  use(stated.optimizer_state, training.optimizer_state);
+}
+
+std::vector<std::string> import_notes(const ImportedRun& run, const StackSpec& stack) {
+  std::vector<std::string> notes = {
+      fmt::format("{} is {}; predicted as {} ({}, {})", run.file, run.what, stack.name, stack.title, stack.version)};
+  if (!run.assumed.empty()) notes.push_back("assumed: " + listed(run.assumed));
+  if (!run.unread.empty()) notes.push_back("not understood, and so without effect here: " + listed(run.unread));
+  return notes;
+}
+
+}  // namespace sextant

@@ -1,0 +1,23 @@
+// Layers per model chunk as Megatron-Core's options state them: the layout string and the first and last stage's own numbers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sextant {
+
+// "Ett|(ttt|)*6ttL" as 2, 3, 3, ..., 2: t a layer, | between chunks, E and L the embedding and the head, (...)*n and t*n repeated.
+// Nothing where it is no such string, or holds other kinds of layers. Source: NVIDIA/Megatron-LM d98e8a6,
+// core/transformer/pipeline_parallel_layer_layout.py.
+std::optional<std::vector<int>> layout_layers(std::string_view layout);
+
+// Layers of `stages` * `chunks_per_stage` chunks where the embedding and the head each count as a layer of the first and last chunk
+// (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split). Nothing where that does not divide.
+std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool embedding, bool head);
+
+// --decoder-first-pipeline-num-layers and -last-: 0 where not stated; the others share the rest equally. One chunk per stage.
+std::optional<std::vector<int>> first_last_layers(int layers, int stages, int first, int last);
+
+}  // namespace sextant
