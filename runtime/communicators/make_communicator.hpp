@@ -29,12 +29,15 @@ bool mpi_available();
 std::unique_ptr<Communicator> make_mpi_world();
 
 // Ranks are processes that something else has started and told who they are. They meet at the address of rank 0 and then
-// connect each to each. Throws BackendError when some do not come within `patience`, or are of another job.
+// connect each to each; whoever does not prove that it knows the secret is dropped. Throws BackendError when some do not come
+// within `patience`, or this process is of another job than rank 0.
 struct TcpWorld {
   int rank = 0, ranks = 1;
-  std::string address;  // of rank 0's machine: a name or IPv4
-  int port = 0;         // on which rank 0 listens while they meet
-  std::string job;      // by which processes of one job know each other
+  std::string address;        // of rank 0's machine: a name, IPv4 or IPv6
+  int port = 0;               // on which rank 0 listens while they meet
+  std::string job;            // tells jobs of one user apart; the first 63 characters count
+  std::string secret;         // never sent
+  std::string secret_source;  // where the secret is from, for messages
   Seconds patience{600};
   const std::atomic<bool>* stop = nullptr;  // set: they need not go on waiting for each other
 };

@@ -1,5 +1,4 @@
-// The messages of one process to the others of a job over TCP, with no library underneath: a connection to each, a thread
-// that takes in what comes whether it is awaited or not (so that senders never wait for receivers), and the word that ends
+// The messages of one process to the others of a job over TCP: a connection to each (tcp_meeting.hpp), a thread that takes in what comes whether it is awaited or not (so that senders never wait for receivers), and the word that ends
 // a job. Knows channels, not communicators.
 #pragma once
 
@@ -19,25 +18,14 @@
 
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/communicators/stalls.hpp"
+#include "runtime/communicators/tcp_messages.hpp"
+#include "runtime/communicators/tcp_socket.hpp"
 
 namespace sextant {
 
-// A file descriptor, closed when it leaves scope.
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket();
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 class TcpProcess {
  public:
-  // Meets all others. Throws BackendError when they do not come within the patience of `world`, or are of another job.
+  // Meets all others (tcp_meeting.hpp). Throws BackendError when they do not come.
   explicit TcpProcess(const TcpWorld& world);
   ~TcpProcess();
   TcpProcess(const TcpProcess&) = delete;
@@ -58,14 +46,13 @@ class TcpProcess {
   struct Peer {
     Socket socket;
     std::timed_mutex sending;
-    std::vector<std::byte> partial;           // of the reading thread: a message that is not whole yet
+    Inflow inflow;                            // of the reading thread
     bool gone = false, said_goodbye = false;  // its connection has ended, and how; under mutex_
   };
-  void connect(const TcpWorld&);
   void read_all();
-  bool take_in(int peer);
-  void handle(int peer, std::uint32_t kind, std::uint64_t channel, std::vector<std::byte> payload);
-  void write(int peer, std::uint32_t kind, std::uint64_t channel, const void* data, std::int64_t bytes);
+  void handle(int peer, Message message);
+  void answer_call(int peer);
+  void write(int peer, MessageKind kind, std::uint64_t channel, const void* data, std::int64_t bytes);
   void end_with(std::string reason);
   void require_running() const;      // under mutex_
   std::vector<int> awaited() const;  // for whose messages a recv waits now; under mutex_

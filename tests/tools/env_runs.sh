@@ -8,6 +8,9 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 fail() { echo "FAILED: $*"; exit 1; }
 port=$((20000 + RANDOM % 12000))  # below those that the system gives to whoever connects
+# Where the processes' secret is kept, which the first of them makes.
+export HOME=$folder
+unset XDG_CONFIG_HOME SEXTANT_SECRET SEXTANT_SECRET_FILE
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
 # One process of two, in place of a shell of its own, so that its id is the one that is known.
 launch() {
@@ -26,6 +29,23 @@ losses() { grep -o '"loss": *[0-9.e+-]*' "$1"; }
 [[ $(losses first.json | wc -l) -eq 3 ]] || fail "three steps: $(cat first.json)"
 [[ $(losses first.json) == "$(losses threads.json)" ]] || fail "losses differ: $(losses first.json) $(losses threads.json)"
 [[ ! -s second.json ]] || fail "only rank 0 answers"
+[[ $(stat -c %a .config/sextant/secret) == 600 ]] || fail "a secret that others can read: $(ls -l .config/sextant)"
+grep -qr "$(cat .config/sextant/secret)" first.json threads.json && fail "the secret is in what is printed"
+chmod 644 .config/sextant/secret
+status=0
+(launch 0 run plan.json --steps 3) >open.txt 2>&1 || status=$?
+chmod 600 .config/sextant/secret
+[[ $status -eq 2 ]] && grep -q "chmod 600" open.txt || fail "a secret that others can read is taken: $status $(cat open.txt)"
+
+# Strangers that connect all the while change nothing.
+for ((n = 0; n < 400; ++n)); do
+  (echo "GET / HTTP/1.0" >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || sleep 0.01
+done &
+launch 1 run plan.json --steps 3 --threads 1 --json >second.json &
+second=$!
+(launch 0 run plan.json --steps 3 --threads 1 --json >visited.json)
+wait "$second" || fail "rank 1 ended with $? while strangers came"
+[[ $(losses visited.json) == "$(losses threads.json)" ]] || fail "strangers change losses: $(losses visited.json)"
 
 launch 1 profile --for plan.json --steps 2 -o ignored.json >second.txt &
 (launch 0 profile --for plan.json --steps 2 -o profile.json >profile.txt)

@@ -14,6 +14,7 @@ packages=(
   libdnnl-dev                                   # CPU matrix products
   libsentencepiece-dev libpcre2-dev             # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
+  libssl-dev                                    # proofs between processes that meet over TCP
 )
 tests=(
   googletest libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev

@@ -9,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/words.hpp"
+#include "tools/inputs/job_secret.hpp"
 
 namespace sextant {
 namespace {
@@ -90,7 +91,9 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-TcpWorld launched_world(const Environment& environment) {
+namespace {
+
+TcpWorld world_without_secret(const Environment& environment) {
   TcpWorld world;
   if (!environment("RANK").empty() || environment("SLURM_PROCID").empty()) {
     world.ranks = required(environment, "WORLD_SIZE", 1, kMostRanks);
@@ -115,6 +118,17 @@ TcpWorld launched_world(const Environment& environment) {
   const int step = number_in(environment("SLURM_STEP_ID")).value_or(0);
   world.port = kFirstPort + (job % kPorts + step) % kPorts;
   world.job = fmt::format("slurm {} {}", job, environment("SLURM_STEP_ID"));
+  return world;
+}
+
+}  // namespace
+
+TcpWorld launched_world(const Environment& environment) {
+  TcpWorld world = world_without_secret(environment);
+  if (world.ranks == 1) return world;  // it meets nobody
+  JobSecret secret = job_secret(environment);
+  world.secret = std::move(secret.text);
+  world.secret_source = std::move(secret.source);
   return world;
 }
 

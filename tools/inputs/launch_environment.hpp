@@ -26,7 +26,8 @@ int launched_gpu(const Environment& = process_environment);
 std::string comm_of_launcher(const Environment& = process_environment);
 
 // Without MPI: torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which any script can set; or srun's
-// (SLURM_PROCID, SLURM_NTASKS, SLURM_STEP_NODELIST, SLURM_JOB_ID). Throws ConfigError naming what is missing or wrong.
+// (SLURM_PROCID, SLURM_NTASKS, SLURM_STEP_NODELIST, SLURM_JOB_ID). With the job's secret (job_secret.hpp) where it has other
+// processes. Throws ConfigError naming what is missing or wrong.
 TcpWorld launched_world(const Environment& = process_environment);
 
 // The first machine of a list as Slurm writes it: "gpu[012-015,17],login1" begins with gpu012.

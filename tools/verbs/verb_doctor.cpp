@@ -88,6 +88,11 @@ std::vector<Check> checks_of(const HostMachine& machine, Session& session) {
   checks.push_back({"MPI launcher", launcher ? Status::ok : Status::absent,
                     launcher ? machine.mpi_launcher : "none of srun, mpirun, mpiexec",
                     launcher ? "" : "for training over several processes: apt-get install openmpi-bin"});
+  checks.push_back(
+      {"ranks", Status::ok,
+       fmt::format("--comm local, env{}", mpi_available() ? ", mpi" : "; built without MPI"),
+       "local on one machine; mpi for CPU ranks on several; env where there is no MPI; on GPUs NCCL "
+       "carries what either starts (docs/running.md: Several processes)"});
   try {
     const auto presets = session.presets();
     std::size_t files = 0;
@@ -146,13 +151,15 @@ ExitCode run(Session& session) {
 }  // namespace
 
 Verb doctor_verb() {
-  return {.name = "doctor",
-          .summary = "say what this machine has, and how to get what is missing",
-          .description =
-              "Checks processor, memory, GPU and driver, MPI launcher, presets and the working folder. "
-              "'absent' is an optional part that is not there; a 'problem' ends with exit code 3.",
-          .examples = {{"this machine", "sextant doctor"}, {"for a bug report", "sextant doctor --json"}},
-          .define = [](CLI::App&) -> Run { return [](Session& session) { return run(session); }; }};
+  return {
+      .name = "doctor",
+      .summary = "say what this machine has, and how to get what is missing",
+      .description =
+          "Checks processor, memory, GPU and driver, MPI launcher, kinds of ranks, presets and the working "
+          "folder. "
+          "'absent' is an optional part that is not there; a 'problem' ends with exit code 3.",
+      .examples = {{"this machine", "sextant doctor"}, {"for a bug report", "sextant doctor --json"}},
+      .define = [](CLI::App&) -> Run { return [](Session& session) { return run(session); }; }};
 }
 
 }  // namespace sextant

@@ -1,0 +1,232 @@
+#include "runtime/communicators/tcp_meeting.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "core/base/error.hpp"
+#include "runtime/communicators/tcp_reception.hpp"
+
+namespace sextant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kRetry{100}, kRetryRefused{1000};
+// Who listens at an address may be a stranger, until the one that is waited for has taken it.
+constexpr std::chrono::seconds kRefused{30};
+constexpr std::chrono::seconds kAttempt{60};  // one that answers nothing for so long is tried anew
+constexpr std::size_t kMostNamed = 8;
+
+std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+class TcpMeeting {
+ public:
+  explicit TcpMeeting(const TcpWorld& world)
+      : world_(world),
+        own_(world),
+        until_{Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(world.patience.v)),
+               world.stop},
+        sockets_(at(world.ranks)),
+        places_(at(world.ranks)) {}
+
+  std::vector<Socket> sockets() {
+    if (world_.ranks > 1 && world_.rank == 0) receive_all();
+    if (world_.rank > 0) join();
+    for (const Socket& s : sockets_)
+      if (s.fd() >= 0) tune(s);
+    return std::move(sockets_);
+  }
+
+ private:
+  void receive_all();
+  void join();
+  void accept_from_ranks_after(int rank, Reception&);
+  void connect_to(int rank, const std::vector<SocketAddress>& addresses, const std::string& name);
+  void require_listeners(const SocketAddress& own);
+  void add_addresses();
+  std::vector<Socket> listeners_of_rank_0() const;
+  bool is_here(int rank) const;
+  BackendError late(const std::string& who) const;
+  static void tune(const Socket&);
+
+  const TcpWorld& world_;
+  Member own_;
+  Until until_;
+  std::vector<Socket> sockets_;
+  std::vector<Endpoint> places_;   // where each rank listens for later ones
+  std::vector<Socket> listeners_;  // of a rank beyond 0
+};
+
+BackendError TcpMeeting::late(const std::string& who) const {
+  if (until_.stopped()) return BackendError(fmt::format("{} when the run was asked to end", who));
+  return BackendError(fmt::format("{} within {:.3g} s", who, world_.patience.v));
+}
+
+// Small messages go at once; a machine that is gone without a word is noticed within two minutes.
+void TcpMeeting::tune(const Socket& s) {
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(s.fd(), level, name, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 15);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 6);
+}
+
+// Whether the connection of a rank still stands; of one that gave up and comes again it does not.
+bool TcpMeeting::is_here(int rank) const {
+  const int fd = sockets_[at(rank)].fd();
+  if (fd < 0) return false;
+  char byte = 0;
+  const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+}
+
+// Only at the addresses that lead to the others. Everywhere where these are not known: the name of this machine that its own
+// hosts file gives to the loopback (127.0.1.1), or an address that another machine passes on.
+std::vector<Socket> TcpMeeting::listeners_of_rank_0() const {
+  std::vector<Socket> listeners;
+  bool loopback_alone = true;
+  for (const SocketAddress& address : resolve(world_.address, world_.port)) {
+    Socket s = listen_at(address);
+    if (s.fd() < 0 && (errno == EADDRINUSE || errno == EACCES) && listeners.empty())
+      fail_with_errno(fmt::format("port {} of {} cannot be taken", world_.port, world_.address));
+    if (s.fd() < 0) continue;
+    loopback_alone &= address.loopback();
+    listeners.push_back(std::move(s));
+  }
+  if (loopback_alone && !written_as_loopback(world_.address)) {
+    listeners.clear();
+    listeners = listen_everywhere(world_.port);
+  }
+  return listeners;
+}
+
+void TcpMeeting::receive_all() {
+  Reception reception(listeners_of_rank_0(), own_);
+  accept_from_ranks_after(0, reception);
+  add_addresses();
+  for (int r = 1; r < world_.ranks; ++r)
+    if (!write_bytes(sockets_[at(r)].fd(), places_.data(), places_.size() * sizeof(Endpoint), until_))
+      throw late(fmt::format("rank {} has not answered", r));
+}
+
+void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
+  const auto judge = [&](const Claim& claim) {
+    const Admission verdict = verdict_on(claim, own_.claim);
+    if (verdict == Admission::accepted && is_here(claim.rank)) return Admission::came_twice;
+    return verdict;
+  };
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = rank + 1; r < world_.ranks; ++r)
+      if (sockets_[at(r)].fd() < 0) ranks.push_back(r);
+    return ranks;
+  };
+  for (std::vector<int> waiting = missing(); !waiting.empty(); waiting = missing()) {
+    auto guest = reception.next(judge, until_);
+    if (!guest) {
+      const std::size_t named = std::min(waiting.size(), kMostNamed);
+      const auto last = waiting.begin() + static_cast<std::ptrdiff_t>(named);
+      const BackendError error = late(fmt::format("{} of {} ranks ({}{}) have not come to rank {}", waiting.size(),
+                                            world_.ranks, fmt::join(waiting.begin(), last, ", "),
+                                            waiting.size() > named ? ", ..." : "", rank));
+      throw BackendError(error.what() + reception.dropped());
+    }
+    places_[at(guest->claim.rank)].port = guest->claim.port;
+    sockets_[at(guest->claim.rank)] = std::move(guest->socket);
+  }
+}
+
+// Addresses under which the others reach each rank. A rank on rank 0's machine may have come by the loopback; ranks elsewhere
+// reach its machine as they reach rank 0's.
+void TcpMeeting::add_addresses() {
+  const Socket* elsewhere = nullptr;
+  const auto with_port = [](const SocketAddress& address, std::uint32_t port) {
+    Endpoint e = endpoint_of(address);
+    e.port = port;
+    return e;
+  };
+  for (int r = 1; r < world_.ranks; ++r)
+    if (!peer_address(sockets_[at(r)]).loopback()) elsewhere = &sockets_[at(r)];
+  for (int r = 1; r < world_.ranks; ++r) {
+    const SocketAddress peer = peer_address(sockets_[at(r)]);
+    const SocketAddress seen = elsewhere && peer.loopback() ? own_address(*elsewhere) : peer;
+    places_[at(r)] = with_port(seen, places_[at(r)].port);
+  }
+}
+
+// Where later ranks reach this one: on the interface that leads to rank 0, or everywhere if that is a loopback by accident.
+void TcpMeeting::require_listeners(const SocketAddress& own) {
+  if (!listeners_.empty()) return;
+  SocketAddress address = own;
+  address.set_port(0);
+  if (own.loopback() && !written_as_loopback(world_.address)) {
+    listeners_ = listen_everywhere(0);
+  } else {
+    Socket s = listen_at(address);
+    if (s.fd() < 0) fail_with_errno("no port can be listened on");
+    listeners_.push_back(std::move(s));
+  }
+  own_.claim.port = static_cast<std::uint32_t>(own_address(listeners_.front()).port());
+}
+
+// Tries until it is accepted: the other may not listen yet.
+void TcpMeeting::connect_to(int rank, const std::vector<SocketAddress>& addresses, const std::string& name) {
+  std::optional<Clock::time_point> refused_since;
+  while (true) {
+    bool refused = false;
+    for (const SocketAddress& address : addresses) {
+      Socket s = connect_once(address, until_);
+      if (s.fd() < 0) continue;
+      if (rank == 0 && world_.rank < world_.ranks - 1) require_listeners(own_address(s));
+      const Until attempt{std::min(until_.at, Clock::now() + kAttempt), until_.stop};
+      const Introduction answer = introduce(s, own_, rank, name, attempt);
+      if (answer == Introduction::accepted) {
+        sockets_[at(rank)] = std::move(s);
+        return;
+      }
+      refused |= answer == Introduction::not_proved;
+    }
+    if (!refused)
+      refused_since.reset();
+    else if (!refused_since)
+      refused_since = Clock::now();
+    const auto wait = refused ? kRetryRefused : kRetry;
+    const bool over = until_.stopped() || Clock::now() + wait >= until_.at;
+    if (refused && (over || Clock::now() - *refused_since > kRefused))
+      throw BackendError(
+          fmt::format("{} does not accept rank {}: they have not the same secret. This process has that of {}; "
+                      "all processes of the job need one",
+                      name, world_.rank, world_.secret_source));
+    if (over) throw late(fmt::format("{} was not reached", name));
+    std::this_thread::sleep_for(wait);
+  }
+}
+
+void TcpMeeting::join() {
+  connect_to(0, resolve(world_.address, world_.port),
+             fmt::format("rank 0 at {}:{}", world_.address, world_.port));
+  if (!read_bytes(sockets_[0].fd(), places_.data(), places_.size() * sizeof(Endpoint), until_))
+    throw late("rank 0 has ended, or has not answered");
+  const SocketAddress here = own_address(sockets_[0]);
+  for (int r = 1; r < world_.rank; ++r)
+    connect_to(r, {address_of(places_[at(r)], here)}, fmt::format("rank {}", r));
+  if (world_.rank == world_.ranks - 1) return;
+  Reception reception(std::move(listeners_), own_);
+  accept_from_ranks_after(world_.rank, reception);
+}
+
+}  // namespace
+
+std::vector<Socket> meet(const TcpWorld& world) { return TcpMeeting(world).sockets(); }
+
+}  // namespace sextant
