@@ -13,7 +13,8 @@ namespace {
 Proof proof_of_hello(const Member& own, int accepts, const Nonce& challenge, const Hello& hello) {
   return own.prover.of("connects", accepts, challenge, hello.claim, hello.nonce);
 }
-Proof proof_of_welcome(const Member& own, int connects, const Nonce& hello, const Nonce& challenge, Admission v) {
+Proof proof_of_welcome(const Member& own, int connects, const Nonce& hello, const Nonce& challenge,
+                       Admission v) {
   return own.prover.of("accepts", connects, hello, challenge, v);
 }
 
@@ -39,12 +40,17 @@ Admission verdict_on(const Claim& other, const Claim& own) {
 
 std::string explain(Admission verdict, const Claim& own, const std::string& other) {
   switch (verdict) {
-    case Admission::accepted: return "";
+    case Admission::accepted:
+      return "";
     case Admission::other_size:
-      return fmt::format("rank {} is of a job of {} ranks, {} of one of another size", own.rank, own.ranks, other);
-    case Admission::other_job: return fmt::format("rank {} is of another job than {}", own.rank, other);
-    case Admission::no_such_rank: return fmt::format("rank {} is not one that {} waits for", own.rank, other);
-    case Admission::came_twice: return fmt::format("a rank {} has come to {} already", own.rank, other);
+      return fmt::format("rank {} is of a job of {} ranks, {} of one of another size", own.rank, own.ranks,
+                         other);
+    case Admission::other_job:
+      return fmt::format("rank {} is of another job than {}", own.rank, other);
+    case Admission::no_such_rank:
+      return fmt::format("rank {} is not one that {} waits for", own.rank, other);
+    case Admission::came_twice:
+      return fmt::format("a rank {} has come to {} already", own.rank, other);
   }
   return fmt::format("rank {} is not accepted by {}", own.rank, other);
 }
@@ -58,7 +64,8 @@ Newcomer::Newcomer(Socket socket, std::chrono::steady_clock::time_point deadline
 
 Newcomer::State Newcomer::advance(const Member& own) {
   while (got_ < sizeof hello_) {
-    const ssize_t n = ::recv(fd(), reinterpret_cast<char*>(&hello_) + got_, sizeof hello_ - got_, MSG_DONTWAIT);
+    const ssize_t n =
+        ::recv(fd(), reinterpret_cast<char*>(&hello_) + got_, sizeof hello_ - got_, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n <= 0) return State::stranger;
@@ -79,16 +86,17 @@ std::optional<Socket> Newcomer::answer(Admission verdict, const Member& own) {
 Introduction introduce(const Socket& s, const Member& own, int other, const std::string& name_of_other,
                        Until until) {
   Challenge challenge;
-  if (!read_value(s.fd(), challenge, until) || challenge.magic != kHandshakeMagic) return Introduction::closed;
+  if (!read_value(s.fd(), challenge, until) || challenge.magic != kHandshakeMagic)
+    return Introduction::closed;
   Hello hello;
   hello.claim = own.claim;
   hello.nonce = random_nonce();
   hello.proof = proof_of_hello(own, other, challenge.nonce, hello);
   Welcome welcome;
   if (!write_value(s.fd(), hello, until)) return Introduction::closed;
-  if (!read_value(s.fd(), welcome, until)) return until.over() ? Introduction::closed : Introduction::not_proved;
-  const Proof expected =
-      proof_of_welcome(own, own.claim.rank, hello.nonce, challenge.nonce, welcome.verdict);
+  if (!read_value(s.fd(), welcome, until))
+    return until.over() ? Introduction::closed : Introduction::not_proved;
+  const Proof expected = proof_of_welcome(own, own.claim.rank, hello.nonce, challenge.nonce, welcome.verdict);
   if (!same_proof(welcome.proof, expected)) return Introduction::not_proved;
   if (welcome.verdict != Admission::accepted)
     throw BackendError(explain(welcome.verdict, own.claim, name_of_other));

@@ -54,7 +54,8 @@ struct Member {
 };
 // Why a member that is one is not wanted here; accepted without looking at who has come.
 Admission verdict_on(const Claim& other, const Claim& own);
-std::string explain(Admission, const Claim& own, const std::string& other);  // for the one that was not accepted
+std::string explain(Admission, const Claim& own,
+                    const std::string& other);  // for the one that was not accepted
 
 // A connection that was accepted and has proved nothing yet. Never waits.
 class Newcomer {

@@ -136,9 +136,9 @@ void TcpMeeting::accept_from_ranks_after(int rank, Reception& reception) {
     if (!guest) {
       const std::size_t named = std::min(waiting.size(), kMostNamed);
       const auto last = waiting.begin() + static_cast<std::ptrdiff_t>(named);
-      const BackendError error = late(fmt::format("{} of {} ranks ({}{}) have not come to rank {}", waiting.size(),
-                                            world_.ranks, fmt::join(waiting.begin(), last, ", "),
-                                            waiting.size() > named ? ", ..." : "", rank));
+      const BackendError error = late(
+          fmt::format("{} of {} ranks ({}{}) have not come to rank {}", waiting.size(), world_.ranks,
+                      fmt::join(waiting.begin(), last, ", "), waiting.size() > named ? ", ..." : "", rank));
       throw BackendError(error.what() + reception.dropped());
     }
     places_[at(guest->claim.rank)].port = guest->claim.port;
@@ -203,10 +203,10 @@ void TcpMeeting::connect_to(int rank, const std::vector<SocketAddress>& addresse
     const auto wait = refused ? kRetryRefused : kRetry;
     const bool over = until_.stopped() || Clock::now() + wait >= until_.at;
     if (refused && (over || Clock::now() - *refused_since > kRefused))
-      throw BackendError(
-          fmt::format("{} does not accept rank {}: they have not the same secret. This process has that of {}; "
-                      "all processes of the job need one",
-                      name, world_.rank, world_.secret_source));
+      throw BackendError(fmt::format(
+          "{} does not accept rank {}: they have not the same secret. This process has that of {}; "
+          "all processes of the job need one",
+          name, world_.rank, world_.secret_source));
     if (over) throw late(fmt::format("{} was not reached", name));
     std::this_thread::sleep_for(wait);
   }

@@ -15,15 +15,18 @@ namespace {
 constexpr std::int64_t kMostData = std::int64_t{1} << 40, kMostWords = std::int64_t{1} << 20;
 constexpr std::size_t kFirst = std::size_t{1} << 20;   // of a payload, before any of it has come
 constexpr std::size_t kAtOnce = std::size_t{8} << 20;  // from one peer, before others have their turn
-constexpr int kSendTick_ms = 100;                          // how often a wait asks whether to go on
+constexpr int kSendTick_ms = 100;                      // how often a wait asks whether to go on
 
 std::int64_t most_bytes(MessageKind kind) {
   switch (kind) {
-    case MessageKind::data: return kMostData;
+    case MessageKind::data:
+      return kMostData;
     case MessageKind::abort:
-    case MessageKind::answer: return kMostWords;
+    case MessageKind::answer:
+      return kMostWords;
     case MessageKind::goodbye:
-    case MessageKind::call: return 0;
+    case MessageKind::call:
+      return 0;
   }
   return -1;
 }
@@ -33,7 +36,8 @@ bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 }  // namespace
 
 bool Inflow::begin_message() {
-  if (header_.magic != MessageHeader().magic || header_.bytes < 0 || header_.bytes > most_bytes(header_.kind)) {
+  if (header_.magic != MessageHeader().magic || header_.bytes < 0 ||
+      header_.bytes > most_bytes(header_.kind)) {
     fault_ = "what it sends is no message of this program";
     return false;
   }
@@ -49,11 +53,6 @@ void Inflow::grow() {
 
 bool Inflow::take_in(int fd, const std::function<void(Message&&)>& handle) {
   for (std::size_t taken = 0; taken < kAtOnce;) {
-    if (in_payload_ && static_cast<std::int64_t>(got_) == header_.bytes) {
-      in_payload_ = false, got_ = 0;
-      handle(std::move(message_));
-      continue;
-    }
     if (in_payload_) grow();
     void* to = in_payload_ ? static_cast<void*>(message_.payload.data() + got_)
                            : static_cast<void*>(reinterpret_cast<std::byte*>(&header_) + got_);
@@ -63,6 +62,9 @@ bool Inflow::take_in(int fd, const std::function<void(Message&&)>& handle) {
     if (n <= 0) return false;
     got_ += static_cast<std::size_t>(n), taken += static_cast<std::size_t>(n);
     if (!in_payload_ && got_ == sizeof header_ && !begin_message()) return false;
+    if (!in_payload_ || static_cast<std::int64_t>(got_) < header_.bytes) continue;
+    in_payload_ = false, got_ = 0;
+    handle(std::move(message_));
   }
   return true;
 }

@@ -14,8 +14,7 @@ namespace sextant {
 
 class Reception {
  public:
-  Reception(std::vector<Socket> listeners, const Member& own)
-      : listeners_(std::move(listeners)), own_(own) {}
+  Reception(std::vector<Socket> listeners, const Member& own) : listeners_(std::move(listeners)), own_(own) {}
 
   struct Guest {
     Claim claim;

@@ -48,8 +48,9 @@ struct SocketAddress {
 };
 // All addresses of a name, at most 8. Throws BackendError where it has none.
 std::vector<SocketAddress> resolve(const std::string& name, int port);
-bool written_as_loopback(const std::string& name);  // "localhost", "127.0.0.1", "::1": no name that hosts read differently
-SocketAddress own_address(const Socket&);           // of this end of a connection, or of a listener
+bool written_as_loopback(
+    const std::string& name);  // "localhost", "127.0.0.1", "::1": no name that hosts read differently
+SocketAddress own_address(const Socket&);  // of this end of a connection, or of a listener
 SocketAddress peer_address(const Socket&);
 
 // Addresses as processes tell each other; the same bytes on every machine.

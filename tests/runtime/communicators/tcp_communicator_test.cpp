@@ -35,6 +35,22 @@ TEST(TcpCommunicator, EqualsTheLocalReference) {
   });
 }
 
+// Sizes beside those in which connections are read, each way and again: none is left lying until more comes.
+TEST(TcpCommunicator, LargeMessages) {
+  run_processes(2, [](Communicator& c) {
+    constexpr std::int64_t kStep = 8 << 20;
+    for (const std::int64_t bytes : {kStep - 24, kStep - 8, kStep, 3 * kStep + 5, 8 * kStep})
+      for (int time = 0; time < 8; ++time) {
+        std::vector<char> data(static_cast<std::size_t>(bytes),
+                               c.rank() == 0 ? static_cast<char>(time) : 'x');
+        if (c.rank() == 0) c.send(data.data(), bytes, 1, kNoStream);
+        c.recv(data.data(), bytes, 1 - c.rank(), kNoStream);
+        if (c.rank() == 1) c.send(data.data(), bytes, 0, kNoStream);
+        EXPECT_EQ(data.back(), static_cast<char>(time));
+      }
+  });
+}
+
 // Two groups of the same ranks keep their messages apart, whatever the order in which they are read.
 TEST(TcpCommunicator, GroupsOfTheSameRanksAreApart) {
   run_processes(2, [](Communicator& c) {

@@ -129,7 +129,8 @@ TEST(TcpStrangers, AreCountedInTheReason) {
     first.get();
     ADD_FAILURE() << "rank 1 is missing";
   } catch (const BackendError& error) {
-    EXPECT_NE(std::string(error.what()).find("2 connections without proof"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("2 connections without proof"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -147,7 +148,8 @@ std::vector<char> record_member(int port) {
       poll(p.data(), p.size(), 20);
       for (const bool from_member : {true, false}) {
         std::array<char, 65536> bytes;
-        const ssize_t n = ::recv(from_member ? member.fd() : zero.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+        const ssize_t n =
+            ::recv(from_member ? member.fd() : zero.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
         if (n <= 0) continue;
         if (from_member) said.insert(said.end(), bytes.begin(), bytes.begin() + n);
         write_bytes(from_member ? zero.fd() : member.fd(), bytes.data(), static_cast<std::size_t>(n),

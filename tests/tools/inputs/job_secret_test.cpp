@@ -65,7 +65,8 @@ TEST(JobSecret, IsMadeOnceByWhoeverIsFirst) {
   EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
   EXPECT_EQ(std::distance(fs::directory_iterator(path.parent_path()), {}), 1) << "nothing else is left there";
   const TempDir other;
-  EXPECT_FALSE(found.contains(job_secret(surroundings({{"HOME", other.path().string()}})).text)) << "control: random";
+  EXPECT_FALSE(found.contains(job_secret(surroundings({{"HOME", other.path().string()}})).text))
+      << "control: random";
 }
 
 TEST(JobSecret, WhatIsWrongIsNamed) {
@@ -90,7 +91,8 @@ TEST(JobSecret, WhatIsWrongIsNamed) {
   fs::create_directory(path);
   EXPECT_NE(said().find("no regular file"), std::string::npos) << said();
   EXPECT_NE(secret_refused(surroundings({})).find("SEXTANT_SECRET"), std::string::npos);
-  EXPECT_NE(secret_refused(surroundings({{"SEXTANT_SECRET", "short"}})).find("5 characters"), std::string::npos);
+  EXPECT_NE(secret_refused(surroundings({{"SEXTANT_SECRET", "short"}})).find("5 characters"),
+            std::string::npos);
   EXPECT_NE(secret_refused(surroundings({{"HOME", "/proc/self"}})).find("cannot be made"), std::string::npos);
 }
 
