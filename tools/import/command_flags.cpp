@@ -33,7 +33,8 @@ std::optional<long long> number_of(const CommandFlags& flags, const std::vector<
   for (const std::string& name : names)
     if (const auto at = flags.options.find(name); at != flags.options.end() && !at->second.empty()) {
       std::string text = at->second.front();
-      if (const auto colon = text.rfind(':'); colon != text.npos) text = text.substr(colon + 1);  // h100:8, 1:4
+      if (const auto colon = text.rfind(':'); colon != text.npos)
+        text = text.substr(colon + 1);  // h100:8, 1:4
       if (const auto n = parse_count(text, kMostGpus); n && *n > 0) return n;
     }
   return std::nullopt;
@@ -50,7 +51,8 @@ CommandFlags options_of(const std::vector<std::string>& words) {
   return flags;
 }
 
-std::optional<int> started_ranks(const CommandFlags& launcher, const CommandFlags& slurm, const std::string& name) {
+std::optional<int> started_ranks(const CommandFlags& launcher, const CommandFlags& slurm,
+                                 const std::string& name) {
   const auto of_both = [&](const std::vector<std::string>& names) {
     const auto n = number_of(launcher, names);
     return n ? n : number_of(slurm, names);

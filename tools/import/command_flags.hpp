@@ -12,8 +12,9 @@ namespace sextant {
 
 struct CommandFlags {
   std::string program;  // "pretrain_gpt.py", or a module; empty where only options stand
-  std::map<std::string, std::vector<std::string>> options;  // "--seq-length" to its values; the last of each counts
-  std::optional<int> gpus;                                  // that the launcher starts
+  std::map<std::string, std::vector<std::string>>
+      options;              // "--seq-length" to its values; the last of each counts
+  std::optional<int> gpus;  // that the launcher starts
   bool has(const std::string& name) const { return options.contains(name); }
   int count() const { return static_cast<int>(options.size()); }
 };

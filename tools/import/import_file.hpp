@@ -10,11 +10,17 @@
 
 namespace sextant {
 
-// Reads the file, or of a folder of `sextant export` what it starts. The environment has what a script uses
-// and does not set. Throws ConfigError for what is no such file, with what it is where that can be told.
-ImportedRun import_file(const std::filesystem::path&, const ShellEnvironment&);
+// Reads the file; of a folder of `sextant export`, what it starts; with "FILE.py:NAME" one function of a module. The environment has what a
+// script uses and does not set. Models get the names of presets of their shape. Throws ConfigError for what is no such file.
+ImportedRun import_file(const std::string& file, const std::filesystem::path& presets,
+                        const ShellEnvironment&);
 
-// Gives a model its preset's name, and the vocabulary that its file leaves open, where a preset has that shape.
-void name_by_shape(ImportedRun&, const std::filesystem::path& presets);
+// "a torchtitan configuration" where import_file would read the text, or empty. By its form alone: its values are not looked at.
+std::string importable_as(const std::string& text);
+
+inline constexpr const char* kImportable =
+    "a Megatron-LM command line or script, a configuration of torchtitan (TOML, or a Python function), "
+    "DeepSpeed (JSON), nanotron "
+    "(YAML), accelerate (YAML) or Megatron-Bridge (printed YAML)";
 
 }  // namespace sextant

@@ -1,12 +1,8 @@
 #include "tools/import/import_megatron.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <numeric>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -14,39 +10,20 @@
 #include "core/base/error.hpp"
 #include "core/base/words.hpp"
 #include "tools/import/megatron_layout.hpp"
-#include "tools/import/shell_variables.hpp"
+#include "tools/import/megatron_options.hpp"
 
 namespace sextant {
 
 namespace {
 
-constexpr std::array kTelling = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
-                                 "--num-attention-heads",        "--micro-batch-size",
-                                 "--use-distributed-optimizer",  "--num-layers",
-                                 "--hidden-size",                "--max-position-embeddings"};
-
-// What the step does not depend on, or what the software stack counts with anyhow.
-constexpr std::array kNoEffect = {
-    "--lr", "--lr-*", "--min-lr", "--decoupled-*", "--warmup*", "--train-*", "--log-*", "--save*", "--load*", "--eval-*",
-    "--valid-*", "--test-*", "--*-path", "--*-dir", "--tokenizer-*", "--tiktoken-*", "--vocab-file", "--merge-file", "--split",
-    "--adam-*", "--weight-decay*", "--start-weight-*", "--end-weight-*", "--clip-grad", "--init-method-*", "--seed",
-    "--num-workers", "--exit-*", "--tensorboard-*", "--wandb-*", "--ckpt-*", "--no-load-*", "--no-save-*", "--dataloader-*",
-    "--data-*", "--attention-dropout", "--hidden-dropout", "--distributed-*", "--master-*", "--node-rank", "--profile*",
-    "--mock-data", "--use-mcore-models", "--transformer-impl", "--attention-backend", "--use-flash-attn*", "--fp8-amax-*",
-    "--fp8-margin", "--fp8-interval", "--fp8-recipe", "--manual-gc*", "--empty-unused-memory-level", "--cross-entropy-*",
-    "--timing-*", "--reset-*", "--eod-mask-loss", "--override-opt*", "--use-checkpoint-*", "--loss-scale*", "--hysteresis",
-    "--initial-loss-scale", "--min-loss-scale", "--rotary-percent", "--calculate-per-token-loss", "--one-logger*",
-    "--no-one-logger", "--check-*", "--no-check-*", "--rerun-*", "--async-*", "--use-dist-ckpt*", "--dist-ckpt-*", "--optimizer",
-    "--use-cpu-initialization", "--local-rank", "--no-create-attention-mask-*", "--no-mmap-*", "--apply-layernorm-1p",
-    "--attention-softmax-in-fp32", "--no-position-embedding", "--no-rope-fusion", "--sft*",
-    "--DDP-impl", "--finetune", "--enable-one-logger", "--ddp-average-*", "--make-vocab-size-divisible-by",
-    "--num-dataset-*", "--retro-*",
-    "--init-model-with-meta-device", "--no-initialization", "--grad-reduce-in-fp32", "--disable-msc", "--te-*",
-    "--accumulate-allreduce-grads-in-fp32", "--use-pytorch-profiler", "--iteration*",
-    "--skip-train", "--legacy-*", "--no-query-key-layer-scaling", "--high-priority-*",
-    "--fp8-param-gather", "--keep-fp8-*", "--use-nccl-ub", "--fsdp-double-buffer", "--fsdp-manual-registration",
-    "--num-layers-at-*", "--fake-process-group", "--use-torch-optimizer-*", "--object-storage-*", "--rope-type",
-    "--rotary-interleaved", "--no-pin-*", "--logging-level"};
+constexpr std::array kTelling = {"--tensor-model-parallel-size",
+                                 "--pipeline-model-parallel-size",
+                                 "--num-attention-heads",
+                                 "--micro-batch-size",
+                                 "--use-distributed-optimizer",
+                                 "--num-layers",
+                                 "--hidden-size",
+                                 "--max-position-embeddings"};
 
 struct OtherModel {
   const char* option;
@@ -62,90 +39,19 @@ constexpr std::array kOtherModels = {
     OtherModel{"--mtp-num-layers", "multi-token prediction"},
     OtherModel{"--decoder-seq-length", "an encoder and a decoder"},
     OtherModel{"--squared-relu", "an MLP with a squared ReLU"}};
-constexpr std::array kOtherPrograms = {"bert", "t5", "mamba", "vlm", "vision", "ict", "retro", "rl", "mimo", "hybrid"};
-
-// Options that are asked for, and those that nobody asked for.
-class MegatronOptions {
- public:
-  MegatronOptions(const CommandFlags& command, std::string file) : command_(command), file_(std::move(file)) {}
-
-  bool flag(const std::string& name) {
-    asked_.insert(name);
-    return command_.has(name);
-  }
-  // The first value; nothing where the option is absent, or its value is not known (which is then named).
-  std::optional<std::string> text(const std::string& name) {
-    asked_.insert(name);
-    const auto at = command_.options.find(name);
-    if (at == command_.options.end()) return std::nullopt;
-    if (at->second.empty()) wrong(name, "nothing", "a value");
-    const std::string& value = at->second.front();
-    if (has_unknown(value)) {
-      unknown_.push_back(name + " " + shown_unknown(value));
-      return std::nullopt;
-    }
-    return value;
-  }
-  std::optional<int> number(const std::string& name, int least = 1) {
-    const auto value = text(name);
-    if (!value) return std::nullopt;
-    const auto n = parse_count(*value, std::numeric_limits<int>::max());
-    if (!n || *n < least) wrong(name, *value, fmt::format("a whole number from {}", least));
-    return static_cast<int>(*n);
-  }
-  std::optional<double> real(const std::string& name) {
-    const auto value = text(name);
-    if (!value) return std::nullopt;
-    const auto x = parse_decimal(*value);
-    if (!x) wrong(name, *value, "a number");
-    return x;
-  }
-  int required(const std::string& name) {
-    const auto n = number(name);
-    if (!n && unknown_.empty()) wrong("", "no " + name, name + " N");
-    if (!n)
-      wrong("", fmt::format("no value for {}", unknown_.back()), "values in the script",
-            "variables that it does not set are taken from the environment: NAME=VALUE sextant ...");
-    return *n;
-  }
-  const std::vector<std::string>& values(const std::string& name) {
-    asked_.insert(name);
-    return command_.options.at(name);
-  }
-
-  [[noreturn]] void wrong(const std::string& key, const std::string& value, const std::string& expected,
-                          const std::string& hint = "") const {
-    throw ConfigError(Problem{file_, key, value, expected, hint});
-  }
-
-  // As written, of those that may change the step.
-  std::vector<std::string> unread() const {
-    std::vector<std::string> names = unknown_;
-    for (const auto& [name, values] : command_.options) {
-      const bool nothing = std::ranges::any_of(
-          kNoEffect, [&](const char* pattern) { return fnmatch(pattern, name.c_str(), 0) == 0; });
-      if (asked_.contains(name) || nothing) continue;
-      std::string text = name;
-      for (std::size_t i = 0; i < values.size() && i < 3; ++i) text += " " + shown_unknown(values[i]);
-      names.push_back(text);
-    }
-    return names;
-  }
-
- private:
-  const CommandFlags& command_;
-  std::string file_;
-  std::set<std::string> asked_;
-  std::vector<std::string> unknown_;
-};
+constexpr std::array kOtherPrograms = {"bert", "t5",    "mamba", "vlm",  "vision",
+                                       "ict",  "retro", "rl",    "mimo", "hybrid"};
 
 void refuse_other_models(const CommandFlags& command, const MegatronOptions& o) {
   for (const OtherModel& other : kOtherModels)
     if (command.has(other.option))
-      o.wrong(other.option, other.is, "a decoder of equal layers, as LLaMA and GPT have", "sextant plans no other models");
+      o.wrong(other.option, other.is, "a decoder of equal layers, as LLaMA and GPT have",
+              "sextant plans no other models");
   for (const char* other : kOtherPrograms)
-    if (command.program.starts_with("pretrain_" + std::string(other)) || command.program.starts_with("train_" + std::string(other)))
-      o.wrong("", command.program, "a program that trains a decoder: pretrain_gpt.py", "sextant plans no other models");
+    if (command.program.starts_with("pretrain_" + std::string(other)) ||
+        command.program.starts_with("train_" + std::string(other)))
+      o.wrong("", command.program, "a program that trains a decoder: pretrain_gpt.py",
+              "sextant plans no other models");
 }
 
 struct KnownTokenizer {
@@ -153,18 +59,21 @@ struct KnownTokenizer {
   int vocabulary;
 };
 // Without padding; signs in small letters, of the tokenizer's type or of the model that it is named after.
-constexpr std::array kTokenizers = {KnownTokenizer{"llama-3", 128256}, KnownTokenizer{"llama3", 128256},
-                                    KnownTokenizer{"llama-2", 32000},  KnownTokenizer{"llama2tokenizer", 32000},
-                                    KnownTokenizer{"llama2", 32000},   KnownTokenizer{"gpt2bpetokenizer", 50257}};
+constexpr std::array kTokenizers = {
+    KnownTokenizer{"llama-3", 128256}, KnownTokenizer{"llama3", 128256},
+    KnownTokenizer{"llama-2", 32000},  KnownTokenizer{"llama2tokenizer", 32000},
+    KnownTokenizer{"llama2", 32000},   KnownTokenizer{"gpt2bpetokenizer", 50257}};
 
 // The size of the vocabulary as stated, or as the tokenizer has it; 0: nothing says it.
 int vocabulary(MegatronOptions& o, ImportedRun& run) {
   if (const auto stated = o.number("--vocab-size")) return *stated;
   if (const auto padded = o.number("--padded-vocab-size")) return *padded;
-  const std::string type = lower(o.text("--tokenizer-type").value_or("")), model = lower(o.text("--tokenizer-model").value_or(""));
+  const std::string type = lower(o.text("--tokenizer-type").value_or("")),
+                    model = lower(o.text("--tokenizer-model").value_or(""));
   for (const KnownTokenizer& t : kTokenizers)
     if (type == t.sign || model.find(t.sign) != std::string::npos) {
-      run.assumed.push_back(fmt::format("a vocabulary of {} ({})", t.vocabulary, model.empty() ? type : model));
+      run.assumed.push_back(
+          fmt::format("a vocabulary of {} ({})", t.vocabulary, model.empty() ? type : model));
       return t.vocabulary;
     }
   return 0;
@@ -179,7 +88,8 @@ ModelSpec read_model(MegatronOptions& o, ImportedRun& run) {
   m.head_dim = o.number("--kv-channels").value_or(m.hidden / m.n_heads);
   m.gated_mlp = o.flag("--swiglu");
   const auto ffn = o.number("--ffn-hidden-size");
-  m.ffn_hidden = ffn.value_or(m.gated_mlp ? static_cast<int>(4LL * m.hidden * 2 / 3 / 64) * 64 : 4 * m.hidden);
+  m.ffn_hidden =
+      ffn.value_or(m.gated_mlp ? static_cast<int>(4LL * m.hidden * 2 / 3 / 64) * 64 : 4 * m.hidden);
   m.vocab_size = vocabulary(o, run);
   m.tied_embeddings = !o.flag("--untie-embeddings-and-output-weights");
   m.linear_bias = !o.flag("--disable-bias-linear");
@@ -230,7 +140,8 @@ void read_pipeline(MegatronOptions& o, ImportedRun& run) {
   std::string stated;
   if (layout) {
     chunks = layout_layers(*layout), stated = "--pipeline-model-parallel-layout";
-    if (chunks && static_cast<int>(chunks->size()) % p.pp == 0) p.vp = static_cast<int>(chunks->size()) / p.pp;
+    if (chunks && static_cast<int>(chunks->size()) % p.pp == 0)
+      p.vp = static_cast<int>(chunks->size()) / p.pp;
   } else if (embedding || head) {
     chunks = accounted_layers(layers, p.pp * p.vp, embedding, head);
     stated = embedding ? "--account-for-embedding-in-pipeline-split" : "--account-for-loss-in-pipeline-split";
@@ -257,18 +168,21 @@ void read_sharding(MegatronOptions& o, ImportedRun& run) {
   p.zero_stage = distributed ? 1 : 0;
   const std::string strategy = o.text("--data-parallel-sharding-strategy").value_or("no_shard");
   if (o.flag("--use-megatron-fsdp") || o.flag("--use-custom-fsdp")) {
-    p.zero_stage = strategy == "optim_grads_params" ? 3 : strategy == "optim_grads" ? 2 : strategy == "optim" ? 1 : 0;
+    p.zero_stage = strategy == "optim_grads_params" ? 3
+                   : strategy == "optim_grads"      ? 2
+                   : strategy == "optim"            ? 1
+                                                    : 0;
     if (o.text("--outer-dp-sharding-strategy").value_or("no_shard") != "no_shard")
       run.unread.push_back("--outer-dp-sharding-strategy optim");
   }
-  if (o.flag("--use-torch-fsdp2"))
-    p.zero_stage = o.flag("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
+  if (o.flag("--use-torch-fsdp2")) p.zero_stage = o.flag("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
   run.state_copies = o.number("--num-distributed-optimizer-instances").value_or(1);
   p.overlap_grad_reduce = o.flag("--overlap-grad-reduce");
   const bool gather = o.flag("--overlap-param-gather");
   p.overlap_param_gather = p.zero_stage == 0 || gather;
   p.bucket_elements = o.number("--ddp-bucket-size").value_or(0);
-  if (o.flag("--optimizer-cpu-offload")) p.optimizer_offload = o.real("--optimizer-offload-fraction").value_or(1.0);
+  if (o.flag("--optimizer-cpu-offload"))
+    p.optimizer_offload = o.real("--optimizer-offload-fraction").value_or(1.0);
   if (p.optimizer_offload < 0 || p.optimizer_offload > 1)
     o.wrong("--optimizer-offload-fraction", decimal(p.optimizer_offload), "a share from 0 to 1");
   o.flag("--overlap-cpu-optimizer-d2h-h2d");
@@ -290,7 +204,8 @@ void read_recompute(MegatronOptions& o, ImportedRun& run) {
   if (o.flag("--recompute-modules")) {
     const auto& modules = o.values("--recompute-modules");
     if (modules != std::vector<std::string>{"core_attn"})
-      run.unread.push_back(fmt::format("--recompute-modules {}: taken as core_attn", fmt::join(modules, " ")));
+      run.unread.push_back(
+          fmt::format("--recompute-modules {}: taken as core_attn", fmt::join(modules, " ")));
   }
   if (o.flag("--distribute-saved-activations")) run.unread.push_back("--distribute-saved-activations");
   run.plan.activation_offload = o.number("--cpu-offloading-num-layers", 0).value_or(0);
@@ -316,13 +231,15 @@ void read_formats(MegatronOptions& o, ImportedFormats& f) {
   const bool aware = o.flag("--use-precision-aware-optimizer");
   const auto first = read_format(o, "--exp-avg-dtype"), second = read_format(o, "--exp-avg-sq-dtype");
   if (aware && first) f.optimizer_state = first;
-  if (aware && first && second && *first != *second) o.wrong("--exp-avg-sq-dtype", std::string(name(*second)), "the format of --exp-avg-dtype");
+  if (aware && first && second && *first != *second)
+    o.wrong("--exp-avg-sq-dtype", std::string(name(*second)), "the format of --exp-avg-dtype");
 }
 
 }  // namespace
 
 bool is_megatron_command(const CommandFlags& command) {
-  return std::ranges::count_if(kTelling, [&](const char* name) { return command.has(name); }) >= 2;
+  const auto told = std::ranges::count_if(kTelling, [&](const char* name) { return command.has(name); });
+  return told >= (command.program.starts_with("pretrain_") ? 1 : 2);
 }
 
 ImportedRun import_megatron(const CommandFlags& command, const std::string& file) {
@@ -331,6 +248,7 @@ ImportedRun import_megatron(const CommandFlags& command, const std::string& file
   run.file = file;
   run.what = "a Megatron-LM command line";
   run.stack = "megatron-core";
+  run.overlap_stated = true;
   run.gpus = command.gpus;
   refuse_other_models(command, o);
   if (command.has("--num-layers")) run.model = read_model(o, run);
@@ -357,6 +275,12 @@ ImportedRun import_megatron(const CommandFlags& command, const std::string& file
   read_sharding(o, run);
   read_recompute(o, run);
   read_formats(o, run.formats);
+  for (const auto& [option, usual] :
+       {std::pair{"--optimizer", "adam"}, {"--transformer-impl", "transformer_engine"}})
+    if (const auto value = o.text(option); value && *value != usual)
+      run.unread.push_back(fmt::format("{} {}: taken as {}", option, *value, usual));
+  if (const auto kernel = o.text("--attention-backend"); kernel == "unfused" || kernel == "local")
+    run.unread.push_back(fmt::format("--attention-backend {}: taken as fused", *kernel));
   for (std::string& option : o.unread()) run.unread.push_back(std::move(option));
   return run;
 }

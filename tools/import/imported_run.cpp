@@ -14,13 +14,14 @@ constexpr std::size_t kMostNamed = 12;  // of what was not understood, in one no
 
 std::string listed(const std::vector<std::string>& items) {
   const std::size_t n = std::min(items.size(), kMostNamed);
-  std::string text = fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(n), "; "));
+  std::string text =
+      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(n), "; "));
   return items.size() > n ? text + fmt::format(" and {} more", items.size() - n) : text;
 }
 
 }  // namespace
 
-SizedRun size_run(const ImportedRun& run, int gpus) {
+SizedRun size_run(const ImportedRun& run, int gpus, int gpus_per_node) {
   SizedRun sized{run.plan, run.global_batch.value_or(0), {}};
   ParallelPlan& p = sized.plan;
   p.dp = 1;
@@ -39,9 +40,10 @@ SizedRun size_run(const ImportedRun& run, int gpus) {
     p.dp = gpus / replica;
   }
   if (run.gpus && *run.gpus != p.world())
-    sized.notes.push_back(run.dp ? fmt::format("it starts {} ranks; its degrees make {}", *run.gpus, p.world())
-                                 : fmt::format("it starts {} ranks; the cluster has {} GPUs, and so dp is {}",
-                                               *run.gpus, gpus, p.dp));
+    sized.notes.push_back(run.dp
+                              ? fmt::format("it starts {} ranks; its degrees make {}", *run.gpus, p.world())
+                              : fmt::format("it starts {} ranks; the cluster has {} GPUs, and so dp is {}",
+                                            *run.gpus, gpus, p.dp));
   if (p.zero_stage > 0 && run.state_copies > 1) {
     if (p.replicas() % run.state_copies != 0)
       wrong("", fmt::format("{} copies of the sharded state", run.state_copies),
@@ -54,10 +56,29 @@ SizedRun size_run(const ImportedRun& run, int gpus) {
             fmt::format("a divisor of dp * cp = {}", p.replicas()), "");
     p.shard_degree = run.shard_ranks;
   }
+  if (p.zero_stage > 0 && run.shards_in_node && p.replicas() > gpus_per_node &&
+      p.replicas() % gpus_per_node == 0)
+    p.shard_degree = gpus_per_node;
+  if (run.micro_is_rest) {
+    const int steps = run.accumulation.value_or(1), ranks = p.dp * steps;
+    if (sized.global_batch % ranks != 0)
+      wrong("", fmt::format("a batch of {}", sized.global_batch),
+            fmt::format("a multiple of {} replicas * {} micro-batches", p.dp, steps),
+            "--plan states another layout");
+    p.micro_batch = sized.global_batch / ranks;
+  }
   if (run.accumulation && !run.global_batch)
-    sized.global_batch = static_cast<int>(
-        std::min<std::int64_t>(static_cast<std::int64_t>(*run.accumulation) * p.micro_batch * p.dp, kMaxGlobalBatch));
+    sized.global_batch = static_cast<int>(std::min<std::int64_t>(
+        static_cast<std::int64_t>(*run.accumulation) * p.micro_batch * p.dp, kMaxGlobalBatch));
   return sized;
+}
+
+void suit_stack(const ImportedRun& run, const StackCapabilities& can, ParallelPlan& p) {
+  if (run.overlap_stated) return;
+  p.overlap_grad_reduce = p.overlap_grad_reduce && (can.overlap_grad_reduce || p.replicas() == 1);
+  p.overlap_param_gather =
+      p.overlap_param_gather && (can.overlap_param_gather || p.zero_stage == 0 || p.replicas() == 1);
+  p.overlap_tp = p.overlap_tp && may_overlap_tp(can, p);
 }
 
 void use_formats(const ImportedFormats& stated, TrainingSpec& training) {
@@ -72,10 +93,11 @@ void use_formats(const ImportedFormats& stated, TrainingSpec& training) {
 }
 
 std::vector<std::string> import_notes(const ImportedRun& run, const StackSpec& stack) {
-  std::vector<std::string> notes = {
-      fmt::format("{} is {}; predicted as {} ({}, {})", run.file, run.what, stack.name, stack.title, stack.version)};
+  std::vector<std::string> notes = {fmt::format("{} is {}; predicted as {} ({}, {})", run.file, run.what,
+                                                stack.name, stack.title, stack.version)};
   if (!run.assumed.empty()) notes.push_back("assumed: " + listed(run.assumed));
-  if (!run.unread.empty()) notes.push_back("not understood, and so without effect here: " + listed(run.unread));
+  if (!run.unread.empty())
+    notes.push_back("not understood, and so without effect here: " + listed(run.unread));
   return notes;
 }
 

@@ -28,21 +28,27 @@ struct ImportedRun {
   std::optional<int> accumulation;  // micro-batches of a step and replica, where that is what the file states
   std::optional<int> gpus;          // that its launcher starts
   ImportedFormats formats;
-  ParallelPlan plan;              // without dp, shard_degree
-  std::optional<int> dp;          // stated; otherwise what is left of the GPUs
-  int state_copies = 1;           // groups of replicas that each hold a whole sharded state
-  int shard_ranks = 0;            // ranks over which state is sharded, where that is what the file states
+  ParallelPlan plan;                 // without dp, shard_degree
+  std::optional<int> dp;             // stated; otherwise what is left of the GPUs
+  int state_copies = 1;              // groups of replicas that each hold a whole sharded state
+  bool shards_in_node = false;       // state is sharded over the GPUs of a node
+  bool micro_is_rest = false;        // micro_batch is what the global batch leaves each replica
+  bool overlap_stated = false;       // otherwise overlap is what the stack does
+  int shard_ranks = 0;               // ranks over which state is sharded, where that is what the file states
   std::vector<std::string> assumed;  // "vocab_size 32000 (Llama2Tokenizer)"
   std::vector<std::string> unread;   // what may change the step and was not understood, as written
 };
 
-// The run on so many GPUs: dp, shard degree and global batch filled in. Throws ConfigError where they do not divide.
+// The run on so many GPUs: dp, shard degree, micro-batch and global batch filled in. Throws ConfigError where they do not divide.
 struct SizedRun {
   ParallelPlan plan;
-  int global_batch = 0;            // 0: not stated
+  int global_batch = 0;  // 0: not stated
   std::vector<std::string> notes;
 };
-SizedRun size_run(const ImportedRun&, int gpus);
+SizedRun size_run(const ImportedRun&, int gpus, int gpus_per_node);
+
+// What the file leaves open about overlap, as the stack does it.
+void suit_stack(const ImportedRun&, const StackCapabilities&, ParallelPlan&);
 
 // Formats that the file states replace those of `training`.
 void use_formats(const ImportedFormats&, TrainingSpec& training);

@@ -14,11 +14,11 @@ struct BinaryOperator {
   std::string_view text;
   int binds;  // higher binds tighter
 };
-constexpr std::array kBinary = {
-    BinaryOperator{"||", 1}, BinaryOperator{"&&", 2}, BinaryOperator{"==", 3}, BinaryOperator{"!=", 3},
-    BinaryOperator{"<=", 4}, BinaryOperator{">=", 4}, BinaryOperator{"<", 4},  BinaryOperator{">", 4},
-    BinaryOperator{"+", 5},  BinaryOperator{"-", 5},  BinaryOperator{"**", 8}, BinaryOperator{"//", 6},
-    BinaryOperator{"*", 6},  BinaryOperator{"/", 6},  BinaryOperator{"%", 6}};
+constexpr std::array kBinary = {BinaryOperator{"||", 1}, BinaryOperator{"&&", 2}, BinaryOperator{"==", 3},
+                                BinaryOperator{"!=", 3}, BinaryOperator{"<=", 4}, BinaryOperator{">=", 4},
+                                BinaryOperator{"<", 4},  BinaryOperator{">", 4},  BinaryOperator{"+", 5},
+                                BinaryOperator{"-", 5},  BinaryOperator{"**", 8}, BinaryOperator{"//", 6},
+                                BinaryOperator{"*", 6},  BinaryOperator{"/", 6},  BinaryOperator{"%", 6}};
 
 std::optional<long long> in_bounds(bool overflow, long long value) {
   return overflow || value > kMostValue || value < -kMostValue ? std::nullopt : std::optional(value);
@@ -76,9 +76,11 @@ class ExpressionParser {
   std::optional<long long> ternary() {
     const auto condition = binary(1);
     if (!condition || !take("?")) return condition;
+    if (++depth_ > kDeepest) return std::nullopt;
     const auto yes = ternary();
     if (!yes || !take(":")) return std::nullopt;
     const auto no = ternary();
+    --depth_;
     return *condition != 0 ? yes : no;
   }
 

@@ -74,7 +74,8 @@ std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool em
 
 std::optional<std::vector<int>> first_last_layers(int layers, int stages, int first, int last) {
   const int others = stages - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0), rest = layers - first - last;
-  if (stages < 2 || stages > kMaxChunks || rest < 0 || others < 0 || (others > 0 ? rest % others != 0 : rest != 0))
+  if (stages < 2 || stages > kMaxChunks || rest < 0 || others < 0 ||
+      (others > 0 ? rest % others != 0 : rest != 0))
     return std::nullopt;
   std::vector<int> each(static_cast<std::size_t>(stages), others > 0 ? rest / others : 0);
   if (first > 0) each.front() = first;

@@ -133,11 +133,11 @@ class ShellLexer {
           word += std::string(text_.substr(at_, 2));
         at_ += 2;
       } else if (c == '\'' || c == '"' || c == '`' || c == '$') {
-        const std::size_t end =
-            c == '$' ? end_of_dollar(text_, at_) : end_of_quoted(text_, at_);
+        const std::size_t end = c == '$' ? end_of_dollar(text_, at_) : end_of_quoted(text_, at_);
         word += std::string(text_.substr(at_, end - at_));
         advance(end);
-      } else if (std::isspace(static_cast<unsigned char>(c)) || std::string_view(";&|()<>").find(c) != std::string_view::npos) {
+      } else if (std::isspace(static_cast<unsigned char>(c)) ||
+                 std::string_view(";&|()<>").find(c) != std::string_view::npos) {
         break;
       } else {
         word += c;
@@ -237,7 +237,8 @@ std::size_t end_of_dollar(std::string_view text, std::size_t at, int level) {
   if (next == '{') return end_of_balanced(text, at + 1, '{', '}', level);
   if (next == '(') return end_of_balanced(text, at + 1, '(', ')', level);
   if (next == '\'') return end_of_quoted(text, at + 1, level);
-  if (!is_name(next)) return std::string_view("@*#?$!-").find(next) != std::string_view::npos ? at + 2 : at + 1;
+  if (!is_name(next))
+    return std::string_view("@*#?$!-").find(next) != std::string_view::npos ? at + 2 : at + 1;
   std::size_t end = at + 2;
   if (!std::isdigit(static_cast<unsigned char>(next)))
     while (end < text.size() && is_name(text[end])) ++end;

@@ -26,6 +26,7 @@ std::vector<ShellToken> shell_tokens(std::string_view text);
 
 // Where the bracket, brace or quote that opens at `at` ends: one past it, or the end of the text.
 std::size_t end_of_quoted(std::string_view text, std::size_t at, int level = 0);  // ' " or `
-std::size_t end_of_dollar(std::string_view text, std::size_t at, int level = 0);  // $name ${...} $(...) $((...)) or $ alone
+std::size_t end_of_dollar(std::string_view text, std::size_t at,
+                          int level = 0);  // $name ${...} $(...) $((...)) or $ alone
 
 }  // namespace sextant

@@ -1,13 +1,12 @@
 // Longer than others: the statements of bash contain each other.
 #include "tools/import/shell_script.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cctype>
 #include <set>
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
@@ -31,10 +30,10 @@ bool is_assignment(const std::string& word) {
 }
 
 const std::set<std::string> kDeclaring = {"export", "declare", "local", "readonly", "typeset"};
-const std::set<std::string> kPassedOver = {"echo", "printf", "mkdir", "cd", "pushd", "popd", "set", "unset",
-                                           "trap", "module", "ulimit", "sleep", "wait", "true", "false", ":",
-                                           "rm", "cp", "mv", "ls", "cat", "tee", "chmod", "touch", "date",
-                                           "which", "nvidia-smi", "conda", "git", "pip", "test", "[", "[["};
+const std::set<std::string> kPassedOver = {
+    "echo",  "printf", "mkdir", "cd",    "pushd",      "popd",  "set", "unset", "trap", "module", "ulimit",
+    "sleep", "wait",   "true",  "false", ":",          "rm",    "cp",  "mv",    "ls",   "cat",    "tee",
+    "chmod", "touch",  "date",  "which", "nvidia-smi", "conda", "git", "pip",   "test", "[",      "[["};
 
 class ScriptReader {
  public:
@@ -90,10 +89,12 @@ class ScriptReader {
   ShellTruth run_list(const Tokens& t, std::size_t& at, bool active, const std::set<std::string>& until) {
     ShellTruth last = ShellTruth::yes;
     while (at < t.size()) {
-      while (at < t.size() && t[at].kind == ShellToken::op && (t[at].text == ";" || t[at].text == "\n" || t[at].text == "&"))
+      while (at < t.size() && t[at].kind == ShellToken::op &&
+             (t[at].text == ";" || t[at].text == "\n" || t[at].text == "&"))
         ++at;
       if (at >= t.size()) break;
-      if ((t[at].kind == ShellToken::word || t[at].kind == ShellToken::op) && until.contains(t[at].text)) break;
+      if ((t[at].kind == ShellToken::word || t[at].kind == ShellToken::op) && until.contains(t[at].text))
+        break;
       const std::size_t before = at;
       last = run_and_or(t, at, active && !stopped_);
       if (at == before) break;
@@ -184,8 +185,9 @@ class ScriptReader {
       const bool taken = active && !done && condition == ShellTruth::yes;
       run_list(t, at, taken, {"elif", "else", "fi"});
       if (active && !done && condition == ShellTruth::unknown && assigns(t, body, at))
-        script_.notes.push_back(fmt::format("line {}: the condition {} is not known without running the script; taken as false",
-                                            line, written(t, condition_begin, condition_end)));
+        script_.notes.push_back(
+            fmt::format("line {}: the condition {} is not known without running the script; taken as false",
+                        line, written(t, condition_begin, condition_end)));
       done = done || taken;
     }
     if (is_word(t, at, "else")) {
@@ -199,7 +201,8 @@ class ScriptReader {
 
   static bool assigns(const Tokens& t, std::size_t from, std::size_t to) {
     for (std::size_t i = from; i < to && i < t.size(); ++i)
-      if (t[i].kind == ShellToken::array || (t[i].kind == ShellToken::word && is_assignment(t[i].text))) return true;
+      if (t[i].kind == ShellToken::array || (t[i].kind == ShellToken::word && is_assignment(t[i].text)))
+        return true;
     return false;
   }
 
@@ -234,8 +237,8 @@ class ScriptReader {
     if (at < t.size()) ++at;
     skip_redirects(t, at);
     if (values.size() > 1 && script_.commands.size() > commands)
-      script_.notes.push_back(fmt::format("line {}: of the loop over {} the first round alone: {}={}", line, name, name,
-                                          shown_unknown(values.front())));
+      script_.notes.push_back(fmt::format("line {}: of the loop over {} the first round alone: {}={}", line,
+                                          name, name, shown_unknown(values.front())));
     return ShellTruth::yes;
   }
 
@@ -252,8 +255,7 @@ class ScriptReader {
 
   ShellTruth run_case(const Tokens& t, std::size_t& at, bool active) {
     ++at;
-    const std::string value =
-        at < t.size() && active ? without_unknown(variables_.text(t[at].text)) : "";
+    const std::string value = at < t.size() && active ? without_unknown(variables_.text(t[at].text)) : "";
     ++at;
     while (at < t.size() && !is_word(t, at, "in")) ++at;
     ++at;
@@ -281,7 +283,8 @@ class ScriptReader {
     run_command(t, at, false);
     at = std::min(at, t.size());
     if (active && begin <= at)
-      functions_[name] = Tokens(t.begin() + static_cast<std::ptrdiff_t>(begin), t.begin() + static_cast<std::ptrdiff_t>(at));
+      functions_[name] =
+          Tokens(t.begin() + static_cast<std::ptrdiff_t>(begin), t.begin() + static_cast<std::ptrdiff_t>(at));
     return ShellTruth::yes;
   }
 
@@ -387,12 +390,18 @@ class ScriptReader {
       variables_.set_positional({words.begin() + 2, words.end()});
     if (name == "shift" && !variables_.positional().empty())
       variables_.set_positional({variables_.positional().begin() + 1, variables_.positional().end()});
+    if (name == "sbatch") {  // its options are those of #SBATCH lines
+      script_.slurm.insert(script_.slurm.end(), words.begin() + 1, words.end());
+      return ShellTruth::yes;
+    }
     if (name == "false") return ShellTruth::no;
-    if (const auto function = functions_.find(name); function != functions_.end()) return call(function->second, words);
-    if (kDeclaring.contains(name) || kPassedOver.contains(name)) return name == "which" ? ShellTruth::unknown : ShellTruth::yes;
+    if (const auto function = functions_.find(name); function != functions_.end())
+      return call(function->second, words);
+    if (kDeclaring.contains(name) || kPassedOver.contains(name))
+      return name == "which" ? ShellTruth::unknown : ShellTruth::yes;
     for (std::size_t i = 1; i + 1 < words.size(); ++i)  // bash -c "torchrun ..."
-      if (words[i] == "-c" && words[i + 1].find(' ') != std::string::npos && !words[i - 1].ends_with("python") &&
-          !words[i - 1].ends_with("python3")) {
+      if (words[i] == "-c" && words[i + 1].find(' ') != std::string::npos &&
+          !words[i - 1].ends_with("python") && !words[i - 1].ends_with("python3")) {
         run_text(words[i + 1]);
         words.resize(i);
         break;
@@ -401,7 +410,8 @@ class ScriptReader {
     return ShellTruth::yes;
   }
 
-  ShellTruth call(const Tokens body, const std::vector<std::string>& words) {  // a copy: it may define itself anew
+  ShellTruth call(const Tokens body,
+                  const std::vector<std::string>& words) {  // a copy: it may define itself anew
     if (++depth_ <= kDeepestScript) {
       const std::vector<std::string> outer = variables_.positional();
       variables_.set_positional({words.begin() + 1, words.end()});

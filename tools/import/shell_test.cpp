@@ -1,10 +1,10 @@
 #include "tools/import/shell_test.hpp"
 
-#include <fnmatch.h>
-
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+
+#include <fnmatch.h>
 
 #include "tools/import/shell_variables.hpp"
 
@@ -76,7 +76,7 @@ ShellTruth shell_test(const std::vector<std::string>& words) {
     for (std::size_t i = 0; i < words.size(); ++i)
       if (words[i] == op || (words[i] == alternative && i > 1)) {
         const ShellTruth a = shell_test({words.begin(), words.begin() + static_cast<std::ptrdiff_t>(i)}),
-                    b = shell_test({words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end()});
+                         b = shell_test({words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end()});
         return std::string_view(op) == "||" ? either(a, b) : negated(either(negated(a), negated(b)));
       }
   if (!words.empty() && words[0] == "!") return negated(shell_test({words.begin() + 1, words.end()}));

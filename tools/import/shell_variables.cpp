@@ -1,9 +1,9 @@
 #include "tools/import/shell_variables.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cctype>
+
+#include <fnmatch.h>
 
 #include "tools/import/integer_expression.hpp"
 #include "tools/import/shell_lexer.hpp"
@@ -25,9 +25,7 @@ std::size_t name_length(std::string_view text) {
   return n;
 }
 
-std::string unknown(std::string_view what) {
-  return kUnknownBegin + std::string(what) + kUnknownEnd;
-}
+std::string unknown(std::string_view what) { return kUnknownBegin + std::string(what) + kUnknownEnd; }
 
 std::string trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\n\r"), end = text.find_last_not_of(" \t\n\r");
@@ -194,7 +192,8 @@ std::optional<long long> ShellVariables::arithmetic(std::string_view expression)
     };
     if (rest == "++" || rest == "--") return assign(evaluate_integer(name + rest.substr(1) + "1", value_of));
     if (rest.starts_with("=") && !rest.starts_with("==")) return assign(arithmetic(rest.substr(1)));
-    if (rest.size() > 2 && rest[1] == '=' && std::string_view("+-*/%").find(rest[0]) != std::string_view::npos)
+    if (rest.size() > 2 && rest[1] == '=' &&
+        std::string_view("+-*/%").find(rest[0]) != std::string_view::npos)
       return assign(evaluate_integer(name + rest.substr(0, 1) + "(" + rest.substr(2) + ")", value_of));
   }
   return evaluate_integer(all, value_of);
@@ -310,10 +309,11 @@ void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces&
     known = false;
   }
   const bool all = subscript == "@" || subscript == "*";
-  if (count) return put(known ? std::to_string(all ? values.size() : values.empty() ? 0 : values[0].size()) : "0");
+  if (count)
+    return put(known ? std::to_string(all ? values.size() : values.empty() ? 0 : values[0].size()) : "0");
   if (all && rest.empty()) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (i > 0) quoted && subscript == "*" ? out.add(" ") : out.end();
+      if (i > 0) quoted&& subscript == "*" ? out.add(" ") : out.end();
       if (quoted) out.begun = true;
       put(values[i]);
     }
@@ -325,7 +325,8 @@ void ShellVariables::expand_braces(std::string_view inside, bool quoted, Pieces&
   known = known && index < values.size();
   std::string value = known ? values[index] : "";
   const bool empty = without_unknown(value).empty() && !has_unknown(value);
-  const bool colon = rest.starts_with(':') && rest.size() > 1 && std::string_view("-=+?").find(rest[1]) != std::string_view::npos;
+  const bool colon = rest.starts_with(':') && rest.size() > 1 &&
+                     std::string_view("-=+?").find(rest[1]) != std::string_view::npos;
   const std::string_view tail = colon ? rest.substr(1) : rest;
   const bool absent = !known || (colon && empty);
   if (tail.starts_with('-') || tail.starts_with('=')) {

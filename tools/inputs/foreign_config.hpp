@@ -1,4 +1,4 @@
-// Files of other frameworks where a plan was asked for: which they are, and the plan key that says the same where that can be told.
+// Files of other kinds where a plan was asked for: which they are, and the option that takes them.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace sextant {
 
-// "it looks like a DeepSpeed configuration; state it as a key: z3.mbs1.oo100.po". Nothing for what is a plan file, or may be one.
+// "it looks like a DeepSpeed configuration: --from takes it". Nothing for what is a plan file, or may be one.
 std::optional<std::string> foreign_config(const std::filesystem::path&);
 
 // "tp=8,pp=2" as a key: "tp8.pp2"; nothing where that is no key.

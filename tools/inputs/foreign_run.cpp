@@ -10,12 +10,10 @@
 namespace sextant {
 
 ImportedRun read_foreign_run(const std::string& file, const std::filesystem::path& presets) {
-  ImportedRun run = import_file(file, [](const std::string& name) {
+  return import_file(file, presets, [](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     return value ? std::optional<std::string>(value) : std::nullopt;
   });
-  name_by_shape(run, presets);
-  return run;
 }
 
 void require_beside(const ImportedRun& run, const QuestionOptions& options) {
@@ -40,7 +38,7 @@ void check_imported_model(const ImportedRun& run, const ModelSpec& model) {
 void use_run(const ImportedRun& run, bool searches, Question& q) {
   SizedRun sized;
   try {
-    sized = size_run(run, q.cluster.gpus());
+    sized = size_run(run, q.cluster.gpus(), q.cluster.node.gpus);
     q.from->layout = sized.plan;
     if (!searches) q.plan = sized.plan;
   } catch (const ConfigError& error) {

@@ -304,7 +304,11 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   std::erase_if(q.notes, [&](const std::string& note) {
     return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
   });
-  if (run) add_import_notes(*run, q);
+  if (run) {
+    for (auto* plan : {&q.plan, &q.from->layout})
+      if (*plan) suit_stack(*run, q.stack.can, **plan);
+    add_import_notes(*run, q);
+  }
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);
   if (q.plan && run && options.plan.empty())
     check_imported_plan(*run, q);

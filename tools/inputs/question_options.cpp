@@ -45,12 +45,13 @@ constexpr TextOption kProfile = {
          "profiles): times of these and of what lies between them replace the model's"},
     &QuestionOptions::profile};
 
-constexpr TextOption kFrom = {{.flag = "--from",
-                               .metavar = "FILE",
-                               .text = "what you run today: a Megatron-LM command line or script. Model, "
-                                       "batch, formats, layout and stack are its own "
-                                       "where no option states them"},
-                              &QuestionOptions::from};
+constexpr TextOption kFrom = {
+    {.flag = "--from",
+     .metavar = "FILE",
+     .text = "what you run today: Megatron-LM script, settings of torchtitan, DeepSpeed, "
+             "nanotron, accelerate or Megatron-Bridge. Its model, batch, formats, layout and "
+             "stack hold where no option states another"},
+    &QuestionOptions::from};
 
 struct CountOption {
   OptionRecord record;

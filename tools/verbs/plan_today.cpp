@@ -27,11 +27,14 @@ std::optional<TodaysLayout> todays_layout(const Planning& planning) {
 }
 
 std::string today_text(const TodaysLayout& today, Seconds recommended) {
-  std::string text = fmt::format("today ({}): {}", today.file, today.plan ? plan_key(*today.plan) : "no layout");
+  std::string text =
+      fmt::format("today ({}): {}", today.file, today.plan ? plan_key(*today.plan) : "no layout");
   if (today.prediction)
-    text += fmt::format(": {:.3f} s, {:.1f} GiB", today.prediction->step.v, gib(today.prediction->memory.peak));
+    text +=
+        fmt::format(": {:.3f} s, {:.1f} GiB", today.prediction->step.v, gib(today.prediction->memory.peak));
   if (!today.refused.empty()) return text + "; it cannot run here: " + today.refused;
-  return text + fmt::format("; this one takes {:.2f} times as long", recommended.v / today.prediction->step.v);
+  return text +
+         fmt::format("; this one takes {:.2f} times as long", recommended.v / today.prediction->step.v);
 }
 
 nlohmann::ordered_json today_json(const TodaysLayout& today) {

@@ -16,12 +16,11 @@ inline std::filesystem::path golden(const std::string& name) {
 }
 
 inline ImportedRun imported(const std::filesystem::path& file) {
-  ImportedRun run = import_file(file, {});
-  name_by_shape(run, kPresets);
-  return run;
+  return import_file(file.string(), kPresets, {});
 }
 
-inline Question asked_from(const std::filesystem::path& file, const std::string& cluster, const std::string& model = "") {
+inline Question asked_from(const std::filesystem::path& file, const std::string& cluster,
+                           const std::string& model = "") {
   QuestionOptions options;
   options.from = file.string(), options.cluster = cluster, options.model = model;
   return read_question(options, kPresets);

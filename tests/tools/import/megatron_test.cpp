@@ -42,39 +42,71 @@ TEST(ImportMegatron, Llama3Example) {
 TEST(ImportMegatron, FsdpExample) {
   const Question q = asked_from(golden("megatron_fsdp_llama3_8b.sh"), "1x8xh100");
   EXPECT_EQ(plan_key(*q.plan), "tp1.pp1.vp1.cp1.dp8.z3.mbs1");
-  EXPECT_TRUE(names(q.notes, "not understood, and so without effect here: --no-gradient-accumulation-fusion"));
+  EXPECT_TRUE(
+      names(q.notes, "not understood, and so without effect here: --no-gradient-accumulation-fusion"));
+}
+
+// Options in one exported string, the program in a word of srun, ranks by #SBATCH.
+TEST(ImportMegatron, OldPaperScripts) {
+  const Question q = asked_from(golden("megatron_sc21.sh"), "4x8xa100-80gb");
+  EXPECT_EQ(plan_key(*q.plan), "tp8.pp4.vp1.cp1.dp1.z0.mbs1.full.nosp.nogr");
+  EXPECT_EQ(q.model.n_layers, 12);
+  EXPECT_FALSE(names(q.notes, "it starts"));  // 32 ranks, as the cluster has
 }
 
 // One option added to a plain command line.
 class ImportMegatronOption : public testing::Test {
  protected:
   ImportedRun with(const std::string& options) {
-    return imported(folder_.write("run.sh", "torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
-                                            "--num-attention-heads 32 --vocab-size 32000 --seq-length 4096 --micro-batch-size 1 "
-                                            "--global-batch-size 128 --bf16 " + options));
+    return imported(folder_.write(
+        "run.sh",
+        "torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+        "--num-attention-heads 32 --vocab-size 32000 --seq-length 4096 --micro-batch-size 1 "
+        "--global-batch-size 128 --bf16 " +
+            options));
   }
-  std::string key(const std::string& options) { return plan_key(size_run(with(options), 64).plan); }
+  std::string key(const std::string& options) { return plan_key(size_run(with(options), 64, 8).plan); }
   TempDir folder_;
 };
 
 TEST_F(ImportMegatronOption, Layouts) {
-  const std::string pipeline = "--pipeline-model-parallel-size 4 --use-distributed-optimizer --overlap-grad-reduce ";
+  const std::string pipeline =
+      "--pipeline-model-parallel-size 4 --use-distributed-optimizer --overlap-grad-reduce ";
   EXPECT_EQ(key(pipeline + "--num-layers-per-virtual-pipeline-stage 2"), "tp1.pp4.vp4.cp1.dp16.z1.mbs1.nopg");
   EXPECT_EQ(key(pipeline + "--num-virtual-stages-per-pipeline-rank=2"), "tp1.pp4.vp2.cp1.dp16.z1.mbs1.nopg");
-  EXPECT_EQ(key(pipeline + "--pipeline-model-parallel-layout 'Et*7|t*8|t*9|t*8L'"), "tp1.pp4.vp1.cp1.dp16.z1.mbs1.nopg.L7-8-9-8");
-  EXPECT_EQ(key(pipeline + "--pipeline-model-parallel-layout 'Et*4|(t*4|)*6t*4L'"), "tp1.pp4.vp2.cp1.dp16.z1.mbs1.nopg");
-  EXPECT_EQ(key(pipeline + "--decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7"), "tp1.pp4.vp1.cp1.dp16.z1.mbs1.nopg.L5-10-10-7");
-  EXPECT_EQ(key(pipeline + "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --overlap-param-gather"), "tp2.pp4.vp1.cp1.dp8.z1.mbs1.tpo");
-  EXPECT_EQ(key(pipeline + "--use-tp-pp-dp-mapping --ddp-bucket-size 20000000"), "tp1.pp4.vp1.cp1.dp16.z1.mbs1.b20M.nopg.ax-tp-cp-pp-dp");
-  EXPECT_EQ(key("--context-parallel-size 2 --recompute-granularity full --recompute-method block --recompute-num-layers 3"), "tp1.pp1.vp1.cp2.dp32.z0.mbs1.full3.nogr");
-  EXPECT_EQ(key("--use-distributed-optimizer --num-distributed-optimizer-instances 4 --recompute-activations"), "tp1.pp1.vp1.cp1.dp64.z1.mbs1.sel.sd16.nogr.nopg");
-  EXPECT_EQ(key("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --use-distributed-optimizer"), "tp1.pp1.vp1.cp1.dp64.z2.mbs1.nogr.nopg");
-  EXPECT_EQ(key("--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 0.5"), "tp1.pp1.vp1.cp1.dp64.z1.mbs1.oo50.nogr.nopg");
+  EXPECT_EQ(key(pipeline + "--pipeline-model-parallel-layout 'Et*7|t*8|t*9|t*8L'"),
+            "tp1.pp4.vp1.cp1.dp16.z1.mbs1.nopg.L7-8-9-8");
+  EXPECT_EQ(key(pipeline + "--pipeline-model-parallel-layout 'Et*4|(t*4|)*6t*4L'"),
+            "tp1.pp4.vp2.cp1.dp16.z1.mbs1.nopg");
+  EXPECT_EQ(key(pipeline + "--decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7"),
+            "tp1.pp4.vp1.cp1.dp16.z1.mbs1.nopg.L5-10-10-7");
+  EXPECT_EQ(
+      key(pipeline +
+          "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --overlap-param-gather"),
+      "tp2.pp4.vp1.cp1.dp8.z1.mbs1.tpo");
+  EXPECT_EQ(key(pipeline + "--use-tp-pp-dp-mapping --ddp-bucket-size 20000000"),
+            "tp1.pp4.vp1.cp1.dp16.z1.mbs1.b20M.nopg.ax-tp-cp-pp-dp");
+  EXPECT_EQ(key("--context-parallel-size 2 --recompute-granularity full --recompute-method block "
+                "--recompute-num-layers 3"),
+            "tp1.pp1.vp1.cp2.dp32.z0.mbs1.full3.nogr");
+  EXPECT_EQ(
+      key("--use-distributed-optimizer --num-distributed-optimizer-instances 4 --recompute-activations"),
+      "tp1.pp1.vp1.cp1.dp64.z1.mbs1.sel.sd16.nogr.nopg");
+  EXPECT_EQ(
+      key("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --use-distributed-optimizer"),
+      "tp1.pp1.vp1.cp1.dp64.z2.mbs1.nogr.nopg");
+  EXPECT_EQ(key("--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 0.5"),
+            "tp1.pp1.vp1.cp1.dp64.z1.mbs1.oo50.nogr.nopg");
 }
 
 TEST_F(ImportMegatronOption, WhatIsNotUnderstoodIsNamed) {
-  const ImportedRun run = with("--optimizer-cuda-graph --lr 1e-4 --recompute-activations --recompute-modules mlp --micro-batch-size $MBS");
+  const ImportedRun run = with(
+      "--optimizer-cuda-graph --optimizer muon --attention-backend unfused --lr 1e-4 --recompute-activations "
+      "--recompute-modules mlp --micro-batch-size "
+      "$MBS");
   EXPECT_TRUE(names(run.unread, "--optimizer-cuda-graph"));
+  EXPECT_TRUE(names(run.unread, "--optimizer muon: taken as adam"));
+  EXPECT_TRUE(names(run.unread, "--attention-backend unfused: taken as fused"));
   EXPECT_TRUE(names(run.unread, "--recompute-modules mlp: taken as core_attn"));
   EXPECT_TRUE(names(run.unread, "--micro-batch-size $MBS"));
   EXPECT_FALSE(names(run.unread, "--lr"));
@@ -100,33 +132,39 @@ class ImportBadInput : public bad_input::BadInput {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  static constexpr const char* kGood = "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
-                                       "--seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --swiglu ";
+  static constexpr const char* kGood =
+      "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+      "--seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --swiglu ";
 };
 
 TEST_F(ImportBadInput, Scripts) {
   bad_file(from("none.sh"), {"none.sh"});
   bad_file(from("folder"), {"folder/launch.sh"});
   write("empty.sh", std::string());
-  bad_file(from("empty.sh"), {"empty.sh", "a Megatron-LM command line or script"});
+  bad_file(from("empty.sh"), {"empty.sh", "no training run", "a Megatron-LM command line or script"});
   write("other.sh", std::string("python serve.py --port 80 --host a"));
-  bad_file(from("other.sh"), {"serve.py", "none of Megatron-LM's options"});
+  bad_file(from("other.sh"), {"serve.py", "options of no framework"});
   const auto spoiled = [&](const std::string& options, const Words& told) {
     write("run.sh", kGood + options);
     bad_file(from("run.sh"), told);
   };
   spoiled("--num-experts 8", {"run.sh: --num-experts", "a mixture of experts"});
-  spoiled("--vocab-size 32000 --tensor-model-parallel-size four", {"--tensor-model-parallel-size", "four", "a whole number from 1"});
+  spoiled("--vocab-size 32000 --tensor-model-parallel-size four",
+          {"--tensor-model-parallel-size", "four", "a whole number from 1"});
   spoiled("--vocab-size 32000 --tensor-model-parallel-size", {"--tensor-model-parallel-size", "nothing"});
   spoiled("--vocab-size 0", {"--vocab-size", "a whole number from 1"});
   spoiled("--ffn-hidden-size 9999", {"size of the vocabulary", "--set model.vocab_size=N"});
-  spoiled("--vocab-size 32000 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7L", {"--pipeline-model-parallel-layout"});
-  spoiled("--vocab-size 32000 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5", {"--num-layers-per-virtual-pipeline-stage"});
-  spoiled("--vocab-size 32000 --recompute-granularity half", {"--recompute-granularity", "selective or full"});
+  spoiled("--vocab-size 32000 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7L",
+          {"--pipeline-model-parallel-layout"});
+  spoiled("--vocab-size 32000 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5",
+          {"--num-layers-per-virtual-pipeline-stage"});
+  spoiled("--vocab-size 32000 --recompute-granularity half",
+          {"--recompute-granularity", "selective or full"});
   spoiled("--vocab-size 32000 --tensor-model-parallel-size 3", {"tp 3", "a divisor of the cluster's 8 GPUs"});
   spoiled("--num-layers $LAYERS --vocab-size 32000", {"$LAYERS", "environment"});
   write("run.sh", std::string(kGood) + "--vocab-size 32000 --micro-batch-size 3");
-  bad_file(from("run.sh"), {"run.sh: micro_batch * dp", "24", "--global-batch, --plan and --set win over the file"});
+  bad_file(from("run.sh"),
+           {"run.sh: micro_batch * dp", "24", "--global-batch, --plan and --set win over the file"});
 }
 
 TEST_F(ImportBadInput, CommandLines) {
@@ -144,16 +182,19 @@ TEST_F(ImportBadInput, OptionsWin) {
   const Called plain = call(from("run.sh"));
   EXPECT_EQ(plain.code, ExitCode::ok) << plain.err;
   EXPECT_NE(plain.out.find("tp1.pp1.vp1.cp1.dp8.z1.mbs1.nogr.nopg"), std::string::npos) << plain.out;
-  const Called other = call(from("run.sh", {"--cluster", "1x8xh100", "--plan", "tp2.pp2.z1.mbs2", "--global-batch", "64", "--seq-len", "1024", "--stack",
-                                            "nanotron", "--model", "llama-2-7b", "--set", "training.gradient=bf16"}));
+  const Called other = call(from(
+      "run.sh", {"--cluster", "1x8xh100", "--plan", "tp2.pp2.z1.mbs2", "--global-batch", "64", "--seq-len",
+                 "1024", "--stack", "nanotron", "--model", "llama-2-7b", "--set", "training.gradient=bf16"}));
   EXPECT_EQ(other.code, ExitCode::ok) << other.err;
-  for (const char* words : {"llama-2-7b", "tp2.pp2.vp1.cp1.dp2.z1.mbs2", " 64 sequences of 1024", "nanotron; 64 sequences"})
+  for (const char* words :
+       {"llama-2-7b", "tp2.pp2.vp1.cp1.dp2.z1.mbs2", " 64 sequences of 1024", "nanotron; 64 sequences"})
     EXPECT_NE(other.out.find(words), std::string::npos) << words << '\n' << other.out;
 }
 
 TEST(ImportedPlan, SaysWhatTheSearchGains) {
   const auto asked = [](const std::string& cluster, const bad_input::Words& more) {
-    bad_input::Words words = {"plan", "--from", golden("megatron_gpt3_175b.sh").string(), "--cluster", cluster};
+    bad_input::Words words = {"plan", "--from", golden("megatron_gpt3_175b.sh").string(), "--cluster",
+                              cluster};
     words.insert(words.end(), more.begin(), more.end());
     return call(words);
   };
@@ -163,8 +204,10 @@ TEST(ImportedPlan, SaysWhatTheSearchGains) {
     EXPECT_NE(screen.out.find(words), std::string::npos) << words << '\n' << screen.out;
   const auto whole = nlohmann::json::parse(asked("64x8xa100-80gb", {"--json"}).out);
   EXPECT_EQ(whole.at("today").at("key"), "tp8.pp16.vp1.cp1.dp4.z0.mbs1.nosp.nogr");
-  EXPECT_GT(whole.at("today").at("step_time_s").get<double>(), whole.at("recommended").at("step_time_s").get<double>());
-  const auto today = nlohmann::json::parse(asked("10x8xa100-80gb", {"--json", "--budget-s", "2"}).out).at("today");
+  EXPECT_GT(whole.at("today").at("step_time_s").get<double>(),
+            whole.at("recommended").at("step_time_s").get<double>());
+  const auto today =
+      nlohmann::json::parse(asked("10x8xa100-80gb", {"--json", "--budget-s", "2"}).out).at("today");
   EXPECT_TRUE(today.at("step_time_s").is_null());
   EXPECT_EQ(today.at("refused"), "it needs 128 GPUs, the cluster has 80");
 }

@@ -70,7 +70,7 @@ TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
       "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}})");
   const Called c = call(Words{"simulate", "--plan", ds.string()} + kLlama7bOn8, kUnlimitedColumns);
   EXPECT_EQ(c.code, ExitCode::bad_input);
-  EXPECT_TRUE(says(c, "DeepSpeed configuration; state it as a key: z3.mbs2.oo100.po")) << c.err;
+  EXPECT_TRUE(says(c, "it looks like a DeepSpeed configuration: --from takes it")) << c.err;
   for (const auto& [name, text, what] :
        {std::tuple{"train.toml", "[training]\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 2\n",
                    "torchtitan"},
