@@ -77,8 +77,8 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
 
   const bool selective = plan.recompute.kind == RecomputeKind::selective,
              by_operation = selective && stack.rules.selective_by_operation;
-  const double norm =
-      k.saved_hidden * h / split + (stack.kernels.norm_fused || by_operation ? 0.0 : 7.0 * h / split);
+  const double norm = k.saved_hidden * h / split +
+                      (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
   const bool tp_async =
       k.async_tp_ranks == 0 || (plan.pp == 1 && (plan.dp == 1 || plan.tp <= k.async_tp_ranks));
   const double tp_copy = plan.tp > 1 && !by_operation
@@ -130,7 +130,9 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
   const double master = size_bytes(training.parameter) >= 4 ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
   s.host_optimizer += stack.memory.host_extra_bytes;
-  // The master copy is what rests there, beside the moments.
+  // The master copy is what rests, beside the moments.
+  if (stack.rules.shards_are_master && (plan.zero_stage != 2 || plan.shards() == 1))
+    s.optimizer -= std::min(master, s.parameter);
   if (plan.parameter_offload && stack.rules.host_parameters_are_master)
     s.host_optimizer -= std::min(master, s.parameter);
   if (stack.memory.exact_tensors) {

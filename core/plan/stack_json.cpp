@@ -68,6 +68,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("reduce_every_microbatch_with_pp", r.reduce_every_microbatch_with_pp);
   io.optional("host_sums_gradients", r.host_sums_gradients);
   io.optional("host_parameters_are_master", r.host_parameters_are_master);
+  io.optional("shards_are_master", r.shards_are_master);
   io.optional("pipelined_update", r.pipelined_update);
   io.optional("gather_beside_forward", r.gather_beside_forward);
   io.optional("p2p_beside_compute_1f1b", r.p2p_beside_compute_1f1b);
@@ -91,6 +92,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
 
 constexpr auto kKernels = [](auto& io, auto& k) {
   io.optional("attention", k.attention, kAttentionNames);
+  io.optional("blocks", k.blocks, kBlocksNames);
   io.optional("norm_fused", k.norm_fused);
   io.optional("pointwise_passes", k.pointwise_passes, at_least(0));
   io.optional("loss_bytes_per_logit", k.loss_bytes_per_logit, at_least(0));
@@ -116,6 +118,7 @@ constexpr auto kKernels = [](auto& io, auto& k) {
 constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("exact_tensors", m.exact_tensors);
   io.optional("saved_hidden", m.saved_hidden, at_least(0));
+  io.optional("saved_norm", m.saved_norm, at_least(0));
   io.optional("saved_ffn", m.saved_ffn, at_least(0));
   io.optional("saved_rope", m.saved_rope, at_least(0));
   io.optional("saved_tp", m.saved_tp, at_least(0));
@@ -144,6 +147,8 @@ constexpr auto kStack = [](auto& io, auto& s) {
   io.optional("title", s.title);
   io.optional("version", s.version);
   io.optional("source", s.source);
+  io.optional("assumes", s.assumes);
+  io.optional("with_blocks", s.with_blocks);
   io.ignored("about");
   io.ignored("on_generation");  // load_stack() has merged what is for the device
   io.optional("can", s.can);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,6 +77,9 @@ struct StackRules {
   bool host_sums_gradients = false;
   // Parameters on the host are the optimizer's fp32 master copy; that is what is copied, and rounded on the device (FSDP2).
   bool host_parameters_are_master = false;
+  // What rests of a parameter is that fp32 copy on the device too; one in the format of compute exists while it is gathered alone
+  // (FSDP): with ZeRO 2 from the forward pass to the end of the backward pass, otherwise unit by unit.
+  bool shards_are_master = false;
   bool pipelined_update = false;  // Adam of bucket b runs beside the gather of bucket b-1, first-used first
   bool gather_beside_forward = true;  // overlapped parameter gather hides behind the first forward; otherwise
                                       // it must end before the first forward starts
@@ -114,12 +118,17 @@ struct StackRules {
 
 enum class AttentionKernel : std::uint8_t { unfused, fused_softmax, flash1, flash2, flash3, cudnn, triton };
 
+// How the small operations of a layer run: each as a kernel that the host launches, or fused by a compiler (torch.compile).
+enum class Blocks : std::uint8_t { eager, compiled };
+inline constexpr std::array<std::string_view, 2> kBlocksNames = {"eager", "compiled"};
+
 // What one scale of an fp8 operand is for: the whole tensor, or a row (and in the backward pass a column) of it.
 enum class Fp8Scales : std::uint8_t { tensor, row };
 
 // How well: constants of the cost models that belong to the framework rather than to device or network.
 struct StackKernels {
   AttentionKernel attention = AttentionKernel::flash2;
+  Blocks blocks = Blocks::eager;
   bool norm_fused = true;
   double pointwise_passes = 2.0;       // k of the memory-bound passes, see cost_models/pointwise
   double loss_bytes_per_logit = 57.0;  // traffic forward + backward
@@ -153,6 +162,7 @@ struct StackMemory {
       false;  // what is kept is core/graph/block_tensors.hpp to the byte; of the coefficients below only
               // fragmentation and outside count
   double saved_hidden = 1.7;    // c1: copies of the residual stream kept per layer, times 2h bytes
+  double saved_norm = 7.0;      // bytes per hidden channel kept by a layer's norms that are no fused kernels
   double saved_ffn = 4.0;       // c2: copies of the FFN width kept, times 2f bytes
   double saved_rope = 4.4;      // cr: extra bytes per channel of q and k
   double saved_tp = 2.0;        // cu: extra bytes per hidden channel when tp > 1
@@ -185,6 +195,9 @@ struct StackMemory {
 
 struct StackSpec {
   std::string name, title, version, source;
+  std::string
+      assumes;  // what an answer takes for granted that its user may have set otherwise, and how to say so
+  std::map<std::string, std::string> with_blocks;  // "eager" or "compiled" -> the preset with such blocks
   StackCapabilities can;
   StackRules rules;
   StackKernels kernels;

@@ -25,6 +25,7 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("framework", r.framework);
   io.optional("from", r.from);
   io.optional("precision", r.precision);
+  io.optional("notes", r.notes);
   io.optional("overlap", r.overlap);
   io.optional("min_zero", r.min_zero, between(0, 3));
   io.optional("max_tp", r.max_tp, at_least(1));
@@ -95,6 +96,7 @@ bool is_from(const std::string& date, const std::string& from) {
 
 bool fits(const StackRule& rule, const RunRow& row) {
   if (!rule.framework.empty() && !names(row.framework, rule.framework, Ends::with_word)) return false;
+  if (!rule.notes.empty() && !names(row.notes, rule.notes, Ends::with_word)) return false;
   if (!rule.from.empty() && !is_from(row.date, rule.from)) return false;
   if (!rule.precision.empty() && rule.precision != name(row.training.compute)) return false;
   if (!rule.overlap.empty() &&

@@ -27,6 +27,7 @@ struct StackRule {
   std::string framework;  // words that the row's framework contains, in any case; empty = any
   std::string from;       // first date, inclusive ("2023-10"); empty = any
   std::string precision;  // of the products; empty = any
+  std::string notes;      // a word of the row's notes ("compiler"); empty = any
   std::string overlap;    // "yes" or "no": the row states gradient overlap or none; empty = any
   int min_zero = 0;       // class rules: at least this ZeRO stage
   int max_tp = 1 << 20;

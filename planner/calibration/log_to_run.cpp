@@ -28,8 +28,7 @@ class Filling {
     set("cp", plan_.cp, context_.plan, "--plan");
     set("dp", plan_.dp, context_.plan, "--plan");
     set("micro_batch", plan_.micro_batch, context_.plan, "--plan");
-    if (!context_.plan && !says("dp") && degrees_fit(plan_))
-      plan_.dp = std::max(1, context_.gpus / (plan_.tp * plan_.pp * plan_.cp));
+    fill_gpus();
     fill_batch();
     if (!context_.plan) fill_layout();
     fill_recompute();
@@ -64,6 +63,17 @@ class Filling {
       contradiction(column, fmt::format("{}", *value), fmt::format("{}, as {} says", target, where));
     else
       target = static_cast<int>(*value);
+  }
+
+  void fill_gpus() {
+    const auto gpus = says("gpus");
+    if (!degrees_fit(plan_)) return;
+    if (!context_.plan && !says("dp"))
+      plan_.dp =
+          std::max(1, static_cast<int>(gpus.value_or(context_.gpus)) / (plan_.tp * plan_.pp * plan_.cp));
+    if (gpus && *gpus != plan_.world())
+      contradiction("gpus", fmt::format("{}", *gpus),
+                    fmt::format("{} of the layout {}", plan_.world(), plan_key(plan_)));
   }
 
   // Equal when printed with three digits.
@@ -132,6 +142,7 @@ class Filling {
     if (const auto shard = says("shard_degree"); shard && *shard > 1 && *shard < plan_.dp)
       plan_.shard_degree = static_cast<int>(*shard);
     if (says("optimizer_offload") == 1) plan_.optimizer_offload = 1;
+    if (says("parameter_offload") == 1) plan_.parameter_offload = true;
   }
 
   void fill_recompute() {

@@ -62,6 +62,7 @@ constexpr std::array kArguments = {
     Argument{"pipeline_model_parallel_size", "pp"},
     Argument{"context_parallel_size", "cp"},
     Argument{"data_parallel_size", "dp"},
+    Argument{"world_size", "gpus"},
     Argument{"sequence_parallel", "sequence_parallel"},
     Argument{"use_distributed_optimizer", "zero_stage"},
     Argument{"num_layers_per_virtual_pipeline_stage", "layers_per_chunk"},
@@ -102,10 +103,12 @@ void read_argument(std::string_view line, RunLog& log) {
   if (key == "accumulate_allreduce_grads_in_fp32" && yes) log.gradient = log.reduction = Dtype::fp32;
   if (key == "grad_reduce_in_bf16" && yes) log.reduction = Dtype::bf16;
   if (key == "optimizer_cpu_offload") log.says["optimizer_offload"] = yes ? 1 : 0;
+  read_kernel_argument(key, value, log.kernels);
 }
 
 void read_megatron(std::string_view line, const Place& at, RunLog& log) {
   if (line.find("- arguments -") != std::string_view::npos) at.steps.starts();
+  if (const auto gpus = number_after(line, "using world size:")) log.says["gpus"] = std::llround(*gpus);
   const auto number = step_of_total(line, "iteration ");
   if (number || line.find(step_format(log.format).label) != std::string_view::npos) {
     at.steps.read(line, at.line, number);
@@ -160,8 +163,9 @@ void read_mesh(std::string_view line, RunLog& log) {
 void read_torchtitan_recompute(std::string_view line, RunLog& log) {
   const auto has = [&](std::string_view text) { return line.find(text) != std::string_view::npos; };
   if (has("activation checkpointing to the model")) {
-    if (has("Applied full")) log.says["recompute"] = 2;
-    if (has("Applied selective")) log.says["recompute"] = 1;
+    if (has("Applied full") || has("Applied FullAC")) log.says["recompute"] = 2;
+    if (has("Applied selective") || has("Applied SelectiveAC")) log.says["recompute"] = 1;
+    if (has("Applied SelectiveAC")) log.says["recompute_every"] = 0;  // from 2026 on by operation alone
   }
   if (const std::size_t option = line.find("selective_ac_option"); option != std::string_view::npos) {
     std::string_view value = line.substr(option + std::string_view("selective_ac_option").size());
@@ -184,6 +188,9 @@ void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
   }
   if (line.find("device mesh") != std::string_view::npos) read_mesh(line, log), at.steps.starts();
   read_torchtitan_recompute(line, log);
+  read_torchtitan_kernels(line, log.kernels);
+  if (line.find("Applied CPU Offloading to the model") != std::string_view::npos)
+    log.says["optimizer_offload"] = log.says["parameter_offload"] = 1;
   if (line.find("Float8") != std::string_view::npos && line.find("training active") != std::string_view::npos)
     log.compute = Dtype::fp8;
   if (line.find("Tensor Parallelism to the model") != std::string_view::npos)
@@ -191,8 +198,16 @@ void read_torchtitan(std::string_view line, const Place& at, RunLog& log) {
   if (const auto n = number_after(line, "gradient accumulation steps")) log.accumulation = std::llround(*n);
   for (const auto& [label, column] : {std::pair{"local batch size", "micro_batch"},
                                       {"global batch size", "global_batch"},
-                                      {"sequence length", "seq_len"}})
+                                      {"sequence length", "seq_len"},
+                                      {"maximum context length", "seq_len"}})
     if (const auto n = number_after(line, label)) log.says[column] = std::llround(*n);
+  // From 2026 on: "initialized with 8192 tokens per DP rank, 65536 tokens per train step, ... maximum context length 8192".
+  if (const auto n = number_after(line, "tokens per DP rank, ")) log.batch_tokens = *n;
+  // With pipeline stages they are those of several micro-batches.
+  const bool stages = log.says.contains("pp") && log.says.at("pp") > 1;
+  if (line.find("tokens per DP rank") != std::string_view::npos && !stages && log.says.contains("seq_len"))
+    if (const auto n = number_after(line, "initialized with "))
+      log.says["micro_batch"] = std::max(1LL, std::llround(*n / static_cast<double>(log.says.at("seq_len"))));
   if (line.find("step:") == std::string_view::npos || line.find("validate step:") != std::string_view::npos)
     return;
   if (line.find("tps:") != std::string_view::npos || line.find("wps:") != std::string_view::npos ||
@@ -234,19 +249,30 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
                                       {"num_attention_heads", "heads"},
                                       {"num_key_value_heads", "kv_heads"},
                                       {"hidden_size", "hidden"},
-                                      {"intermediate_size", "ffn_hidden"}})
+                                      {"intermediate_size", "ffn_hidden"},
+                                      {"num_layers", "layers"},
+                                      {"seq_len", "seq_len"},
+                                      {" mbs", "micro_batch"},
+                                      {"context_parallel_size", "cp"},
+                                      {" cp", "cp"}})
     for (const char* sign : {":", "="})
       if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
         log.says[column] = std::llround(*n);
   for (const char* sign : {":", "="}) {
-    if (const auto n = number_after(line, fmt::format("batch_accumulation_per_replica{}", sign)))
-      log.accumulation = std::llround(*n);
+    for (const char* label : {"batch_accumulation_per_replica", "batch_accum"})
+      if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
+        log.accumulation = std::llround(*n);
     const auto says = [&](std::string_view key, std::string_view value) {
       const std::size_t key_at = line.find(fmt::format("{}{}", key, sign));
       return key_at != std::string_view::npos && line.find(value, key_at) < line.find(',', key_at);
     };
     for (const auto& [word, kind] : {std::pair{"True", 2}, {"true", 2}, {"False", 0}, {"false", 0}})
-      if (says("recompute_layer", word)) log.says["recompute"] = kind;
+      for (const char* label : {"recompute_layer", "full_checkpointing"})
+        if (says(label, word)) log.says["recompute"] = kind;
+    for (const auto& [word, kind] : {std::pair{"bfloat16", Dtype::bf16}, {"float16", Dtype::fp16}})
+      if (says("dtype", word) && !(kind == Dtype::fp16 && says("dtype", "bfloat16"))) log.compute = kind;
+    for (const auto& [word, kind] : {std::pair{"True", Dtype::fp32}, {"true", Dtype::fp32}})
+      if (says("accumulate_grad_in_fp32", word)) log.gradient = kind;
     if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
     if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
     for (const auto& [word, on] : {std::pair{"True", 1}, {"true", 1}, {"False", 0}, {"false", 0}})
@@ -255,10 +281,11 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
   if (line.find("ParallelismArgs(") == std::string_view::npos && line.find(':') == std::string_view::npos &&
       line.find('=') == std::string_view::npos)
     return;
+  const std::string spaced = " " + std::string(line);  // "tp: 4 | pp: 1 | dp: 2" begins a line
   for (const char* axis : {"dp", "pp", "tp"})
     for (const auto& form :
          {fmt::format("({}=", axis), fmt::format(" {}=", axis), fmt::format(" {}: ", axis)})
-      if (const auto n = number_after(line, form); n && *n >= 1) log.says[axis] = std::llround(*n);
+      if (const auto n = number_after(spaced, form); n && *n >= 1) log.says[axis] = std::llround(*n);
 }
 
 LogFormat format_of(std::string_view text, const std::string& file) {

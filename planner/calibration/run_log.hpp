@@ -20,6 +20,7 @@
 #include "core/model/model_spec.hpp"
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "planner/calibration/log_kernels.hpp"
 
 namespace sextant {
 
@@ -56,6 +57,7 @@ struct RunLog {
   bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
   std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
   std::optional<Dtype> compute, gradient, reduction;
+  LoggedKernels kernels;
 };
 
 // Throws ConfigError when no known line is found, naming the formats, and when no step can be read, naming the first.

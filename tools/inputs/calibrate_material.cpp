@@ -65,6 +65,18 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                                         : "nanotron";
   const bool plan_known = !asked.plan.empty();
   Question q = read_question(asked, presets);
+  // What the log shows wins over the preset; what --set says over both.
+  const auto blocks = log.kernels.blocks();
+  const bool says_blocks =
+      blocks && (*blocks == q.stack.kernels.blocks ||
+                 q.stack.with_blocks.contains(std::string(kBlocksNames[static_cast<std::size_t>(*blocks)])));
+  const bool stated = std::ranges::any_of(
+      asked.set, [](const std::string& s) { return s.starts_with("stack.kernels.blocks="); });
+  if (says_blocks && !stated) {
+    asked.set.push_back(
+        fmt::format("stack.kernels.blocks={}", kBlocksNames[static_cast<std::size_t>(*blocks)]));
+    q = read_question(asked, presets);
+  }
   require_device(file, log.device, q.cluster, options);
   for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
   ParallelPlan plan = q.plan.value_or(ParallelPlan{});
@@ -81,6 +93,8 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                                            .global_batch = asked.global_batch > 0,
                                            .gpus = q.cluster.gpus(),
                                            .selective_by_operation = q.stack.rules.selective_by_operation}))
+    notes.push_back(fmt::format("{}: {}", file, note));
+  for (const std::string& note : apply_kernels(log.kernels, q.training, q.stack))
     notes.push_back(fmt::format("{}: {}", file, note));
   if (!plan_known)
     plan.chunks =

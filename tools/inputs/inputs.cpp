@@ -39,6 +39,14 @@ bool is_set(const std::vector<std::string>& settings, const std::string& field) 
   return std::ranges::any_of(settings, [&](const std::string& s) { return s.starts_with(field + "="); });
 }
 
+// What the last setting of that field says; nothing without one.
+std::optional<std::string> set_value(const std::vector<std::string>& settings, const std::string& field) {
+  const auto last = std::find_if(settings.rbegin(), settings.rend(),
+                                 [&](const std::string& s) { return s.starts_with(field + "="); });
+  if (last == settings.rend()) return std::nullopt;
+  return last->substr(field.size() + 1);
+}
+
 bool is_cluster_setting(const std::string& setting) {
   return !setting.starts_with("model.") && !setting.starts_with("training.") &&
          !setting.starts_with("stack.");
@@ -191,6 +199,24 @@ void check_precision(const DeviceSpec& device, Dtype compute, const std::string&
   check_input({*std::move(problem)}, stated_by);
 }
 
+// Eager or compiled blocks are presets of their own, with constants of their own.
+StackSpec with_blocks(StackSpec stack, const std::string& blocks, const std::filesystem::path& presets,
+                      std::string_view generation) {
+  if (std::ranges::find(kBlocksNames, blocks) == kBlocksNames.end() ||
+      blocks == kBlocksNames[static_cast<std::size_t>(stack.kernels.blocks)])
+    return stack;  // whoever reads the settings refuses what is no such word
+  const auto other = stack.with_blocks.find(blocks);
+  if (other == stack.with_blocks.end())
+    throw ConfigError(Problem{
+        .file = "--set",
+        .key = "stack.kernels.blocks",
+        .value = blocks,
+        .expected = fmt::format("{}, the only ones that {} has constants for",
+                                kBlocksNames[static_cast<std::size_t>(stack.kernels.blocks)], stack.name),
+        .hint = "a file with that base states its own constants: docs/contributing.md"});
+  return load_stack(other->second, presets, generation);
+}
+
 void check_positions(const ModelSpec& model, int seq_len) {
   if (model.position != PositionKind::learned || seq_len <= model.max_positions) return;
   throw ConfigError(Problem{.file = "--seq-len",
@@ -259,6 +285,9 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
     with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
   }
+  const auto blocks = set_value(options.set, "stack.kernels.blocks");
+  if (blocks) q.stack = with_blocks(std::move(q.stack), *blocks, presets, q.cluster.device.generation);
+  if (!blocks && !q.file && !q.stack.assumes.empty()) q.notes.push_back(q.stack.assumes);
   q.training.stack = q.stack.name;
   apply_settings(q.training, options.set, "training");
   const auto once = [](const char* key, const char* option, int stated, int set) {

@@ -127,6 +127,93 @@ TEST(RunLog, TorchtitanGivesTokensPerSecond) {
   EXPECT_EQ(newer.says.at("pp"), 2);
 }
 
+// pytorch/torchtitan b5bcd76: trainer.py, distributed/activation_checkpoint.py, distributed/fsdp.py.
+TEST(RunLog, TorchtitanOfToday) {
+  const RunLog log = parse_run_log(
+      "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=4, cp=1, tp=1, ep=1\n"
+      "Applied FullAC activation checkpointing to the model\n"
+      "Applied HSDP to the model\n"
+      "Applied CPU Offloading to the model\n"
+      "Trainer is initialized with 16384 tokens per DP rank, 262144 tokens per train step, gradient "
+      "accumulation steps 2, "
+      "maximum context length 8192, total steps 1000 (warmup 200)\n"
+      "step: 1 loss: 1 memory: 1.00GiB(1%) tps: 10\n",
+      "titan.log");
+  ModelSpec model;
+  TrainingSpec training;
+  ParallelPlan plan;
+  apply_log(log, model, training, plan, {});
+  EXPECT_EQ(training.seq_len, 8192);
+  EXPECT_EQ(training.global_batch, 32);
+  EXPECT_EQ(plan_key(plan), "tp1.pp1.vp1.cp1.dp8.z3.mbs2.full.sd4.oo100.po");
+  EXPECT_EQ(log.kernels.blocks(), Blocks::eager);
+  EXPECT_EQ(parse_run_log("step: 1 loss: 1 memory: 1.00GiB(1%) tps: 10\n", "short.log").kernels.blocks(),
+            std::nullopt);
+}
+
+TEST(RunLog, MegatronSaysItsKernelsAndGpus) {
+  const auto with = [](const char* more) {
+    std::string text = kMegatron;
+    return parse_run_log(text.insert(text.find("  lr ..."), more), "train.log");
+  };
+  EXPECT_EQ(with("").kernels.attention, std::nullopt);
+  for (const auto& [arguments, kernel] :
+       {std::pair{"  attention_backend ............................... AttnBackend.flash\n",
+                  AttentionKernel::flash2},
+        {"  attention_backend ............................... AttnBackend.fused\n", AttentionKernel::cudnn},
+        {"  transformer_impl ................................ local\n  use_flash_attn "
+         "......................... True\n",
+         AttentionKernel::flash2},
+        {"  masked_softmax_fusion ........................... True\n  transformer_impl "
+         "....................... local\n",
+         AttentionKernel::fused_softmax},
+        {"  masked_softmax_fusion ........................... False\n  transformer_impl "
+         "...................... local\n",
+         AttentionKernel::unfused}})
+    EXPECT_EQ(with(arguments).kernels.attention, kernel) << arguments;
+  StackSpec stack;
+  TrainingSpec training;
+  training.parameter = Dtype::bf16, training.gradient = Dtype::fp32;
+  apply_kernels(with("  gradient_accumulation_fusion .................... False\n").kernels, training, stack);
+  EXPECT_DOUBLE_EQ(stack.kernels.accumulate_bytes, 2 + 4 + 4);
+  apply_kernels(with("  gradient_accumulation_fusion .................... True\n").kernels, training, stack);
+  EXPECT_DOUBLE_EQ(stack.kernels.accumulate_bytes, 0);
+  const auto notes = apply_kernels(
+      with("  bias_swiglu_fusion .............................. False\n").kernels, training, stack);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("bias_swiglu_fusion off"), std::string::npos);
+  // 64 GPUs, as the log says: a layout of 32 is another run's.
+  ModelSpec model = llama_13b();
+  ParallelPlan plan;
+  plan.tp = plan.pp = 2, plan.dp = 8, plan.vp = 2, plan.zero_stage = 1;
+  EXPECT_THROW(
+      apply_log(parse_run_log("using world size: 64, data-parallel size\n iteration        2/     100 | "
+                              "elapsed time per iteration (ms): 30100.0 |\n",
+                              "short.log"),
+                model, training, plan, {.plan = true, .gpus = 64}),
+      ConfigError);
+}
+
+// huggingface/nanotron 2411b02: config.py, print_config_details.
+TEST(RunLog, NanotronPrintsItsConfiguration) {
+  const RunLog log = parse_run_log(
+      "num_layers: 16\n"
+      "seq_len: 4096 | mbs: 2 | batch_accum: 4 | gbs: 524K | train_steps: 100 | total_tokens: 52.4M\n"
+      "tp: 4 | pp: 1 | dp: 16 | cp: 1 | ep: 1\n"
+      "zero_stage: 1 | full_checkpointing: True\n"
+      "iteration: 5 / 20 | consumed_tokens: 5.24M | time_per_iteration_ms: 4.2K | tokens_per_sec: 91.2K | "
+      "global_batch_size: 524K | lm_loss: 9.63\n",
+      "nt.log");
+  ModelSpec model = llama_13b();
+  model.n_layers = 16;
+  TrainingSpec training;
+  ParallelPlan plan;
+  apply_log(log, model, training, plan, {});
+  EXPECT_EQ(plan_key(plan), "tp4.pp1.vp1.cp1.dp16.z1.mbs2.full.nosp");
+  EXPECT_EQ(training.seq_len, 4096);
+  EXPECT_EQ(training.global_batch, 2 * 4 * 16);
+}
+
 TEST(RunLog, NanotronShortensItsNumbers) {
   const RunLog log = parse_run_log(
       "01/17/2026 14:02:10 [INFO|DP=0|PP=0|TP=0|ip-26-0-160-225]: ParallelismArgs(dp=4, pp=1, "

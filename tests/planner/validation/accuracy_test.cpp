@@ -59,25 +59,27 @@ TEST_P(Accuracy, EverySourceKeepsItsFigures) {
 }
 
 // In 2026-11 the table grew by 597 rows (torchtitan, Megatron-Bridge, NeMo, B200, InternEvo, nanotron at 128 GPUs): the
-// constants serve six more sources now, and some older ones are a little further off than before.
+// constants serve six more sources now, and some older ones are a little further off than before. Where torchtitan's eager runs are
+// told from compiled ones and DeepSpeed's gradients are on the host, its mean error falls from 7.8 to 6.6 % and that of all from 4.5 to
+// 4.4; DeepSpeed's intervals are narrower, FSDP's state is 2 bytes a parameter less.
 INSTANTIATE_TEST_SUITE_P(
     Sources, Accuracy,
     testing::Values(Bound{"aleph_alpha", 4.8, 3.8, 1.3, 10, 0.73, 3, 1.9, 0.92, -1},
                     Bound{"bigscience_bloom_a100", 4.2, 2.9, 1.2, 8.2, 0.56, 2.7, 0.2, 0.94, 0.92},
                     Bound{"bigscience_v100", 6.8, 5.4, 2.2, 9.3, 0.8, 0.1, 0.1, 0.9, 0.9},
-                    Bound{"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.92, -1},
-                    Bound{"flagperf", 4.5, 4, 2.6, 7.8, 0.68, 0.1, 0.1, 0.95, 0.85},
-                    Bound{"internevo", 3.8, 3.1, 2.5, 8, 0.8, 2, 0.1, 0.95, -1},
+                    Bound{"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.86, -1},
+                    Bound{"flagperf", 4.5, 4, 2.6, 8.2, 0.68, 0.1, 0.1, 0.95, 0.85},
+                    Bound{"internevo", 3.8, 3.2, 2.5, 8, 0.8, 2, 0.1, 0.95, -1},
                     Bound{"llm_foundry", 4.5, 3.6, 0.7, 9, -1, 0, 0, 0.93, -1},
                     Bound{"megatron_llama", 4.5, 4.6, 2.3, 7.2, -1, 0, 0, 0.85, -1},
                     Bound{"megatron_lm", 4.5, 3.2, 3.0, 12.4, -1, 0, 0, 0.9, -1},
-                    Bound{"modalities", 6.2, 4, 1.5, 11.8, 0.67, 0.6, 0.1, 0.88, -1},
+                    Bound{"modalities", 6.2, 4, 1.6, 11.8, 0.67, 0.6, 0.1, 0.88, -1},
                     Bound{"nanotron", 7.0, 4.3, 0.7, 16.2, 0.78, 7.7, 0.4, 0.88, 0.9},
                     Bound{"nvidia_dgxc", 3.8, 2.5, 1.3, 8.7, -1, 0, 0, 0.91, -1},
                     Bound{"nvidia_megatron_bridge", 5.2, 4.2, 1.3, 9, 0.55, 0.1, 0.1, 0.92, 0.75},
                     Bound{"nvidia_nemo", 4.2, 3.6, 3.4, 7.2, -1, 0, 0, 0.95, -1},
                     Bound{"simumax_b200", 6.5, 5.5, 2.8, 12, 0.8, 0.3, 0.1, 0.87, 0.85},
-                    Bound{"torchtitan", 8.1, 8.1, 1.4, 15, -1, 0, 0, 0.92, 0.8}),
+                    Bound{"torchtitan", 6.8, 6, 1.4, 13, -1, 0, 0, 0.89, 0.8}),
     [](const auto& bound) { return std::string(bound.param.source); });
 
 struct MemoryBound {
@@ -109,7 +111,7 @@ TEST(AllSources, ReachTheGoals) {
       "{} {}\n",
       error / sources, sources, peaks_error / peaks_of, tau / groups, regret / groups, regret_3 / groups,
       right, wrong, missed);
-  EXPECT_LE(error / sources, 4.55);  // asked: 4.5
+  EXPECT_LE(error / sources, 4.5);
   EXPECT_LE(peaks_error / peaks_of, 7.1);
   EXPECT_GE(tau / groups, 0.77);
   // The musts are 2.5 and 0.3. Of the 2.61, one erratic run of nanotron (nt-0348, measured at twice what its neighbours need)
@@ -165,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                     MemoryBound{"bigscience_v100", 6, 0.6, 1}, MemoryBound{"flagperf", 6.9, 1, 1},
                     MemoryBound{"nanotron", 9.1, 0, 1}, MemoryBound{"nvidia_megatron_bridge", 7, 0, 1},
                     MemoryBound{"papers_misc", 6, 0, 1}, MemoryBound{"simumax_b200", 7.6, 0, 1},
-                    MemoryBound{"torchtitan", 10.4, 0.9, 0.9}),
+                    MemoryBound{"torchtitan", 10.7, 0.9, 0.9}),
     [](const auto& bound) { return std::string(bound.param.source); });
 
 // Nine of ten measured runs lie in their interval, whatever makes them doubtful; a narrower one would not hold them.

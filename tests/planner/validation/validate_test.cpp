@@ -201,7 +201,10 @@ TEST(FrameworkMap, NamesAreWholeWordsInAnyCase) {
   EXPECT_EQ(taken("alpa 0.2"), "alpa");
   EXPECT_EQ(taken("megatron_lm"), "megatron-core");
   EXPECT_EQ(taken("MEGATRON-LM 2021"), "megatron-lm-2021");
+  EXPECT_EQ(taken("Torchtitan (main)"), "torchtitan-eager");  // its default
+  r.notes = "graph compiler on";
   EXPECT_EQ(taken("Torchtitan (main)"), "torchtitan");
+  r.notes = "";
   EXPECT_EQ(taken("PyTorch FSDP2"), "torchtitan");
   EXPECT_EQ(taken("PyTorch FSDP1"), "fsdp1-eager");
   r.fabric = "nvlink3; roce-v2";

@@ -1,5 +1,7 @@
 // Questions and files of people who do this job, answered wrongly once: each with a neighbour or two of its kind.
+#include <algorithm>
 #include <fstream>
+#include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -231,12 +233,15 @@ TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
   EXPECT_TRUE(says(stated, "\"Et|(tt|)*15t|L\"")) << stated.out << stated.err;
 }
 
-// Bytes of state a parameter as the frameworks publish them, over d = 8 replicas: ZeRO (arXiv 1910.02054, figure 1): 16, 4 + 12/d,
-// 2 + 14/d, 16/d; Megatron-Core's distributed optimizer (docs, dist_optimizer): 18, 6 + 12/d.
+// Bytes of state a parameter over d = 8 replicas, by ZeRO stage, as the frameworks publish or write them. Published: ZeRO (arXiv
+// 1910.02054, figure 1) 16, 4 + 12/d, 2 + 14/d, 16/d; Megatron-Core's distributed optimizer (docs, dist_optimizer) 18, 6 + 12/d.
+// FSDP keeps fp32 shards alone: parameter (which is the master copy), gradient, two moments; one of 16 bit while it is gathered.
 TEST(PublicCases, BytesPerParameterAreThePublishedOnes) {
-  const auto bytes = [](const char* stack, int zero) {
+  const auto bytes = [](const std::string& stack, int zero, Dtype parameter = Dtype::bf16) {
     const StackSpec s = load_stack(stack, std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets");
+    EXPECT_TRUE(std::ranges::count(s.can.zero_stages, zero)) << stack << ' ' << zero;
     TrainingSpec training;
+    training.parameter = parameter;
     training.gradient = own_gradient_format(s, training.parameter);
     ParallelPlan plan;
     plan.dp = 8, plan.zero_stage = zero;
@@ -244,15 +249,98 @@ TEST(PublicCases, BytesPerParameterAreThePublishedOnes) {
     return state.parameter / (zero >= 3 ? 8 : 1) + state.gradient / (zero >= 2 ? 8 : 1) +
            state.optimizer / (zero >= 1 ? 8 : 1);
   };
-  const double zero[] = {16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8.};
-  for (int stage = 0; stage <= 3; ++stage)
-    EXPECT_DOUBLE_EQ(bytes("deepspeed-zero", stage), zero[stage]) << stage;
-  for (int stage = 0; stage <= 2; ++stage)
-    EXPECT_DOUBLE_EQ(bytes("colossal-ai", stage), zero[stage]) << stage;
-  for (const char* stack : {"megatron-core", "megatron-lm-2024"}) {
-    EXPECT_DOUBLE_EQ(bytes(stack, 0), 18) << stack;
-    EXPECT_DOUBLE_EQ(bytes(stack, 1), 6 + 12 / 8.) << stack;
-  }
+  struct Rule {
+    std::vector<std::string> stacks;
+    std::map<int, double> by_stage;
+    double within = 1e-9;
+  };
+  constexpr double d = 8;
+  const std::vector<Rule> rules = {
+      {{"deepspeed-zero", "megatron-deepspeed-zero3"},
+       {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}, {3, 16 / d}}},
+      {{"colossal-ai", "alpa", "paddle-llama"}, {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}}},
+      {{"colossal-gemini"}, {{3, 16 / d}}},
+      {{"megatron-core", "sextant"}, {{0, 18}, {1, 6 + 12 / d}, {2, 2 + 16 / d}, {3, 18 / d}}},
+      {{"megatron-lm-2024", "megatron-llama-2023-plain"}, {{0, 18}, {1, 6 + 12 / d}}},
+      {{"megatron-lm-2021"}, {{0, 18}}},
+      {{"megatron-llama-2023"}, {{2, 2 + 16 / d}}},
+      {{"nemo-dgxc"}, {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}, {3, 16 / d}}},  // 16-bit gradients
+      {{"nemo-2024", "llm-c", "aleph-alpha", "megatron-deepspeed-bloom"}, {{0, 16}, {1, 4 + 12 / d}}},
+      {{"megatron-deepspeed-bloom-bf16"}, {{0, 20}, {1, 8 + 12 / d}}},  // and an fp32 accumulator
+      {{"torchtitan", "torchtitan-eager", "fsdp1-eager", "llm-foundry", "modalities"},
+       {{0, 16}, {2, 2 + 16 / d}, {3, 16 / d}}},
+      {{"smp-v2"}, {{0, 16}, {3, 16 / d}}},
+      // Counted 20 and 8 + 12/d: gradients in 16 bit and an fp32 accumulator, of which its 870 peaks show a little less.
+      {{"nanotron"}, {{0, 20}, {1, 8 + 12 / d}}, 1.0}};
+  std::size_t held = 0;
+  for (const Rule& rule : rules)
+    for (const std::string& stack : rule.stacks) {
+      ++held;
+      for (const auto& [stage, expected] : rule.by_stage)
+        EXPECT_NEAR(bytes(stack, stage), expected, rule.within) << stack << " ZeRO " << stage;
+    }
+  EXPECT_EQ(held, stack_names(std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets").size());
+  // Training in fp32: 16, and 8 + 8/d with the distributed optimizer.
+  EXPECT_DOUBLE_EQ(bytes("megatron-core", 0, Dtype::fp32), 16);
+  EXPECT_DOUBLE_EQ(bytes("megatron-core", 1, Dtype::fp32), 8 + 8 / d);
+}
+
+// torchtitan's blocks are eager unless its user asks for the compiler: two published runs beside their compiled twins, 15.7 % apart.
+TEST(PublicCases, EagerOrCompiledBlocks) {
+  const auto ask = [](const Words& more) {
+    return call(Words{"simulate", "--model", "llama-3-8b", "--cluster", "1x8xh100", "--seq-len", "8192",
+                      "--global-batch", "8", "--plan", "dp8.z3.mbs1.sel"} +
+                    more,
+                kUnlimitedColumns);
+  };
+  const auto step = [&](const Words& more) {
+    const Called c = ask(Words{"--json"} + more);
+    EXPECT_EQ(c.code, ExitCode::ok) << c.err;
+    return nlohmann::json::parse(c.out).at("prediction").at("step_time_s").get<double>();
+  };
+  const Words eager = {"--stack", "torchtitan", "--set", "stack.kernels.blocks=eager"};
+  EXPECT_NEAR(step(eager) / step({"--stack", "torchtitan"}), 1.157, 0.03);
+  EXPECT_EQ(step(eager), step({"--stack", "torchtitan-eager"}));
+  EXPECT_TRUE(says(ask({"--stack", "torchtitan"}), "blocks are taken as compiled"));
+  EXPECT_FALSE(says(ask(eager), "blocks are taken as"));
+  EXPECT_FALSE(says(ask({"--stack", "smp-v2"}), "blocks are taken as"));
+  const Called none = ask({"--stack", "fsdp1-eager", "--set", "stack.kernels.blocks=compiled"});
+  EXPECT_EQ(none.code, ExitCode::usage);
+  EXPECT_TRUE(says(none, "the only ones that fsdp1-eager has constants for")) << none.err;
+  EXPECT_EQ(ask({"--stack", "torchtitan", "--set", "stack.kernels.blocks=jit"}).code, ExitCode::usage);
+}
+
+// What a log shows is used; what --set says wins over both.
+TEST(PublicCases, TheLogWinsOverThePreset) {
+  const TempDir folder;
+  const auto log = [&](const char* compiles) {
+    return folder
+        .write("run.log",
+               std::string("Building 1-D device mesh with ['dp_shard'], [8]\n"
+                           "Applied SelectiveAC activation checkpointing to the model\n") +
+                   compiles +
+                   "Applied FSDP to the model\n"
+                   "Trainer is initialized with 16384 tokens per DP rank, 131072 tokens per train step, "
+                   "gradient accumulation steps 1, maximum context length 8192, total steps 9\n"
+                   "step:  1  loss: 12.0  memory: 70.00GiB(88.00%)  tps: 6,000\n"
+                   "step: 10  loss: 10.0  memory: 70.00GiB(88.00%)  tps: 6,700\n"
+                   "step: 20  loss:  9.0  memory: 70.00GiB(88.00%)  tps: 6,710\n")
+        .string();
+  };
+  const auto ask = [&](const std::string& file, const Words& more) {
+    return call(Words{"calibrate", "--log", file, "--model", "llama-3-8b", "--cluster", "1x8xh100"} + more,
+                kUnlimitedColumns);
+  };
+  const Called eager = ask(log(""), {});
+  EXPECT_EQ(eager.code, ExitCode::ok) << eager.err;
+  EXPECT_TRUE(says(eager, "torchtitan-eager")) << eager.out;
+  const Called compiled = ask(log("Compiling each TransformerBlock with torch.compile\n"), {});
+  EXPECT_EQ(compiled.code, ExitCode::ok) << compiled.err;
+  EXPECT_FALSE(says(compiled, "torchtitan-eager")) << compiled.out;
+  EXPECT_FALSE(says(compiled, "blocks are taken as")) << compiled.err;
+  const Called set = ask(log(""), {"--set", "stack.kernels.blocks=compiled"});
+  EXPECT_TRUE(says(set, "the log shows eager blocks, priced as compiled")) << set.err;
+  EXPECT_TRUE(says(ask(log(""), {"--stack", "smp-v2"}), "smp-v2")) << "a stack without the other blocks";
 }
 
 // A100's table halved an H100's NVLink once.
