@@ -12,9 +12,9 @@ namespace sextant {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kFusions = {
-    "bias_swiglu_fusion",   "bias_gelu_fusion",         "bias_dropout_fusion",
-    "apply_rope_fusion",    "cross_entropy_loss_fusion", "masked_softmax_fusion"};
+constexpr std::array<std::string_view, 6> kFusions = {"bias_swiglu_fusion",        "bias_gelu_fusion",
+                                                      "bias_dropout_fusion",       "apply_rope_fusion",
+                                                      "cross_entropy_loss_fusion", "masked_softmax_fusion"};
 
 // Once all arguments have been read: Transformer Engine's choice is its own unless a backend is named.
 void choose_attention(LoggedKernels& kernels) {

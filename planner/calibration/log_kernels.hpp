@@ -16,7 +16,7 @@ namespace sextant {
 struct LoggedKernels {
   std::optional<AttentionKernel> attention;
   std::optional<bool> accumulates_in_gemm;
-  std::vector<std::string> unfused;  // arguments of Megatron-LM that turn a fused kernel off
+  std::vector<std::string> unfused;             // arguments of Megatron-LM that turn a fused kernel off
   bool builds_model = false, compiles = false;  // lines of torchtitan
   bool transformer_engine = true, flash = false, fused_softmax = false;  // arguments of Megatron-LM
   std::string backend;                                                   // --attention-backend: "flash"

@@ -73,6 +73,9 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   const bool stated = std::ranges::any_of(
       asked.set, [](const std::string& s) { return s.starts_with("stack.kernels.blocks="); });
   if (says_blocks && !stated) {
+    if (*blocks != q.stack.kernels.blocks)
+      notes.push_back(
+          fmt::format("{}: the log shows {} blocks", file, kBlocksNames[static_cast<std::size_t>(*blocks)]));
     asked.set.push_back(
         fmt::format("stack.kernels.blocks={}", kBlocksNames[static_cast<std::size_t>(*blocks)]));
     q = read_question(asked, presets);

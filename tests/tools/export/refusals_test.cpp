@@ -121,7 +121,8 @@ TEST(ExportRefusals, ANodeWithAMissingGpu) {
 // Where the nearest is too large: no files, exit code 4 and what to do.
 TEST(ExportRefusals, ANearestThatDoesNotFitIsNotWritten) {
   const TempDir dir;
-  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "cp2.dp8.z0.mbs1");
+  const Words larger = {"--model", "llama-2-13b", "--seq-len", "4096", "--global-batch", "64"};
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan", larger), "cp2.dp8.z0.mbs1");
   const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--nearest"});
   EXPECT_EQ(called.code, ExitCode::no_feasible_plan) << called.out;
   EXPECT_NE(called.out.find("sextant plan --stack torchtitan"), std::string::npos) << called.out;
