@@ -54,11 +54,14 @@ void read_parameters(std::string_view line, int at, RunLog& log) {
       within = 0.005 * count.value_or(0);  // of three digits the last
       break;
     case LogFormat::megatron_lm:
+    case LogFormat::megatron_bridge:
       count = number_after(line, "Total number of parameters in billions:");
       if (count) *count *= 1e9;
       within = 0.005e9;
       read_rank(line, at, log);
       break;
+    case LogFormat::deepspeed:
+      break;  // the engine prints none
   }
   if (count && *count > 0) log.parameters = LoggedParameters{*count, within, at};
 }

@@ -26,7 +26,7 @@ std::optional<std::string_view> rest_after(std::string_view line, std::string_vi
 }  // namespace
 
 Problem StepLines::problem(int at, std::string found, std::string hint) const {
-  const std::string key(format_.label.substr(0, format_.label.find(':')));
+  const std::string key(format_.label.substr(0, format_.label.find_first_of(":=")));
   return {fmt::format("{}:{}", log_.file, at), key, std::move(found), std::string(format_.expected),
           std::move(hint)};
 }
@@ -67,7 +67,10 @@ Seconds steady_step(const RunLog& log, const TrainingSpec& training, const Paral
   const auto warm = [](const LoggedStep& s) { return s.warms_up; };
   std::vector<double> steady;
   for (const LoggedStep& s : log.steps)
-    if (!warm(s)) steady.push_back(log.format == LogFormat::torchtitan ? tokens / s.value : s.value);
+    if (!warm(s))
+      steady.push_back(log.value == StepValue::tokens_per_s_of_gpu ? tokens / s.value
+                       : log.value == StepValue::sequences_per_s   ? training.global_batch / s.value
+                                                                   : s.value);
   if (steady.empty()) {
     const int at = log.steps.empty() ? 1 : log.steps.front().line;
     throw ConfigError(Problem{

@@ -17,6 +17,7 @@ struct StepFormat {
   std::string_view label;     // stands before it
   std::string_view expected;  // in words, with the unit
   double scale = 1;           // of LoggedStep::value over what is printed
+  StepValue value = StepValue::seconds;
 };
 
 class StepLines {

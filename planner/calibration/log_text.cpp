@@ -46,4 +46,16 @@ void each_line(std::string_view text, const std::function<void(std::string_view,
   }
 }
 
+std::string_view last_word(std::string_view text) {
+  text.remove_prefix(std::min(text.find_last_of(" \t") + 1, text.size()));
+  return text;
+}
+
+std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \r") + 1);
+}
+
+void keep_largest(std::optional<double>& largest, double x) { largest = std::max(largest.value_or(0), x); }
+
 }  // namespace sextant

@@ -1,4 +1,4 @@
-// How numbers stand in the lines of logs. Used by planner/calibration/run_log and planner/calibration/nccl_table alone.
+// How numbers and words stand in the lines of logs. Used by the readers of logs and of nccl-tests alone.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,12 @@ std::optional<double> number_after(std::string_view line, std::string_view label
 
 // The whole number that `text` is.
 std::optional<long long> whole_number(std::string_view text);
+
+// Without blanks and a carriage return at either end; what stands behind its last blank.
+std::string_view without_blanks(std::string_view text);
+std::string_view last_word(std::string_view text);
+
+void keep_largest(std::optional<double>& largest, double x);
 
 // Each line with its number, from 1 on.
 void each_line(std::string_view text, const std::function<void(std::string_view, int)>& visit);

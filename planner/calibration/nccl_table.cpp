@@ -5,6 +5,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
 #include "core/base/words.hpp"
@@ -90,15 +91,16 @@ CollectiveKind kind_of_program(const Signs& signs, std::string_view text, const 
   return signs.bus_over_algorithm >= 1.0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
 }
 
-}  // namespace
+// One rank and the node that it sits on; nodes are numbered as they are first named.
+void add_rank(const std::string& host, std::map<std::string, int>& hosts, NcclTable& table) {
+  const auto node = hosts.try_emplace(host, table.nodes);
+  if (node.second) ++table.nodes;
+  table.node_of.push_back(node.first->second);
+  ++table.ranks;
+}
 
-NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
-                           std::optional<CollectiveKind> stated) {
-  const std::string text = without_launcher_tags(as_written);
-  NcclTable table;
-  table.file = file;
+void read_text_results(const std::string& text, NcclTable& table, Signs& signs) {
   std::map<std::string, int> hosts;
-  Signs signs;
   each_line(text, [&](std::string_view line, int number) {
     if (const std::size_t at = line.find("Rank "); at != std::string_view::npos) {
       if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
@@ -110,19 +112,70 @@ NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
           const std::string_view device = line.substr(bus + 2);
           table.device = std::string(device.substr(0, device.find_last_not_of(" \r") + 1));
         }
-        const auto node = hosts.try_emplace(std::string(host.substr(0, host.find(' '))), table.nodes);
-        if (node.second) ++table.nodes;
-        table.node_of.push_back(node.first->second);
-        ++table.ranks;
+        add_rank(std::string(host.substr(0, host.find(' '))), hosts, table);
       }
       return;
     }
     read_line(line, number, table, signs);
   });
+}
+
+// A number, or one as text: times that were not taken are "nan".
+double json_number(const nlohmann::json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number() ? at->get<double>() : -1;
+}
+
+// "-J FILE" of nccl-tests a0b82b2 (src/util.cu), file version 3: devices[] and results[] with the out-of-place time in microseconds.
+void read_json_results(const nlohmann::json& j, NcclTable& table, Signs& signs) {
+  std::map<std::string, int> hosts;
+  for (const auto& device : j.value("devices", nlohmann::json::array())) {
+    if (!device.is_object()) continue;
+    add_rank(device.value("hostname", nlohmann::json("")).dump(), hosts, table);
+    const auto info = device.find("device_info");
+    if (table.device.empty() && info != device.end() && info->is_string()) table.device = *info;
+  }
+  for (const auto& result : j.value("results", nlohmann::json::array())) {
+    if (!result.is_object()) continue;
+    const auto times = result.find("out_of_place");
+    const double bytes = json_number(result, "size");
+    if (times == result.end() || !times->is_object() || bytes < 1 || bytes > 1e18) continue;
+    const double us = std::max(json_number(*times, "time"), json_number(*times, "cpu_time"));
+    if (us <= 0) continue;
+    table.samples.push_back({static_cast<std::int64_t>(bytes), us * 1e-6});
+    const auto word = [&](const char* key) { return result.value(key, nlohmann::json("")); };
+    signs.reduces = word("redop") != "none";
+    signs.rooted = word("root").is_string() ? word("root") != "-1" : word("root") != -1;
+    if (const double algorithm = json_number(*times, "alg_bw"); algorithm > 1)
+      signs.bus_over_algorithm = json_number(*times, "bus_bw") / algorithm;
+  }
+}
+
+}  // namespace
+
+NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
+                           std::optional<CollectiveKind> stated) {
+  NcclTable table;
+  table.file = file;
+  Signs signs;
+  std::string text;  // that may name the program
+  const nlohmann::json j = nlohmann::json::parse(as_written, nullptr, false);
+  if (j.is_object()) {
+    read_json_results(j, table, signs);
+    text = j.value("args", nlohmann::json::array())
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  } else if (const auto first = as_written.find_first_not_of(" \t\r\n");
+             first != std::string_view::npos && as_written[first] == '{') {
+    throw ConfigError(
+        Problem{file, "", "JSON that ends early", "the whole file that -J of nccl-tests writes", ""});
+  } else {
+    text = without_launcher_tags(as_written);
+    read_text_results(text, table, signs);
+  }
   if (table.samples.empty() || table.ranks < 2)
-    throw ConfigError(Problem{file, "",
-                              fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),
-                              "output of nccl-tests with its list of ranks and at least one size", ""});
+    throw ConfigError(
+        Problem{file, "", fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),
+                "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size", ""});
   table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;
 }

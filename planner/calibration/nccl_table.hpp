@@ -1,4 +1,4 @@
-// What does a table of nccl-tests say? Sizes and times of one collective (common.cu of NVIDIA/nccl-tests), with the
+// What does a table of nccl-tests say, printed or written by its -J? Sizes and times of one collective (common.cu of NVIDIA/nccl-tests), with the
 // ranks and nodes of its list. The collective is the one that its program, or the file, is named after; where neither
 // says, sums are told apart by their bus factors. Tables of all_gather and alltoall look the same: they have to say.
 // Ignores in-place times and the check's errors.

@@ -9,6 +9,7 @@
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "planner/calibration/launcher_tags.hpp"
+#include "planner/calibration/log_deepspeed.hpp"
 #include "planner/calibration/log_parameters.hpp"
 #include "planner/calibration/log_steps.hpp"
 #include "planner/calibration/log_text.hpp"
@@ -26,23 +27,26 @@ struct Place {
 constexpr StepFormat step_format(LogFormat format) {
   switch (format) {
     case LogFormat::megatron_lm:
+    case LogFormat::megatron_bridge:
       return {"elapsed time per iteration (ms):", "milliseconds above 0", 1e-3};
     case LogFormat::torchtitan:
-      return {"tps:", "tokens per second above 0", 1};
+      return {"tps:", "tokens per second above 0", 1, StepValue::tokens_per_s_of_gpu};
+    case LogFormat::deepspeed:
+      return {"CurrSamplesPerSec=", "sequences per second above 0", 1, StepValue::sequences_per_s};
     case LogFormat::nanotron:
       return {"time_per_iteration_ms:", "milliseconds above 0", 1e-3};  // until 2025 with "elapsed_" in front
   }
   return {};
 }
 
-// Of the text: torchtitan counted words until the end of 2024.
+// Of the text: torchtitan counted words until the end of 2024, and DeepSpeed's pipeline engine prints times.
 StepFormat step_format(LogFormat format, std::string_view text) {
   if (format == LogFormat::torchtitan && text.find("tps:") == std::string_view::npos)
-    return {"wps:", "tokens per second above 0", 1};
+    return {"wps:", "tokens per second above 0", 1, StepValue::tokens_per_s_of_gpu};
+  if (format == LogFormat::deepspeed && text.find("iter time (s):") != std::string_view::npos)
+    return {"iter time (s):", "seconds above 0", 1};
   return step_format(format);
 }
-
-void keep_largest(std::optional<double>& largest, double x) { largest = std::max(largest.value_or(0), x); }
 
 // "  hidden_size ..................................... 4096", Megatron's print of its arguments.
 struct Argument {
@@ -73,21 +77,14 @@ constexpr std::array kArguments = {
     Argument{"tp_comm_overlap", "overlap_tp"},
 };
 
-void read_argument(std::string_view line, RunLog& log) {
-  const std::size_t dots = line.find(" ..");
-  if (dots == std::string_view::npos) return;
-  std::string_view key = line.substr(0, dots);
-  key.remove_prefix(std::min(key.find_last_of(" \t") + 1, key.size()));
-  std::string_view value = line.substr(std::min(line.find_first_not_of('.', dots + 1), line.size()));
-  value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
-  value = value.substr(0, value.find_last_not_of(" \r") + 1);
-  const bool yes = value == "True";
+void read_setting(std::string_view key, std::string_view value, RunLog& log) {
+  const bool yes = value == "True" || value == "true", no = value == "False" || value == "false";
   const auto known =
       std::find_if(kArguments.begin(), kArguments.end(), [&](const Argument& a) { return a.key == key; });
   if (known != kArguments.end()) {
     if (const auto x = whole_number(value))
       log.says[known->column] = *x;
-    else if (yes || value == "False")
+    else if (yes || no)
       log.says[known->column] = yes ? 1 : 0;
   }
   if (key == "recompute_granularity")
@@ -104,6 +101,25 @@ void read_argument(std::string_view line, RunLog& log) {
   if (key == "grad_reduce_in_bf16" && yes) log.reduction = Dtype::bf16;
   if (key == "optimizer_cpu_offload") log.says["optimizer_offload"] = yes ? 1 : 0;
   read_kernel_argument(key, value, log.kernels);
+  if (key == "grad_reduce_in_fp32" && (yes || no))
+    log.gradient = log.reduction = yes ? Dtype::fp32 : Dtype::bf16;
+}
+
+void read_argument(std::string_view line, RunLog& log) {
+  const std::size_t dots = line.find(" ..");
+  if (dots == std::string_view::npos) return;
+  const std::size_t value = std::min(line.find_first_not_of('.', dots + 1), line.size());
+  read_setting(last_word(line.substr(0, dots)), without_blanks(line.substr(value)), log);
+}
+
+// "  tensor_model_parallel_size: 2": Megatron-Bridge's configuration, printed as YAML.
+void read_yaml_setting(std::string_view line, RunLog& log) {
+  const std::size_t colon = line.find(": ");
+  if (colon == std::string_view::npos || line.find('|') != std::string_view::npos) return;
+  const std::string_view key = last_word(line.substr(0, colon));
+  // Sections repeat names with other meanings.
+  if (without_blanks(line.substr(0, colon)) == key)
+    read_setting(key, without_blanks(line.substr(colon + 1)), log);
 }
 
 void read_megatron(std::string_view line, const Place& at, RunLog& log) {
@@ -121,6 +137,7 @@ void read_megatron(std::string_view line, const Place& at, RunLog& log) {
       log.memory_kind = "torch_allocated";
     }
   read_argument(line, log);
+  if (log.format == LogFormat::megatron_bridge) read_yaml_setting(line, log);
 }
 
 // "[ 'dp_shard', 'tp'], [4, 2]" or "pp=1, dp_replicate=1, dp_shard=2, cp=1, tp=1".
@@ -289,16 +306,12 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
 }
 
 LogFormat format_of(std::string_view text, const std::string& file) {
-  if (text.find("elapsed time per iteration (ms):") != std::string_view::npos) return LogFormat::megatron_lm;
-  if (text.find("time_per_iteration_ms:") != std::string_view::npos) return LogFormat::nanotron;
-  if (text.find("step:") != std::string_view::npos &&
-      (text.find("tps:") != std::string_view::npos || text.find("wps:") != std::string_view::npos))
-    return LogFormat::torchtitan;
+  if (const auto format = log_format_of(text)) return *format;
   const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
   throw ConfigError(Problem{
       file, "", utf16 ? "text in UTF-16" : "no line with a step time",
-      "a log of Megatron-LM ('elapsed time per iteration (ms):'), nanotron "
-      "('time_per_iteration_ms:') or torchtitan ('step: ... tps:')",
+      "a log of Megatron-LM or Megatron-Bridge ('elapsed time per iteration (ms):'), nanotron "
+      "('time_per_iteration_ms:'), torchtitan ('step: ... tps:') or DeepSpeed ('CurrSamplesPerSec=')",
       utf16 ? "iconv -f UTF-16 -t UTF-8 makes it readable" : "steps must be logged, not only losses"});
 }
 
@@ -332,6 +345,17 @@ class OneRun {
 
 }  // namespace
 
+std::optional<LogFormat> log_format_of(std::string_view text) {
+  const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  if (has("elapsed time per iteration (ms):"))
+    return has("MODEL_TFLOP/s/GPU") ? LogFormat::megatron_bridge : LogFormat::megatron_lm;
+  if (has("time_per_iteration_ms:")) return LogFormat::nanotron;
+  if (has("step:") && (has("tps:") || has("wps:"))) return LogFormat::torchtitan;
+  if (has("CurrSamplesPerSec=") || (has("iter time (s):") && has("samples/sec:")))
+    return LogFormat::deepspeed;
+  return std::nullopt;
+}
+
 RunLog parse_run_log(std::string_view as_written, const std::string& file) {
   RunLog log;
   log.file = file;
@@ -339,14 +363,18 @@ RunLog parse_run_log(std::string_view as_written, const std::string& file) {
   const std::string_view text = plain;
   log.format = format_of(text, file);
   OneRun one_run;
-  StepLines steps(log, step_format(log.format, text));
+  const StepFormat format = step_format(log.format, text);
+  log.value = format.value;
+  StepLines steps(log, format);
   each_line(text, [&](std::string_view line, int number) {
     // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
     if (line.data() + line.size() == text.data() + text.size())
       line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
     const Place at{number, steps};
     read_parameters(line, number, log);
-    if (log.format == LogFormat::megatron_lm) read_megatron(line, at, log);
+    if (log.format == LogFormat::megatron_lm || log.format == LogFormat::megatron_bridge)
+      read_megatron(line, at, log);
+    if (log.format == LogFormat::deepspeed) read_deepspeed(line, number, steps, log);
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, at, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, at, log);
     one_run.check(log, at);

@@ -1,7 +1,8 @@
 // What do the logs of training frameworks say? Step times, peak memory and whatever the log states about model, batch
 // and layout, by the columns of the schema of runs (core/runs/run_row.hpp). Formats as their programs print them:
-// Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging). Ignores everything
-// else in the file; prefixes of launchers and colours do not matter (planner/calibration/launcher_tags.hpp). One file is one run: a layout or batch that
+// Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging), Megatron-Bridge
+// (training/utils/train_utils.py, with its printed configuration), DeepSpeed (utils/timer.py, runtime/pipe/engine.py,
+// runtime/config.py). Ignores everything else in the file; prefixes of launchers and colours do not matter (planner/calibration/launcher_tags.hpp). One file is one run: a layout or batch that
 // changes between steps is refused.
 #pragma once
 
@@ -24,11 +25,15 @@
 
 namespace sextant {
 
-enum class LogFormat : std::uint8_t { megatron_lm, torchtitan, nanotron };
-inline constexpr std::array<std::string_view, 3> kLogFormatNames = {"Megatron-LM", "torchtitan", "nanotron"};
+enum class LogFormat : std::uint8_t { megatron_lm, torchtitan, nanotron, megatron_bridge, deepspeed };
+inline constexpr std::array<std::string_view, 5> kLogFormatNames = {"Megatron-LM", "torchtitan", "nanotron",
+                                                                    "Megatron-Bridge", "DeepSpeed"};
+
+// What LoggedStep::value is.
+enum class StepValue : std::uint8_t { seconds, tokens_per_s_of_gpu, sequences_per_s };
 
 struct LoggedStep {
-  double value = 0;       // seconds; torchtitan prints no times: tokens per second of a GPU
+  double value = 0;       // as RunLog::value says
   int line = 0;           // of the file, from 1
   bool warms_up = false;  // the first of a run, or of one that started again: compiles, allocates, reads
 };
@@ -42,6 +47,7 @@ struct LoggedParameters {
 struct RunLog {
   std::string file;
   LogFormat format = LogFormat::megatron_lm;
+  StepValue value = StepValue::seconds;   // torchtitan and DeepSpeed print rates, no times
   std::vector<LoggedStep> steps;          // that can be read, in order
   std::vector<Problem> unread;            // steps that cannot: nan, or a line that was cut
   std::optional<double> peak_memory_GiB;  // largest seen
@@ -59,6 +65,9 @@ struct RunLog {
   std::optional<Dtype> compute, gradient, reduction;
   LoggedKernels kernels;
 };
+
+// The format of the text by its lines of steps; nothing where it has none.
+std::optional<LogFormat> log_format_of(std::string_view text);
 
 // Throws ConfigError when no known line is found, naming the formats, and when no step can be read, naming the first.
 RunLog read_run_log(const std::filesystem::path&);

@@ -277,8 +277,8 @@ Verb calibrate_verb() {
           "least squares, each held to its preset as firmly as that is known, and says which moved, how far "
           "and how "
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
-          "torchtitan "
-          "and nanotron, output of nccl-tests, and profiles of the same device. Five runs of different "
+          "Megatron-Bridge, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), and "
+          "profiles of the same device. Five runs of different "
           "layouts are enough to help, most when --suggest has chosen them.",
       .examples =
           {{"a log to start from", "sextant calibrate --example > train.log"},
