@@ -11,6 +11,7 @@
 #include "tools/import/config_text.hpp"
 #include "tools/import/import_megatron.hpp"
 #include "tools/import/import_settings.hpp"
+#include "tools/import/megatron_log.hpp"
 #include "tools/import/python_settings.hpp"
 #include "tools/import/shell_script.hpp"
 
@@ -234,11 +235,22 @@ void name_by_shape(ImportedRun& run, const fs::path& presets) {
   model.name = best->name;
 }
 
+// What a run of Megatron-LM printed when it started: all its arguments, of which those that nobody asked for are no news.
+ImportedRun import_log(const CommandFlags& arguments, const ImportSource& source) {
+  ImportedRun run = import_megatron(arguments, source.file);
+  run.what = "a log of Megatron-LM with its arguments";
+  std::erase_if(run.unread,
+                [](const std::string& option) { return option.find(": taken as") == option.npos; });
+  return run;
+}
+
 ImportedRun read_run(const std::string& text, const fs::path& path, const std::string& function,
                      const ImportSource& source, const ShellEnvironment& environment) {
   if (const Settings settings = settings_of(text)) return reader_of(settings)->read(*settings, source);
   if (path.extension() == ".py" || (!function.empty() && is_python(text)))
     return import_python(text, function, {}, source);
+  if (const auto arguments = logged_arguments(text); arguments && is_megatron_command(*arguments))
+    return import_log(*arguments, source);
   const std::string extension = path.extension().string();
   std::string why;
   if (extension == ".toml") toml_settings(text, &why);

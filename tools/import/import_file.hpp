@@ -19,8 +19,8 @@ ImportedRun import_file(const std::string& file, const std::filesystem::path& pr
 std::string importable_as(const std::string& text);
 
 inline constexpr const char* kImportable =
-    "a Megatron-LM command line or script, a configuration of torchtitan (TOML, or a Python function), "
-    "DeepSpeed (JSON), nanotron "
-    "(YAML), accelerate (YAML) or Megatron-Bridge (printed YAML)";
+    "a Megatron-LM command line, script or log with its arguments, a configuration of torchtitan (TOML, or "
+    "a Python function), DeepSpeed (JSON), nanotron (YAML), accelerate (YAML) or Megatron-Bridge (printed "
+    "YAML)";
 
 }  // namespace sextant

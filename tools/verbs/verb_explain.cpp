@@ -346,8 +346,8 @@ ExitCode run(Session& session, ExplainOptions options) {
     if (writes) out << "\nwritten: " << options.output << '\n';
     const bool file = writes || q.file.has_value();
     std::string next;
-    // What cannot run need not be simulated.
-    if (e.own.rejection && !file)
+    // What cannot run need not be simulated; what runs today is compared with what is recommended.
+    if ((e.own.rejection && !file) || (q.from && options.question.plan.empty()))
       next = "sextant plan" + question_arguments(options.question);
     else
       next = fmt::format("sextant simulate{} --plan {}{}", file ? "" : question_arguments(options.question),

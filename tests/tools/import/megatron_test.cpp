@@ -54,6 +54,60 @@ TEST(ImportMegatron, OldPaperScripts) {
   EXPECT_FALSE(names(q.notes, "it starts"));  // 32 ranks, as the cluster has
 }
 
+// The arguments that the program prints: defaults and what was computed are among them.
+TEST(ImportMegatron, LogWithItsArguments) {
+  const TempDir dir;
+  std::string text = "0: ------------------------ arguments ------------------------\n";
+  const std::pair<const char*, const char*> arguments[] = {{"add_bias_linear", "False"},
+                                                           {"bf16", "True"},
+                                                           {"cp_comm_type", "['p2p']"},
+                                                           {"data_parallel_size", "4"},
+                                                           {"ffn_hidden_size", "14336"},
+                                                           {"fp8", "None"},
+                                                           {"global_batch_size", "128"},
+                                                           {"group_query_attention", "True"},
+                                                           {"hidden_size", "4096"},
+                                                           {"lr", "0.0003"},
+                                                           {"max_position_embeddings", "8192"},
+                                                           {"micro_batch_size", "1"},
+                                                           {"norm_epsilon", "1e-05"},
+                                                           {"normalization", "RMSNorm"},
+                                                           {"num_attention_heads", "32"},
+                                                           {"num_experts", "None"},
+                                                           {"num_layers", "32"},
+                                                           {"num_query_groups", "8"},
+                                                           {"overlap_grad_reduce", "True"},
+                                                           {"overlap_param_gather", "True"},
+                                                           {"padded_vocab_size", "128256"},
+                                                           {"pipeline_model_parallel_size", "4"},
+                                                           {"position_embedding_type", "rope"},
+                                                           {"recompute_granularity", "selective"},
+                                                           {"recompute_modules", "['core_attn']"},
+                                                           {"rotary_base", "500000"},
+                                                           {"seq_length", "8192"},
+                                                           {"sequence_parallel", "True"},
+                                                           {"swiglu", "True"},
+                                                           {"tensor_model_parallel_size", "2"},
+                                                           {"untie_embeddings_and_output_weights", "True"},
+                                                           {"use_distributed_optimizer", "True"},
+                                                           {"virtual_pipeline_model_parallel_size", "2"},
+                                                           {"vocab_size", "None"},
+                                                           {"world_size", "32"}};
+  for (const auto& [key, value] : arguments)
+    text += fmt::format("0:   {} {} {}\n", key, std::string(48 - std::string(key).size(), '.'), value);
+  text +=
+      "0: -------------------- end of arguments ---------------------\n0:  iteration 1/ 10 | elapsed time "
+      "per iteration (ms): 5000.0 |\n";
+  const Question q = asked_from(dir.write("train.log", text), "4x8xh100");
+  EXPECT_EQ(plan_key(*q.plan), "tp2.pp4.vp2.cp1.dp4.z1.mbs1.sel");
+  EXPECT_EQ(q.model.name, "llama-3-8b");
+  EXPECT_FALSE(q.model.linear_bias);
+  EXPECT_EQ(q.training.global_batch, 128);
+  EXPECT_TRUE(names(q.notes, "a log of Megatron-LM with its arguments"));
+  EXPECT_FALSE(names(q.notes, "not understood"));
+  EXPECT_FALSE(names(q.notes, "it starts"));
+}
+
 // One option added to a plain command line.
 class ImportMegatronOption : public testing::Test {
  protected:
@@ -141,7 +195,7 @@ TEST_F(ImportBadInput, Scripts) {
   bad_file(from("none.sh"), {"none.sh"});
   bad_file(from("folder"), {"folder/launch.sh"});
   write("empty.sh", std::string());
-  bad_file(from("empty.sh"), {"empty.sh", "no training run", "a Megatron-LM command line or script"});
+  bad_file(from("empty.sh"), {"empty.sh", "no training run", "a Megatron-LM command line, script or log"});
   write("other.sh", std::string("python serve.py --port 80 --host a"));
   bad_file(from("other.sh"), {"serve.py", "options of no framework"});
   const auto spoiled = [&](const std::string& options, const Words& told) {
@@ -173,7 +227,8 @@ TEST_F(ImportBadInput, CommandLines) {
   usage(from("run.sh", {"--cluster", "1x8xa100-80gb", "--plan", "plan.json"}), {"--from and a plan file"});
   write("flags.sh", std::string("run.py --micro-batch-size 1 --tensor-model-parallel-size 2"));
   usage(from("flags.sh"), {"--model is missing", "flags.sh names no model"});
-  bad_file(bad_input::with_plan("run.sh"), {"it looks like a Megatron-LM command line: --from takes it"});
+  bad_file(bad_input::with_plan("run.sh"),
+           {"found a Megatron-LM command line", "--from of plan, simulate and explain takes it"});
 }
 
 // Options on the command line win over the file.
