@@ -47,7 +47,7 @@ void read_fsdp(ForeignKeys& k, ImportedRun& run) {
   ParallelPlan& p = run.plan;
   const std::string at = "fsdp_config.fsdp_";
   const int version = k.count(at + "version").value_or(1);
-  run.stack = version >= 2 ? "torchtitan" : "fsdp1-eager";
+  run.stack = version >= 2 ? "torchtitan-eager" : "fsdp1-eager";
   const std::string strategy = lower(k.text(at + "sharding_strategy").value_or("full_shard"));
   p.zero_stage =
       strategy == "full_shard" || strategy == "1" || strategy.starts_with("hybrid_shard") || strategy == "4"

@@ -308,7 +308,7 @@ ImportedRun import_torchtitan(const nlohmann::json& settings, const ImportSource
   read_titan_batch(k, run);
   read_titan_recompute(k, run);
   read_titan_formats(k, run);
-  if (!k.is("compile.enable")) run.assumed.emplace_back("compiled blocks, though compile.enable is not set");
+  if (!k.is("compile.enable")) run.stack = "torchtitan-eager";
   for (std::string& key : k.unread()) run.unread.push_back(std::move(key));
   return run;
 }

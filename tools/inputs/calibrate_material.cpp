@@ -1,6 +1,7 @@
 #include "tools/inputs/calibrate_material.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <set>
@@ -14,6 +15,7 @@
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "planner/validation/plausible.hpp"
+#include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/run_tables.hpp"
 #include "tools/inputs/unknown_names.hpp"
@@ -51,18 +53,19 @@ void require_device(const std::string& file, const std::string& said, const Clus
               "give the cluster that it was measured on; --allow-other-device takes it all the same"});
 }
 
+// Of kLogFormatNames.
+constexpr std::array kStackOfLog = {"megatron-core", "torchtitan", "nanotron", "nemo-dgxc", "deepspeed-zero"};
+static_assert(kStackOfLog.size() == kLogFormatNames.size());
+
 MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                        const std::filesystem::path& presets, Material& material) {
   std::vector<std::string>& notes = material.notes;
   const auto [file, own_plan] = split_stated(text);
   QuestionOptions asked = options.question;
   if (!own_plan.empty()) asked.plan = own_plan;
-  const RunLog log = read_run_log(file);
+  const RunLog log = reading_as(FileUse::log, file, [&] { return read_run_log(file); });
   warn_of_unread(log, material.warnings);
-  if (asked.stack.empty())
-    asked.stack = log.format == LogFormat::megatron_lm  ? "megatron-core"
-                  : log.format == LogFormat::torchtitan ? "torchtitan"
-                                                        : "nanotron";
+  if (asked.stack.empty()) asked.stack = kStackOfLog[static_cast<std::size_t>(log.format)];
   const bool plan_known = !asked.plan.empty();
   Question q = read_question(asked, presets);
   // What the log shows wins over the preset; what --set says over both.
@@ -119,7 +122,8 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
 }
 
 void read_tried(const std::string& file, const std::filesystem::path& presets, Material& m) {
-  for (const Tried& t : load_shortlist(file).plans) {
+  const Shortlist shortlist = reading_as(FileUse::tried, file, [&] { return load_shortlist(file); });
+  for (const Tried& t : shortlist.plans) {
     const PlanFile& f = t.plan;
     if (!t.measured_step_s && !t.out_of_memory) continue;
     const std::string key = plan_key(f.plan);
@@ -150,7 +154,8 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   }
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
-  const NcclTable table = parse_nccl_table(read_text_file(file), file, kind);
+  const NcclTable table =
+      reading_as(FileUse::nccl, file, [&] { return parse_nccl_table(read_text_file(file), file, kind); });
   require_device(file, table.device, cluster, options);
   if (table.nodes > 0 && (table.ranks + table.nodes - 1) / table.nodes > cluster.node.gpus)
     throw ConfigError(Problem{file, "ranks", fmt::format("{} ranks on {} nodes", table.ranks, table.nodes),
@@ -173,7 +178,7 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
 ProfileFit read_profile(const std::string& file, const MaterialOptions& options,
                         const std::vector<MeasuredRun>& runs, const std::filesystem::path& presets,
                         const CalibrationRules& rules) {
-  const WorkProfile profile = load_profile(file, presets);
+  const WorkProfile profile = reading_as(FileUse::profile, file, [&] { return load_profile(file, presets); });
   std::vector<ClusterSpec> clusters;
   if (!options.question.cluster.empty()) clusters.push_back(load_cluster(options.question.cluster, presets));
   for (const MeasuredRun& m : runs) clusters.push_back(m.run.cluster);

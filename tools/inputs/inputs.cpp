@@ -16,8 +16,10 @@
 #include "planner/answers/sub_cluster.hpp"
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/profile_priors.hpp"
-#include "tools/inputs/foreign_config.hpp"
+#include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/foreign_run.hpp"
+#include "tools/inputs/key_of_assignments.hpp"
+#include "tools/inputs/precision.hpp"
 
 namespace sextant {
 
@@ -242,17 +244,11 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (!options.from.empty()) {
     if (names_a_file(options.plan))
       throw UsageError("--from and a plan file are two questions; a plan key goes with --from");
-    run = read_foreign_run(options.from, presets);
+    run = reading_as(FileUse::from, options.from, [&] { return read_foreign_run(options.from, presets); });
     q.from = ForeignRun{options.from, {}, {}, {}};
   }
   if (names_a_file(options.plan)) {
-    if (const auto foreign = foreign_config(options.plan))
-      throw ConfigError(Problem{.file = options.plan,
-                                .key = "",
-                                .value = "no plan file of sextant",
-                                .expected = "one of: sextant plan -o, or a plan key",
-                                .hint = *foreign});
-    q.file = load_plan_file(options.plan);
+    q.file = reading_as(FileUse::plan, options.plan, [&] { return load_plan_file(options.plan); });
     q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
     q.stack = q.file->stack, q.plan = q.file->plan;
   } else {
@@ -262,14 +258,18 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     if (!run) require(!options.cluster.empty(), "--cluster", "8x8xa100-80gb");
   }
   if (!options.model.empty())
-    with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
+    reading_as(FileUse::model, options.model, [&] {
+      with_file("--model", [&] { q.model = load_model(options.model, presets, &q.notes); });
+    });
   else if (run && run->model)
     q.model = *run->model;
   else if (run)
     with_file(options.from, [&] { q.model = load_model(run->model_name, presets, &q.notes); });
   apply_settings(q.model, options.set, "model");
   if (run) check_imported_model(*run, q.model);
-  if (!options.cluster.empty()) q.cluster = load_cluster(options.cluster, presets);
+  if (!options.cluster.empty())
+    q.cluster =
+        reading_as(FileUse::cluster, options.cluster, [&] { return load_cluster(options.cluster, presets); });
   std::vector<std::string> cluster_settings;
   std::copy_if(options.set.begin(), options.set.end(), std::back_inserter(cluster_settings),
                is_cluster_setting);
@@ -283,12 +283,15 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (options.global_batch > 0) q.training.global_batch = options.global_batch;
   if (!options.stack.empty() || !q.file) {
     const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
-    with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
+    reading_as(FileUse::stack, name, [&] {
+      with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
+    });
   }
   const auto blocks = set_value(options.set, "stack.kernels.blocks");
   if (blocks) q.stack = with_blocks(std::move(q.stack), *blocks, presets, q.cluster.device.generation);
   if (!blocks && !q.file && !q.stack.assumes.empty()) q.notes.push_back(q.stack.assumes);
   q.training.stack = q.stack.name;
+  if (!options.precision.empty()) use_precision(options.precision, q.stack, q.training);
   apply_settings(q.training, options.set, "training");
   const auto once = [](const char* key, const char* option, int stated, int set) {
     if (stated > 0 && stated != set)
@@ -304,18 +307,27 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
         "--set");
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
-  if (!q.file) {
+  if (!q.file && options.precision.empty()) {
     const Dtype own = own_gradient_format(q.stack, q.training.parameter);
     const ImportedFormats stated = run ? run->formats : ImportedFormats();
     if (!is_set(options.set, "training.gradient") && !stated.gradient) q.training.gradient = own;
     if (!is_set(options.set, "training.reduction") && !stated.reduction) q.training.reduction = own;
   }
-  check_precision(
-      q.cluster.device, q.training.compute,
-      run && run->formats.compute && !is_set(options.set, "training.compute") ? options.from : "--set");
+  check_precision(q.cluster.device, q.training.compute,
+                  is_set(options.set, "training.compute") ? "--set"
+                  : !options.precision.empty()            ? "--precision"
+                  : run && run->formats.compute           ? options.from
+                                                          : "--set");
   check_positions(q.model, q.training.seq_len);
+  if (options.precision == "bf16-pure")
+    q.notes.push_back(
+        fmt::format("bf16-pure counts an fp32 master copy: code that keeps none needs {} bytes less for each "
+                    "parameter, over "
+                    "the ranks that share the optimizer",
+                    q.stack.rules.shards_are_master ? 2 : 4));
   if (!options.calibration.empty()) {
-    const CalibrationFile calibration = load_calibration(options.calibration);
+    const CalibrationFile calibration = reading_as(FileUse::calibration, options.calibration,
+                                                   [&] { return load_calibration(options.calibration); });
     q.calibrated = calibration.settings(), q.learned = calibration.learned();
     DeviceSpec& d = q.cluster.device;
     if (const auto limit = calibration.memory_limit_GiB(q.stack.name, d.name);
@@ -348,7 +360,8 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (q.plan) use_best_nodes(q);
   for (const std::string& setting : options.set) q.stated.push_back(setting.substr(0, setting.find('=')));
   if (!options.profile.empty()) {
-    q.profile = load_profile_of(options.profile, q.cluster.device, presets);
+    q.profile = reading_as(FileUse::profile, options.profile,
+                           [&] { return load_profile_of(options.profile, q.cluster.device, presets); });
     if (q.stack.name != kProfiledStack)
       q.notes.push_back(
           fmt::format("the works of {} were measured under this project's own runtime (--stack {}); those of "

@@ -28,7 +28,7 @@ inline constexpr const char* kJitterUnread =
     "it";
 
 struct QuestionOptions {
-  std::string model, cluster, stack, plan, calibration, profile, from;
+  std::string model, cluster, stack, plan, calibration, profile, from, precision;
   int seq_len = 0, global_batch = 0;  // 0: not given
   std::vector<std::string> set, fix, limit;
   bool searches = false;        // the layout is looked for: that of --from is what it is compared with

@@ -12,6 +12,7 @@
 
 #include "planner/answers/sub_cluster.hpp"
 #include "planner/simulation/stage_memory.hpp"
+#include "tools/inputs/precision.hpp"
 #include "tools/inputs/version.hpp"
 
 namespace sextant {
@@ -22,8 +23,11 @@ constexpr int kMoreGpus = 64, kManyGpus = 1024;
 }  // namespace
 
 std::string question_text(const Question& q) {
-  const std::string precision =
-      q.training.compute == Dtype::bf16 ? "" : fmt::format(" in {}", name(q.training.compute));
+  const bool pure = precision_name(q.stack, q.training) == "bf16-pure";
+  const std::string precision = pure ? " in bf16-pure"
+                                : q.training.compute == Dtype::bf16
+                                    ? ""
+                                    : fmt::format(" in {}", name(q.training.compute));
   return fmt::format(
       "{} ({} parameters) on {} x {} ({} node{}, {}), {}{}; {} sequence{} of {} token{}", q.model.name,
       with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)), q.cluster.gpus(),
@@ -52,6 +56,7 @@ std::string question_arguments(const QuestionOptions& o) {
   add("--stack", o.stack);
   if (o.seq_len > 0) add("--seq-len", fmt::format("{}", o.seq_len));
   if (o.global_batch > 0) add("--global-batch", fmt::format("{}", o.global_batch));
+  add("--precision", o.precision);
   add("--calibration", o.calibration);
   add("--profile", o.profile);
   for (const auto& setting : o.set) add("--set", setting);
@@ -226,6 +231,7 @@ nlohmann::ordered_json question_json(const Question& q) {
           {"stack", q.stack.name},
           {"seq_len", q.training.seq_len},
           {"global_batch", q.training.global_batch},
+          {"precision", precision_name(q.stack, q.training)},
           {"notes", q.notes}};
 }
 

@@ -2,6 +2,7 @@
 #include "core/model/training_spec.hpp"
 #include "tools/inputs/inputs.hpp"
 #include "tools/inputs/options.hpp"
+#include "tools/inputs/precision.hpp"
 
 namespace sextant {
 
@@ -36,6 +37,12 @@ constexpr TextOption kAlways[] = {
       .text = "constants of your machines, written by 'sextant calibrate -o FILE'"},
      &QuestionOptions::calibration},
 };
+
+constexpr TextOption kPrecision = {{.flag = "--precision",
+                                    .metavar = kPrecisions,
+                                    .text = "number formats: bf16 with fp32 moments (usual), bf16 "
+                                            "throughout, or products in fp8; all with an fp32 master copy"},
+                                   &QuestionOptions::precision};
 
 constexpr TextOption kProfile = {
     {.flag = "--profile",
@@ -99,6 +106,7 @@ void add_question_options(CLI::App& app, QuestionOptions& o, QuestionKinds kinds
   if (kinds.plan) add_text(app, kPlan.record, o.*kPlan.target);
   for (const auto& option : kAlways) add_text(app, option.record, o.*option.target);
   if (kinds.from) add_text(app, kFrom.record, o.*kFrom.target);
+  add_text(app, kPrecision.record, o.*kPrecision.target);
   if (kinds.profile) add_text(app, kProfile.record, o.*kProfile.target);
   for (const auto& option : kCounts) {
     add_number(app, option.record, o.*option.target);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "tools/inputs/file_kind.hpp"
 
 namespace sextant {
 
@@ -174,9 +175,11 @@ std::vector<std::string> missing_columns(const CsvTable& table) {
 
 CsvTable read_run_table(const std::string& file, BadRows bad) {
   check_exists(file);
-  CsvTable table = read_csv(file, bad);
-  if (auto problem = no_table_of_runs(table, kAll)) throw ConfigError(std::move(*problem));
-  return table;
+  return reading_as(FileUse::runs, file, [&] {
+    CsvTable table = read_csv(file, bad);
+    if (auto problem = no_table_of_runs(table, kAll)) throw ConfigError(std::move(*problem));
+    return table;
+  });
 }
 
 std::vector<std::string> run_files(const std::vector<std::string>& given) {

@@ -12,6 +12,7 @@
 #include "planner/simulation/predict.hpp"
 #include "planner/simulation/simulate.hpp"
 #include "runtime/execution/stage_view.hpp"
+#include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/launch_environment.hpp"
 #include "tools/inputs/machine.hpp"
 
@@ -206,7 +207,8 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
 
 Runnable::Runnable(const RunningOptions& options, const std::string& profile,
                    const std::filesystem::path& presets)
-    : Runnable(options, load_plan_file(options.plan), profile, presets) {}
+    : Runnable(options, reading_as(FileUse::plan, options.plan, [&] { return load_plan_file(options.plan); }),
+               profile, presets) {}
 
 Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::string& profile,
                    const std::filesystem::path& presets)

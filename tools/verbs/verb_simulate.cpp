@@ -29,6 +29,7 @@
 #include "tools/inputs/goodput_options.hpp"
 #include "tools/inputs/plan_options.hpp"
 #include "tools/inputs/planning.hpp"
+#include "tools/inputs/precision.hpp"
 #include "tools/output/goodput_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/output/training_time.hpp"
@@ -232,6 +233,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (!options.tokens.empty())
       answer["training"] = training_time_json(options.tokens, q.training, q.cluster, plan, s.prediction);
     if (q.profile) answer["profile"] = profile_json(*q.profile, planning.costs());
+    answer["precision"] = precision_name(q.stack, q.training);
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
     if (!layout.empty()) answer["notes"].push_back(layout);
@@ -270,6 +272,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     paragraph(rejection
                   ? "does not fit: " + rejection->text
                   : fmt::format("fits: {:.1f} of {:.1f} GiB", gib(p.memory.peak), gib(p.memory_available)));
+    paragraph("precision: " + precision_text(q.stack, q.training));
     if (const auto text = host_memory_text(p.memory, q.cluster.node); !text.empty()) paragraph(text);
     if (s.runtime)
       paragraph(fmt::format("sextant run allocates {} bytes of it",

@@ -16,8 +16,7 @@ TEST(ImportTorchtitan, Toml) {
   EXPECT_EQ(q.training.global_batch, 64);
   EXPECT_EQ(q.training.seq_len, 8192);
   EXPECT_EQ(q.training.parameter, Dtype::bf16);
-  EXPECT_EQ(q.stack.name, "torchtitan");
-  EXPECT_TRUE(names(q.notes, "compiled blocks, though compile.enable is not set"));
+  EXPECT_EQ(q.stack.name, "torchtitan-eager");  // compile.enable is false
   EXPECT_FALSE(names(q.notes, "not understood"));
 }
 
@@ -32,7 +31,7 @@ TEST(ImportTorchtitan, PythonFunctions) {
   EXPECT_EQ(plan_key(*large.plan), "tp8.pp1.vp1.cp1.dp16.z3.mbs2.full.tpo");
   EXPECT_EQ(large.training.global_batch, 32);
   EXPECT_EQ(large.training.compute, Dtype::fp8);
-  EXPECT_FALSE(names(large.notes, "compiled blocks"));
+  EXPECT_EQ(large.stack.name, "torchtitan");
 }
 
 // With the settings of one file and options over them.

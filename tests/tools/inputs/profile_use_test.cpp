@@ -197,7 +197,8 @@ TEST_F(Profiles, RefusalsSayWhatToDo) {
                             Words{"plan"} + question()}) {
     const auto with = [&](const std::string& file) { return verb + Words{"--profile", file}; };
     bad_file(with("absent.json"), {"absent.json", "no such file"});
-    bad_file(with("tiny.json"), {"tiny.json", "schema", "a profile is written by: sextant profile"});
+    bad_file(with("tiny.json"),
+             {"tiny.json", "found a plan file of sextant", "what 'sextant profile -o' wrote"});
     bad_file(with("other.json"), {"other.json: machine: found NVIDIA H100 80GB HBM3",
                                   "expected a profile of cpu", "says nothing about another"});
     bad_file(with("nameless.json"), {"machine: found (not stated)"});

@@ -225,10 +225,9 @@ TEST_F(BadInput, PlanFiles) {
     write("bad.json", changed);
     bad_file(simulate({"--plan", "bad.json"}), told + Words{"bad.json"});
   }
-  for (const char* other : {"model.json", "stack.json"})
-    bad_file(simulate({"--plan", other}), {other, "schema", "is missing"});
-  bad_file(simulate({"--plan", "cluster.json"}),
-           {"cluster.json", "it looks like a cluster: --cluster takes it"});
+  bad_file(simulate({"--plan", "model.json"}), {"model.json", "found a model", "--model takes it"});
+  bad_file(simulate({"--plan", "stack.json"}), {"stack.json", "found a software stack", "--stack takes it"});
+  bad_file(simulate({"--plan", "cluster.json"}), {"cluster.json", "found a cluster", "--cluster takes it"});
 }
 
 TEST_F(BadInput, TablesOfRuns) {
@@ -273,7 +272,7 @@ TEST_F(BadInput, TablesOfRuns) {
 
 TEST_F(BadInput, APlanFileIsNoOtherFile) {
   for (const Words& arguments : {with_cluster("plan.json"), with_model("plan.json"), with_stack("plan.json")})
-    bad_file(arguments, {"plan.json: found a plan file, expected another one", "a file of its own"});
+    bad_file(arguments, {"plan.json: found a plan file of sextant", "--plan takes it", "a file of its own"});
 }
 
 TEST_F(BadInput, OutputsThatCannotBeWritten) {

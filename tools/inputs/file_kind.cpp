@@ -1,0 +1,119 @@
+#include "tools/inputs/file_kind.hpp"
+
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/file_io.hpp"
+#include "planner/calibration/run_log.hpp"
+#include "tools/import/import_file.hpp"
+
+namespace sextant {
+
+namespace {
+
+struct SchemaUse {
+  std::string_view schema;
+  FileUse use;
+  const char *what, *taken_by;
+};
+constexpr std::array kSchemas = {
+    SchemaUse{
+        "sextant.plan_file/", FileUse::plan, "a plan file of sextant",
+        "--plan takes it; its model, cluster and stack can be read once each is saved as a file of its own"},
+    SchemaUse{"sextant.shortlist/", FileUse::tried, "a shortlist of 'sextant plan --shortlist'",
+              "sextant calibrate --tried takes it"},
+    SchemaUse{"sextant.calibration/", FileUse::calibration, "a calibration of 'sextant calibrate -o'",
+              "--calibration takes it"},
+    SchemaUse{"sextant.profile/", FileUse::profile, "a profile of 'sextant profile -o'",
+              "--profile takes it"},
+};
+
+// What an object of JSON without a schema is by its keys.
+std::optional<FileKind> kind_of_object(const nlohmann::json& j) {
+  const auto has = [&](const char* key) { return j.contains(key); };
+  if ((has("model_type") || has("architectures")) && (has("hidden_size") || has("n_embd")))
+    return FileKind{FileUse::model, "a model (Hugging Face's config.json)", "--model takes it"};
+  if (has("n_layers") && has("hidden")) return FileKind{FileUse::model, "a model", "--model takes it"};
+  if (has("dim") && has("n_layers") && has("n_heads"))
+    return FileKind{FileUse::model, "a model (Meta's params.json)", "--model takes it"};
+  if (has("device") && has("node")) return FileKind{FileUse::cluster, "a cluster", "--cluster takes it"};
+  if (has("can") || has("rules") || has("kernels"))
+    return FileKind{FileUse::stack, "a software stack", "--stack takes it"};
+  return std::nullopt;
+}
+
+std::optional<FileKind> kind_of_json(const nlohmann::json& j) {
+  if (!j.is_object()) return std::nullopt;
+  const auto schema = j.find("schema");
+  if (schema == j.end()) return kind_of_object(j);
+  if (!schema->is_string()) return std::nullopt;
+  const std::string name = schema->get<std::string>();
+  for (const SchemaUse& s : kSchemas)
+    if (name.starts_with(s.schema)) return FileKind{s.use, s.what, s.taken_by};
+  return std::nullopt;
+}
+
+// "step_time_s" and "gpus" in its first line: the columns of a table of runs.
+bool is_run_table(const std::string& text) {
+  const std::string head = text.substr(0, text.find('\n'));
+  return head.find(',') != head.npos && head.find("run_id") != head.npos &&
+         head.find("step_time") != head.npos;
+}
+
+bool is_nccl_output(const std::string& text) {
+  const bool table = text.find("busbw") != text.npos && text.find("algbw") != text.npos;
+  return table ||
+         (text.find("\"average_bus_bandwidth\"") != text.npos && text.find("\"results\"") != text.npos);
+}
+
+std::optional<FileKind> kind_of_text(const std::string& text) {
+  if (is_nccl_output(text))
+    return FileKind{FileUse::nccl, "the output of an nccl-tests program",
+                    "sextant calibrate --nccl takes it"};
+  if (auto kind = kind_of_json(nlohmann::json::parse(text, nullptr, false, true))) return kind;
+  if (is_run_table(text))
+    return FileKind{FileUse::runs, "a table of measured runs",
+                    "sextant calibrate --runs and sextant validate take it"};
+  if (const auto format = log_format_of(text))
+    return FileKind{FileUse::log,
+                    fmt::format("a training log of {}", kLogFormatNames[static_cast<std::size_t>(*format)]),
+                    "sextant calibrate --log takes it"};
+  if (const std::string what = importable_as(text); !what.empty())
+    return FileKind{FileUse::from, what, "--from of plan, simulate and explain takes it"};
+  return std::nullopt;
+}
+
+constexpr std::array<const char*, 11> kWanted = {
+    "a plan file, or a plan key",
+    "a model: preset name, config.json or params.json",
+    "a cluster: preset name, nodes x GPUs x device, or JSON file",
+    "a software stack: preset name or JSON file",
+    "what 'sextant calibrate -o' wrote",
+    "what 'sextant profile -o' wrote",
+    "a table of measured runs (CSV)",
+    "a training log",
+    "the output of an nccl-tests program",
+    "a shortlist of 'sextant plan --shortlist'",
+    kImportable};
+
+}  // namespace
+
+std::optional<FileKind> kind_of_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  try {
+    return kind_of_text(read_text_file(path));
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+void refuse_other_kind(FileUse wanted, const std::string& file) {
+  const auto kind = kind_of_file(file);
+  if (!kind || kind->use == wanted) return;
+  throw ConfigError(Problem{file, "", kind->what, kWanted[static_cast<std::size_t>(wanted)], kind->taken_by});
+}
+
+}  // namespace sextant
