@@ -63,9 +63,10 @@ bool is_run_table(const std::string& text) {
 }
 
 bool is_nccl_output(const std::string& text) {
-  const bool table = text.find("busbw") != text.npos && text.find("algbw") != text.npos;
-  return table ||
-         (text.find("\"average_bus_bandwidth\"") != text.npos && text.find("\"results\"") != text.npos);
+  const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
+  if (has("busbw") && has("algbw")) return true;
+  return has("\"results\"") && (has("\"average_bus_bandwidth\"") ||
+                                has("\"out_of_place\""));  // -J; one that was ended has no average
 }
 
 std::optional<FileKind> kind_of_text(const std::string& text) {

@@ -21,6 +21,7 @@ class FileKinds : public BadInput {
           std::string(
               "# Rank  0 Group  0 Pid  4 on  a device  0\n# size count type redop root time algbw busbw\n"));
     write("nccl.json", json{{"results", json::array()}, {"average_bus_bandwidth", {{"bandwidth", 1}}}});
+    write("cut.json", json{{"results", {{{"size", 1}, {"out_of_place", nullptr}}}}});
     write("shortlist.json", json{{"schema", "sextant.shortlist/1"}});
     write("calibration.json", json{{"schema", "sextant.calibration/1"}});
     write("profile.json", json{{"schema", "sextant.profile/1"}});
@@ -32,15 +33,22 @@ class FileKinds : public BadInput {
 };
 
 TEST_F(FileKinds, AreToldByContent) {
-  const std::pair<const char*, FileUse> files[] = {
-      {"plan.json", FileUse::plan},       {"model.json", FileUse::model},
-      {"cluster.json", FileUse::cluster}, {"stack.json", FileUse::stack},
-      {"runs.csv", FileUse::runs},        {"train.log", FileUse::log},
-      {"nccl.txt", FileUse::nccl},        {"nccl.json", FileUse::nccl},
-      {"shortlist.json", FileUse::tried}, {"calibration.json", FileUse::calibration},
-      {"profile.json", FileUse::profile}, {"config.json", FileUse::model},
-      {"ds.json", FileUse::from},         {"train.toml", FileUse::from},
-      {"run.sh", FileUse::from}};
+  const std::pair<const char*, FileUse> files[] = {{"plan.json", FileUse::plan},
+                                                   {"model.json", FileUse::model},
+                                                   {"cluster.json", FileUse::cluster},
+                                                   {"stack.json", FileUse::stack},
+                                                   {"runs.csv", FileUse::runs},
+                                                   {"train.log", FileUse::log},
+                                                   {"nccl.txt", FileUse::nccl},
+                                                   {"nccl.json", FileUse::nccl},
+                                                   {"cut.json", FileUse::nccl},
+                                                   {"shortlist.json", FileUse::tried},
+                                                   {"calibration.json", FileUse::calibration},
+                                                   {"profile.json", FileUse::profile},
+                                                   {"config.json", FileUse::model},
+                                                   {"ds.json", FileUse::from},
+                                                   {"train.toml", FileUse::from},
+                                                   {"run.sh", FileUse::from}};
   for (const auto& [file, use] : files) {
     const auto kind = kind_of_file(file);
     ASSERT_TRUE(kind) << file;
