@@ -12,13 +12,13 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <tbb/blocked_range.h>
 #include <tbb/enumerable_thread_specific.h>
-#include <tbb/parallel_for.h>
 
+#include "planner/lowering/graph_size.hpp"
 #include "planner/search/search_budget.hpp"
 #include "planner/search/search_tree.hpp"
 #include "planner/search/stage_split.hpp"
+#include "planner/simulation/parallel_for.hpp"
 
 namespace sextant {
 namespace {
@@ -57,7 +57,7 @@ class LeanSearch {
         options_(options),
         any_(any),
         limit_(options.memory_limit.value_or(job.cluster.device.memory).v),
-        tree_(job, space, Bytes(limit_)),
+        tree_(job, space, Bytes(limit_), [this] { return stopped(); }),
         caches_([this] { return SearchCache(job_, space_, shared_); }) {}
 
   LowestMemoryLayout run() {
@@ -104,13 +104,17 @@ class LeanSearch {
       queue_.pop_back();
     }
     std::vector<Outcome> outcomes(nodes.size());
-    tbb::parallel_for(
-        tbb::blocked_range<std::size_t>(0, nodes.size(), 1),
-        [&](const auto& range) {
-          for (std::size_t i = range.begin(); i < range.end(); ++i)
-            expand(nodes[i], caches_.local(), outcomes[i]);
-        },
-        tbb::simple_partitioner{});
+    std::vector<char> expanded(nodes.size(), 0);  // of several threads: no vector<bool>
+    parallel_for(nodes.size(), [&](std::size_t i) {
+      if (stopped()) return;
+      expand(nodes[i], caches_.local(), outcomes[i]);
+      expanded[i] = 1;
+    });
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      if (!expanded[i]) {
+        queue_.push_back(nodes[i]);
+        std::push_heap(queue_.begin(), queue_.end(), later());
+      }
     const bool deep = !found();
     for (const Outcome& outcome : outcomes) {
       if (outcome.found.empty() || outcome.peak > limit_) continue;
@@ -180,7 +184,9 @@ class LeanSearch {
     ParallelPlan p = tree_.decided(node.choice, Level::degrees, cache);
     for (std::size_t mbs = 0; mbs < space_.micro_batch.size(); ++mbs) {
       p.micro_batch = space_.micro_batch[mbs], p.zero_stage = p.shard_degree = 0;
-      if (!lawful(tree_.with_some_stage(p))) continue;
+      if (has_too_many_passes(job_.model, microbatches(p, job_.training)) ||
+          !lawful(tree_.with_some_stage(p)))
+        continue;
       child.choice.micro_batch = small(mbs);
       for (std::size_t z = 0; z < space_.zero_stage.size(); ++z) {
         std::vector<int> seen;

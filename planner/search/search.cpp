@@ -42,11 +42,17 @@ constexpr std::size_t kRound = 64;
 constexpr std::size_t kGuesses = 8;
 constexpr int kOfOwn = 4;     // neighbours of the best that are of its own kind
 constexpr int kExamples = 4;  // of each outcome
+// With nothing to show, whoever gives a search less time, or has lost patience, gets what these can find.
+constexpr double kLeast_s = 1, kAfterCancel_s = 0.5;
 
 class Search {
  public:
   Search(const Job& job, const SearchSpace& space, const SearchOptions& options)
-      : job_(job), space_(space), options_(options), tree_(job, space, limit_), threads_([this] {
+      : job_(job),
+        space_(space),
+        options_(options),
+        tree_(job, space, limit_, [this] { return guessed_enough(); }),
+        threads_([this] {
           return PerThread{SearchCache(job_, space_, shared_), {}, {}};
         }) {}
 
@@ -138,7 +144,7 @@ class Search {
     std::sort(divisions.begin(), divisions.end(), [](const Node& a, const Node& b) { return Later{}(b, a); });
     using enum SearchTree::Guess;
     for (const bool lean_only : {false, true}) {
-      for (std::size_t at = 0; at < divisions.size() && !(stop_asked() && found()); at += kGuesses) {
+      for (std::size_t at = 0; at < divisions.size() && !guessed_enough(); at += kGuesses) {
         if (divisions[at].bound > threshold() || (lean_only && found())) break;
         const auto some = std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at));
         guess(some, lean_only ? lean : usual);
@@ -165,7 +171,7 @@ class Search {
       std::vector<std::optional<Node>> members(choices.size());
       const double limit = threshold();
       parallel_for(choices.size(), [&](std::size_t i) {
-        members[i] = tree_.member(choices[i], limit, threads_.local().cache);
+        if (!stop_asked()) members[i] = tree_.member(choices[i], limit, threads_.local().cache);
       });
       std::vector<Node> nodes;
       for (const std::optional<Node>& node : members)
@@ -187,7 +193,7 @@ class Search {
   void make_room(std::vector<Choice>& choices) {
     std::vector<std::optional<Choice>> roomy(choices.size());
     parallel_for(choices.size(), [&](std::size_t i) {
-      roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache);
+      if (!stop_asked()) roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache);
     });
     for (const std::optional<Choice>& c : roomy)
       if (c && std::ranges::find(choices, *c) == choices.end()) choices.push_back(*c);
@@ -197,6 +203,7 @@ class Search {
     std::vector<std::optional<Simulated>> tried(nodes.size());
     parallel_for(nodes.size(), [&](std::size_t i) {
       Expansion ignored;
+      if (stop_asked()) return;
       if (tree_.fits(nodes[i], threads_.local().cache, ignored)) tried[i] = simulated(nodes[i]);
     });
     for (const auto& tried_one : tried)
@@ -207,6 +214,7 @@ class Search {
     std::vector<Tried> tried(divisions.size());
     const double limit = threshold();
     parallel_for(divisions.size(), [&](std::size_t i) {
+      if (guessed_enough()) return;
       if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
         tried[i].simulated = simulated(*node);
     });
@@ -231,6 +239,8 @@ class Search {
   bool stop_asked() const {
     return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s * budget_share_);
   }
+  // A search that has hardly any time goes on to a first layout, half of what dive() has at least.
+  bool guessed_enough() const { return cancelled() || (stop_asked() && (found() || spent() > kLeast_s / 2)); }
   double spent() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   // Asked to stop with nothing to show: straight down, the best child first, to one layout that fits.
@@ -238,10 +248,8 @@ class Search {
     std::vector<Node> stack;
     stack.swap(queue_);
     std::sort(stack.begin(), stack.end(), Later{});
-    // Whoever has lost patience gets what a second more can find.
-    const auto start = std::chrono::steady_clock::now();
-    const std::chrono::duration<double> patience(cancelled() ? 1.0 : std::max(1.0, options_.budget_s));
-    while (!stack.empty() && !found() && std::chrono::steady_clock::now() - start < patience) {
+    const double until = cancelled() ? spent() + kAfterCancel_s : std::max(kLeast_s, options_.budget_s);
+    while (!stack.empty() && !found() && spent() < until) {
       const Node node = stack.back();
       stack.pop_back();
       Tried tried_one;
@@ -272,9 +280,18 @@ class Search {
       return;
     }
     std::vector<Tried> tried(nodes.size());
-    parallel_for(nodes.size(), [&](std::size_t i) { work(nodes[i], tried[i]); });
+    std::vector<char> worked(nodes.size(), 0);  // of several threads: no vector<bool>
+    parallel_for(nodes.size(), [&](std::size_t i) {
+      if (stop_asked()) return;
+      work(nodes[i], tried[i]);
+      worked[i] = 1;
+    });
     if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
-    for (Tried& tried_one : tried) take(tried_one);
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      if (worked[i])
+        take(tried[i]);
+      else
+        push(nodes[i]);
     if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
       report_.others_share = options_.others_share;
       ranking_.look_less(options_.others_share);
@@ -419,7 +436,7 @@ class Search {
   std::array<bool, kOutcomeNames.size()> exemplified_{};  // by outcome: enough examples
   SearchReport report_;
   Clock::time_point begin_ = Clock::now();
-  double budget_share_ = 0.9;  // what comes beside the space has the rest
+  double budget_share_ = 0.85;  // what comes beside the space, or the first layout at all, has the rest
 };
 
 template <class Ask>

@@ -77,6 +77,7 @@ class SearchTree::Trial {
           if (d.pp == 1 && space_.form[f].schedule != PipelineSchedule::one_f_one_b) continue;
           c.micro_batch = small(mbs), c.form = small(f);
           c.recompute = index(space_.recompute, Recompute{kind, -1});
+          if (tree_.stopped_()) return;
           visit();
         }
   }

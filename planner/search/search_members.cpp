@@ -81,6 +81,7 @@ std::optional<Choice> SearchTree::with_least_share(Choice c, SearchCache& cache)
     return std::nullopt;
   const std::vector<double>& shares = cache.shares();
   ParallelPlan p = plan(c, cache);
+  if (has_too_many_passes(job_.model, microbatches(p, job_.training))) return std::nullopt;
   const auto too_large = [&](double share) {
     p.optimizer_offload = share;
     return unlawful_reason(job_, p) || !fits(p);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,8 +47,9 @@ bool SearchTree::has_kernels(const ParallelPlan& p) const {
   return (!p.sequence_parallel || can.sequence_parallel) && (!p.overlap_tp || may_overlap_tp(can, p));
 }
 
-SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_limit)
-    : job_(job), space_(space), memory_limit_(memory_limit) {
+SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_limit,
+                       std::function<bool()> stopped)
+    : job_(job), space_(space), memory_limit_(memory_limit), stopped_(std::move(stopped)) {
   const StackCapabilities& can = job.stack.can;
   const auto& ao = space.activation_offload;
   may_offload_activations_ =

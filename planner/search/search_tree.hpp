@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -53,7 +54,10 @@ struct Expansion {
 
 class SearchTree {
  public:
-  SearchTree(const Job&, const SearchSpace&, Bytes memory_limit);
+  // `stopped` is asked amid what takes long: a guess then ends with what it has.
+  SearchTree(
+      const Job&, const SearchSpace&, Bytes memory_limit,
+      std::function<bool()> stopped = [] { return false; });
 
   // Between expansions only. Nodes from before may not fit any more: refine() looks at that first.
   void lower_memory_limit(Bytes limit) { memory_limit_ = limit, lowered_ = true; }
@@ -227,6 +231,7 @@ class SearchTree {
   const Job& job_;
   const SearchSpace& space_;
   Bytes memory_limit_;
+  std::function<bool()> stopped_;
   bool lowered_ = false;
   // What the stack leaves possible of what the space asks for.
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;

@@ -13,7 +13,9 @@ namespace sextant::bench {
 template <class Send, class Receive>
 void measure_transport(const char* name, int rank, double share, const Send& send, const Receive& receive) {
   using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); };
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
   const auto ping_pong = [&](std::vector<char>& data, int times) {
     for (int time = 0; time < times; ++time) {
       if (rank == 0) send(data.size(), data.data());

@@ -328,12 +328,23 @@ void print_reasons(std::ostream& out, const Terminal& terminal, const SearchRepo
   }
 }
 
+namespace {
+
+// What else would do is a help, for which nobody waits long.
+SearchOptions for_help(SearchOptions how) {
+  constexpr double kHelp_s = 15;
+  if (how.budget_s == 0) how.budget_s = kHelp_s;
+  return how;
+}
+
+}  // namespace
+
 std::optional<NothingFits> what_would_fit(const Planning& planning, const SearchSpace& space,
                                           const SearchReport& report, Searching& searching) {
   const Job job = planning.job();
   if (!report.exact || searching.interrupted() || never_possible(job, space)) return std::nullopt;
   const int most = std::max(kManyGpus, kMoreGpus * planning.question().cluster.gpus());
-  NothingFits n = why_nothing_fits(job, space, most, searching.options(1, "what would fit"));
+  NothingFits n = why_nothing_fits(job, space, most, for_help(searching.options(1, "what would fit")));
   searching.finish();
   return n;
 }
@@ -371,7 +382,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
     print_reasons(err, session.terminal, report);
     if (!q.limits.limits.empty()) {
       const SearchReport free = search(job, default_space(q.model, q.training, q.cluster.device, space.world),
-                                       searching.options(1, "without limits"));
+                                       for_help(searching.options(1, "without limits")));
       if (!free.ranked.empty()) {
         searching.finish();
         ask("");
@@ -379,7 +390,7 @@ ExitCode print_nothing(Session& session, const std::string& verb, const Planning
       }
     }
     if (searching.memory_limit()) {
-      SearchOptions how = searching.options(1, "without the limit of memory");
+      SearchOptions how = for_help(searching.options(1, "without the limit of memory"));
       how.memory_limit.reset();
       if (const SearchReport free = search(job, space, how); !free.ranked.empty()) {
         searching.finish();

@@ -4,6 +4,7 @@
 
 #include "core/plan/plan_key.hpp"
 #include "core/plan/plan_limits.hpp"
+#include "planner/answers/lowest_memory.hpp"
 #include "planner/search/search.hpp"
 #include "tests/planner/search/search_support.hpp"
 
@@ -32,6 +33,11 @@ TEST(GraphSize, MoreMicroBatchesThanAGraphHoldsAreRefused) {
   EXPECT_EQ(report.outcomes.total(), space.size());
   for (const RankedPlan& r : report.ranked)
     EXPECT_LE(std::int64_t{microbatches(r.plan, owned.training)} * 80, kMostPasses);
+  // Nor does the search for the least memory name one that nothing can simulate, which took all memory of the machine.
+  const LowestMemoryLayout least = lowest_memory_layout(job, space);
+  if (least.plan) {
+    EXPECT_LE(std::int64_t{microbatches(*least.plan, owned.training)} * 80, kMostPasses);
+  }
 }
 
 }  // namespace
