@@ -162,17 +162,18 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   } else {
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
     const std::string prefix = what.substr(0, what.size() - form.device.size());
-    throw ConfigError(
-        Problem{"", "", fmt::format("\"{}\"", what),
-                "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
-                !near.empty() && (same_product(form.device, near) || find_preset(presets, "clusters", near))
-                    ? fmt::format("did you mean {}{}?", prefix, near)
-                    : fmt::format("{} is not among the devices (sextant presets devices). Describe it by the "
-                                  "nearest one: --cluster {}h100 "
-                                  "--set device.memory_GiB=24 --set device.memory_bandwidth_GBps=600 --set "
-                                  "node.gpus=8, or by a changed "
-                                  "copy of its file (sextant presets show h100 names it)",
-                                  form.device, prefix)});
+    throw ConfigError(Problem{
+        "", "", fmt::format("\"{}\"", what),
+        "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
+        !near.empty() && (same_product(form.device, near) || find_preset(presets, "clusters", near))
+            ? fmt::format("did you mean {}{}?", prefix, near)
+            : fmt::format(
+                  "{} is not among the devices (sextant presets devices). Describe it by the "
+                  "nearest one: --cluster {}h100 "
+                  "with its own figures (--set device.memory_GiB=... --set "
+                  "device.memory_bandwidth_GBps=... --set device.peak_TFLOPS.bf16=...), or by a changed "
+                  "copy of its file (sextant presets show h100 names it)",
+                  form.device, prefix)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
   json whole = resolve(cluster, presets);

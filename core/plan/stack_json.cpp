@@ -41,6 +41,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("activation_offload_needs_recompute", c.activation_offload_needs_recompute);
   io.optional("activation_offload_with_pp", c.activation_offload_with_pp);
   io.optional("activation_offload_with_recompute", c.activation_offload_with_recompute);
+  io.optional("activation_offload_of_all_layers", c.activation_offload_of_all_layers);
   io.optional("parameter_offload_needs_optimizer", c.parameter_offload_needs_optimizer);
   io.optional("optimizer_offload_needs_parameters", c.optimizer_offload_needs_parameters);
   io.optional("offload_with_pp", c.offload_with_pp);

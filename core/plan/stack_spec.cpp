@@ -191,7 +191,7 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p, const TrainingSpec& 
            "keeps optimizer state on the host only with the parameters", "use po with oo100");
 }
 
-void refuses_memory_saving(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
+void refuses_memory_saving(Asked& s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   const StackCapabilities& can = s.can;
   const bool full = p.recompute.kind == RecomputeKind::full;
   s.cannot(p.recompute.kind == RecomputeKind::selective && !can.recompute_selective,
@@ -211,6 +211,10 @@ void refuses_memory_saving(Asked& s, const ParallelPlan& p, const TrainingSpec& 
   const bool activations = p.activation_offload > 0 && can.activation_offload;
   s.cannot(activations && p.pp > 1 && !can.activation_offload_with_pp,
            "keeps no activations on the host beside pipeline stages", "use ao0 or pp=1");
+  s.cannot(
+      activations && p.activation_offload >= m.n_layers && !can.activation_offload_of_all_layers,
+      [&] { return fmt::format("keeps activations of fewer than all {} layers on the host", m.n_layers); },
+      [&] { return fmt::format("use ao{} or less", m.n_layers - 1); });
   s.cannot(activations && p.recompute.kind != RecomputeKind::none && !can.activation_offload_with_recompute,
            "keeps no activations on the host beside recomputation", "use ao0 or no recomputation");
 }
@@ -242,7 +246,7 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   refuses_axes(s, p, m, t);
   if (!s.done()) refuses_state(s, p, m);
-  if (!s.done()) refuses_memory_saving(s, p, t);
+  if (!s.done()) refuses_memory_saving(s, p, m, t);
   if (!s.done()) refuses_overlap(s, p);
   s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 matrix products", "use bf16");
   return s.answer();

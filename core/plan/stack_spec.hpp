@@ -44,6 +44,7 @@ struct StackCapabilities {
   bool activation_offload_needs_recompute = false;
   // Activations on the host beside pipeline stages, and beside recomputation of any kind.
   bool activation_offload_with_pp = true, activation_offload_with_recompute = true;
+  bool activation_offload_of_all_layers = true;
   bool parameter_offload_needs_optimizer =
       false;  // parameters are on the host only where all of its state is
   bool optimizer_offload_needs_parameters = false;

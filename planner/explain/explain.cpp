@@ -31,9 +31,16 @@ SimulatedStep simulate_plan(const Job& job, const ParallelPlan& plan, RankBy by)
 
 bool crosses_nodes(const GroupShape& group) { return group.size > 1 && group.nodes > 1; }
 
+// "8 micro-batches for 4 stages of 2 chunks".
+std::string stages_text(const ParallelPlan& plan, const TrainingSpec& training) {
+  const int m = microbatches(plan, training);
+  return fmt::format("{} micro-batch{} for {} stage{}{}", m, m == 1 ? "" : "es", plan.pp,
+                     plan.pp == 1 ? "" : "s", plan.vp > 1 ? fmt::format(" of {} chunks", plan.vp) : "");
+}
+
 // What in the layouts makes a category longer, when it can be named.
-std::string cause_of(TimeCategory category, const StackRules& rules, const ParallelPlan& best,
-                     const SimulatedStep& a, const ParallelPlan& other, const SimulatedStep& b) {
+std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& best, const SimulatedStep& a,
+                     const ParallelPlan& other, const SimulatedStep& b) {
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
@@ -43,7 +50,7 @@ std::string cause_of(TimeCategory category, const StackRules& rules, const Paral
         return fmt::format("micro-batches of {} instead of {} leave smaller products", other.micro_batch,
                            best.micro_batch);
       if (other.cp > best.cp)
-        return rules.cp_ring
+        return job.stack.rules.cp_ring
                    ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
                    : fmt::format("CP {} leaves smaller products than CP {}", other.cp, best.cp);
       return "";
@@ -75,10 +82,8 @@ std::string cause_of(TimeCategory category, const StackRules& rules, const Paral
     case TimeCategory::offload:
       return "copies from and to the host";
     case TimeCategory::bubble:
-      if (other.pp > best.pp || other.vp < best.vp || other.schedule != best.schedule)
-        return fmt::format("pp {} vp {} ({}) instead of pp {} vp {} ({})", other.pp, other.vp,
-                           name(other.schedule), best.pp, best.vp, name(best.schedule));
-      return "";
+      return stages_text(other, job.training) +
+             (best.pp > 1 ? " instead of " + stages_text(best, job.training) : "");
     case TimeCategory::imbalance:
       return "stages of unequal length";
     case TimeCategory::optimizer:
@@ -143,7 +148,7 @@ Comparison compare(const Job& job, const ParallelPlan& best, const ParallelPlan&
     const auto category = static_cast<TimeCategory>(i);
     const double seconds =
         b.breakdown.mean[static_cast<std::size_t>(i)] - a.breakdown.mean[static_cast<std::size_t>(i)];
-    c.terms.push_back({category, seconds, cause_of(category, job.stack.rules, best, a, other, b)});
+    c.terms.push_back({category, seconds, cause_of(category, job, best, a, other, b)});
   }
   const Seconds jitter = b.jitter - a.jitter;
   const double total = (b.breakdown.step - a.breakdown.step + jitter).v;

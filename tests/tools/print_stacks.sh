@@ -7,7 +7,7 @@ tools/dev/print_stacks.py --check
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp tools/presets/stacks/*.json "$folder"
-sed -i 's/"tensor_parallel": false/"tensor_parallel": true/' "$folder/llm-c.json"
+sed -i 's/"tensor_parallel": {"value": false/"tensor_parallel": {"value": true/' "$folder/llm-c.json"
 if tools/dev/print_stacks.py --check --presets "$folder" 2>/dev/null; then
   echo "a stale page was not found"
   exit 1

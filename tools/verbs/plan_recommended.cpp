@@ -12,6 +12,7 @@
 #include "planner/simulation/stage_memory.hpp"
 #include "tools/output/goodput_text.hpp"
 #include "tools/output/recommendation_text.hpp"
+#include "tools/output/training_time.hpp"
 #include "tools/verbs/fewer_gpus.hpp"
 #include "tools/verbs/plan_answers.hpp"
 #include "tools/verbs/plan_today.hpp"
@@ -105,6 +106,8 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
                         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, 100 * p.mfu));
   say(head, fmt::format("memory {:.1f} of {:.1f} GiB, OOM risk {}", gib(p.memory.peak),
                         gib(p.memory_available), oom_risk_text(p.chance_of_overflow)));
+  if (!a.options.tokens.empty())
+    say(head, training_time_text(a.options.tokens, a.question().training, a.question().cluster, plan, p));
   if (const auto today = todays_layout(a.planning)) say(head, today_text(*today, p.step));
   if (p.rests_on)
     say(head, "this step " + rests_on_text(*a.question().profile, *p.rests_on, &a.planning.costs()));

@@ -155,13 +155,29 @@ TEST(StackRefusals, AbilitiesOfLaterVersions) {
     EXPECT_FALSE(can(old).uneven_stages) << old;      // in core_v0.9.0, not in core_v0.8.0
     for (const int zero : can(old).zero_stages) EXPECT_LE(zero, 1) << old;
   }
-  EXPECT_FALSE(can("megatron-lm-2024").activation_offload);           // no option of arguments.py
-  for (const char* three : {"megatron-lm-2021", "megatron-lm-2024"})  // an assertion up to core_v0.7.0
+  EXPECT_FALSE(can("megatron-lm-2024").activation_offload);  // no option of arguments.py
+  for (const char* three :
+       {"megatron-lm-2021", "megatron-lm-2024", "nemo-2024"})  // an assertion up to core_v0.7.0
     EXPECT_EQ(can(three).interleaved_from_pp, 3) << three;
   for (const char* later : {"nemo-dgxc", "megatron-core"}) {
     EXPECT_TRUE(can(later).optimizer_offload) << later;
     EXPECT_EQ(can(later).interleaved_from_pp, 2) << later;
   }
+}
+
+// Megatron-Core's transformer_config.py: activations of fewer layers than the model has. SMP and DeepSpeed know no such limit.
+TEST(StackRefusals, ActivationsOfAllLayersOnTheHost) {
+  const auto refused = [](const char* stack, int layers) {
+    ParallelPlan p;
+    p.dp = 8, p.zero_stage = 1, p.activation_offload = layers;
+    if (std::string_view(stack) != "megatron-core") p.zero_stage = 3, p.recompute.kind = RecomputeKind::full;
+    return refusal(stack, p).find("fewer than all") != std::string::npos;
+  };
+  const int layers = llama13b().n_layers;
+  EXPECT_TRUE(refused("megatron-core", layers));
+  EXPECT_FALSE(refused("megatron-core", layers - 1));
+  EXPECT_FALSE(refused("smp-v2", layers));
+  EXPECT_FALSE(refused("deepspeed-zero", layers));
 }
 
 struct Case {

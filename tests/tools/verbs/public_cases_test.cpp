@@ -61,8 +61,36 @@ TEST(PublicCases, HowLongAndHowMuch) {
   ASSERT_EQ(plan.code, ExitCode::ok) << plan.err;
   EXPECT_LE(nlohmann::json::parse(plan.out).at("ranked").at(0).at("training").at("days").get<double>(),
             t.at("days").get<double>() * 1.05);
+  Words shown = question;
+  shown.pop_back();  // --json
+  const Called text = call(Words{"plan"} + shown, kUnlimitedColumns);
+  EXPECT_TRUE(says(text, "2T tokens: ")) << text.out;
+  EXPECT_TRUE(says(text, "GPU-hours")) << text.out;
   EXPECT_EQ(call(Words{"simulate", "--plan", "dp8.z1.mbs1", "--tokens", "many"} + kLlama7bOn8).code,
             ExitCode::usage);
+}
+
+// A bubble is there because of few micro-batches, not of stages alone.
+TEST(PublicCases, ABubblesReasonNamesTheMicroBatches) {
+  const Called c = call(
+      Words{"explain", "--seq-len", "2048", "--global-batch", "16", "--why", "pp4.dp2.z1.mbs2"} + kLlama7bOn8,
+      kUnlimitedColumns);
+  EXPECT_EQ(c.code, ExitCode::ok) << c.err;
+  EXPECT_TRUE(says(c, "4 micro-batches for 4 stages")) << c.out;
+}
+
+// The nearest name is meant, by whatever part of it was typed.
+TEST(PublicCases, APartOfAStacksNameIsUnderstood) {
+  for (const auto& [typed, meant] : {std::pair{"deepspeed", "deepspeed-zero"},
+                                     {"fsdp", "fsdp1-eager"},
+                                     {"megatron", "megatron-core"},
+                                     {"titan", "torchtitan"}}) {
+    const Called c =
+        call(Words{"simulate", "--plan", "dp8.z1.mbs1", "--stack", typed} + kLlama7bOn8, kUnlimitedColumns);
+    EXPECT_EQ(c.code, ExitCode::usage) << typed;
+    EXPECT_TRUE(says(c, "did you mean ")) << c.err;
+    EXPECT_TRUE(says(c, meant)) << c.err;
+  }
 }
 
 TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
