@@ -292,16 +292,17 @@ void CheckpointWriter::exchange() {
   heard(all);
 }
 
+void CheckpointWriter::settle() {
+  if (rank_ != 0) wait();  // the first rank's thread waits for the others, unless they have failed
+  exchange();
+  wait();
+  exchange();
+  wait();
+}
+
 void CheckpointWriter::finish() {
   end_ = End::first_try;
   if (outstanding_ && event_.step == trainer_.clock().step) ending_ = Clock::now();
-  const auto settle = [&] {
-    if (rank_ != 0) wait();  // the first rank's thread waits for the others, unless they have failed
-    exchange();
-    wait();
-    exchange();
-    wait();
-  };
   const auto committed = [&] {
     double yes = rank_ == 0 && committed_ == trainer_.clock().step ? 1 : 0;
     trainer_.agree({&yes, 1});

@@ -75,6 +75,8 @@ class CheckpointWriter {
   // Behind a step, on every rank alike. Tells in its report how long training stood still since the last one, and counts the
   // update, which the next step will not have to make, to this one.
   void save_if_due(StepReport&);
+  // The layout changes: what is being saved is committed, or has failed; nothing new is begun. On every rank.
+  void settle();
   // The run ends: on return its state is committed, on every rank; throws BackendError when that failed.
   void finish();
 

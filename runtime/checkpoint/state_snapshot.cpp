@@ -116,20 +116,35 @@ void StateSnapshot::finish(Device& device) {
   for (std::size_t made = 0; (made = made_) < parts_.size();) made_.wait(made);
 }
 
+void copy_out(const RankState& state, Device& device, std::size_t bucket, StateField field,
+              std::span<std::byte> to) {
+  for_each_part(state, bucket, field, to, [&](const std::byte* from, Space, std::span<std::byte> part) {
+    device.transfer(part.data(), from, Bytes(static_cast<std::int64_t>(part.size())));
+  });
+}
+
 void restore(const RankState& state, Device& device, const Checkpoint& checkpoint) {
   const Dtype dtype = checkpoint.manifest().dtype;
   if (dtype != state.accumulator())
     throw ConfigError(Problem{(checkpoint.path() / kManifestName).string(), "dtype", std::string(name(dtype)),
                               std::string(name(state.accumulator())),
                               "the plan's training.compute asks for another format of the optimizer state"});
+  fill(state, device,
+       [&](StateField field, const ModelSlice& slice, ElementRange range, std::span<std::byte> out) {
+         checkpoint.read(field, slice, range, out);
+       });
+}
+
+void fill(const RankState& state, Device& device, const StateReader& read) {
+  const Dtype dtype = state.accumulator();
   const std::int64_t element = size_bytes(dtype);
   for (std::size_t b = 0; b < state.layout().buckets.size(); ++b) {
     for (const StateField field : kStateFields) {
       std::vector<std::byte> slice(static_cast<std::size_t>(state.slice(b) * element));
       state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
         const std::int64_t first = state.begin_in_slice(b, p, range), n = range.end - range.begin;
-        checkpoint.read(field, state.slice_of(p), {first, first + n},
-                        part_of(std::span(slice), range.begin, n, element));
+        read(field, state.slice_of(p), {first, first + n},
+             part_of(std::span(slice), range.begin, n, element));
       });
       for_each_part(state, b, field, slice, [&](std::byte* to, Space space, std::span<std::byte> from) {
         const auto bytes = static_cast<std::int64_t>(from.size());

@@ -54,6 +54,13 @@ class StateSnapshot {
   std::atomic<std::size_t> taken_ = 0, made_ = 0;
 };
 
+// Elements of a slice of the model in the accumulator's format; elements that are padding stay as they are.
+using StateReader = std::function<void(StateField, const ModelSlice&, ElementRange, std::span<std::byte>)>;
+// Fills the rank's state and its parameters with what the reader gives.
+void fill(const RankState&, Device&, const StateReader&);
+// The owned slice of a bucket as it is; blocks.
+void copy_out(const RankState&, Device&, std::size_t bucket, StateField, std::span<std::byte>);
+
 // Fills the rank's state and its parameters from the checkpoint. Throws ConfigError when it is damaged.
 void restore(const RankState&, Device&, const Checkpoint&);
 

@@ -29,6 +29,7 @@ class RankState {
  public:
   RankState(const ExecutionGraph&, const Arena&, const StackRules&, RankCoord);
 
+  const ModelSpec& model() const { return graph_.model; }
   const ParameterLayout& layout() const { return layout_; }
   const Bucket& bucket(std::size_t b) const { return layout_.buckets[b]; }
   std::int64_t slice(std::size_t b) const { return bucket(b).slice(layout_.shards); }

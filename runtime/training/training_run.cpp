@@ -100,15 +100,18 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointWriter*
     std::array<double, CheckpointWriter::kVotes> votes{};
     if (writer) votes = writer->votes();
     const bool stop = asked_to_stop(run, rank);
+    const bool change = rank == 0 && run.carried && s > first && run.time_to_change && run.time_to_change();
     // Every step, where somebody looks at each; else the last, and the first ones in case there is no other.
     const bool looked_at = !run.programs && (run.on_spans || run.timer);
     const bool recorded =
         run.record && (looked_at || s < first + (run.programs ? 1 : 3) || s + 1 == run.steps);
-    auto report = trainer.step(stop, recorded ? &spans : nullptr, votes);
+    auto report = trainer.step(stop || change, recorded ? &spans : nullptr, votes);
     if (writer) writer->heard(votes);
     if (!report) {
+      double stopped = stop ? 1 : 0;  // of any rank; else the layout changes
+      trainer.agree({&stopped, 1});
       const std::lock_guard lock(shared.mutex);
-      shared.result.stopped = true;
+      (stopped > 0 ? shared.result.stopped : shared.result.changing) = true;
       return;
     }
     if (recorded && run.timer) run.timer->end_step(rank, spans.spans());
@@ -191,7 +194,16 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   if (run.cuda) trainer.rehearse();
   std::exception_ptr unable;
   try {
-    if (run.resume) {
+    if (run.carried && run.carried->present()) {
+      const auto start = std::chrono::steady_clock::now();
+      const StateMove move =
+          take_state(held_by(*run.carried, world.rank(), world.size()), world, trainer.state(), *device);
+      trainer.resume(move.clock);
+      const Seconds took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      const std::lock_guard lock(shared.mutex);
+      shared.result.moved_bytes += move.received_bytes;
+      shared.result.moving = std::max(shared.result.moving, took);
+    } else if (run.resume) {
       restore(trainer.state(), *device, *run.resume);
       trainer.resume(run.resume->manifest().clock);
     } else {
@@ -220,7 +232,20 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
     missing = e;
   }
   trainer.finish();
-  if (writer) writer->finish();
+  bool changing = false;
+  {
+    const std::lock_guard lock(shared.mutex);
+    changing = shared.result.changing;
+  }
+  if (writer) changing ? writer->settle() : writer->finish();
+  if (changing) {
+    auto& held = run.carried->ranks;
+    trainer.barrier();  // all have taken what was carried here
+    if (world.rank() == 0) held.clear(), held.resize(static_cast<std::size_t>(world.size()));
+    trainer.barrier();
+    held[static_cast<std::size_t>(world.rank())] =
+        std::make_unique<HeldState>(trainer.state(), *device, trainer.clock());
+  }
   if (missing) {
     shared.all_throw = true;
     end_without_tokens(*missing, run, trainer.clock().step);
@@ -313,6 +338,9 @@ RunResult train(const TrainingRun& run) {
         "--packing", "", "apart", "across or within",
         fmt::format("the {} kernels do not keep the documents of a sequence apart yet", run.kernels.name)});
   const int ranks = run.graph.plan.world();
+  if (run.carried && run.processes)
+    throw ConfigError(Problem{"--comm", "", "ranks that are processes", "local",
+                              "a run that changes its layout keeps its ranks in one process"});
   Shared shared;
   shared.result.measured.kind = TimelineKind::measured;
   shared.result.measured.graph_hash = graph_hash(run.graph);

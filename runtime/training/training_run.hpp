@@ -11,6 +11,7 @@
 #include "core/timeline/timeline.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "runtime/checkpoint/state_move.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/devices/make_device.hpp"
 #include "runtime/execution/rank_trainer.hpp"
@@ -62,6 +63,12 @@ struct TrainingRun {
   std::function<bool()> time_to_stop = {};  // the same; asked on world rank 0 before each of them
   const CheckpointOptions* save = nullptr;  // a run that ends well has saved its last state
   const Checkpoint* resume = nullptr;       // goes on from there, in place of `weights`
+  // State that another layout has left in memory: when there is some, the run goes on from it, before anything else. Ranks
+  // of one process only.
+  CarriedState* carried = nullptr;
+  // Asked on world rank 0 behind each step: the layout is to change. The run pauses then, on all ranks together, with its
+  // state in `carried`, and saves nothing.
+  std::function<bool()> time_to_change = {};
   // On world rank 0, before anything else: takes what only one may have. When it throws, all ranks end.
   std::function<void()> claim = {};
   std::function<void()> begin = {};  // there, when every rank has its state and before the first step
@@ -75,7 +82,11 @@ struct TrainingRun {
 
 struct RunResult {
   std::int64_t steps = 0;
-  bool stopped = false;     // before the last step
+  bool stopped = false;   // before the last step
+  bool changing = false;  // paused for another layout; not `stopped`
+  // What was carried here: all ranks together, and how long it took.
+  std::int64_t moved_bytes = 0;
+  Seconds moving;
   bool first_rank = false;  // world rank 0 was of this process
   // On the device, by the rank of this process that allocates most: what its plan says, and what it did at most.
   Bytes planned_memory, allocated_memory;

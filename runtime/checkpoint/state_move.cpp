@@ -1,0 +1,338 @@
+#include "runtime/checkpoint/state_move.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+#include "runtime/checkpoint/state_snapshot.hpp"
+
+namespace sextant {
+namespace {
+
+// A rectangle of a tensor as ranks tell each other: by the tensor's place in a list that all have.
+struct MovedPlace {
+  std::int64_t tensor = 0, row = 0, col = 0, rows = 0, cols = 0;
+  Extent extent() const { return {row, col, rows, cols}; }
+};
+
+struct Transfer {
+  int from = 0, to = 0;
+  std::int64_t tensor = 0;
+  Extent extent;
+};
+
+// What is left of a rectangle without another one inside it.
+void cut_out(const Extent& whole, const Extent& hole, std::vector<Extent>& left) {
+  const auto add = [&](std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
+    if (rows > 0 && cols > 0) left.push_back({row, col, rows, cols});
+  };
+  add(whole.row, whole.col, hole.row - whole.row, whole.cols);
+  add(hole.row + hole.rows, whole.col, whole.row + whole.rows - hole.row - hole.rows, whole.cols);
+  add(hole.row, whole.col, hole.rows, hole.col - whole.col);
+  add(hole.row, hole.col + hole.cols, hole.rows, whole.col + whole.cols - hole.col - hole.cols);
+}
+
+std::vector<std::vector<MovedPlace>> gather_places(Communicator& world, const std::vector<MovedPlace>& mine) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> bytes(ranks), eight(ranks, sizeof(std::int64_t));
+  const auto own = static_cast<std::int64_t>(mine.size() * sizeof(MovedPlace));
+  world.all_gather(&own, bytes.data(), eight, {});
+  std::vector<MovedPlace> all(
+      static_cast<std::size_t>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0})) /
+      sizeof(MovedPlace));
+  world.all_gather(mine.data(), all.data(), bytes, {});
+  std::vector<std::vector<MovedPlace>> by_rank(ranks);
+  auto at = all.begin();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const auto end = at + bytes[r] / static_cast<std::int64_t>(sizeof(MovedPlace));
+    by_rank[r].assign(at, end);
+    at = end;
+  }
+  return by_rank;
+}
+
+// Who sends what to whom: a rank takes what it has from itself, the rest from the ranks behind it, nearest first, so that
+// replicas share the work. All ranks compute the same. What nobody has is added to `missing`.
+std::vector<Transfer> plan_transfers(const std::vector<std::vector<MovedPlace>>& has,
+                                     const std::vector<std::vector<MovedPlace>>& wants,
+                                     std::vector<MovedPlace>& missing) {
+  struct Source {
+    int rank = 0;
+    Extent extent;
+  };
+  std::map<std::int64_t, std::vector<Source>> by_tensor;
+  const int ranks = static_cast<int>(has.size());
+  for (int r = 0; r < ranks; ++r)
+    for (const MovedPlace& p : has[static_cast<std::size_t>(r)])
+      by_tensor[p.tensor].push_back({r, p.extent()});
+  std::vector<Transfer> transfers;
+  for (int to = 0; to < ranks; ++to)
+    for (const MovedPlace& want : wants[static_cast<std::size_t>(to)]) {
+      std::vector<Source> sources = by_tensor[want.tensor];
+      std::ranges::stable_sort(sources, {}, [&](const Source& s) { return (s.rank - to + ranks) % ranks; });
+      std::vector<Extent> open = {want.extent()};
+      for (const Source& source : sources) {
+        std::vector<Extent> left;
+        for (const Extent& e : open) {
+          const Extent both = intersection(e, source.extent);
+          if (both.elements() == 0) {
+            left.push_back(e);
+            continue;
+          }
+          transfers.push_back({source.rank, to, want.tensor, both});
+          cut_out(e, both, left);
+        }
+        open = std::move(left);
+        if (open.empty()) break;
+      }
+      for (const Extent& e : open) missing.push_back({want.tensor, e.row, e.col, e.rows, e.cols});
+    }
+  return transfers;
+}
+
+// Copies a rectangle between two row-major rectangles that hold it.
+void copy_extent(const Extent& what, std::byte* to, const Extent& there, const std::byte* from,
+                 const Extent& here, std::int64_t element) {
+  for (std::int64_t r = what.row; r < what.row + what.rows; ++r)
+    std::memcpy(to + ((r - there.row) * there.cols + what.col - there.col) * element,
+                from + ((r - here.row) * here.cols + what.col - here.col) * element,
+                static_cast<std::size_t>(what.cols * element));
+}
+
+// In `round` of ranks - 1 (or of ranks, when they are odd in number) each rank meets one other, or none: the circle method of
+// tournaments. -1: none.
+int partner(int rank, int round, int ranks) {
+  const int even = ranks + ranks % 2, last = even - 1;
+  const auto of = [&](int r) {
+    if (r == last) {  // the one that stands still meets who would meet itself
+      for (int other = 0; other < last; ++other)
+        if ((2 * other) % last == round % last) return other;
+    }
+    const int other = ((round - r) % last + last) % last;
+    return other == r ? last : other;
+  };
+  const int with = of(rank);
+  return with < ranks ? with : -1;
+}
+
+// The bytes of one message: each of its rectangles, and of each the three fields.
+struct MovedMessage {
+  std::vector<const Transfer*> parts;
+  std::vector<std::byte> bytes;
+};
+
+// Rectangles with their values, by tensor: what the new layout reads.
+class Values {
+ public:
+  void add(std::int64_t tensor, const Extent& extent, const std::array<const std::byte*, 3>& data) {
+    by_tensor_[tensor].push_back({extent, data});
+  }
+  void read(std::int64_t tensor, StateField field, const Extent& want, std::byte* out,
+            std::int64_t element) const {
+    const auto found = by_tensor_.find(tensor);
+    if (found == by_tensor_.end()) return;
+    for (const auto& [extent, data] : found->second) {
+      const Extent both = intersection(want, extent);
+      if (both.elements() > 0)
+        copy_extent(both, out, want, data[static_cast<std::size_t>(field)], extent, element);
+    }
+  }
+
+ private:
+  struct Value {
+    Extent extent;
+    std::array<const std::byte*, 3> data;
+  };
+  std::map<std::int64_t, std::vector<Value>> by_tensor_;
+};
+
+void pack(MovedMessage& message, std::span<const HeldState* const> held,
+          const std::map<std::string, std::int64_t>& index, std::int64_t element) {
+  std::map<std::int64_t, std::vector<const HeldState::Piece*>> by_tensor;
+  for (const HeldState* part : held)
+    for (const HeldState::Piece& piece : part->pieces()) by_tensor[index.at(piece.tensor)].push_back(&piece);
+  std::byte* at = message.bytes.data();
+  for (const Transfer* t : message.parts)
+    for (std::size_t f = 0; f < kStateFields.size(); ++f) {
+      // A rectangle that was cut from one source lies in one of its pieces.
+      for (const HeldState::Piece* piece : by_tensor[t->tensor])
+        if (intersection(t->extent, piece->extent) == t->extent) {
+          copy_extent(t->extent, at, t->extent, piece->data[f].data(), piece->extent, element);
+          break;
+        }
+      at += t->extent.elements() * element;
+    }
+}
+
+std::int64_t clock_field(Communicator& world, std::int64_t mine) {
+  auto value = static_cast<double>(mine);
+  world.all_reduce(&value, &value, 1, Dtype::fp64, Reduction::max, {});
+  return static_cast<std::int64_t>(value);
+}
+
+}  // namespace
+
+HeldState::HeldState(const RankState& state, Device& device, const TrainerClock& clock) : clock_(clock) {
+  const auto element = static_cast<std::int64_t>(size_bytes(state.accumulator()));
+  const std::size_t buckets = state.layout().buckets.size();
+  for (std::size_t f = 0; f < kStateFields.size(); ++f) {
+    slices_[f].resize(buckets);
+    for (std::size_t b = 0; b < buckets; ++b) {
+      slices_[f][b].resize(static_cast<std::size_t>(state.slice(b) * element));
+      copy_out(state, device, b, kStateFields[f], slices_[f][b]);
+    }
+  }
+  for (std::size_t b = 0; b < buckets; ++b)
+    state.for_each_piece(b, [&](std::size_t p, ElementRange range) {
+      const ModelSlice& slice = state.slice_of(p);
+      const std::int64_t first = state.begin_in_slice(b, p, range);
+      for (const SliceExtent& e : extents_of(slice, {first, first + range.end - range.begin})) {
+        Piece& piece = pieces_.emplace_back(Piece{slice.name, e.extent, {}});
+        for (std::size_t f = 0; f < kStateFields.size(); ++f)
+          piece.data[f] = std::span<const std::byte>(slices_[f][b])
+                              .subspan(static_cast<std::size_t>((range.begin + e.begin - first) * element),
+                                       static_cast<std::size_t>(e.extent.elements() * element));
+      }
+    });
+}
+
+std::int64_t HeldState::bytes() const {
+  std::int64_t n = 0;
+  for (const auto& field : slices_)
+    for (const auto& slice : field) n += static_cast<std::int64_t>(slice.size());
+  return n;
+}
+
+std::vector<const HeldState*> held_by(const CarriedState& carried, int rank, int ranks) {
+  std::vector<const HeldState*> held;
+  for (auto r = static_cast<std::size_t>(rank); r < carried.ranks.size();
+       r += static_cast<std::size_t>(ranks))
+    if (carried.ranks[r]) held.push_back(carried.ranks[r].get());
+  return held;
+}
+
+StateMove take_state(std::span<const HeldState* const> held, Communicator& world, const RankState& to,
+                     Device& device) {
+  const auto element = static_cast<std::int64_t>(size_bytes(to.accumulator()));
+  std::map<std::string, std::int64_t> index;
+  std::vector<std::string> names;
+  for (const ModelSlice& tensor : model_tensors(to.model())) {
+    index.emplace(tensor.name, static_cast<std::int64_t>(names.size()));
+    names.push_back(tensor.name);
+  }
+  const auto place = [&](const std::string& tensor, const Extent& e) {
+    return MovedPlace{index.at(tensor), e.row, e.col, e.rows, e.cols};
+  };
+  std::vector<MovedPlace> has, wants;
+  for (const HeldState* part : held)
+    for (const HeldState::Piece& piece : part->pieces()) has.push_back(place(piece.tensor, piece.extent));
+  for (std::size_t b = 0; b < to.layout().buckets.size(); ++b)
+    to.for_each_piece(b, [&](std::size_t p, ElementRange range) {
+      const std::int64_t first = to.begin_in_slice(b, p, range);
+      for (const SliceExtent& e : extents_of(to.slice_of(p), {first, first + range.end - range.begin}))
+        wants.push_back(place(to.slice_of(p).name, e.extent));
+    });
+
+  StateMove move;
+  const TrainerClock none{};
+  const TrainerClock& own = held.empty() ? none : held.front()->clock();
+  move.clock = {clock_field(world, own.step), clock_field(world, own.updates),
+                clock_field(world, own.skipped), clock_field(world, own.skipped_in_a_row)};
+  std::vector<MovedPlace> missing;
+  const auto transfers = plan_transfers(gather_places(world, has), gather_places(world, wants), missing);
+  if (!missing.empty())
+    throw ConfigError(Problem{"", "the state in memory",
+                              fmt::format("{} pieces that no rank has, first {}{}", missing.size(),
+                                          names[static_cast<std::size_t>(missing.front().tensor)],
+                                          sextant::to_string(missing.front().extent())),
+                              "every piece with some rank", "resume from the newest checkpoint: --resume"});
+
+  // Both directions at once, each over communicators of its own; between two ranks one message each way.
+  const int rank = world.rank(), ranks = world.size();
+  std::vector<MovedMessage> out(static_cast<std::size_t>(ranks)), in(static_cast<std::size_t>(ranks));
+  Values values;
+  for (const Transfer& t : transfers) {
+    const std::int64_t bytes = 3 * t.extent.elements() * element;
+    if (t.to == rank && t.from == rank) move.own_bytes += bytes;
+    if (t.to == rank && t.from != rank) {
+      in[static_cast<std::size_t>(t.from)].parts.push_back(&t);
+      in[static_cast<std::size_t>(t.from)].bytes.resize(in[static_cast<std::size_t>(t.from)].bytes.size() +
+                                                        static_cast<std::size_t>(bytes));
+      move.received_bytes += bytes;
+    }
+    if (t.from == rank && t.to != rank) {
+      out[static_cast<std::size_t>(t.to)].parts.push_back(&t);
+      out[static_cast<std::size_t>(t.to)].bytes.resize(out[static_cast<std::size_t>(t.to)].bytes.size() +
+                                                       static_cast<std::size_t>(bytes));
+    }
+  }
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const auto upward = world.group(all), downward = world.group(all);  // from lower to higher ranks, and back
+  const auto carry = [&](Communicator& comm, bool up) {
+    for (int round = 0; round < ranks + ranks % 2 - 1; ++round) {
+      const int with = partner(rank, round, ranks);
+      if (with < 0) continue;
+      const bool sends = (with > rank) == up;
+      MovedMessage& message =
+          sends ? out[static_cast<std::size_t>(with)] : in[static_cast<std::size_t>(with)];
+      if (message.bytes.empty()) continue;
+      const auto bytes = static_cast<std::int64_t>(message.bytes.size());
+      if (!sends) {
+        comm.recv(message.bytes.data(), bytes, with, {});
+        continue;
+      }
+      pack(message, held, index, element);
+      comm.send(message.bytes.data(), bytes, with, {});
+      message.bytes = {};
+    }
+  };
+  std::exception_ptr why;
+  {
+    std::jthread back([&] {
+      try {
+        carry(*downward, false);
+      } catch (const std::exception& e) {
+        why = std::current_exception();
+        world.abort(e.what());
+      }
+    });
+    try {
+      carry(*upward, true);
+    } catch (const std::exception& e) {
+      world.abort(e.what());
+      back.join();
+      throw;
+    }
+  }
+  if (why) std::rethrow_exception(why);
+
+  for (const HeldState* part : held)
+    for (const HeldState::Piece& piece : part->pieces())
+      values.add(index.at(piece.tensor), piece.extent,
+                 {piece.data[0].data(), piece.data[1].data(), piece.data[2].data()});
+  for (const MovedMessage& message : in) {
+    const std::byte* at = message.bytes.data();
+    for (const Transfer* t : message.parts) {
+      const std::int64_t field = t->extent.elements() * element;
+      values.add(t->tensor, t->extent, {at, at + field, at + 2 * field});
+      at += 3 * field;
+    }
+  }
+  fill(to, device,
+       [&](StateField field, const ModelSlice& slice, ElementRange range, std::span<std::byte> bytes) {
+         for (const SliceExtent& e : extents_of(slice, range))
+           values.read(index.at(slice.name), field, e.extent,
+                       bytes.data() + (e.begin - range.begin) * element, element);
+       });
+  return move;
+}
+
+}  // namespace sextant
