@@ -210,6 +210,35 @@ std::int64_t HeldState::bytes() const {
   return n;
 }
 
+std::optional<std::string> missing_state(const CarriedState& carried, const ModelSpec& model) {
+  std::map<std::string, std::vector<Extent>> open;
+  for (const ModelSlice& tensor : model_tensors(model))
+    open[tensor.name] = {{0, 0, tensor.model_rows, tensor.model_cols}};
+  for (const auto& rank : carried.ranks) {
+    if (!rank) continue;
+    for (const HeldState::Piece& piece : rank->pieces()) {
+      std::vector<Extent>& of_tensor = open[piece.tensor];
+      std::vector<Extent> left;
+      for (const Extent& e : of_tensor) {
+        const Extent both = intersection(e, piece.extent);
+        if (both.elements() == 0)
+          left.push_back(e);
+        else
+          cut_out(e, both, left);
+      }
+      of_tensor = std::move(left);
+    }
+  }
+  std::size_t pieces = 0;
+  std::string first;
+  for (const auto& [tensor, extents] : open) {
+    if (!extents.empty() && pieces == 0) first = tensor + sextant::to_string(extents.front());
+    pieces += extents.size();
+  }
+  if (pieces == 0) return std::nullopt;
+  return fmt::format("{} piece{} of the state, first {}", pieces, pieces == 1 ? "" : "s", first);
+}
+
 std::vector<const HeldState*> held_by(const CarriedState& carried, int rank, int ranks) {
   std::vector<const HeldState*> held;
   for (auto r = static_cast<std::size_t>(rank); r < carried.ranks.size();

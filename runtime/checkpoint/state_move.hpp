@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ struct StateMove {
   std::int64_t own_bytes = 0;       // that it had itself
   TrainerClock clock;
 };
+
+// What of the model's state is with nobody: "12 pieces, first model.norm.weight[0:64]"; nothing when all of it is there.
+std::optional<std::string> missing_state(const CarriedState&, const ModelSpec&);
 
 // What rank `rank` of `ranks` has in its process: its own, and that of ranks which the new layout does not have, every
 // `ranks`-th of them.

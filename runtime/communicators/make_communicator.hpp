@@ -10,6 +10,7 @@
 
 #include "core/base/units.hpp"
 #include "runtime/communicators/communicator.hpp"
+#include "runtime/devices/emulated_speeds.hpp"
 
 namespace sextant {
 
@@ -59,11 +60,14 @@ struct LinkShape {
   Seconds node_latency;
   BytesPerSecond network_bandwidth;  // of one node, all its ranks together, per direction; 0 = infinite
   Seconds network_latency;
+  std::vector<int> node_of = {};  // by world rank; empty: ranks_per_node after ranks_per_node
 };
 // The links of one process; ranks that are threads of it share one fabric. Ranks of the same node that live
-// in other processes are taken to be always active: each process gets its ranks' even share of the NIC.
+// in other processes are taken to be always active: each process gets its ranks' even share of the NIC. With `speeds`,
+// which outlive it, links are as slow as these say when an exchange begins.
 class Fabric;
-std::shared_ptr<Fabric> make_fabric(const LinkShape&, int world_ranks, int ranks_in_process);
+std::shared_ptr<Fabric> make_fabric(const LinkShape&, int world_ranks, int ranks_in_process,
+                                    const EmulatedSpeeds* speeds = nullptr);
 
 // Wraps a world communicator: same results, but a call takes at least latency + bytes / bandwidth of a ring
 // over the emulated links (see shaped_communicator.cpp) and burns no CPU while it waits.

@@ -22,9 +22,11 @@ namespace sextant {
 // Links out of every rank and every node; receivers pay on the links in.
 class Fabric {
  public:
-  Fabric(const LinkShape& shape_, int world_ranks, int ranks_in_process) : shape(shape_) {
+  Fabric(const LinkShape& shape_, int world_ranks, int ranks_in_process, const EmulatedSpeeds* speeds_)
+      : shape(shape_), speeds(speeds_) {
     SEXTANT_CHECK(shape.ranks_per_node > 0 && ranks_in_process > 0, "nodes and processes hold ranks");
-    const int nodes = (world_ranks + shape.ranks_per_node - 1) / shape.ranks_per_node;
+    int nodes = 0;
+    for (int r = 0; r < world_ranks; ++r) nodes = std::max(nodes, node_of(r) + 1);
     const double share =
         std::min(1.0, static_cast<double>(ranks_in_process) / std::min(shape.ranks_per_node, world_ranks));
     for (int direction = 0; direction < 2; ++direction) {
@@ -34,9 +36,13 @@ class Fabric {
         nics[direction].push_back(std::make_unique<SharedLink>(shape.network_bandwidth * share));
     }
   }
-  int node_of(int rank) const { return rank / shape.ranks_per_node; }
+  int node_of(int rank) const {
+    return shape.node_of.empty() ? rank / shape.ranks_per_node
+                                 : shape.node_of[static_cast<std::size_t>(rank)];
+  }
 
   const LinkShape shape;
+  const EmulatedSpeeds* const speeds;
   std::vector<std::unique_ptr<SharedLink>> rank_links[2], nics[2];
   std::atomic<bool> aborted{false};  // no more waiting
 };
@@ -119,12 +125,21 @@ class ShapedCommunicator final : public Communicator {
   // Each slice travels to all ranks but one.
   Bytes around(std::int64_t bytes) const { return Bytes(bytes * (size() - 1) / size()); }
 
+  // A link of half the speed takes as long as one with twice the bytes.
+  Bytes slowed(Bytes bytes, bool network) const {
+    if (!fabric_->speeds) return bytes;
+    const auto& speed = network ? fabric_->speeds->network : fabric_->speeds->node_link;
+    return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.v) /
+                                           speed[static_cast<std::size_t>(self())].load()));
+  }
+
   template <class Exchange>
   void ring(int hops, Bytes bytes, NativeStream stream, Exchange exchange) {
     if (size() == 1) return exchange();
     inner_->barrier(stream);  // the clock starts when the last rank has come
-    SharedLink::Transfer node(rank_link(out_of), bytes);
-    SharedLink::Transfer network(nic(out_of), several_nodes_ ? bytes : Bytes(0), 1.0 / neighbours_);
+    SharedLink::Transfer node(rank_link(out_of), slowed(bytes, false));
+    SharedLink::Transfer network(nic(out_of), several_nodes_ ? slowed(bytes, true) : Bytes(0),
+                                 1.0 / neighbours_);
     exchange();
     const auto& shape = fabric_->shape;
     const auto through = std::max(finish(node), finish(network));
@@ -136,7 +151,7 @@ class ShapedCommunicator final : public Communicator {
   void transfer(Direction direction, std::int64_t bytes, int peer, Exchange exchange) {
     const bool crosses =
         fabric_->node_of(world_rank_of_[static_cast<std::size_t>(peer)]) != fabric_->node_of(self());
-    SharedLink::Transfer link(crosses ? nic(direction) : rank_link(direction), Bytes(bytes));
+    SharedLink::Transfer link(crosses ? nic(direction) : rank_link(direction), slowed(Bytes(bytes), crosses));
     exchange();
     sleep_until(finish(link), crosses ? fabric_->shape.network_latency : fabric_->shape.node_latency);
   }
@@ -162,8 +177,9 @@ class ShapedCommunicator final : public Communicator {
 
 }  // namespace
 
-std::shared_ptr<Fabric> make_fabric(const LinkShape& shape, int world_ranks, int ranks_in_process) {
-  return std::make_shared<Fabric>(shape, world_ranks, ranks_in_process);
+std::shared_ptr<Fabric> make_fabric(const LinkShape& shape, int world_ranks, int ranks_in_process,
+                                    const EmulatedSpeeds* speeds) {
+  return std::make_shared<Fabric>(shape, world_ranks, ranks_in_process, speeds);
 }
 
 std::unique_ptr<Communicator> make_shaped(std::unique_ptr<Communicator> world,

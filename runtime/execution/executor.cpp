@@ -1,7 +1,10 @@
 #include "runtime/execution/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <span>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -153,6 +156,18 @@ void Executor::capture(Run& run, StreamId stream) {
 }
 
 void Executor::launch(OpId op, StreamId stream) {
+  const Seconds least = options_.least_time ? options_.least_time(op) : Seconds(0);
+  if (least.v <= 0) return launch_timed(op, stream);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = std::make_shared<Clock::time_point>();
+  device_.launch_host(stream, [begin] { *begin = Clock::now(); });
+  launch_timed(op, stream);
+  device_.launch_host(stream, [begin, least] {
+    std::this_thread::sleep_until(*begin + std::chrono::duration<double>(least.v));
+  });
+}
+
+void Executor::launch_timed(OpId op, StreamId stream) {
   if (!options_.timer) return launcher_(op, stream);
   options_.timer->begin_launch(options_.rank, op);
   try {

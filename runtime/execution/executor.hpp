@@ -35,6 +35,9 @@ struct ExecutorOptions {
   // Whether an op is launched with the same memory and arguments in every step. Runs of such ops on a compute lane that
   // wait for no other lane in between, nor are waited for, become programs of the device. Empty: every op is launched.
   std::function<bool(OpId)> repeats;
+  // The least time that an op takes, as on a slower machine: what is left of it is waited for on its stream, without
+  // burning the CPU. Of a CPU device; asked when the op is issued. Empty: its own time.
+  std::function<Seconds(OpId)> least_time;
   // An op failed to launch or to run: frees the other ranks. Called before run_step waits for its lanes.
   std::function<void(const std::string& what)> on_failure;
 };
@@ -60,6 +63,7 @@ class Executor {
  private:
   void issue(OpId);
   void launch(OpId, StreamId);
+  void launch_timed(OpId, StreamId);
   bool wait_for_others(OpId, StreamId);  // whether there was anything to wait for
   void find_runs();
 

@@ -8,15 +8,10 @@
 #include <vector>
 
 #include "core/graph/execution_graph.hpp"
+#include "core/graph/op_groups.hpp"
 #include "runtime/communicators/communicator.hpp"
 
 namespace sextant {
-
-enum class GroupKind : std::uint8_t { none, tp, cp, shard, replica, world, ends };
-
-// shard: consecutive replicas (ranks along cp, then dp) that split a bucket; replica: those that hold the same slice;
-// ends: the sending rank (0) and the receiving one (1) of a transfer, first and last stage of a tied exchange.
-GroupKind group_kind(const Op&);
 
 class RankGroups {
  public:

@@ -15,6 +15,7 @@
 
 #include "core/base/digest.hpp"
 #include "core/base/error.hpp"
+#include "core/graph/op_groups.hpp"
 #include "runtime/execution/device_memory.hpp"
 
 namespace sextant {
@@ -187,6 +188,13 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();
   options.executor.timer = run.record ? run.timer : nullptr;
+  if (run.emulated)
+    options.executor.least_time = [&run, rank = static_cast<std::size_t>(world.rank())](OpId id) {
+      const Op& op = run.graph.ops[id];
+      const bool own =
+          group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out;
+      return own ? run.expected[op.work] * (1 / run.emulated->compute[rank].load()) : Seconds(0);
+    };
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,
                       std::move(options));
@@ -371,7 +379,7 @@ RunResult train(const TrainingRun& run) {
       communicator = run.processes ? connect_nccl(std::move(communicator), run.cuda->ordinal)
                                    : share_cuda_device(std::move(communicator), run.cuda->ordinal);
   if (run.shape) {
-    const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks);
+    const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks, run.emulated);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);
   }
   if (!run.expected.empty()) {

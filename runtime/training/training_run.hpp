@@ -41,6 +41,9 @@ struct TrainingRun {
   std::optional<TcpWorld> tcp = {};
   std::string job = {};  // beside the graph, what all ranks must have the same of, or the run is refused
   std::optional<LinkShape> shape = {};  // emulated links
+  // CPU ranks that take as long as `expected` says of what is their own, times what of a device is left; and links of `shape`
+  // as slow as these say.
+  const EmulatedSpeeds* emulated = nullptr;
   CpuDeviceOptions device = {};
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
   bool record =

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -296,6 +297,25 @@ void RunFolder::attach(TrainingRun& run, const PlanFile& plan, std::int64_t seed
   if (saves()) run.save = &save_;
   run.claim = [this] { lock_.emplace(folder_); };
   run.begin = [this] { begin(); };
+}
+
+void RunFolder::go_on(TrainingRun& run, const PlanFile& plan) {
+  if (flags_.time_limit_s > 0 || !flags_.stop_file.empty())
+    run.time_to_stop = [this] { return time_to_stop(); };
+  if (folder_.empty()) return;
+  save_.plan = plan;
+  if (saves()) run.save = &save_;
+  run.begin = [this] { save_plan_file(folder_ / "plan.json", save_.plan); };
+}
+
+const Checkpoint* RunFolder::go_back() {
+  if (!saves()) return nullptr;
+  sync();
+  checkpoint_ = Checkpoint::open_newest(folder_);
+  if (!checkpoint_) return nullptr;
+  if (steps_fd_ >= 0) ::close(std::exchange(steps_fd_, -1));
+  begin();
+  return &*checkpoint_;
 }
 
 }  // namespace sextant

@@ -57,6 +57,11 @@ class RunFolder {
   // something is wrong, to `warn`, which other threads call as well.
   void attach(TrainingRun&, const PlanFile&, std::int64_t seed, Tell tell, Tell warn);
 
+  // The run goes on under another layout: the same hooks, but for those of its beginning.
+  void go_on(TrainingRun&, const PlanFile&);
+  // To the newest checkpoint: steps.jsonl ends there. Null when there is none.
+  const Checkpoint* go_back();
+
   // Where the tokens behind `step` steps come from, as a JSON object that the checkpoint keeps; asked on the first rank. A
   // run that goes on finds it in checkpoint()->manifest().data.
   void keep_data(std::function<std::string(std::int64_t step)> data) { save_.data = std::move(data); }

@@ -14,6 +14,9 @@
 #include "profiler/kernel_trace.hpp"
 #include "profiler/traced_steps.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
+#include "tools/adaptation/adaptive_run.hpp"
+#include "tools/adaptation/decision_log.hpp"
+#include "tools/adaptation/first_plan.hpp"
 #include "tools/inputs/inputs.hpp"
 #include "tools/inputs/machine.hpp"
 #include "tools/inputs/planning.hpp"
@@ -26,81 +29,13 @@
 #include "tools/output/comparison_text.hpp"
 #include "tools/terminal/interrupt.hpp"
 #include "tools/verbs/profile_machine.hpp"
+#include "tools/verbs/step_log.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// As wide as its column, however large.
-std::string fitted(double x, std::size_t width, int decimals) {
-  const std::string text = fmt::format("{:.{}f}", x, decimals);
-  return text.size() <= width ? text : fmt::format("{:.2e}", x);
-}
-
-// One line per step, on the terminal and in steps.jsonl.
-class StepLog {
- public:
-  // `peaks`: processors of the plan's device that work, all ranks together.
-  StepLog(Session& session, const Runnable& runnable, RunFolder& folder, int peaks, int print_every)
-      : session_(session), runnable_(runnable), folder_(folder), peaks_(peaks), every_(print_every) {}
-
-  void add(const StepReport& r) {
-    const PlanFile& f = runnable_.file();
-    const double tokens_per_s = static_cast<double>(r.tokens) / r.duration.v;
-    const auto peak = f.cluster.device.peak.find(f.training.compute);
-    const auto mfu_of = [&](bool causal_halved) {
-      const double flops = model_flops_per_token(f.model, f.training.seq_len, causal_halved) * tokens_per_s;
-      return peak == f.cluster.device.peak.end() ? 0 : flops / (peak->second.v * peaks_);
-    };
-    const double mfu = mfu_of(false);
-    const double predicted = runnable_.predicted().makespan().v;
-    if (!session_.common.json && (steps_.empty() || r.step % every_ == 0 || r.skipped)) {
-      auto& out = session_.terminal.out;
-      if (steps_.empty())
-        out << fmt::format("{:>6} {:>8} {:>9} {:>9} {:>9} {:>6} {:>8} {:>8} {:>9}\n", "step", "loss",
-                           "grad norm", "lr", "tokens/s", "MFU %", "GiB", "s", "expected");
-      out << fmt::format("{:>6} {:>8} {:>9} {:>9.2e} {:>9.0f} {:>6.1f} {:>8.3f} {:>8.4f} {:>9.4f}\n", r.step,
-                         fitted(r.loss, 8, 4), fitted(r.gradient_norm, 9, 3), r.rate, tokens_per_s, 100 * mfu,
-                         gib(r.memory), r.duration.v, predicted)
-          << std::flush;
-      if (r.skipped) tell("skipped: loss or gradients are not finite");
-    }
-    Json line = {{"step", r.step},
-                 {"loss", r.loss},
-                 {"grad_norm", r.gradient_norm},
-                 {"lr", r.rate},
-                 {"tokens_per_s", tokens_per_s},
-                 {"mfu", mfu},
-                 {"mfu_causal_halved", mfu_of(true)},
-                 {"memory_GiB", gib(r.memory)},
-                 {"step_time_s", r.duration.v},
-                 {"predicted_step_time_s", predicted},
-                 {"skipped", r.skipped}};
-    if (r.save_pause.v > 0) line["save_pause_s"] = r.save_pause.v;
-    steps_.push_back(line);
-    folder_.add_step(line.dump(), r.duration);
-  }
-  void add_evaluation(const Json& line, const std::string& text) {
-    tell(text);
-    evaluations_.push_back(line);
-    folder_.add_step(line.dump());
-  }
-  void tell(const std::string& what) {
-    if (session_.common.json) return;
-    session_.terminal.out << wrapped_answer(session_.terminal, "       " + what) << std::flush;
-  }
-  const Json& steps() const { return steps_; }
-  const Json& evaluations() const { return evaluations_; }
-
- private:
-  Session& session_;
-  const Runnable& runnable_;
-  RunFolder& folder_;
-  int peaks_, every_;
-  Json steps_ = Json::array(), evaluations_ = Json::array();
-};
 
 void warn(const Terminal& terminal, const std::string& what) {
   terminal.err << wrapped_message(terminal, "sextant run: " + what) << std::flush;
@@ -129,7 +64,8 @@ std::string heading(const Runnable& runnable) {
                                        shares_text(*runnable.rests_on())));
 }
 
-ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
+ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const AdaptOptions& adapt,
+             const QuestionOptions& question) {
   const InterruptGuard interrupt(o.output.empty() || o.checkpoints.no_save
                                      ? "sextant run: ending; Ctrl-C again ends at once\n"
                                      : "sextant run: saving; Ctrl-C again ends without it\n");
@@ -148,97 +84,122 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
           fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
     o.running.plan = own->name;
   }
+  std::optional<PlanFile> planned;
+  if (!question.model.empty()) {
+    if (!o.running.plan.empty()) throw UsageError("a plan file and --model: give one of them");
+    planned = first_plan(session, question);
+    o.running.plan = "--model " + question.model;
+  }
   if (o.running.plan.empty())
     throw UsageError(
         "the plan file is missing\n  for example: sextant plan --model stories-15m --cluster laptop "
-        "--stack sextant -o plan.json");
+        "--stack sextant -o plan.json\n  or without one: sextant run --model stories-15m --cluster laptop");
   check_output("--trace", o.trace, {o.running.plan, o.profile});
-  const Runnable runnable = own ? Runnable(o.running, own->plan, o.profile, session.presets())
-                                : Runnable(o.running, o.profile, session.presets());
-  TrainingRun training = runnable.training();
+  settle(adapt, o.running);
+  auto runnable = own || planned ? std::make_unique<Runnable>(o.running, own ? own->plan : *planned,
+                                                              o.profile, session.presets())
+                                 : std::make_unique<Runnable>(o.running, o.profile, session.presets());
   const bool initialised = !o.init.empty() && !from;
+  InitialWeights initial;
   if (initialised) {
-    InitialWeights initial = hugging_face_weights(o.init, runnable.file().model);
-    training.weights = std::move(initial.values);
+    initial = hugging_face_weights(o.init, runnable->file().model);
     adopted.init_dtype = initial.type ? std::string(name(*initial.type)) : "";
   }
-  if (from) from->require_model(runnable.file().model, o.running.plan);
+  if (from) from->require_model(runnable->file().model, o.running.plan);
   folder.adopt(o.checkpoints, run_options_text(o, adopted.init_dtype), o.steps);
-  // The peak of the CPU is that of one core; ranks of one process share one GPU.
-  const int world = runnable.file().plan.world();
-  const int peaks = !runnable.on_gpu() ? training.threads * world : training.processes ? world : 1;
-  StepLog log(session, runnable, folder, peaks, o.print_every);
-  folder.attach(
-      training, runnable.file(), o.running.seed, [&](const std::string& what) { log.tell(what); },
-      [&](const std::string& what) { warn(session.terminal, what); });
-  const RunData data(o.data, runnable.file(), static_cast<std::uint64_t>(o.running.seed));
+  StepLog log(session, folder, o.print_every);
+  const RunData data(o.data, runnable->file(), static_cast<std::uint64_t>(o.running.seed));
   if (from && o.data.of_the_run) data.require_sets_of(from->manifest().data);
   if (from) data.require_tokenizer_of(from->manifest().data);
-  data.attach(training);
+  const std::string unused = unused_fields(o);
+  auto& out = session.terminal.out;
   folder.keep_data([&](std::int64_t) { return data.identity().dump(); });
-  training.steps = o.steps;
-  training.optimizer = {.rate = o.rate,
-                        .final_ratio = o.final_ratio,
-                        .warmup_steps = o.warmup,
-                        .total_steps = o.steps,
-                        .weight_decay = o.weight_decay,
-                        .clip_norm = o.clip};
-  training.job = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
-                             o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init,
-                             data.tokens(), o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
-  training.max_skipped = o.max_skipped;
-  training.record = true;
   std::unique_ptr<TracedSteps> traced;
-  if (o.record && runnable.on_gpu()) {
+  if (o.record && runnable->on_gpu()) {
     if (const std::string missing = kernel_trace_missing(); !missing.empty())
       throw ConfigError(
           Problem{"--record", "", missing, "CUPTI", "without --record operations are timed by events"});
-    traced = std::make_unique<TracedSteps>(runnable.graph().plan.world());
-    training.timer = &traced->timer();
+    traced = std::make_unique<TracedSteps>(runnable->graph().plan.world());
   }
-  training.deadline_floor = Seconds(o.deadline_s);
-  training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
-  training.on_step = [&](const StepReport& report) { log.add(report); };
-  training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
-    log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
+  // The run under a layout; `first`: the one that begins it.
+  const auto prepare = [&](const Runnable& layout, bool first) {
+    TrainingRun training = layout.training();
+    if (first && initialised) training.weights = std::move(initial.values);
+    // The peak of the CPU is that of one core; ranks of one process share one GPU.
+    const int world = layout.file().plan.world();
+    log.use(layout, !layout.on_gpu() ? training.threads * world : training.processes ? world : 1);
+    if (first)
+      folder.attach(
+          training, layout.file(), o.running.seed, [&](const std::string& what) { log.tell(what); },
+          [&](const std::string& what) { warn(session.terminal, what); });
+    else
+      folder.go_on(training, layout.file());
+    data.attach(training);
+    training.steps = o.steps;
+    training.optimizer = {.rate = o.rate,
+                          .final_ratio = o.final_ratio,
+                          .warmup_steps = o.warmup,
+                          .total_steps = o.steps,
+                          .weight_decay = o.weight_decay,
+                          .clip_norm = o.clip};
+    training.job =
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", o.running.products, o.steps, o.rate,
+                    o.final_ratio, o.warmup, o.weight_decay, o.clip, o.running.seed, o.init, data.tokens(),
+                    o.checkpoints.save_every, o.data.eval_every, o.data.eval_batches);
+    training.max_skipped = o.max_skipped;
+    training.record = true;
+    if (traced) training.timer = &traced->timer();
+    training.deadline_floor = Seconds(o.deadline_s);
+    training.on_late = [&](const std::string& report) { end_soon(session.terminal, report); };
+    training.on_step = [&](const StepReport& report) { log.add(report); };
+    training.on_evaluation = [&](std::int64_t step, const std::vector<double>& losses, Seconds took) {
+      log.add_evaluation(data.evaluation_json(step, losses, took), data.evaluation_text(losses));
+    };
+    training.stop = &interrupt.stopped();
+    if (!first) return training;
+    training.begin = [&, begin = training.begin] {
+      if (begin) begin();
+      if (initialised && !o.output.empty())
+        keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
+      if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
+      for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
+      if (session.common.json) return;
+      print_wrapped(out, session.terminal, heading(*runnable));
+      if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
+      if (resume)
+        log.tell(from ? fmt::format("going on from {}", from->path().string())
+                      : "no checkpoint is there yet: starting with step 0");
+      if (!runnable->misfit().empty())
+        print_wrapped(
+            out, session.terminal,
+            fmt::format("note: the plan does not fit its cluster: {}; context and libraries are counted, "
+                        "which its ranks here may not need",
+                        runnable->misfit()));
+      if (own && !own->note.empty()) log.tell(own->note);
+      if (!unused.empty()) log.tell(unused);
+      if (!adopted.problem.empty()) log.tell(adopted.problem);
+      if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);
+      if (!adopted.changed.empty()) log.tell("other than in the run so far: " + adopted.changed);
+      if (!adopted.not_kept.empty())
+        log.tell("not kept in the folder of this run, and now: " + adopted.not_kept);
+      if (o.checkpoints.keep_all)
+        log.tell("no checkpoint is dropped, as it is not known which the run wants: --keep-every says so");
+      if (from && new_init) log.tell("--init is not read: the weights are those of the checkpoint");
+      if (from && !data.same_as(from->manifest().data))
+        log.tell("the tokens are others than those of the run so far");
+    };
+    return training;
   };
-  training.stop = &interrupt.stopped();
 
-  const std::string unused = unused_fields(o);
-  auto& out = session.terminal.out;
-  training.begin = [&, begin = training.begin] {
-    if (begin) begin();
-    if (initialised && !o.output.empty()) keep_hugging_face_files(o.init, kept_hugging_face_files(o.output));
-    if (!o.output.empty()) data.keep_tokenizer(kept_hugging_face_files(o.output));
-    for (const SlowKernels& slow : slow_kernels(o.running)) warn(session.terminal, slow.why);
-    if (session.common.json) return;
-    print_wrapped(out, session.terminal, heading(runnable));
-    if (data.given()) print_wrapped(out, session.terminal, data.heading(o.steps));
-    if (resume)
-      log.tell(from ? fmt::format("going on from {}", from->path().string())
-                    : "no checkpoint is there yet: starting with step 0");
-    if (!runnable.misfit().empty())
-      print_wrapped(
-          out, session.terminal,
-          fmt::format("note: the plan does not fit its cluster: {}; context and libraries are counted, "
-                      "which its ranks here may not need",
-                      runnable.misfit()));
-    if (own && !own->note.empty()) log.tell(own->note);
-    if (!unused.empty()) log.tell(unused);
-    if (!adopted.problem.empty()) log.tell(adopted.problem);
-    if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);
-    if (!adopted.changed.empty()) log.tell("other than in the run so far: " + adopted.changed);
-    if (!adopted.not_kept.empty())
-      log.tell("not kept in the folder of this run, and now: " + adopted.not_kept);
-    if (o.checkpoints.keep_all)
-      log.tell("no checkpoint is dropped, as it is not known which the run wants: --keep-every says so");
-    if (from && new_init) log.tell("--init is not read: the weights are those of the checkpoint");
-    if (from && !data.same_as(from->manifest().data))
-      log.tell("the tokens are others than those of the run so far");
-  };
+  DecisionLog decisions(o.output);
+  AdaptiveRun adaptive(adapt, o.running, o.profile, session.presets(), o.steps,
+                       {.prepare = prepare,
+                        .tell = [&](const std::string& what) { log.tell(what); },
+                        .keep = [&](const Json& line) { decisions.add(line); },
+                        .newest = [&] { return folder.go_back(); }});
   folder.make();
-  RunResult result = train(training);
-  result.measured.device = runnable.on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
+  RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
+  result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();
   // A run that was asked to end, and is saved, has done what it should; Ctrl-C is told apart.
   const bool interrupted =
@@ -250,32 +211,33 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o) {
     if (session.common.json)
       print_json(
           session, "run",
-          {{"plan", plan_key(runnable.file().plan)}, {"steps", log.steps()}, {"stopped", result.stopped}});
+          {{"plan", plan_key(runnable->file().plan)}, {"steps", log.steps()}, {"stopped", result.stopped}});
     else
       out << (result.stopped ? "stopped before the first step\n"
                              : "nothing to do: all steps are done; --steps N asks for more\n");
     return code;
   }
 
-  const TimelineComparison comparison = compare(runnable.graph(), runnable.predicted(), result.measured);
+  const TimelineComparison comparison = compare(runnable->graph(), runnable->predicted(), result.measured);
   if (!o.output.empty()) save_timeline(o.output + "/timeline.json", result.measured);
   if (!o.trace.empty())
     write_trace(o.trace,
-                trace_events(runnable.graph(), runnable.predicted(), {.prefix = "predicted stage"}) + "," +
-                    trace_events(runnable.graph(), result.measured,
+                trace_events(runnable->graph(), runnable->predicted(), {.prefix = "predicted stage"}) + "," +
+                    trace_events(runnable->graph(), result.measured,
                                  {.prefix = "measured stage", .first_process = 1000, .memory = false}));
   if (session.common.json) {
     Json answer = {
-        {"plan", plan_key(runnable.file().plan)},
+        {"plan", plan_key(runnable->file().plan)},
         {"steps", log.steps()},
         {"stopped", result.stopped},
         {"memory",
          {{"planned_bytes", result.planned_memory.v}, {"allocated_bytes", result.allocated_memory.v}}},
         {"comparison", comparison_json(comparison)}};
-    if (runnable.rests_on()) answer["rests_on"] = shares_json(*runnable.rests_on());
-    if (!runnable.misfit().empty()) answer["misfit"] = runnable.misfit();
+    if (runnable->rests_on()) answer["rests_on"] = shares_json(*runnable->rests_on());
+    if (!runnable->misfit().empty()) answer["misfit"] = runnable->misfit();
     if (!unused.empty()) answer["unused_fields"] = unused;
     for (const SlowKernels& slow : slow_kernels(o.running)) answer[slow.key] = slow.why;
+    if (adapt.adapt) answer["adaptation"] = decisions.lines();
     if (data.given()) answer["data"] = data.identity(), answer["evaluations"] = log.evaluations();
     print_json(session, "run", answer);
   } else {
@@ -392,7 +354,12 @@ Verb run_verb() {
                   .text = "predicted and measured timeline for Perfetto (.json or .json.gz)"},
                  o->trace);
         add_checkpoint_options(app, o->checkpoints);
-        return [o, &app](Session& session) { return run(session, app, *o); };
+        auto adapt = std::make_shared<AdaptOptions>();
+        auto question = std::make_shared<QuestionOptions>();
+        add_adapt_options(app, *adapt);
+        add_question_options(app, *question, {});
+        return
+            [o, adapt, question, &app](Session& session) { return run(session, app, *o, *adapt, *question); };
       }};
 }
 

@@ -1,0 +1,238 @@
+#include "planner/adaptation/adaptation_policy.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+
+namespace sextant {
+namespace {
+
+constexpr std::array<std::string_view, 6> kDecisionNames = {"stay", "change", "keep", "go_back", "lost",
+                                                            "no_layout"};
+constexpr std::size_t kRecent = 64;  // steps that are remembered
+constexpr double kHalf = 0.5;        // of a predicted gain that a change has to hold
+
+Seconds median(std::vector<double> x) {
+  if (x.empty()) return {};
+  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
+  std::ranges::nth_element(x, middle);
+  return Seconds(*middle);
+}
+
+std::string key_of(const Layout& layout) {
+  std::string key = plan_key(layout.plan);
+  for (const GpuPlace& gpu : layout.idle) key += fmt::format(" -{}.{}", gpu.node, gpu.gpu);
+  return key;
+}
+
+}  // namespace
+
+std::string_view name(DecisionKind kind) { return kDecisionNames[static_cast<std::size_t>(kind)]; }
+
+ClusterSpec used_by(const Layout& layout, ClusterSpec cluster) {
+  for (const GpuPlace& gpu : layout.idle) {
+    Defect d;
+    d.node = gpu.node, d.gpu = gpu.gpu, d.missing = true;
+    cluster.defects.push_back(d);
+  }
+  return cluster;
+}
+
+AdaptationPolicy::AdaptationPolicy(ClusterSpec given, Layout layout, AdaptationTools tools,
+                                   AdaptationOptions options)
+    : belief_(std::move(given)),
+      layout_(std::move(layout)),
+      tools_(std::move(tools)),
+      options_(options) {
+  watch();
+}
+
+AdaptationPolicy::~AdaptationPolicy() {
+  if (search_.valid()) search_.wait();
+}
+
+void AdaptationPolicy::watch() {
+  recent_.clear();
+  watch_.emplace(belief_.expected(layout_.plan, used_by(layout_, belief_.cluster())), options_.drift);
+}
+
+Seconds AdaptationPolicy::typical() const {
+  std::vector<double> steps;
+  for (const auto& [step, took] : recent_)
+    if (step >= pending_.onset) steps.push_back(took.v);
+  return median(std::move(steps));
+}
+
+double AdaptationPolicy::correction(const Layout& layout) const {
+  const auto own = corrections_.find(key_of(layout));
+  if (own != corrections_.end()) return own->second;
+  const auto present = corrections_.find(key_of(layout_));
+  return present == corrections_.end() ? 1 : present->second;
+}
+
+Decision AdaptationPolicy::begun(DecisionKind kind, std::int64_t step, std::int64_t steps_left) {
+  Decision d;
+  d.kind = kind;
+  d.number = ++decisions_;
+  d.step = step, d.steps_left = steps_left;
+  d.doubt = options_.doubt;
+  d.from = layout_;
+  return d;
+}
+
+void AdaptationPolicy::begin_search(std::string trigger, std::vector<std::string> evidence,
+                                    std::int64_t onset, std::int64_t seen) {
+  pending_.trigger = std::move(trigger);
+  pending_.evidence = std::move(evidence);
+  pending_.onset = onset, pending_.seen = seen;
+  search_ = std::async(options_.waits ? std::launch::deferred : std::launch::async,
+                       [plans = tools_.plans, cluster = belief_.cluster()] { return plans(cluster); });
+}
+
+std::optional<Decision> AdaptationPolicy::observe(const StepObservation& step, std::int64_t steps_left) {
+  recent_.emplace_back(step.step, step.duration);
+  if (recent_.size() > kRecent) recent_.pop_front();
+  if (recent_.size() == static_cast<std::size_t>(options_.drift.warm_up) && !corrections_.contains(key_of(layout_))) {
+    std::vector<double> steps;
+    for (const auto& [s, took] : recent_) steps.push_back(took.v);
+    measured(layout_, median(std::move(steps)));
+  }
+  if (search_.valid()) {
+    using namespace std::chrono_literals;
+    if (!options_.waits && search_.wait_for(0s) != std::future_status::ready) return std::nullopt;
+    return decide(step.step, steps_left);
+  }
+  if (auto drift = watch_->observe(step)) {
+    const ClusterSpec used = used_by(layout_, belief_.cluster());
+    std::vector<std::string> evidence = MachineBelief::lines(*drift, used);
+    belief_.take(*drift, used);
+    trial_.reset();  // what it was to show is of another machine
+    begin_search("drift", std::move(evidence), drift->onset, drift->seen);
+    if (options_.waits) return decide(step.step, steps_left);
+    return std::nullopt;
+  }
+  return verify(step.step, steps_left);
+}
+
+Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
+  Decision d = begun(DecisionKind::stay, step, steps_left);
+  d.trigger = pending_.trigger, d.evidence = pending_.evidence;
+  d.onset = pending_.onset, d.seen = pending_.seen;
+  d.alternatives = search_.get();
+  const ClusterSpec cluster = belief_.cluster();
+  const Seconds predicted = tools_.step(layout_, cluster);
+  const Seconds measured = typical();
+  d.now = measured.v > 0 ? measured : predicted * correction(layout_);
+  for (Forecast& f : d.alternatives) f.step = f.step * correction(f.layout);
+  std::ranges::stable_sort(d.alternatives, {}, [](const Forecast& f) { return f.step.v; });
+  if (d.alternatives.empty()) {
+    d.why = "no layout was found for the machine as it is now";
+    return d;
+  }
+  const Forecast& best = d.alternatives.front();
+  d.then = best.step;
+  if (best.layout == layout_) {
+    d.why = "the present layout is the best for the machine as it is now";
+    return d;
+  }
+  d.move = tools_.move(layout_, best.layout, cluster) + restart_;
+  if (d.gain().v <= 0) {
+    d.why = fmt::format("the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with {:.0f} % of "
+                        "doubt, that does not pay for a change of {:.3g} s",
+                        d.then.v, d.now.v, steps_left, 100 * d.doubt, d.move.v);
+    return d;
+  }
+  d.kind = DecisionKind::change;
+  d.to = best.layout;
+  d.why = fmt::format("{:.4g} s a step instead of {:.4g}: over {} steps at least {:.3g} s are gained", d.then.v, d.now.v,
+                      steps_left, d.gain().v);
+  trial_ = Trial{d, d.now};
+  return d;
+}
+
+void AdaptationPolicy::measured(const Layout& layout, Seconds step) {
+  const Seconds predicted = tools_.step(layout, belief_.cluster());
+  if (predicted.v > 0) corrections_[key_of(layout)] = step / predicted;
+}
+
+void AdaptationPolicy::changed(Seconds took) {
+  SEXTANT_CHECK(trial_.has_value(), "a decision to change");
+  layout_ = trial_->decision.to;
+  restart_ = std::max(Seconds(0), took - (trial_->decision.move - restart_));
+  watch();
+}
+
+std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t steps_left) {
+  // The first step of a layout still connects and allocates.
+  if (!trial_ || recent_.size() < static_cast<std::size_t>(options_.verify_steps)) return std::nullopt;
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < recent_.size(); ++i) steps.push_back(recent_[i].second.v);
+  const Seconds held_step = median(std::move(steps));
+  const Decision tried = trial_->decision;
+  const Seconds before = trial_->before;
+  trial_.reset();
+  const Seconds promised = before - tried.then, held = before - held_step;
+  // A change that was forced, or undid another, has nothing to go back to.
+  const bool may_go_back = tried.kind == DecisionKind::change;
+  Decision d = begun(DecisionKind::keep, step, steps_left);
+  d.trigger = "verified";
+  d.onset = tried.seen, d.seen = step;
+  d.now = held_step, d.then = tried.then;
+  d.evidence = {fmt::format("decision {}: a step takes {:.4g} s, {:.4g} s before the change, {:.4g} s were predicted",
+                            tried.number, held_step.v, before.v, tried.then.v)};
+  measured(layout_, held_step);
+  if (!may_go_back || held >= promised * kHalf) {
+    d.why = fmt::format("{:.0f} % of the predicted gain were measured", 100 * (held / promised));
+    return d;
+  }
+  d.kind = DecisionKind::go_back;
+  d.to = tried.from;
+  d.now = held_step, d.then = before;
+  d.move = tools_.move(layout_, d.to, belief_.cluster()) + restart_;
+  d.why = fmt::format("only {:.0f} % of the predicted gain were measured", 100 * (held / promised));
+  trial_ = Trial{d, held_step};
+  return d;
+}
+
+Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t step, std::int64_t steps_left) {
+  const ClusterSpec before = belief_.cluster();
+  if (search_.valid()) search_.get();  // it was for another machine
+  for (const GpuPlace& gpu : gpus) belief_.lose(gpu);
+  Decision d = begun(DecisionKind::lost, step, steps_left);
+  d.trigger = "lost";
+  d.onset = d.seen = step;
+  for (const GpuPlace& gpu : gpus) d.evidence.push_back(fmt::format("node {}, GPU {} is lost", gpu.node, gpu.gpu));
+  pending_ = d;
+  d.now = recent_.empty() ? Seconds{} : recent_.back().second;
+  d.alternatives = tools_.plans(belief_.cluster());
+  for (Forecast& f : d.alternatives) f.step = f.step * correction(f.layout);
+  if (d.alternatives.empty()) {
+    d.kind = DecisionKind::no_layout;
+    d.why = fmt::format("no layout is possible on the {} ranks that are left", belief_.cluster().gpus());
+    return d;
+  }
+  d.to = d.alternatives.front().layout;
+  d.then = d.alternatives.front().step;
+  d.move = tools_.move(layout_, d.to, belief_.cluster()) + restart_;
+  d.why = "the best layout on the ranks that are left";
+  trial_ = Trial{d, d.now};
+  return d;
+}
+
+void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step) {
+  for (const GpuPlace& gpu : gpus) belief_.find(gpu);
+  if (search_.valid()) search_.get();
+  std::vector<std::string> evidence;
+  for (const GpuPlace& gpu : gpus) evidence.push_back(fmt::format("node {}, GPU {} is there again", gpu.node, gpu.gpu));
+  // The plan goes on where it is: what is back is idle until a layout uses it.
+  for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
+  std::ranges::sort(layout_.idle);
+  trial_.reset();
+  begin_search("joined", std::move(evidence), step, step);
+}
+
+}  // namespace sextant

@@ -1,0 +1,340 @@
+#include "tools/adaptation/adaptive_run.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/file_io.hpp"
+#include "core/cluster/cluster_graph.hpp"
+#include "core/plan/plan_links.hpp"
+#include "planner/lowering/lower.hpp"
+#include "planner/simulation/simulate.hpp"
+#include "tools/inputs/options.hpp"
+
+namespace sextant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kShortlist = 4;  // layouts that are tried at the start
+
+double since(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
+// The cluster's GPUs without any that are slow.
+ClusterSpec sound(ClusterSpec cluster) {
+  std::erase_if(cluster.defects, [](const Defect& d) { return !d.missing; });
+  return cluster;
+}
+
+Json layout_json(const Layout& layout) {
+  Json j = {{"plan", plan_key(layout.plan)}};
+  for (const GpuPlace& gpu : layout.idle) j["idle"].push_back({{"node", gpu.node}, {"gpu", gpu.gpu}});
+  return j;
+}
+
+std::string layout_text(const Layout& layout) {
+  return layout.idle.empty()
+             ? plan_key(layout.plan)
+             : fmt::format("{} ({} GPU{} idle)", plan_key(layout.plan), layout.idle.size(), layout.idle.size() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void add_adapt_options(CLI::App& app, AdaptOptions& o) {
+  add_flag(app,
+           {.flag = "--adapt",
+            .metavar = "",
+            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, and change "
+                    "the layout when the machine has changed and a change pays (adaptation.jsonl says why)"},
+           o.adapt);
+  add_number(app,
+             {.flag = "--adapt-budget",
+              .metavar = "X",
+              .text = "of the run's time that the layouts tried at the start may cost; 0 = none are tried",
+              .unit = "%",
+              .min = 0,
+              .max = 100},
+             o.budget);
+  add_flag(app,
+           {.flag = "--emulate",
+            .metavar = "",
+            .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
+                    "with real steps"},
+           o.emulate);
+  add_text(app,
+           {.flag = "--inject",
+            .metavar = "FILE",
+            .text = "with --emulate: what happens to the cluster, a line such as 'step 40 rank 3 compute x2 until 120', "
+                    "'step 60 node 1 network x0.25', 'step 90 kill rank 5' or 'step 150 join 1'"},
+           o.inject);
+}
+
+void settle(const AdaptOptions& o, RunningOptions& running) {
+  if (!o.asked()) return;
+  if (!o.inject.empty() && !o.emulate)
+    throw UsageError("--inject acts on an emulated cluster: add --emulate");
+  if (running.processes())
+    throw ConfigError(Problem{"--comm", "", running.comm, "local with --adapt or --emulate",
+                              "the layout of ranks that are processes cannot change yet"});
+  if (running.device != "cpu")
+    throw ConfigError(Problem{"--device", "", running.device, "cpu with --adapt or --emulate",
+                              "a change of layout has not been tried on GPUs yet"});
+  if (o.emulate) running.shaped = true;
+}
+
+Json decision_json(const Decision& d) {
+  Json j = {{"decision", d.number}, {"kind", name(d.kind)}, {"trigger", d.trigger}, {"step", d.step},
+            {"onset", d.onset},     {"seen", d.seen},       {"evidence", d.evidence}, {"from", layout_json(d.from)}};
+  if (d.changes()) j["to"] = layout_json(d.to);
+  j["now_step_time_s"] = d.now.v;
+  j["then_step_time_s"] = d.then.v;
+  j["move_s"] = d.move.v;
+  j["doubt"] = d.doubt;
+  j["steps_left"] = d.steps_left;
+  j["gain_s"] = d.gain().v;
+  j["why"] = d.why;
+  j["alternatives"] = Json::array();
+  for (const Forecast& f : d.alternatives) {
+    Json a = layout_json(f.layout);
+    a["predicted_step_time_s"] = f.step.v;
+    j["alternatives"].push_back(a);
+  }
+  return j;
+}
+
+AdaptiveRun::AdaptiveRun(const AdaptOptions& options, const RunningOptions& running, std::string profile,
+                         std::filesystem::path presets, std::int64_t steps, Hooks hooks)
+    : options_(options),
+      running_(running),
+      profile_(std::move(profile)),
+      presets_(std::move(presets)),
+      steps_(steps),
+      hooks_(std::move(hooks)) {}
+
+ClusterSpec AdaptiveRun::believed() const { return policy_ ? policy_->belief().cluster() : given_; }
+
+std::unique_ptr<Runnable> AdaptiveRun::runnable_of(const Layout& layout) const {
+  PlanFile file = file_;
+  file.plan = layout.plan;
+  file.cluster = used_by(layout, believed());
+  file.prediction = {};
+  return std::make_unique<Runnable>(running_, std::move(file), profile_, presets_);
+}
+
+RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
+  file_ = runnable->file();
+  given_ = file_.cluster;
+  if (!options_.inject.empty()) events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
+  for (const ClusterEvent& e : events_.events())
+    if (!options_.adapt && (e.joins > 0 || e.defect.missing))
+      throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go", "events that slow the machine",
+                                "add --adapt, or the run would end there"});
+  layout_ = layout_on(file_.plan, given_, given_);
+  search_.emplace(file_, profile_, presets_, 1);
+  std::int64_t done = 0, moved = 0;
+  for (bool first = true;; first = false) {
+    RunResult result = train_layout(*runnable, first);
+    result.steps += done, result.moved_bytes += moved;
+    done = result.steps, moved = result.moved_bytes;
+    if (!result.changing) return result;
+    const Layout before = std::exchange(layout_, *std::exchange(next_, std::nullopt));
+    keep_by_gpu(before);
+    runnable = runnable_of(layout_);
+  }
+}
+
+// A rank of the new layout keeps what the GPU under it held; what lay on GPUs that are idle now is asked of them.
+void AdaptiveRun::keep_by_gpu(const Layout& before) {
+  std::map<GpuPlace, std::unique_ptr<HeldState>> by_gpu;
+  const std::vector<GpuPlace> gpus = usable_gpus(used_by(before, cluster_before_));
+  for (std::size_t rank = 0; rank < carried_.ranks.size(); ++rank) by_gpu[gpus[rank]] = std::move(carried_.ranks[rank]);
+  for (const GpuPlace& gpu : std::exchange(just_lost_, {})) by_gpu.erase(gpu);
+  carried_.ranks.clear();
+  const std::vector<GpuPlace> now = usable_gpus(used_by(layout_, believed()));
+  for (int rank = 0; rank < layout_.plan.world(); ++rank) {
+    const auto held = by_gpu.extract(now[static_cast<std::size_t>(rank)]);
+    carried_.ranks.push_back(held ? std::move(held.mapped()) : nullptr);
+  }
+  for (auto& [gpu, held] : by_gpu) carried_.ranks.push_back(std::move(held));
+}
+
+RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
+  TrainingRun run = hooks_.prepare(runnable, first);
+  attach(run, runnable);
+  cluster_before_ = believed();
+  const auto missing = carried_.present() ? missing_state(carried_, runnable.file().model) : std::nullopt;
+  if (!missing) return sextant::train(run);
+  const Checkpoint* const saved = hooks_.newest ? hooks_.newest() : nullptr;
+  if (!saved)
+    throw BackendError(
+        fmt::format("{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
+                    "replicas (ZeRO 0, or shards over fewer ranks) or -o with --save-every keeps one",
+                    *missing));
+  hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", *missing,
+                          saved->manifest().clock.step));
+  carried_.ranks.clear();
+  next_step_ = saved->manifest().clock.step;
+  run.resume = saved;
+  return sextant::train(run);
+}
+
+void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
+  const PlanFile& file = runnable.file();
+  const Topology topology(file.cluster);
+  if (options_.emulate) {
+    speeds_ = std::make_unique<EmulatedSpeeds>(static_cast<std::size_t>(file.plan.world()));
+    run.emulated = speeds_.get();
+    run.shape->node_of.clear();
+    for (int rank = 0; rank < file.plan.world(); ++rank) run.shape->node_of.push_back(topology.node_of(rank));
+    play_machine(next_step_);
+  }
+  run.carried = &carried_;
+  run.begin = [this, begin = run.begin] {
+    if (begin) begin();
+    if (!decision_ && !next_step_) return;
+    const Seconds stood_still(since(paused_));
+    if (decision_ && policy_) {
+      policy_->changed(stood_still);
+      hooks_.keep({{"changed", decision_->number}, {"stood_still_s", stood_still.v}});
+      hooks_.tell(fmt::format("went on after {:.3g} s", stood_still.v));
+    }
+    decision_.reset();
+  };
+  run.on_step = [this, on_step = run.on_step](const StepReport& report) {
+    if (on_step) on_step(report);
+    next_step_ = report.step + 1;
+    if (trial_) trial_->took(report.duration);
+    if (observer_) observer_->step_took(report.step, report.duration);
+    if (options_.emulate) play_machine(next_step_);
+  };
+  observer_.reset();
+  if (!options_.adapt) return;
+  const ClusterSpec healthy = sound(file.cluster);
+  const Topology healthy_topology(healthy);
+  const MachineCosts costs(healthy, file.stack, {}, runnable.profile() ? &*runnable.profile() : nullptr, presets_);
+  const ExecutionGraph graph = lower(file.model, file.training, plan_links(healthy_topology, file.plan), file.plan, file.stack,
+                                     {.operands = false});
+  const std::vector<OpCost> by_work = price(graph, costs.best());
+  std::vector<Seconds> by_op;
+  for (const Op& op : graph.ops) by_op.push_back(by_work[op.work].duration);
+  observer_ = std::make_unique<StepObserver>(runnable.graph(), std::move(by_op), topology, given_.nodes);
+  run.on_spans = [this](int rank, std::int64_t step, const std::vector<Span>& spans) {
+    observer_->record(rank, step, spans);
+  };
+  run.time_to_change = [this] { return time_to_change(); };
+  if (policy_ || trial_) return;
+  if (options_.budget > 0 && next_step_ < steps_) {
+    const std::int64_t left = steps_ - next_step_;
+    TrialBudget budget;
+    budget.share = options_.budget / 100;
+    budget.move = search_->move(layout_, given_);
+    trial_.emplace(search_->kinds(layout_, given_, kShortlist), left, budget);
+    if (!trial_->worth_it()) {
+      if (trial_->left_out() > 0)
+        hooks_.tell(fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
+                                options_.budget, left));
+      trial_.reset();
+    }
+  }
+  if (!trial_) begin_watch(layout_);
+}
+
+void AdaptiveRun::play_machine(std::int64_t step) {
+  const auto defective = defective_nodes(events_.at(given_, step));
+  const std::vector<GpuPlace> gpus = usable_gpus(used_by(layout_, believed()));
+  for (std::size_t rank = 0; rank < speeds_->compute.size(); ++rank) {
+    const auto node = defective.find(gpus[rank].node);
+    const GpuState state = node == defective.end() ? GpuState{} : node->second[static_cast<std::size_t>(gpus[rank].gpu)];
+    speeds_->compute[rank] = state.compute;
+    speeds_->node_link[rank] = state.node_link;
+    speeds_->network[rank] = state.network;
+  }
+}
+
+void AdaptiveRun::begin_watch(const Layout& layout) {
+  AdaptationOptions options;
+  policy_.emplace(given_, layout, search_->tools(), options);
+}
+
+bool AdaptiveRun::time_to_change() {
+  if (trial_) return look_at_trial();
+  look_for_lost(next_step_);
+  while (!next_) {
+    const auto seen = observer_->take();
+    if (!seen) break;
+    const bool searching = policy_->searching();
+    const auto decision = policy_->observe(*seen, steps_ - next_step_);
+    if (!searching && policy_->searching()) {
+      for (const std::string& line : policy_->evidence())
+        hooks_.tell(fmt::format("step {}: {}; looking for a better layout", seen->step, line));
+    }
+    if (decision) tell(*decision);
+  }
+  if (next_) paused_ = std::chrono::steady_clock::now();
+  return next_.has_value();
+}
+
+void AdaptiveRun::look_for_lost(std::int64_t next_step) {
+  const std::vector<GpuPlace> lost = events_.lost(next_step);
+  const std::set<GpuPlace>& known = policy_->belief().lost();
+  std::vector<GpuPlace> gone, back;
+  std::ranges::set_difference(lost, known, std::back_inserter(gone));
+  std::ranges::set_difference(known, lost, std::back_inserter(back));
+  if (!back.empty()) policy_->find(back, next_step - 1);
+  if (gone.empty()) return;
+  const Decision decision = policy_->lose(gone, next_step - 1, steps_ - next_step);
+  just_lost_ = gone;
+  tell(decision);
+  if (decision.kind == DecisionKind::no_layout) throw BackendError(decision.why);
+}
+
+void AdaptiveRun::tell(const Decision& d) {
+  hooks_.keep(decision_json(d));
+  std::string line = fmt::format("decision {} behind step {} ({}): {}", d.number, d.step, d.trigger,
+                                 d.changes() ? fmt::format("{} in place of {}: {}", layout_text(d.to), layout_text(d.from), d.why) : d.why);
+  hooks_.tell(line);
+  if (!d.changes()) return;
+  next_ = d.to;
+  decision_ = d;
+}
+
+bool AdaptiveRun::look_at_trial() {
+  if (!trial_->present_done()) return false;
+  paused_ = std::chrono::steady_clock::now();
+  if (const auto next = trial_->next()) {
+    next_ = *next;
+    return true;
+  }
+  end_trial();
+  return next_.has_value();
+}
+
+// The best measured layout is kept; what was measured corrects what is predicted.
+void AdaptiveRun::end_trial() {
+  const std::vector<StartTrial::Result> results = trial_->results();
+  Json line = {{"decision", 0}, {"kind", "start"}, {"trigger", "start"}, {"step", next_step_ - 1}, {"alternatives", Json::array()}};
+  for (const auto& r : results) {
+    Json a = layout_json(r.layout.layout);
+    a["predicted_step_time_s"] = r.layout.step.v, a["measured_step_time_s"] = r.measured.v;
+    line["alternatives"].push_back(a);
+  }
+  const Layout best = results.front().layout.layout;
+  line["to"] = layout_json(best);
+  const double gain = 1 - results.front().measured / results.back().measured;
+  line["why"] = fmt::format("measured fastest of {} layouts, {:.1f} % less than the slowest", results.size(), 100 * gain);
+  hooks_.keep(line);
+  hooks_.tell(fmt::format("tried {} layouts in {} steps: {} is kept, {:.4g} s a step ({:.4g} s predicted), {:.1f} % less than the slowest",
+                          results.size(), next_step_, layout_text(best), results.front().measured.v,
+                          results.front().layout.step.v, 100 * gain));
+  trial_.reset();
+  begin_watch(best);
+  for (const auto& r : results) policy_->measured(r.layout.layout, r.measured);
+  if (best != layout_) next_ = best;
+}
+
+}  // namespace sextant

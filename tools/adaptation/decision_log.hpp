@@ -1,0 +1,25 @@
+// What a run that adapts has decided, and what came of it: adaptation.jsonl in its folder, a line each.
+#pragma once
+
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+namespace sextant {
+
+inline constexpr const char* kAdaptationFile = "adaptation.jsonl";
+
+class DecisionLog {
+ public:
+  // `folder`: empty, and nothing is written.
+  explicit DecisionLog(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  // Appends; throws BackendError when the line cannot be written.
+  void add(const nlohmann::ordered_json& line);
+  const nlohmann::ordered_json& lines() const { return lines_; }
+
+ private:
+  std::filesystem::path folder_;
+  nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace sextant

@@ -1,0 +1,25 @@
+#include "tools/adaptation/first_plan.hpp"
+
+#include "planner/answers/recommend.hpp"
+#include "tools/inputs/planning.hpp"
+
+namespace sextant {
+
+PlanFile first_plan(Session& session, QuestionOptions options) {
+  if (options.stack.empty()) options.stack = "sextant";
+  const Planning planning(read_question(options, session.presets()), session.presets());
+  const Question& q = planning.question();
+  const Job job = planning.job();
+  Searching searching(session.terminal, 0);
+  const SearchReport report = search_possible(
+      job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits), searching.options(3));
+  if (report.ranked.empty())
+    throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
+                              "'sextant plan' with the same options says what would fit"});
+  const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
+  const Recommendation r = recommend(job, q.limits, report, basis, searching.options(1));
+  searching.finish();
+  return plan_file_of(session, q, r.plan.plan, r.plan.prediction, step_breakdown(job, r.plan.plan).mean);
+}
+
+}  // namespace sextant

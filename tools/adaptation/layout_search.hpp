@@ -1,0 +1,42 @@
+// How a run that adapts finds layouts: the planner's own search, for what the run trains, on the machine as it is believed to
+// be. Slow parts are used where they hurt least, cut into uneven stages, or left idle.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "core/plan/plan_file.hpp"
+#include "planner/adaptation/adaptation_policy.hpp"
+#include "tools/inputs/planning.hpp"
+
+namespace sextant {
+
+class LayoutSearch {
+ public:
+  // Model, training, stack and the kinds of layout are those of `file`: one without offload stays without.
+  // `profile`: of --profile, may be empty. `threads`: of a search beside training; 0 = all cores.
+  LayoutSearch(const PlanFile& file, std::string profile, std::filesystem::path presets, int threads);
+
+  AdaptationTools tools() const;
+
+  // Of the layouts for this cluster, best first, the best of each number of GPUs that is worth a look.
+  std::vector<Forecast> plans(const ClusterSpec&) const;
+  // The best layouts that differ in kind, on all of the cluster's GPUs; the one at hand among them.
+  std::vector<Forecast> kinds(const Layout& present, const ClusterSpec&, int count) const;
+  Seconds step(const Layout&, const ClusterSpec&) const;
+  // What every rank will own, over the links there are: an upper bound, as if it had nothing of it.
+  Seconds move(const Layout& to, const ClusterSpec&) const;
+
+ private:
+  Question question(ClusterSpec) const;
+
+  const PlanFile file_;
+  const std::string profile_;
+  const std::filesystem::path presets_;
+  const int threads_;
+};
+
+// A plan on the usable GPUs of the cluster; those that it does not need are idle.
+Layout layout_on(const ParallelPlan&, const ClusterSpec& used, const ClusterSpec& all);
+
+}  // namespace sextant
