@@ -61,9 +61,10 @@ void AdaptationPolicy::watch() {
 }
 
 Seconds AdaptationPolicy::typical() const {
+  // A search beside training may slow it down.
   std::vector<double> steps;
   for (const auto& [step, took] : recent_)
-    if (step >= pending_.onset) steps.push_back(took.v);
+    if (step >= pending_.onset && step <= pending_.seen) steps.push_back(took.v);
   return median(std::move(steps));
 }
 
@@ -176,7 +177,7 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   const Seconds before = trial_->before;
   trial_.reset();
   const Seconds promised = before - tried.then, held = before - held_step;
-  // A change that was forced, or undid another, has nothing to go back to.
+  // A change that was forced, or went back, has nothing to go back to.
   const bool may_go_back = tried.kind == DecisionKind::change;
   Decision d = begun(DecisionKind::keep, step, steps_left);
   d.trigger = "verified";
@@ -185,7 +186,11 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   d.evidence = {fmt::format("decision {}: a step takes {:.4g} s, {:.4g} s before the change, {:.4g} s were predicted",
                             tried.number, held_step.v, before.v, tried.then.v)};
   measured(layout_, held_step);
-  if (!may_go_back || held >= promised * kHalf) {
+  if (!may_go_back) {
+    d.why = fmt::format("{:.1f} % off what was predicted", 100 * (held_step / tried.then - 1));
+    return d;
+  }
+  if (held >= promised * kHalf) {
     d.why = fmt::format("{:.0f} % of the predicted gain were measured", 100 * (held / promised));
     return d;
   }
@@ -232,7 +237,7 @@ void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step
   for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
   std::ranges::sort(layout_.idle);
   trial_.reset();
-  begin_search("joined", std::move(evidence), step, step);
+  begin_search("joined", std::move(evidence), step - options_.verify_steps, step);
 }
 
 }  // namespace sextant

@@ -109,7 +109,7 @@ class AdaptationPolicy {
   Decision decide(std::int64_t step, std::int64_t steps_left);
   std::optional<Decision> verify(std::int64_t step, std::int64_t steps_left);
   Decision begun(DecisionKind, std::int64_t step, std::int64_t steps_left);
-  Seconds typical() const;  // of the steps since the drift began
+  Seconds typical() const;  // of the steps from the onset until it was seen
   double correction(const Layout&) const;
 
   MachineBelief belief_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kSafety = 10;         // approximation, heavy tails and a spread that is estimated
 constexpr double kLeastSpread = 0.01;  // clocks and schedulers vary by as much
+constexpr int kBiasSteps = 200;        // from which a bias is learnt; more, and a slow drift would be learnt as well
 constexpr double kOvershoot = 1.166;   // of a sum of normal steps beyond its threshold
 
 double lower_median(std::vector<double> x) {
@@ -50,8 +51,10 @@ double DriftWatch::Kind::spread() const {
                   (1 + 2 / std::sqrt(n)) * std::sqrt(std::max(0.0, (squares - sum * sum / n) / (n - 1))));
 }
 
+// A bias that was learnt from n steps may be off by a spread over the root of n, or a little more.
 double DriftWatch::slack(const Kind& kind) const {
-  return std::min(kClip - 1, std::max(0.5, std::log1p(options_.least_effect) / 2 / kind.spread()));
+  const double unsure = 1.25 / std::sqrt(static_cast<double>(std::min(seen_, kBiasSteps)));
+  return std::min(kClip - 1, unsure + std::max(0.5, std::log1p(options_.least_effect) / 2 / kind.spread()));
 }
 
 double DriftWatch::threshold(const Kind& kind) const {
@@ -134,6 +137,7 @@ bool DriftWatch::test(Kind& kind, std::span<const double> z, std::int64_t step) 
     add(s.up, x, s.since_up, s.up_from);
     add(s.down, -x, s.since_down, s.down_from);
     alarm = alarm || s.up > h || s.down > h;
+    if (seen_ < kBiasSteps && std::abs(x) < kClip / 2) s.bias += x * spread / seen_;
     kind.sum += x * spread, kind.squares += x * spread * x * spread;
     ++kind.count;
   }

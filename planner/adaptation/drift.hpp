@@ -3,7 +3,7 @@
 //
 // Each is a series of logarithms z of measured over predicted time. Ranks are compared with the crowd of the same step (the
 // lower median), so that what all share is no drift of one; what the model is off at all times, a stage or an exchange, is
-// learnt from the first steps. Page's two-sided cumulative sums (Page 1954, "Continuous inspection schemes"), z in units of
+// learnt from the first 200 steps. Page's two-sided cumulative sums (Page 1954, "Continuous inspection schemes"), z in units of
 // its spread, clipped at kClip so that a single hiccup decides nothing:
 //
 //   up = max(0, up + z - k), down = max(0, down - z - k), an alarm where either exceeds h

@@ -3,45 +3,65 @@
 #include <algorithm>
 
 namespace sextant {
+namespace {
+
+Seconds middle_of(std::vector<double> steps) {
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::ranges::nth_element(steps, middle);
+  return Seconds(*middle);
+}
+
+}  // namespace
 
 StartTrial::StartTrial(std::vector<Forecast> layouts, std::int64_t steps, const TrialBudget& budget)
-    : layouts_(std::move(layouts)), steps_each_(budget.steps_each) {
-  Seconds best = layouts_.front().step;
-  for (const Forecast& f : layouts_) best = std::min(best, f.step);
-  budget_ = best * static_cast<double>(steps) * budget.share;
-  // Whatever is tried, the run may have to move once more, to the best of them.
-  Seconds cost = (layouts_.front().step - best) * steps_each_ + budget.move;
+    : layouts_(std::move(layouts)),
+      measured_(layouts_.size()),
+      steps_each_(budget.steps_each),
+      pause_(budget.pause) {
   std::stable_sort(layouts_.begin() + 1, layouts_.end(),
                    [](const Forecast& a, const Forecast& b) { return a.step < b.step; });
-  std::size_t kept = 1;
-  for (; kept < layouts_.size(); ++kept) {
-    cost = cost + (layouts_[kept].step - best) * steps_each_ + budget.move;
-    if (cost > budget_) break;
-  }
-  left_out_ = layouts_.size() - kept;
-  layouts_.resize(kept);
-  measured_.resize(kept);
+  budget_ = best() * (static_cast<double>(steps) * budget.share);
 }
 
 void StartTrial::took(Seconds step) { measured_[now_].push_back(step.v); }
 
+void StartTrial::paused(Seconds pause) {
+  pause_ = std::max(pause_, pause);
+  pauses_ = pauses_ + pause;
+}
+
 bool StartTrial::present_done() const { return static_cast<int>(measured_[now_].size()) >= steps_each_; }
 
-std::optional<Layout> StartTrial::next() {
+Seconds StartTrial::best() const {
+  if (const auto tried = results(); !tried.empty()) return tried.front().measured;
+  return std::ranges::min_element(layouts_, {}, [](const Forecast& f) { return f.step.v; })->step;
+}
+
+Seconds StartTrial::spent() const {
+  const Seconds least = best();
+  Seconds spent = pauses_;
+  for (const auto& steps : measured_)
+    for (const double step : steps) spent = spent + std::max(Seconds(0), Seconds(step) - least);
+  return spent;
+}
+
+std::optional<Layout> StartTrial::next() const {
   if (now_ + 1 >= layouts_.size()) return std::nullopt;
-  return layouts_[++now_].layout;
+  const Forecast& next = layouts_[now_ + 1];
+  // What is predicted is as far off as it was of the first layout.
+  const auto tried = results();
+  const auto first = std::ranges::find_if(
+      tried, [&](const Result& r) { return r.layout.layout == layouts_.front().layout; });
+  const double off = first == tried.end() ? 1 : first->measured / first->layout.step;
+  const Seconds slower = std::max(Seconds(0), next.step * off - best());
+  return spent() + slower * steps_each_ + pause_ * 2.0 <= budget_ ? std::optional(next.layout) : std::nullopt;
 }
 
 std::vector<StartTrial::Result> StartTrial::results() const {
   std::vector<Result> results;
-  for (std::size_t i = 0; i < layouts_.size(); ++i) {
-    std::vector<double> counted(measured_[i].begin() + std::min<std::ptrdiff_t>(1, static_cast<std::ptrdiff_t>(measured_[i].size())),
-                                measured_[i].end());
-    if (counted.empty()) continue;
-    const auto middle = counted.begin() + static_cast<std::ptrdiff_t>(counted.size() / 2);
-    std::ranges::nth_element(counted, middle);
-    results.push_back({layouts_[i], Seconds(*middle)});
-  }
+  for (std::size_t i = 0; i < layouts_.size(); ++i)
+    if (measured_[i].size() > 1)
+      results.push_back({layouts_[i], middle_of({measured_[i].begin() + 1, measured_[i].end()})});
   std::ranges::stable_sort(results, {}, [](const Result& r) { return r.measured.v; });
   return results;
 }

@@ -125,6 +125,10 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
           graph, device, [this](OpId op, StreamId stream) { launcher_.launch(op, stream); },
           [&] {
             ExecutorOptions own = for_rank(std::move(options.executor), world, at_);
+            if (own.least_time)
+              own.least_time = [this, least = own.least_time](OpId op) {
+                return launcher_.runs(op) ? least(op) : Seconds(0);
+              };
             if (options.programs) own.repeats = [this](OpId op) { return launcher_.repeats(op); };
             return own;
           }()) {

@@ -1,6 +1,7 @@
 #include "tools/adaptation/adaptive_run.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -118,12 +119,20 @@ AdaptiveRun::AdaptiveRun(const AdaptOptions& options, const RunningOptions& runn
 
 ClusterSpec AdaptiveRun::believed() const { return policy_ ? policy_->belief().cluster() : given_; }
 
-std::unique_ptr<Runnable> AdaptiveRun::runnable_of(const Layout& layout) const {
+AdaptiveRun::~AdaptiveRun() {
+  if (building_.valid()) building_.wait();
+}
+
+// Lowered and priced beside training; the run pauses when that is done.
+void AdaptiveRun::change_to(const Layout& layout) {
+  next_ = layout;
   PlanFile file = file_;
   file.plan = layout.plan;
   file.cluster = used_by(layout, believed());
   file.prediction = {};
-  return std::make_unique<Runnable>(running_, std::move(file), profile_, presets_);
+  building_ = std::async(std::launch::async, [this, file = std::move(file)] {
+    return std::make_unique<Runnable>(running_, file, profile_, presets_);
+  });
 }
 
 RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
@@ -144,7 +153,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
     if (!result.changing) return result;
     const Layout before = std::exchange(layout_, *std::exchange(next_, std::nullopt));
     keep_by_gpu(before);
-    runnable = runnable_of(layout_);
+    runnable = building_.get();
   }
 }
 
@@ -196,9 +205,10 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   run.carried = &carried_;
   run.begin = [this, begin = run.begin] {
     if (begin) begin();
-    if (!decision_ && !next_step_) return;
+    if (next_step_ == 0) return;
     const Seconds stood_still(since(paused_));
-    if (decision_ && policy_) {
+    if (trial_) trial_->paused(stood_still);
+    if (decision_) {
       policy_->changed(stood_still);
       hooks_.keep({{"changed", decision_->number}, {"stood_still_s", stood_still.v}});
       hooks_.tell(fmt::format("went on after {:.3g} s", stood_still.v));
@@ -208,7 +218,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   run.on_step = [this, on_step = run.on_step](const StepReport& report) {
     if (on_step) on_step(report);
     next_step_ = report.step + 1;
-    if (trial_) trial_->took(report.duration);
+    if (trial_ && !next_) trial_->took(report.duration);
     if (observer_) observer_->step_took(report.step, report.duration);
     if (options_.emulate) play_machine(next_step_);
   };
@@ -230,11 +240,9 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   if (policy_ || trial_) return;
   if (options_.budget > 0 && next_step_ < steps_) {
     const std::int64_t left = steps_ - next_step_;
-    TrialBudget budget;
-    budget.share = options_.budget / 100;
-    budget.move = search_->move(layout_, given_);
-    trial_.emplace(search_->kinds(layout_, given_, kShortlist), left, budget);
-    if (!trial_->worth_it()) {
+    trial_.emplace(search_->kinds(layout_, given_, kShortlist), left,
+                   TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, given_)});
+    if (!trial_->next()) {
       if (trial_->left_out() > 0)
         hooks_.tell(fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
                                 options_.budget, left));
@@ -262,21 +270,23 @@ void AdaptiveRun::begin_watch(const Layout& layout) {
 }
 
 bool AdaptiveRun::time_to_change() {
-  if (trial_) return look_at_trial();
-  look_for_lost(next_step_);
-  while (!next_) {
-    const auto seen = observer_->take();
-    if (!seen) break;
+  using namespace std::chrono_literals;
+  if (trial_ && !events_.lost(next_step_).empty()) end_trial();
+  if (!next_ && trial_) look_at_trial();
+  if (!trial_) look_for_lost(next_step_);
+  while (const auto seen = observer_->take()) {
+    if (next_ || !policy_) continue;  // of a layout that is about to go
     const bool searching = policy_->searching();
     const auto decision = policy_->observe(*seen, steps_ - next_step_);
-    if (!searching && policy_->searching()) {
+    if (!searching && policy_->searching())
       for (const std::string& line : policy_->evidence())
         hooks_.tell(fmt::format("step {}: {}; looking for a better layout", seen->step, line));
-    }
     if (decision) tell(*decision);
   }
-  if (next_) paused_ = std::chrono::steady_clock::now();
-  return next_.has_value();
+  // Nobody waits for a layout, unless ranks are lost that this one needs.
+  if (!next_ || (just_lost_.empty() && building_.wait_for(0s) != std::future_status::ready)) return false;
+  paused_ = std::chrono::steady_clock::now();
+  return true;
 }
 
 void AdaptiveRun::look_for_lost(std::int64_t next_step) {
@@ -299,24 +309,28 @@ void AdaptiveRun::tell(const Decision& d) {
                                  d.changes() ? fmt::format("{} in place of {}: {}", layout_text(d.to), layout_text(d.from), d.why) : d.why);
   hooks_.tell(line);
   if (!d.changes()) return;
-  next_ = d.to;
   decision_ = d;
+  if (building_.valid()) building_.wait();
+  change_to(d.to);
 }
 
-bool AdaptiveRun::look_at_trial() {
-  if (!trial_->present_done()) return false;
-  paused_ = std::chrono::steady_clock::now();
+void AdaptiveRun::look_at_trial() {
+  if (!trial_->present_done()) return;
   if (const auto next = trial_->next()) {
-    next_ = *next;
-    return true;
+    trial_->go_on();
+    change_to(*next);
+  } else {
+    end_trial();
   }
-  end_trial();
-  return next_.has_value();
 }
 
 // The best measured layout is kept; what was measured corrects what is predicted.
 void AdaptiveRun::end_trial() {
   const std::vector<StartTrial::Result> results = trial_->results();
+  if (results.empty()) {
+    trial_.reset();
+    return begin_watch(layout_);
+  }
   Json line = {{"decision", 0}, {"kind", "start"}, {"trigger", "start"}, {"step", next_step_ - 1}, {"alternatives", Json::array()}};
   for (const auto& r : results) {
     Json a = layout_json(r.layout.layout);
@@ -327,6 +341,7 @@ void AdaptiveRun::end_trial() {
   line["to"] = layout_json(best);
   const double gain = 1 - results.front().measured / results.back().measured;
   line["why"] = fmt::format("measured fastest of {} layouts, {:.1f} % less than the slowest", results.size(), 100 * gain);
+  line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
   hooks_.keep(line);
   hooks_.tell(fmt::format("tried {} layouts in {} steps: {} is kept, {:.4g} s a step ({:.4g} s predicted), {:.1f} % less than the slowest",
                           results.size(), next_step_, layout_text(best), results.front().measured.v,
@@ -334,7 +349,7 @@ void AdaptiveRun::end_trial() {
   trial_.reset();
   begin_watch(best);
   for (const auto& r : results) policy_->measured(r.layout.layout, r.measured);
-  if (best != layout_) next_ = best;
+  if (best != layout_) change_to(best);
 }
 
 }  // namespace sextant

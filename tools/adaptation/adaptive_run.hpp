@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,18 +47,19 @@ class AdaptiveRun {
 
   // Trains to the end. `runnable`: the first layout, and afterwards the last.
   RunResult train(std::unique_ptr<Runnable>& runnable);
+  ~AdaptiveRun();
 
  private:
   RunResult train_layout(const Runnable&, bool first);
   void attach(TrainingRun&, const Runnable&);
   void play_machine(std::int64_t step);  // the emulated one, as events say
   bool time_to_change();
-  bool look_at_trial();
+  void look_at_trial();
   void look_for_lost(std::int64_t next_step);
   void end_trial();
   void begin_watch(const Layout&);
   void tell(const Decision&);
-  std::unique_ptr<Runnable> runnable_of(const Layout&) const;
+  void change_to(const Layout&);
   ClusterSpec believed() const;
   void keep_by_gpu(const Layout& before);
 
@@ -79,7 +81,8 @@ class AdaptiveRun {
   std::unique_ptr<StepObserver> observer_;
   CarriedState carried_;
   std::int64_t next_step_ = 0;
-  std::optional<Layout> next_;        // the layout that the run pauses for
+  std::optional<Layout> next_;  // the layout that the run changes to, once it is built beside training
+  std::future<std::unique_ptr<Runnable>> building_;
   std::vector<GpuPlace> just_lost_;   // with what they held
   std::optional<Decision> decision_;  // that it follows; none: the trial goes on
   std::chrono::steady_clock::time_point paused_;

@@ -88,7 +88,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
   if (!question.model.empty()) {
     if (!o.running.plan.empty()) throw UsageError("a plan file and --model: give one of them");
     planned = first_plan(session, question);
-    o.running.plan = "--model " + question.model;
+    o.running.plan = "--model " + question.model;  // what messages call it
   }
   if (o.running.plan.empty())
     throw UsageError(
@@ -247,7 +247,10 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
       out << fmt::format("\nstopped: {}\n", folder.end_reason().empty() ? "asked to" : folder.end_reason());
     out << '\n';
     if (!o.output.empty()) out << "written: " << o.output << '\n';
-    if (o.profile.empty())
+    if (planned && !o.output.empty()) o.running.plan = o.output + "/plan.json";
+    if (planned && o.output.empty())
+      out << "next: -o DIR keeps the plan and the run\n";
+    else if (o.profile.empty())
       out << fmt::format(
           "next: sextant profile --for {0} -o profile.json\n      sextant run {0} --profile profile.json\n",
           o.running.plan);

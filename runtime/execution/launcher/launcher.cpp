@@ -56,17 +56,23 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
   }
 }
 
-void StepLauncher::launch(OpId id, StreamId stream) {
+bool StepLauncher::runs(OpId id) const {
   const Op& op = graph_.ops[id];
   const bool updates = op.role == OpRole::update ||
                        ((op.role == OpRole::copy_out || op.role == OpRole::copy_in) && of_state(op));
   const bool gathers = op.role == OpRole::param_gather && !fetches_parameters(graph_.plan, rules_);
   const bool fetches = op.role == OpRole::copy_in && fetches_parameters(graph_.plan, rules_);
-  if (part == Part::evaluate && !evaluates(op)) return;
-  if (part == Part::first && op.role == OpRole::update) return;
-  if (part == Part::flush && (fetches || !(updates || gathers))) return;
+  if (part == Part::evaluate) return evaluates(op);
+  if (part == Part::first) return op.role != OpRole::update;
+  if (part != Part::flush) return true;
   // In a flush the copy of gradients to the host, which ends a step, has been made already.
-  if (part == Part::flush && op.role == OpRole::copy_out && !find(op, OperandUse::parameter)) return;
+  return !fetches && (updates || gathers) &&
+         (op.role != OpRole::copy_out || find(op, OperandUse::parameter));
+}
+
+void StepLauncher::launch(OpId id, StreamId stream) {
+  if (!runs(id)) return;
+  const Op& op = graph_.ops[id];
   switch (op.role) {
     case OpRole::block:
       return block(op, stream);

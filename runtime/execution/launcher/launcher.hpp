@@ -30,6 +30,7 @@ class StepLauncher {
                const KernelTable&, RankCoord, int threads);
 
   void launch(OpId, StreamId);  // an OpLauncher
+  bool runs(OpId) const;        // whether the op has anything to do in this part of a step
   // Whether an op is launched with the same memory and arguments in every step that trains. Tokens and scalars come from one
   // place where the device does not share the host's memory; the head's scale is the step's own.
   bool repeats(OpId) const;
