@@ -139,18 +139,6 @@ class EventReader {
 
 }  // namespace
 
-std::vector<GpuPlace> usable_gpus(const ClusterSpec& cluster) {
-  std::set<GpuPlace> missing;
-  for (const Defect& d : cluster.defects)
-    for (int gpu = 0; d.missing && d.node >= 0 && gpu < cluster.node.gpus; ++gpu)
-      if (d.gpu < 0 || d.gpu == gpu) missing.insert({d.node, gpu});
-  std::vector<GpuPlace> usable;
-  for (int node = 0; node < cluster.nodes; ++node)
-    for (int gpu = 0; gpu < cluster.node.gpus; ++gpu)
-      if (!missing.contains({node, gpu})) usable.push_back({node, gpu});
-  return usable;
-}
-
 ClusterEvents::ClusterEvents(std::string_view text, const std::string& file, const ClusterSpec& cluster)
     : gpus_per_node_(cluster.node.gpus) {
   std::vector<Problem> problems;

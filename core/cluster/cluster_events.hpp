@@ -21,16 +21,9 @@
 #include <vector>
 
 #include "core/cluster/cluster_spec.hpp"
+#include "core/cluster/gpu_state.hpp"
 
 namespace sextant {
-
-// A GPU by its place, which it keeps when others are lost.
-struct GpuPlace {
-  int node = 0, gpu = 0;
-  auto operator<=>(const GpuPlace&) const = default;
-};
-// Usable GPUs by rank.
-std::vector<GpuPlace> usable_gpus(const ClusterSpec&);
 
 struct ClusterEvent {
   static constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();

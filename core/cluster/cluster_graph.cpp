@@ -30,31 +30,6 @@ NodeParts parts_of(const ClusterSpec& spec) {
   return parts;
 }
 
-std::map<int, std::vector<GpuState>> defective_nodes(const ClusterSpec& spec) {
-  std::map<int, std::vector<GpuState>> found;
-  const NodeParts parts = parts_of(spec);
-  for (const Defect& d : spec.defects) {
-    if (d.node < 0) continue;
-    const auto touches = [&](int g) {
-      return (d.gpu < 0 || d.gpu == g) &&
-             (d.nic < 0 || parts.bundle_of_nic(spec.node, d.nic) == g / parts.gpus_per_bundle);
-    };
-    auto& gpus = found.try_emplace(d.node, static_cast<std::size_t>(spec.node.gpus)).first->second;
-    for (int g = 0; g < spec.node.gpus; ++g) {
-      if (!touches(g)) continue;
-      GpuState& s = gpus[static_cast<std::size_t>(g)];
-      s.compute = std::min(s.compute, d.compute_factor);
-      s.node_link = std::min(s.node_link, d.node_link_factor);
-      s.network = std::min(s.network, d.network_factor);
-      s.missing = s.missing || d.missing;
-    }
-  }
-  std::erase_if(found, [&](const auto& entry) {
-    return std::ranges::all_of(entry.second, [](const GpuState& s) { return s == GpuState{}; });
-  });
-  return found;
-}
-
 UplinkFactors::UplinkFactors(const ClusterSpec& spec) {
   if (std::ranges::all_of(spec.defects, [](const Defect& d) { return d.leaf < 0; })) return;
   const NodeParts parts = parts_of(spec);

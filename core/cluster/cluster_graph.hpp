@@ -12,6 +12,7 @@
 #include <boost/graph/adjacency_list.hpp>
 
 #include "core/cluster/cluster_spec.hpp"
+#include "core/cluster/gpu_state.hpp"
 
 namespace sextant {
 
@@ -25,15 +26,6 @@ struct NodeParts {
   int bundle_of_nic(const NodeSpec& node, int nic) const { return nic / (node.nics / bundles); }
 };
 NodeParts parts_of(const ClusterSpec&);
-
-// The worst of all that the defects say about one GPU or the NICs of its node.
-struct GpuState {
-  double compute = 1, node_link = 1, network = 1;
-  bool missing = false;
-  bool operator==(const GpuState&) const = default;
-};
-// State of every GPU of every node that a defect names; other nodes are sound.
-std::map<int, std::vector<GpuState>> defective_nodes(const ClusterSpec&);
 
 // What is left of the speed of a leaf switch's uplinks.
 class UplinkFactors {

@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.hpp"
 
 namespace sextant {
 namespace {
 
-constexpr std::array<std::string_view, 6> kDecisionNames = {"stay", "change", "keep", "go_back", "lost",
-                                                            "no_layout"};
+constexpr std::array<std::string_view, 6> kDecisionNames = {"stay",    "change", "keep",
+                                                            "go_back", "lost",   "no_layout"};
 constexpr std::size_t kRecent = 64;  // steps that are remembered
 constexpr double kHalf = 0.5;        // of a predicted gain that a change has to hold
 
@@ -23,10 +25,16 @@ Seconds median(std::vector<double> x) {
   return Seconds(*middle);
 }
 
-std::string key_of(const Layout& layout) {
-  std::string key = plan_key(layout.plan);
-  for (const GpuPlace& gpu : layout.idle) key += fmt::format(" -{}.{}", gpu.node, gpu.gpu);
-  return key;
+// "node 3", or "node 0, GPU 5".
+std::vector<std::string> places_text(const std::vector<GpuPlace>& gpus, int gpus_per_node, const char* what) {
+  std::map<int, std::vector<int>> by_node;
+  for (const GpuPlace& gpu : gpus) by_node[gpu.node].push_back(gpu.gpu);
+  std::vector<std::string> lines;
+  for (const auto& [node, some] : by_node)
+    lines.push_back(static_cast<int>(some.size()) == gpus_per_node
+                        ? fmt::format("node {} {}", node, what)
+                        : fmt::format("node {}, GPU {} {}", node, fmt::join(some, ", "), what));
+  return lines;
 }
 
 }  // namespace
@@ -44,10 +52,7 @@ ClusterSpec used_by(const Layout& layout, ClusterSpec cluster) {
 
 AdaptationPolicy::AdaptationPolicy(ClusterSpec given, Layout layout, AdaptationTools tools,
                                    AdaptationOptions options)
-    : belief_(std::move(given)),
-      layout_(std::move(layout)),
-      tools_(std::move(tools)),
-      options_(options) {
+    : belief_(std::move(given)), layout_(std::move(layout)), tools_(std::move(tools)), options_(options) {
   watch();
 }
 
@@ -69,10 +74,27 @@ Seconds AdaptationPolicy::typical() const {
 }
 
 double AdaptationPolicy::correction(const Layout& layout) const {
-  const auto own = corrections_.find(key_of(layout));
-  if (own != corrections_.end()) return own->second;
-  const auto present = corrections_.find(key_of(layout_));
-  return present == corrections_.end() ? 1 : present->second;
+  const auto of = [&](const Layout& l) { return std::ranges::find(tried_, l, &Tried::layout); };
+  if (const auto own = of(layout); own != tried_.end()) return own->correction;
+  const auto present = of(layout_);
+  return present == tried_.end() ? 1 : present->correction;
+}
+
+bool AdaptationPolicy::tried(const Layout& layout) const {
+  return std::ranges::find(tried_, layout, &Tried::layout) != tried_.end();
+}
+
+void AdaptationPolicy::correct(std::vector<Forecast>& forecasts) const {
+  for (Forecast& f : forecasts) f.step = f.step * correction(f.layout), f.tried = tried(f.layout);
+  // What was tried is no worse for not being the best on paper, as long as its GPUs are there.
+  const ClusterSpec cluster = belief_.cluster();
+  for (const Tried& t : tried_) {
+    const bool known = std::ranges::find(forecasts, t.layout, &Forecast::layout) != forecasts.end();
+    const ClusterSpec used = used_by(t.layout, cluster);
+    if (!known && used.gpus() >= t.layout.plan.world())
+      forecasts.push_back({t.layout, tools_.step(t.layout, cluster) * t.correction, true});
+  }
+  std::ranges::stable_sort(forecasts, {}, [&](const Forecast& f) { return f.step.v * (1 + doubt(f)); });
 }
 
 Decision AdaptationPolicy::begun(DecisionKind kind, std::int64_t step, std::int64_t steps_left) {
@@ -80,7 +102,6 @@ Decision AdaptationPolicy::begun(DecisionKind kind, std::int64_t step, std::int6
   d.kind = kind;
   d.number = ++decisions_;
   d.step = step, d.steps_left = steps_left;
-  d.doubt = options_.doubt;
   d.from = layout_;
   return d;
 }
@@ -97,7 +118,7 @@ void AdaptationPolicy::begin_search(std::string trigger, std::vector<std::string
 std::optional<Decision> AdaptationPolicy::observe(const StepObservation& step, std::int64_t steps_left) {
   recent_.emplace_back(step.step, step.duration);
   if (recent_.size() > kRecent) recent_.pop_front();
-  if (recent_.size() == static_cast<std::size_t>(options_.drift.warm_up) && !corrections_.contains(key_of(layout_))) {
+  if (recent_.size() == static_cast<std::size_t>(options_.drift.warm_up) && !tried(layout_)) {
     std::vector<double> steps;
     for (const auto& [s, took] : recent_) steps.push_back(took.v);
     measured(layout_, median(std::move(steps)));
@@ -128,36 +149,41 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   const Seconds predicted = tools_.step(layout_, cluster);
   const Seconds measured = typical();
   d.now = measured.v > 0 ? measured : predicted * correction(layout_);
-  for (Forecast& f : d.alternatives) f.step = f.step * correction(f.layout);
-  std::ranges::stable_sort(d.alternatives, {}, [](const Forecast& f) { return f.step.v; });
+  correct(d.alternatives);
   if (d.alternatives.empty()) {
     d.why = "no layout was found for the machine as it is now";
     return d;
   }
   const Forecast& best = d.alternatives.front();
-  d.then = best.step;
+  d.then = best.step, d.doubt = doubt(best);
   if (best.layout == layout_) {
     d.why = "the present layout is the best for the machine as it is now";
     return d;
   }
   d.move = tools_.move(layout_, best.layout, cluster) + restart_;
   if (d.gain().v <= 0) {
-    d.why = fmt::format("the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with {:.0f} % of "
-                        "doubt, that does not pay for a change of {:.3g} s",
-                        d.then.v, d.now.v, steps_left, 100 * d.doubt, d.move.v);
+    d.why = fmt::format(
+        "the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with {:.0f} % of "
+        "doubt, that does not pay for a change of {:.3g} s",
+        d.then.v, d.now.v, steps_left, 100 * d.doubt, d.move.v);
     return d;
   }
   d.kind = DecisionKind::change;
   d.to = best.layout;
-  d.why = fmt::format("{:.4g} s a step instead of {:.4g}: over {} steps at least {:.3g} s are gained", d.then.v, d.now.v,
-                      steps_left, d.gain().v);
+  d.why = fmt::format("{:.4g} s a step instead of {:.4g}: over {} steps at least {:.3g} s are gained",
+                      d.then.v, d.now.v, steps_left, d.gain().v);
   trial_ = Trial{d, d.now};
   return d;
 }
 
 void AdaptationPolicy::measured(const Layout& layout, Seconds step) {
   const Seconds predicted = tools_.step(layout, belief_.cluster());
-  if (predicted.v > 0) corrections_[key_of(layout)] = step / predicted;
+  if (predicted.v <= 0) return;
+  const auto known = std::ranges::find(tried_, layout, &Tried::layout);
+  if (known == tried_.end())
+    tried_.push_back({layout, step / predicted});
+  else
+    known->correction = step / predicted;
 }
 
 void AdaptationPolicy::changed(Seconds took) {
@@ -183,8 +209,9 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   d.trigger = "verified";
   d.onset = tried.seen, d.seen = step;
   d.now = held_step, d.then = tried.then;
-  d.evidence = {fmt::format("decision {}: a step takes {:.4g} s, {:.4g} s before the change, {:.4g} s were predicted",
-                            tried.number, held_step.v, before.v, tried.then.v)};
+  d.evidence = {
+      fmt::format("decision {}: a step takes {:.4g} s, {:.4g} s before the change, {:.4g} s were predicted",
+                  tried.number, held_step.v, before.v, tried.then.v)};
   measured(layout_, held_step);
   if (!may_go_back) {
     d.why = fmt::format("{:.1f} % off what was predicted", 100 * (held_step / tried.then - 1));
@@ -203,18 +230,27 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   return d;
 }
 
-Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t step, std::int64_t steps_left) {
-  const ClusterSpec before = belief_.cluster();
+Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t step,
+                                std::int64_t steps_left) {
   if (search_.valid()) search_.get();  // it was for another machine
   for (const GpuPlace& gpu : gpus) belief_.lose(gpu);
   Decision d = begun(DecisionKind::lost, step, steps_left);
   d.trigger = "lost";
   d.onset = d.seen = step;
-  for (const GpuPlace& gpu : gpus) d.evidence.push_back(fmt::format("node {}, GPU {} is lost", gpu.node, gpu.gpu));
+  d.evidence = places_text(gpus, belief_.cluster().node.gpus, "is lost");
+  const bool used = std::ranges::any_of(
+      gpus, [&](const GpuPlace& gpu) { return std::ranges::find(layout_.idle, gpu) == layout_.idle.end(); });
+  std::erase_if(layout_.idle,
+                [&](const GpuPlace& gpu) { return std::ranges::find(gpus, gpu) != gpus.end(); });
+  if (!used) {
+    d.kind = DecisionKind::stay;
+    d.why = "no rank of the layout was there";
+    return d;
+  }
   pending_ = d;
   d.now = recent_.empty() ? Seconds{} : recent_.back().second;
   d.alternatives = tools_.plans(belief_.cluster());
-  for (Forecast& f : d.alternatives) f.step = f.step * correction(f.layout);
+  correct(d.alternatives);
   if (d.alternatives.empty()) {
     d.kind = DecisionKind::no_layout;
     d.why = fmt::format("no layout is possible on the {} ranks that are left", belief_.cluster().gpus());
@@ -231,8 +267,7 @@ Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t 
 void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step) {
   for (const GpuPlace& gpu : gpus) belief_.find(gpu);
   if (search_.valid()) search_.get();
-  std::vector<std::string> evidence;
-  for (const GpuPlace& gpu : gpus) evidence.push_back(fmt::format("node {}, GPU {} is there again", gpu.node, gpu.gpu));
+  std::vector<std::string> evidence = places_text(gpus, belief_.cluster().node.gpus, "is there again");
   // The plan goes on where it is: what is back is idle until a layout uses it.
   for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
   std::ranges::sort(layout_.idle);

@@ -6,7 +6,7 @@
 //   gain = (now - then (1 + doubt)) steps_left - move
 //
 // `now` is measured since the drift began, `then` is predicted and corrected by what the present layout was measured at over
-// what was predicted for it, or by the same of that layout where it has been tried. Knows nothing of how layouts are
+// what was predicted for it; or by the same of that layout where it has been tried, and then without doubt. Knows nothing of how layouts are
 // searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
 #pragma once
 
@@ -37,6 +37,7 @@ ClusterSpec used_by(const Layout&, ClusterSpec);
 struct Forecast {
   Layout layout;
   Seconds step;
+  bool tried = false;  // some time in this run
 };
 
 enum class DecisionKind : std::uint8_t {
@@ -70,16 +71,17 @@ struct Decision {
 
 // How layouts are found and judged; `cluster` is the machine as it is believed to be.
 struct AdaptationTools {
-  std::function<std::vector<Forecast>(const ClusterSpec& cluster)> plans;  // best first; on a thread of its own
+  std::function<std::vector<Forecast>(const ClusterSpec& cluster)>
+      plans;  // best first; on a thread of its own
   std::function<Seconds(const Layout&, const ClusterSpec& cluster)> step;
   std::function<Seconds(const Layout& from, const Layout& to, const ClusterSpec&)> move;
 };
 
 struct AdaptationOptions {
   DriftOptions drift;
-  double doubt = 0.05;    // by which two predictions of one job are wrong against each other
-  int verify_steps = 8;   // from which a change is judged
-  bool waits = false;     // for a search, in the step that begins it: the same decisions in every run
+  double doubt = 0.05;   // by which two predictions of one job are wrong against each other
+  int verify_steps = 8;  // from which a change is judged
+  bool waits = false;    // for a search, in the step that begins it: the same decisions in every run
 };
 
 class AdaptationPolicy {
@@ -98,7 +100,9 @@ class AdaptationPolicy {
   void measured(const Layout&, Seconds step);
 
   const Layout& layout() const { return layout_; }
-  const std::vector<std::string>& evidence() const { return pending_.evidence; }  // of the search that goes on
+  const std::vector<std::string>& evidence() const {
+    return pending_.evidence;
+  }  // of the search that goes on
   const MachineBelief& belief() const { return belief_; }
   bool searching() const { return search_.valid(); }
 
@@ -111,6 +115,9 @@ class AdaptationPolicy {
   Decision begun(DecisionKind, std::int64_t step, std::int64_t steps_left);
   Seconds typical() const;  // of the steps from the onset until it was seen
   double correction(const Layout&) const;
+  bool tried(const Layout&) const;
+  double doubt(const Forecast& f) const { return f.tried ? 0 : options_.doubt; }
+  void correct(std::vector<Forecast>&) const;  // and order them, doubt against them
 
   MachineBelief belief_;
   Layout layout_;
@@ -118,7 +125,11 @@ class AdaptationPolicy {
   AdaptationOptions options_;
   std::optional<DriftWatch> watch_;
   std::deque<std::pair<std::int64_t, Seconds>> recent_;  // steps of this layout
-  std::map<std::string, double> corrections_;            // measured over predicted, by layout
+  struct Tried {
+    Layout layout;
+    double correction = 1;  // measured over predicted
+  };
+  std::vector<Tried> tried_;
 
   std::future<std::vector<Forecast>> search_;
   Decision pending_;  // what began the search

@@ -11,8 +11,9 @@ namespace {
 
 constexpr double kSafety = 10;         // approximation, heavy tails and a spread that is estimated
 constexpr double kLeastSpread = 0.01;  // clocks and schedulers vary by as much
-constexpr int kBiasSteps = 200;        // from which a bias is learnt; more, and a slow drift would be learnt as well
-constexpr double kOvershoot = 1.166;   // of a sum of normal steps beyond its threshold
+constexpr int kBiasSteps =
+    200;  // from which a bias is learnt; more, and a slow drift would be learnt as well
+constexpr double kOvershoot = 1.166;  // of a sum of normal steps beyond its threshold
 
 double lower_median(std::vector<double> x) {
   const auto middle = x.begin() + static_cast<std::ptrdiff_t>((x.size() - 1) / 2);
@@ -75,8 +76,8 @@ std::optional<Drift> DriftWatch::observe(const StepObservation& step) {
   const double crowd = lower_median(ranks);
   for (double& z : ranks) z -= crowd;
   for (std::size_t n = 0; n < step.network.size(); ++n)
-    nodes.push_back(
-        step.network[n] > 0 ? std::log(std::max(step.network[n], 1e-9) / expected_.network[n]) : 0);
+    nodes.push_back(step.network[n] > 0 ? std::log(std::max(step.network[n], 1e-9) / expected_.network[n])
+                                        : 0);
   const std::vector<double> all = {crowd};
   if (!warm()) {
     learn(ranks_, ranks), learn(nodes_, nodes), learn(all_, all);

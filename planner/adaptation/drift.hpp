@@ -30,7 +30,8 @@ struct StepObservation {
   std::int64_t step = 0;
   Seconds duration;
   std::vector<double> compute;  // by rank: its own work
-  std::vector<double> network;  // by node: its exchanges with other nodes, once all had come; 0: there were none
+  std::vector<double>
+      network;  // by node: its exchanges with other nodes, once all had come; 0: there were none
 };
 
 // What is expected of it, on the machine as it is believed to be.

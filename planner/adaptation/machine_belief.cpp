@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "core/cluster/cluster_graph.hpp"
 #include "core/cluster/rank_grid.hpp"
 
 namespace sextant {
@@ -16,11 +15,6 @@ Defect missing(const GpuPlace& place) {
   Defect d;
   d.node = place.node, d.gpu = place.gpu, d.missing = true;
   return d;
-}
-
-GpuState state_of(const std::map<int, std::vector<GpuState>>& defective, const GpuPlace& place) {
-  const auto node = defective.find(place.node);
-  return node == defective.end() ? GpuState{} : node->second[static_cast<std::size_t>(place.gpu)];
 }
 
 template <class Key>
@@ -86,8 +80,8 @@ std::vector<std::string> MachineBelief::lines(const Drift& drift, const ClusterS
   const std::vector<GpuPlace> gpus = usable_gpus(used);
   for (const Drift::Part& part : drift.ranks) {
     const GpuPlace& gpu = gpus[static_cast<std::size_t>(part.index)];
-    lines.push_back(fmt::format("rank {} (node {}, GPU {}) computes {:.2f} times as long as expected", part.index,
-                                gpu.node, gpu.gpu, part.times));
+    lines.push_back(fmt::format("rank {} (node {}, GPU {}) computes {:.2f} times as long as expected",
+                                part.index, gpu.node, gpu.gpu, part.times));
   }
   for (const Drift::Part& part : drift.nodes)
     lines.push_back(fmt::format("exchanges of node {} with other nodes take {:.2f} times as long as expected",

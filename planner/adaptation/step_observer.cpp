@@ -33,7 +33,8 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
     const Op& op = graph.ops[id];
     if (own_work(graph, op)) own_[op.stage].push_back(id);
     // The end of the step is one exchange by an op of each stage, and a few bytes.
-    if (group_kind(op) == GroupKind::none || group_kind(op) == GroupKind::world || sound_[id].v <= 0) continue;
+    if (group_kind(op) == GroupKind::none || group_kind(op) == GroupKind::world || sound_[id].v <= 0)
+      continue;
     std::set<std::vector<int>> groups;
     for (int rank = 0; rank < ranks_; ++rank) {
       if (op.stage == stage_of_[static_cast<std::size_t>(rank)])
@@ -81,7 +82,9 @@ std::optional<StepObservation> StepObserver::take() {
 
 StepObservation StepObserver::judge(std::int64_t number, const Step& step) const {
   StepObservation seen{.step = number, .duration = *step.took, .compute = {}, .network = {}};
-  const auto of = [&](int rank, OpId op) -> double { return step.durations[static_cast<std::size_t>(rank)][op]; };
+  const auto of = [&](int rank, OpId op) -> double {
+    return step.durations[static_cast<std::size_t>(rank)][op];
+  };
   for (int rank = 0; rank < ranks_; ++rank) {
     double measured = 0, sound = 0;
     for (const OpId op : own_[static_cast<std::size_t>(stage_of_[static_cast<std::size_t>(rank)])])
@@ -93,7 +96,8 @@ StepObservation StepObserver::judge(std::int64_t number, const Step& step) const
     double took = of(e.ranks.front(), e.op);  // those that came early have waited as well
     for (const int rank : e.ranks) took = std::min(took, of(rank, e.op));
     for (const int node : e.nodes)
-      measured[static_cast<std::size_t>(node)] += took, sound[static_cast<std::size_t>(node)] += sound_[e.op].v;
+      measured[static_cast<std::size_t>(node)] += took,
+          sound[static_cast<std::size_t>(node)] += sound_[e.op].v;
   }
   for (std::size_t node = 0; node < measured.size(); ++node)
     seen.network.push_back(sound[node] > 0 ? measured[node] / sound[node] : 0);

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
-#include "core/cluster/cluster_graph.hpp"
 #include "core/plan/plan_links.hpp"
 #include "planner/lowering/lower.hpp"
 #include "planner/simulation/simulate.hpp"
@@ -39,9 +38,9 @@ Json layout_json(const Layout& layout) {
 }
 
 std::string layout_text(const Layout& layout) {
-  return layout.idle.empty()
-             ? plan_key(layout.plan)
-             : fmt::format("{} ({} GPU{} idle)", plan_key(layout.plan), layout.idle.size(), layout.idle.size() == 1 ? "" : "s");
+  return layout.idle.empty() ? plan_key(layout.plan)
+                             : fmt::format("{} ({} GPU{} idle)", plan_key(layout.plan), layout.idle.size(),
+                                           layout.idle.size() == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -50,7 +49,8 @@ void add_adapt_options(CLI::App& app, AdaptOptions& o) {
   add_flag(app,
            {.flag = "--adapt",
             .metavar = "",
-            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, and change "
+            .text = "try a few layouts in the first steps and keep the best measured; then watch every step, "
+                    "and change "
                     "the layout when the machine has changed and a change pays (adaptation.jsonl says why)"},
            o.adapt);
   add_number(app,
@@ -61,16 +61,18 @@ void add_adapt_options(CLI::App& app, AdaptOptions& o) {
               .min = 0,
               .max = 100},
              o.budget);
-  add_flag(app,
-           {.flag = "--emulate",
-            .metavar = "",
-            .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
-                    "with real steps"},
-           o.emulate);
+  add_flag(
+      app,
+      {.flag = "--emulate",
+       .metavar = "",
+       .text = "CPU ranks compute and exchange as slowly as the cluster of the plan: a trial of that cluster "
+               "with real steps"},
+      o.emulate);
   add_text(app,
            {.flag = "--inject",
             .metavar = "FILE",
-            .text = "with --emulate: what happens to the cluster, a line such as 'step 40 rank 3 compute x2 until 120', "
+            .text = "with --emulate: what happens to the cluster, a line such as 'step 40 rank 3 compute x2 "
+                    "until 120', "
                     "'step 60 node 1 network x0.25', 'step 90 kill rank 5' or 'step 150 join 1'"},
            o.inject);
 }
@@ -88,9 +90,16 @@ void settle(const AdaptOptions& o, RunningOptions& running) {
   if (o.emulate) running.shaped = true;
 }
 
+std::string decision_text(const Decision& d) {
+  const std::string what =
+      d.changes() ? fmt::format("{} in place of {}: ", layout_text(d.to), layout_text(d.from)) : "";
+  return fmt::format("decision {} behind step {} ({}): {}{}", d.number, d.step, d.trigger, what, d.why);
+}
+
 Json decision_json(const Decision& d) {
-  Json j = {{"decision", d.number}, {"kind", name(d.kind)}, {"trigger", d.trigger}, {"step", d.step},
-            {"onset", d.onset},     {"seen", d.seen},       {"evidence", d.evidence}, {"from", layout_json(d.from)}};
+  Json j = {{"decision", d.number},   {"kind", name(d.kind)},       {"trigger", d.trigger},
+            {"step", d.step},         {"onset", d.onset},           {"seen", d.seen},
+            {"evidence", d.evidence}, {"from", layout_json(d.from)}};
   if (d.changes()) j["to"] = layout_json(d.to);
   j["now_step_time_s"] = d.now.v;
   j["then_step_time_s"] = d.then.v;
@@ -138,13 +147,14 @@ void AdaptiveRun::change_to(const Layout& layout) {
 RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
   file_ = runnable->file();
   given_ = file_.cluster;
-  if (!options_.inject.empty()) events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
+  if (!options_.inject.empty())
+    events_ = ClusterEvents(read_text_file(options_.inject), options_.inject, given_);
   for (const ClusterEvent& e : events_.events())
     if (!options_.adapt && (e.joins > 0 || e.defect.missing))
-      throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go", "events that slow the machine",
-                                "add --adapt, or the run would end there"});
+      throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
+                                "events that slow the machine", "add --adapt, or the run would end there"});
   layout_ = layout_on(file_.plan, given_, given_);
-  search_.emplace(file_, profile_, presets_, 1);
+  search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1);
   std::int64_t done = 0, moved = 0;
   for (bool first = true;; first = false) {
     RunResult result = train_layout(*runnable, first);
@@ -161,7 +171,8 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
 void AdaptiveRun::keep_by_gpu(const Layout& before) {
   std::map<GpuPlace, std::unique_ptr<HeldState>> by_gpu;
   const std::vector<GpuPlace> gpus = usable_gpus(used_by(before, cluster_before_));
-  for (std::size_t rank = 0; rank < carried_.ranks.size(); ++rank) by_gpu[gpus[rank]] = std::move(carried_.ranks[rank]);
+  for (std::size_t rank = 0; rank < carried_.ranks.size(); ++rank)
+    by_gpu[gpus[rank]] = std::move(carried_.ranks[rank]);
   for (const GpuPlace& gpu : std::exchange(just_lost_, {})) by_gpu.erase(gpu);
   carried_.ranks.clear();
   const std::vector<GpuPlace> now = usable_gpus(used_by(layout_, believed()));
@@ -180,10 +191,10 @@ RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   if (!missing) return sextant::train(run);
   const Checkpoint* const saved = hooks_.newest ? hooks_.newest() : nullptr;
   if (!saved)
-    throw BackendError(
-        fmt::format("{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
-                    "replicas (ZeRO 0, or shards over fewer ranks) or -o with --save-every keeps one",
-                    *missing));
+    throw BackendError(fmt::format(
+        "{} went with the lost ranks: no other has a copy, and there is no checkpoint\n  a layout with "
+        "replicas (ZeRO 0, or shards over fewer ranks) or -o with --save-every keeps one",
+        *missing));
   hooks_.tell(fmt::format("{} went with the lost ranks: going back to the checkpoint of step {}", *missing,
                           saved->manifest().clock.step));
   carried_.ranks.clear();
@@ -200,7 +211,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
     run.emulated = speeds_.get();
     run.shape->node_of.clear();
     for (int rank = 0; rank < file.plan.world(); ++rank) run.shape->node_of.push_back(topology.node_of(rank));
-    play_machine(next_step_);
+    play_machine();
   }
   run.carried = &carried_;
   run.begin = [this, begin = run.begin] {
@@ -218,17 +229,19 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   run.on_step = [this, on_step = run.on_step](const StepReport& report) {
     if (on_step) on_step(report);
     next_step_ = report.step + 1;
+    reached_ = std::max(reached_, next_step_);
     if (trial_ && !next_) trial_->took(report.duration);
     if (observer_) observer_->step_took(report.step, report.duration);
-    if (options_.emulate) play_machine(next_step_);
+    if (options_.emulate) play_machine();
   };
   observer_.reset();
   if (!options_.adapt) return;
   const ClusterSpec healthy = sound(file.cluster);
   const Topology healthy_topology(healthy);
-  const MachineCosts costs(healthy, file.stack, {}, runnable.profile() ? &*runnable.profile() : nullptr, presets_);
-  const ExecutionGraph graph = lower(file.model, file.training, plan_links(healthy_topology, file.plan), file.plan, file.stack,
-                                     {.operands = false});
+  const MachineCosts costs(healthy, file.stack, {}, runnable.profile() ? &*runnable.profile() : nullptr,
+                           presets_);
+  const ExecutionGraph graph = lower(file.model, file.training, plan_links(healthy_topology, file.plan),
+                                     file.plan, file.stack, {.operands = false});
   const std::vector<OpCost> by_work = price(graph, costs.best());
   std::vector<Seconds> by_op;
   for (const Op& op : graph.ops) by_op.push_back(by_work[op.work].duration);
@@ -244,20 +257,20 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
                    TrialBudget{.share = options_.budget / 100, .pause = search_->move(layout_, given_)});
     if (!trial_->next()) {
       if (trial_->left_out() > 0)
-        hooks_.tell(fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
-                                options_.budget, left));
+        hooks_.tell(
+            fmt::format("no other layout is tried at the start: that would cost more than {:g} % of {} steps",
+                        options_.budget, left));
       trial_.reset();
     }
   }
   if (!trial_) begin_watch(layout_);
 }
 
-void AdaptiveRun::play_machine(std::int64_t step) {
-  const auto defective = defective_nodes(events_.at(given_, step));
+void AdaptiveRun::play_machine() {
+  const auto defective = defective_nodes(events_.at(given_, reached_));
   const std::vector<GpuPlace> gpus = usable_gpus(used_by(layout_, believed()));
   for (std::size_t rank = 0; rank < speeds_->compute.size(); ++rank) {
-    const auto node = defective.find(gpus[rank].node);
-    const GpuState state = node == defective.end() ? GpuState{} : node->second[static_cast<std::size_t>(gpus[rank].gpu)];
+    const GpuState state = state_of(defective, gpus[rank]);
     speeds_->compute[rank] = state.compute;
     speeds_->node_link[rank] = state.node_link;
     speeds_->network[rank] = state.network;
@@ -271,9 +284,9 @@ void AdaptiveRun::begin_watch(const Layout& layout) {
 
 bool AdaptiveRun::time_to_change() {
   using namespace std::chrono_literals;
-  if (trial_ && !events_.lost(next_step_).empty()) end_trial();
+  if (trial_ && !events_.lost(reached_).empty()) end_trial();
   if (!next_ && trial_) look_at_trial();
-  if (!trial_) look_for_lost(next_step_);
+  if (!trial_) look_for_lost();
   while (const auto seen = observer_->take()) {
     if (next_ || !policy_) continue;  // of a layout that is about to go
     const bool searching = policy_->searching();
@@ -289,25 +302,23 @@ bool AdaptiveRun::time_to_change() {
   return true;
 }
 
-void AdaptiveRun::look_for_lost(std::int64_t next_step) {
-  const std::vector<GpuPlace> lost = events_.lost(next_step);
+void AdaptiveRun::look_for_lost() {
+  const std::vector<GpuPlace> lost = events_.lost(reached_);
   const std::set<GpuPlace>& known = policy_->belief().lost();
   std::vector<GpuPlace> gone, back;
   std::ranges::set_difference(lost, known, std::back_inserter(gone));
   std::ranges::set_difference(known, lost, std::back_inserter(back));
-  if (!back.empty()) policy_->find(back, next_step - 1);
+  if (!back.empty()) policy_->find(back, next_step_ - 1);
   if (gone.empty()) return;
-  const Decision decision = policy_->lose(gone, next_step - 1, steps_ - next_step);
-  just_lost_ = gone;
+  const Decision decision = policy_->lose(gone, next_step_ - 1, steps_ - next_step_);
+  if (decision.changes()) just_lost_ = gone;
   tell(decision);
   if (decision.kind == DecisionKind::no_layout) throw BackendError(decision.why);
 }
 
 void AdaptiveRun::tell(const Decision& d) {
   hooks_.keep(decision_json(d));
-  std::string line = fmt::format("decision {} behind step {} ({}): {}", d.number, d.step, d.trigger,
-                                 d.changes() ? fmt::format("{} in place of {}: {}", layout_text(d.to), layout_text(d.from), d.why) : d.why);
-  hooks_.tell(line);
+  hooks_.tell(decision_text(d));
   if (!d.changes()) return;
   decision_ = d;
   if (building_.valid()) building_.wait();
@@ -331,7 +342,11 @@ void AdaptiveRun::end_trial() {
     trial_.reset();
     return begin_watch(layout_);
   }
-  Json line = {{"decision", 0}, {"kind", "start"}, {"trigger", "start"}, {"step", next_step_ - 1}, {"alternatives", Json::array()}};
+  Json line = {{"decision", 0},
+               {"kind", "start"},
+               {"trigger", "start"},
+               {"step", next_step_ - 1},
+               {"alternatives", Json::array()}};
   for (const auto& r : results) {
     Json a = layout_json(r.layout.layout);
     a["predicted_step_time_s"] = r.layout.step.v, a["measured_step_time_s"] = r.measured.v;
@@ -340,12 +355,15 @@ void AdaptiveRun::end_trial() {
   const Layout best = results.front().layout.layout;
   line["to"] = layout_json(best);
   const double gain = 1 - results.front().measured / results.back().measured;
-  line["why"] = fmt::format("measured fastest of {} layouts, {:.1f} % less than the slowest", results.size(), 100 * gain);
+  line["why"] = fmt::format("measured fastest of {} layouts, {:.1f} % less than the slowest", results.size(),
+                            100 * gain);
   line["spent_s"] = trial_->spent().v, line["budget_s"] = trial_->budget().v;
   hooks_.keep(line);
-  hooks_.tell(fmt::format("tried {} layouts in {} steps: {} is kept, {:.4g} s a step ({:.4g} s predicted), {:.1f} % less than the slowest",
-                          results.size(), next_step_, layout_text(best), results.front().measured.v,
-                          results.front().layout.step.v, 100 * gain));
+  hooks_.tell(
+      fmt::format("tried {} layouts in {} steps: {} is kept, {:.4g} s a step ({:.4g} s predicted), {:.1f} % "
+                  "less than the slowest",
+                  results.size(), next_step_, layout_text(best), results.front().measured.v,
+                  results.front().layout.step.v, 100 * gain));
   trial_.reset();
   begin_watch(best);
   for (const auto& r : results) policy_->measured(r.layout.layout, r.measured);

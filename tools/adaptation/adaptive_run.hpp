@@ -38,8 +38,8 @@ class AdaptiveRun {
   struct Hooks {
     // The run under this layout with all that the caller wants of it; `first`: the one that begins the run.
     std::function<TrainingRun(const Runnable&, bool first)> prepare;
-    std::function<void(const std::string&)> tell;                   // a line for people
-    std::function<void(const nlohmann::ordered_json&)> keep;        // a line of adaptation.jsonl
+    std::function<void(const std::string&)> tell;             // a line for people
+    std::function<void(const nlohmann::ordered_json&)> keep;  // a line of adaptation.jsonl
     std::function<const Checkpoint*()> newest = {};  // which the run goes back to; null: there is none
   };
   AdaptiveRun(const AdaptOptions&, const RunningOptions&, std::string profile, std::filesystem::path presets,
@@ -52,10 +52,10 @@ class AdaptiveRun {
  private:
   RunResult train_layout(const Runnable&, bool first);
   void attach(TrainingRun&, const Runnable&);
-  void play_machine(std::int64_t step);  // the emulated one, as events say
+  void play_machine();  // the emulated one, as events say
   bool time_to_change();
   void look_at_trial();
-  void look_for_lost(std::int64_t next_step);
+  void look_for_lost();
   void end_trial();
   void begin_watch(const Layout&);
   void tell(const Decision&);
@@ -81,6 +81,7 @@ class AdaptiveRun {
   std::unique_ptr<StepObserver> observer_;
   CarriedState carried_;
   std::int64_t next_step_ = 0;
+  std::int64_t reached_ = 0;    // the machine does not go back to a checkpoint with the run
   std::optional<Layout> next_;  // the layout that the run changes to, once it is built beside training
   std::future<std::unique_ptr<Runnable>> building_;
   std::vector<GpuPlace> just_lost_;   // with what they held
@@ -89,6 +90,8 @@ class AdaptiveRun {
   ClusterSpec cluster_before_;  // as it was believed to be when this layout began
 };
 
+// "decision 1 behind step 47 (drift): ...".
+std::string decision_text(const Decision&);
 // A line of adaptation.jsonl.
 nlohmann::ordered_json decision_json(const Decision&);
 

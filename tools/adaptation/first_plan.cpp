@@ -11,8 +11,9 @@ PlanFile first_plan(Session& session, QuestionOptions options) {
   const Question& q = planning.question();
   const Job job = planning.job();
   Searching searching(session.terminal, 0);
-  const SearchReport report = search_possible(
-      job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits), searching.options(3));
+  const SearchReport report =
+      search_possible(job, default_space(q.model, q.training, q.cluster.device, q.cluster.gpus(), q.limits),
+                      searching.options(3));
   if (report.ranked.empty())
     throw ConfigError(Problem{"--model", "", q.model.name, "a model that this cluster can train",
                               "'sextant plan' with the same options says what would fit"});

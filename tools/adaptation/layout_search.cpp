@@ -1,8 +1,10 @@
 #include "tools/adaptation/layout_search.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
+#include "planner/answers/decision_rule.hpp"
 #include "planner/answers/goodput.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/answers/sub_cluster.hpp"
@@ -10,6 +12,7 @@
 namespace sextant {
 namespace {
 
+constexpr std::size_t kMostSizes = 4;
 constexpr int kByGpu = 64;  // GPUs up to which each number of them is tried; above, whole nodes are left out
 
 // What the layout does without, others do without as well.
@@ -22,14 +25,35 @@ PlanLimits as_plain_as(const ParallelPlan& plan) {
   return limits;
 }
 
+// Numbers of GPUs, fewer than there are, that the batch and the layers divide among whole nodes: 8 x 63 x 32 of 16,376.
+std::vector<int> sizes_that_divide(const ClusterSpec& all, const ModelSpec& model,
+                                   const TrainingSpec& training) {
+  const int gpus = all.gpus(), node = all.node.gpus;
+  std::set<int, std::greater<>> sizes;
+  for (int replicas = 1; replicas <= std::min(training.global_batch, gpus / node); ++replicas) {
+    if (training.global_batch % replicas != 0) continue;
+    const int stages = std::min(model.n_layers, gpus / (node * replicas));
+    if (const int size = node * replicas * stages; 2 * size > gpus && size < gpus) sizes.insert(size);
+  }
+  std::vector<int> most(sizes.begin(), sizes.end());
+  if (most.size() > kMostSizes) most.resize(kMostSizes);
+  return most;
+}
+
 // Clusters with fewer and fewer of the slow parts in use.
-std::vector<ClusterSpec> worth_a_look(const ClusterSpec& all) {
+std::vector<ClusterSpec> worth_a_look(const ClusterSpec& all, const ModelSpec& model,
+                                      const TrainingSpec& training) {
   std::vector<ClusterSpec> clusters = {all};
   const int gpus = all.gpus();
-  if (gpus <= kByGpu)
+  if (gpus <= kByGpu) {
     for (int n = gpus - 1; n >= std::max(1, (gpus + 1) / 2); --n) clusters.push_back(keep_fastest(all, n));
-  else
-    for (const int n : gpus_without_slow_nodes(all)) clusters.push_back(keep_fastest(all, n));
+    return clusters;
+  }
+  std::set<int, std::greater<>> sizes;
+  for (const int n : gpus_without_slow_nodes(all)) sizes.insert(n);
+  if (gpus < all.nodes * all.node.gpus || !sizes.empty())
+    for (const int n : sizes_that_divide(all, model, training)) sizes.insert(n);
+  for (const int n : sizes) clusters.push_back(keep_fastest(all, n));
   return clusters;
 }
 
@@ -44,31 +68,42 @@ Layout layout_on(const ParallelPlan& plan, const ClusterSpec& used, const Cluste
   return layout;
 }
 
-LayoutSearch::LayoutSearch(const PlanFile& file, std::string profile, std::filesystem::path presets, int threads)
-    : file_(file), profile_(std::move(profile)), presets_(std::move(presets)), threads_(threads) {}
+Question question_of(const PlanFile& file, const std::string& profile, const std::filesystem::path& presets) {
+  Question q;
+  q.model = file.model, q.training = file.training, q.stack = file.stack, q.cluster = file.cluster;
+  if (!profile.empty()) q.profile = GivenProfile{profile, load_profile(profile, presets)};
+  return q;
+}
+
+LayoutSearch::LayoutSearch(Question question, const ParallelPlan& present, std::filesystem::path presets,
+                           int threads)
+    : asked_(std::move(question)), presets_(std::move(presets)), threads_(threads) {
+  asked_.limits = as_plain_as(present);
+  asked_.plan.reset(), asked_.file.reset();
+}
 
 Question LayoutSearch::question(ClusterSpec cluster) const {
-  Question q;
-  q.model = file_.model, q.training = file_.training, q.stack = file_.stack;
+  Question q = asked_;
   q.cluster = std::move(cluster);
-  q.limits = as_plain_as(file_.plan);
-  if (!profile_.empty()) q.profile = GivenProfile{profile_, load_profile(profile_, presets_)};
   return q;
 }
 
 std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
   std::vector<Forecast> found;
   std::optional<Seconds> best;
-  for (const ClusterSpec& used : worth_a_look(all)) {
+  for (const ClusterSpec& used : worth_a_look(all, asked_.model, asked_.training)) {
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
     SearchOptions options;
-    options.top = 1, options.threads = threads_;
+    options.top = 5, options.threads = threads_;
     if (best) options.at_most = simulated_of(planning.job(), used.gpus(), *best);
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, used.gpus(), q.limits), options);
-    if (report.ranked.empty()) continue;
-    const ParallelPlan& plan = report.ranked.front().plan;
+    // A stage without a layer is possible on paper; frameworks refuse it.
+    const auto first =
+        std::ranges::find_if(report.ranked, [](const RankedPlan& r) { return !empty_chunk(r.plan); });
+    if (first == report.ranked.end()) continue;
+    const ParallelPlan& plan = first->plan;
     const Layout layout = layout_on(plan, used, all);
     found.push_back({layout, step(layout, all)});
     if (!best || found.back().step < *best) best = found.back().step;
@@ -85,11 +120,13 @@ std::vector<Forecast> LayoutSearch::kinds(const Layout& present, const ClusterSp
   const SearchReport report = search_possible(
       planning.job(), default_space(q.model, q.training, q.cluster.device, all.gpus(), q.limits), options);
   std::vector<RankedPlan> pool = report.ranked;
-  if (!pool.empty()) std::ranges::move(other_kinds(planning.job(), q.limits, pool.front(), options), std::back_inserter(pool));
+  if (!pool.empty())
+    std::ranges::move(other_kinds(planning.job(), q.limits, pool.front(), options), std::back_inserter(pool));
   std::vector<Forecast> found = {{present, step(present, all)}};
   for (const std::size_t i : shortlist(pool, count)) {
     const Layout layout = layout_on(pool[i].plan, all, all);
-    if (layout != present && static_cast<int>(found.size()) < count) found.push_back({layout, step(layout, all)});
+    if (layout != present && static_cast<int>(found.size()) < count)
+      found.push_back({layout, step(layout, all)});
   }
   return found;
 }
@@ -100,19 +137,21 @@ Seconds LayoutSearch::step(const Layout& layout, const ClusterSpec& cluster) con
 }
 
 Seconds LayoutSearch::move(const Layout& to, const ClusterSpec& cluster) const {
-  const Bytes state = checkpoint_size(file_.model, file_.training, file_.stack).total();
+  const Bytes state = checkpoint_size(asked_.model, asked_.training, asked_.stack).total();
   const ParallelPlan& p = to.plan;
   const double share = 1.0 / (p.tp * p.pp * p.shards());
   const int nodes = cluster.nodes;
-  const BytesPerSecond link = nodes > 1 ? cluster.fabric.bandwidth * (cluster.fabric.efficiency / cluster.node.gpus)
-                                        : cluster.node.link_bandwidth;
+  const BytesPerSecond link = nodes > 1
+                                  ? cluster.fabric.bandwidth * (cluster.fabric.efficiency / cluster.node.gpus)
+                                  : cluster.node.link_bandwidth;
   return link.v > 0 ? Seconds(static_cast<double>(state.v) * share / link.v) : Seconds(0);
 }
 
 AdaptationTools LayoutSearch::tools() const {
   return {.plans = [this](const ClusterSpec& cluster) { return plans(cluster); },
           .step = [this](const Layout& layout, const ClusterSpec& cluster) { return step(layout, cluster); },
-          .move = [this](const Layout&, const Layout& to, const ClusterSpec& cluster) { return move(to, cluster); }};
+          .move = [this](const Layout&, const Layout& to,
+                         const ClusterSpec& cluster) { return move(to, cluster); }};
 }
 
 }  // namespace sextant

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string>
 
-#include "core/plan/plan_file.hpp"
 #include "planner/adaptation/adaptation_policy.hpp"
 #include "tools/inputs/planning.hpp"
 
@@ -13,9 +12,9 @@ namespace sextant {
 
 class LayoutSearch {
  public:
-  // Model, training, stack and the kinds of layout are those of `file`: one without offload stays without.
-  // `profile`: of --profile, may be empty. `threads`: of a search beside training; 0 = all cores.
-  LayoutSearch(const PlanFile& file, std::string profile, std::filesystem::path presets, int threads);
+  // What the question asks but for its cluster and limits, of layouts as plain as `present`: without offload where it has
+  // none. `threads`: of a search beside training; 0 = all cores.
+  LayoutSearch(Question, const ParallelPlan& present, std::filesystem::path presets, int threads);
 
   AdaptationTools tools() const;
 
@@ -30,11 +29,13 @@ class LayoutSearch {
  private:
   Question question(ClusterSpec) const;
 
-  const PlanFile file_;
-  const std::string profile_;
+  Question asked_;
   const std::filesystem::path presets_;
   const int threads_;
 };
+
+// The question that a plan file answers; `profile`: of --profile, may be empty.
+Question question_of(const PlanFile&, const std::string& profile, const std::filesystem::path& presets);
 
 // A plan on the usable GPUs of the cluster; those that it does not need are idle.
 Layout layout_on(const ParallelPlan&, const ClusterSpec& used, const ClusterSpec& all);

@@ -39,16 +39,16 @@ void StepLog::add(const StepReport& r) {
     if (r.skipped) tell("skipped: loss or gradients are not finite");
   }
   nlohmann::ordered_json line = {{"step", r.step},
-               {"loss", r.loss},
-               {"grad_norm", r.gradient_norm},
-               {"lr", r.rate},
-               {"tokens_per_s", tokens_per_s},
-               {"mfu", mfu},
-               {"mfu_causal_halved", mfu_of(true)},
-               {"memory_GiB", gib(r.memory)},
-               {"step_time_s", r.duration.v},
-               {"predicted_step_time_s", predicted},
-               {"skipped", r.skipped}};
+                                 {"loss", r.loss},
+                                 {"grad_norm", r.gradient_norm},
+                                 {"lr", r.rate},
+                                 {"tokens_per_s", tokens_per_s},
+                                 {"mfu", mfu},
+                                 {"mfu_causal_halved", mfu_of(true)},
+                                 {"memory_GiB", gib(r.memory)},
+                                 {"step_time_s", r.duration.v},
+                                 {"predicted_step_time_s", predicted},
+                                 {"skipped", r.skipped}};
   if (r.save_pause.v > 0) line["save_pause_s"] = r.save_pause.v;
   steps_.push_back(line);
   folder_.add_step(line.dump(), r.duration);

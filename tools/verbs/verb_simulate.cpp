@@ -34,6 +34,7 @@
 #include "tools/output/time_rows.hpp"
 #include "tools/output/training_time.hpp"
 #include "tools/terminal/table.hpp"
+#include "tools/verbs/simulate_events.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -47,6 +48,7 @@ struct SimulateVerbOptions {
   GoodputOptions goodput;
   std::string layout;  // the positional one
   std::string tokens, trace, output;
+  EventsOptions events;
 };
 
 struct Simulated {
@@ -214,6 +216,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
   if (plan.world() > q.cluster.gpus())
     return refuse(fmt::format("needs {} GPUs, the cluster has {}", plan.world(), q.cluster.gpus()));
   if (const auto rejection = unlawful(job, plan)) return refuse(rejection->text);
+  if (!options.events.file.empty()) return simulate_events(session, planning, options.events);
 
   Simulated s = simulate_plan(job, plan, options.trace);
   s.calibrated = use_covariance(session, options.question, q, plan, s.prediction);
@@ -331,6 +334,7 @@ Verb simulate_verb() {
         add_question_options(app, options->question,
                              {.plan = true, .limits = false, .profile = true, .from = true});
         add_goodput_options(app, options->goodput);
+        add_events_options(app, options->events);
         add_text(app,
                  {.flag = "--tokens",
                   .metavar = "N",

@@ -66,8 +66,7 @@ bool StepLauncher::runs(OpId id) const {
   if (part == Part::first) return op.role != OpRole::update;
   if (part != Part::flush) return true;
   // In a flush the copy of gradients to the host, which ends a step, has been made already.
-  return !fetches && (updates || gathers) &&
-         (op.role != OpRole::copy_out || find(op, OperandUse::parameter));
+  return !fetches && (updates || gathers) && (op.role != OpRole::copy_out || find(op, OperandUse::parameter));
 }
 
 void StepLauncher::launch(OpId id, StreamId stream) {

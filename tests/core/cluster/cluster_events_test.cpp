@@ -39,7 +39,8 @@ TEST(ClusterEvents, ActInTheirStepsAlone) {
 
 TEST(ClusterEvents, RanksAreLostAndComeBackInThatOrder) {
   const ClusterSpec sound = two_nodes();
-  const ClusterEvents events("step 10 kill rank 5\nstep 20 kill node 0\nstep 30 join 1\nstep 40 join 9\n", "events", sound);
+  const ClusterEvents events("step 10 kill rank 5\nstep 20 kill node 0\nstep 30 join 1\nstep 40 join 9\n",
+                             "events", sound);
   EXPECT_TRUE(events.lost(9).empty());
   EXPECT_EQ(events.lost(10), (std::vector<GpuPlace>{{1, 1}}));
   EXPECT_EQ(events.lost(20).size(), 5U);
@@ -88,23 +89,25 @@ TEST_P(WrongEvents, AreToldWithTheirLine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WrongEvents,
-                         ::testing::Values(Wrong{"at 3 rank 1 compute x2", "at", "step"}, Wrong{"step", "the end of the line", "a step"},
-                                           Wrong{"step -1 rank 1 compute x2", "-1", "a step"},
-                                           Wrong{"step 3 gpu 1", "gpu", "rank, node, link, kill or join"},
-                                           Wrong{"step 3 rank 8 compute x2", "8", "0 to 7"},
-                                           Wrong{"step 3 node 2 compute x2", "2", "0 to 1"},
-                                           Wrong{"step 3 rank 1 network x0.5", "network", "compute"},
-                                           Wrong{"step 3 rank 1 compute 2", "2", "x1 to x1000"},
-                                           Wrong{"step 3 rank 1 compute x0.5", "x0.5", "x1 to x1000"},
-                                           Wrong{"step 3 node 1 network x4", "x4", "x0.001 to x1"},
-                                           Wrong{"step 3 node 1 network xnan", "xnan", "x0.001 to x1"},
-                                           Wrong{"step 3 rank 1 compute x2 until 3", "3", "behind 3"},
-                                           Wrong{"step 3 rank 1 compute x2 for 4", "for", "until"},
-                                           Wrong{"step 3 kill leaf 1", "leaf", "rank or node"},
-                                           Wrong{"step 3 kill rank 1 until 9", "until", "the end of the line"},
-                                           Wrong{"step 3 join 0", "0", "1 or more"},
-                                           Wrong{"step 3 link node0-node2 bandwidth x0.5", "node0-node2", "node0-node1"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongEvents,
+    ::testing::Values(Wrong{"at 3 rank 1 compute x2", "at", "step"},
+                      Wrong{"step", "the end of the line", "a step"},
+                      Wrong{"step -1 rank 1 compute x2", "-1", "a step"},
+                      Wrong{"step 3 gpu 1", "gpu", "rank, node, link, kill or join"},
+                      Wrong{"step 3 rank 8 compute x2", "8", "0 to 7"},
+                      Wrong{"step 3 node 2 compute x2", "2", "0 to 1"},
+                      Wrong{"step 3 rank 1 network x0.5", "network", "compute"},
+                      Wrong{"step 3 rank 1 compute 2", "2", "x1 to x1000"},
+                      Wrong{"step 3 rank 1 compute x0.5", "x0.5", "x1 to x1000"},
+                      Wrong{"step 3 node 1 network x4", "x4", "x0.001 to x1"},
+                      Wrong{"step 3 node 1 network xnan", "xnan", "x0.001 to x1"},
+                      Wrong{"step 3 rank 1 compute x2 until 3", "3", "behind 3"},
+                      Wrong{"step 3 rank 1 compute x2 for 4", "for", "until"},
+                      Wrong{"step 3 kill leaf 1", "leaf", "rank or node"},
+                      Wrong{"step 3 kill rank 1 until 9", "until", "the end of the line"},
+                      Wrong{"step 3 join 0", "0", "1 or more"},
+                      Wrong{"step 3 link node0-node2 bandwidth x0.5", "node0-node2", "node0-node1"}));
 
 }  // namespace
 }  // namespace sextant

@@ -31,7 +31,8 @@ struct Made {
                 [this](const ClusterSpec& c) {
                   std::vector<Forecast> found;
                   if (nothing) return found;
-                  if (c.gpus() < 8) return std::vector<Forecast>{{Layout{parse_plan_key("dp4"), {}}, Seconds(2)}};
+                  if (c.gpus() < 8)
+                    return std::vector<Forecast>{{Layout{parse_plan_key("dp4"), {}}, Seconds(2)}};
                   found = {{wide, step(wide, c)}, {uneven, step(uneven, c)}};
                   std::ranges::stable_sort(found, {}, [](const Forecast& f) { return f.step.v; });
                   return found;
@@ -50,7 +51,8 @@ AdaptationOptions at_once() {
 // A run on the made-up machine: rank 3 takes `times` from step `from` on.
 class MadeRun {
  public:
-  MadeRun(Made& made, std::int64_t steps) : made_(made), steps_(steps), policy(made.given, made.wide, made.tools(), at_once()) {}
+  MadeRun(Made& made, std::int64_t steps)
+      : made_(made), steps_(steps), policy(made.given, made.wide, made.tools(), at_once()) {}
 
   std::vector<Decision> go(std::int64_t until, double times) {
     std::vector<Decision> decisions;

@@ -23,7 +23,10 @@ ExpectedStep sound(int ranks, int nodes, int stages = 1) {
 class NoisyMachine {
  public:
   NoisyMachine(int ranks, int nodes, double sigma, unsigned seed)
-      : ranks_(static_cast<std::size_t>(ranks)), nodes_(static_cast<std::size_t>(nodes)), sigma_(sigma), random_(seed) {}
+      : ranks_(static_cast<std::size_t>(ranks)),
+        nodes_(static_cast<std::size_t>(nodes)),
+        sigma_(sigma),
+        random_(seed) {}
   StepObservation step() {
     StepObservation s;
     s.step = step_++;
@@ -58,8 +61,8 @@ TEST(DriftWatch, NoiseRaisesNoMoreAlarmsThanStated) {
 }
 
 // Runs 100 undisturbed steps, then `change` acts on every one. The alarm, or nothing within `most` steps.
-std::optional<Drift> after(DriftWatch& watch, NoisyMachine& machine, const std::function<void(StepObservation&)>& change,
-                           int most = 20) {
+std::optional<Drift> after(DriftWatch& watch, NoisyMachine& machine,
+                           const std::function<void(StepObservation&)>& change, int most = 20) {
   for (int s = 0; s < 100; ++s)
     if (watch.observe(machine.step())) ADD_FAILURE() << "a false alarm in step " << s;
   for (int s = 0; s < most; ++s) {
@@ -135,7 +138,8 @@ TEST(DriftWatch, WhatAllShareIsEverything) {
 TEST(DriftWatch, LessThanTheLeastEffectIsNone) {
   NoisyMachine machine(8, 1, 0.001, 5);
   DriftWatch watch(sound(8, 1));
-  EXPECT_FALSE(after(watch, machine, [](StepObservation& s) { s.compute[3] *= 1.02; }, 2000));
+  EXPECT_FALSE(after(
+      watch, machine, [](StepObservation& s) { s.compute[3] *= 1.02; }, 2000));
 }
 
 TEST(DriftWatch, WhatTheModelIsOffIsLearntButNoRankThatIsSlowFromTheBeginning) {
