@@ -269,8 +269,10 @@ void AdaptationPolicy::find(const std::vector<GpuPlace>& gpus, std::int64_t step
   if (search_.valid()) search_.get();
   std::vector<std::string> evidence = places_text(gpus, belief_.cluster().node.gpus, "is there again");
   // The plan goes on where it is: what is back is idle until a layout uses it.
+  const auto known = std::ranges::find(tried_, layout_, &Tried::layout);
   for (const GpuPlace& gpu : gpus) layout_.idle.push_back(gpu);
   std::ranges::sort(layout_.idle);
+  if (known != tried_.end()) known->layout = layout_;
   trial_.reset();
   begin_search("joined", std::move(evidence), step - options_.verify_steps, step);
 }

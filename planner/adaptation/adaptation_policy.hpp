@@ -6,7 +6,8 @@
 //   gain = (now - then (1 + doubt)) steps_left - move
 //
 // `now` is measured since the drift began, `then` is predicted and corrected by what the present layout was measured at over
-// what was predicted for it; or by the same of that layout where it has been tried, and then without doubt. Knows nothing of how layouts are
+// what was predicted for it; or by the same of that layout where it has been tried, and then with
+// little doubt. Knows nothing of how layouts are
 // searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
 #pragma once
 
@@ -79,9 +80,10 @@ struct AdaptationTools {
 
 struct AdaptationOptions {
   DriftOptions drift;
-  double doubt = 0.05;   // by which two predictions of one job are wrong against each other
-  int verify_steps = 8;  // from which a change is judged
-  bool waits = false;    // for a search, in the step that begins it: the same decisions in every run
+  double doubt = 0.05;        // by which two predictions of one job are wrong against each other
+  double doubt_tried = 0.01;  // by which a layout takes another time than when it was tried
+  int verify_steps = 8;       // from which a change is judged
+  bool waits = false;         // for a search, in the step that begins it: the same decisions in every run
 };
 
 class AdaptationPolicy {
@@ -116,7 +118,7 @@ class AdaptationPolicy {
   Seconds typical() const;  // of the steps from the onset until it was seen
   double correction(const Layout&) const;
   bool tried(const Layout&) const;
-  double doubt(const Forecast& f) const { return f.tried ? 0 : options_.doubt; }
+  double doubt(const Forecast& f) const { return f.tried ? options_.doubt_tried : options_.doubt; }
   void correct(std::vector<Forecast>&) const;  // and order them, doubt against them
 
   MachineBelief belief_;

@@ -10,20 +10,25 @@
 
 #include <nlohmann/json.hpp>
 
-
 namespace sextant {
 namespace {
 
-constexpr std::int64_t kPlayed = 300;  // steps behind an event in which a policy learns, finds, changes and verifies
+constexpr std::int64_t kPlayed =
+    300;  // steps behind an event in which a policy learns, finds, changes and verifies
 
 // Whether each piece of the state is with another rank as well.
 bool replicated(const ParallelPlan& plan) { return plan.shards() < plan.replicas(); }
 
 class Player {
  public:
-  Player(const ClusterSpec& given, const ClusterEvents& events, const Layout& start, const AdaptationTools& tools,
-         const VirtualRunOptions& options)
-      : given_(given), events_(events), tools_(tools), options_(options), layout_(start), random_(options.seed) {
+  Player(const ClusterSpec& given, const ClusterEvents& events, const Layout& start,
+         const AdaptationTools& tools, const VirtualRunOptions& options)
+      : given_(given),
+        events_(events),
+        tools_(tools),
+        options_(options),
+        layout_(start),
+        random_(options.seed) {
     AdaptationOptions how;
     how.waits = true;
     if (options.adapt) policy_.emplace(given, start, tools, how);
@@ -77,7 +82,8 @@ class Player {
   }
   Seconds step_under(const ClusterSpec& now) {
     std::string key = plan_key(layout_.plan);
-    for (const GpuPlace& gpu : layout_.idle) key += "-" + std::to_string(gpu.node) + "." + std::to_string(gpu.gpu);
+    for (const GpuPlace& gpu : layout_.idle)
+      key += "-" + std::to_string(gpu.node) + "." + std::to_string(gpu.gpu);
     const nlohmann::json defects = now.defects;
     const auto [found, is_new] = known_.try_emplace(key + defects.dump());
     // A run that does not adapt has a spare in the place of what is lost.

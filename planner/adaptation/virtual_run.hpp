@@ -42,7 +42,7 @@ struct VirtualRun {
 };
 
 // `given`: the cluster without events. `start`: the first layout, on its GPUs.
-VirtualRun run_virtually(const ClusterSpec& given, const ClusterEvents&, const Layout& start, const AdaptationTools&,
-                         const VirtualRunOptions&);
+VirtualRun run_virtually(const ClusterSpec& given, const ClusterEvents&, const Layout& start,
+                         const AdaptationTools&, const VirtualRunOptions&);
 
 }  // namespace sextant

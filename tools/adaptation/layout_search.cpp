@@ -4,10 +4,10 @@
 #include <functional>
 #include <set>
 
-#include "planner/answers/decision_rule.hpp"
 #include "planner/answers/goodput.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/answers/sub_cluster.hpp"
+#include "planner/calibration/profile_priors.hpp"
 
 namespace sextant {
 namespace {
@@ -77,7 +77,11 @@ Question question_of(const PlanFile& file, const std::string& profile, const std
 
 LayoutSearch::LayoutSearch(Question question, const ParallelPlan& present, std::filesystem::path presets,
                            int threads)
-    : asked_(std::move(question)), presets_(std::move(presets)), threads_(threads) {
+    : asked_(std::move(question)),
+      presets_(std::move(presets)),
+      threads_(threads),
+      runs_here_(asked_.stack.name == kProfiledStack),
+      basis_{load_decision_rule(presets_), load_evidence(presets_)} {
   asked_.limits = as_plain_as(present);
   asked_.plan.reset(), asked_.file.reset();
 }
@@ -95,15 +99,15 @@ std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
     SearchOptions options;
-    options.top = 5, options.threads = threads_;
+    options.top = 1, options.threads = threads_;
     if (best) options.at_most = simulated_of(planning.job(), used.gpus(), *best);
     const SearchReport report = search_possible(
         planning.job(), default_space(q.model, q.training, q.cluster.device, used.gpus(), q.limits), options);
-    // A stage without a layer is possible on paper; frameworks refuse it.
-    const auto first =
-        std::ranges::find_if(report.ranked, [](const RankedPlan& r) { return !empty_chunk(r.plan); });
-    if (first == report.ranked.end()) continue;
-    const ParallelPlan& plan = first->plan;
+    if (report.ranked.empty()) continue;
+    options.at_most.reset();
+    const ParallelPlan plan = runs_here_
+                                  ? report.ranked.front().plan
+                                  : recommend(planning.job(), q.limits, report, basis_, options).plan.plan;
     const Layout layout = layout_on(plan, used, all);
     found.push_back({layout, step(layout, all)});
     if (!best || found.back().step < *best) best = found.back().step;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "planner/adaptation/adaptation_policy.hpp"
+#include "planner/answers/recommend.hpp"
 #include "tools/inputs/planning.hpp"
 
 namespace sextant {
@@ -18,7 +19,8 @@ class LayoutSearch {
 
   AdaptationTools tools() const;
 
-  // Of the layouts for this cluster, best first, the best of each number of GPUs that is worth a look.
+  // Of the layouts for this cluster, best first, the best of each number of GPUs that is worth a look: of the embedded
+  // runtime the fastest, since it is measured at once; of another framework what `sextant plan` would recommend.
   std::vector<Forecast> plans(const ClusterSpec&) const;
   // The best layouts that differ in kind, on all of the cluster's GPUs; the one at hand among them.
   std::vector<Forecast> kinds(const Layout& present, const ClusterSpec&, int count) const;
@@ -32,6 +34,8 @@ class LayoutSearch {
   Question asked_;
   const std::filesystem::path presets_;
   const int threads_;
+  const bool runs_here_;
+  const DecisionBasis basis_;
 };
 
 // The question that a plan file answers; `profile`: of --profile, may be empty.

@@ -43,11 +43,14 @@ void add_events_options(CLI::App& app, EventsOptions& o) {
   add_text(app,
            {.flag = "--events",
             .metavar = "FILE",
-            .text = "a whole run on the virtual clock, to whose cluster these things happen ('step 40 rank 3 compute x2 "
+            .text = "a whole run on the virtual clock, to whose cluster these things happen ('step 40 rank 3 "
+                    "compute x2 "
                     "until 120', 'step 90 kill node 5', 'step 150 join 8'), with and without adapting"},
            o.file);
-  add_number(app,
-             {.flag = "--steps", .metavar = "N", .text = "with --events: steps of the run", .min = 1, .max = 1e8}, o.steps);
+  add_number(
+      app,
+      {.flag = "--steps", .metavar = "N", .text = "with --events: steps of the run", .min = 1, .max = 1e8},
+      o.steps);
   add_number(app,
              {.flag = "--save-every",
               .metavar = "N",
@@ -107,11 +110,14 @@ ExitCode simulate_events(Session& session, const Planning& planning, const Event
   add_rows(table, "layout stays", fixed);
   out << table.render(session.terminal, session.common.wide);
   print_wrapped(out, session.terminal,
-                "goodput: the time that these steps take on the cluster without events, of the time they took. A run whose "
+                "goodput: the time that these steps take on the cluster without events, of the time they "
+                "took. A run whose "
                 "layout stays gets a spare at once for what it loses, and begins again from its checkpoint.");
-  if (adapted.ended) print_wrapped(out, session.terminal, "no layout was possible any more: the run ended there");
+  if (adapted.ended)
+    print_wrapped(out, session.terminal, "no layout was possible any more: the run ended there");
   if (adapted.steps == fixed.steps && adapted.wall.v > 0)
-    print_wrapped(out, session.terminal, fmt::format("adapting is {:.2f} times as fast", fixed.wall / adapted.wall));
+    print_wrapped(out, session.terminal,
+                  fmt::format("adapting is {:.2f} times as fast", fixed.wall / adapted.wall));
   return ExitCode::ok;
 }
 
