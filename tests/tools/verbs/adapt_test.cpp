@@ -41,9 +41,21 @@ class AdaptiveRuns : public ::testing::Test {
   std::filesystem::path go(const std::string& name, const std::string& events, int steps,
                            const std::vector<std::string>& more = {}) {
     std::ofstream(dir_ / (name + ".events")) << events;
-    std::vector<std::string> args = {"run",     "--model", dir_ / "model.json", "--cluster", dir_ / "cluster.json",
-                                     "--seq-len", "32",    "--global-batch",    "16",        "--steps",
-                                     std::to_string(steps), "--products",       "exact",     "-o",      dir_ / name};
+    std::vector<std::string> args = {"run",
+                                     "--model",
+                                     dir_ / "model.json",
+                                     "--cluster",
+                                     dir_ / "cluster.json",
+                                     "--seq-len",
+                                     "32",
+                                     "--global-batch",
+                                     "16",
+                                     "--steps",
+                                     std::to_string(steps),
+                                     "--products",
+                                     "exact",
+                                     "-o",
+                                     dir_ / name};
     if (!events.empty() || !more.empty()) args.emplace_back("--emulate");
     if (!events.empty()) args.insert(args.end(), {"--inject", dir_ / (name + ".events")});
     args.insert(args.end(), more.begin(), more.end());
@@ -103,7 +115,8 @@ TEST_F(AdaptiveRuns, ALostRankCostsNoStepWhereItsStateHasReplicas) {
 }
 
 TEST_F(AdaptiveRuns, WhatNobodyHasAnyMoreComesFromTheCheckpointOrEndsTheRun) {
-  const std::vector<std::string> sharded = {"--adapt", "--adapt-budget", "0", "--set", "stack.can.zero_stages=[3]"};
+  const std::vector<std::string> sharded = {"--adapt", "--adapt-budget", "0", "--set",
+                                            "stack.can.zero_stages=[3]"};
   std::vector<std::string> saving = sharded;
   saving.insert(saving.end(), {"--save-every", "4"});
   const auto run = go("saved", "step 9 kill rank 5", 14, saving);
