@@ -154,6 +154,7 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
       throw ConfigError(Problem{options_.inject, e.text, "ranks that come and go",
                                 "events that slow the machine", "add --adapt, or the run would end there"});
   layout_ = layout_on(file_.plan, given_, given_);
+  gpus_ = usable_gpus(given_);
   search_.emplace(question_of(file_, profile_, presets_), file_.plan, presets_, 1);
   std::int64_t done = 0, moved = 0;
   for (bool first = true;; first = false) {
@@ -161,23 +162,21 @@ RunResult AdaptiveRun::train(std::unique_ptr<Runnable>& runnable) {
     result.steps += done, result.moved_bytes += moved;
     done = result.steps, moved = result.moved_bytes;
     if (!result.changing) return result;
-    const Layout before = std::exchange(layout_, *std::exchange(next_, std::nullopt));
-    keep_by_gpu(before);
+    layout_ = *std::exchange(next_, std::nullopt);
+    keep_by_gpu(std::exchange(gpus_, usable_gpus(used_by(layout_, believed()))));
     runnable = building_.get();
   }
 }
 
 // A rank of the new layout keeps what the GPU under it held; what lay on GPUs that are idle now is asked of them.
-void AdaptiveRun::keep_by_gpu(const Layout& before) {
+void AdaptiveRun::keep_by_gpu(const std::vector<GpuPlace>& before) {
   std::map<GpuPlace, std::unique_ptr<HeldState>> by_gpu;
-  const std::vector<GpuPlace> gpus = usable_gpus(used_by(before, cluster_before_));
   for (std::size_t rank = 0; rank < carried_.ranks.size(); ++rank)
-    by_gpu[gpus[rank]] = std::move(carried_.ranks[rank]);
+    by_gpu[before[rank]] = std::move(carried_.ranks[rank]);
   for (const GpuPlace& gpu : std::exchange(just_lost_, {})) by_gpu.erase(gpu);
   carried_.ranks.clear();
-  const std::vector<GpuPlace> now = usable_gpus(used_by(layout_, believed()));
   for (int rank = 0; rank < layout_.plan.world(); ++rank) {
-    const auto held = by_gpu.extract(now[static_cast<std::size_t>(rank)]);
+    const auto held = by_gpu.extract(gpus_[static_cast<std::size_t>(rank)]);
     carried_.ranks.push_back(held ? std::move(held.mapped()) : nullptr);
   }
   for (auto& [gpu, held] : by_gpu) carried_.ranks.push_back(std::move(held));
@@ -185,8 +184,8 @@ void AdaptiveRun::keep_by_gpu(const Layout& before) {
 
 RunResult AdaptiveRun::train_layout(const Runnable& runnable, bool first) {
   TrainingRun run = hooks_.prepare(runnable, first);
+  if (first && run.resume) next_step_ = reached_ = run.resume->manifest().clock.step;
   attach(run, runnable);
-  cluster_before_ = believed();
   const auto missing = carried_.present() ? missing_state(carried_, runnable.file().model) : std::nullopt;
   if (!missing) return sextant::train(run);
   const Checkpoint* const saved = hooks_.newest ? hooks_.newest() : nullptr;
@@ -216,7 +215,7 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   run.carried = &carried_;
   run.begin = [this, begin = run.begin] {
     if (begin) begin();
-    if (next_step_ == 0) return;
+    if (paused_ == decltype(paused_){}) return;  // the first layout
     const Seconds stood_still(since(paused_));
     if (trial_) trial_->paused(stood_still);
     if (decision_) {
@@ -268,9 +267,8 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
 
 void AdaptiveRun::play_machine() {
   const auto defective = defective_nodes(events_.at(given_, reached_));
-  const std::vector<GpuPlace> gpus = usable_gpus(used_by(layout_, believed()));
   for (std::size_t rank = 0; rank < speeds_->compute.size(); ++rank) {
-    const GpuState state = state_of(defective, gpus[rank]);
+    const GpuState state = state_of(defective, gpus_[rank]);
     speeds_->compute[rank] = state.compute;
     speeds_->node_link[rank] = state.node_link;
     speeds_->network[rank] = state.network;

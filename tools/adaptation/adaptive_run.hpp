@@ -61,7 +61,7 @@ class AdaptiveRun {
   void tell(const Decision&);
   void change_to(const Layout&);
   ClusterSpec believed() const;
-  void keep_by_gpu(const Layout& before);
+  void keep_by_gpu(const std::vector<GpuPlace>& before);
 
   const AdaptOptions options_;
   const RunningOptions running_;
@@ -74,6 +74,7 @@ class AdaptiveRun {
   ClusterEvents events_;
   PlanFile file_;  // of the first layout
   Layout layout_;
+  std::vector<GpuPlace> gpus_;  // under its ranks, as when it began
   std::optional<LayoutSearch> search_;
   std::optional<StartTrial> trial_;
   std::optional<AdaptationPolicy> policy_;
@@ -87,7 +88,6 @@ class AdaptiveRun {
   std::vector<GpuPlace> just_lost_;   // with what they held
   std::optional<Decision> decision_;  // that it follows; none: the trial goes on
   std::chrono::steady_clock::time_point paused_;
-  ClusterSpec cluster_before_;  // as it was believed to be when this layout began
 };
 
 // "decision 1 behind step 47 (drift): ...".

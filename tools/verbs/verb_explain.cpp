@@ -19,6 +19,7 @@
 #include "tools/output/recommendation_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/terminal/table.hpp"
+#include "tools/verbs/explain_decision.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -33,6 +34,7 @@ struct ExplainOptions {
   std::string output;
   double budget_s = 0;
   int top = 5;
+  int decision = -1;
   bool quick = false;
 };
 
@@ -276,6 +278,7 @@ SteadyPlans look_for_best(const Job& job, const SearchSpace& space, RankBy by, c
 }
 
 ExitCode run(Session& session, ExplainOptions options) {
+  if (options.decision >= 0) return explain_decision(session, options.layout, options.decision);
   take_layout(options.layout, options.question);
   settle(options.jitter, options.question);
   options.question.samples_jitter = true;  // its note is rank_by's
@@ -394,6 +397,14 @@ Verb explain_verb() {
                   .metavar = "KEY",
                   .text = "why not this layout? What the key leaves out: as with --plan; repeatable"},
                  options->why);
+        add_number(app,
+                   {.flag = "--decision",
+                    .metavar = "N",
+                    .text = "of the folder of a run with --adapt, in place of a layout: why it decided so, and what "
+                            "came of it; 0 = at the start",
+                    .min = -1,
+                    .max = 1e9},
+                   options->decision);
         add_number(app,
                    {.flag = "--top",
                     .metavar = "N",

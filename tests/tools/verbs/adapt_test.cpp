@@ -87,6 +87,13 @@ TEST_F(AdaptiveRuns, AStragglerIsFoundAndALayoutTakenThatBearsIt) {
   EXPECT_LE(decisions[0]["step"].get<int>(), 14 + 20);
   EXPECT_EQ(decisions[1]["changed"], decisions[0]["decision"]);
 
+  const Called why = call({"explain", adapted, "--decision", "1"});
+  EXPECT_EQ(why.code, ExitCode::ok) << why.err;
+  for (const char* told : {"rank 3 (node 0, GPU 3) computes", "layout since: ", "training stood still for", "of the predicted gain"})
+    EXPECT_NE(why.out.find(told), std::string::npos) << told << " in:\n" << why.out;
+  EXPECT_EQ(call({"explain", adapted, "--decision", "99"}).code, ExitCode::usage);
+  EXPECT_EQ(call({"explain", dir_, "--decision", "1"}).code, ExitCode::usage);
+
   // Each step once, and nothing of the change is seen in what is learnt.
   const auto losses = of_steps(adapted, "loss"), times = of_steps(adapted, "step_time_s");
   ASSERT_EQ(losses.size(), 60U);
@@ -125,6 +132,15 @@ TEST_F(AdaptiveRuns, WhatNobodyHasAnyMoreComesFromTheCheckpointOrEndsTheRun) {
   ASSERT_EQ(steps.size(), 14U) << "each step once, those that were lost as they were made again";
   const auto losses = of_steps(run, "loss"), whole = of_steps(go("sound", "", 14), "loss");
   for (std::size_t s = 0; s < 14; ++s) EXPECT_NEAR(losses[s] / whole[s], 1, 1e-4) << s;
+}
+
+TEST_F(AdaptiveRuns, WithoutReplicasAndCheckpointsTheRunEndsAndSaysWhy) {
+  std::ofstream(dir_ / "e") << "step 4 kill rank 5";
+  const Called ended = call({"run", "--model", dir_ / "model.json", "--cluster", dir_ / "cluster.json", "--seq-len", "32",
+                             "--global-batch", "16", "--steps", "8", "--adapt", "--adapt-budget", "0", "--emulate",
+                             "--inject", dir_ / "e", "--set", "stack.can.zero_stages=[3]"});
+  EXPECT_EQ(ended.code, ExitCode::run_failed);
+  EXPECT_NE(ended.err.find("went with the lost ranks"), std::string::npos) << ended.err;
 }
 
 TEST_F(AdaptiveRuns, TheStartTriesLayoutsAndKeepsTheBestMeasured) {
