@@ -20,7 +20,8 @@ using Json = nlohmann::ordered_json;
 
 std::vector<Json> read_decisions(const std::filesystem::path& file) {
   std::vector<Json> lines;
-  for (const std::string_view line : split(read_text_file(file), '\n')) {
+  const std::string text = read_text_file(file);
+  for (const std::string_view line : split(text, '\n')) {
     Json j = Json::parse(line, nullptr, false);
     if (j.is_object()) lines.push_back(std::move(j));  // what a killed run has half written is left out
   }
@@ -40,7 +41,8 @@ void print_alternatives(Session& session, const Json& alternatives) {
   if (measured) columns.push_back({"measured s", Align::right});
   Table table(columns);
   for (const Json& a : alternatives) {
-    std::vector<std::string> cells = {layout_of(a), fmt::format("{:.4g}", a.value("predicted_step_time_s", 0.0))};
+    std::vector<std::string> cells = {layout_of(a),
+                                      fmt::format("{:.4g}", a.value("predicted_step_time_s", 0.0))};
     if (measured) cells.push_back(fmt::format("{:.4g}", a.value("measured_step_time_s", 0.0)));
     table.add_row(cells);
   }
@@ -52,7 +54,8 @@ void print_alternatives(Session& session, const Json& alternatives) {
 ExitCode explain_decision(Session& session, const std::string& run, int decision) {
   const std::filesystem::path file = std::filesystem::path(run) / kAdaptationFile;
   if (run.empty() || !std::filesystem::exists(file))
-    throw ConfigError(Problem{"--decision", "", run.empty() ? "no run" : run, "the folder of a run with --adapt",
+    throw ConfigError(Problem{"--decision", "", run.empty() ? "no run" : run,
+                              "the folder of a run with --adapt",
                               fmt::format("its {} holds the decisions", kAdaptationFile)});
   const std::vector<Json> lines = read_decisions(file);
   std::vector<Json> about;  // the decision, and what the run says of it later
@@ -62,22 +65,31 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
     if (is_decision) known.push_back(fmt::format("{}", line.value("decision", -1)));
     const bool is_it = is_decision && line.value("decision", -1) == decision;
     if (is_it || (!is_decision && line.value("changed", -1) == decision)) about.push_back(line);
-    const bool verifies = !about.empty() && is_decision && !is_it && line.value("trigger", "") == "verified" &&
-                          line.contains("evidence") && !line["evidence"].empty() &&
-                          line["evidence"][0].get<std::string>().starts_with(fmt::format("decision {}:", decision));
+    const bool verifies =
+        !about.empty() && is_decision && !is_it && line.value("trigger", "") == "verified" &&
+        line.contains("evidence") && !line["evidence"].empty() &&
+        line["evidence"][0].get<std::string>().starts_with(fmt::format("decision {}:", decision));
     if (verifies) about.push_back(line);
   }
   if (about.empty() || !about.front().contains("decision"))
-    throw ConfigError(Problem{"--decision", "", fmt::format("{}", decision),
-                              known.empty() ? "a decision, of which there is none yet" : fmt::format("{}", fmt::join(known, ", ")), ""});
+    throw ConfigError(Problem{
+        "--decision", "", fmt::format("{}", decision),
+        known.empty() ? "a decision, of which there is none yet" : fmt::format("{}", fmt::join(known, ", ")),
+        ""});
   if (session.common.json) {
-    print_json(session, "explain", {{"run", run}, {"decision", about.front()}, {"later", Json(std::vector<Json>(about.begin() + 1, about.end()))}});
+    print_json(session, "explain",
+               {{"run", run},
+                {"decision", about.front()},
+                {"later", Json(std::vector<Json>(about.begin() + 1, about.end()))}});
     return ExitCode::ok;
   }
   auto& out = session.terminal.out;
-  const auto say = [&](const std::string& text, int indent = 0) { print_wrapped(out, session.terminal, text, indent); };
+  const auto say = [&](const std::string& text, int indent = 0) {
+    print_wrapped(out, session.terminal, text, indent);
+  };
   const Json& d = about.front();
-  say(fmt::format("decision {} behind step {}: {} ({})", decision, d.value("step", 0), words(d.value("kind", "")), d.value("trigger", "")));
+  say(fmt::format("decision {} behind step {}: {} ({})", decision, d.value("step", 0),
+                  words(d.value("kind", "")), d.value("trigger", "")));
   if (d.value("trigger", "") == "drift")
     say(fmt::format("since step {}, seen in step {}:", d.value("onset", 0), d.value("seen", 0)));
   if (d.contains("evidence"))
@@ -86,16 +98,20 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
   if (d.contains("to")) say("layout since: " + layout_of(d["to"]));
   say("why: " + d.value("why", ""));
   if (d.contains("gain_s") && d.contains("to"))
-    say(fmt::format("{:.4g} s a step before, {:.4g} s predicted with {:.0f} % of doubt, {} steps left, {:.3g} s to move: {:.3g} s gained at least",
-                    d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0), 100 * d.value("doubt", 0.0),
-                    d.value("steps_left", 0), d.value("move_s", 0.0), d.value("gain_s", 0.0)));
-  if (d.contains("alternatives") && !d["alternatives"].empty()) print_alternatives(session, d["alternatives"]);
+    say(fmt::format(
+        "{:.4g} s a step before, {:.4g} s predicted with {:.0f} % of doubt, {} steps left, {:.3g} s to move: "
+        "{:.3g} s gained at least",
+        d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0), 100 * d.value("doubt", 0.0),
+        d.value("steps_left", 0), d.value("move_s", 0.0), d.value("gain_s", 0.0)));
+  if (d.contains("alternatives") && !d["alternatives"].empty())
+    print_alternatives(session, d["alternatives"]);
   if (about.size() > 1) out << '\n';
   for (std::size_t i = 1; i < about.size(); ++i) {
     if (about[i].contains("stood_still_s"))
       say(fmt::format("training stood still for {:.3g} s", about[i].value("stood_still_s", 0.0)));
     else
-      say(fmt::format("step {}: {}; {}", about[i].value("step", 0), about[i]["evidence"][0].get<std::string>(), about[i].value("why", "")));
+      say(fmt::format("step {}: {}; {}", about[i].value("step", 0),
+                      about[i]["evidence"][0].get<std::string>(), about[i].value("why", "")));
   }
   return ExitCode::ok;
 }

@@ -397,14 +397,15 @@ Verb explain_verb() {
                   .metavar = "KEY",
                   .text = "why not this layout? What the key leaves out: as with --plan; repeatable"},
                  options->why);
-        add_number(app,
-                   {.flag = "--decision",
-                    .metavar = "N",
-                    .text = "of the folder of a run with --adapt, in place of a layout: why it decided so, and what "
-                            "came of it; 0 = at the start",
-                    .min = -1,
-                    .max = 1e9},
-                   options->decision);
+        add_number(
+            app,
+            {.flag = "--decision",
+             .metavar = "N",
+             .text = "of the folder of a run with --adapt, in place of a layout: why it decided so, and what "
+                     "came of it; 0 = at the start",
+             .min = -1,
+             .max = 1e9},
+            options->decision);
         add_number(app,
                    {.flag = "--top",
                     .metavar = "N",

@@ -88,8 +88,9 @@ TEST_F(AdaptiveRuns, AStragglerIsFoundAndALayoutTakenThatBearsIt) {
   EXPECT_EQ(decisions[1]["changed"], decisions[0]["decision"]);
 
   const Called why = call({"explain", adapted, "--decision", "1"});
-  EXPECT_EQ(why.code, ExitCode::ok) << why.err;
-  for (const char* told : {"rank 3 (node 0, GPU 3) computes", "layout since: ", "training stood still for", "of the predicted gain"})
+  EXPECT_EQ(why.code, ExitCode::ok) << why.err << read_text_file(adapted / "adaptation.jsonl");
+  for (const char* told : {"rank 3 (node 0, GPU 3) computes", "layout since: ", "training stood still for",
+                           "of the predicted gain"})
     EXPECT_NE(why.out.find(told), std::string::npos) << told << " in:\n" << why.out;
   EXPECT_EQ(call({"explain", adapted, "--decision", "99"}).code, ExitCode::usage);
   EXPECT_EQ(call({"explain", dir_, "--decision", "1"}).code, ExitCode::usage);
@@ -136,9 +137,10 @@ TEST_F(AdaptiveRuns, WhatNobodyHasAnyMoreComesFromTheCheckpointOrEndsTheRun) {
 
 TEST_F(AdaptiveRuns, WithoutReplicasAndCheckpointsTheRunEndsAndSaysWhy) {
   std::ofstream(dir_ / "e") << "step 4 kill rank 5";
-  const Called ended = call({"run", "--model", dir_ / "model.json", "--cluster", dir_ / "cluster.json", "--seq-len", "32",
-                             "--global-batch", "16", "--steps", "8", "--adapt", "--adapt-budget", "0", "--emulate",
-                             "--inject", dir_ / "e", "--set", "stack.can.zero_stages=[3]"});
+  const Called ended =
+      call({"run", "--model", dir_ / "model.json", "--cluster", dir_ / "cluster.json", "--seq-len", "32",
+            "--global-batch", "16", "--steps", "8", "--adapt", "--adapt-budget", "0", "--emulate", "--inject",
+            dir_ / "e", "--set", "stack.can.zero_stages=[3]"});
   EXPECT_EQ(ended.code, ExitCode::run_failed);
   EXPECT_NE(ended.err.find("went with the lost ranks"), std::string::npos) << ended.err;
 }
