@@ -79,13 +79,13 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
   std::optional<RunFolder::OwnPlan> own;
   if (o.running.plan.empty() && resume) {
     own = folder.own_plan();
-    if (!own)
+    if (!own && question.model.empty())
       throw UsageError(
           fmt::format("{} holds no run to go on with, and no plan file was given to begin one", o.output));
-    o.running.plan = own->name;
+    if (own) o.running.plan = own->name;
   }
   std::optional<PlanFile> planned;
-  if (!question.model.empty()) {
+  if (!question.model.empty() && !own) {
     if (!o.running.plan.empty()) throw UsageError("a plan file and --model: give one of them");
     planned = first_plan(session, question);
     o.running.plan = "--model " + question.model;  // what messages call it
@@ -176,6 +176,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
                         "which its ranks here may not need",
                         runnable->misfit()));
       if (own && !own->note.empty()) log.tell(own->note);
+      if (own && !question.model.empty()) log.tell("--model is not read: the plan is that of the run so far");
       if (!unused.empty()) log.tell(unused);
       if (!adopted.problem.empty()) log.tell(adopted.problem);
       if (!adopted.as_before.empty()) log.tell("as in the run so far: " + adopted.as_before);

@@ -160,6 +160,13 @@ TEST_F(AdaptiveRuns, TheStartTriesLayoutsAndKeepsTheBestMeasured) {
   EXPECT_EQ(of_steps(run, "step").size(), 40U);
 }
 
+TEST_F(AdaptiveRuns, TheSameCommandGoesOnWithTheRun) {
+  const auto run = go("again", "", 3);
+  go("again", "", 5, {"--resume"});
+  EXPECT_EQ(of_steps(run, "step").size(), 5U);
+  EXPECT_NE(called_.out.find("--model is not read"), std::string::npos) << called_.out;
+}
+
 TEST(AdaptiveOptions, ThatDoNotGoTogetherAreRefused) {
   EXPECT_EQ(call({"run", "p.json", "--inject", "e"}).code, ExitCode::usage);
   const Called mpi = call({"run", "p.json", "--adapt", "--comm", "mpi"});
