@@ -34,7 +34,7 @@ std::string layout_of(const Json& layout) {
   return idle == 0 ? key : fmt::format("{} ({} GPU{} idle)", key, idle, idle == 1 ? "" : "s");
 }
 
-void print_alternatives(Session& session, const Json& alternatives) {
+void print_candidates(Session& session, const Json& alternatives) {
   bool measured = false;
   for (const Json& a : alternatives) measured = measured || a.contains("measured_step_time_s");
   std::vector<Column> columns = {{"layout", Align::left}, {"predicted s", Align::right}};
@@ -104,7 +104,7 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
         d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0), 100 * d.value("doubt", 0.0),
         d.value("steps_left", 0), d.value("move_s", 0.0), d.value("gain_s", 0.0)));
   if (d.contains("alternatives") && !d["alternatives"].empty())
-    print_alternatives(session, d["alternatives"]);
+    print_candidates(session, d["alternatives"]);
   if (about.size() > 1) out << '\n';
   for (std::size_t i = 1; i < about.size(); ++i) {
     if (about[i].contains("stood_still_s"))
