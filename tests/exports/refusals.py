@@ -27,6 +27,18 @@ CASES = {
         ("llama-3.1-8b", "4x8xh100", "pp4.dp8.z1.mbs1", [("arguments.sh", "--pipeline-model-parallel-size 4", "--pipeline-model-parallel-size 4 --use-torch-fsdp2")],
          "", "zero_stage", "pp4.dp8.z3.mbs1"),
     ],
+    "nanotron": [
+        ("llama-2-7b", "2x8xh100", "tp8.dp2.z0.mbs1.nopg", [("nanotron.yaml", "num_key_value_heads: 32", "num_key_value_heads: 4")],
+         "must be >= tp", "tp", None),
+        ("llama-2-7b", "2x8xh100", "dp16.z1.mbs1.nopg", [("nanotron.yaml", "  recompute_layer: false", "  recompute_granularity: selective")],
+         "can not match", "recompute", None),
+        ("llama-2-7b", "2x8xh100", "pp2.dp8.z1.mbs1.nopg.L17-15", [("nanotron.yaml", "pp_engine: 1f1b", "pp_engine: interleaved")],
+         "", "vp", None),
+    ],
+    "fsdp2": [
+        ("llama-2-7b", "2x8xh100", "tp2.dp8.z3.mbs1", [("settings.py", "REPLICATE, SHARD, TP = 1, 8, 2", "REPLICATE, SHARD, TP = 1, 8, 4")],
+         "", "dp", None),
+    ],
     "torchtitan": [
         ("llama-3.1-8b", "2x8xh100", "tp8.dp2.z0.mbs1", [("sextant_plan.py", "tensor_parallel_degree=8", "tensor_parallel_degree=16"), ("sextant_plan.py", "replicate_degree=2", "replicate_degree=1")],
          "must divide", "tp", "tp16.dp1.z0.mbs1"),

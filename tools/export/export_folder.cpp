@@ -48,6 +48,8 @@ std::vector<ExportFile> export_files(const PlanFile& file, const ChosenTarget& c
                                      const ExportContent& content, const LaunchOptions& options,
                                      const fs::path& presets) {
   std::vector<ExportFile> files = content.files;
+  for (const auto& [preset, name] : content.copied)
+    files.push_back({name, read_text_file(presets / "exports" / preset), false});
   for (ExportFile& f : launch_files(file, content, options)) files.push_back(std::move(f));
   if (!content.checker.empty())
     files.push_back({"check.py", read_text_file(presets / "exports" / (content.checker + ".py")), false});

@@ -9,7 +9,8 @@
 namespace sextant {
 
 const std::vector<ExportTarget>& export_targets() {
-  static const std::vector<ExportTarget> table = {megatron_lm_target(), torchtitan_target()};
+  static const std::vector<ExportTarget> table = {megatron_lm_target(), torchtitan_target(),
+                                                  nanotron_target(), fsdp2_target()};
   return table;
 }
 

@@ -22,6 +22,7 @@ struct ExportFile {
 // What a target writes, before the launch scripts and the README that are the same for all.
 struct ExportContent {
   std::vector<ExportFile> files;
+  std::vector<std::pair<std::string, std::string>> copied;  // files of presets/exports, and their names here
   std::vector<std::pair<std::string, std::string>> environment;  // variables it requires
   std::vector<std::string> setup;  // lines of bash before the program is started, on every node
   std::string program;             // what torchrun starts, in bash: "\"$MEGATRON_LM/pretrain_gpt.py\" ..."
@@ -58,5 +59,7 @@ std::vector<Inexpressible> inexpressible(const ChosenTarget&, const StackSpec& s
 
 ExportTarget megatron_lm_target();
 ExportTarget torchtitan_target();
+ExportTarget nanotron_target();
+ExportTarget fsdp2_target();
 
 }  // namespace sextant

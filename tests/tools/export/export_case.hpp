@@ -52,6 +52,7 @@ inline std::vector<std::string> missing_fields(const nlohmann::json& answer) {
 }
 
 inline const Words k8B = {"--model", "llama-3.1-8b", "--seq-len", "4096", "--global-batch", "64"};
+inline const Words k7B = {"--model", "llama-2-7b", "--global-batch", "64"};
 inline Words on(const std::string& cluster, const std::string& stack, Words words = k8B) {
   words.insert(words.end(), {"--cluster", cluster, "--stack", stack});
   return words;

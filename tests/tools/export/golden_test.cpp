@@ -49,6 +49,21 @@ const std::vector<Golden>& goldens() {
        "tp2.pp4.vp2.dp4.z2.mbs1.sel",
        {"--launch", "slurm", "--container", "titan.sqsh"}},
       {"torchtitan_hybrid", "torchtitan", "2x8xa100-80gb", "torchtitan", "cp2.dp8.z3.sd8.mbs1.full3"},
+      {"nanotron_stages",
+       "nanotron",
+       "4x8xh100",
+       "nanotron",
+       "tp2.pp4.dp4.z1.mbs1.full.b20M.nopg.L9-9-8-6",
+       {"--nearest"},
+       k7B},
+      {"nanotron_plain", "nanotron", "2x8xh100", "nanotron", "tp2.dp8.z0.mbs2.nosp.nopg", {}, k7B},
+      {"fsdp2_hybrid",
+       "fsdp2",
+       "4x8xh100",
+       "torchtitan",
+       "tp2.dp16.z3.sd8.mbs1.full3",
+       {"--launch", "slurm"}},
+      {"fsdp2_offload", "fsdp2", "1x8xa100-80gb", "torchtitan", "dp8.z3.mbs1.sel.oo100.po", {}, k7B},
       {"torchtitan_head", "torchtitan@head", "2x8xh100", "torchtitan", "tp2.pp2.dp4.z3.mbs1.full"},
   };
   return all;
@@ -61,7 +76,8 @@ std::string folder_text(const fs::path& folder) {
   std::ranges::sort(names);
   std::string all;
   for (const std::string& name : names) {
-    if (name == "plan.json" || name == "check.py" || name == ".sextant_export") continue;
+    if (name == "plan.json" || name == "check.py" || name == "train.py" || name == ".sextant_export")
+      continue;
     std::istringstream lines(text_of(folder / name));
     all += "==> " + name + "\n";
     for (std::string line; std::getline(lines, line);)

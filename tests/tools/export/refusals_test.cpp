@@ -21,6 +21,16 @@ const std::vector<Refusal> kRefusals = {
     {"megatron-lm", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
     {"megatron-lm", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
     {"megatron-lm", "4x8xh100", "torchtitan", "tp2.dp16.z3.mbs1.tpo", "overlap_tp"},
+    {"nanotron", "2x8xh100", "nanotron", "tp2.pp2.dp4.z1.mbs1.nopg.L14-18", "chunks", k7B},
+    {"nanotron", "2x8xh100", "torchtitan", "dp16.z2.mbs1.nopg", "zero_stage", k7B},
+    {"nanotron", "2x8xh100", "nanotron", "tp2.dp8.z0.mbs1.nogr", "overlap_grad_reduce", k7B},
+    {"nanotron", "2x8xh100", "torchtitan", "tp2.cp2.dp4.z0.mbs1", "cp", k7B},
+    {"nanotron", "2x8xh100", "torchtitan", "tp2.dp8.z0.mbs1.sel", "recompute", k7B},
+    {"fsdp2", "2x8xh100", "torchtitan", "tp2.pp2.dp4.z3.mbs1", "pp"},
+    {"fsdp2", "2x8xh100", "torchtitan", "cp2.dp8.z3.mbs1", "cp"},
+    {"fsdp2", "2x8xh100", "torchtitan", "tp2.dp8.z3.mbs1.tpo", "overlap_tp"},
+    {"fsdp2", "2x8xh100", "megatron-core", "dp16.z1.mbs1", "zero_stage"},
+    {"fsdp2", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
     {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
     {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},
     {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
@@ -82,7 +92,7 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
 TEST(ExportRefusals, WhatAModelHasThatNoTargetWrites) {
   for (const std::string setting :
        {"qk_norm=head", "norm_placement=after", "window=1024", "normalized_head=true"})
-    for (const std::string target : {"megatron-lm", "torchtitan"}) {
+    for (const std::string target : {"megatron-lm", "torchtitan", "nanotron", "fsdp2"}) {
       const TempDir dir;
       Words question = k8B;
       question.insert(question.end(), {"--set", "model." + setting});
