@@ -52,19 +52,18 @@ std::vector<Inexpressible> nanotron_rules(const PlanFile& file, const std::strin
                        "it shares out layers and LM head by their cost, and a stage would hold no layer",
                        {}});
     else if (p.vp == 1 && layer_ranges(p, file.model.n_layers) != chunks_of(own))
-      found.push_back({"chunks",
-                       "other stages",
-                       fmt::format("it shares out layers and LM head by their cost: {} layers",
-                                   fmt::join(own, ", ")),
-                       {set_field(fmt::format("{} layers", fmt::join(own, ", ")),
-                                  [own](ParallelPlan& q) { q.chunks = chunks_of(own); })}});
+      found.push_back(
+          {"chunks",
+           "other stages",
+           fmt::format("it shares out layers and LM head by their cost: {} layers", fmt::join(own, ", ")),
+           {set_field(fmt::format("{} layers", fmt::join(own, ", ")),
+                      [own](ParallelPlan& q) { q.chunks = chunks_of(own); })}});
     if (p.schedule == PipelineSchedule::one_f_one_b && microbatches(p, file.training) < p.pp - 1)
-      found.push_back({"schedule",
-                       "1f1b",
-                       fmt::format("it needs {} micro-batches or more", p.pp - 1),
-                       {set_field("schedule gpipe", [](ParallelPlan& q) {
-                         q.schedule = PipelineSchedule::gpipe;
-                       })}});
+      found.push_back(
+          {"schedule",
+           "1f1b",
+           fmt::format("it needs {} micro-batches or more", p.pp - 1),
+           {set_field("schedule gpipe", [](ParallelPlan& q) { q.schedule = PipelineSchedule::gpipe; })}});
   }
   if (p.tp > 1 && p.overlap_tp && !p.sequence_parallel)
     found.push_back(
@@ -155,7 +154,8 @@ optimizer:
                      file.plan.zero_stage);
 }
 
-constexpr const char* kOwn = R"(# Yours: data, tokenizer and checkpoints. Without a dataset random tokens measure the step.
+constexpr const char* kOwn =
+    R"(# Yours: data, tokenizer and checkpoints. Without a dataset random tokens measure the step.
 general:
   project: sextant
   run: plan_%date_%jobid
@@ -181,9 +181,8 @@ logging:
 ExportContent write_nanotron(const PlanFile& file, const std::string& version) {
   const ParallelPlan& p = file.plan;
   ExportContent out;
-  std::string text =
-      fmt::format("# nanotron {}: the plan {}.\n# run_train.py --config-file nanotron.yaml\n", version,
-                  plan_key(p));
+  std::string text = fmt::format("# nanotron {}: the plan {}.\n# run_train.py --config-file nanotron.yaml\n",
+                                 version, plan_key(p));
   text += yaml_of_model(file) + yaml_of_parallelism(p) + yaml_of_training(file) + kOwn;
   out.files.push_back({"nanotron.yaml", text, false});
   out.environment = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};

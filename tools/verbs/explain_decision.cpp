@@ -103,8 +103,7 @@ ExitCode explain_decision(Session& session, const std::string& run, int decision
         "{:.3g} s gained at least",
         d.value("now_step_time_s", 0.0), d.value("then_step_time_s", 0.0), 100 * d.value("doubt", 0.0),
         d.value("steps_left", 0), d.value("move_s", 0.0), d.value("gain_s", 0.0)));
-  if (d.contains("alternatives") && !d["alternatives"].empty())
-    print_candidates(session, d["alternatives"]);
+  if (d.contains("alternatives") && !d["alternatives"].empty()) print_candidates(session, d["alternatives"]);
   if (about.size() > 1) out << '\n';
   for (std::size_t i = 1; i < about.size(); ++i) {
     if (about[i].contains("stood_still_s"))
