@@ -91,7 +91,7 @@ class Trial:
 
     def layouts(self, cluster: pathlib.Path, count: int) -> list[str]:
         answer = json.loads(self.call("plan", *self.question(cluster), "--fix", "oo=0,po=off,ao=0", "--top", count, "--json", "--details"))
-        return [p["plan"] for p in answer["ranked"]]
+        return [p["key"] for p in answer["ranked"]]
 
 
 def lines(path: pathlib.Path) -> list[dict]:
