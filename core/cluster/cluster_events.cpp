@@ -1,6 +1,7 @@
 #include "core/cluster/cluster_events.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -179,16 +180,21 @@ std::vector<GpuPlace> ClusterEvents::lost(std::int64_t step) const {
   return lost;
 }
 
+ClusterEvents::Change ClusterEvents::change(const std::vector<GpuPlace>& known_lost,
+                                            std::int64_t step) const {
+  const std::vector<GpuPlace> now = lost(step);
+  Change change;
+  std::ranges::set_difference(now, known_lost, std::back_inserter(change.lost));
+  std::ranges::set_difference(known_lost, now, std::back_inserter(change.back));
+  return change;
+}
+
 ClusterSpec ClusterEvents::at(const ClusterSpec& cluster, std::int64_t step) const {
   ClusterSpec now = cluster;
   for (const ClusterEvent& e : events_)
     if (e.joins == 0 && !e.defect.missing && e.from <= step && step < e.until)
       now.defects.push_back(e.defect);
-  for (const GpuPlace& place : lost(step)) {
-    Defect gone;
-    gone.node = place.node, gone.gpu = place.gpu, gone.missing = true;
-    now.defects.push_back(gone);
-  }
+  for (const GpuPlace& place : lost(step)) now.defects.push_back(missing(place));
   return now;
 }
 

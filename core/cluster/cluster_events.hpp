@@ -45,6 +45,11 @@ class ClusterEvents {
   ClusterSpec at(const ClusterSpec&, std::int64_t step) const;
   // GPUs that are lost in this step, ascending.
   std::vector<GpuPlace> lost(std::int64_t step) const;
+  // What of them is news to one who knows of `known_lost`, ascending.
+  struct Change {
+    std::vector<GpuPlace> lost, back;
+  };
+  Change change(const std::vector<GpuPlace>& known_lost, std::int64_t step) const;
   // Whether anything begins or ends with this step.
   bool changes(std::int64_t step) const;
 

@@ -31,6 +31,12 @@ DefectiveNodes defective_nodes(const ClusterSpec& spec) {
   return found;
 }
 
+Defect missing(const GpuPlace& gpu) {
+  Defect d;
+  d.node = gpu.node, d.gpu = gpu.gpu, d.missing = true;
+  return d;
+}
+
 GpuState state_of(const DefectiveNodes& defective, const GpuPlace& gpu) {
   const auto node = defective.find(gpu.node);
   return node == defective.end() ? GpuState{} : node->second[static_cast<std::size_t>(gpu.gpu)];

@@ -13,6 +13,8 @@ struct GpuPlace {
   int node = 0, gpu = 0;
   auto operator<=>(const GpuPlace&) const = default;
 };
+// That it is not there.
+Defect missing(const GpuPlace&);
 // Usable GPUs by rank.
 std::vector<GpuPlace> usable_gpus(const ClusterSpec&);
 

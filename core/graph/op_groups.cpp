@@ -36,6 +36,10 @@ GroupKind group_kind(const Op& op) {
   return GroupKind::none;
 }
 
+bool computes_alone(const Op& op) {
+  return group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out;
+}
+
 std::vector<int> group_members(const ExecutionGraph& graph, const RankGrid& grid, const RankCoord& self,
                                const Op& op) {
   const ParallelPlan& plan = graph.plan;

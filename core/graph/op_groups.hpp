@@ -16,6 +16,9 @@ enum class GroupKind : std::uint8_t { none, tp, cp, shard, replica, world, ends 
 // ends: the sending rank (0) and the receiving one (1) of a transfer, first and last stage of a tied exchange.
 GroupKind group_kind(const Op&);
 
+// What a rank computes by itself: neither an exchange nor a copy over its host link.
+bool computes_alone(const Op&);
+
 // The ranks of the op's group through `self`, in rank order along its axes; empty when the op is a rank's own.
 std::vector<int> group_members(const ExecutionGraph&, const RankGrid&, const RankCoord& self, const Op&);
 

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.hpp"
+#include "core/base/median.hpp"
 
 namespace sextant {
 namespace {
@@ -17,13 +18,6 @@ constexpr std::array<std::string_view, 6> kDecisionNames = {"stay",    "change",
                                                             "go_back", "lost",   "no_layout"};
 constexpr std::size_t kRecent = 64;  // steps that are remembered
 constexpr double kHalf = 0.5;        // of a predicted gain that a change has to hold
-
-Seconds median(std::vector<double> x) {
-  if (x.empty()) return {};
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::ranges::nth_element(x, middle);
-  return Seconds(*middle);
-}
 
 // "node 3", or "node 0, GPU 5".
 std::vector<std::string> places_text(const std::vector<GpuPlace>& gpus, int gpus_per_node, const char* what) {
@@ -42,11 +36,7 @@ std::vector<std::string> places_text(const std::vector<GpuPlace>& gpus, int gpus
 std::string_view name(DecisionKind kind) { return kDecisionNames[static_cast<std::size_t>(kind)]; }
 
 ClusterSpec used_by(const Layout& layout, ClusterSpec cluster) {
-  for (const GpuPlace& gpu : layout.idle) {
-    Defect d;
-    d.node = gpu.node, d.gpu = gpu.gpu, d.missing = true;
-    cluster.defects.push_back(d);
-  }
+  for (const GpuPlace& gpu : layout.idle) cluster.defects.push_back(missing(gpu));
   return cluster;
 }
 
@@ -65,12 +55,11 @@ void AdaptationPolicy::watch() {
   watch_.emplace(belief_.expected(layout_.plan, used_by(layout_, belief_.cluster())), options_.drift);
 }
 
-Seconds AdaptationPolicy::typical() const {
-  // A search beside training may slow it down.
+std::optional<Seconds> AdaptationPolicy::typical(std::int64_t from, std::int64_t to) const {
   std::vector<double> steps;
   for (const auto& [step, took] : recent_)
-    if (step >= pending_.onset && step <= pending_.seen) steps.push_back(took.v);
-  return median(std::move(steps));
+    if (step >= from && step <= to) steps.push_back(took.v);
+  return steps.empty() ? std::nullopt : std::optional(Seconds(median(std::move(steps))));
 }
 
 double AdaptationPolicy::correction(const Layout& layout) const {
@@ -118,11 +107,8 @@ void AdaptationPolicy::begin_search(std::string trigger, std::vector<std::string
 std::optional<Decision> AdaptationPolicy::observe(const StepObservation& step, std::int64_t steps_left) {
   recent_.emplace_back(step.step, step.duration);
   if (recent_.size() > kRecent) recent_.pop_front();
-  if (recent_.size() == static_cast<std::size_t>(options_.drift.warm_up) && !tried(layout_)) {
-    std::vector<double> steps;
-    for (const auto& [s, took] : recent_) steps.push_back(took.v);
-    measured(layout_, median(std::move(steps)));
-  }
+  if (recent_.size() == static_cast<std::size_t>(options_.drift.warm_up) && !tried(layout_))
+    measured(layout_, *typical(recent_.front().first, step.step));
   if (search_.valid()) {
     using namespace std::chrono_literals;
     if (!options_.waits && search_.wait_for(0s) != std::future_status::ready) return std::nullopt;
@@ -146,9 +132,9 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
   d.onset = pending_.onset, d.seen = pending_.seen;
   d.alternatives = search_.get();
   const ClusterSpec cluster = belief_.cluster();
-  const Seconds predicted = tools_.step(layout_, cluster);
-  const Seconds measured = typical();
-  d.now = measured.v > 0 ? measured : predicted * correction(layout_);
+  // Not the steps beside the search, which may slow them down.
+  const auto measured_step = typical(pending_.onset, pending_.seen);
+  d.now = measured_step ? *measured_step : tools_.step(layout_, cluster) * correction(layout_);
   correct(d.alternatives);
   if (d.alternatives.empty()) {
     d.why = "no layout was found for the machine as it is now";
@@ -160,7 +146,7 @@ Decision AdaptationPolicy::decide(std::int64_t step, std::int64_t steps_left) {
     d.why = "the present layout is the best for the machine as it is now";
     return d;
   }
-  d.move = tools_.move(layout_, best.layout, cluster) + restart_;
+  d.move = tools_.move(best.layout, cluster) + restart_;
   if (d.gain().v <= 0) {
     d.why = fmt::format(
         "the best other layout takes {:.4g} s a step instead of {:.4g}; over {} steps, with {:.0f} % of "
@@ -194,11 +180,9 @@ void AdaptationPolicy::changed(Seconds took) {
 }
 
 std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t steps_left) {
-  // The first step of a layout still connects and allocates.
   if (!trial_ || recent_.size() < static_cast<std::size_t>(options_.verify_steps)) return std::nullopt;
-  std::vector<double> steps;
-  for (std::size_t i = 1; i < recent_.size(); ++i) steps.push_back(recent_[i].second.v);
-  const Seconds held_step = median(std::move(steps));
+  // The first step of a layout still connects and allocates.
+  const Seconds held_step = *typical(recent_[1].first, step);
   const Decision tried = trial_->decision;
   const Seconds before = trial_->before;
   trial_.reset();
@@ -224,7 +208,7 @@ std::optional<Decision> AdaptationPolicy::verify(std::int64_t step, std::int64_t
   d.kind = DecisionKind::go_back;
   d.to = tried.from;
   d.now = held_step, d.then = before;
-  d.move = tools_.move(layout_, d.to, belief_.cluster()) + restart_;
+  d.move = tools_.move(d.to, belief_.cluster()) + restart_;
   d.why = fmt::format("only {:.0f} % of the predicted gain were measured", 100 * (held / promised));
   trial_ = Trial{d, held_step};
   return d;
@@ -258,7 +242,7 @@ Decision AdaptationPolicy::lose(const std::vector<GpuPlace>& gpus, std::int64_t 
   }
   d.to = d.alternatives.front().layout;
   d.then = d.alternatives.front().step;
-  d.move = tools_.move(layout_, d.to, belief_.cluster()) + restart_;
+  d.move = tools_.move(d.to, belief_.cluster()) + restart_;
   d.why = "the best layout on the ranks that are left";
   trial_ = Trial{d, d.now};
   return d;

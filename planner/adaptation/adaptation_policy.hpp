@@ -6,16 +6,14 @@
 //   gain = (now - then (1 + doubt)) steps_left - move
 //
 // `now` is measured since the drift began, `then` is predicted and corrected by what the present layout was measured at over
-// what was predicted for it; or by the same of that layout where it has been tried, and then with
-// little doubt. Knows nothing of how layouts are
-// searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
+// what was predicted for it; or by the same of that layout where it has been tried, and then with little doubt. Knows nothing
+// of how layouts are searched, predicted or run, nor of whether steps are real: the same policy runs on the virtual clock.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <future>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -75,7 +73,7 @@ struct AdaptationTools {
   std::function<std::vector<Forecast>(const ClusterSpec& cluster)>
       plans;  // best first; on a thread of its own
   std::function<Seconds(const Layout&, const ClusterSpec& cluster)> step;
-  std::function<Seconds(const Layout& from, const Layout& to, const ClusterSpec&)> move;
+  std::function<Seconds(const Layout& to, const ClusterSpec& cluster)> move;
 };
 
 struct AdaptationOptions {
@@ -102,9 +100,8 @@ class AdaptationPolicy {
   void measured(const Layout&, Seconds step);
 
   const Layout& layout() const { return layout_; }
-  const std::vector<std::string>& evidence() const {
-    return pending_.evidence;
-  }  // of the search that goes on
+  // Of the search that goes on.
+  const std::vector<std::string>& evidence() const { return pending_.evidence; }
   const MachineBelief& belief() const { return belief_; }
   bool searching() const { return search_.valid(); }
 
@@ -115,7 +112,7 @@ class AdaptationPolicy {
   Decision decide(std::int64_t step, std::int64_t steps_left);
   std::optional<Decision> verify(std::int64_t step, std::int64_t steps_left);
   Decision begun(DecisionKind, std::int64_t step, std::int64_t steps_left);
-  Seconds typical() const;  // of the steps from the onset until it was seen
+  std::optional<Seconds> typical(std::int64_t from, std::int64_t to) const;  // of these steps of the layout
   double correction(const Layout&) const;
   bool tried(const Layout&) const;
   double doubt(const Forecast& f) const { return f.tried ? options_.doubt_tried : options_.doubt; }

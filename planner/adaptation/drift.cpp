@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/base/error.hpp"
+#include "core/base/median.hpp"
 
 namespace sextant {
 namespace {
@@ -14,12 +15,6 @@ constexpr double kLeastSpread = 0.01;  // clocks and schedulers vary by as much
 constexpr int kBiasSteps =
     200;  // from which a bias is learnt; more, and a slow drift would be learnt as well
 constexpr double kOvershoot = 1.166;  // of a sum of normal steps beyond its threshold
-
-double lower_median(std::vector<double> x) {
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>((x.size() - 1) / 2);
-  std::ranges::nth_element(x, middle);
-  return *middle;
-}
 
 double mean(const std::vector<double>& x) {
   double sum = 0;

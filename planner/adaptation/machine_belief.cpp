@@ -11,12 +11,6 @@ namespace {
 
 constexpr double kSound = 0.05;  // a part within this share of what it should be is sound
 
-Defect missing(const GpuPlace& place) {
-  Defect d;
-  d.node = place.node, d.gpu = place.gpu, d.missing = true;
-  return d;
-}
-
 template <class Key>
 void multiply(std::map<Key, double>& times, const Key& key, double by) {
   double& t = times.try_emplace(key, 1.0).first->second;

@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "core/base/median.hpp"
+
 namespace sextant {
-namespace {
-
-Seconds middle_of(std::vector<double> steps) {
-  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-  std::ranges::nth_element(steps, middle);
-  return Seconds(*middle);
-}
-
-}  // namespace
 
 StartTrial::StartTrial(std::vector<Forecast> layouts, std::int64_t steps, const TrialBudget& budget)
     : layouts_(std::move(layouts)),
@@ -61,7 +54,7 @@ std::vector<StartTrial::Result> StartTrial::results() const {
   std::vector<Result> results;
   for (std::size_t i = 0; i < layouts_.size(); ++i)
     if (measured_[i].size() > 1)
-      results.push_back({layouts_[i], middle_of({measured_[i].begin() + 1, measured_[i].end()})});
+      results.push_back({layouts_[i], Seconds(median({measured_[i].begin() + 1, measured_[i].end()}))});
   std::ranges::stable_sort(results, {}, [](const Result& r) { return r.measured.v; });
   return results;
 }

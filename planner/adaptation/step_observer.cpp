@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::size_t kKept = 4;  // steps that may be incomplete at a time
 
-// What a rank does by itself on its device.
-bool own_work(const ExecutionGraph& graph, const Op& op) {
-  return group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out &&
-         graph.lanes[op.lanes[0]].kind == LaneKind::compute;
-}
-
 }  // namespace
 
 StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sound, const Topology& topology,
@@ -31,7 +25,8 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
   for (int rank = 0; rank < ranks_; ++rank) stage_of_.push_back(grid.coord(rank).pp);
   for (OpId id = 0; id < graph.ops.size(); ++id) {
     const Op& op = graph.ops[id];
-    if (own_work(graph, op)) own_[op.stage].push_back(id);
+    if (computes_alone(op) && graph.lanes[op.lanes[0]].kind == LaneKind::compute)  // not on the host
+      own_[op.stage].push_back(id);
     // The end of the step is one exchange by an op of each stage, and a few bytes.
     if (group_kind(op) == GroupKind::none || group_kind(op) == GroupKind::world || sound_[id].v <= 0)
       continue;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -27,7 +26,7 @@ class Player {
         events_(events),
         tools_(tools),
         options_(options),
-        layout_(start),
+        start_(start),
         random_(options.seed) {
     AdaptationOptions how;
     how.waits = true;
@@ -62,7 +61,7 @@ class Player {
       }
     }
     run_.sound = sound_step_ * static_cast<double>(run_.steps);
-    run_.last = layout_;
+    run_.last = layout();
     return run_;
   }
 
@@ -75,21 +74,22 @@ class Player {
     run_.steps += steps;
     furthest_ = std::max(furthest_, run_.steps);
   }
+  // Of a policy, as GPUs that are back are idle in it at once.
+  const Layout& layout() const { return policy_ ? policy_->layout() : start_; }
   void change(const Decision& d) {
-    layout_ = d.to;
     policy_->changed(d.move);
     run_.moving += d.move, run_.wall += d.move;
   }
   Seconds step_under(const ClusterSpec& now) {
-    std::string key = plan_key(layout_.plan);
-    for (const GpuPlace& gpu : layout_.idle)
+    std::string key = plan_key(layout().plan);
+    for (const GpuPlace& gpu : layout().idle)
       key += "-" + std::to_string(gpu.node) + "." + std::to_string(gpu.gpu);
     const nlohmann::json defects = now.defects;
     const auto [found, is_new] = known_.try_emplace(key + defects.dump());
     // A run that does not adapt has a spare in the place of what is lost.
     ClusterSpec used = now;
     if (!policy_) std::erase_if(used.defects, [](const Defect& d) { return d.missing; });
-    if (is_new) found->second = tools_.step(layout_, used);
+    if (is_new) found->second = tools_.step(layout(), used);
     return found->second;
   }
   std::int64_t next_event(std::int64_t step) const {
@@ -105,8 +105,8 @@ class Player {
     StepObservation seen{.step = step, .duration = took * noise(), .compute = {}, .network = {}};
     if (!policy_) return seen;
     const auto defective = defective_nodes(now);
-    const std::vector<GpuPlace> gpus = usable_gpus(used_by(layout_, policy_->belief().cluster()));
-    for (int rank = 0; rank < layout_.plan.world(); ++rank)
+    const std::vector<GpuPlace> gpus = usable_gpus(used_by(layout(), policy_->belief().cluster()));
+    for (int rank = 0; rank < layout().plan.world(); ++rank)
       seen.compute.push_back(noise() / state_of(defective, gpus[static_cast<std::size_t>(rank)]).compute);
     for (int node = 0; node < given_.nodes; ++node)
       seen.network.push_back(noise() / state_of(defective, {node, 0}).network);
@@ -115,15 +115,12 @@ class Player {
 
   // False when no layout is left.
   bool meet_lost(std::int64_t step) {
-    const std::vector<GpuPlace> lost = events_.lost(step);
-    std::vector<GpuPlace> gone, back;
-    std::ranges::set_difference(lost, lost_, std::back_inserter(gone));
-    std::ranges::set_difference(lost_, lost, std::back_inserter(back));
-    lost_ = lost;
+    const auto [gone, back] = events_.change(lost_, step);
+    lost_ = events_.lost(step);
     if (policy_ && !back.empty()) policy_->find(back, step - 1);
     if (gone.empty()) return true;
     if (!policy_) return go_back();
-    const bool kept = replicated(layout_.plan);
+    const bool kept = replicated(layout().plan);
     const Decision d = policy_->lose(gone, step - 1, options_.steps - step);
     run_.decisions.push_back(d);
     if (d.kind == DecisionKind::no_layout) {
@@ -144,7 +141,7 @@ class Player {
   const ClusterEvents& events_;
   const AdaptationTools& tools_;
   const VirtualRunOptions& options_;
-  Layout layout_;
+  const Layout& start_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   std::optional<AdaptationPolicy> policy_;

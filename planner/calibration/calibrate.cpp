@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/median.hpp"
 #include "planner/calibration/fit_problem.hpp"
 
 namespace sextant {

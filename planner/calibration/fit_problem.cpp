@@ -7,6 +7,8 @@
 
 #include <tbb/parallel_for.h>
 
+#include "core/base/median.hpp"
+
 namespace sextant {
 
 std::vector<Setting> FitProblem::settings(const Eigen::VectorXd& theta) const {
@@ -110,12 +112,6 @@ Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::
 }
 
 double huber(double r) { return std::abs(r) <= 2 ? r * r : 4 * std::abs(r) - 4; }
-
-double median(std::vector<double> x) {
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
-}
 
 double mape(const Eigen::VectorXd& residual) {
   double sum = 0;

@@ -48,9 +48,6 @@ Posterior update(const Posterior& prior, const Eigen::MatrixXd& j, const Eigen::
 // Of a residual in standard deviations: squared near zero, linear beyond two, so that one odd row does not steer the others.
 double huber(double residual);
 
-// The upper one of two in the middle; `x` is not empty.
-double median(std::vector<double> x);
-
 // Of log residuals (measured minus predicted), percent.
 double mape(const Eigen::VectorXd& residual);
 double median_error(const Eigen::VectorXd& residual);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "core/base/median.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -84,9 +85,7 @@ Seconds steady_step(const RunLog& log, const TrainingSpec& training, const Paral
   const std::size_t skipped =
       std::min(steady.size() - 1, settling - std::min(settling, static_cast<std::size_t>(first)));
   steady.erase(steady.begin(), steady.begin() + static_cast<std::ptrdiff_t>(skipped));
-  const auto middle = steady.begin() + static_cast<std::ptrdiff_t>(steady.size() / 2);
-  std::nth_element(steady.begin(), middle, steady.end());
-  return Seconds(*middle);
+  return Seconds(median(std::move(steady)));
 }
 
 }  // namespace sextant

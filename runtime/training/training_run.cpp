@@ -191,9 +191,8 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   if (run.emulated)
     options.executor.least_time = [&run, rank = static_cast<std::size_t>(world.rank())](OpId id) {
       const Op& op = run.graph.ops[id];
-      const bool own =
-          group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out;
-      return own ? run.expected[op.work] * (1 / run.emulated->compute[rank].load()) : Seconds(0);
+      return computes_alone(op) ? run.expected[op.work] * (1 / run.emulated->compute[rank].load())
+                                : Seconds(0);
     };
   options.executor.on_failure = [&](const std::string& what) { world.abort(what); };
   RankTrainer trainer(run.graph, run.stack, *device, run.kernels, world, run.optimizer, run.sequences,

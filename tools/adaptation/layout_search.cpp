@@ -154,8 +154,7 @@ Seconds LayoutSearch::move(const Layout& to, const ClusterSpec& cluster) const {
 AdaptationTools LayoutSearch::tools() const {
   return {.plans = [this](const ClusterSpec& cluster) { return plans(cluster); },
           .step = [this](const Layout& layout, const ClusterSpec& cluster) { return step(layout, cluster); },
-          .move = [this](const Layout&, const Layout& to,
-                         const ClusterSpec& cluster) { return move(to, cluster); }};
+          .move = [this](const Layout& to, const ClusterSpec& cluster) { return move(to, cluster); }};
 }
 
 }  // namespace sextant

@@ -38,7 +38,7 @@ struct Made {
                   return found;
                 },
             .step = [this](const Layout& l, const ClusterSpec& c) { return step(l, c); },
-            .move = [this](const Layout&, const Layout&, const ClusterSpec&) { return move; }};
+            .move = [this](const Layout&, const ClusterSpec&) { return move; }};
   }
 };
 
