@@ -121,8 +121,7 @@ def sickness(t: Trial, what: str, cluster: pathlib.Path, event: str, defect: dic
     onset, steps = 20, 60
     events = f"step {onset} {event}\n"
     run = t.run(t.question(cluster), steps, events, ("--adapt", "--adapt-budget", 0, "--no-save"))
-    first = t.call("plan", *t.question(cluster), "-o", t.folder / "first.json")
-    del first
+    t.call("plan", *t.question(cluster), "-o", t.folder / "first.json")
     fixed = statistics.median(step_times(t.run([t.folder / "first.json"], onset + 6, events, ("--no-save",)))[onset + 1:])
     adapted = statistics.median(step_times(run)[-10:])
     changes = [d for d in lines(run / "adaptation.jsonl") if d.get("kind") == "change"]

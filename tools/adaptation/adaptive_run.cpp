@@ -1,7 +1,6 @@
 #include "tools/adaptation/adaptive_run.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -25,10 +24,24 @@ double since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
-// The cluster's GPUs without any that are slow.
-ClusterSpec sound(ClusterSpec cluster) {
-  std::erase_if(cluster.defects, [](const Defect& d) { return !d.missing; });
-  return cluster;
+// What each op takes on the plan's GPUs when none of them, nor a link, is slow. `expected`: by work, on the cluster as it is.
+std::vector<Seconds> sound_times(const Runnable& runnable, const std::vector<Seconds>& expected,
+                                 const std::filesystem::path& presets) {
+  const PlanFile& file = runnable.file();
+  ClusterSpec sound = file.cluster;
+  std::vector<Seconds> by_op;
+  if (std::erase_if(sound.defects, [](const Defect& d) { return !d.missing; }) == 0) {
+    for (const Op& op : runnable.graph().ops) by_op.push_back(expected[op.work]);
+    return by_op;
+  }
+  const Topology topology(sound);
+  const MachineCosts costs(sound, file.stack, {}, runnable.profile() ? &*runnable.profile() : nullptr,
+                           presets);
+  const ExecutionGraph graph = lower(file.model, file.training, plan_links(topology, file.plan), file.plan,
+                                     file.stack, {.operands = false});
+  const std::vector<OpCost> by_work = price(graph, costs.best());
+  for (const Op& op : graph.ops) by_op.push_back(by_work[op.work].duration);
+  return by_op;
 }
 
 Json layout_json(const Layout& layout) {
@@ -61,6 +74,7 @@ void add_adapt_options(CLI::App& app, AdaptOptions& o) {
               .min = 0,
               .max = 100},
              o.budget);
+  app.get_option("--adapt-budget")->needs(app.get_option("--adapt"));
   add_flag(
       app,
       {.flag = "--emulate",
@@ -235,16 +249,8 @@ void AdaptiveRun::attach(TrainingRun& run, const Runnable& runnable) {
   };
   observer_.reset();
   if (!options_.adapt) return;
-  const ClusterSpec healthy = sound(file.cluster);
-  const Topology healthy_topology(healthy);
-  const MachineCosts costs(healthy, file.stack, {}, runnable.profile() ? &*runnable.profile() : nullptr,
-                           presets_);
-  const ExecutionGraph graph = lower(file.model, file.training, plan_links(healthy_topology, file.plan),
-                                     file.plan, file.stack, {.operands = false});
-  const std::vector<OpCost> by_work = price(graph, costs.best());
-  std::vector<Seconds> by_op;
-  for (const Op& op : graph.ops) by_op.push_back(by_work[op.work].duration);
-  observer_ = std::make_unique<StepObserver>(runnable.graph(), std::move(by_op), topology, given_.nodes);
+  observer_ = std::make_unique<StepObserver>(runnable.graph(), sound_times(runnable, run.expected, presets_),
+                                             topology, given_.nodes);
   run.on_spans = [this](int rank, std::int64_t step, const std::vector<Span>& spans) {
     observer_->record(rank, step, spans);
   };
@@ -301,11 +307,8 @@ bool AdaptiveRun::time_to_change() {
 }
 
 void AdaptiveRun::look_for_lost() {
-  const std::vector<GpuPlace> lost = events_.lost(reached_);
   const std::set<GpuPlace>& known = policy_->belief().lost();
-  std::vector<GpuPlace> gone, back;
-  std::ranges::set_difference(lost, known, std::back_inserter(gone));
-  std::ranges::set_difference(known, lost, std::back_inserter(back));
+  const auto [gone, back] = events_.change({known.begin(), known.end()}, reached_);
   if (!back.empty()) policy_->find(back, next_step_ - 1);
   if (gone.empty()) return;
   const Decision decision = policy_->lose(gone, next_step_ - 1, steps_ - next_step_);

@@ -66,6 +66,8 @@ void add_events_options(CLI::App& app, EventsOptions& o) {
               .min = 0,
               .max = 100},
              o.noise);
+  for (const char* flag : {"--steps", "--save-every", "--noise"})
+    app.get_option(flag)->needs(app.get_option("--events"));
 }
 
 ExitCode simulate_events(Session& session, const Planning& planning, const EventsOptions& options) {

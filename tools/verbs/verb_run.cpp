@@ -157,6 +157,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
     };
     training.stop = &interrupt.stopped();
     if (!first) return training;
+    folder.make();
     training.begin = [&, begin = training.begin] {
       if (begin) begin();
       if (initialised && !o.output.empty())
@@ -198,7 +199,6 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
                         .tell = [&](const std::string& what) { log.tell(what); },
                         .keep = [&](const Json& line) { decisions.add(line); },
                         .newest = [&] { return folder.go_back(); }});
-  folder.make();
   RunResult result = adapt.asked() ? adaptive.train(runnable) : train(prepare(*runnable, true));
   result.measured.device = runnable->on_gpu() ? machine_of(o.running) : inspect_machine().cpu;
   result.measured.build = version_text();

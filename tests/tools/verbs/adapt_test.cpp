@@ -169,6 +169,12 @@ TEST_F(AdaptiveRuns, TheSameCommandGoesOnWithTheRun) {
 
 TEST(AdaptiveOptions, ThatDoNotGoTogetherAreRefused) {
   EXPECT_EQ(call({"run", "p.json", "--inject", "e"}).code, ExitCode::usage);
+  for (const std::vector<std::string>& alone :
+       {std::vector<std::string>{"run", "p.json", "--adapt-budget", "3"},
+        {"simulate", "p.json", "--steps", "3"},
+        {"simulate", "p.json", "--save-every", "3"},
+        {"simulate", "p.json", "--noise", "3"}})
+    EXPECT_EQ(call(alone).code, ExitCode::usage) << alone[2] << " without what it belongs to";
   const Called mpi = call({"run", "p.json", "--adapt", "--comm", "mpi"});
   EXPECT_NE(mpi.code, ExitCode::ok);
   const Called both = call({"run", "p.json", "--model", "stories-260k", "--cluster", "laptop"});
