@@ -68,9 +68,10 @@ void add_attention(KernelList& list, const BlockWork& w, const Direction& d, boo
 }
 
 void add_mlp(KernelList& list, const BlockWork& w, const Direction& d) {
-  add_linear(list, d, w.tokens(), w.hidden, w.ffn, w.dtype);
-  if (w.gated) add_linear(list, d, w.tokens(), w.hidden, w.ffn, w.dtype);
-  add_linear(list, d, w.tokens(), w.ffn, w.hidden, w.dtype);
+  const std::int64_t inner = w.ffn;
+  add_linear(list, d, w.tokens(), w.hidden, w.joined ? 2 * inner : inner, w.dtype);
+  if (w.gated && !w.joined) add_linear(list, d, w.tokens(), w.hidden, inner, w.dtype);
+  add_linear(list, d, w.tokens(), inner, w.hidden, w.dtype);
 }
 
 void add_head(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack,
@@ -86,6 +87,11 @@ void add_head(KernelList& list, const BlockWork& w, const Direction& d, const St
     if (d.input_gradient) loss(false);
   }
   if (d.forward || d.input_gradient) loss(!d.forward);
+  // The fp32 gradient of the weight is read and written once more for every chunk of tokens but the first. Source: counted.
+  if (w.chunk > 0 && d.weight_gradient && w.tokens() > w.chunk) {
+    const auto more = static_cast<double>((w.tokens() - 1) / w.chunk);
+    list.push_back(Pointwise{8.0 * static_cast<double>(w.vocab) * w.hidden * more, 0});
+  }
   add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
 }
 

@@ -26,7 +26,7 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
                             const StackSpec& stack) {
   const LocalShape local = local_shape(m, plan.tp, stack.rules.vocab_multiple);
   const bool split = plan.schedule == PipelineSchedule::zero_bubble;
-  BlockWork w = block_extents(m, training, plan, local);
+  BlockWork w = block_extents(m, training, plan, local, stack.rules);
   w.recompute_core = plan.recompute.kind == RecomputeKind::selective;
   const auto as = [&](BlockKind kind, Pass pass = Pass::backward) {
     BlockWork one = w;

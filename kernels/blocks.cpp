@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+
+#include <boost/container/static_vector.hpp>
 
 namespace sextant {
 namespace {
@@ -10,27 +13,63 @@ bool present(const TensorView& x) { return x.data != nullptr; }
 bool wants_input(const BlockWork& w) { return w.pass != Pass::backward_weight; }
 bool wants_weight(const BlockWork& w) { return w.pass != Pass::backward_input; }
 
-// y = x W^T, the linear layer with Hugging Face's weight layout [out, in].
-void linear(const BlockContext& c, const TensorView& x, const TensorView& weight, const TensorView& y) {
-  c.kernels->gemm(
-      {.a = x, .b = weight, .c = y, .transpose_b = true, .threads = c.threads, .stream = c.stream});
+// A linear layer with Hugging Face's weight layout [out, in]: y = x W^T, or its gradients.
+struct Linear {
+  TensorView weight, y;  // [out, in], [rows, out]
+};
+
+using Linears = boost::container::static_vector<Linear, 3>;
+
+void* end_of(const TensorView& x, std::int64_t elements) {
+  return static_cast<std::byte*>(x.data) + elements * size_bytes(x.dtype);
 }
-// dx (+)= dy W
-void linear_input(const BlockContext& c, const TensorView& dy, const TensorView& weight, const TensorView& dx,
-                  bool accumulate = false) {
-  c.kernels->gemm(
-      {.a = dy, .b = weight, .c = dx, .accumulate = accumulate, .threads = c.threads, .stream = c.stream});
+
+// Layers whose weights are rows of one matrix and whose results are columns of one are one layer; `weight` may be its gradient.
+bool adjoin(const Linear& a, const Linear& b) {
+  return present(a.weight) && a.weight.contiguous() && b.weight.contiguous() &&
+         a.weight.cols == b.weight.cols && end_of(a.weight, a.weight.elements()) == b.weight.data &&
+         a.y.rows == b.y.rows && a.y.stride == b.y.stride && a.y.stride > a.y.cols &&
+         end_of(a.y, a.y.cols) == b.y.data;
+}
+Linears joined(std::initializer_list<Linear> layers) {
+  Linears out;
+  for (const Linear& layer : layers) {
+    if (out.empty() || !adjoin(out.back(), layer)) {
+      out.push_back(layer);
+      continue;
+    }
+    out.back().weight.rows += layer.weight.rows;
+    out.back().y.cols += layer.y.cols;
+  }
+  return out;
+}
+
+// y = x W^T
+void linear(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers) {
+  for (const Linear& l : joined(layers))
+    c.kernels->gemm(
+        {.a = x, .b = l.weight, .c = l.y, .transpose_b = true, .threads = c.threads, .stream = c.stream});
+}
+// dx = sum of dy W
+void linear_input(const BlockContext& c, std::initializer_list<Linear> layers, const TensorView& dx) {
+  bool more = false;
+  for (const Linear& l : joined(layers)) {
+    c.kernels->gemm(
+        {.a = l.y, .b = l.weight, .c = dx, .accumulate = more, .threads = c.threads, .stream = c.stream});
+    more = true;
+  }
 }
 // dW += dy^T x, or = where what stands there is stale
-void linear_weight(const BlockContext& c, const TensorView& dy, const TensorView& x,
-                   const TensorView& dweight, bool stale) {
-  c.kernels->gemm({.a = dy,
-                   .b = x,
-                   .c = dweight,
-                   .transpose_a = true,
-                   .accumulate = !stale,
-                   .threads = c.threads,
-                   .stream = c.stream});
+void linear_weight(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers,
+                   bool stale) {
+  for (const Linear& l : joined(layers))
+    c.kernels->gemm({.a = l.y,
+                     .b = x,
+                     .c = l.weight,
+                     .transpose_a = true,
+                     .accumulate = !stale,
+                     .threads = c.threads,
+                     .stream = c.stream});
 }
 
 void add_bias(const BlockContext& c, const TensorView& bias, const TensorView& y) {
@@ -100,6 +139,17 @@ void turn(const BlockContext& c, const BlockWork& w, const TensorView& x, int he
                    .stream = c.stream});
 }
 
+// q and k, as one where they are columns of one tensor.
+void turn(const BlockContext& c, const BlockWork& w, const TensorView& q, const TensorView& k, bool inverse) {
+  if (q.stride == k.stride && q.stride > q.cols && end_of(q, q.cols) == k.data) {
+    TensorView both = q;
+    both.cols += k.cols;
+    return turn(c, w, both, w.heads + w.kv_heads, inverse);
+  }
+  turn(c, w, q, w.heads, inverse);
+  turn(c, w, k, w.kv_heads, inverse);
+}
+
 AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
   return {.batch = w.batch,
           .heads = w.heads,
@@ -130,8 +180,17 @@ void core_forward(const BlockContext& c, const BlockWork& w, const TensorView& q
 
 TensorSet::TensorSet(const BlockTensors& list, void* base) {
   auto* at = static_cast<std::byte*>(base);
+  std::int64_t column = 0;  // of a wider tensor, which began at `wide`
+  std::byte* wide = nullptr;
   for (const BlockTensor& t : list) {
-    tensors_.push_back({t.name, TensorView(at, t.dtype, t.rows, t.cols)});
+    TensorView view(at, t.dtype, t.rows, t.cols);
+    if (t.stride > 0) {
+      if (column == 0) wide = at;
+      view.data = wide + column * size_bytes(t.dtype);
+      view.stride = t.stride;
+      column = (column + t.cols) % t.stride;
+    }
+    tensors_.push_back({t.name, view});
     at += t.bytes().v;
   }
 }
@@ -192,9 +251,7 @@ void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u)
   const bool norms = present(u.weights.q_norm);
   const TensorView k = keys_of(w, u.kv), v = values_of(w, u.kv);
   const TensorView q_made = norms ? u.norms.raw_q : u.q, k_made = norms ? u.norms.raw_k : k;
-  linear(c, u.normed, u.weights.q, q_made);
-  linear(c, u.normed, u.weights.k, k_made);
-  linear(c, u.normed, u.weights.v, v);
+  linear(c, u.normed, {{u.weights.q, q_made}, {u.weights.k, k_made}, {u.weights.v, v}});
   add_bias(c, u.weights.q_bias, q_made);
   add_bias(c, u.weights.k_bias, k_made);
   add_bias(c, u.weights.v_bias, v);
@@ -202,15 +259,13 @@ void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u)
     norm_parts_forward(c, norm_parts(w, w.heads), q_made, u.weights.q_norm, u.norms.q_rms, u.q);
     norm_parts_forward(c, norm_parts(w, w.kv_heads), k_made, u.weights.k_norm, u.norms.k_rms, k);
   }
-  turn(c, w, u.q, w.heads, false);
-  turn(c, w, keys_of(w, u.kv), w.kv_heads, false);
+  turn(c, w, u.q, k, false);
 }
 
 void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& u) {
   const TensorView dk = keys_of(w, u.dkv), dv = values_of(w, u.dkv);
   if (wants_input(w)) {
-    turn(c, w, u.dq, w.heads, true);
-    turn(c, w, dk, w.kv_heads, true);
+    turn(c, w, u.dq, dk, true);
     if (present(u.weights.q_norm)) {
       SEXTANT_CHECK(wants_weight(w), "norms of q and k: both halves of the backward pass at once");
       norm_parts_backward(c, norm_parts(w, w.heads), u.norms.raw_q, u.weights.q_norm, u.norms.q_rms, u.dq,
@@ -218,14 +273,10 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
       norm_parts_backward(c, norm_parts(w, w.kv_heads), u.norms.raw_k, u.weights.k_norm, u.norms.k_rms, dk,
                           u.gradients.k_norm, u.stale);
     }
-    linear_input(c, u.dq, u.weights.q, u.dnormed);
-    linear_input(c, dk, u.weights.k, u.dnormed, true);
-    linear_input(c, dv, u.weights.v, u.dnormed, true);
+    linear_input(c, {{u.weights.q, u.dq}, {u.weights.k, dk}, {u.weights.v, dv}}, u.dnormed);
   }
   if (wants_weight(w)) {
-    linear_weight(c, u.dq, u.normed, u.gradients.q, u.stale);
-    linear_weight(c, dk, u.normed, u.gradients.k, u.stale);
-    linear_weight(c, dv, u.normed, u.gradients.v, u.stale);
+    linear_weight(c, u.normed, {{u.gradients.q, u.dq}, {u.gradients.k, dk}, {u.gradients.v, dv}}, u.stale);
     bias_gradient(c, u.dq, u.gradients.q_bias, u.stale);
     bias_gradient(c, dk, u.gradients.k_bias, u.stale);
     bias_gradient(c, dv, u.gradients.v_bias, u.stale);
@@ -234,14 +285,14 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
 
 void attention_forward(const BlockContext& c, const BlockWork& w, const AttentionForward& u) {
   core_forward(c, w, u.q, u.keys, u.context, u.lse);
-  linear(c, u.context, u.weights.o, u.branch);
+  linear(c, u.context, {{u.weights.o, u.branch}});
   if (c.adds_biases) add_bias(c, u.weights.o_bias, u.branch);
 }
 
 void attention_backward(const BlockContext& c, const BlockWork& w, const AttentionBackward& u) {
   if (wants_input(w)) {
     if (w.recompute_core) core_forward(c, w, u.q, u.keys, u.context, u.lse);
-    linear_input(c, u.dbranch, u.weights.o, u.dcontext);
+    linear_input(c, {{u.weights.o, u.dbranch}}, u.dcontext);
     c.kernels->attention_backward({.shape = core_shape(c, w),
                                    .q = u.q,
                                    .k = keys_of(w, u.keys),
@@ -256,31 +307,28 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .stream = c.stream});
   }
   if (!wants_weight(w)) return;
-  linear_weight(c, u.dbranch, u.context, u.gradients.o, u.stale);
+  linear_weight(c, u.context, {{u.gradients.o, u.dbranch}}, u.stale);
   bias_gradient(c, u.dbranch, u.gradients.o_bias, u.stale);
 }
 
 void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {
-  linear(c, u.normed, u.weights.gate, u.gate);
-  linear(c, u.normed, u.weights.up, u.up);
+  linear(c, u.normed, {{u.weights.gate, u.gate}, {u.weights.up, u.up}});
   add_bias(c, u.weights.gate_bias, u.gate);
   add_bias(c, u.weights.up_bias, u.up);
   c.kernels->swiglu_forward({.gate = u.gate, .up = u.up, .out = u.activation, .stream = c.stream});
-  linear(c, u.activation, u.weights.down, u.branch);
+  linear(c, u.activation, {{u.weights.down, u.branch}});
   if (c.adds_biases) add_bias(c, u.weights.down_bias, u.branch);
 }
 
 void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& u) {
   if (wants_input(w)) {
-    linear_input(c, u.dbranch, u.weights.down, u.activation);
+    linear_input(c, {{u.weights.down, u.dbranch}}, u.activation);
     c.kernels->swiglu_backward({.gate = u.gate, .up = u.up, .dout = u.activation, .stream = c.stream});
-    linear_input(c, u.gate, u.weights.gate, u.dnormed);
-    linear_input(c, u.up, u.weights.up, u.dnormed, true);
+    linear_input(c, {{u.weights.gate, u.gate}, {u.weights.up, u.up}}, u.dnormed);
   }
   if (wants_weight(w)) {
-    linear_weight(c, u.dbranch, u.activation, u.gradients.down, u.stale);
-    linear_weight(c, u.gate, u.normed, u.gradients.gate, u.stale);
-    linear_weight(c, u.up, u.normed, u.gradients.up, u.stale);
+    linear_weight(c, u.activation, {{u.gradients.down, u.dbranch}}, u.stale);
+    linear_weight(c, u.normed, {{u.gradients.gate, u.gate}, {u.gradients.up, u.up}}, u.stale);
     bias_gradient(c, u.dbranch, u.gradients.down_bias, u.stale);
     bias_gradient(c, u.gate, u.gradients.gate_bias, u.stale);
     bias_gradient(c, u.up, u.gradients.up_bias, u.stale);

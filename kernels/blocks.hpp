@@ -204,6 +204,7 @@ struct HeadUnit {
   std::int64_t first_id = 0, vocab = 0;   // vocab: real size of the whole vocabulary; the rest is padding
   TensorView logits, dlogits;             // workspace [chunk, slice]; dlogits may be empty when T = A
   TensorView inverse = {};  // A [1, slice]: inverse lengths of a normalized head's rows; no data: as it is
+  bool stale = false;       // what stands in dweight is replaced, not added to
 };
 // Of a normalized head: its rows' lengths, before any of the below; and once all tokens are in dweight, what is left of it.
 void head_lengths(const BlockContext&, const HeadUnit&);
@@ -214,7 +215,7 @@ void head_forward(const BlockContext&, const HeadUnit&, const TensorView& stats)
 void head_loss(const BlockContext&, std::span<const std::int32_t> targets, const TensorView& gathered_stats,
                const TensorView& softmax, double* loss);
 // Makes the logits again. scale = 1 / valid targets of the global batch. dnormed [full, h]: partial sum over
-// tp; dweight accumulated; either may be empty.
+// tp; dweight accumulated, or replaced where it is stale; either may be empty.
 void head_backward(const BlockContext&, const HeadUnit&, const TensorView& softmax, double scale,
                    const TensorView& dnormed, const TensorView& dweight);
 // Without tp: loss and both gradients in one sweep over the chunks, no logits made twice. Accumulates into

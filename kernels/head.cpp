@@ -67,7 +67,7 @@ void make_gradients(const BlockContext& c, const HeadUnit& u, const Chunk& chunk
                      .b = chunk.normed,
                      .c = dweight,
                      .transpose_a = true,
-                     .accumulate = true,
+                     .accumulate = !u.stale || chunk.first > 0,
                      .threads = c.threads,
                      .stream = c.stream});
 }

@@ -10,6 +10,12 @@ Dtype statistic(const BlockWork& w) { return w.dtype == Dtype::fp64 ? Dtype::fp6
 std::int64_t q_columns(const BlockWork& w) { return static_cast<std::int64_t>(w.heads) * w.head_dim; }
 std::int64_t kv_columns(const BlockWork& w) { return 2 * static_cast<std::int64_t>(w.kv_heads) * w.head_dim; }
 
+// Both as columns of one tensor, where the work has it so; keys and values that are gathered over cp stand apart.
+void push_pair(BlockTensors& list, const BlockWork& w, BlockTensor a, BlockTensor b) {
+  if (w.joined && (w.kind == BlockKind::mlp || w.seq_q == w.seq_k)) a.stride = b.stride = a.cols + b.cols;
+  list.push_back(a), list.push_back(b);
+}
+
 BlockTensor context(const BlockWork& w) { return {"context", w.tokens(), q_columns(w), w.dtype}; }
 BlockTensor log_sum_exp(const BlockWork& w) { return {"lse", w.tokens(), w.heads, statistic(w)}; }
 
@@ -40,7 +46,16 @@ BlockTensors loss_tensors(const BlockWork& w) {
   return list;
 }
 
+std::int64_t head_chunk(const BlockWork& w, Bytes logits) {
+  const std::int64_t each = size_bytes(statistic(w)) + (w.dtype != statistic(w) ? size_bytes(w.dtype) : 0);
+  const std::int64_t most = std::max<std::int64_t>(64, logits.v / (each * std::max(1, w.vocab)) / 64 * 64);
+  const std::int64_t chunks = std::max<std::int64_t>(1, (w.tokens() + most - 1) / most);
+  const std::int64_t even = (w.tokens() + chunks - 1) / chunks;
+  return std::min(w.tokens(), (even + 63) / 64 * 64);
+}
+
 std::int64_t head_chunk(const BlockWork& w) {
+  if (w.chunk > 0) return w.chunk;
   constexpr std::int64_t kLogits = 1 << 24;
   // The weight's gradient is read and written once a chunk (8 bytes an element), against 2 rows operations an element: on
   // an H100 (990 TFLOP/s, 3.35 TB/s by data sheet) the product takes longer from 1,182 rows on, on an A100 from 612.
@@ -54,8 +69,7 @@ BlockTensors saved_tensors(const BlockWork& w) {
   if (!attention && !mlp && w.kind != BlockKind::head) return {};
   BlockTensors list = norm_tensors(w);
   if (attention) {
-    list.push_back({"q", w.tokens(), q_columns(w), w.dtype});
-    list.push_back({"kv", w.tokens(), kv_columns(w), w.dtype});
+    push_pair(list, w, {"q", w.tokens(), q_columns(w), w.dtype}, {"kv", w.tokens(), kv_columns(w), w.dtype});
     if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
     if (w.qk_norm != QkNorm::none) {
       const bool by_head = w.qk_norm == QkNorm::head;
@@ -65,8 +79,7 @@ BlockTensors saved_tensors(const BlockWork& w) {
       list.push_back({"k_rms", 1, w.tokens() * (by_head ? w.kv_heads : 1), statistic(w)});
     }
   } else if (mlp) {
-    list.push_back({"gate", w.tokens(), w.ffn, w.dtype});
-    list.push_back({"up", w.tokens(), w.ffn, w.dtype});
+    push_pair(list, w, {"gate", w.tokens(), w.ffn, w.dtype}, {"up", w.tokens(), w.ffn, w.dtype});
   } else {
     list.push_back({"softmax", w.tokens(), 2, statistic(w)});
   }
@@ -75,7 +88,9 @@ BlockTensors saved_tensors(const BlockWork& w) {
 
 BlockTensors passed_tensors(const BlockWork& w) {
   if (w.kind != BlockKind::attention) return {};
-  return {{"dq", w.tokens(), q_columns(w), w.dtype}, {"dkv", w.tokens(), kv_columns(w), w.dtype}};
+  BlockTensors list;
+  push_pair(list, w, {"dq", w.tokens(), q_columns(w), w.dtype}, {"dkv", w.tokens(), kv_columns(w), w.dtype});
+  return list;
 }
 
 BlockTensors deferred_tensors(const BlockWork& w) {

@@ -24,6 +24,9 @@ struct BlockTensor {
   std::string_view name;
   std::int64_t rows = 0, cols = 0;
   Dtype dtype = Dtype::fp32;
+  // Elements from one row to the next where it is columns of a wider tensor (BlockWork::joined), which follow each other in
+  // the list until they fill this; 0: alone. The wide tensor takes no more bytes than its columns apart.
+  std::int64_t stride = 0;
   Bytes bytes() const;
   bool operator==(const BlockTensor&) const = default;
 };
@@ -56,8 +59,10 @@ BlockTensors deferred_tensors(const BlockWork&);
 BlockTensors norm_tensors(const BlockWork&);
 BlockTensors loss_tensors(const BlockWork&);
 
-// Tokens whose logits are made at a time: about 2^24 logits, a multiple of 64.
+// Tokens whose logits are made at a time: what the work says, or about 2^24 logits, a multiple of 64.
 std::int64_t head_chunk(const BlockWork&);
+// As many as these bytes hold, in chunks of about the same length; 64 at the least.
+std::int64_t head_chunk(const BlockWork&, Bytes logits);
 
 // Alive only while the unit runs in work.pass. `head_chunk`: tokens whose logits are made at a time.
 //   attention backward  dcontext (full, heads d), core (the kernel's own);  context and lse when recomputed

@@ -49,8 +49,9 @@ class StageWalk {
         return parameters_.bring_back(i);
       case OpRole::zero_grad:
         if (op.bucket < f_.n_buckets()) return gradients_.happens(i, op.bucket, Event::clear);
-        for (const Operand& o : f_.graph.operands_of(op))
-          if (const auto b = f_.bucket_of_gradient(o.buffer)) gradients_.happens(i, *b, Event::clear);
+        for (std::optional<std::size_t> last; const Operand& o : f_.graph.operands_of(op))
+          if (const auto b = f_.bucket_of_gradient(o.buffer); b && b != last)
+            gradients_.happens(i, *(last = b), Event::clear);
         return;
       case OpRole::tied_reduce:
         for (const Operand& o : f_.graph.operands_of(op))

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "core/graph/block_tensors.hpp"
+
 namespace sextant {
 namespace {
 
@@ -67,10 +69,11 @@ std::int64_t local_elements(const ModelSpec& m, const LocalShape& local, Paramet
 }
 
 using Kind = ParameterKind;
-constexpr Kind kMlp[] = {Kind::down, Kind::down_bias, Kind::up, Kind::up_bias, Kind::gate, Kind::gate_bias};
+// Matrices that read the same stand one behind another, so that they can be used as one (StackRules::joined_products).
+constexpr Kind kMlp[] = {Kind::down, Kind::down_bias, Kind::up_bias, Kind::gate_bias, Kind::gate, Kind::up};
 constexpr Kind kOutput[] = {Kind::o_bias, Kind::o};
-constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::v,
-                         Kind::k_bias, Kind::k,      Kind::q_bias, Kind::q};
+constexpr Kind kQkv[] = {Kind::k_norm, Kind::q_norm, Kind::v_bias, Kind::k_bias,
+                         Kind::q_bias, Kind::q,      Kind::k,      Kind::v};
 
 // The first parameter that a module uses: the norm before its products, or the attention's output matrix; where norms stand
 // behind, the last one before another module's.
@@ -88,10 +91,18 @@ bool same_op(const Parameter& a, const Parameter& b) {
   return a.chunk == b.chunk && a.layer == b.layer && gradient_writer(a.kind) == gradient_writer(b.kind);
 }
 
+// Both are parts of one product where the stack joins them.
+bool one_product(const Parameter& a, const Parameter& b) {
+  const bool parts = (a.kind == Kind::q && b.kind == Kind::k) || (a.kind == Kind::k && b.kind == Kind::v) ||
+                     (a.kind == Kind::gate && b.kind == Kind::up);
+  return parts && a.chunk == b.chunk && a.layer == b.layer;
+}
+
 struct Builder {
   std::array<std::int64_t, kParameterKinds> elements;  // on one tensor-parallel rank, by kind
   std::int64_t bucket_limit;
   bool whole_ops;  // a bucket ends where an op does
+  bool joined;     // ... or at least where a joined product does
   ParameterLayout out;
   std::int64_t filled = 0;  // elements of the open bucket
 
@@ -105,20 +116,22 @@ struct Builder {
     const std::int64_t n = elements[static_cast<std::size_t>(kind)];
     if (n == 0) return;
     const Parameter next{kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer), 0, 0, n};
-    if (whole_ops && filled >= bucket_limit && !same_op(out.parameters.back(), next)) close();
+    if (filled >= bucket_limit && !stay_together(out.parameters.back(), next)) close();
     if (filled == 0) out.buckets.push_back({static_cast<std::uint32_t>(out.parameters.size()), 0, 0});
     out.parameters.push_back({kind, static_cast<std::uint16_t>(chunk), static_cast<std::uint16_t>(layer),
                               static_cast<std::uint16_t>(out.buckets.size() - 1), filled, n});
     ++out.buckets.back().count;
     out.elements += n;
     filled = round_up(filled + n, kAlignment);
-    if (!whole_ops && filled >= bucket_limit) close();
+  }
+  bool stay_together(const Parameter& a, const Parameter& b) const {
+    return (whole_ops && same_op(a, b)) || (joined && one_product(a, b));
   }
 };
 
 // Splits the parameters of the last bucket into up to `pieces` buckets of about equal size, to shorten the tail that
 // nothing can hide (Megatron-LLaMA's --last-bucket-split-count).
-void split_last_bucket(ParameterLayout& layout, int pieces, bool whole_ops) {
+void split_last_bucket(ParameterLayout& layout, int pieces, const Builder& by) {
   const Bucket last = layout.buckets.back();
   layout.buckets.pop_back();
   layout.padded -= last.elements;
@@ -137,9 +150,8 @@ void split_last_bucket(ParameterLayout& layout, int pieces, bool whole_ops) {
     p.offset = filled;
     ++layout.buckets.back().count;
     filled = round_up(filled + p.elements, kAlignment);
-    const bool inside_op =
-        whole_ops && i + 1 < last.first + last.count && same_op(p, layout.parameters[i + 1]);
-    if (filled >= target && made < pieces && !inside_op) close();
+    const bool inside = i + 1 < last.first + last.count && by.stay_together(p, layout.parameters[i + 1]);
+    if (filled >= target && made < pieces && !inside) close();
   }
   if (filled > 0) close();
 }
@@ -170,7 +182,7 @@ LocalShape local_shape(const ModelSpec& m, int tp, int vocab_multiple) {
 }
 
 BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
-                        const LocalShape& local) {
+                        const LocalShape& local, const StackRules& rules) {
   BlockWork w;
   w.batch = plan.micro_batch;
   w.seq_q = training.seq_len / plan.cp;
@@ -187,6 +199,8 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.qk_norm = m.qk_norm;
   w.normalized = m.normalized_head;
   w.dtype = training.compute;
+  w.joined = rules.joined_products;
+  if (rules.head_logits.v > 0) w.chunk = static_cast<int>(head_chunk(w, rules.head_logits));
   return w;
 }
 
@@ -201,7 +215,7 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
           : std::max(rules.bucket_elements, rules.bucket_elements_per_replica * plan.replicas());
   if (units || !plan.overlap_grad_reduce)
     limit = INT64_MAX;  // without overlap there is nothing to cut buckets for
-  Builder b{{}, limit, reduces_every_microbatch(plan, rules), {}, 0};
+  Builder b{{}, limit, reduces_every_microbatch(plan, rules), rules.joined_products, {}, 0};
   const LocalShape local = local_shape(model, plan.tp, rules.vocab_multiple);
   for (std::size_t kind = 0; kind < b.elements.size(); ++kind)
     b.elements[kind] = local_elements(model, local, static_cast<ParameterKind>(kind));
@@ -239,7 +253,7 @@ ParameterLayout parameter_layout(const ModelSpec& model, const ParallelPlan& pla
   }
   b.close();
   if (plan.last_bucket_split > 1 && !units && !b.out.buckets.empty() && b.out.buckets.back().count > 1)
-    split_last_bucket(b.out, plan.last_bucket_split, b.whole_ops);
+    split_last_bucket(b.out, plan.last_bucket_split, b);
   return std::move(b.out);
 }
 

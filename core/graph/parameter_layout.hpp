@@ -26,7 +26,8 @@ struct LocalShape {
 LocalShape local_shape(const ModelSpec&, int tp, int vocab_multiple);
 
 // One rank's blocks of one micro-batch, with every extent filled in; kind and pass are the caller's.
-BlockWork block_extents(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const LocalShape&);
+BlockWork block_extents(const ModelSpec&, const TrainingSpec&, const ParallelPlan&, const LocalShape&,
+                        const StackRules&);
 
 enum class ParameterKind : std::uint8_t {
   embedding,

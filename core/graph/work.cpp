@@ -26,7 +26,7 @@ constexpr std::array kExtents = {
     Extent{"a", &BlockWork::heads, false},       Extent{"kv", &BlockWork::kv_heads, false},
     Extent{"d", &BlockWork::head_dim, false},    Extent{"f", &BlockWork::ffn, false},
     Extent{"v", &BlockWork::vocab, false},       Extent{"tp", &BlockWork::tp, true},
-    Extent{"window", &BlockWork::window, false},
+    Extent{"window", &BlockWork::window, false}, Extent{"c", &BlockWork::chunk, false},
 };
 
 std::string link_text(std::string_view where, BytesPerSecond bandwidth, Seconds latency) {
@@ -55,6 +55,7 @@ struct KeyOf {
     if (!w.gated) out += " plain";
     if (w.recompute_core) out += " core";
     if (w.bias) out += " bias";
+    if (w.joined) out += " joined";
     if (w.normalized) out += " normalized";
     if (w.qk_norm != QkNorm::none)
       out += fmt::format(" qk_{}", kQkNormNames[static_cast<std::size_t>(w.qk_norm)]);
@@ -144,6 +145,7 @@ class KeyReader {
     w.gated = !take("plain");
     w.recompute_core = take("core");
     w.bias = take("bias");
+    w.joined = take("joined");
     w.normalized = take("normalized");
     if (take("qk_head")) w.qk_norm = QkNorm::head;
     if (take("qk_whole")) w.qk_norm = QkNorm::whole;

@@ -48,12 +48,14 @@ struct BlockWork {
   int head_dim = 0;
   int ffn = 0;    // local inner width
   int vocab = 0;  // local (padded) vocabulary slice
+  int chunk = 0;  // head: tokens whose logits are made at a time; 0: about 2^24 logits (head_chunk)
   int tp = 1;     // TP degree that made them local; with sp the norms see seq_q / tp tokens
   bool sequence_parallel = false;
   int window = 0;  // attention: keys that a query sees; 0: all up to its own
   bool gated = true;
-  bool bias = false;              // the block's products have biases
-  bool normalized = false;        // head: its rows are divided by their length
+  bool bias = false;        // the block's products have biases
+  bool joined = false;      // qkv, attention, mlp: Q, K and V, and gate and up, are columns of one tensor
+  bool normalized = false;  // head: its rows are divided by their length
   QkNorm qk_norm = QkNorm::none;  // qkv and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
@@ -109,8 +111,8 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 // A readable, stable text form, used as key of profile tables and in logs; the same value always has the same
 // key and parse_work_key(work_key(w)) == w (finite numbers). Words in this order, separated by one space:
 //
-//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [sp] [plain] [core] [bias] [normalized]
-//       [qk_head|qk_whole]
+//   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [cN] [sp] [plain] [core] [bias] [joined]
+//       [normalized] [qk_head|qk_whole]
 //       KIND: embedding norm qkv attention mlp residual head;
 //       extents that are 0 are left out; plain = MLP without gate; core = recompute_core;
 //       qk_head, qk_whole: norms of q and k

@@ -82,6 +82,9 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("zero2_by_units", r.zero2_by_units);
   io.optional("selective_by_operation", r.selective_by_operation);
   io.optional("head_fused_with_loss", r.head_fused_with_loss);
+  io.optional("joined_products", r.joined_products);
+  io.optional("gradients_begin_written", r.gradients_begin_written);
+  io.optional("head_logits_GiB", r.head_logits);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);

@@ -102,6 +102,10 @@ struct StackRules {
   // Logits are never held whole: the head's backward makes them, the loss and both gradients chunk by chunk. Its forward does
   // nothing then; with tp it makes them a first time, for the loss.
   bool head_fused_with_loss = false;
+  // Q, K and V are one product, and so are gate and up: their matrices, gradients and results stand side by side.
+  bool joined_products = false;
+  // What logits of a head fused with its loss may take: as many tokens' are made at a time. 0: about 2^24 logits.
+  Bytes head_logits;
   bool loss_gathers_logits = false;  // logits are gathered over tp before the loss
   int vocab_multiple = 128;  // the vocabulary is padded to a multiple of this times tp; 1 = never padded
   bool scatter_p2p = true;   // with tp, each rank sends its share of the activations
@@ -109,6 +113,8 @@ struct StackRules {
   // backward (Transformer Engine's p2p, PyTorch's ring); otherwise they are gathered before it and scattered behind it.
   bool cp_ring = false;
   bool clip_gradients = true;
+  // The first micro-batch of a step writes gradients that the others add to, so that nothing is cleared before.
+  bool gradients_begin_written = false;
   // A tied embedding's two gradients are summed over micro-batches apart and added once, on one stage as on two, so that
   // pipelining changes no bit. Not where gradients are reduced in every micro-batch.
   bool tied_gradients_apart = false;

@@ -117,8 +117,16 @@ Extents4 packed(const Extents4& e) { return {e[1] * e[2] * e[3], e[2] * e[3], e[
 struct CudnnGraph::State {
   std::vector<std::unique_ptr<Descriptor>> tensors, parts, operations;
   std::vector<std::pair<Tensor, float>> constants;
-  std::unique_ptr<Descriptor> gpu, graph, heuristics, plan;
-  std::vector<std::unique_ptr<Descriptor>> configurations;
+  std::unique_ptr<Descriptor> gpu, graph, heuristics;
+  std::vector<std::unique_ptr<Descriptor>> configurations;  // best first
+  std::size_t tried = 0;                                    // of them, for a plan
+  struct Plan {
+    std::unique_ptr<Descriptor> descriptor;
+    std::int64_t workspace = 0;  // bytes
+  };
+  std::vector<Plan> plans;
+  std::size_t used = 0;  // of the plans
+  std::int64_t most_workspace = 0;
 
   Tensor tensor(const Extents4& extents, const Extents4& strides, CudnnType type, bool is_virtual,
                 bool by_value) {
@@ -263,31 +271,53 @@ bool CudnnGraph::build(int device, std::int64_t most_workspace, const std::strin
     why_ = "no engine: " + reason(status);
     return false;
   }
-  for (std::int64_t i = 0; i < std::min(count, kMost); ++i) {
-    auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  s.configurations.resize(static_cast<std::size_t>(std::min(count, kMost)));
+  s.most_workspace = most_workspace;
+  return next_plan(handle);  // why_ stays: a plan before this one was better
+}
+
+bool CudnnGraph::next_plan(void* handle) {
+  State& s = *state_;
+  while (s.tried < s.configurations.size()) {
+    const std::size_t i = s.tried++;
+    State::Plan made{std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
     if (handle)
-      plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+      made.descriptor->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE,
+                           static_cast<cudnnHandle_t>(handle));
     else
-      plan->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *s.gpu);
-    plan->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *s.configurations[static_cast<std::size_t>(i)]);
-    if (const auto status = plan->try_finalize(); status != CUDNN_STATUS_SUCCESS) {
+      made.descriptor->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *s.gpu);
+    made.descriptor->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *s.configurations[i]);
+    if (const auto status = made.descriptor->try_finalize(); status != CUDNN_STATUS_SUCCESS) {
       why_ = fmt::format("plan {}: {}", i, reason(status));
       continue;
     }
     std::int64_t one = 0;
-    require(api().get(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
-                      &workspace_bytes_),
+    require(api().get(made.descriptor->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                      &one, &made.workspace),
             "a plan's workspace");
-    if (workspace_bytes_ > most_workspace) {
-      why_ = fmt::format("plan {}: it wants {} bytes of workspace, at most {} are given", i, workspace_bytes_,
-                         most_workspace);
+    if (made.workspace > s.most_workspace) {
+      why_ = fmt::format("plan {}: it wants {} bytes of workspace, at most {} are given", i, made.workspace,
+                         s.most_workspace);
       continue;
     }
-    s.plan = std::move(plan);  // why_ stays: a plan before this one was better
+    s.plans.push_back(std::move(made));
     return true;
   }
   return false;
 }
+
+std::size_t CudnnGraph::make_alternatives(int device, std::size_t most) {
+  const std::lock_guard lock(handle_mutex);
+  std::string why = why_;  // of the plan in use
+  while (state_->plans.size() < most && next_plan(handle_of(device))) {
+  }
+  why_ = std::move(why);
+  return state_->plans.size();
+}
+
+void CudnnGraph::use(std::size_t plan) { state_->used = plan; }
+
+std::int64_t CudnnGraph::workspace_bytes() const { return state_->plans.at(state_->used).workspace; }
 
 void CudnnGraph::run(const std::vector<Binding>& bindings, void* workspace, int device,
                      CUstream_st* stream) const {
@@ -309,7 +339,7 @@ void CudnnGraph::run(const std::vector<Binding>& bindings, void* workspace, int 
   const std::lock_guard lock(handle_mutex);
   const cudnnHandle_t handle = handle_of(device);
   require(api().set_stream(handle, stream), "a stream");
-  require(api().execute(handle, state_->plan->get(), pack.get()), "attention");
+  require(api().execute(handle, state_->plans[state_->used].descriptor->get(), pack.get()), "attention");
 }
 
 std::string cudnn_version() {

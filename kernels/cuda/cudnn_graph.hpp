@@ -56,7 +56,11 @@ class CudnnGraph {
   // not; such a graph cannot run.
   bool build(int device, std::int64_t most_workspace, const std::string& properties = "");
   const std::string& why() const { return why_; }
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  // Plans of the engines that were proposed behind the first one that serves, up to so many in all: how many there are. The
+  // first is in use until another is.
+  std::size_t make_alternatives(int device, std::size_t most);
+  void use(std::size_t plan);
+  std::int64_t workspace_bytes() const;  // of the plan in use
   struct Binding {
     Tensor tensor;
     void* data;
@@ -64,10 +68,11 @@ class CudnnGraph {
   void run(const std::vector<Binding>&, void* workspace, int device, CUstream_st*) const;
 
  private:
+  bool next_plan(void* handle);  // of the next engine that serves; under the library's lock
+
   struct State;
   std::unique_ptr<State> state_;
   std::string why_;
-  std::int64_t workspace_bytes_ = 0;
 };
 
 std::string cudnn_version();  // "cuDNN 9.19.0"; empty where it is not found

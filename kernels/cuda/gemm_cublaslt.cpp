@@ -1,11 +1,15 @@
 // Matrix products through cuBLASLt; the only file that knows it. Row-major matrices are the transposes of its
 // column-major ones, so c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T and nothing is copied. What the
-// library proposes is kept per shape; in a rehearsed step the proposals are timed and the fastest is kept.
+// library proposes is kept per shape; in a rehearsed step the proposals are timed, on a chip that is as warm as in a step, and
+// the fastest is kept.
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include <cublasLt.h>
@@ -19,12 +23,18 @@
 #include "kernels/cuda/libraries.hpp"
 #include "kernels/cuda/library.hpp"
 #include "kernels/cuda/scratch.hpp"
+#include "kernels/cuda/stopwatch.hpp"
 
 namespace sextant::cuda {
 namespace {
 
-constexpr auto kWorkspace = static_cast<std::size_t>(kLibraryWorkspace);
-constexpr int kProposals = 8, kRuns = 4;
+// Most proposals that are asked for and timed, for how long at the most; those that are compared once more; and how long the
+// chip computes before the first comparison, so that its clock is that of a step.
+constexpr int kProposals = 96, kFinalists = 6, kRuns = 3, kRounds = 4;
+constexpr std::chrono::milliseconds kBudget{600}, kWarm{300};
+constexpr double kRoundSeconds = 2e-3;
+// Beyond what NVIDIA advises, a workspace is what else is lent to the stream.
+constexpr std::int64_t kMostWorkspace = std::int64_t{256} << 20;
 
 struct Lt {
   Library library = first_found({"libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR), "libcublasLt.so.12"});
@@ -87,8 +97,8 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-using ProductKey = std::array<std::int64_t, 13>;
-ProductKey key_of(const GemmArgs& g, const Shape& e, int device) {
+using ProductKey = std::array<std::int64_t, 14>;
+ProductKey key_of(const GemmArgs& g, const Shape& e, int device, std::int64_t workspace) {
   return {e.m,
           e.n,
           e.k,
@@ -101,7 +111,8 @@ ProductKey key_of(const GemmArgs& g, const Shape& e, int device) {
           static_cast<std::int64_t>(g.a.dtype),
           static_cast<std::int64_t>(g.c.dtype),
           g.transpose_a * 4 + g.transpose_b * 2 + g.accumulate,
-          device};
+          device,
+          workspace};
 }
 
 // One product of one shape, ready to run. Kept until the process ends.
@@ -109,6 +120,7 @@ struct Product {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> proposals;  // best first; none: the library has nothing
+  std::int64_t workspace = 0;                              // bytes
   bool timed = false;
 };
 
@@ -116,8 +128,10 @@ class Products {
  public:
   // False when the library has nothing for this product.
   bool run(const GemmArgs& g, const Shape& e, CudaStream& s) {
-    Product& product = find(g, e, s.device);
-    void* workspace = scratch(s, static_cast<std::int64_t>(kWorkspace));
+    const std::int64_t bytes =
+        s.lent ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace) : kLibraryWorkspace;
+    Product& product = find(g, e, s.device, bytes);
+    void* workspace = scratch(s, bytes);
     if (s.rehearsal) {  // ranks that share a GPU rehearse at the same time, and one chooses for all
       const std::lock_guard lock(choosing_);
       if (!product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
@@ -146,11 +160,12 @@ class Products {
     return made;
   }
 
-  Product& find(const GemmArgs& g, const Shape& e, int device) {
+  Product& find(const GemmArgs& g, const Shape& e, int device, std::int64_t workspace) {
     const std::lock_guard lock(mutex_);
-    const auto [it, made] = products_.try_emplace(key_of(g, e, device));
+    const auto [it, made] = products_.try_emplace(key_of(g, e, device, workspace));
     if (!made) return it->second;
     try {
+      it->second.workspace = workspace;
       make(it->second, g, e, handle(device));
     } catch (...) {
       products_.erase(it);
@@ -183,7 +198,7 @@ class Products {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
       require(lt().set_preference(preference, what, &value, sizeof value), "preference");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspace});
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(p.workspace));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g.c));
@@ -219,43 +234,58 @@ class Products {
       with = handle(s.device);
     }
     return lt().matmul(with, p.description, alpha, g.b.data, p.left, g.a.data, p.right, scale, g.c.data,
-                       p.out, g.c.data, p.out, &proposal.algo, workspace, kWorkspace, s.stream);
+                       p.out, g.c.data, p.out, &proposal.algo, workspace,
+                       static_cast<std::size_t>(p.workspace), s.stream);
   }
 
-  // Runs every proposal once and then twice kRuns times, where c may be added to as often as one likes; the one that was
-  // fastest comes first. What does not run is dropped. Several at a time: the stream would wait for the host before a single
-  // one, for as long as a small product takes.
+  // Times every proposal, as far as the budget goes, and the fastest of them once more, in turns, so that a chip that slows
+  // down does so for all; c may be added to as often as one likes. Several runs at a time: the stream would wait for the host
+  // before a single one, for as long as a small product takes. What does not run is dropped.
   void choose(Product& p, const GemmArgs& g, const CudaStream& s, void* workspace) {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    check(cudaEventCreate(&begin), "cudaEventCreate"), check(cudaEventCreate(&end), "cudaEventCreate");
-    std::vector<std::pair<float, cublasLtMatmulHeuristicResult_t>> timed;
-    for (const auto& proposal : p.proposals) {
-      if (start(p, proposal, g, s, workspace) != CUBLAS_STATUS_SUCCESS) continue;
-      float best = 0;
-      bool runs = true;
-      for (int repeat = 0; repeat < 2 && runs; ++repeat) {
-        check(cudaEventRecord(begin, s.stream), "cudaEventRecord");
-        for (int run = 0; run < kRuns && runs; ++run)
-          runs = start(p, proposal, g, s, workspace) == CUBLAS_STATUS_SUCCESS;
-        check(cudaEventRecord(end, s.stream), "cudaEventRecord");
-        check(cudaEventSynchronize(end), "a product that was tried");
-        float ms = 0;
-        check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-        if (repeat == 0 || ms < best) best = ms;
-      }
-      if (runs) timed.emplace_back(best, proposal);
+    struct Candidate {
+      cublasLtMatmulHeuristicResult_t proposal;
+      double seconds = 0;  // of a run
+    };
+    const Stopwatch watch(s);
+    const auto timed = [&](Candidate& c, int runs) {
+      const auto run = [&] { return start(p, c.proposal, g, s, workspace) == CUBLAS_STATUS_SUCCESS; };
+      return watch.seconds(runs, run);
+    };
+    const auto began = std::chrono::steady_clock::now();
+    while (!warm_ && std::chrono::steady_clock::now() - began < kWarm) {
+      Candidate first{p.proposals.front()};
+      if (!timed(first, 8)) break;
     }
-    cudaEventDestroy(begin), cudaEventDestroy(end);
-    std::ranges::stable_sort(timed, {}, [](const auto& t) { return t.first; });
+    warm_ = true;
+    const auto end = std::chrono::steady_clock::now() + kBudget;
+    std::vector<Candidate> candidates;
+    for (const auto& proposal : p.proposals) {
+      if (!candidates.empty() && std::chrono::steady_clock::now() > end) break;
+      Candidate c{proposal};
+      if (!timed(c, 1)) continue;  // its code is loaded now
+      if (const auto seconds = timed(c, kRuns)) c.seconds = *seconds, candidates.push_back(c);
+    }
+    std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
+    const std::size_t finalists = std::min<std::size_t>(candidates.size(), kFinalists);
+    std::vector<double> best(finalists, std::numeric_limits<double>::max());
+    for (int round = 0; round < kRounds && finalists > 1; ++round)
+      for (std::size_t i = 0; i < finalists; ++i) {
+        const int runs = std::clamp(static_cast<int>(kRoundSeconds / candidates[i].seconds), kRuns, 64);
+        if (const auto seconds = timed(candidates[i], runs)) best[i] = std::min(best[i], *seconds);
+      }
+    for (std::size_t i = 0; i < finalists && finalists > 1; ++i) candidates[i].seconds = best[i];
+    candidates.resize(finalists);
+    std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
     const std::lock_guard lock(mutex_);
-    if (!timed.empty()) {
+    if (!candidates.empty()) {
       p.proposals.clear();
-      for (auto& [ms, proposal] : timed) p.proposals.push_back(proposal);
+      for (const Candidate& c : candidates) p.proposals.push_back(c.proposal);
     }
     p.timed = true;
   }
 
   std::mutex mutex_, choosing_;
+  bool warm_ = false;  // the chip has computed for a while; under choosing_
   std::map<int, cublasLtHandle_t> handles_;
   std::map<ProductKey, Product> products_;
   int refused_ = 0;  // shapes without a proposal

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "planner/lowering/stage.hpp"
 
@@ -22,11 +23,26 @@ void StageLowering::wait_gradients(const Site& at, BlockKind kind) {
   }
 }
 
+std::int64_t StageLowering::padding(int b) const {
+  std::int64_t elements = bucket(b).elements;
+  for (const Parameter& p : std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count))
+    elements -= p.elements;
+  return elements;
+}
+
+void StageLowering::write_padding(int b, BufferId to) {
+  const auto bytes = [&](std::int64_t x) { return std::llround(c_.state.gradient * static_cast<double>(x)); };
+  std::int64_t filled = 0;
+  for (const Parameter& p : std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count)) {
+    e_.write(to, Use::gradient, bytes(filled), bytes(p.offset));
+    filled = p.offset + p.elements;
+  }
+  e_.write(to, Use::gradient, bytes(filled), bytes(bucket(b).elements));
+}
+
 // Another bucket has used the ring buffer, and what it left in this one's padding would be summed and normed.
 void StageLowering::clear_padding(int b, const Site& at) {
-  std::int64_t elements = bucket(b).elements;
-  const auto parameters = std::span(layout_.parameters).subspan(bucket(b).first, bucket(b).count);
-  for (const Parameter& p : parameters) elements -= p.elements;
+  const std::int64_t elements = padding(b);
   if (elements == 0) return;
   Op op;
   op.role = OpRole::zero_grad;
@@ -36,15 +52,47 @@ void StageLowering::clear_padding(int b, const Site& at) {
   op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
   op.lanes[0] = lane(LaneKind::compute);
   e_.emit(op);
+  if (e_.operands())
+    write_padding(b, gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])]);
+}
+
+// Resident gradients, before a step; of those that begin written only the padding, where a reduction has left a slice.
+void StageLowering::clear_gradients() {
+  const bool written = c_.stack.rules.gradients_begin_written;
+  std::int64_t elements = layout_.padded;
+  if (written) elements -= layout_.elements;
+  if (!written && head_apart_) elements += layout_.parameters[static_cast<std::size_t>(embedding_)].elements;
+  if (elements == 0) return;
+  Op op;
+  op.role = OpRole::zero_grad;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
+  op.lanes[0] = lane(LaneKind::compute);
+  e_.emit(op);
   if (!e_.operands()) return;
-  const BufferId to = gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])];
-  const auto bytes = [&](std::int64_t x) { return std::llround(c_.state.gradient * static_cast<double>(x)); };
-  std::int64_t filled = 0;
-  for (const Parameter& p : parameters) {
-    e_.write(to, Use::gradient, bytes(filled), bytes(p.offset));
-    filled = p.offset + p.elements;
+  for (std::size_t b = 0; b < gradient_.size(); ++b)
+    written ? write_padding(static_cast<int>(b), gradient_[b]) : e_.write(gradient_[b], Use::gradient);
+  if (!written) e_.write(head_gradient_, Use::gradient);
+}
+
+// The block that was emitted last writes the gradient of a parameter; where it adds to what is there, it reads it as well.
+void StageLowering::write_gradient(std::size_t parameter, bool of_head) {
+  const Parameter& p = layout_.parameters[parameter];
+  const bool ring = c_.ring_gradients(), written = c_.stack.rules.gradients_begin_written;
+  if (of_head && head_apart_) {
+    if (written && std::exchange(head_begun_, true)) e_.read(head_gradient_, Use::gradient);
+    e_.write(head_gradient_, Use::gradient);
+    return;
   }
-  e_.write(to, Use::gradient, bytes(filled), bytes(bucket(b).elements));
+  const BufferId to =
+      ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
+  const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
+             end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
+  const bool adds =
+      ring ? p.bucket == shared_bucket_ && remaining_[p.bucket] == 1 : written && begun_[parameter];
+  begun_[parameter] = true;
+  if (adds) e_.read(to, Use::gradient, begin, end);
+  e_.write(to, Use::gradient, begin, end);
 }
 
 void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
@@ -52,21 +100,7 @@ void StageLowering::add_gradients(const Site& at, BlockKind kind, OpId op) {
   const bool tied_head = kind == BlockKind::head && head_ < 0;  // the embedding's own backward completes it
   const bool ring = c_.ring_gradients();
   if (e_.operands())
-    for (int i = first; i < last; ++i) {
-      if (tied_head && head_apart_) {
-        e_.write(head_gradient_, Use::gradient);
-        continue;
-      }
-      const Parameter& p = layout_.parameters[static_cast<std::size_t>(i)];
-      const BufferId to =
-          ring ? gradient_ring_[static_cast<std::size_t>(ring_slot_[p.bucket])] : gradient_[p.bucket];
-      const auto begin = std::llround(c_.state.gradient * static_cast<double>(p.offset)),
-                 end = std::llround(c_.state.gradient * static_cast<double>(p.offset + p.elements));
-      // With a ring the first to write a gradient replaces what is there, and who adds to it reads it.
-      if (ring && p.bucket == shared_bucket_ && remaining_[p.bucket] == 1)
-        e_.read(to, Use::gradient, begin, end);
-      e_.write(to, Use::gradient, begin, end);
-    }
+    for (int i = first; i < last; ++i) write_gradient(static_cast<std::size_t>(i), tied_head);
   const bool final_pass = static_cast<int>(at.microbatch) == c_.microbatches - 1;
   if (!ring && (tied_head || !final_pass)) return;
   for (int i = first; i < last; ++i) {

@@ -29,7 +29,7 @@ Context make_context(const ModelSpec& model, const TrainingSpec& training, const
 namespace {
 
 BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
-  BlockWork w = block_extents(c.model, c.training, c.plan, c.local);
+  BlockWork w = block_extents(c.model, c.training, c.plan, c.local, c.stack.rules);
   w.kind = kind;
   w.pass = pass;
   // Only what the block depends on, so that equal prices share one work.
@@ -38,10 +38,14 @@ BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
   if (kind != BlockKind::embedding && kind != BlockKind::head) w.vocab = 0;
   if (kind != BlockKind::qkv && kind != BlockKind::attention) w.qk_norm = QkNorm::none;
   if (kind != BlockKind::attention) w.window = 0;
-  if (kind != BlockKind::head) w.normalized = false;
+  if (kind != BlockKind::head) w.normalized = false, w.chunk = 0;
   const bool biased[] = {c.model.qkv_bias, c.model.output_bias, c.model.mlp_bias};
   if (kind == BlockKind::qkv || kind == BlockKind::attention || kind == BlockKind::mlp)
     w.bias = biased[kind == BlockKind::qkv ? 0 : kind == BlockKind::attention ? 1 : 2];
+  // Keys and values that are gathered over cp stand apart.
+  w.joined = w.joined && (kind == BlockKind::mlp
+                              ? c.model.gated_mlp
+                              : c.plan.cp == 1 && (kind == BlockKind::qkv || kind == BlockKind::attention));
   const bool again = kind == BlockKind::attention ||
                      (c.stack.rules.selective_by_operation &&
                       (kind == BlockKind::norm || kind == BlockKind::qkv || kind == BlockKind::mlp));

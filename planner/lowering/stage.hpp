@@ -196,6 +196,10 @@ class StageLowering {
   OpId join_head();  // adds what the head has summed to the embedding's gradient
   bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
   void clear_padding(int bucket, const Site&);
+  void write_padding(int bucket, BufferId to);
+  void clear_gradients();
+  void write_gradient(std::size_t parameter, bool of_head);
+  std::int64_t padding(int bucket) const;  // elements between and behind its parameters
   void make_buffers();
   void gather_again();
   OpId gather_whole(int bucket, OpId behind, OpId behind_host);
@@ -246,6 +250,8 @@ class StageLowering {
   std::array<OpId, 3> ring_reduced_{kNoOp, kNoOp, kNoOp};
   std::vector<int> ring_slot_;     // by bucket: -1 while it holds none
   std::vector<bool> accumulated_;  // by bucket: its accumulator has been written in this step
+  std::vector<bool> begun_;        // by parameter: its resident gradient has been written in this step
+  bool head_begun_ = false;        // that of a tied head apart
   BufferId landing_ = kNoBuffer;   // on the host: gradients to be added there
   std::size_t next_ring_slot_ = 0;
   // Inputs gathered again for weight gradients under SP, in two buffers by turns.

@@ -25,7 +25,8 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
       place_of_layer_(static_cast<std::size_t>(c.model.n_layers), -1),
       gathered_(layout_.buckets.size(), kNoOp),
       ring_slot_(layout_.buckets.size(), -1),
-      accumulated_(layout_.buckets.size(), false) {
+      accumulated_(layout_.buckets.size(), false),
+      begun_(layout_.parameters.size(), false) {
   for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
     const Parameter& p = layout_.parameters[i];
     const int index = static_cast<int>(i);
@@ -281,19 +282,7 @@ void StageLowering::begin_step() {
     e_.after(stage_, last_gather);
     std::fill(gathered_.begin(), gathered_.end(), kNoOp);
   }
-  if (!c_.ring_gradients()) {
-    Op op;
-    op.role = OpRole::zero_grad;
-    op.stage = static_cast<std::uint16_t>(stage_);
-    const std::int64_t head =
-        head_apart_ ? layout_.parameters[static_cast<std::size_t>(embedding_)].elements : 0;
-    op.work = e_.work(StateWork{StateKind::zero, layout_.padded + head, c_.training.parameter,
-                                c_.training.gradient, false});
-    op.lanes[0] = lane(LaneKind::compute);
-    e_.emit(op);
-    for (BufferId gradient : gradient_) e_.write(gradient, Use::gradient);
-    e_.write(head_gradient_, Use::gradient);
-  }
+  if (!c_.ring_gradients()) clear_gradients();
 }
 
 }  // namespace sextant::lowering

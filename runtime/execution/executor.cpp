@@ -23,7 +23,8 @@ Executor::Executor(const ExecutionGraph& graph, Device& device, OpLauncher launc
       streams_(graph.lanes.size(), -1),
       awaited_(graph.ops.size(), false),
       begin_(graph.ops.size()),
-      end_(graph.ops.size()) {
+      end_(graph.ops.size()),
+      replay_(options_.replay) {
   for (const LaneId lane : view_.lanes())
     streams_[lane] = device.create_stream(std::string(name(graph.lanes[lane].kind)));
   for (const OpId op : view_.ops())
@@ -67,7 +68,8 @@ void Executor::run_step(SpanRecorder* recorder, bool as_ever) {
   const Seconds start = device_.now();
   if (options_.watchdog) options_.watchdog->enter(options_.rank, device_, view_);
   std::exception_ptr error;
-  auto run = as_ever && !recording_ ? runs_.begin() : runs_.end();
+  const bool may_replay = as_ever && !recording_ && !runs_.empty();
+  auto run = may_replay && replay_.next() ? runs_.begin() : runs_.end();
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const OpId op = order_[i];
     try {
@@ -88,6 +90,7 @@ void Executor::run_step(SpanRecorder* recorder, bool as_ever) {
     }
   }
   finish(error);
+  if (may_replay) replay_.took(device_.now() - start);
   if (recording_)
     for (const OpId op : view_.ops())
       recorder->record(options_.rank, op,

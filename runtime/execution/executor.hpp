@@ -14,6 +14,7 @@
 #include "runtime/devices/device.hpp"
 #include "runtime/devices/op_timer.hpp"
 #include "runtime/execution/arena.hpp"
+#include "runtime/execution/replay.hpp"
 #include "runtime/execution/stage_view.hpp"
 #include "runtime/execution/watchdog.hpp"
 
@@ -35,6 +36,7 @@ struct ExecutorOptions {
   // Whether an op is launched with the same memory and arguments in every step. Runs of such ops on a compute lane that
   // wait for no other lane in between, nor are waited for, become programs of the device. Empty: every op is launched.
   std::function<bool(OpId)> repeats;
+  Replay replay = Replay::on;  // of such programs
   // The least time that an op takes, as on a slower machine: what is left of it is waited for on its stream, without
   // burning the CPU. Of a CPU device; asked when the op is issued. Empty: its own time.
   std::function<Seconds(OpId)> least_time;
@@ -91,6 +93,7 @@ class Executor {
   std::vector<Event> lane_ends_;  // by LaneId: of its last op in this step, as far as it is known
   std::vector<Run> runs_;         // in order
   Programs programs_;
+  ReplayChoice replay_;
 };
 
 // The launcher of a virtual device: an op takes the given time (by WorkId) on its stream's clock. Where ranks

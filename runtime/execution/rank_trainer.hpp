@@ -50,8 +50,8 @@ struct StepReport {
 struct RankOptions {
   int threads = 1;  // inside matrix products
   bool documents_apart =
-      false;              // attention does not reach from a document to the one before (step_batch.hpp)
-  bool programs = false;  // ops that are the same in every step are replayed, where the device can
+      false;                    // attention does not reach from a document to the one before (step_batch.hpp)
+  Replay replay = Replay::off;  // of ops that are the same in every step, where the device can
   ExecutorOptions executor;
 };
 

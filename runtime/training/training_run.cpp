@@ -103,9 +103,9 @@ void train_steps(const TrainingRun& run, RankTrainer& trainer, CheckpointWriter*
     const bool stop = asked_to_stop(run, rank);
     const bool change = rank == 0 && run.carried && s > first && run.time_to_change && run.time_to_change();
     // Every step, where somebody looks at each; else the last, and the first ones in case there is no other.
-    const bool looked_at = !run.programs && (run.on_spans || run.timer);
-    const bool recorded =
-        run.record && (looked_at || s < first + (run.programs ? 1 : 3) || s + 1 == run.steps);
+    const bool replays = run.replay == Replay::on;
+    const bool looked_at = !replays && (run.on_spans || run.timer);
+    const bool recorded = run.record && (looked_at || s < first + (replays ? 1 : 3) || s + 1 == run.steps);
     auto report = trainer.step(stop || change, recorded ? &spans : nullptr, votes);
     if (writer) writer->heard(votes);
     if (!report) {
@@ -183,7 +183,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
   RankOptions options;
   options.threads = run.threads;
-  options.programs = run.programs;
+  options.replay = run.replay;
   options.documents_apart = run.documents_apart;
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();

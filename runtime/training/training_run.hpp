@@ -48,8 +48,8 @@ struct TrainingRun {
   std::optional<CudaDeviceOptions> cuda = {};  // on a GPU, which the ranks of this process share
   bool record =
       false;  // times every op: of every step for on_spans and a timer, else of the first ones and the last
-  bool programs =
-      false;  // replays what is the same in every step; then only the first and last steps are recorded
+  // Of what is the same in every step. Where it is on, only the first and last steps are recorded.
+  Replay replay = Replay::off;
   const OpTimer* timer = nullptr;  // that times them; nullptr: events around them
   std::function<void(int rank, std::int64_t step, const std::vector<Span>&)> on_spans =
       {};  // on the rank's thread

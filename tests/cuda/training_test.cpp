@@ -34,7 +34,7 @@ struct How {
   bool gpu = false, reference = true, nccl = false;  // nccl: a GPU for each rank
   Dtype dtype = Dtype::fp64;
   int steps = 4, hidden = 64;
-  bool programs = false;
+  Replay replay = Replay::off;
   double rate = 5e-3;
 };
 
@@ -53,7 +53,7 @@ Trained train_small(const std::string& key, const How& how) {
                  .steps = how.steps,
                  .ranks = ranks};
   whole.optimizer.rate = how.rate, whole.optimizer.warmup_steps = 2, whole.optimizer.total_steps = 20;
-  whole.options.programs = how.programs;
+  whole.options.replay = how.replay;
   WholeState ended = run_whole(whole);
   return {ended.programs, std::move(ended.steps), std::move(ended.state.at(StateField::master))};
 }
@@ -223,7 +223,7 @@ TEST_F(CudaTraining, GraphsGiveTheSameBits) {
     // Heads of 64 on the library's side; its dq is summed in no fixed order.
     How how{.gpu = true, .reference = reference, .dtype = Dtype::bf16, .hidden = reference ? 64 : 256};
     const Trained launched = train_small(key, how);
-    how.programs = true;
+    how.replay = Replay::on;
     const Trained replayed = train_small(key, how);
     EXPECT_GT(replayed.programs.replayed, 0) << key;
     EXPECT_EQ(replayed.programs.refused, 0) << key << ": the device would not capture";

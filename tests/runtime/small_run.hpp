@@ -14,14 +14,15 @@ namespace sextant::testing {
 
 struct SmallRun {
   ModelSpec model = tiny_model(4);
+  StackSpec stack = own_stack();
   Dtype dtype = Dtype::fp32;
   int global_batch = 8, steps = 3;
   double clip_norm = 1e9;  // the norm's partial sums depend on the layout; a factor of one does not
   std::optional<std::uint64_t> order = {};  // adversarial
   SequenceSource sequences = {};            // of tokens; none: synthetic ones
   bool documents_apart = false;
-  bool apart = false;     // the device does not share the host's memory
-  bool programs = false;  // what is the same in every step is replayed
+  bool apart = false;           // the device does not share the host's memory
+  Replay replay = Replay::off;  // of what is the same in every step
   // Put around the world of each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
 };
@@ -45,20 +46,20 @@ inline std::vector<Problem> small_refuses(const ParallelPlan& plan, const SmallR
 }
 
 inline ExecutionGraph small_graph(const ParallelPlan& plan, const SmallRun& how) {
-  return lower(how.model, small_training(how), flat_links(plan), plan, own_stack());
+  return lower(how.model, small_training(how), flat_links(plan), plan, how.stack);
 }
 
 inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {}) {
   const ExecutionGraph graph = small_graph(plan, how);
   WholeRun whole{.graph = graph,
-                 .stack = own_stack(),
+                 .stack = how.stack,
                  .sequences = how.sequences ? how.sequences
                                             : synthetic_sequences(how.model.vocab_size, how.global_batch, 1),
                  .weights = random_weights(how.model, 1),
                  .steps = how.steps,
                  .ranks = {.apart = how.apart, .around = how.around}};
   whole.optimizer.rate = 1e-2, whole.optimizer.clip_norm = how.clip_norm;
-  whole.options.programs = how.programs;
+  whole.options.replay = how.replay;
   whole.options.documents_apart = how.documents_apart;
   whole.options.executor.adversarial_seed = how.order;
   whole.options.executor.time_ops = false;

@@ -8,10 +8,10 @@ one JSON file, anew after every step; a file that is there already is added to, 
   python3 gpu_run.py --out results.json --only bench --only tests  # these, in this order
   python3 gpu_run.py --out results.json --only train --model llama-3.2-1b --seq-len 4096
 
-Parts: tests, sanitizer, checks (both side by side), bench, ours (each model profiled, run and recorded), peers (steps beside
-PyTorch's in turns), graphs (ours as CUDA graphs), train (these three), machine (the table to ship), edge (the largest model
-that fits).
-Where a GPU is lent for minutes: checks, bench and ours first, with --steps 6 and one --seq-len. On a machine that is still
+Parts: tests, sanitizer, checks (both side by side), bench, ab (each choice of the runtime both ways, gpu_ab.py), ours (each
+model profiled, run and recorded), peers (steps beside PyTorch's in turns), graphs (ours as CUDA graphs), train (these three),
+machine (the table to ship), edge (the largest model that fits).
+Where a GPU is lent for minutes: checks, ab and train first, with --steps 6 and one --seq-len. On a machine that is still
 the same a later call goes on where an earlier one ended: with its plans, profiles and rounds. Each part ends within nine
 minutes. Exit status: 0 all is well, 1 something failed or was not run or a target was missed, 2 usage, 3 `sextant doctor`
 finds no usable GPU.
@@ -27,14 +27,17 @@ import sys
 import threading
 import time
 
+import gpu_ab
 import gpu_verdicts
 from gpu_steps import BIN, HERE, SKIPPED, WORK, DriverMemory, Runner, preset_of
 
 PRESETS = ["--presets", os.path.join(HERE, "presets")]
-# name of the preset, layout, sequence length, micro-batch, micro-batches of a step: as many as nine minutes allow, since the
-# update of all weights, some hundredths of a step here, is a thousandth of one in earnest. Every model once comes first.
-MODELS = [("llama-3.2-1b", "mbs4", 2048, 4, 8), ("llama-3.2-3b", "mbs2", 2048, 2, 16), ("llama-2-7b", "mbs1", 2048, 1, 16),
-          ("llama-3.2-1b", "mbs2", 4096, 2, 8), ("llama-3.2-3b", "mbs1", 4096, 1, 16), ("llama-2-7b", "mbs1", 4096, 1, 8)]
+# name of the preset, layout, sequence length, micro-batch (what the planner takes on an H200), micro-batches of a step, micro-batch
+# of PyTorch's, which keeps all logits and more of each layer. As many as nine minutes allow, since the update of all weights,
+# some hundredths of a step here, is a thousandth of one in earnest. Every model once comes first.
+MODELS = [("llama-3.2-1b", "mbs16", 2048, 16, 2, 8), ("llama-3.2-3b", "mbs16", 2048, 16, 2, 4),
+          ("llama-2-7b", "mbs2", 2048, 2, 8, 2), ("llama-3.2-1b", "mbs8", 4096, 8, 2, 4),
+          ("llama-3.2-3b", "mbs8", 4096, 8, 2, 2), ("llama-2-7b", "mbs1", 4096, 1, 8, 1)]
 # Seconds that a start of each (weights are made on the host) and a step take at the least: what cannot end is not begun.
 LEAST_S = {"llama-3.2-1b": (3, 0.9), "llama-3.2-3b": (8, 2.2), "llama-2-7b": (15, 2.2)}
 ROUNDS = 2  # with PyTorch
@@ -100,11 +103,15 @@ def machine(r):
             r.results["profile"] = json.load(file)
 
 
+def ab(r):
+    gpu_ab.run(r, cluster(r), PRESETS)
+
+
 def selected(r):
     return [m for m in MODELS if (not r.models or m[0] in r.models) and (not r.sequences or m[2] in r.sequences)]
 
 
-def row_of(r, model, layout, seq, mbs, micro):
+def row_of(r, model, layout, seq, mbs, micro, _theirs):
     """The row of this model and sequence: that of an earlier call on this machine, or a new one."""
     plan = os.path.join(WORK, f"plan-{model}-{seq}.json")
     found = [x for x in r.results.get("training", []) if (x["model"], x["seq_len"]) == (model, seq)]
@@ -185,12 +192,12 @@ def ours(r):
 def peers(r):
     """Steps beside PyTorch's in turns, model after model, so that what was begun is complete."""
     for entry in selected(r):
-        model, _, seq, mbs, micro = entry
+        model, _, seq, mbs, micro, theirs = entry
         row, plan = row_of(r, *entry)
         if "refused" in row:
             continue
         torch = [sys.executable, os.path.join(HERE, "torch_llama.py"), model]
-        sizes = [str(seq), str(mbs), str(micro), str(max(3, r.steps - 2))]
+        sizes = [str(seq), str(theirs), str(mbs * micro // theirs), str(max(3, r.steps - 2))]
         while sum("eager" in x for x in row["rounds"]) < r.rounds:
             turn = sum("eager" in x for x in row["rounds"])
             name = f"{model} {seq} {turn}"
@@ -201,8 +208,8 @@ def peers(r):
             both = [lambda: ("sextant", timed(r, row, plan, name)),
                     lambda: ("torch", r.json(f"torch {name}", torch + ["both", *sizes], 300, **own) or {})]
             of_round = dict(one() for one in (both if turn % 2 == 0 else reversed(both)))  # whoever is first finds a cooler GPU
-            theirs = of_round.pop("torch")
-            row["rounds"].append({**of_round, "eager": theirs.get("eager"), "compile": theirs.get("compile")})
+            beside = of_round.pop("torch")
+            row["rounds"].append({**of_round, "eager": beside.get("eager"), "compile": beside.get("compile")})
             r.save()
             if r.whole:
                 row["rounds"][-1]["whole"] = r.json(f"torch whole {name}", torch + ["whole", *sizes], 300, **own)
@@ -215,7 +222,7 @@ def graphs(r):
         row, plan = row_of(r, *entry)
         if "refused" not in row:
             row["with_graphs"] = r.json(f"graphs {entry[0]} {entry[2]}", run_command(row, plan) + [
-                "--steps", str(r.steps), "--cuda-graphs"], 240, least_s=least(entry[0], r.steps))
+                "--steps", str(r.steps), "--cuda-graphs", "on"], 240, least_s=least(entry[0], r.steps))
             r.save()
 
 
@@ -341,7 +348,8 @@ def not_writable(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parts = {part.__name__: part for part in (tests, sanitizer, checks, bench, ours, peers, graphs, train, machine, edge)}
+    parts = {part.__name__: part for part in (tests, sanitizer, checks, bench, ab, ours, peers, graphs, train, machine,
+                                               edge)}
     parser.add_argument("--only", choices=list(parts), action="append", help="in the order given; default: all")
     parser.add_argument("--model", choices=sorted({m[0] for m in MODELS}), action="append", help="of train; default: all")
     parser.add_argument("--seq-len", type=int, choices=sorted({m[2] for m in MODELS}), action="append",
@@ -369,7 +377,7 @@ def main():
     if why:
         print(why[0] + "; nothing was checked", file=sys.stderr)
         return why[1]
-    for name in options.only or ("checks", "bench", "ours", "peers", "machine", "edge", "graphs"):
+    for name in options.only or ("checks", "bench", "ab", "ours", "peers", "machine", "edge", "graphs"):
         parts[name](r)
         r.save()
     steps = r.results["steps"][r.first:]
@@ -377,7 +385,7 @@ def main():
     left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, SKIPPED, None) and (why := not_run(s))]
     judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
     r.save()
-    print("\n".join(gpu_verdicts.table(judged)))
+    print("\n".join([*gpu_ab.table(r.results), *gpu_verdicts.table(judged)]))
     if bad:
         print("failed: " + ", ".join(bad))
     if left_out:

@@ -203,10 +203,11 @@ std::string kept_init_dtype(const fs::path& run, const Manifest& m) {
 }
 
 std::string unused_fields(const RunVerbOptions& o) {
-  if (o.running.device == "cuda" || (!o.record && !o.running.programs)) return "";
+  const bool graphs = o.running.cuda_graphs == "on";
+  if (o.running.device == "cuda" || (!o.record && !graphs)) return "";
   return fmt::format("without effect on CPU ranks, which have neither CUPTI nor CUDA graphs: {}{}{}",
-                     o.record ? "--record" : "", o.record && o.running.programs ? ", " : "",
-                     o.running.programs ? "--cuda-graphs" : "");
+                     o.record ? "--record" : "", o.record && graphs ? ", " : "",
+                     graphs ? "--cuda-graphs" : "");
 }
 
 AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbOptions& o) {
@@ -248,7 +249,7 @@ AdoptedOptions adopt_options(const CLI::App& app, const Manifest* from, RunVerbO
   o = std::move(result.o);
   o.running.plan = here.running.plan, o.running.comm = here.running.comm;
   o.profile = here.profile, o.output = here.output, o.trace = here.trace;
-  o.running.programs = here.running.programs, o.record = here.record;
+  o.running.cuda_graphs = here.running.cuda_graphs, o.record = here.record;
   CheckpointFlags flags = here.checkpoints;
   flags.save_every = o.checkpoints.save_every;
   flags.keep_last = o.checkpoints.keep_last, flags.keep_every = o.checkpoints.keep_every;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/words.hpp"
 #include "core/plan/plan_links.hpp"
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
@@ -157,7 +158,7 @@ std::optional<CudaDeviceOptions> gpu_of(const RunningOptions& options) {
   require_gpu(options);
   // A product that was chosen by the clock may be another one in the next run.
   return CudaDeviceOptions{.ordinal = options.processes() ? launched_gpu() : 0,
-                           .rehearses = options.products != "exact"};
+                           .rehearses = options.products == "fast"};
 }
 
 std::vector<SlowKernels> slow_kernels(const RunningOptions& options) {
@@ -182,20 +183,23 @@ void add_running_options(CLI::App& app, RunningOptions& o) {
   app.add_option("plan", o.plan, "plan file of: sextant plan -o")->type_name("FILE");
   add_comm_option(app, o);
   add_rank_options(app, o);
+  add_text(app,
+           {.flag = "--products",
+            .metavar = "fast|proposed|exact",
+            .text = "matrix products and attention: of libraries (on a GPU the fastest by the clock, or what "
+                    "the library "
+                    "proposes first), or by sums of one order, which give the same "
+                    "bits in every run; on CPU ranks also on every machine with any number of threads. Three "
+                    "times as long on a CPU, more on a GPU"},
+           o.products);
   add_text(
       app,
-      {.flag = "--products",
-       .metavar = "fast|exact",
-       .text = "matrix products and attention: of libraries, or by sums of one order, which give the same "
-               "bits in every run; on CPU ranks also on every machine with any number of threads. Three "
-               "times as long on a CPU, more on a GPU"},
-      o.products);
-  add_flag(app,
-           {.flag = "--cuda-graphs",
-            .metavar = "",
-            .text = "on a GPU: what is the same in every step is captured once and then replayed, but in the "
-                    "first and last step, whose operations are timed"},
-           o.programs);
+      {.flag = "--cuda-graphs",
+       .metavar = "auto|on|off",
+       .text =
+           "on a GPU: what is the same in every step is captured once and then replayed, but in steps whose "
+           "operations are timed; auto: the first other steps are taken both ways, and the faster one stays"},
+      o.cuda_graphs);
   add_number(app,
              {.flag = "--seed",
               .metavar = "N",
@@ -265,7 +269,7 @@ TrainingRun Runnable::training() const {
   const int here = run.processes ? 1 : file_.plan.world();
   require_room();
   run.cuda = gpu_of(options_);
-  run.programs = options_.programs && on_gpu();
+  if (on_gpu()) run.replay = static_cast<Replay>(place_among(kReplayNames, options_.cuda_graphs));
   // Threads of two ranks on one core wait for each other in every matrix product.
   const int beside = run.processes ? ranks_beside(file_.plan.world(), file_.plan.world()) : here;
   run.threads = options_.threads > 0 ? options_.threads : std::max(1, inspect_machine().cpu_threads / beside);

@@ -47,7 +47,7 @@ void GradientCheck::expect_events(std::size_t b) {
   };
   const int rounds = f_.ring_gradients ? microbatches_ : 1;
   for (int r = 0; r < rounds; ++r) {
-    when(!f_.ring_gradients || !gaps(b).empty(), Event::clear);
+    when((!f_.ring_gradients && !f_.rules.gradients_begin_written) || !gaps(b).empty(), Event::clear);
     events.push_back(Event::fill);
     when(f_.joins(b), Event::join);
     when(tied && !f_.ring_gradients, Event::tied);
@@ -112,10 +112,13 @@ std::vector<Access> GradientCheck::accesses(std::size_t b, Event event) const {
   std::vector<Access> out;
   switch (event) {
     case Event::clear:
-      if (!f_.ring_gradients) out.push_back({f_.gradients[b], true, f_.whole(f_.gradients[b])});
+      if (f_.ring_gradients || f_.rules.gradients_begin_written) {
+        for (const Interval& gap : gaps(b))
+          out.push_back({f_.ring_gradients ? s.gradient : f_.gradients[b], true, gap});
+        return out;
+      }
+      out.push_back({f_.gradients[b], true, f_.whole(f_.gradients[b])});
       if (f_.joins(b)) out.push_back({f_.head_gradient, true, f_.whole(f_.head_gradient)});
-      if (!f_.ring_gradients) return out;
-      for (const Interval& gap : gaps(b)) out.push_back({s.gradient, true, gap});
       return out;
     case Event::join:
       out = in_place(s.gradient, f_.gradient_span(f_.layout.parameters[*f_.shared_embedding]));
@@ -180,9 +183,12 @@ void GradientCheck::fill(OpId i, std::size_t index, bool head, const Access& wri
   problems_.require(write == expected, i, checks::text({expected}), [&] { return checks::text({write}); });
   int& missing = s.missing[index - f_.bucket(b).first];
   problems_.require(missing > 0, i, "one gradient per parameter and micro-batch", "one more");
-  // In a ring the first replaces what another bucket left; an embedding adds to what its head wrote.
-  const bool second = f_.ring_gradients && f_.shared_embedding == index && missing == 1;
-  problems_.require(adds == second, i, second ? "the head's gradient read, to add to it" : "no gradient read",
+  // In a ring the first replaces what another bucket left; an embedding adds to what its head wrote. Resident gradients that
+  // begin written are added to by all but the first.
+  const bool again =
+      f_.rules.gradients_begin_written && !s.begun.emplace(write.buffer, write.span.begin).second;
+  const bool second = f_.ring_gradients ? f_.shared_embedding == index && missing == 1 : again;
+  problems_.require(adds == second, i, second ? "the gradient read, to add to it" : "no gradient read",
                     adds ? "it read" : "none");
   --missing;
   if (std::ranges::all_of(s.missing, [](int n) { return n <= 0; })) ++s.next;

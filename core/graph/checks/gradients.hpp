@@ -2,6 +2,9 @@
 // where that updates? A state machine per bucket: what must happen next, and to which bytes.
 #pragma once
 
+#include <set>
+#include <utility>
+
 #include "core/graph/checks/stage_facts.hpp"
 
 namespace sextant::checks {
@@ -26,6 +29,7 @@ class GradientCheck {
     std::vector<int> missing;      // writes each parameter still needs before `fill` is over
     BufferId gradient = kUnknown;  // where the gradients of this round are
     OpId cleared = 0;
+    std::set<std::pair<BufferId, std::int64_t>> begun;  // gradients that have been written in this step
     bool awaits(Event e) const { return next < events.size() && events[next] == e; }
   };
 

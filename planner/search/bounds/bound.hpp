@@ -200,10 +200,10 @@ struct StageBuckets {
   std::vector<BucketView> buckets;
   std::vector<StateTimes::Reduction> points;  // when they are ready, each once; `buckets` decide them
   int shards = 1;
-  std::int64_t padded = 0;
+  std::int64_t padded = 0, elements = 0;
   bool operator==(const StageBuckets& other) const {
     return sizes == other.sizes && buckets == other.buckets && shards == other.shards &&
-           padded == other.padded;
+           padded == other.padded && elements == other.elements;
   }
 };
 std::vector<StageBuckets> stage_buckets(const Job&, const ParallelPlan&);  // by stage

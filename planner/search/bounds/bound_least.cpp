@@ -62,7 +62,7 @@ StageStates least_state_times(const Job& job, const ParallelPlan& plan, const Pl
       };
       const std::int64_t on_host = share(plan.optimizer_offload);
       t.start = state_work(StateKind::update, share(1 - plan.optimizer_offload));
-      if (!every) t.start += state_work(StateKind::zero, elements);
+      if (!every && !rules.gradients_begin_written) t.start += state_work(StateKind::zero, elements);
       // With an update by buckets the first of them alone has to be back from the host.
       if (!rules.pipelined_update) {
         double back = state_work(StateKind::update, on_host, true);

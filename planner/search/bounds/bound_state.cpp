@@ -47,7 +47,7 @@ std::vector<StageBuckets> stage_buckets(const Job& job, const ParallelPlan& plan
     }
     const ParameterLayout layout = parameter_layout(job.model, plan, job.stack.rules, stage);
     StageBuckets& mine = out.emplace_back();
-    mine.shards = layout.shards, mine.padded = layout.padded;
+    mine.shards = layout.shards, mine.padded = layout.padded, mine.elements = layout.elements;
     for (const Bucket& bucket : layout.buckets) {
       const Parameter& first = layout.parameters[bucket.first];
       const Parameter& last = layout.parameters[bucket.first + bucket.count - 1];
@@ -230,7 +230,8 @@ StageStates state_times(const Job& job, const ParallelPlan& plan, const PlanLink
     if (!gather && !ring_parameters) t.start = std::max(t.start, host_back);
     if (gather && plan.overlap_param_gather && !rules.gather_beside_forward)
       t.start = std::max(t.start, lane);
-    if (!ring_gradients) t.start += state_work(StateKind::zero, layout.padded);
+    const std::int64_t cleared = layout.padded - (rules.gradients_begin_written ? layout.elements : 0);
+    if (!ring_gradients && cleared > 0) t.start += state_work(StateKind::zero, cleared);
     // The first operation of a stage reads the bucket that is gathered first.
     if (gather && plan.overlap_param_gather && n > 0)
       t.start = std::max(t.start, gathered[static_cast<std::size_t>(n - 1)]);

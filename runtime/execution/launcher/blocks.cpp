@@ -41,7 +41,8 @@ std::vector<StepLauncher::Range> StepLauncher::gradients(const Op& op) const {
 }
 
 bool StepLauncher::overwrites(const Op& op) const {
-  return reduces_every_microbatch(graph_.plan, rules_) && !find(op, OperandUse::gradient, false);
+  const bool written = rules_.gradients_begin_written || reduces_every_microbatch(graph_.plan, rules_);
+  return written && !find(op, OperandUse::gradient, false);
 }
 std::vector<StepLauncher::Range> StepLauncher::replaced(const Op& op) const {
   return overwrites(op) ? gradients(op) : std::vector<Range>{};
@@ -357,20 +358,20 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
       }
     });
   }
-  const auto ranges = gradients(op), stale = replaced(op);
+  const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, u, stats, softmax, dnormed, dweight, stale,
-               whole = gradient_is_whole(op)](const BlockContext& c) {
-    set_zero(c, stale);
-    head_lengths(c, u);
-    if (head_in_one_sweep()) {
-      head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
-    } else {
-      head_loss(c, u.targets, stats, softmax, exchange_.loss());
-      head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
-    }
-    if (whole) head_project(c, u, dweight);
-  });
+  u.stale = overwrites(op);
+  run(stream,
+      [this, u, stats, softmax, dnormed, dweight, whole = gradient_is_whole(op)](const BlockContext& c) {
+        head_lengths(c, u);
+        if (head_in_one_sweep()) {
+          head_fused(c, u, stats, softmax, batch.loss_scale, exchange_.loss(), dnormed, dweight);
+        } else {
+          head_loss(c, u.targets, stats, softmax, exchange_.loss());
+          head_backward(c, u, softmax, batch.loss_scale, dnormed, dweight);
+        }
+        if (whole) head_project(c, u, dweight);
+      });
 }
 
 // Whether the op adds the last of what its gradient is made of before it is reduced.
@@ -384,12 +385,12 @@ void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId
   const TensorView normed = normed_of(op, w);
   const auto ranges = gradients(op);
   const TensorView dweight = weight(ranges.at(0), accumulator_of(w.dtype), w.vocab, w.hidden);
-  run(stream, [this, dlogits, normed, dweight](const BlockContext& c) {
+  run(stream, [this, dlogits, normed, dweight, stale = overwrites(op)](const BlockContext& c) {
     kernels_.gemm({.a = dlogits,
                    .b = normed,
                    .c = dweight,
                    .transpose_a = true,
-                   .accumulate = true,
+                   .accumulate = !stale,
                    .threads = c.threads,
                    .stream = c.stream});
   });

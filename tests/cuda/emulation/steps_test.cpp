@@ -20,7 +20,7 @@ struct Steps {
   ExecutionGraph graph;
   explicit Steps(const std::string& key) : graph(lower_tiny(key, 4, 8, stack)) {}
 
-  RunResult run(const std::function<void(const StepReport&)>& on_step, bool programs = false) {
+  RunResult run(const std::function<void(const StepReport&)>& on_step, Replay replay = Replay::off) {
     TrainingRun run{.graph = graph,
                     .stack = stack,
                     .kernels = *cuda_kernels(),
@@ -28,7 +28,7 @@ struct Steps {
                     .weights = random_weights(graph.model, 1)};
     run.cuda = CudaDeviceOptions{};
     run.steps = 5;
-    run.programs = programs;
+    run.replay = replay;
     run.expected.assign(graph.works.size(), Seconds(1));
     run.on_step = on_step;
     return train(run);
@@ -37,7 +37,7 @@ struct Steps {
 
 TEST(EmulatedSteps, NothingInAStepWaitsOrAllocates) {
   for (const char* key : {"mbs2", "mbs1.oo50.po", "mbs2.ao3"})
-    for (const bool programs : {false, true}) {
+    for (const Replay replay : {Replay::off, Replay::on}) {
       Steps steps(key);
       const auto lanes = static_cast<int>(steps.graph.lanes.size());
       steps.run(
@@ -49,7 +49,7 @@ TEST(EmulatedSteps, NothingInAStepWaitsOrAllocates) {
             EXPECT_LE(counts.waits, lanes + 2) << key << ", step " << report.step;
             EXPECT_GT(counts.kernels, 0);
           },
-          programs);
+          replay);
     }
 }
 

@@ -52,6 +52,55 @@ TEST_P(SameBits, AsTheFirst) {
   }
 }
 
+// The first micro-batch writes what the others add to, or all add to what was cleared.
+TEST(Choices, GradientsThatBeginWrittenAreTheSameBits) {
+  for (const char* key : {"mbs8", "mbs2", "dp2.z1.mbs1.b1K", "dp2.z2.mbs1", "pp2.dp2.z1.mbs1.zb",
+                          "pp2.vp2.mbs1.full", "tp2.sp.mbs1.dp2.z0", "mbs1.oo50.po"})
+    for (const bool tied : {false, true}) {
+      SmallRun written;
+      written.model.tied_embeddings = tied;
+      SmallRun cleared = written;
+      ASSERT_TRUE(written.stack.rules.gradients_begin_written);
+      cleared.stack.rules.gradients_begin_written = false;
+      const ParallelPlan plan = parse_plan_key(key);
+      EXPECT_EQ(difference(small_run(plan, written), small_run(plan, cleared)), 0)
+          << key << (tied ? ", tied" : "");
+    }
+}
+
+// Products joined or apart: the same sums, but for the gradient of their common input, which is one sum then.
+TEST(Choices, JoinedProductsAreTheSameWithinRounding) {
+  for (const char* key :
+       {"mbs8", "dp2.z1.mbs1.b1K", "dp2.z3.mbs2", "tp2.sp.mbs1.dp2.z0", "cp2.mbs2", "pp2.mbs1.zb"}) {
+    SmallRun joined, apart;
+    ASSERT_TRUE(joined.stack.rules.joined_products);
+    apart.stack.rules.joined_products = false;
+    const ParallelPlan plan = parse_plan_key(key);
+    const double off = difference(small_run(plan, joined), small_run(plan, apart));
+    EXPECT_LT(off, 5e-3) << key << ": Adam divides small gradients by their size";
+    EXPECT_GT(off, 0) << key << ": control, the switch does nothing";
+  }
+}
+
+// Both ways by turns, then what was faster; to the same bits.
+TEST(Programs, AreKeptWhereTheyAreFaster) {
+  ReplayChoice faster(Replay::automatic), slower(Replay::automatic);
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_TRUE(step < 8 || (faster.next() && !slower.next())) << step;
+    faster.took(Seconds(faster.next() ? (step == 0 ? 9.0 : 0.9) : 1.0));
+    slower.took(Seconds(slower.next() ? 1.1 : 1.0));
+  }
+  EXPECT_TRUE(faster.decided());
+  SmallRun how;
+  how.steps = 10, how.apart = true;
+  const ParallelPlan plan = parse_plan_key("mbs2");
+  const SmallResult launched = small_run(plan, how);
+  how.replay = Replay::automatic;
+  const SmallResult compared = small_run(plan, how);
+  EXPECT_EQ(difference(launched, compared), 0);
+  EXPECT_GT(compared.programs.replayed, 0);
+}
+
 // Programs in place of launches, on a device that shares no memory with the host, as a GPU.
 TEST(Programs, ReplayToTheSameBits) {
   for (const char* key : {"mbs2", "mbs1.full2", "dp2.z1.mbs1.b4K", "dp2.z3.mbs2.sel", "tp2.sp.mbs2",
@@ -63,7 +112,7 @@ TEST(Programs, ReplayToTheSameBits) {
     EXPECT_EQ(launched.programs.replayed, 0);
     how.apart = true;
     EXPECT_EQ(difference(launched, small_run(plan, how)), 0) << key << ", apart from the host";
-    how.programs = true;
+    how.replay = Replay::on;
     const SmallResult replayed = small_run(plan, how);
     EXPECT_EQ(difference(launched, replayed), 0) << key;
     EXPECT_GT(replayed.programs.ops, replayed.programs.replayed) << key << ": several ops each";

@@ -148,10 +148,10 @@ TEST_F(RunVerbs, ProfilesThatCannotBeTaken) {
     usage(how, {"--device: found cuda", "cpu, or cuda with a usable GPU", why});
   // CPU ranks are timed anyway, and told that these do nothing.
   const char* told = "without effect on CPU ranks, which have neither CUPTI nor CUDA graphs:";
-  const auto shown = call({"run", "two.json", "--steps", "1", "--record", "--cuda-graphs"}, 200);
+  const auto shown = call({"run", "two.json", "--steps", "1", "--record", "--cuda-graphs", "on"}, 200);
   EXPECT_EQ(shown.code, ExitCode::ok);
   EXPECT_NE(shown.out.find(told), std::string::npos) << shown.out;
-  const auto json = call({"run", "two.json", "--steps", "1", "--cuda-graphs", "--json"});
+  const auto json = call({"run", "two.json", "--steps", "1", "--cuda-graphs", "on", "--json"});
   EXPECT_EQ(json::parse(json.out).at("unused_fields"), std::string(told) + " --cuda-graphs");
   const auto without = call({"run", "two.json", "--steps", "1", "-o", "begun", "--json"});
   EXPECT_FALSE(json::parse(without.out).contains("unused_fields"));
