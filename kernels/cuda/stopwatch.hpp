@@ -3,36 +3,34 @@
 
 #include <optional>
 
-#include <cuda_runtime_api.h>
-
 #include "kernels/cuda/cuda_stream.hpp"
+
+struct CUevent_st;  // what a cudaEvent_t points to
 
 namespace sextant::cuda {
 
 class Stopwatch {
  public:
-  explicit Stopwatch(const CudaStream& s) : stream_(s.stream) {
-    check(cudaEventCreate(&begin_), "cudaEventCreate"), check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
+  explicit Stopwatch(const CudaStream&);
   Stopwatch(const Stopwatch&) = delete;
-  ~Stopwatch() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+  ~Stopwatch();
 
-  // Of one of them; nothing when one did not start.
+  // Of one of `runs` calls of run(), in seconds; nothing when one says that it did not start.
   std::optional<double> seconds(int runs, const auto& run) const {
     bool all = true;
-    check(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+    start();
     for (int i = 0; i < runs && all; ++i) all = run();
-    check(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    check(cudaEventSynchronize(end_), "a call that was tried");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+    const double taken = stop();
     if (!all) return {};
-    return 1e-3 * static_cast<double>(ms) / runs;
+    return taken / runs;
   }
 
  private:
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  void start() const;
+  double stop() const;  // waits for what was started
+
+  CUstream_st* stream_;
+  CUevent_st *begin_ = nullptr, *end_ = nullptr;
 };
 
 }  // namespace sextant::cuda

@@ -26,7 +26,7 @@ struct RunningOptions {
   std::string products = "fast";
   bool shaped = false;
   std::string cuda_graphs = "auto";  // kReplayNames
-  int threads = 0;  // 0: the cores of this machine shared among its ranks
+  int threads = 0;                   // 0: the cores of this machine shared among its ranks
   int seed = 1;
   bool processes() const { return comm != "local"; }  // one rank in each
 };
