@@ -247,6 +247,16 @@ struct CastArgs {
   TensorView source, destination;  // any two formats; bf16 rounds to nearest even
   NativeStream stream = {};
 };
+// x[i] = mean + deviation * z, z the normal number (kernels/counter_normal.hpp) at the place of x[i] in a tensor: x is elements
+// [begin, begin + n), row-major, of the rectangle of `cols` columns at (first_row, first_col). The same bits on every device.
+struct RandomNormalArgs {
+  TensorView x;           // T or A [1, n], out
+  std::uint64_t key = 0;  // of the tensor
+  std::int64_t begin = 0, cols = 1;
+  std::int64_t first_row = 0, first_col = 0, model_cols = 1;  // model_cols: of the tensor
+  double mean = 0, deviation = 1;
+  NativeStream stream = {};
+};
 struct ZeroArgs {
   TensorView x;
   NativeStream stream = {};
@@ -288,6 +298,7 @@ struct KernelTable {
   void (*project_rows)(const ProjectRowsArgs&) = nullptr;
   void (*accumulate)(const AccumulateArgs&) = nullptr;
   void (*cast)(const CastArgs&) = nullptr;
+  void (*random_normal)(const RandomNormalArgs&) = nullptr;
   void (*zero)(const ZeroArgs&) = nullptr;
   void (*scale)(const ScaleArgs&) = nullptr;
 };

@@ -31,6 +31,7 @@ void scale_columns(const ScaleColumnsArgs&);
 void project_rows(const ProjectRowsArgs&);
 void accumulate(const AccumulateArgs&);
 void cast(const CastArgs&);
+void random_normal(const RandomNormalArgs&);
 void zero(const ZeroArgs&);
 void scale(const ScaleArgs&);
 

@@ -33,6 +33,7 @@ void add_bias(const AddBiasArgs&);
 void bias_gradient(const BiasGradientArgs&);
 void accumulate(const AccumulateArgs&);
 void cast(const CastArgs&);
+void random_normal(const RandomNormalArgs&);
 void zero(const ZeroArgs&);
 void scale(const ScaleArgs&);
 

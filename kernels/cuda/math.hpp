@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define SEXTANT_BOTH __host__ __device__ __forceinline__
-#else
-#define SEXTANT_BOTH inline
-#endif
+#include "kernels/host_device.hpp"
 
 namespace sextant::cuda {
 

@@ -1,8 +1,11 @@
 #include "runtime/execution/rank_state.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/base/error.hpp"
+#include "kernels/cpu/cpu_kernels.hpp"
+#include "kernels/parallel.hpp"
 #include "runtime/devices/host_access.hpp"
 
 namespace sextant {
@@ -146,7 +149,70 @@ void RankState::adopt_master(std::size_t b, bool host, const TensorView& master)
   if (a.parameter.cols > 0 && a.parameter.data != a.master.data) put_values(device_, a.parameter, master);
 }
 
-void RankState::initialise(const WeightSource& weights) {
+void RankState::initialise(const WeightSource& weights, const KernelTable& kernels, StreamId stream) {
+  if (weights.recipe())
+    make_weights(weights.recipe(), kernels, stream);
+  else
+    read_weights(weights);
+}
+
+// What of the weights is on the host is made there, while the device makes the rest.
+void RankState::make_weights(const WeightSource::Recipe& recipe, const KernelTable& kernels,
+                             StreamId stream) {
+  const auto launch = [&]<class Args>(void (*kernel)(const Args&), Args args) {
+    device_.launch(stream, [kernel, args](NativeStream native) mutable {
+      args.stream = native;
+      kernel(args);
+    });
+  };
+  const auto normal = [&](bool host, const RandomNormalArgs& args) {
+    host ? cpu_kernels().random_normal(args) : launch(kernels.random_normal, args);
+  };
+  const auto zero = [&](bool host, const TensorView& x) {
+    if (host)
+      parallel_for(x.bytes(), 1 << 22, [&](std::int64_t begin, std::int64_t end) {
+        std::memset(static_cast<std::byte*>(x.data) + begin, 0, static_cast<std::size_t>(end - begin));
+      });
+    else if (x.cols > 0)
+      launch(kernels.zero, ZeroArgs{.x = x});
+  };
+  // `to`: the bucket's elements from `first` on.
+  const auto fill = [&](std::size_t b, bool host, std::int64_t first, const TensorView& to) {
+    std::int64_t filled = 0;
+    for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
+      const std::int64_t offset = layout_.parameters[i].offset - first;
+      const std::int64_t begin = std::max<std::int64_t>(offset, 0),
+                         end = std::min(offset + slices_[i].real_rows() * slices_[i].cols, to.cols);
+      if (begin >= end) continue;
+      zero(host, to.column_range(filled, begin - filled));  // padding of the parameter before
+      normal(host, random_args(recipe(slices_[i]), slices_[i], begin - offset,
+                               to.column_range(begin, end - begin)));
+      filled = end;
+    }
+    zero(host, to.column_range(filled, to.cols - filled));
+  };
+  for (const bool on_host : {false, true})  // the device first: what it is asked for runs on
+    for (std::size_t b = 0; b < homes_.size(); ++b) {
+      const std::int64_t mine = shard_ * slice(b);
+      const bool resting_on_host = !homes_[b].parameter;
+      if (resting_on_host == on_host) {
+        if (homes_[b].parameter_whole && homes_[b].parameter)
+          fill(b, on_host, 0, whole_parameter(b));
+        else
+          fill(b, on_host, mine, owned_parameter(b));
+      }
+      if ((on_host ? this->on_host(b) : on_device(b)) == 0) continue;
+      const std::int64_t first = mine + (on_host ? on_device(b) : 0);
+      const bool pending = graph_.plan.parameter_offload != on_host;
+      if (parameter_ != accumulator_) fill(b, on_host, first, field(b, on_host, StateField::master));
+      if (pending) fill(b, on_host, first, pending_parameter(b, on_host));
+      zero(on_host, field(b, on_host, StateField::moment1));
+      zero(on_host, field(b, on_host, StateField::moment2));
+    }
+  device_.synchronize(device_.record(stream));
+}
+
+void RankState::read_weights(const WeightSource& weights) {
   std::vector<double> values;  // of a bucket, in memory that the next one uses again
   for (std::size_t b = 0; b < homes_.size(); ++b) {
     values.assign(static_cast<std::size_t>(bucket(b).elements), 0.0);

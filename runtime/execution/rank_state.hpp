@@ -65,7 +65,9 @@ class RankState {
   // The owned slice's state in the accumulator's format: its device part, or the host part behind it.
   TensorView field(std::size_t b, bool host, StateField) const;
 
-  void initialise(const WeightSource&);
+  // First values of parameters and optimizer state. Weights with a recipe are made by `kernels` on `stream` where they
+  // rest on the device; others are read into the host's memory and brought there. Blocks.
+  void initialise(const WeightSource&, const KernelTable&, StreamId stream);
   // Makes the parameters from these master weights, which have been written to field() as well.
   void adopt_master(std::size_t b, bool host, const TensorView& master) const;
   void read_owned(StateField, const std::function<void(const OwnedPiece&, std::span<const double>)>&) const;
@@ -76,6 +78,8 @@ class RankState {
     std::byte *host_parameter = nullptr, *host_optimizer = nullptr, *host_gradient = nullptr;
     bool parameter_whole = false, gradient_whole = false;
   };
+  void read_weights(const WeightSource&);
+  void make_weights(const WeightSource::Recipe&, const KernelTable&, StreamId);
   bool is_copy(const Parameter&) const;  // of the embedding, for a tied head on another stage
   TensorView row(std::byte* data, Dtype dtype, std::int64_t n) const { return {data, dtype, 1, n}; }
 

@@ -109,6 +109,7 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
                          SequenceSource source, RankOptions options)
     : graph_(graph),
       device_(device),
+      kernels_(kernels),
       optimizer_(optimizer),
       source_(std::move(source)),
       rank_(world.rank()),
@@ -187,6 +188,10 @@ void RankTrainer::rehearse() {
   launcher_.begin_step();
   executor_.run_step();
   device_.rehearse(false);
+}
+
+void RankTrainer::initialise(const WeightSource& weights) {
+  state_.initialise(weights, kernels_, executor_.stream(executor_.view().lanes().front()));
 }
 
 void RankTrainer::between(Watchdog::Between what) {

@@ -76,7 +76,7 @@ class RankTrainer {
   // Before the state has its first values: one step on whatever memory holds, whose results do not count, so that
   // libraries load, connect, take their memory and choose what is fastest before anything is timed. Collective.
   void rehearse();
-  void initialise(const WeightSource& weights) { state_.initialise(weights); }
+  void initialise(const WeightSource& weights);
   // The next step; or nothing, when any rank asks to stop. `votes` are summed over the ranks before it. Throws TokensMissing.
   std::optional<StepReport> step(bool stop = false, SpanRecorder* recorder = nullptr,
                                  std::span<double> votes = {});
@@ -117,6 +117,7 @@ class RankTrainer {
 
   const ExecutionGraph& graph_;
   Device& device_;
+  const KernelTable& kernels_;
   OptimizerSpec optimizer_;
   SequenceSource source_;
   int rank_;

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <string_view>
 
-#include "kernels/parallel.hpp"
+#include "kernels/cpu/cpu_kernels.hpp"
 
 namespace sextant {
 namespace {
@@ -22,12 +21,6 @@ std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
   std::uint64_t h = 0xcbf29ce484222325u ^ mixed(seed);
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return mixed(h);
-}
-
-double normal(std::uint64_t key, std::uint64_t index) {
-  const auto uniform = [](std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; };
-  const std::uint64_t a = mixed(key + 2 * index), b = mixed(key + 2 * index + 1);
-  return std::sqrt(-2 * std::log(uniform(a))) * std::cos(2 * std::numbers::pi * uniform(b));
 }
 
 }  // namespace
@@ -120,25 +113,37 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
   return tensors;
 }
 
+WeightSource::WeightSource(Recipe recipe)
+    : read_([recipe](const ModelSlice& s, std::span<double> values) {
+        const std::int64_t n = s.real_rows() * s.cols;
+        if (n > 0)
+          cpu_kernels().random_normal(random_args(recipe(s), s, 0, {values.data(), Dtype::fp64, 1, n}));
+      }),
+      recipe_(recipe) {}
+
 WeightSource random_weights(const ModelSpec& model, std::uint64_t seed) {
   const double residual = 0.02 / std::sqrt(2.0 * model.n_layers);
-  return [=, tied = model.tied_embeddings](const ModelSlice& s, std::span<double> values) {
-    if (s.model_rows == 1)
-      return std::fill(values.begin(), values.end(), s.name.ends_with(".bias") ? 0.0 : 1.0);
+  return WeightSource([=, tied = model.tied_embeddings](const ModelSlice& s) -> RandomTensor {
+    if (s.model_rows == 1) return {.mean = s.name.ends_with(".bias") ? 0.0 : 1.0};
     const bool into_stream =
         s.name.find("o_proj") != std::string::npos || s.name.find("down_proj") != std::string::npos;
-    const double deviation = into_stream ? residual : 0.02;
     const bool copy = tied && s.name == parameter_name(ParameterKind::head, 0);
-    const std::uint64_t key = hash_of(copy ? parameter_name(ParameterKind::embedding, 0) : s.name, seed);
-    // An element depends on nothing but its place, so any number of threads gives the same.
-    parallel_for(s.real_rows(), 256, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r != end; ++r)
-        for (std::int64_t c = 0; c < s.cols; ++c)
-          values[static_cast<std::size_t>(r * s.cols + c)] =
-              deviation *
-              normal(key, static_cast<std::uint64_t>((s.first_row + r) * s.model_cols + s.first_col + c));
-    });
-  };
+    return {.key = hash_of(copy ? parameter_name(ParameterKind::embedding, 0) : s.name, seed),
+            .deviation = into_stream ? residual : 0.02};
+  });
+}
+
+RandomNormalArgs random_args(const RandomTensor& r, const ModelSlice& s, std::int64_t begin,
+                             const TensorView& x) {
+  return {.x = x,
+          .key = r.key,
+          .begin = begin,
+          .cols = s.cols,
+          .first_row = s.first_row,
+          .first_col = s.first_col,
+          .model_cols = s.model_cols,
+          .mean = r.mean,
+          .deviation = r.deviation};
 }
 
 }  // namespace sextant

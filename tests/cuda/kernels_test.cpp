@@ -113,6 +113,35 @@ TEST_F(CudaKernels, AdamwGivesTheBitsOfTheCpu) {
     }
 }
 
+// Whole tensors, slices by rows and by columns, beginnings that split a pair, and outputs at any alignment.
+TEST_F(CudaKernels, RandomNormalGivesTheBitsOfTheCpu) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t n : {1, 2, 9, 700, 5003})
+      for (const std::int64_t begin : {0, 1, 4})
+        for (const std::int64_t shift : {0, 1})
+          for (const bool part : {false, true}) {
+            if (left_out()) continue;
+            const Twin x = Twin::poisoned(dtype, 1, n + 8);
+            RandomNormalArgs args{
+                .key = 0x1234567890abcdefu, .begin = begin, .cols = 20, .model_cols = 20, .deviation = 0.02};
+            args.first_row = 3;
+            if (part) args.first_col = 11, args.model_cols = 57;
+            const auto fill = [&](std::uint64_t key) {
+              on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+                RandomNormalArgs own = args;
+                own.x = x.on(gpu).column_range(shift, n), own.stream = s, own.key = gpu ? key : args.key;
+                k.random_normal(own);
+              });
+            };
+            fill(args.key);
+            x.expect_columns_alike(shift, n, 1e-300, label("random", dtype, begin, n, shift));
+            fill(args.key + 1);
+            EXPECT_NE(to_doubles(x.downloaded().view().column_range(shift, n)),
+                      to_doubles(x.on(false).column_range(shift, n)))
+                << "control";
+          }
+}
+
 TEST_F(CudaKernels, Rmsnorm) {
   for_each_extent([&](Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap) {
     const Dtype wide = accumulator_of(dtype);

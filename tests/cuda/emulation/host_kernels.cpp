@@ -47,6 +47,7 @@ void add_bias(const AddBiasArgs& g) { enqueue<&KernelTable::add_bias>(g); }
 void bias_gradient(const BiasGradientArgs& g) { enqueue<&KernelTable::bias_gradient>(g); }
 void accumulate(const AccumulateArgs& g) { enqueue<&KernelTable::accumulate>(g); }
 void cast(const CastArgs& g) { enqueue<&KernelTable::cast>(g); }
+void random_normal(const RandomNormalArgs& g) { enqueue<&KernelTable::random_normal>(g); }
 void zero(const ZeroArgs& g) { enqueue<&KernelTable::zero>(g); }
 void scale(const ScaleArgs& g) { enqueue<&KernelTable::scale>(g); }
 
