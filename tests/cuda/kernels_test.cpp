@@ -299,6 +299,23 @@ TEST_F(CudaKernels, Swiglu) {
   });
 }
 
+// Gate and up as two ranges of the columns of one product, with both alignments.
+TEST_F(CudaKernels, SwigluOfOneProduct) {
+  for (const Dtype dtype : kDtypes)
+    for (const std::int64_t width : {8, 95, 1000}) {
+      const Twin both(dtype, 129, 2 * width, 2.0), dout(dtype, 129, width);
+      const Twin out = Twin::poisoned(dtype, 129, width);
+      on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+        const TensorView gate = both.on(gpu).column_range(0, width),
+                         up = both.on(gpu).column_range(width, width);
+        k.swiglu_forward({.gate = gate, .up = up, .out = out.on(gpu), .stream = s});
+        k.swiglu_backward({.gate = gate, .up = up, .dout = dout.on(gpu), .stream = s});
+      });
+      for (const Twin* t : {&both, &dout, &out})
+        t->expect_alike(bound_of(dtype, 2), label("swiglu of one product", dtype, 129, width));
+    }
+}
+
 TEST_F(CudaKernels, EmbeddingInSlices) {
   for (const Dtype dtype : kDtypes)
     for (const std::int64_t width : {1, 95, 128})
