@@ -298,9 +298,9 @@ struct KernelTable {
   void (*project_rows)(const ProjectRowsArgs&) = nullptr;
   void (*accumulate)(const AccumulateArgs&) = nullptr;
   void (*cast)(const CastArgs&) = nullptr;
-  void (*random_normal)(const RandomNormalArgs&) = nullptr;
   void (*zero)(const ZeroArgs&) = nullptr;
   void (*scale)(const ScaleArgs&) = nullptr;
+  void (*random_normal)(const RandomNormalArgs&) = nullptr;
 };
 
 }  // namespace sextant

@@ -38,9 +38,9 @@ KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
           .project_rows = cpu::project_rows,
           .accumulate = cpu::accumulate,
           .cast = cpu::cast,
-          .random_normal = cpu::random_normal,
           .zero = cpu::zero,
-          .scale = cpu::scale};
+          .scale = cpu::scale,
+          .random_normal = cpu::random_normal};
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ KernelTable make_table(const char* name, bool reference) {
           .bias_gradient = cuda::bias_gradient,
           .accumulate = cuda::accumulate,
           .cast = cuda::cast,
-          .random_normal = cuda::random_normal,
           .zero = cuda::zero,
-          .scale = cuda::scale};
+          .scale = cuda::scale,
+          .random_normal = cuda::random_normal};
 }
 
 }  // namespace

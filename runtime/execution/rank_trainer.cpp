@@ -109,7 +109,6 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
                          SequenceSource source, RankOptions options)
     : graph_(graph),
       device_(device),
-      kernels_(kernels),
       optimizer_(optimizer),
       source_(std::move(source)),
       rank_(world.rank()),
@@ -191,7 +190,7 @@ void RankTrainer::rehearse() {
 }
 
 void RankTrainer::initialise(const WeightSource& weights) {
-  state_.initialise(weights, kernels_, executor_.stream(executor_.view().lanes().front()));
+  state_.initialise(weights, launcher_.kernels(), executor_.stream(executor_.view().lanes().front()));
 }
 
 void RankTrainer::between(Watchdog::Between what) {

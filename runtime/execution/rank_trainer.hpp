@@ -117,7 +117,6 @@ class RankTrainer {
 
   const ExecutionGraph& graph_;
   Device& device_;
-  const KernelTable& kernels_;
   OptimizerSpec optimizer_;
   SequenceSource source_;
   int rank_;

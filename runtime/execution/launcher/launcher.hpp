@@ -47,6 +47,7 @@ class StepLauncher {
   AdamwScalars scalars;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 
+  const KernelTable& kernels() const { return kernels_; }
   void begin_step() { exchange_.send(batch, scalars); }
   // The loss is of this rank's valid targets, on the last stage; the norm of the global gradient, before clipping.
   StepExchange::Results end_step() { return exchange_.fetch(); }
