@@ -125,17 +125,19 @@ std::vector<AttentionCase> attention_cases() {
   return all;
 }
 
-TEST_F(CudaProducts, AttentionTilesAndLibrary) {
-  for (const bool reference : {true, false})
-    for (const Dtype dtype : kDtypes)
-      for (const AttentionCase& c : attention_cases()) {
-        if (left_out() || (dtype == Dtype::fp64 && c.d > 128)) continue;  // below
-        const AttentionTrial trial(dtype, c);
-        trial.run(*cuda_kernels(reference));
-        EXPECT_EQ(trial.unlike(), "") << label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
-                                               c.heads * 100 + c.kv_heads * 10 + c.cp);
-      }
+// By own tiles and by the library in tests of their own: racecheck is run over the former alone.
+void expect_attention(bool reference) {
+  for (const Dtype dtype : kDtypes)
+    for (const AttentionCase& c : attention_cases()) {
+      if (left_out() || (dtype == Dtype::fp64 && c.d > 128)) continue;  // below
+      const AttentionTrial trial(dtype, c);
+      trial.run(*cuda_kernels(reference));
+      EXPECT_EQ(trial.unlike(), "") << label(reference ? "attention tiles" : "attention", dtype, c.seq, c.d,
+                                             c.heads * 100 + c.kv_heads * 10 + c.cp);
+    }
 }
+TEST_F(CudaProducts, AttentionByTiles) { expect_attention(true); }
+TEST_F(CudaProducts, AttentionByTheLibrary) { expect_attention(false); }
 
 // Own tiles give the same figures, many times later: whether the library served is asked by itself.
 TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
@@ -206,39 +208,40 @@ TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
   EXPECT_NE(said(Dtype::bf16, 264).find("at most 256 channels"), std::string::npos);
 }
 
-TEST_F(CudaProducts, MatrixProducts) {
+void expect_products(bool reference) {
   struct Extent {
     std::int64_t m, n, k;
   };
-  for (const bool reference : {true, false})
-    for (const Dtype dtype : kDtypes)
-      for (const bool into_wide : {false, true})
-        for (const Extent e : {Extent{1, 1, 1}, {7, 129, 95}, {128, 64, 256}, {129, 1, 1000}, {512, 384, 96}})
-          for (const int form : {0, 1, 2, 3}) {
-            const bool ta = form & 1, tb = form & 2;
-            const Dtype c_type = into_wide ? accumulator_of(dtype) : dtype;
-            for (const bool accumulate : {false, true}) {
-              if (left_out()) continue;
-              const Twin a(dtype, ta ? e.k : e.m, ta ? e.m : e.k),
-                  b(dtype, tb ? e.n : e.k, (tb ? e.k : e.n) + 8);
-              const Twin c = accumulate ? Twin(c_type, e.m, e.n + 8) : Twin::poisoned(c_type, e.m, e.n + 8);
-              on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
-                k.gemm({.a = a.on(gpu),
-                        .b = b.on(gpu).column_range(0, tb ? e.k : e.n),
-                        .c = c.on(gpu).column_range(0, e.n),
-                        .transpose_a = ta,
-                        .transpose_b = tb,
-                        .accumulate = accumulate,
-                        .stream = s});
-              });
-              const auto got = to_doubles(c.downloaded().view().column_range(0, e.n)),
-                         expected = to_doubles(c.on(false).column_range(0, e.n));
-              EXPECT_LE(relative_distance(got, expected), bound_of(c_type, 4))
-                  << label(reference ? "gemm tiles" : "gemm", dtype, e.m, e.n, e.k) << " form " << form
-                  << (into_wide ? " wide" : "") << (accumulate ? " accumulate" : "");
-            }
+  for (const Dtype dtype : kDtypes)
+    for (const bool into_wide : {false, true})
+      for (const Extent e : {Extent{1, 1, 1}, {7, 129, 95}, {128, 64, 256}, {129, 1, 1000}, {512, 384, 96}})
+        for (const int form : {0, 1, 2, 3}) {
+          const bool ta = form & 1, tb = form & 2;
+          const Dtype c_type = into_wide ? accumulator_of(dtype) : dtype;
+          for (const bool accumulate : {false, true}) {
+            if (left_out()) continue;
+            const Twin a(dtype, ta ? e.k : e.m, ta ? e.m : e.k),
+                b(dtype, tb ? e.n : e.k, (tb ? e.k : e.n) + 8);
+            const Twin c = accumulate ? Twin(c_type, e.m, e.n + 8) : Twin::poisoned(c_type, e.m, e.n + 8);
+            on_both(*cuda_kernels(reference), [&](const KernelTable& k, bool gpu, NativeStream s) {
+              k.gemm({.a = a.on(gpu),
+                      .b = b.on(gpu).column_range(0, tb ? e.k : e.n),
+                      .c = c.on(gpu).column_range(0, e.n),
+                      .transpose_a = ta,
+                      .transpose_b = tb,
+                      .accumulate = accumulate,
+                      .stream = s});
+            });
+            const auto got = to_doubles(c.downloaded().view().column_range(0, e.n)),
+                       expected = to_doubles(c.on(false).column_range(0, e.n));
+            EXPECT_LE(relative_distance(got, expected), bound_of(c_type, 4))
+                << label(reference ? "gemm tiles" : "gemm", dtype, e.m, e.n, e.k) << " form " << form
+                << (into_wide ? " wide" : "") << (accumulate ? " accumulate" : "");
           }
+        }
 }
+TEST_F(CudaProducts, MatrixProductsByTiles) { expect_products(true); }
+TEST_F(CudaProducts, MatrixProductsByTheLibrary) { expect_products(false); }
 
 }  // namespace
 }  // namespace sextant::testing

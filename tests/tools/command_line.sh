@@ -40,9 +40,17 @@ for columns in 80 120; do
   done
 done
 
-# Too little address space is said before anything is allocated, or ends the run; it is no mistake of the program.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# A bundle's presets lie beside its bin/; a folder that only has their name is none.
+mkdir -p "$work/bundle/bin" "$work/other/bin" "$work/other/presets"
+cp "$sextant" "$work/bundle/bin/sextant" && cp "$sextant" "$work/other/bin/sextant"
+presets=$("$sextant" doctor --json | grep -o '"found": "[0-9]* in [^"]*"' | sed 's/.* in //; s/"//')
+cp -r "$presets" "$work/bundle/presets"
+expect 0 "presets +ok +[0-9]+ in .*/bundle/presets" env -u SEXTANT_PRESETS COLUMNS=200 "$work/bundle/bin/sextant" doctor
+expect 0 'yes' sh_ "COLUMNS=200 '$work/other/bin/sextant' doctor | grep -q /other/presets || echo yes"
+
+# Too little address space is said before anything is allocated, or ends the run; it is no mistake of the program.
 (cd "$work" && "$sextant" simulate --model stories-15m --cluster laptop --stack sextant --seq-len 64 --global-batch 8 \
   --plan dp2.z1.mbs1 -o plan.json >/dev/null 2>&1) || { echo "FAILED: no plan to run"; failures=$((failures + 1)); }
 for limit in 300000 900000; do  # KiB

@@ -93,8 +93,37 @@ class Verdicts(unittest.TestCase):
         judged = gpu_verdicts.verdicts(results())
         self.assertEqual({v["verdict"] for v in judged}, {"met"})
         self.assertEqual(len(judged), 12)
+        self.assertEqual([v["target"].split()[0] for v in judged[7:9]], ["tokens/s"] * 2)
         self.assertAlmostEqual(judged[0]["figure"], 0.51)  # steps of warming up are left out
         self.assertEqual(len(list(gpu_verdicts.table(judged))), 12)
+
+    def test_only_what_was_asked_for_is_judged(self):
+        r = results()
+        r["training"] = r["training"][:1]
+        for parts, rows, said in (
+                (["bench"], [], ["own kernels, share of the copy bandwidth"]),
+                (["checks"], [], ["compute-sanitizer is clean"]), (["tests", "machine"], [], []),
+                (["ours"], [["llama-3.2-1b", 2048]], ["MFU of llama-3.2-1b, causal halved", "predicted against measured step",
+                                                      "predicted against measured classes of operations",
+                                                      "memory that the runtime allocates, against the plan",
+                                                      "planned peak against what the driver reports"])):
+            r["asked"] = {"parts": parts, "rows": rows}
+            judged = gpu_verdicts.verdicts(r)
+            self.assertEqual([v["target"] for v in judged], said)
+            self.assertEqual({v["verdict"] for v in judged}, {"met"} if said else set())
+        r["asked"]["rows"] += [["llama-3.2-1b", 4096], ["llama-2-7b", 2048]]  # asked for, and not there
+        judged = gpu_verdicts.verdicts(r)
+        self.assertEqual({v["verdict"] for v in judged}, {"not measured"})
+        self.assertEqual(judged[2]["why"], "llama-3.2-1b at 4096: not run; llama-2-7b at 2048: not run")
+
+    def test_a_summary_fits_a_screen(self):
+        lines = [f"{i} " + "x" * length for i, length in enumerate((10, 700, 90, 30000, 5000, 800))]
+        fit = gpu_verdicts.fitted(lines)
+        self.assertLessEqual(len("\n".join(fit)) + 1, 8000)
+        self.assertGreater(len("\n".join(fit)), 6000)
+        self.assertEqual([line.split()[0] for line in fit], ["0", "1", "2", "3", "4", "5"])
+        self.assertEqual((fit[0], fit[2], fit[3][-4:]), (lines[0], lines[2], " ..."))
+        self.assertEqual(gpu_verdicts.fitted(lines[:3]), lines[:3])
 
     def test_nothing_is_measured(self):
         for r in ({}, {"gpu": "NVIDIA H200", "training": [], "steps": []}):
@@ -288,7 +317,9 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         of = {v["target"]: v for v in found["verdicts"]}
         self.assertEqual(of["MFU of llama-3.2-1b, causal halved"]["verdict"], "met")
-        self.assertEqual(of["MFU of llama-2-7b, causal halved"]["verdict"], "not measured")
+        self.assertNotIn("MFU of llama-2-7b, causal halved", of)  # nobody asked for it
+        self.assertNotIn("own kernels, share of the copy bandwidth", of)
+        self.assertLessEqual(len(done.stdout), 8000)
         self.assertEqual(of["tokens/s over PyTorch eager"]["figure"], 2.0)
         self.assertEqual([row["driver_peak_GiB"] for row in found["training"]], [3.0, 3.0])
         self.assertIn("met           MFU of llama-3.2-1b", done.stdout)
@@ -368,7 +399,7 @@ class Script(unittest.TestCase):
     def test_the_sanitizer_has_to_run_each_pattern_of_its_filter(self):
         _, found = self.call(only="sanitizer")
         judged = found["verdicts"][-1]
-        self.assertEqual((judged["verdict"], judged["why"]), ("not measured", "memcheck: 1 of 11 tests; racecheck: 1 of 8 tests"))
+        self.assertEqual((judged["verdict"], judged["why"]), ("not measured", "memcheck: 1 of 13 tests; racecheck: 1 of 8 tests"))
         self.assertIn("memcheck ran 1 in 16 of the cases", judged["note"])
 
     def test_a_later_call_goes_on(self):
@@ -377,6 +408,7 @@ class Script(unittest.TestCase):
         self.assertEqual([len(row["rounds"]) for row in found["training"]], [3])
         names = [s["step"].split()[0] for s in found["steps"] if s["step"] not in ("doctor", "nvidia-smi")]
         self.assertEqual(names, ["plan", "profile", "simulate", "run", "record", "run", "torch", "torch", "run"])
+        self.assertEqual(found["asked"], {"parts": ["ours", "peers"], "rows": [["llama-3.2-1b", 2048]]})
         of = {v["target"]: v for v in found["verdicts"]}
         self.assertEqual(of["tokens/s over PyTorch compile"]["figure"], 2.0)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -435,7 +467,7 @@ class Script(unittest.TestCase):
         done, found = self.call("--budget-s", "6", only="edge", SLOW="1")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("2 steps not run: edge, without offload (a plan was not made within", done.stdout)
-        self.assertEqual(found["verdicts"][-2]["verdict"], "not measured")
+        self.assertEqual([v["verdict"] for v in found["verdicts"]], ["not measured"])
 
     def test_outside_its_folder_it_names_the_script_that_makes_it(self):
         done, found = self.call(built=False)

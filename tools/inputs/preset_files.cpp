@@ -24,9 +24,13 @@ fs::path find_presets(const std::string& folder) {
                               .hint = ""});
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
-  const fs::path installed = executable.parent_path().parent_path() / "share/sextant/presets";
-  for (const fs::path& place : {installed, fs::path(SEXTANT_SOURCE_PRESETS)})
-    if (!place.empty() && fs::is_directory(place, error)) return place;
+  const fs::path prefix = executable.parent_path().parent_path();
+  const fs::path installed = prefix / "share/sextant/presets", bundled = prefix / "presets";
+  if (fs::is_directory(installed, error)) return installed;
+  if (executable.parent_path().filename() == "bin" && fs::is_directory(bundled / "models", error))
+    return bundled;
+  if (const fs::path source = SEXTANT_SOURCE_PRESETS; !source.empty() && fs::is_directory(source, error))
+    return source;
   throw ConfigError(Problem{.file = installed.string(),
                             .key = "",
                             .value = "no such folder",

@@ -1,5 +1,5 @@
-// Where the presets lie. Installed, they are at ../share/sextant/presets beside the executable; from a build
-// folder, in the source tree. What is among them is core/base/preset_path's to tell, their content the loaders'.
+// Where the presets lie. Installed, they are at ../share/sextant/presets of the executable's folder; in a bundle
+// (tools/dev/gpu_checks.sh), at ../presets; from a build folder, in the source tree. What is among them is core/base/preset_path's to tell, their content the loaders'.
 #pragma once
 
 #include <array>
