@@ -18,7 +18,6 @@ struct Block {
 SEXTANT_BOTH Block philox(Block b, std::uint64_t key) {
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
 #ifdef __CUDACC__
-#pragma unroll
 #endif
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p = std::uint64_t{0xD2511F53u} * b.word[0],

@@ -31,8 +31,8 @@ namespace {
 // Most proposals that are asked for and timed, for how long at the most; those that are compared once more; and how long the
 // chip computes before the first comparison, so that its clock is that of a step.
 constexpr int kProposals = 96, kFinalists = 6, kRuns = 3, kRounds = 4;
-constexpr std::chrono::milliseconds kBudget{600}, kWarm{300};
-constexpr double kRoundSeconds = 2e-3;
+constexpr std::chrono::milliseconds kBudget{300}, kWarm{300};
+constexpr double kRoundSeconds = 2e-3, kLong = 1e-3;  // a product that takes this long is timed alone
 // Beyond what NVIDIA advises, a workspace is what else is lent to the stream.
 constexpr std::int64_t kMostWorkspace = std::int64_t{256} << 20;
 
@@ -262,15 +262,17 @@ class Products {
     for (const auto& proposal : p.proposals) {
       if (!candidates.empty() && std::chrono::steady_clock::now() > end) break;
       Candidate c{proposal};
-      if (!timed(c, 1)) continue;  // its code is loaded now
-      if (const auto seconds = timed(c, kRuns)) c.seconds = *seconds, candidates.push_back(c);
+      const auto first = timed(c, 1);
+      if (!first) continue;  // its code is loaded now
+      if (const auto seconds = timed(c, *first > kLong ? 1 : kRuns))
+        c.seconds = *seconds, candidates.push_back(c);
     }
     std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
     const std::size_t finalists = std::min<std::size_t>(candidates.size(), kFinalists);
     std::vector<double> best(finalists, std::numeric_limits<double>::max());
     for (int round = 0; round < kRounds && finalists > 1; ++round)
       for (std::size_t i = 0; i < finalists; ++i) {
-        const int runs = std::clamp(static_cast<int>(kRoundSeconds / candidates[i].seconds), kRuns, 64);
+        const int runs = std::clamp(static_cast<int>(kRoundSeconds / candidates[i].seconds), 1, 64);
         if (const auto seconds = timed(candidates[i], runs)) best[i] = std::min(best[i], *seconds);
       }
     for (std::size_t i = 0; i < finalists && finalists > 1; ++i) candidates[i].seconds = best[i];
