@@ -31,9 +31,35 @@ void add_linear(KernelList& list, const Direction& d, std::int64_t tokens, std::
   if (d.weight_gradient) list.push_back(Gemm{out, in, tokens, alignment, dtype});
 }
 
+// Operands of an fp8 product of the own runtime: scales and casts are passes of their own, in either direction. Source:
+// counted. An operand is read for its largest value, read again and written in 8 bits; three launches a product.
+void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
+  constexpr double kBytes = 2 + 2 + 1;
+  Pointwise casts{0, 0};
+  const auto linear = [&](double in, double out) {
+    const double tokens = static_cast<double>(w.tokens()), x = tokens * in, y = tokens * out, weight = in * out;
+    if (d.forward) casts.bytes += kBytes * (x + weight), casts.launches += 3;
+    if (d.input_gradient) casts.bytes += kBytes * (y + weight), casts.launches += 3;
+    if (d.weight_gradient) casts.bytes += kBytes * (x + y), casts.launches += 3;
+  };
+  const double q = static_cast<double>(w.heads) * w.head_dim, kv = static_cast<double>(w.kv_heads) * w.head_dim;
+  if (w.kind == BlockKind::qkv && w.joined) linear(w.hidden, q + 2 * kv);
+  if (w.kind == BlockKind::qkv && !w.joined) linear(w.hidden, q), linear(w.hidden, kv), linear(w.hidden, kv);
+  if (w.kind == BlockKind::attention) linear(q, w.hidden);
+  if (w.kind == BlockKind::mlp) {
+    const int inner = w.gated ? 2 : 1;
+    for (int i = 0; i < (w.joined ? 1 : inner); ++i) linear(w.hidden, w.ffn * (w.joined ? inner : 1));
+    linear(w.ffn, w.hidden);
+  }
+  if (casts.launches > 0) list.push_back(casts);
+}
+
 void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack,
                 const CostConstants& c) {
-  if (d.forward || d.input_gradient) list.push_back(block_passes(w, stack.kernels, c, !d.forward));
+  if (!d.forward && !d.input_gradient) return;
+  BlockWork own = w;
+  if (stack.memory.exact_tensors && w.dtype == Dtype::fp8) own.dtype = Dtype::bf16;  // casts are counted by themselves
+  list.push_back(block_passes(own, stack.kernels, c, !d.forward));
 }
 
 // What a policy by operation makes again before a block's backward: its passes, and of the products of a layer (q, k, v,
@@ -165,6 +191,7 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       add_head(list, w, d, stack, c);
       break;
   }
+  if (w.dtype == Dtype::fp8 && stack.memory.exact_tensors) add_casts(list, w, d);
   add_bias_and_norms(list, w, d, stack);
   if (d.weight_gradient && stack.kernels.accumulate_bytes > 0)
     list.push_back(Pointwise{stack.kernels.accumulate_bytes * weight_elements(w), 1});

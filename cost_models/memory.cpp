@@ -34,7 +34,7 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
     return one;
   };
   const BlockWork attention = as(BlockKind::attention), mlp = as(BlockKind::mlp), head = as(BlockKind::head);
-  const std::int64_t row = std::int64_t{m.hidden} * size_bytes(training.compute);
+  const std::int64_t row = std::int64_t{m.hidden} * size_bytes(kept_as(training.compute));
   const auto statistic = static_cast<std::int64_t>(training.compute == Dtype::fp64 ? 8 : 4);
   ActivationBytes b;
   b.stream = local_tokens(w) * row;
@@ -48,7 +48,7 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
   b.deferred_mlp = total_bytes(deferred_tensors(mlp)).v;
   const std::int64_t kv_columns = 2 * std::int64_t{local.kv_heads} * m.head_dim;
   if (plan.cp > 1)
-    b.kv_gathered = std::int64_t{w.batch} * w.seq_k * kv_columns * size_bytes(training.compute);
+    b.kv_gathered = std::int64_t{w.batch} * w.seq_k * kv_columns * size_bytes(kept_as(training.compute));
   b.logits = total_bytes(loss_tensors(as(BlockKind::head, split ? Pass::backward_input : Pass::backward))).v;
   b.logits_kept = total_bytes(workspace_tensors(head, head_chunk(head))).v;
   const Pass back = split ? Pass::backward_input : Pass::backward;

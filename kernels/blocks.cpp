@@ -13,6 +13,9 @@ bool present(const TensorView& x) { return x.data != nullptr; }
 bool wants_input(const BlockWork& w) { return w.pass != Pass::backward_weight; }
 bool wants_weight(const BlockWork& w) { return w.pass != Pass::backward_input; }
 
+Fp8 operand(const BlockContext& c) { return c.fp8 ? Fp8::e4m3 : Fp8::none; }
+Fp8 gradient(const BlockContext& c) { return c.fp8 ? Fp8::e5m2 : Fp8::none; }
+
 // A linear layer with Hugging Face's weight layout [out, in]: y = x W^T, or its gradients.
 struct Linear {
   TensorView weight, y;  // [out, in], [rows, out]
@@ -47,15 +50,27 @@ Linears joined(std::initializer_list<Linear> layers) {
 // y = x W^T
 void linear(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers) {
   for (const Linear& l : joined(layers))
-    c.kernels->gemm(
-        {.a = x, .b = l.weight, .c = l.y, .transpose_b = true, .threads = c.threads, .stream = c.stream});
+    c.kernels->gemm({.a = x,
+                     .b = l.weight,
+                     .c = l.y,
+                     .transpose_b = true,
+                     .round_a = operand(c),
+                     .round_b = operand(c),
+                     .threads = c.threads,
+                     .stream = c.stream});
 }
 // dx = sum of dy W
 void linear_input(const BlockContext& c, std::initializer_list<Linear> layers, const TensorView& dx) {
   bool more = false;
   for (const Linear& l : joined(layers)) {
-    c.kernels->gemm(
-        {.a = l.y, .b = l.weight, .c = dx, .accumulate = more, .threads = c.threads, .stream = c.stream});
+    c.kernels->gemm({.a = l.y,
+                     .b = l.weight,
+                     .c = dx,
+                     .accumulate = more,
+                     .round_a = gradient(c),
+                     .round_b = operand(c),
+                     .threads = c.threads,
+                     .stream = c.stream});
     more = true;
   }
 }
@@ -68,6 +83,8 @@ void linear_weight(const BlockContext& c, const TensorView& x, std::initializer_
                      .c = l.weight,
                      .transpose_a = true,
                      .accumulate = !stale,
+                     .round_a = gradient(c),
+                     .round_b = operand(c),
                      .threads = c.threads,
                      .stream = c.stream});
 }

@@ -47,6 +47,7 @@ struct BlockContext {
   std::span<const std::int32_t> documents =
       {};                               // where each token's begins, [batch][seq_q]; empty: one a sequence
   std::span<const double> slopes = {};  // ALiBi's, of this rank's heads
+  bool fp8 = false;  // the blocks' products, not the head's: operands e4m3, gradients of their results e5m2
   bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys
   int threads = 1;           // inside matrix products

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/fp8.hpp"
 #include "kernels/native_stream.hpp"
 #include "kernels/tensor_view.hpp"
 
@@ -20,11 +21,13 @@ namespace sextant {
 // Targets that carry no loss (Hugging Face convention).
 inline constexpr std::int32_t kIgnoreTarget = -100;
 
-// c[m, n] (+)= op(a)[m, k] * op(b)[k, n]; a and b in T, c in T or A.
+// c[m, n] (+)= op(a)[m, k] * op(b)[k, n]; a and b in T, c in T or A. In fp8, T is bf16 and all extents are multiples of 16:
+// each operand is scaled as a whole and rounded to its format first, and sums are fp32.
 struct GemmArgs {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;  // add to c instead of replacing it
+  Fp8 round_a = Fp8::none, round_b = Fp8::none;  // both or none
   int threads = 1;
   NativeStream stream = {};
 };

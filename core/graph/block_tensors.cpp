@@ -7,6 +7,9 @@ namespace {
 
 Dtype statistic(const BlockWork& w) { return w.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
 
+// Of what is kept and passed on.
+Dtype kept(const BlockWork& w) { return kept_as(w.dtype); }
+
 std::int64_t q_columns(const BlockWork& w) { return static_cast<std::int64_t>(w.heads) * w.head_dim; }
 std::int64_t kv_columns(const BlockWork& w) { return 2 * static_cast<std::int64_t>(w.kv_heads) * w.head_dim; }
 
@@ -16,7 +19,7 @@ void push_pair(BlockTensors& list, const BlockWork& w, BlockTensor a, BlockTenso
   list.push_back(a), list.push_back(b);
 }
 
-BlockTensor context(const BlockWork& w) { return {"context", w.tokens(), q_columns(w), w.dtype}; }
+BlockTensor context(const BlockWork& w) { return {"context", w.tokens(), q_columns(w), kept(w)}; }
 BlockTensor log_sum_exp(const BlockWork& w) { return {"lse", w.tokens(), w.heads, statistic(w)}; }
 
 }  // namespace
@@ -34,20 +37,20 @@ std::int64_t attention_core_elements(std::int64_t seq_q, int heads, int kv_heads
 }
 
 BlockTensors norm_tensors(const BlockWork& w) {
-  return {{"input", local_tokens(w), w.hidden, w.dtype},
+  return {{"input", local_tokens(w), w.hidden, kept(w)},
           {"inverse_rms", 1, local_tokens(w), statistic(w)},
-          {"normed", local_tokens(w), w.hidden, w.dtype}};
+          {"normed", local_tokens(w), w.hidden, kept(w)}};
 }
 
 BlockTensors loss_tensors(const BlockWork& w) {
   BlockTensors list = {{"stats", w.tokens(), 3, statistic(w)}, {"softmax", w.tokens(), 2, statistic(w)}};
   const bool split = w.pass == Pass::backward_input || w.pass == Pass::backward_weight;
-  if (split) list.push_back({"dlogits", w.tokens(), w.vocab, w.dtype});
+  if (split) list.push_back({"dlogits", w.tokens(), w.vocab, kept(w)});
   return list;
 }
 
 std::int64_t head_chunk(const BlockWork& w, Bytes logits) {
-  const std::int64_t each = size_bytes(statistic(w)) + (w.dtype != statistic(w) ? size_bytes(w.dtype) : 0);
+  const std::int64_t each = size_bytes(statistic(w)) + (kept(w) != statistic(w) ? size_bytes(kept(w)) : 0);
   const std::int64_t most = std::max<std::int64_t>(64, logits.v / (each * std::max(1, w.vocab)) / 64 * 64);
   const std::int64_t chunks = std::max<std::int64_t>(1, (w.tokens() + most - 1) / most);
   const std::int64_t even = (w.tokens() + chunks - 1) / chunks;
@@ -69,17 +72,17 @@ BlockTensors saved_tensors(const BlockWork& w) {
   if (!attention && !mlp && w.kind != BlockKind::head) return {};
   BlockTensors list = norm_tensors(w);
   if (attention) {
-    push_pair(list, w, {"q", w.tokens(), q_columns(w), w.dtype}, {"kv", w.tokens(), kv_columns(w), w.dtype});
+    push_pair(list, w, {"q", w.tokens(), q_columns(w), kept(w)}, {"kv", w.tokens(), kv_columns(w), kept(w)});
     if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
     if (w.qk_norm != QkNorm::none) {
       const bool by_head = w.qk_norm == QkNorm::head;
-      list.push_back({"raw_q", w.tokens(), q_columns(w), w.dtype});
-      list.push_back({"raw_k", w.tokens(), kv_columns(w) / 2, w.dtype});
+      list.push_back({"raw_q", w.tokens(), q_columns(w), kept(w)});
+      list.push_back({"raw_k", w.tokens(), kv_columns(w) / 2, kept(w)});
       list.push_back({"q_rms", 1, w.tokens() * (by_head ? w.heads : 1), statistic(w)});
       list.push_back({"k_rms", 1, w.tokens() * (by_head ? w.kv_heads : 1), statistic(w)});
     }
   } else if (mlp) {
-    push_pair(list, w, {"gate", w.tokens(), w.ffn, w.dtype}, {"up", w.tokens(), w.ffn, w.dtype});
+    push_pair(list, w, {"gate", w.tokens(), w.ffn, kept(w)}, {"up", w.tokens(), w.ffn, kept(w)});
   } else {
     list.push_back({"softmax", w.tokens(), 2, statistic(w)});
   }
@@ -89,18 +92,18 @@ BlockTensors saved_tensors(const BlockWork& w) {
 BlockTensors passed_tensors(const BlockWork& w) {
   if (w.kind != BlockKind::attention) return {};
   BlockTensors list;
-  push_pair(list, w, {"dq", w.tokens(), q_columns(w), w.dtype}, {"dkv", w.tokens(), kv_columns(w), w.dtype});
+  push_pair(list, w, {"dq", w.tokens(), q_columns(w), kept(w)}, {"dkv", w.tokens(), kv_columns(w), kept(w)});
   return list;
 }
 
 BlockTensors deferred_tensors(const BlockWork& w) {
-  const BlockTensor dout{"dout", w.tokens(), w.hidden, w.dtype};
+  const BlockTensor dout{"dout", w.tokens(), w.hidden, kept(w)};
   if (w.kind == BlockKind::attention) {
     BlockTensors list = {dout};
     if (w.recompute_core) list.push_back(context(w));
     return list;
   }
-  if (w.kind == BlockKind::mlp) return {dout, {"activation", w.tokens(), w.ffn, w.dtype}};
+  if (w.kind == BlockKind::mlp) return {dout, {"activation", w.tokens(), w.ffn, kept(w)}};
   return {};
 }
 
@@ -112,7 +115,7 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
       const bool forward = w.pass == Pass::forward || w.pass == Pass::recompute;
       if (w.recompute_core && (forward || back)) list.push_back(context(w)), list.push_back(log_sum_exp(w));
       if (!back) return list;
-      list.push_back({"dcontext", w.tokens(), q_columns(w), w.dtype});
+      list.push_back({"dcontext", w.tokens(), q_columns(w), kept(w)});
       list.push_back(
           {"core", 1, attention_core_elements(w.seq_q, w.heads, w.kv_heads, w.head_dim), statistic(w)});
       return list;
@@ -120,11 +123,11 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
     case BlockKind::mlp:
       // With a split backward pass the activation is a deferred tensor instead.
       if (w.pass == Pass::backward_input || w.pass == Pass::backward_weight) return {};
-      return {{"activation", w.tokens(), w.ffn, w.dtype}};
+      return {{"activation", w.tokens(), w.ffn, kept(w)}};
     case BlockKind::head: {
       BlockTensors list = {{"logits", head_chunk, w.vocab, statistic(w)}};
-      if (w.pass != Pass::forward && w.dtype != statistic(w))
-        list.push_back({"dlogits", head_chunk, w.vocab, w.dtype});
+      if (w.pass != Pass::forward && kept(w) != statistic(w))
+        list.push_back({"dlogits", head_chunk, w.vocab, kept(w)});
       if (w.normalized) list.push_back({"inverse", 1, w.vocab, statistic(w)});
       return list;
     }

@@ -12,7 +12,8 @@ namespace {
 // texts are made only where somebody reads them.
 class Asked {
  public:
-  Asked(const StackSpec& stack, bool texts) : can(stack.can), stack_(stack), texts_(texts) {}
+  Asked(const StackSpec& stack, bool texts)
+      : can(stack.can), is_own(stack.memory.exact_tensors), stack_(stack), texts_(texts) {}
 
   template <class What, class Instead>
   void cannot(bool is_so, const What& what, const Instead& instead) {
@@ -32,6 +33,7 @@ class Asked {
   }
 
   const StackCapabilities& can;
+  const bool is_own;  // the runtime of this project
 
  private:
   static std::string made(const char* text) { return text; }
@@ -243,12 +245,31 @@ void refuses_overlap(Asked& s, const ParallelPlan& p) {
   s.cannot(p.last_bucket_split > 1 && !can.last_bucket_split, "cannot split the last bucket", "leave lb out");
 }
 
+// The runtime's own products in fp8: cuBLASLt takes extents that are multiples of 16, of one rank.
+void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
+  constexpr std::int64_t kMultiple = 16;
+  const std::int64_t d = m.head_dim, tp = std::max(1, p.tp),
+                     tokens = std::int64_t{p.micro_batch} * t.seq_len / std::max(1, p.cp);
+  for (const auto& [what, extent] : {std::pair{"hidden width", std::int64_t{m.hidden}},
+                                     {"query width of a rank", m.n_heads / tp * d},
+                                     {"key width of a rank", m.n_kv_heads / tp * d},
+                                     {"inner width of a rank", m.ffn_hidden / tp},
+                                     {"tokens of a micro-batch", tokens}})
+    s.cannot(extent % kMultiple != 0,
+             [&] {
+               return fmt::format("multiplies in fp8 where extents are multiples of {}; the {} is {}", kMultiple,
+                                  what, extent);
+             },
+             "use bf16");
+}
+
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   refuses_axes(s, p, m, t);
   if (!s.done()) refuses_state(s, p, m);
   if (!s.done()) refuses_memory_saving(s, p, m, t);
   if (!s.done()) refuses_overlap(s, p);
   s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 matrix products", "use bf16");
+  if (t.compute == Dtype::fp8 && s.is_own) refuses_fp8(s, p, m, t);
   return s.answer();
 }
 

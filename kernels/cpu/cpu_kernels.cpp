@@ -5,7 +5,14 @@
 namespace sextant {
 namespace {
 
-bool supports(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
+bool supports(Dtype dtype) {
+  return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16 || dtype == Dtype::fp8;
+}
+
+template <auto kProduct>
+void gemm(const GemmArgs& g) {
+  g.round_a == Fp8::none ? kProduct(g) : cpu::gemm_fp8(g, kProduct);
+}
 
 KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
   return {.name = name,
@@ -46,12 +53,12 @@ KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
 }  // namespace
 
 const KernelTable& cpu_kernels() {
-  static const KernelTable table = make_table("cpu", cpu::gemm_fast);
+  static const KernelTable table = make_table("cpu", gemm<cpu::gemm_fast>);
   return table;
 }
 
 const KernelTable& cpu_reference_kernels() {
-  static const KernelTable table = make_table("cpu-reference", cpu::gemm_reference);
+  static const KernelTable table = make_table("cpu-reference", gemm<cpu::gemm_reference>);
   return table;
 }
 

@@ -7,6 +7,8 @@ namespace sextant::cpu {
 
 void gemm_reference(const GemmArgs&);
 void gemm_fast(const GemmArgs&);  // gemm_onednn.cpp or no_onednn.cpp
+// With operands rounded to fp8, by `product`.
+void gemm_fp8(const GemmArgs&, void (*product)(const GemmArgs&));
 void rmsnorm_forward(const RmsnormForwardArgs&);
 void rmsnorm_apply(const RmsnormApplyArgs&);
 void rmsnorm_backward(const RmsnormBackwardArgs&);

@@ -7,12 +7,19 @@
 namespace sextant {
 namespace {
 
-bool computes_in(Dtype dtype) { return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16; }
+bool computes_in(Dtype dtype) {
+  return dtype == Dtype::fp64 || dtype == Dtype::fp32 || dtype == Dtype::bf16 || dtype == Dtype::fp8;
+}
+
+void gemm(const GemmArgs& g) { g.round_a == Fp8::none ? cuda::gemm(g) : cuda::gemm_fp8(g, false); }
+void gemm_reference(const GemmArgs& g) {
+  g.round_a == Fp8::none ? cuda::gemm_tiles(g) : cuda::gemm_fp8(g, true);
+}
 
 KernelTable make_table(const char* name, bool reference) {
   return {.name = name,
           .supports = computes_in,
-          .gemm = reference ? cuda::gemm_tiles : cuda::gemm,
+          .gemm = reference ? gemm_reference : gemm,
           .rmsnorm_forward = cuda::rmsnorm_forward,
           .rmsnorm_apply = cuda::rmsnorm_apply,
           .rmsnorm_backward = cuda::rmsnorm_backward,

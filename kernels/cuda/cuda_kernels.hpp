@@ -36,4 +36,7 @@ std::string product_fallback();
 // JSON and which need not be here; empty when it would. Asks its compiler: seconds.
 std::string attention_refusal(const AttentionShape&, const std::string& gpu_properties);
 
+// The casts of a product in fp8 without the product, to time them.
+void fp8_casts(const GemmArgs&);
+
 }  // namespace sextant

@@ -19,6 +19,7 @@
 #include "core/base/error.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/fp8.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/libraries.hpp"
 #include "kernels/cuda/library.hpp"
@@ -74,8 +75,10 @@ void require(cublasStatus_t status, const char* call) {
     throw BackendError(fmt::format("{}: cuBLAS status {}", call, static_cast<int>(status)));
 }
 
-cudaDataType_t type_of(Dtype dtype) {
+cudaDataType_t type_of(Dtype dtype, Fp8 codes = Fp8::none) {
   switch (dtype) {
+    case Dtype::fp8:
+      return codes == Fp8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
     case Dtype::fp64:
       return CUDA_R_64F;
     case Dtype::fp32:
@@ -83,7 +86,7 @@ cudaDataType_t type_of(Dtype dtype) {
     case Dtype::bf16:
       return CUDA_R_16BF;
     default:
-      throw BackendError("GPU products have fp64, fp32 and bf16, not " + std::string(name(dtype)));
+      throw BackendError("GPU products have fp64, fp32, bf16 and fp8, not " + std::string(name(dtype)));
   }
 }
 
@@ -97,8 +100,8 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-using ProductKey = std::array<std::int64_t, 14>;
-ProductKey key_of(const GemmArgs& g, const Shape& e, int device, std::int64_t workspace) {
+using ProductKey = std::array<std::int64_t, 15>;
+ProductKey key_of(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
   return {e.m,
           e.n,
           e.k,
@@ -110,7 +113,9 @@ ProductKey key_of(const GemmArgs& g, const Shape& e, int device, std::int64_t wo
           alignment(g.c),
           static_cast<std::int64_t>(g.a.dtype),
           static_cast<std::int64_t>(g.c.dtype),
-          g.transpose_a * 4 + g.transpose_b * 2 + g.accumulate,
+          g.transpose_a * 4 + g.transpose_b * 2 + g.accumulate + static_cast<int>(g.round_a) * 8 +
+              static_cast<int>(g.round_b) * 32,
+          reinterpret_cast<std::intptr_t>(down),
           device,
           workspace};
 }
@@ -126,11 +131,12 @@ struct Product {
 
 class Products {
  public:
-  // False when the library has nothing for this product.
-  bool run(const GemmArgs& g, const Shape& e, CudaStream& s) {
-    const std::int64_t bytes =
-        s.lent ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace) : kLibraryWorkspace;
-    Product& product = find(g, e, s.device, bytes);
+  // False when the library has nothing for this product. `down`: the factors of a's and b's codes, of products in fp8.
+  bool run(const GemmArgs& g, const Shape& e, const float* down, CudaStream& s) {
+    // Beside codes the scratch has no more than the least.
+    const std::int64_t bytes = s.lent && !down ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace)
+                                               : kLibraryWorkspace;
+    Product& product = find(g, e, down, s.device, bytes);
     void* workspace = scratch(s, bytes);
     if (s.rehearsal) {  // ranks that share a GPU rehearse at the same time, and one chooses for all
       const std::lock_guard lock(choosing_);
@@ -160,13 +166,13 @@ class Products {
     return made;
   }
 
-  Product& find(const GemmArgs& g, const Shape& e, int device, std::int64_t workspace) {
+  Product& find(const GemmArgs& g, const Shape& e, const float* down, int device, std::int64_t workspace) {
     const std::lock_guard lock(mutex_);
-    const auto [it, made] = products_.try_emplace(key_of(g, e, device, workspace));
+    const auto [it, made] = products_.try_emplace(key_of(g, e, down, device, workspace));
     if (!made) return it->second;
     try {
       it->second.workspace = workspace;
-      make(it->second, g, e, handle(device));
+      make(it->second, g, e, down, handle(device));
     } catch (...) {
       products_.erase(it);
       throw;
@@ -174,7 +180,8 @@ class Products {
     return it->second;
   }
 
-  void make(Product& p, const GemmArgs& g, const Shape& e, cublasLtHandle_t handle_of_device) {
+  void make(Product& p, const GemmArgs& g, const Shape& e, const float* down,
+            cublasLtHandle_t handle_of_device) {
     const bool wide = g.a.dtype == Dtype::fp64;
     require(lt().describe(&p.description, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                           wide ? CUDA_R_64F : CUDA_R_32F),
@@ -183,15 +190,23 @@ class Products {
                             right = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left), "transposition");
     require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right), "transposition");
-    const auto layout = [&](cublasLtMatrixLayout_t& made, const TensorView& x, std::int64_t rows,
+    if (down) {
+      const float *of_left = down + 1, *of_right = down;
+      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_left, sizeof of_left), "scale");
+      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_right, sizeof of_right), "scale");
+      // Sums of a weight's gradient go into fp32 and are kept as exact; what is rounded to bf16 does not see the difference.
+      const std::int8_t fast = g.c.dtype == Dtype::bf16;
+      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast), "fast sums");
+    }
+    const auto layout = [&](cublasLtMatrixLayout_t& made, const TensorView& x, Fp8 codes, std::int64_t rows,
                             std::int64_t columns) {
-      require(lt().layout(&made, type_of(x.dtype), static_cast<std::uint64_t>(columns),
+      require(lt().layout(&made, type_of(x.dtype, codes), static_cast<std::uint64_t>(columns),
                           static_cast<std::uint64_t>(rows), x.stride),
               "cublasLtMatrixLayoutCreate");
     };
-    layout(p.left, g.b, g.b.rows, g.b.cols);
-    layout(p.right, g.a, g.a.rows, g.a.cols);
-    layout(p.out, g.c, e.m, e.n);
+    layout(p.left, g.b, g.round_b, g.b.rows, g.b.cols);
+    layout(p.right, g.a, g.round_a, g.a.rows, g.a.cols);
+    layout(p.out, g.c, Fp8::none, e.m, e.n);
 
     cublasLtMatmulPreference_t preference = nullptr;
     require(lt().prefer(&preference), "cublasLtMatmulPreferenceCreate");
@@ -313,7 +328,12 @@ void gemm(const GemmArgs& g) {
     if (!g.accumulate) zero({.x = g.c, .stream = g.stream});
     return;
   }
-  if (!products().run(g, e, stream_of(g.stream))) gemm_tiles(g);
+  if (!products().run(g, e, nullptr, stream_of(g.stream))) gemm_tiles(g);
+}
+
+void gemm_codes(const GemmArgs& g, const float* down) {
+  const Shape e{g.a.rows, g.b.rows, g.a.cols};
+  if (!products().run(g, e, down, stream_of(g.stream))) gemm_codes_tiles(g, down);
 }
 
 std::string gemm_library() {

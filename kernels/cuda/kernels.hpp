@@ -10,6 +10,8 @@ namespace sextant::cuda {
 
 void gemm(const GemmArgs&);        // cuBLASLt, gemm_tiles where it has nothing
 void gemm_tiles(const GemmArgs&);  // plain tiles, one accumulator an element, ascending k
+// Operands rounded to fp8; `reference`: in plain tiles. Throws BackendError on GPUs before sm_89.
+void gemm_fp8(const GemmArgs&, bool reference);
 void rmsnorm_forward(const RmsnormForwardArgs&);
 void rmsnorm_apply(const RmsnormApplyArgs&);
 void rmsnorm_backward(const RmsnormBackwardArgs&);

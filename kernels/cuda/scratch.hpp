@@ -3,9 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 #include <cstdint>
 
+#include "core/graph/block_tensors.hpp"
 #include "core/graph/work.hpp"
+#include "kernels/cuda/fp8.hpp"
 
 namespace sextant::cuda {
 
@@ -32,11 +36,36 @@ struct AttentionScratch {
   std::int64_t total() const { return dq + products + workspace; }
 };
 
+// Of a product in fp8: [the library's workspace][Fp8Room][codes of a][codes of b], each a byte an element.
+struct Fp8Scratch {
+  std::int64_t room = kLibraryWorkspace, a = 0, b = 0, total = 0;  // where each begins
+  Fp8Scratch(std::int64_t elements_of_a, std::int64_t elements_of_b)
+      : a(room + whole_scratch(sizeof(Fp8Room))),
+        b(a + whole_scratch(elements_of_a)),
+        total(b + whole_scratch(elements_of_b)) {}
+};
+
+// The most that a unit's products take in any pass, with neighbours joined: q, k and v, gate and up.
+inline std::int64_t fp8_scratch(const BlockWork& w) {
+  const std::int64_t tokens = w.tokens(), q = std::int64_t{w.heads} * w.head_dim,
+                     kv = 2 * std::int64_t{w.kv_heads} * w.head_dim;
+  std::int64_t most = 0;
+  const auto product = [&](std::int64_t in, std::int64_t out) {
+    for (const auto& [a, b] : {std::pair{tokens * in, in * out}, {tokens * out, in * out}, {tokens * out, tokens * in}})
+      most = std::max(most, Fp8Scratch(a, b).total);
+  };
+  if (w.kind == BlockKind::qkv) product(w.hidden, q + kv);
+  if (w.kind == BlockKind::attention) product(q, w.hidden);
+  if (w.kind == BlockKind::mlp) product(w.hidden, 2 * std::int64_t{w.ffn}), product(w.ffn, w.hidden);
+  return most;
+}
+
 inline std::int64_t scratch_of(const BlockWork& w) {
   const std::int64_t wide = w.dtype == Dtype::fp64 ? 8 : 4;
   std::int64_t most = std::max(kLibraryWorkspace, whole_scratch(kNormGradientBlocks * w.hidden * wide));
-  if (w.kind == BlockKind::attention && w.dtype == Dtype::bf16)
+  if (w.kind == BlockKind::attention && kept_as(w.dtype) == Dtype::bf16)
     most = std::max(most, AttentionScratch(w.tokens(), w.heads, w.kv_heads, w.head_dim).total());
+  if (w.dtype == Dtype::fp8) most = std::max(most, fp8_scratch(w));
   return most;
 }
 

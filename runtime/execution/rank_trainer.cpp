@@ -87,9 +87,10 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
   require(!p.overlap_tp, "plan.overlap_tp", "true", "false",
           "products tiled with their collective are for planning only");
   require(kernels.supports(t.compute), "training.compute", std::string(name(t.compute)),
-          "fp64, fp32 or bf16");
-  require(t.parameter == t.compute, "training.parameter", std::string(name(t.parameter)),
-          fmt::format("{}, as the products", name(t.compute)));
+          "fp64, fp32, bf16 or fp8");
+  require(t.parameter == kept_as(t.compute), "training.parameter", std::string(name(t.parameter)),
+          t.compute == Dtype::fp8 ? "bf16, which fp8 operands are made of"
+                                    : fmt::format("{}, as the products", name(t.compute)));
   const Dtype accumulator = accumulator_of(t.compute);
   for (const auto& [key, dtype] : {std::pair{"training.gradient", t.gradient},
                                    {"training.reduction", t.reduction},

@@ -94,7 +94,8 @@ MlpWeights StepLauncher::mlp_weights(const BlockWork& w, const std::vector<Range
 }
 
 void StepLauncher::block(const Op& op, StreamId stream) {
-  const auto& w = std::get<BlockWork>(graph_.works[op.work]);
+  auto w = std::get<BlockWork>(graph_.works[op.work]);
+  w.dtype = kept_as(w.dtype);  // from here on of what stands in memory; the context knows of fp8
   switch (w.kind) {
     case BlockKind::embedding:
       return embedding(op, w, stream);

@@ -14,7 +14,7 @@ std::vector<std::int64_t> even(std::int64_t total, int parts) {
 
 void StepLauncher::activation_collective(const Op& op, OpId id, StreamId stream) {
   Communicator* group = groups_.of(id);
-  const Dtype dtype = graph_.training.compute;
+  const Dtype dtype = kept_as(graph_.training.compute);
   const auto operands = graph_.operands_of(op);
   const Operand *source = nullptr, *target = nullptr;
   for (const Operand& o : operands) (o.write ? target : source) = &o;

@@ -38,6 +38,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
     mirrors_.emplace_back(device, slopes_.data(), Bytes(std::ssize(slopes_) * std::int64_t{sizeof(double)}));
     context_.slopes = {static_cast<const double*>(mirrors_.back().data()), slopes_.size()};
   }
+  extents_.dtype = kept_as(extents_.dtype);
   const bool turns = graph.model.position == PositionKind::rope;
   context_ = {.kernels = &kernels,
               .norm_eps = graph.model.norm_eps,
@@ -46,6 +47,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
               .positions = list(positions_),
               .key_positions = list(key_positions_),
               .slopes = context_.slopes,
+              .fp8 = graph.training.compute == Dtype::fp8,
               .adds_biases = at.tp == 0,
               .cp = graph.plan.cp,
               .threads = threads};

@@ -13,6 +13,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/fp8.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
 
 namespace {
@@ -28,6 +29,8 @@ struct Description {
   cublasComputeType_t compute;
   cudaDataType_t scale;
   cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+  const float *scale_a = nullptr, *scale_b = nullptr;
+  std::int8_t fast = 0;
 };
 struct Preference {
   std::uint64_t workspace = 0;
@@ -41,8 +44,21 @@ Made make(T value) {
 const Layout& layout(cublasLtMatrixLayout_t x) { return *reinterpret_cast<const Layout*>(x); }
 Description& description(cublasLtMatmulDesc_t x) { return *reinterpret_cast<Description*>(x); }
 
+bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+// "To use FP8 kernels": at most one factor of E5M2, both factors with their sums along columns (TN), all dimensions by which
+// memory is laid out multiples of 16 bytes; the result in bf16 or fp32.
+bool supported_fp8(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
+  if (!is_fp8(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
+  if (d.a != CUBLAS_OP_T || d.b != CUBLAS_OP_N || d.compute != CUBLAS_COMPUTE_32F || d.scale != CUDA_R_32F) return false;
+  for (const Layout* x : {&a, &b, &c})
+    if (x->rows % 16 != 0 || x->cols % 16 != 0 || x->stride % 16 != 0) return false;
+  return c.type == CUDA_R_16BF || c.type == CUDA_R_32F;
+}
+
 // Table "cublasLtMatmul supported types": both factors of one format, the result in it or wider.
 bool supported(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
+  if (is_fp8(a.type)) return supported_fp8(d, a, b, c);
   if (a.type != b.type) return false;
   if (d.compute == CUBLAS_COMPUTE_64F)
     return d.scale == CUDA_R_64F && a.type == CUDA_R_64F && c.type == CUDA_R_64F;
@@ -62,6 +78,9 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
 double load(const void* data, cudaDataType_t type, std::size_t i) {
   if (type == CUDA_R_64F) return static_cast<const double*>(data)[i];
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+  if (is_fp8(type))
+    return sextant::fp8::decode(static_cast<const std::uint8_t*>(data)[i],
+                                type == CUDA_R_8F_E4M3 ? sextant::Fp8::e4m3 : sextant::Fp8::e5m2);
   return std::bit_cast<float>(std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16);
 }
 void store(void* data, cudaDataType_t type, std::size_t i, double x) {
@@ -123,6 +142,17 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComput
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
                                               const void* value, std::size_t bytes) {
+  const bool of_a = what == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
+  if (of_a || what == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
+    if (bytes != sizeof(const float*)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(of_a ? &description(d).scale_a : &description(d).scale_b, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (what == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {
+    if (bytes != sizeof(std::int8_t)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&description(d).fast, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   if (bytes != sizeof(std::int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
   if (what != CUBLASLT_MATMUL_DESC_TRANSA && what != CUBLASLT_MATMUL_DESC_TRANSB)
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -203,8 +233,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   last_algorithm = chosen;
   const auto work = [=] {
     if (chosen == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
-    wide ? product<double>(how, by, keep, left, a, right, b, out, d)
-         : product<float>(how, by, keep, left, a, right, b, out, d);
+    const double scaled = by * (how.scale_a ? *how.scale_a : 1) * (how.scale_b ? *how.scale_b : 1);
+    wide ? product<double>(how, scaled, keep, left, a, right, b, out, d)
+         : product<float>(how, scaled, keep, left, a, right, b, out, d);
   };
   return emulation::enqueue(stream, work) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
                                                          : CUBLAS_STATUS_EXECUTION_FAILED;

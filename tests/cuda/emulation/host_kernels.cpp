@@ -1,9 +1,11 @@
 // The GPU's kernels as the CPU's reference, in the order of streams: for tests of what enqueues them, since fibers are
 // slow.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.hpp"
 #include "kernels/cuda/cuda_stream.hpp"
+#include "kernels/cuda/fp8.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "runtime/communicators/ordered_sum.hpp"
 #include "tests/cuda/emulation/gpu.hpp"
@@ -50,6 +52,53 @@ void cast(const CastArgs& g) { enqueue<&KernelTable::cast>(g); }
 void random_normal(const RandomNormalArgs& g) { enqueue<&KernelTable::random_normal>(g); }
 void zero(const ZeroArgs& g) { enqueue<&KernelTable::zero>(g); }
 void scale(const ScaleArgs& g) { enqueue<&KernelTable::scale>(g); }
+
+// An operand's codes and its factor, as kernels/cuda/fp8.cu makes them.
+static void cast_on_host(const Fp8Operand& o, float* down) {
+  const auto bits = [&](std::int64_t r, std::int64_t c) { return std::uint32_t{o.source.row<Bfloat16>(r)[c].bits}; };
+  std::uint32_t most = 0;
+  for (std::int64_t r = 0; r < o.source.rows; ++r)
+    for (std::int64_t c = 0; c < o.source.cols; ++c) most = std::max(most, bits(r, c) & 0x7fffu);
+  const fp8::Scale scale = fp8::scale_of(most, o.format);
+  *down = scale.down;
+  for (std::int64_t r = 0; r < o.source.rows; ++r)
+    for (std::int64_t c = 0; c < o.source.cols; ++c)
+      o.codes[o.turned ? c * o.source.rows + r : r * o.source.cols + c] =
+          fp8::encode(fp8::float_of(bits(r, c) << 16) * scale.up, o.format);
+}
+void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream stream) {
+  check(emulation::enqueue(stream_of(stream).stream,
+                           [=] { cast_on_host(a, room->down), cast_on_host(b, room->down + 1); }),
+        "a kernel");
+}
+void gemm_codes_tiles(const GemmArgs& g, const float* down) {
+  check(emulation::enqueue(
+            stream_of(g.stream).stream,
+            [=] {
+              const auto value = [](const TensorView& x, Fp8 format, std::int64_t r, std::int64_t k) {
+                return fp8::decode(static_cast<const std::uint8_t*>(x.data)[r * x.stride + k], format);
+              };
+              std::vector<float> product(static_cast<std::size_t>(g.c.cols));
+              for (std::int64_t r = 0; r < g.c.rows; ++r) {
+                for (std::int64_t c = 0; c < g.c.cols; ++c) {
+                  float sum = 0;
+                  for (std::int64_t k = 0; k < g.a.cols; ++k)
+                    sum += value(g.a, g.round_a, r, k) * value(g.b, g.round_b, c, k);
+                  product[static_cast<std::size_t>(c)] = sum * down[0] * down[1];
+                }
+                const TensorView row(product.data(), Dtype::fp32, 1, g.c.cols), to = g.c.row_range(r, 1);
+                if (g.accumulate) {
+                  TensorView before = row;
+                  std::vector<float> kept(product.size());
+                  before.data = kept.data();
+                  cpu_reference_kernels().cast({.source = to, .destination = before});
+                  for (std::size_t i = 0; i < kept.size(); ++i) product[i] += kept[i];
+                }
+                cpu_reference_kernels().cast({.source = row, .destination = to});
+              }
+            }),
+        "a kernel");
+}
 
 void adamw(const AdamwArgs& g) {  // its ranges are the caller's
   const CudaStream& s = stream_of(g.stream);

@@ -24,10 +24,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::strcpy(p->name, "emulated GPU");
   p->totalGlobalMem = kMemory;
-  p->major = 9, p->multiProcessorCount = 4, p->l2CacheSize = 1 << 20;
+  p->major = std::getenv("SEXTANT_EMULATION_AMPERE") ? 8 : 9, p->multiProcessorCount = 4, p->l2CacheSize = 1 << 20;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  // An A100's where a test asks for one, or else an H100's.
+  const bool ampere = std::getenv("SEXTANT_EMULATION_AMPERE") != nullptr;
+  if (what == cudaDevAttrComputeCapabilityMajor) return *value = ampere ? 8 : 9, cudaSuccess;
+  if (what == cudaDevAttrComputeCapabilityMinor) return *value = 0, cudaSuccess;
   if (what != cudaDevAttrMaxSharedMemoryPerBlockOptin)
     return machine().fail(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
   return *value = static_cast<int>(kMostShared), cudaSuccess;

@@ -176,7 +176,7 @@ TEST(TrainingRun, RefusesWhatItCannotRunWithKeyAndExpectation) {
       {"model.norm", "rms", [](Trial& t) { t.model.norm = NormKind::layer; }},
       {"model.position", "rope", [](Trial& t) { t.model.position = PositionKind::learned; }},
       {"model.gated_mlp", "true", [](Trial& t) { t.model.gated_mlp = false; }},
-      {"training.compute", "fp64, fp32 or bf16", [](Trial& t) { t.training.compute = Dtype::fp8; }},
+      {"training.compute", "fp64, fp32, bf16 or fp8", [](Trial& t) { t.training.compute = Dtype::fp16; }},
       {"training.parameter", "fp32", [](Trial& t) { t.training.parameter = Dtype::bf16; }},
       {"training.gradient", "fp32", [](Trial& t) { t.training.gradient = Dtype::bf16; }},
       {"training.optimizer_state", "fp32", [](Trial& t) { t.training.optimizer_state = Dtype::bf16; }},

@@ -1,0 +1,241 @@
+// Casts to fp8: one pass that looks for each operand's largest value, one that reads it again and writes its codes, turned
+// where a product wants them so (through shared memory); and the product of codes without a library.
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fp8.hpp"
+
+namespace sextant::cuda {
+namespace {
+
+constexpr int kThreads = 256, kPack = 8;  // bf16 that are read at once
+
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
+
+struct Source {
+  const Bfloat16* data;
+  std::int64_t stride;
+  unsigned rows, cols;  // extents of a matrix fit 32 bits, its packs too
+};
+struct Sources {
+  Source operand[2];
+};
+
+Source source_of(const TensorView& x) {
+  SEXTANT_CHECK(x.rows < (std::int64_t{1} << 31) && x.cols < (std::int64_t{1} << 31), "fp8: extents");
+  const bool flat = x.contiguous() && x.elements() < (std::int64_t{1} << 31);
+  return {x.row<Bfloat16>(), x.stride, flat ? 1u : static_cast<unsigned>(x.rows),
+          static_cast<unsigned>(flat ? x.elements() : x.cols)};
+}
+
+__global__ void __launch_bounds__(kThreads) fp8_most_kernel(Sources sources, Fp8Room* room) {
+  __shared__ unsigned partial[32];
+  const Source x = blockIdx.y == 0 ? sources.operand[0] : sources.operand[1];
+  const unsigned packs = x.cols / kPack;
+  const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
+  unsigned most = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
+       i += static_cast<std::int64_t>(kFp8Parts) * kThreads) {
+    const std::int64_t row = x.rows == 1 ? 0 : i / packs;
+    const auto pack = read<kPack>(x.data + row * x.stride + (i - row * packs) * kPack);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) most = larger(most, static_cast<unsigned>(pack.v[j].bits) & 0x7fffu);
+  }
+  for (int offset = 16; offset > 0; offset /= 2) most = larger(most, from_lane(most, offset));
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = most;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (unsigned warp = 1; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
+  room->most[blockIdx.y][blockIdx.x] = most;
+}
+
+// The scale of an operand from its parts, the same for every thread of a block.
+__device__ __forceinline__ fp8::Scale scale_in(Fp8Room* room, int operand, Fp8 format) {
+  static_assert(kFp8Parts == kThreads);
+  __shared__ unsigned partial[32];
+  unsigned most = room->most[operand][threadIdx.x];
+  for (int offset = 16; offset > 0; offset /= 2) most = larger(most, from_lane(most, offset));
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (unsigned warp = 0; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
+  const fp8::Scale scale = fp8::scale_of(most, format);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) room->down[operand] = scale.down;
+  return scale;
+}
+
+// Two codes, the first in the low byte.
+template <Fp8 F>
+__device__ __forceinline__ unsigned code_pair(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned short both;
+  if constexpr (F == Fp8::e4m3)
+    asm("{cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;}\n" : "=h"(both) : "f"(first), "f"(second));
+  else
+    asm("{cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;}\n" : "=h"(both) : "f"(first), "f"(second));
+  return both;
+#else
+  return fp8::encode(first, F) | static_cast<unsigned>(fp8::encode(second, F)) << 8;
+#endif
+}
+template <Fp8 F>
+__device__ __forceinline__ void encode_pack(const Pack<Bfloat16, kPack>& pack, float up, unsigned* words) {
+#pragma unroll
+  for (int w = 0; w < kPack / 4; ++w)
+    words[w] = code_pair<F>(widen(pack.v[4 * w]) * up, widen(pack.v[4 * w + 1]) * up) |
+               code_pair<F>(widen(pack.v[4 * w + 2]) * up, widen(pack.v[4 * w + 3]) * up) << 16;
+}
+
+struct alignas(16) Words {
+  unsigned w[4];
+};
+
+// As it lies: 16 elements a thread.
+template <Fp8 F>
+__global__ void __launch_bounds__(kThreads)
+    fp8_rows_kernel(Source x, Fp8Room* room, int operand, std::uint8_t* codes) {
+  const float up = scale_in(room, operand, F).up;
+  const unsigned packs = x.cols / 16;
+  const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
+       i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
+    const std::int64_t row = x.rows == 1 ? 0 : i / packs;
+    const Bfloat16* from = x.data + row * x.stride + (i - row * packs) * 16;
+    const auto low = read<kPack>(from), high = read<kPack>(from + kPack);
+    Words out;
+    encode_pack<F>(low, up, out.w), encode_pack<F>(high, up, out.w + 2);
+    *reinterpret_cast<Words*>(codes + i * 16) = out;
+  }
+}
+
+// Turned, in tiles of 128 x 128. A thread reads 8 columns of 4 rows and writes a word of 4 rows for each column, in a place
+// that no other lane's bank has (a column's words are shuffled by its number); then 16 rows of a column are written together.
+constexpr int kTile = 128;
+template <Fp8 F>
+__global__ void __launch_bounds__(kThreads)
+    fp8_turned_kernel(Source x, Fp8Room* room, int operand, std::uint8_t* codes) {
+  __shared__ Words tile[kTile][kTile / 16];
+  const float up = scale_in(room, operand, F).up;
+  const unsigned row0 = blockIdx.y * kTile, col0 = blockIdx.x * kTile;
+  const unsigned lane = threadIdx.x % 16, column = col0 + lane * kPack;
+  for (unsigned quad = threadIdx.x / 16; quad < kTile / 4; quad += kThreads / 16) {
+    const unsigned row = row0 + quad * 4;
+    if (row >= x.rows || column >= x.cols) continue;
+    unsigned words[4][2];
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      encode_pack<F>(read<kPack>(x.data + static_cast<std::int64_t>(row + r) * x.stride + column), up,
+                     words[r]);
+    const unsigned place = quad ^ (lane * 2);
+#pragma unroll
+    for (int c = 0; c < kPack; ++c) {
+      const int shift = 8 * (c % 4);
+      unsigned word = 0;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) word |= (words[r][c / 4] >> shift & 0xffu) << (8 * r);
+      tile[lane * kPack + c][place / 4].w[place % 4] = word;
+    }
+  }
+  __syncthreads();
+  const unsigned group = threadIdx.x % 8, row = row0 + group * 16;
+  for (unsigned c = threadIdx.x / 8; c < kTile; c += kThreads / 8) {
+    if (row >= x.rows || col0 + c >= x.cols) continue;
+    const unsigned shuffle = c / kPack * 2;
+    const Words found = tile[c][group ^ (shuffle / 4)];
+    const bool swapped = shuffle % 4 != 0;
+    Words out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out.w[i] = swapped ? found.w[i ^ 2] : found.w[i];
+    *reinterpret_cast<Words*>(codes + static_cast<std::int64_t>(col0 + c) * x.rows + row) = out;
+  }
+}
+
+template <Fp8 F>
+void cast_operand(const Fp8Operand& o, Fp8Room* room, int operand, cudaStream_t stream) {
+  const std::int64_t rows = o.source.rows, cols = o.source.cols;
+  if (o.turned) {
+    const Source x{o.source.row<Bfloat16>(), o.source.stride, static_cast<unsigned>(rows),
+                   static_cast<unsigned>(cols)};
+    const std::int64_t high = (rows + kTile - 1) / kTile;
+    SEXTANT_CHECK(high <= 65535, "fp8: too many rows");
+    const dim3 grid(static_cast<unsigned>((cols + kTile - 1) / kTile), static_cast<unsigned>(high));
+    fp8_turned_kernel<F><<<grid, kThreads, 0, stream>>>(x, room, operand, o.codes);
+  } else {
+    const std::int64_t blocks = (rows * cols / 16 + kThreads - 1) / kThreads;
+    const unsigned grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
+    fp8_rows_kernel<F><<<grid, kThreads, 0, stream>>>(source_of(o.source), room, operand, o.codes);
+  }
+  check_launch("cast to fp8");
+}
+
+constexpr int kProduct = 32, kRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
+
+struct Extents {
+  std::int64_t m, n, k, ldc;
+  bool accumulate;
+};
+
+template <class C>
+__global__ void __launch_bounds__(kProduct* kRows)
+    codes_kernel(Extents e, const std::uint8_t* a, const std::uint8_t* b, Fp8 of_a, Fp8 of_b,
+                 const float* down, C* c) {
+  __shared__ float as[kProduct][kProduct + 1], bs[kProduct][kProduct + 1];
+  const int x = threadIdx.x, y = threadIdx.y;
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kProduct,
+                     column0 = static_cast<std::int64_t>(blockIdx.x) * kProduct;
+  float sum[kProduct / kRows] = {};
+  for (std::int64_t k0 = 0; k0 < e.k; k0 += kProduct) {
+    const std::int64_t k = k0 + x;
+    for (int i = y; i < kProduct; i += kRows) {
+      as[i][x] = row0 + i < e.m && k < e.k ? fp8::decode(a[(row0 + i) * e.k + k], of_a) : 0.0f;
+      bs[x][i] = column0 + i < e.n && k < e.k ? fp8::decode(b[(column0 + i) * e.k + k], of_b) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kProduct; ++i)
+#pragma unroll
+      for (int r = 0; r < kProduct / kRows; ++r) sum[r] += as[y + r * kRows][i] * bs[i][x];
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < kProduct / kRows; ++r) {
+    const std::int64_t row = row0 + y + r * kRows, column = column0 + x;
+    if (row >= e.m || column >= e.n) continue;
+    C& out = c[row * e.ldc + column];
+    const float value = sum[r] * down[0] * down[1];
+    out = narrow<C>(e.accumulate ? widen(out) + value : value);
+  }
+}
+
+}  // namespace
+
+void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream native) {
+  const cudaStream_t stream = stream_of(native).stream;
+  const Sources sources{{source_of(a.source), source_of(b.source)}};
+  fp8_most_kernel<<<dim3(kFp8Parts, 2), kThreads, 0, stream>>>(sources, room);
+  check_launch("largest value for fp8");
+  int operand = 0;
+  for (const Fp8Operand& o : {a, b}) {
+    if (o.format == Fp8::e4m3)
+      cast_operand<Fp8::e4m3>(o, room, operand++, stream);
+    else
+      cast_operand<Fp8::e5m2>(o, room, operand++, stream);
+  }
+}
+
+void gemm_codes_tiles(const GemmArgs& g, const float* down) {
+  const Extents e{g.c.rows, g.c.cols, g.a.cols, g.c.stride, g.accumulate};
+  const std::int64_t rows = (e.m + kProduct - 1) / kProduct;
+  SEXTANT_CHECK(rows <= 65535, "gemm tiles: too many rows");
+  const dim3 grid(static_cast<unsigned>((e.n + kProduct - 1) / kProduct), static_cast<unsigned>(rows)),
+      block(kProduct, kRows);
+  const auto run = [&]<class C>(C* c) {
+    codes_kernel<C><<<grid, block, 0, stream_of(g.stream).stream>>>(
+        e, static_cast<const std::uint8_t*>(g.a.data), static_cast<const std::uint8_t*>(g.b.data), g.round_a,
+        g.round_b, down, c);
+  };
+  if (g.c.dtype == Dtype::bf16)
+    run(g.c.row<Bfloat16>());
+  else
+    run(g.c.row<float>());
+  check_launch("gemm tiles of fp8");
+}
+
+}  // namespace sextant::cuda

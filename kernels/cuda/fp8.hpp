@@ -1,0 +1,37 @@
+// Operands of fp8 products on a GPU: where their codes stand in a stream's scratch, and what makes them. For the products'
+// files and nobody else.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/fp8.hpp"
+#include "kernels/kernel_table.hpp"
+
+namespace sextant::cuda {
+
+// One operand: a bf16 matrix, and its codes with the sum's index running along rows: [rows, cols], or turned [cols, rows].
+// Extents are multiples of 16, rows of the source start at multiples of 16 bytes.
+struct Fp8Operand {
+  TensorView source;
+  Fp8 format = Fp8::e4m3;
+  bool turned = false;
+  std::uint8_t* codes = nullptr;
+};
+
+inline constexpr int kFp8Parts = 256;  // blocks that look for the largest value of one operand
+
+// What both operands of a product share.
+struct Fp8Room {
+  float down[2] = {};  // the factor of each one's codes
+  std::uint32_t padding[62] = {};
+  std::uint32_t most[2][kFp8Parts] = {};  // largest size of each part, as a bf16's bits
+};
+
+// Scales and casts both; `room` is the GPU's.
+void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream);
+
+// c (+)= a b^T of codes, a [m, k] and b [n, k], of round_a and round_b. `down`: the two factors, in the GPU's memory.
+void gemm_codes(const GemmArgs&, const float* down);        // cuBLASLt, gemm_codes_tiles where it has nothing
+void gemm_codes_tiles(const GemmArgs&, const float* down);  // plain tiles, ascending k
+
+}  // namespace sextant::cuda
