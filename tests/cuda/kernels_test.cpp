@@ -122,8 +122,12 @@ TEST_F(CudaKernels, RandomNormalGivesTheBitsOfTheCpu) {
           for (const bool part : {false, true}) {
             if (left_out()) continue;
             const Twin x = Twin::poisoned(dtype, 1, n + 8);
-            RandomNormalArgs args{
-                .key = 0x1234567890abcdefu, .begin = begin, .cols = 20, .model_cols = 20, .deviation = 0.02};
+            RandomNormalArgs args{.x = {},
+                                  .key = 0x1234567890abcdefu,
+                                  .begin = begin,
+                                  .cols = 20,
+                                  .model_cols = 20,
+                                  .deviation = 0.02};
             args.first_row = 3;
             if (part) args.first_col = 11, args.model_cols = 57;
             const auto fill = [&](std::uint64_t key) {
