@@ -57,7 +57,7 @@ __device__ __forceinline__ fp8::Scale scale_in(Fp8Room* room, int operand, Fp8 f
   __syncthreads();
   for (unsigned warp = 0; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
   const fp8::Scale scale = fp8::scale_of(most, format);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) room->down[operand] = scale.down;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) room->down[operand * kFp8Factor] = scale.down;
   return scale;
 }
 
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kProduct* kRows)
     const std::int64_t row = row0 + y + r * kRows, column = column0 + x;
     if (row >= e.m || column >= e.n) continue;
     C& out = c[row * e.ldc + column];
-    const float value = sum[r] * down[0] * down[1];
+    const float value = sum[r] * down[0] * down[kFp8Factor];
     out = narrow<C>(e.accumulate ? widen(out) + value : value);
   }
 }

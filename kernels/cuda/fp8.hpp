@@ -20,17 +20,21 @@ struct Fp8Operand {
 
 inline constexpr int kFp8Parts = 256;  // blocks that look for the largest value of one operand
 
+// From one operand's factor to the next, in floats: cuBLASLt takes factors at whole 256 bytes; four bytes from one another it
+// refused them on an H200 (13.1).
+inline constexpr int kFp8Factor = 64;
+
 // What both operands of a product share.
 struct Fp8Room {
-  float down[2] = {};  // the factor of each one's codes
-  std::uint32_t padding[62] = {};
+  float down[2 * kFp8Factor] = {};        // the factor of each one's codes, the first of each kFp8Factor
   std::uint32_t most[2][kFp8Parts] = {};  // largest size of each part, as a bf16's bits
 };
 
 // Scales and casts both; `room` is the GPU's.
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream);
 
-// c (+)= a b^T of codes, a [m, k] and b [n, k], of round_a and round_b. `down`: the two factors, in the GPU's memory.
+// c (+)= a b^T of codes, a [m, k] and b [n, k], of round_a and round_b. `down`: the two factors, kFp8Factor apart, in
+// the GPU's memory.
 void gemm_codes(const GemmArgs&, const float* down);        // cuBLASLt, gemm_codes_tiles where it has nothing
 void gemm_codes_tiles(const GemmArgs&, const float* down);  // plain tiles, ascending k
 

@@ -134,22 +134,27 @@ class Products {
   // False when the library has nothing for this product. `down`: the factors of a's and b's codes, of products in fp8.
   bool run(const GemmArgs& g, const Shape& e, const float* down, CudaStream& s) {
     // Beside codes the scratch has no more than the least.
-    const std::int64_t bytes = s.lent && !down ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace)
-                                               : kLibraryWorkspace;
+    const std::int64_t bytes =
+        s.lent && !down ? std::clamp(s.scratch_bytes, kLibraryWorkspace, kMostWorkspace) : kLibraryWorkspace;
     Product& product = find(g, e, down, s.device, bytes);
     void* workspace = scratch(s, bytes);
     if (s.rehearsal) {  // ranks that share a GPU rehearse at the same time, and one chooses for all
       const std::lock_guard lock(choosing_);
       if (!product.timed && product.proposals.size() > 1) choose(product, g, s, workspace);
     }
-    cublasLtMatmulHeuristicResult_t best;
-    {
-      const std::lock_guard lock(mutex_);  // another rank may be choosing
-      if (product.proposals.empty()) return false;
-      best = product.proposals.front();
+    for (;;) {
+      cublasLtMatmulHeuristicResult_t best;
+      {
+        const std::lock_guard lock(mutex_);  // another rank may be choosing
+        if (product.proposals.empty()) return false;
+        best = product.proposals.front();
+      }
+      const cublasStatus_t status = start(product, best, g, s, workspace);
+      if (status == CUBLAS_STATUS_SUCCESS) return true;
+      const std::lock_guard lock(mutex_);
+      if (product.proposals.size() <= 1) require(status, "cublasLtMatmul");
+      product.proposals.erase(product.proposals.begin());  // proposed, and refused when it comes to it
     }
-    require(start(product, best, g, s, workspace), "cublasLtMatmul");
-    return true;
   }
 
   std::string refused() {
@@ -191,9 +196,11 @@ class Products {
     require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left), "transposition");
     require(lt().set(p.description, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right), "transposition");
     if (down) {
-      const float *of_left = down + 1, *of_right = down;
-      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_left, sizeof of_left), "scale");
-      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_right, sizeof of_right), "scale");
+      const float *of_left = down + kFp8Factor, *of_right = down;
+      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_left, sizeof of_left),
+              "scale");
+      require(lt().set(p.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_right, sizeof of_right),
+              "scale");
       // Sums of a weight's gradient go into fp32 and are kept as exact; what is rounded to bf16 does not see the difference.
       const std::int8_t fast = g.c.dtype == Dtype::bf16;
       require(lt().set(p.description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast), "fast sums");

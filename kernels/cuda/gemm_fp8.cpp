@@ -13,12 +13,15 @@
 namespace sextant::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;  // cuBLASLt wants rows of codes and of results at multiples of 16 bytes
+constexpr std::int64_t kMultiple =
+    16;  // cuBLASLt wants rows of codes and of results at multiples of 16 bytes
 
 void require_fp8(const CudaStream& s) {
   int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s.device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, s.device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s.device),
+        "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, s.device),
+        "cudaDeviceGetAttribute");
   if (major * 10 + minor < 89)
     throw BackendError(
         fmt::format("matrix products in fp8 need a GPU of sm_89 or later (L40S, H100, B200), and this one is "
@@ -34,7 +37,8 @@ void require_shape(const GemmArgs& g, std::int64_t m, std::int64_t n, std::int64
   if (m % kMultiple != 0 || n % kMultiple != 0 || k % kMultiple != 0)
     throw BackendError(
         fmt::format("a product of {} x {} x {} in fp8: extents must be multiples of {}", m, n, k, kMultiple));
-  SEXTANT_CHECK(starts(g.a) && starts(g.b) && starts(g.c), "gemm in fp8: rows start at multiples of 16 bytes");
+  SEXTANT_CHECK(starts(g.a) && starts(g.b) && starts(g.c),
+                "gemm in fp8: rows start at multiples of 16 bytes");
 }
 
 struct Cast {

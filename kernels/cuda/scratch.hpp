@@ -3,9 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <utility>
-#include <cstdint>
 
 #include "core/graph/block_tensors.hpp"
 #include "core/graph/work.hpp"
@@ -51,7 +51,8 @@ inline std::int64_t fp8_scratch(const BlockWork& w) {
                      kv = 2 * std::int64_t{w.kv_heads} * w.head_dim;
   std::int64_t most = 0;
   const auto product = [&](std::int64_t in, std::int64_t out) {
-    for (const auto& [a, b] : {std::pair{tokens * in, in * out}, {tokens * out, in * out}, {tokens * out, tokens * in}})
+    for (const auto& [a, b] :
+         {std::pair{tokens * in, in * out}, {tokens * out, in * out}, {tokens * out, tokens * in}})
       most = std::max(most, Fp8Scratch(a, b).total);
   };
   if (w.kind == BlockKind::qkv) product(w.hidden, q + kv);

@@ -223,6 +223,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
       !aligned(workspace, 256) || workspace_bytes < algorithm->data[4])
     return CUBLAS_STATUS_INVALID_VALUE;
   const Description how = description(description_);
+  if (!aligned(how.scale_a, 16) || !aligned(how.scale_b, 16)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool wide = how.scale == CUDA_R_64F;
   const auto scalar = [&](const void* x) {
     return wide ? *static_cast<const double*>(x) : *static_cast<const float*>(x);

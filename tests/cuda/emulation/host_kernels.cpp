@@ -55,7 +55,9 @@ void scale(const ScaleArgs& g) { enqueue<&KernelTable::scale>(g); }
 
 // An operand's codes and its factor, as kernels/cuda/fp8.cu makes them.
 static void cast_on_host(const Fp8Operand& o, float* down) {
-  const auto bits = [&](std::int64_t r, std::int64_t c) { return std::uint32_t{o.source.row<Bfloat16>(r)[c].bits}; };
+  const auto bits = [&](std::int64_t r, std::int64_t c) {
+    return std::uint32_t{o.source.row<Bfloat16>(r)[c].bits};
+  };
   std::uint32_t most = 0;
   for (std::int64_t r = 0; r < o.source.rows; ++r)
     for (std::int64_t c = 0; c < o.source.cols; ++c) most = std::max(most, bits(r, c) & 0x7fffu);
@@ -68,7 +70,7 @@ static void cast_on_host(const Fp8Operand& o, float* down) {
 }
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream stream) {
   check(emulation::enqueue(stream_of(stream).stream,
-                           [=] { cast_on_host(a, room->down), cast_on_host(b, room->down + 1); }),
+                           [=] { cast_on_host(a, room->down), cast_on_host(b, room->down + kFp8Factor); }),
         "a kernel");
 }
 void gemm_codes_tiles(const GemmArgs& g, const float* down) {
@@ -84,7 +86,7 @@ void gemm_codes_tiles(const GemmArgs& g, const float* down) {
                   float sum = 0;
                   for (std::int64_t k = 0; k < g.a.cols; ++k)
                     sum += value(g.a, g.round_a, r, k) * value(g.b, g.round_b, c, k);
-                  product[static_cast<std::size_t>(c)] = sum * down[0] * down[1];
+                  product[static_cast<std::size_t>(c)] = sum * down[0] * down[kFp8Factor];
                 }
                 const TensorView row(product.data(), Dtype::fp32, 1, g.c.cols), to = g.c.row_range(r, 1);
                 if (g.accumulate) {
