@@ -153,7 +153,7 @@ void RankState::initialise(const WeightSource& weights, const KernelTable& kerne
   if (weights.recipe())
     make_weights(weights.recipe(), kernels, stream);
   else
-    read_weights(weights);
+    read_weights(weights, kernels, stream);
 }
 
 // What of the weights is on the host is made there, while the device makes the rest.
@@ -212,20 +212,29 @@ void RankState::make_weights(const WeightSource::Recipe& recipe, const KernelTab
   device_.synchronize(device_.record(stream));
 }
 
-void RankState::read_weights(const WeightSource& weights) {
+void RankState::read_weights(const WeightSource& weights, const KernelTable& kernels, StreamId stream) {
   std::vector<double> values;  // of a bucket, in memory that the next one uses again
   for (std::size_t b = 0; b < homes_.size(); ++b) {
-    values.assign(static_cast<std::size_t>(bucket(b).elements), 0.0);
+    values.resize(static_cast<std::size_t>(bucket(b).elements));
+    auto filled = values.begin();
     for (std::uint32_t i = bucket(b).first; i < bucket(b).first + bucket(b).count; ++i) {
       const Parameter& p = layout_.parameters[i];
       const auto real = static_cast<std::size_t>(slices_[i].real_rows() * slices_[i].cols);
-      if (real > 0) weights(slices_[i], std::span(values).subspan(static_cast<std::size_t>(p.offset), real));
+      if (real == 0) continue;
+      const auto begin = values.begin() + p.offset;
+      std::fill(filled, begin, 0.0);  // padding of the parameter before
+      weights(slices_[i], std::span(values).subspan(static_cast<std::size_t>(p.offset), real));
+      filled = begin + static_cast<std::ptrdiff_t>(real);
     }
+    std::fill(filled, values.end(), 0.0);
     const TensorView whole(values.data(), Dtype::fp64, 1, bucket(b).elements);
     const TensorView owned = whole.column_range(shard_ * slice(b), slice(b));
-    if (homes_[b].parameter_whole && homes_[b].parameter)
+    // What is whole on the device in both formats crosses the host's link once.
+    const bool narrowed = !device_.unified() && parameter_ != accumulator_ && homes_[b].parameter &&
+                          slice(b) == bucket(b).elements && on_host(b) == 0;
+    if (!narrowed && homes_[b].parameter_whole && homes_[b].parameter)
       put_values(device_, whole_parameter(b), whole);
-    else
+    else if (!narrowed)
       put_values(device_, owned_parameter(b), owned);
     for (const bool host : {false, true}) {
       const std::int64_t n = host ? on_host(b) : on_device(b);
@@ -236,7 +245,12 @@ void RankState::read_weights(const WeightSource& weights) {
       put_zeros(device_, field(b, host, StateField::moment2));
       if (graph_.plan.parameter_offload != host) put_values(device_, pending_parameter(b, host), part);
     }
+    if (!narrowed) continue;
+    device_.launch(stream,
+                   [cast = kernels.cast, from = field(b, false, StateField::master), to = owned_parameter(b)](
+                       NativeStream native) { cast({.source = from, .destination = to, .stream = native}); });
   }
+  device_.synchronize(device_.record(stream));
 }
 
 namespace {

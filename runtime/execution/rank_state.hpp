@@ -78,7 +78,7 @@ class RankState {
     std::byte *host_parameter = nullptr, *host_optimizer = nullptr, *host_gradient = nullptr;
     bool parameter_whole = false, gradient_whole = false;
   };
-  void read_weights(const WeightSource&);
+  void read_weights(const WeightSource&, const KernelTable&, StreamId);
   void make_weights(const WeightSource::Recipe&, const KernelTable&, StreamId);
   bool is_copy(const Parameter&) const;  // of the embedding, for a tied head on another stage
   TensorView row(std::byte* data, Dtype dtype, std::int64_t n) const { return {data, dtype, 1, n}; }

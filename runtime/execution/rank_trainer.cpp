@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "core/graph/op_groups.hpp"
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "runtime/execution/device_memory.hpp"
 
@@ -90,7 +91,7 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           "fp64, fp32, bf16 or fp8");
   require(t.parameter == kept_as(t.compute), "training.parameter", std::string(name(t.parameter)),
           t.compute == Dtype::fp8 ? "bf16, which fp8 operands are made of"
-                                    : fmt::format("{}, as the products", name(t.compute)));
+                                  : fmt::format("{}, as the products", name(t.compute)));
   const Dtype accumulator = accumulator_of(t.compute);
   for (const auto& [key, dtype] : {std::pair{"training.gradient", t.gradient},
                                    {"training.reduction", t.reduction},
@@ -123,7 +124,10 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
       state_(graph, arena_, stack.rules, at_),
       launcher_(graph, stack.rules, device, arena_, groups_, state_, kernels, at_, options.threads),
       executor_(
-          graph, device, [this](OpId op, StreamId stream) { launcher_.launch(op, stream); },
+          graph, device,
+          [this](OpId op, StreamId stream) {
+            if (!rehearsed_ || !rehearsed_before(op)) launcher_.launch(op, stream);
+          },
           [&] {
             ExecutorOptions own = for_rank(std::move(options.executor), world, at_);
             if (own.least_time)
@@ -176,6 +180,13 @@ std::vector<Bfloat16> small_normals() {
 
 }  // namespace
 
+// What is computed alone is rehearsed twice, in the first micro-batch and in another, whose gradients are added to: enough
+// for libraries to load and to choose, and a hundredth of a step of many micro-batches. Exchanges are made all, as other ranks do.
+bool RankTrainer::rehearsed_before(OpId id) {
+  const Op& op = graph_.ops[id];
+  return computes_alone(op) && ++(*rehearsed_)[{op.work, op.microbatch == 0}] > 2;
+}
+
 // Of ordinary numbers: on zeros, which fresh memory is, products draw less power and run faster, some more than others.
 void RankTrainer::rehearse() {
   const std::vector<Bfloat16> values = small_normals();
@@ -184,10 +195,12 @@ void RankTrainer::rehearse() {
   launcher_.batch.loss_scale = 1;
   launcher_.scalars = {.skip = true};  // roots of those numbers would be none
   launcher_.part = StepLauncher::Part::whole;
+  rehearsed_.emplace();
   device_.rehearse(true);
   launcher_.begin_step();
   executor_.run_step();
   device_.rehearse(false);
+  rehearsed_.reset();
 }
 
 void RankTrainer::initialise(const WeightSource& weights) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -108,6 +109,7 @@ class RankTrainer {
 
  private:
   void lend_scratch();  // to the kernels of every stream
+  bool rehearsed_before(OpId);
   StepBatch batch(const SequenceSource&, std::int64_t step) const;
   // Makes it the one to work on; why that cannot be, if it cannot.
   std::exception_ptr take_batch(const SequenceSource&, std::int64_t step);
@@ -129,6 +131,7 @@ class RankTrainer {
   RankState state_;
   StepLauncher launcher_;
   Executor executor_;
+  std::optional<std::map<std::pair<WorkId, bool>, int>> rehearsed_;  // while a step is rehearsed: how often
   TrainerClock clock_;
   bool pending_ = false;
   int steps_here_ = 0;  // that most_memory_ is of, up to two

@@ -15,6 +15,7 @@
 #include "core/base/mapped_range.hpp"
 #include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
+#include "kernels/parallel.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/weight_index.hpp"
@@ -172,10 +173,8 @@ struct HuggingFaceFolder::Impl {
     const std::int64_t count = row ? s.cols : s.real_rows(), first = row ? s.first_col : s.first_row,
                        width = row ? 1 : s.cols, column = row ? 0 : s.first_col,
                        stride = row ? 1 : s.model_cols;
-    std::int64_t lowest = at.rows, highest = 0;
-    for (std::int64_t r = 0; r < count; ++r) {
+    const auto read_run = [&](std::int64_t r) {
       const std::int64_t stored = at.row(first + r);
-      lowest = std::min(lowest, stored), highest = std::max(highest, stored + 1);
       const auto from = static_cast<std::size_t>(stored * stride + column),
                  n = static_cast<std::size_t>(width);
       const auto to = values.subspan(static_cast<std::size_t>(r) * n, n);
@@ -186,7 +185,15 @@ struct HuggingFaceFolder::Impl {
                                     fmt::format("{} at [{}, {}]", to[c], row ? 0 : stored,
                                                 (row ? stored : column) + static_cast<std::int64_t>(c)),
                                     "finite numbers", "the checkpoint is damaged, or its training diverged"});
-    }
+    };
+    // By all cores: they wait for the disk together, and no core converts a model alone.
+    parallel_for(count, std::max<std::int64_t>(1, (1 << 16) / std::max<std::int64_t>(1, width)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t r = begin; r < end; ++r) read_run(r);
+                 });
+    std::int64_t lowest = at.rows, highest = 0;
+    for (std::int64_t r = 0; r < count; ++r)
+      lowest = std::min(lowest, at.row(first + r)), highest = std::max(highest, at.row(first + r) + 1);
     if (lowest < highest)
       let_go(bytes.subspan(static_cast<std::size_t>(lowest * stride) * size,
                            static_cast<std::size_t>((highest - lowest) * stride) * size));
