@@ -239,7 +239,7 @@ TEST_F(DamagedFolder, Configs) {
   edit([](auto& j) { j["num_hidden_layers"] = 1; });
   expect({"model.layers.1.", "a model without it"});
   edit([](auto& j) { j["intermediate_size"] = 25; });
-  expect({"mlp.gate_proj.weight.shape", "[25, 16]"});
+  expect({"mlp.up_proj.weight.shape", "[25, 16]"});
   edit([](auto& j) { j["tie_word_embeddings"] = true; });
   expect({"lm_head.weight", "tie_word_embeddings"});
   edit([](auto& j) { j["quantization_config"] = {{"bits", 4}}; });
