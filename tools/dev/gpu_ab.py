@@ -26,6 +26,8 @@ def run(r, cluster, presets):
         if r.models and model not in r.models:
             continue
         for way in [*WAYS, ("as usual, again", [], 1, [], [])]:
+            if r.ways and way[0] not in r.ways:
+                continue
             one(r, cluster, presets, (model, seq, batch, mbs), way)
 
 

@@ -357,6 +357,8 @@ def main():
     parser.add_argument("--seq-len", type=int, choices=sorted({m[2] for m in MODELS}), action="append",
                         help="of train; default: all")
     parser.add_argument("--steps", type=int, default=8, help="of each run of ours, at least 6; default: 8")
+    parser.add_argument("--way", choices=[way[0] for way in gpu_ab.WAYS], action="append",
+                        help="of ab; default: all, and the usual one again")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"with PyTorch; default: {ROUNDS}")
     parser.add_argument("--whole", action="store_true", help="PyTorch's model compiled as one graph too, which takes minutes")
     parser.add_argument("--budget-s", type=float, default=540)
@@ -372,7 +374,7 @@ def main():
         print(f"--out {options.out}: {why}", file=sys.stderr)
         return 2
     r = Runner(options.out, options.budget_s, options.model, options.seq_len, options.steps, options.rounds,
-               options.whole)
+               options.whole, options.way)
     r.results["date"] = time.strftime("%Y-%m-%d")
     why = unready(r)
     r.save()
