@@ -32,7 +32,7 @@ struct HashOf {
   void operator()(const BlockWork& w) const {
     to << w.kind << w.pass << w.batch << w.seq_q << w.seq_k << w.hidden << w.heads << w.kv_heads << w.head_dim
        << w.ffn << w.vocab << w.tp << w.sequence_parallel << w.gated << w.recompute_core << w.window << w.bias
-       << w.joined << w.chunk << w.normalized << w.qk_norm << w.dtype;
+       << w.joined << w.chunk << w.short_logits << w.normalized << w.qk_norm << w.dtype;
   }
   void operator()(const CollectiveWork& w) const { to << w.kind << w.bytes.v << w.group << w.tp_overlapped; }
   void operator()(const TransferWork& w) const { to << w.bytes.v << w.link; }

@@ -212,6 +212,10 @@ TensorSet::TensorSet(const BlockTensors& list, void* base) {
   }
 }
 
+bool TensorSet::has(std::string_view name) const {
+  return std::ranges::find(tensors_, name, &Named::name) != tensors_.end();
+}
+
 TensorView TensorSet::operator[](std::string_view name) const {
   const auto it =
       std::find_if(tensors_.begin(), tensors_.end(), [&](const Named& t) { return t.name == name; });

@@ -76,6 +76,7 @@ class TensorSet {
   TensorSet() = default;
   TensorSet(const BlockTensors& list, void* base);
   TensorView operator[](std::string_view name) const;
+  bool has(std::string_view name) const;
 
  private:
   struct Named {

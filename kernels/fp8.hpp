@@ -21,7 +21,9 @@ namespace fp8 {
 SEXTANT_BOTH constexpr int fraction(Fp8 f) { return f == Fp8::e4m3 ? 3 : 2; }
 SEXTANT_BOTH constexpr int least_exponent(Fp8 f) { return f == Fp8::e4m3 ? 127 - 6 : 127 - 14; }
 SEXTANT_BOTH constexpr float largest(Fp8 f) { return f == Fp8::e4m3 ? 448.0f : 57344.0f; }
-SEXTANT_BOTH constexpr int largest_exponent(Fp8 f) { return f == Fp8::e4m3 ? 8 : 15; }  // both are 1.75 times it
+SEXTANT_BOTH constexpr int largest_exponent(Fp8 f) {
+  return f == Fp8::e4m3 ? 8 : 15;
+}  // both are 1.75 times it
 inline constexpr std::uint8_t kNan = 0x7f;
 
 SEXTANT_BOTH std::uint32_t bits_of(float x) {

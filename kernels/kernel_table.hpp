@@ -26,7 +26,7 @@ inline constexpr std::int32_t kIgnoreTarget = -100;
 struct GemmArgs {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;  // add to c instead of replacing it
+  bool accumulate = false;                       // add to c instead of replacing it
   Fp8 round_a = Fp8::none, round_b = Fp8::none;  // both or none
   int threads = 1;
   NativeStream stream = {};
@@ -142,7 +142,7 @@ struct EmbeddingBackwardArgs {
 // Cross entropy over a slice of the vocabulary, in three steps with one all-gather between the first two.
 // Columns whose id is not below `vocab` are padding: no probability, no gradient.
 struct CrossEntropyStatsArgs {
-  TensorView logits;  // A [rows, slice]
+  TensorView logits;  // A or T [rows, slice]
   std::span<const std::int32_t> targets;
   std::int64_t first_id = 0, vocab = 0;
   TensorView stats;  // A [rows, 3], out: max, sum of exp(logit - max), logit of the target or 0
@@ -156,12 +156,12 @@ struct CrossEntropyCombineArgs {
   NativeStream stream = {};
 };
 struct CrossEntropyGradientArgs {
-  TensorView logits;   // A [rows, slice]
+  TensorView logits;   // A or T [rows, slice]
   TensorView softmax;  // A [rows, 2], as combined
   std::span<const std::int32_t> targets;
   std::int64_t first_id = 0, vocab = 0;
   double scale = 1.0;  // 1 / global number of valid targets
-  TensorView dlogits;  // T [rows, slice], out; may be logits when T = A
+  TensorView dlogits;  // T [rows, slice], out; may be logits where these are T
   NativeStream stream = {};
 };
 

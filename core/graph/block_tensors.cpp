@@ -10,6 +10,8 @@ Dtype statistic(const BlockWork& w) { return w.dtype == Dtype::fp64 ? Dtype::fp6
 // Of what is kept and passed on.
 Dtype kept(const BlockWork& w) { return kept_as(w.dtype); }
 
+Dtype logits_format(const BlockWork& w) { return w.short_logits ? kept(w) : statistic(w); }
+
 std::int64_t q_columns(const BlockWork& w) { return static_cast<std::int64_t>(w.heads) * w.head_dim; }
 std::int64_t kv_columns(const BlockWork& w) { return 2 * static_cast<std::int64_t>(w.kv_heads) * w.head_dim; }
 
@@ -50,7 +52,8 @@ BlockTensors loss_tensors(const BlockWork& w) {
 }
 
 std::int64_t head_chunk(const BlockWork& w, Bytes logits) {
-  const std::int64_t each = size_bytes(statistic(w)) + (kept(w) != statistic(w) ? size_bytes(kept(w)) : 0);
+  std::int64_t each = size_bytes(logits_format(w));
+  if (kept(w) != logits_format(w)) each += size_bytes(kept(w));  // their gradients
   const std::int64_t most = std::max<std::int64_t>(64, logits.v / (each * std::max(1, w.vocab)) / 64 * 64);
   const std::int64_t chunks = std::max<std::int64_t>(1, (w.tokens() + most - 1) / most);
   const std::int64_t even = (w.tokens() + chunks - 1) / chunks;
@@ -125,8 +128,8 @@ BlockTensors workspace_tensors(const BlockWork& w, std::int64_t head_chunk) {
       if (w.pass == Pass::backward_input || w.pass == Pass::backward_weight) return {};
       return {{"activation", w.tokens(), w.ffn, kept(w)}};
     case BlockKind::head: {
-      BlockTensors list = {{"logits", head_chunk, w.vocab, statistic(w)}};
-      if (w.pass != Pass::forward && kept(w) != statistic(w))
+      BlockTensors list = {{"logits", head_chunk, w.vocab, logits_format(w)}};
+      if (w.pass != Pass::forward && kept(w) != logits_format(w))
         list.push_back({"dlogits", head_chunk, w.vocab, kept(w)});
       if (w.normalized) list.push_back({"inverse", 1, w.vocab, statistic(w)});
       return list;

@@ -71,7 +71,7 @@ std::int64_t head_chunk(const BlockWork&, Bytes logits);
 // Alive only while the unit runs in work.pass. `head_chunk`: tokens whose logits are made at a time.
 //   attention backward  dcontext (full, heads d), core (the kernel's own);  context and lse when recomputed
 //   mlp                 activation (full, f)
-//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ; inverse (1, vocab) lengths of
+//   head                logits (chunk, vocab), dlogits (chunk, vocab) when the formats differ (not with short logits); inverse (1, vocab) lengths of
 //                       the rows of a normalized head
 BlockTensors workspace_tensors(const BlockWork&, std::int64_t head_chunk);
 

@@ -200,6 +200,7 @@ BlockWork block_extents(const ModelSpec& m, const TrainingSpec& training, const 
   w.normalized = m.normalized_head;
   w.dtype = training.compute;
   w.joined = rules.joined_products;
+  w.short_logits = rules.short_logits;
   if (rules.head_logits.v > 0) w.chunk = static_cast<int>(head_chunk(w, rules.head_logits));
   return w;
 }

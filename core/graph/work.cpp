@@ -57,6 +57,7 @@ struct KeyOf {
     if (w.bias) out += " bias";
     if (w.joined) out += " joined";
     if (w.normalized) out += " normalized";
+    if (w.short_logits) out += " short";
     if (w.qk_norm != QkNorm::none)
       out += fmt::format(" qk_{}", kQkNormNames[static_cast<std::size_t>(w.qk_norm)]);
     return out;
@@ -147,6 +148,7 @@ class KeyReader {
     w.bias = take("bias");
     w.joined = take("joined");
     w.normalized = take("normalized");
+    w.short_logits = take("short");
     if (take("qk_head")) w.qk_norm = QkNorm::head;
     if (take("qk_whole")) w.qk_norm = QkNorm::whole;
     return w;

@@ -53,9 +53,10 @@ struct BlockWork {
   bool sequence_parallel = false;
   int window = 0;  // attention: keys that a query sees; 0: all up to its own
   bool gated = true;
-  bool bias = false;        // the block's products have biases
-  bool joined = false;      // qkv, attention, mlp: Q, K and V, and gate and up, are columns of one tensor
-  bool normalized = false;  // head: its rows are divided by their length
+  bool bias = false;          // the block's products have biases
+  bool joined = false;        // qkv, attention, mlp: Q, K and V, and gate and up, are columns of one tensor
+  bool normalized = false;    // head: its rows are divided by their length
+  bool short_logits = false;  // head: logits in the format of products, not of sums
   QkNorm qk_norm = QkNorm::none;  // qkv and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
@@ -112,7 +113,7 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 // key and parse_work_key(work_key(w)) == w (finite numbers). Words in this order, separated by one space:
 //
 //   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [cN] [sp] [plain] [core] [bias] [joined]
-//       [normalized] [qk_head|qk_whole]
+//       [normalized] [short] [qk_head|qk_whole]
 //       KIND: embedding norm qkv attention mlp residual head;
 //       extents that are 0 are left out; plain = MLP without gate; core = recompute_core;
 //       qk_head, qk_whole: norms of q and k

@@ -85,6 +85,7 @@ constexpr auto kRules = [](auto& io, auto& r) {
   io.optional("joined_products", r.joined_products);
   io.optional("gradients_begin_written", r.gradients_begin_written);
   io.optional("head_logits_GiB", r.head_logits);
+  io.optional("short_logits", r.short_logits);
   io.optional("loss_gathers_logits", r.loss_gathers_logits);
   io.optional("vocab_multiple", r.vocab_multiple, between(1, 1 << 20));
   io.optional("scatter_p2p", r.scatter_p2p);

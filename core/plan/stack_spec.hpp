@@ -104,6 +104,9 @@ struct StackRules {
   bool head_fused_with_loss = false;
   // Q, K and V are one product, and so are gate and up: their matrices, gradients and results stand side by side.
   bool joined_products = false;
+  // Logits of a head fused with its loss are kept in the format of products, as PyTorch's are, and become their gradients in
+  // place; the loss is made of them in fp32. Otherwise they are kept in fp32 beside their gradients.
+  bool short_logits = false;
   // What logits of a head fused with its loss may take: as many tokens' are made at a time. 0: about 2^24 logits.
   Bytes head_logits;
   bool loss_gathers_logits = false;  // logits are gathered over tp before the loss

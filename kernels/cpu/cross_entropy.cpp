@@ -67,11 +67,11 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
                     g.logits.rows == static_cast<std::int64_t>(g.targets.size()),
                 "cross entropy: extents disagree");
   const std::int64_t slice = g.logits.cols, valid = valid_columns(slice, g.first_id, g.vocab);
-  with_type(g.dlogits.dtype, [&]<class T>() {
+  const auto fill = [&]<class T, class L>() {
     using A = Accumulator<T>;
     const A scale = static_cast<A>(g.scale);
     for (std::int64_t t = 0; t < g.logits.rows; ++t) {
-      const A* logits = g.logits.row<A>(t);
+      const L* logits = g.logits.row<L>(t);
       T* dlogits = g.dlogits.row<T>(t);
       const std::int32_t target = g.targets[static_cast<std::size_t>(t)];
       if (target == kIgnoreTarget) {
@@ -79,13 +79,21 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
         continue;
       }
       const A highest = g.softmax.row<A>(t)[0], inverse_sum = g.softmax.row<A>(t)[1];
-      const auto probability = [&](std::int64_t i) { return exponential(logits[i] - highest) * inverse_sum; };
+      const auto probability = [&](std::int64_t i) {
+        return exponential(load(logits[i]) - highest) * inverse_sum;
+      };
       const std::int64_t own = target - g.first_id;
       const A at_target = own >= 0 && own < valid ? (probability(own) - A{1}) * scale : A{0};
       for (std::int64_t i = 0; i < valid; ++i) dlogits[i] = store<T>(probability(i) * scale);
       std::fill_n(dlogits + valid, slice - valid, T{});
       if (own >= 0 && own < valid) dlogits[own] = store<T>(at_target);
     }
+  };
+  with_type(g.dlogits.dtype, [&]<class T>() {
+    if (g.logits.dtype == g.dlogits.dtype)
+      fill.template operator()<T, T>();
+    else
+      fill.template operator()<T, Accumulator<T>>();
   });
 }
 

@@ -91,11 +91,12 @@ struct Lookup {
   }
 };
 
-template <class T>
+template <class T, class L>
 struct CrossEntropyGradient {
   using A = Accumulator<T>;
-  static constexpr int kWidth = kWidthOf<T, A>;
-  Rows<A> logits, softmax;
+  static constexpr int kWidth = kWidthOf<T, L>;
+  Rows<L> logits;
+  Rows<A> softmax;
   Rows<T> dlogits;
   const std::int32_t* targets;
   std::int64_t first_id, valid;
@@ -111,7 +112,7 @@ struct CrossEntropyGradient {
     Pack<T, W> y;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      const A gradient = cross_entropy_gradient_element(x.v[i], highest, inverse_sum, i == own, scale);
+      const A gradient = cross_entropy_gradient_element(widen(x.v[i]), highest, inverse_sum, i == own, scale);
       y.v[i] = narrow<T>(i < real ? gradient : A(0));
     }
     write(dlogits(r) + c, y);  // may be logits: the same elements
@@ -241,18 +242,22 @@ __device__ __forceinline__ SoftmaxState<A> from_lane(SoftmaxState<A> s, int offs
 // two, which addition does not mind.
 constexpr int kStatsThreads = 512;  // four blocks a multiprocessor: some read while others merge
 
-template <class A>
+template <class L, class A = Accumulator<L>>
 __global__ void __launch_bounds__(kStatsThreads, sizeof(A) == 4 ? 4 : 2)
-    cross_entropy_stats_kernel(Rows<A> logits, const std::int32_t* targets, Rows<A> stats, std::int64_t rows,
+    cross_entropy_stats_kernel(Rows<L> logits, const std::int32_t* targets, Rows<A> stats, std::int64_t rows,
                                std::int64_t valid, std::int64_t first_id, bool wide) {
-  constexpr int W = kWidthOf<A>;
+  constexpr int W = kWidthOf<L>;
   __shared__ SoftmaxState<A> partial[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const A* x = logits(row);
+    const L* x = logits(row);
     SoftmaxState<A> s{-INFINITY, A(0)};
-    for_values<W, 2>(x, valid, wide, threadIdx.x, blockDim.x,
-                     [&]<int N>(const Pack<A, N>& pack) { softmax_add(s, pack.v); });
+    for_values<W, 2>(x, valid, wide, threadIdx.x, blockDim.x, [&]<int N>(const Pack<L, N>& pack) {
+      A values[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] = widen(pack.v[i]);
+      softmax_add(s, values);
+    });
     for (int offset = 16; offset > 0; offset /= 2) s = softmax_merge(s, from_lane(s, offset));
     if (lane == 0) partial[warp] = s;
     __syncthreads();
@@ -264,7 +269,7 @@ __global__ void __launch_bounds__(kStatsThreads, sizeof(A) == 4 ? 4 : 2)
         A* to = stats(row);
         to[0] = s.highest;
         to[1] = s.sum;
-        to[2] = target >= 0 && target < valid ? x[target] : A(0);
+        to[2] = target >= 0 && target < valid ? widen(x[target]) : A(0);
       }
     }
     __syncthreads();
@@ -377,14 +382,13 @@ void cross_entropy_stats(const CrossEntropyStatsArgs& g) {
                 "cross entropy: extents disagree");
   if (g.logits.rows == 0) return;
   const std::int64_t valid = valid_columns(g.logits.cols, g.first_id, g.vocab);
-  const auto launch = [&]<class A>() {
-    cross_entropy_stats_kernel<A>
+  with_type(g.logits.dtype, [&]<class L>() {
+    cross_entropy_stats_kernel<L>
         <<<row_blocks(g.logits.rows), kStatsThreads, 0, stream_of(g.stream).stream>>>(
-            rows_of<A>(g.logits), g.targets.data(), rows_of<A>(g.stats), g.logits.rows, valid, g.first_id,
-            aligned(g.logits));
+            rows_of<L>(g.logits), g.targets.data(), rows_of<Accumulator<L>>(g.stats), g.logits.rows, valid,
+            g.first_id, aligned(g.logits));
     check_launch("cross entropy");
-  };
-  g.logits.dtype == Dtype::fp64 ? launch.template operator()<double>() : launch.template operator()<float>();
+  });
 }
 
 void cross_entropy_combine(const CrossEntropyCombineArgs& g) {
@@ -406,13 +410,19 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
   SEXTANT_CHECK(g.softmax.rows == g.logits.rows && g.softmax.cols == 2 &&
                     g.logits.rows == static_cast<std::int64_t>(g.targets.size()),
                 "cross entropy: extents disagree");
-  with_type(g.dlogits.dtype, [&]<class T>() {
+  const auto launch = [&]<class T, class L>() {
     using A = Accumulator<T>;
     map(stream_of(g.stream),
-        CrossEntropyGradient<T>{rows_of<A>(g.logits), rows_of<A>(g.softmax), rows_of<T>(g.dlogits),
-                                g.targets.data(), g.first_id,
-                                valid_columns(g.logits.cols, g.first_id, g.vocab), static_cast<A>(g.scale)},
+        CrossEntropyGradient<T, L>{
+            rows_of<L>(g.logits), rows_of<A>(g.softmax), rows_of<T>(g.dlogits), g.targets.data(), g.first_id,
+            valid_columns(g.logits.cols, g.first_id, g.vocab), static_cast<A>(g.scale)},
         g.logits.rows, 0, g.logits.cols, all_aligned(g.logits, g.dlogits), "cross entropy gradient");
+  };
+  with_type(g.dlogits.dtype, [&]<class T>() {
+    if (g.logits.dtype == g.dlogits.dtype)
+      launch.template operator()<T, T>();
+    else
+      launch.template operator()<T, Accumulator<T>>();
   });
 }
 

@@ -361,7 +361,7 @@ TEST(Operators, EmbeddingInSlices) {
 
 TEST(Operators, CrossEntropyOverVocabularySlices) {
   for_each_case("cross_entropy", variants(1e-12, 2e-6, kBf16), [](const OperatorCase& c) {
-    const Matrix logits = c.statistic("logits");  // logits are kept in the accumulator's format
+    const Matrix logits = c.statistic("logits");
     const std::vector<std::int32_t> targets = c.integers("targets");
     const std::int64_t tokens = logits.view().rows, padded = logits.view().cols;
     const auto vocab = c.parameter<std::int64_t>("vocab");

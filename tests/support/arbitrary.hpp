@@ -114,7 +114,8 @@ inline Work work() {
       w.recompute_core = *rc::gen::arbitrary<bool>();
       w.window = upto(0, 3) == 0 ? upto(1, 300000) : 0, w.chunk = upto(0, 3) == 0 ? upto(1, 300000) : 0;
       w.bias = *rc::gen::arbitrary<bool>(), w.joined = *rc::gen::arbitrary<bool>(),
-      w.normalized = *rc::gen::arbitrary<bool>(), w.qk_norm = one_of<QkNorm>(3);
+      w.short_logits = *rc::gen::arbitrary<bool>(), w.normalized = *rc::gen::arbitrary<bool>(),
+      w.qk_norm = one_of<QkNorm>(3);
       w.dtype = one_of<Dtype>(6);
       return w;
     }

@@ -14,6 +14,7 @@ WAYS = [
     ("products apart", ["stack.rules.joined_products=false"], 1, [], []),
     ("products as proposed", [], 1, ["--products", "proposed"], []),
     ("head in chunks of 1024", ["stack.rules.head_logits_GiB=0"], 1, [], []),
+    ("logits in fp32", ["stack.rules.short_logits=false"], 1, [], []),
     ("gradients cleared", ["stack.rules.gradients_begin_written=false"], 1, [], []),
     ("half the micro-batch", [], 0.5, [], []),
     ("CUDA graphs", [], 1, ["--cuda-graphs", "on"], []),

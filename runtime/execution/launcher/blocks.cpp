@@ -330,7 +330,7 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
       head_forward(c, u, stats);
     });
   }
-  if (w.dtype != accumulator_of(w.dtype)) u.dlogits = scratch["dlogits"];
+  if (scratch.has("dlogits")) u.dlogits = scratch["dlogits"];
   TensorView stats = kept["stats"];
   if (const Range gathered = find(op, OperandUse::stats))
     stats = TensorView(gathered.data, stats.dtype, stats.rows * graph_.plan.tp, stats.cols);
