@@ -134,6 +134,20 @@ __device__ __forceinline__ A block_sum(A value) {
   return value;
 }
 
+// The same sum for a block that goes over many rows: one barrier in place of two, as sums take turns with two places.
+// `turn`: 0 and 1 by turns.
+template <class A>
+__device__ __forceinline__ A block_sum_by_turns(A value, int turn) {
+  __shared__ A partial[2][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+  for (int offset = 16; offset > 0; offset /= 2) value += from_lane(value, offset);
+  if (lane == 0) partial[turn][warp] = value;
+  __syncthreads();  // whoever is past it has read the other place
+  value = lane < warps ? partial[turn][lane] : A{};
+  for (int offset = 16; offset > 0; offset /= 2) value += from_lane(value, offset);
+  return value;
+}
+
 // A map over elements [begin, end) of every row. Op has kWidth and a member template element<W>(row, column)
 // that works on W elements from a column that is a multiple of W.
 template <class Op>

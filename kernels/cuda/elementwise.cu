@@ -173,10 +173,22 @@ __global__ void __launch_bounds__(kNormBlocks) finish_squares_kernel(const S* pa
   if (threadIdx.x == 0) *sum += in_fp64(all);
 }
 
-__global__ void total_kernel(const double* x, std::int64_t n, double* sum) {
+// One thread adds, in order, what all have brought within its reach.
+constexpr int kTotalThreads = 256, kTotalPiece = 4 * kTotalThreads;
+__global__ void __launch_bounds__(kTotalThreads) total_kernel(const double* x, std::int64_t n, double* sum) {
+  __shared__ double piece[kTotalPiece];
   double all = 0;
-  for (std::int64_t i = 0; i < n; ++i) all += x[i];
-  *sum = all;
+  for (std::int64_t first = 0; first < n; first += kTotalPiece) {
+    const int count = static_cast<int>(n - first < kTotalPiece ? n - first : kTotalPiece);
+    for (int i = threadIdx.x; i < count; i += kTotalThreads) piece[i] = x[first + i];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#pragma unroll 16
+      for (int i = 0; i < count; ++i) all += piece[i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *sum = all;
 }
 
 struct Parts {
@@ -184,6 +196,71 @@ struct Parts {
 };
 constexpr int kPartLevels = 7;
 static_assert(kMaxParts < 1 << kPartLevels);
+
+// Parts p, p + 1, ... p + N - 1 of a pack, in pairs by place; N is a power of two.
+template <class Combine, int N, class A, int W, class T>
+__device__ __forceinline__ void reduce_pairs(const Pack<T, W>* x, A (&sum)[W]) {
+  if constexpr (N == 1) {
+#pragma unroll
+    for (int i = 0; i < W; ++i) sum[i] = widen(x[0].v[i]);
+  } else {
+    A right[W];
+    reduce_pairs<Combine, N / 2>(x, sum);
+    reduce_pairs<Combine, N / 2>(x + N / 2, right);
+#pragma unroll
+    for (int i = 0; i < W; ++i) sum[i] = Combine::of(sum[i], right[i]);
+  }
+}
+
+// Up to eight parts, all of them under way together: what is left of eight is four, two and one, as a binary counter has it.
+template <class T, bool kMaximum>
+struct ReduceFew {
+  using A = Accumulator<T>;
+  static constexpr int kWidth = kWidthOf<T>;
+  Parts parts;
+  int n;
+  T* out;
+  static __device__ A of(A a, A b) {
+    if constexpr (kMaximum)
+      return a < b || b != b ? b : a;  // a NaN wins
+    else
+      return a + b;
+  }
+  template <int N, int W>
+  __device__ void fetch(int first, std::int64_t c, A (&sum)[W]) const {
+    Pack<T, W> x[N];
+#pragma unroll
+    for (int p = 0; p < N; ++p) x[p] = read<W>(static_cast<const T*>(parts.part[first + p]) + c);
+    reduce_pairs<ReduceFew, N>(x, sum);
+  }
+  template <int W>
+  __device__ void element(std::int64_t, std::int64_t c) const {
+    A sum[W];
+    if (n == 8) {
+      fetch<8>(0, c, sum);
+    } else if (n == 4) {
+      fetch<4>(0, c, sum);
+    } else if (n == 2) {
+      fetch<2>(0, c, sum);
+    } else {
+      // From the last part on: what comes before is the left of a pair.
+      bool some = false;
+      const auto put = [&](A(&left)[W]) {
+#pragma unroll
+        for (int i = 0; i < W; ++i) sum[i] = some ? of(left[i], sum[i]) : left[i];
+        some = true;
+      };
+      A left[W];
+      if ((n & 1) != 0) fetch<1>(n - 1, c, left), put(left);
+      if ((n & 2) != 0) fetch<2>(n & 4, c, left), put(left);
+      if ((n & 4) != 0) fetch<4>(0, c, left), put(left);
+    }
+    Pack<T, W> y;
+#pragma unroll
+    for (int i = 0; i < W; ++i) y.v[i] = narrow<T>(sum[i]);
+    write(out + c, y);
+  }
+};
 
 template <class T, bool kMaximum>
 struct Reduce {
@@ -368,7 +445,7 @@ void squared_norm(const SquaredNormArgs& g) {
 
 void total(const TotalArgs& g) {
   SEXTANT_CHECK(g.sum != nullptr && g.x.contiguous(), "total: extents disagree");
-  total_kernel<<<1, 1, 0, stream_of(g.stream).stream>>>(g.x.row<double>(), g.x.elements(), g.sum);
+  total_kernel<<<1, kTotalThreads, 0, stream_of(g.stream).stream>>>(g.x.row<double>(), g.x.elements(), g.sum);
   check_launch("total");
 }
 
@@ -383,6 +460,11 @@ void reduce_in_order(std::span<const void* const> parts, void* out, std::int64_t
   }
   with_type(dtype, [&]<class T>() {
     const int n = static_cast<int>(parts.size());
+    const auto few = [&]<bool kMaximum>() {
+      map(stream_of(stream), ReduceFew<T, kMaximum>{all, n, static_cast<T*>(out)}, 1, 0, count, wide,
+          "reduce");
+    };
+    if (n <= 8) return maximum ? few.template operator()<true>() : few.template operator()<false>();
     if (maximum)
       map(stream_of(stream), Reduce<T, true>{all, n, static_cast<T*>(out)}, 1, 0, count, wide, "reduce");
     else

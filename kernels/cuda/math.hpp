@@ -11,6 +11,8 @@ namespace sextant::cuda {
 
 SEXTANT_BOTH float exponential(float x) { return expf(x); }
 SEXTANT_BOTH double exponential(double x) { return exp(x); }
+SEXTANT_BOTH float fused(float a, float b, float c) { return fmaf(a, b, c); }
+SEXTANT_BOTH double fused(double a, double b, double c) { return fma(a, b, c); }
 SEXTANT_BOTH float root(float x) { return sqrtf(x); }
 SEXTANT_BOTH double root(double x) { return sqrt(x); }
 

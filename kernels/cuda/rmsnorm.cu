@@ -56,6 +56,60 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// The same for rows of whole packs that lie in the registers of a block, K packs a thread: read once, and with the weight under
+// way while the sum is made. The same sums in the same order.
+template <class T, int K>
+__global__ void __launch_bounds__(kRowThreads)
+    rmsnorm_held_kernel(Rows<T> x, Rows<T> branch, Rows<T> kept, const T* weight, Rows<T> y,
+                        Accumulator<T>* inverse_rms, std::int64_t rows, std::int64_t cols,
+                        Accumulator<T> eps) {
+  using A = Accumulator<T>;
+  constexpr int W = kWidthOf<T>;
+  const auto column = [&](int k) -> std::int64_t {
+    return (threadIdx.x + k * kRowThreads) * std::int64_t{W};
+  };
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+    Pack<T, W> held[K] = {}, gain[K] = {};
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (column(k) < cols) held[k] = read<W>(x(row) + column(k));
+    if (branch.data) {
+      Pack<T, W> more[K] = {};
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        if (column(k) < cols) more[k] = read<W>(branch(row) + column(k));
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (column(k) >= cols) continue;
+#pragma unroll
+        for (int i = 0; i < W; ++i) held[k].v[i] = narrow<T>(widen(held[k].v[i]) + widen(more[k].v[i]));
+        write(x(row) + column(k), held[k]);
+      }
+    }
+    A squares = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (column(k) >= cols) continue;
+      gain[k] = read<W>(weight + column(k));
+      if (kept.data) write(kept(row) + column(k), held[k]);
+#pragma unroll
+      for (int i = 0; i < W; ++i) squares += widen(held[k].v[i]) * widen(held[k].v[i]);
+    }
+    const A r = A(1) / root(block_sum_by_turns(squares, turn) / static_cast<A>(cols) + eps);
+    if (threadIdx.x == 0) inverse_rms[row] = r;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (column(k) >= cols) continue;
+      Pack<T, W> out;
+#pragma unroll
+      for (int i = 0; i < W; ++i)
+        out.v[i] = narrow<T>(rmsnorm_element(widen(held[k].v[i]), r, widen(gain[k].v[i])));
+      write(y(row) + column(k), out);
+    }
+  }
+}
+
 // One pass: dx by rows, and of the weight's gradient a partial sum per block over a fixed range of rows, kept
 // in shared memory where each thread owns its columns.
 constexpr int kGradientBlocks = static_cast<int>(kNormGradientBlocks);
@@ -147,28 +201,29 @@ __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
 
   const std::int64_t first = rows * blockIdx.x / gridDim.x, last = rows * (blockIdx.x + 1) / gridDim.x;
   Row next = fetch(first);
-  for (std::int64_t row = first; row < last; ++row) {
+  int turn = 0;
+  for (std::int64_t row = first; row < last; ++row, turn ^= 1) {
     const Row now = next;
     if (row + 1 < last) next = fetch(row + 1);
     A projection = 0;
 #pragma unroll
     for (int k = 0; k < K; ++k)
 #pragma unroll
-      for (int i = 0; i < W; ++i) {
-        const A value = widen(now.x[k].v[i]), d = widen(now.dy[k].v[i]);
-        projection += d * widen(gain[k].v[i]) * value;
-        sum[k][i] += d * (value * now.inverse_rms);
+      for (int i = 0; i < W; ++i) {  // fused, as half of the time is arithmetic
+        const A both = widen(now.x[k].v[i]) * widen(now.dy[k].v[i]);
+        projection = fused(both, widen(gain[k].v[i]), projection);
+        sum[k][i] = fused(both, now.inverse_rms, sum[k][i]);
       }
-    const A along = block_sum(projection) * now.inverse_rms * now.inverse_rms / static_cast<A>(cols);
+    const A along =
+        block_sum_by_turns(projection, turn) * now.inverse_rms * now.inverse_rms / static_cast<A>(cols);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (column(k) >= cols) continue;
       Pack<T, W> out;
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        const A d = rmsnorm_gradient<A>(widen(now.x[k].v[i]), now.inverse_rms, widen(gain[k].v[i]),
-                                        widen(now.dy[k].v[i]), along);
-        out.v[i] = narrow<T>(bypass.data ? widen(now.bypass[k].v[i]) + d : d);
+        const A d = fused(-widen(now.x[k].v[i]), along, widen(now.dy[k].v[i]) * widen(gain[k].v[i]));
+        out.v[i] = narrow<T>(fused(now.inverse_rms, d, bypass.data ? widen(now.bypass[k].v[i]) : A(0)));
       }
       write(dx(row) + column(k), out);  // dx may be dy or bypass: this thread has read what it overwrites
     }
@@ -211,6 +266,20 @@ void rmsnorm(const RmsnormForwardArgs& g) {
   using A = Accumulator<T>;
   const bool wide = all_aligned(g.x, g.weight, g.y) && (!g.branch.data || aligned(g.branch)) &&
                     (!g.kept.data || aligned(g.kept));
+  constexpr std::int64_t kHeld = std::int64_t{kRowThreads} * kWidthOf<T>;
+  if constexpr (kMakeStatistic) {
+    if (wide && g.x.cols % kWidthOf<T> == 0 && g.x.cols <= 4 * kHeld) {
+      const auto launch = [&](auto kernel) {
+        kernel<<<row_blocks(g.x.rows), kRowThreads, 0, stream_of(g.stream).stream>>>(
+            rows_of<T>(g.x), rows_or_none<T>(g.branch), rows_or_none<T>(g.kept), g.weight.row<T>(),
+            rows_of<T>(g.y), g.inverse_rms.row<A>(), g.x.rows, g.x.cols, static_cast<A>(g.eps));
+      };
+      launch(g.x.cols <= kHeld       ? rmsnorm_held_kernel<T, 1>
+             : g.x.cols <= 2 * kHeld ? rmsnorm_held_kernel<T, 2>
+                                     : rmsnorm_held_kernel<T, 4>);
+      return check_launch("rmsnorm");
+    }
+  }
   rmsnorm_kernel<T, kMakeStatistic><<<row_blocks(g.x.rows), kRowThreads, 0, stream_of(g.stream).stream>>>(
       rows_of<T>(g.x), rows_or_none<T>(g.branch), rows_or_none<T>(g.kept), g.weight.row<T>(), rows_of<T>(g.y),
       g.inverse_rms.row<A>(), g.x.rows, g.x.cols, static_cast<A>(g.eps), wide);

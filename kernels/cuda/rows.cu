@@ -276,12 +276,16 @@ __global__ void __launch_bounds__(kStatsThreads, sizeof(A) == 4 ? 4 : 2)
   }
 }
 
+// A partial sum of losses a block, which one more block adds up in order.
+constexpr int kCombineThreads = 128;
+constexpr std::int64_t kMostCombineBlocks = 1024;
 template <class A>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kCombineThreads)
     cross_entropy_combine_kernel(Rows<A> stats, std::int64_t ranks, const std::int32_t* targets,
-                                 Rows<A> softmax, std::int64_t rows, double* loss) {
+                                 Rows<A> softmax, std::int64_t rows, double* partial) {
   double sum_of_losses = 0;
-  for (std::int64_t t = threadIdx.x; t < rows; t += blockDim.x) {
+  for (std::int64_t t = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; t < rows;
+       t += std::int64_t{gridDim.x} * blockDim.x) {
     double highest = -INFINITY, sum = 0, target = 0;
     for (std::int64_t r = 0; r < ranks; ++r)
       highest = fmax(highest, static_cast<double>(stats(r * rows + t)[0]));
@@ -295,7 +299,13 @@ __global__ void __launch_bounds__(1024)
     if (targets[t] != kIgnoreTarget) sum_of_losses += log(sum) - (target - highest);
   }
   sum_of_losses = block_sum(sum_of_losses);
-  if (threadIdx.x == 0 && loss) *loss += sum_of_losses;
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum_of_losses;
+}
+
+__global__ void __launch_bounds__(kMostCombineBlocks)
+    add_losses_kernel(const double* partial, std::int64_t blocks, double* loss) {
+  const double all = block_sum(threadIdx.x < blocks ? partial[threadIdx.x] : 0.0);
+  if (threadIdx.x == 0) *loss += all;
 }
 
 std::int64_t valid_columns(std::int64_t slice, std::int64_t first_id, std::int64_t vocab) {
@@ -397,9 +407,15 @@ void cross_entropy_combine(const CrossEntropyCombineArgs& g) {
                     rows == static_cast<std::int64_t>(g.targets.size()),
                 "cross entropy: extents disagree");
   if (rows == 0) return;
+  const std::int64_t blocks = std::min((rows + kCombineThreads - 1) / kCombineThreads, kMostCombineBlocks);
+  CudaStream& s = stream_of(g.stream);
+  auto* partial = static_cast<double*>(scratch(s, blocks * std::int64_t{sizeof(double)}));
   const auto launch = [&]<class A>() {
-    cross_entropy_combine_kernel<A><<<1, 1024, 0, stream_of(g.stream).stream>>>(
-        rows_of<A>(g.stats), ranks, g.targets.data(), rows_of<A>(g.softmax), rows, g.loss);
+    cross_entropy_combine_kernel<A><<<static_cast<unsigned>(blocks), kCombineThreads, 0, s.stream>>>(
+        rows_of<A>(g.stats), ranks, g.targets.data(), rows_of<A>(g.softmax), rows, partial);
+    if (g.loss)
+      add_losses_kernel<<<1, static_cast<unsigned>((blocks + 31) / 32 * 32), 0, s.stream>>>(partial, blocks,
+                                                                                            g.loss);
     check_launch("loss");
   };
   g.stats.dtype == Dtype::fp64 ? launch.template operator()<double>() : launch.template operator()<float>();
