@@ -37,12 +37,14 @@ void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
   constexpr double kBytes = 2 + 2 + 1;
   Pointwise casts{0, 0};
   const auto linear = [&](double in, double out) {
-    const double tokens = static_cast<double>(w.tokens()), x = tokens * in, y = tokens * out, weight = in * out;
+    const double tokens = static_cast<double>(w.tokens()), x = tokens * in, y = tokens * out,
+                 weight = in * out;
     if (d.forward) casts.bytes += kBytes * (x + weight), casts.launches += 3;
     if (d.input_gradient) casts.bytes += kBytes * (y + weight), casts.launches += 3;
     if (d.weight_gradient) casts.bytes += kBytes * (x + y), casts.launches += 3;
   };
-  const double q = static_cast<double>(w.heads) * w.head_dim, kv = static_cast<double>(w.kv_heads) * w.head_dim;
+  const double q = static_cast<double>(w.heads) * w.head_dim,
+               kv = static_cast<double>(w.kv_heads) * w.head_dim;
   if (w.kind == BlockKind::qkv && w.joined) linear(w.hidden, q + 2 * kv);
   if (w.kind == BlockKind::qkv && !w.joined) linear(w.hidden, q), linear(w.hidden, kv), linear(w.hidden, kv);
   if (w.kind == BlockKind::attention) linear(q, w.hidden);
@@ -58,7 +60,8 @@ void add_passes(KernelList& list, const BlockWork& w, const Direction& d, const 
                 const CostConstants& c) {
   if (!d.forward && !d.input_gradient) return;
   BlockWork own = w;
-  if (stack.memory.exact_tensors && w.dtype == Dtype::fp8) own.dtype = Dtype::bf16;  // casts are counted by themselves
+  if (stack.memory.exact_tensors && w.dtype == Dtype::fp8)
+    own.dtype = Dtype::bf16;  // casts are counted by themselves
   list.push_back(block_passes(own, stack.kernels, c, !d.forward));
 }
 

@@ -255,12 +255,13 @@ void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Trai
                                      {"key width of a rank", m.n_kv_heads / tp * d},
                                      {"inner width of a rank", m.ffn_hidden / tp},
                                      {"tokens of a micro-batch", tokens}})
-    s.cannot(extent % kMultiple != 0,
-             [&] {
-               return fmt::format("multiplies in fp8 where extents are multiples of {}; the {} is {}", kMultiple,
-                                  what, extent);
-             },
-             "use bf16");
+    s.cannot(
+        extent % kMultiple != 0,
+        [&] {
+          return fmt::format("multiplies in fp8 where extents are multiples of {}; the {} is {}", kMultiple,
+                             what, extent);
+        },
+        "use bf16");
 }
 
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {

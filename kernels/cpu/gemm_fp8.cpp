@@ -30,7 +30,8 @@ void round(const TensorView& x, Fp8 format, const TensorView& to) {
   table.resize(std::size_t{1} << 16);
   for (std::uint32_t bits = 0; bits < table.size(); ++bits)
     table[bits] = store<Bfloat16>(
-        fp8::decode(fp8::encode(load(Bfloat16{static_cast<std::uint16_t>(bits)}) * scale.up, format), format) *
+        fp8::decode(fp8::encode(load(Bfloat16{static_cast<std::uint16_t>(bits)}) * scale.up, format),
+                    format) *
         scale.down);
   for (std::int64_t r = 0; r < x.rows; ++r) {
     const Bfloat16* from = x.row<Bfloat16>(r);

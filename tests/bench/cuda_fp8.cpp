@@ -39,11 +39,14 @@ Json fp8_products(Bench& b) {
                 .stream = s};
       };
       const Fp8 left = forward ? Fp8::e4m3 : Fp8::e5m2;
-      const double wide = b.seconds([&](NativeStream s) { cuda_kernels()->gemm(product(Fp8::none, Fp8::none, s)); }),
+      const double wide = b.seconds(
+                       [&](NativeStream s) { cuda_kernels()->gemm(product(Fp8::none, Fp8::none, s)); }),
                    casts = b.seconds([&](NativeStream s) { fp8_casts(product(left, Fp8::e4m3, s)); }),
-                   all = b.seconds([&](NativeStream s) { cuda_kernels()->gemm(product(left, Fp8::e4m3, s)); });
+                   all =
+                       b.seconds([&](NativeStream s) { cuda_kernels()->gemm(product(left, Fp8::e4m3, s)); });
       const double flops = 2.0 * static_cast<double>(e.m * e.n) * static_cast<double>(e.k);
-      const auto cast_elements = static_cast<double>(weight ? e.m * (e.n + e.k) : e.n * e.k + e.m * (forward ? e.k : e.n));
+      const auto cast_elements =
+          static_cast<double>(weight ? e.m * (e.n + e.k) : e.n * e.k + e.m * (forward ? e.k : e.n));
       out.push_back({{"m", e.m},
                      {"n", e.n},
                      {"k", e.k},

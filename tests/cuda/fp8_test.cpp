@@ -20,8 +20,9 @@ std::vector<double> identity(std::int64_t n) {
   return values;
 }
 
-void multiply(const KernelTable& gpu_table, const Twin& a, const Twin& b, const Twin& c, bool ta, bool tb, bool accumulate,
-              Fp8 of_a, Fp8 of_b, std::int64_t a_cols, std::int64_t b_cols, std::int64_t c_cols) {
+void multiply(const KernelTable& gpu_table, const Twin& a, const Twin& b, const Twin& c, bool ta, bool tb,
+              bool accumulate, Fp8 of_a, Fp8 of_b, std::int64_t a_cols, std::int64_t b_cols,
+              std::int64_t c_cols) {
   on_both(gpu_table, [&](const KernelTable& k, bool gpu, NativeStream s) {
     k.gemm({.a = a.on(gpu).column_range(0, a_cols),
             .b = b.on(gpu).column_range(0, b_cols),
@@ -50,15 +51,18 @@ TEST_F(CudaFp8, CastsInEveryBit) {
     for (const Fp8 format : {Fp8::e4m3, Fp8::e5m2})
       for (const bool turned : {false, true})
         for (const std::int64_t rows : {16, 272}) {
+          if (left_out()) continue;
           constexpr std::int64_t kCols = 144;
           // a is cast as it lies where it is not transposed; turned where it is.
-          const Twin a(Dtype::bf16, rows, kCols, every_value_up_to(size, static_cast<std::size_t>(rows * kCols)));
+          const Twin a(Dtype::bf16, rows, kCols,
+                       every_value_up_to(size, static_cast<std::size_t>(rows * kCols)));
           const std::int64_t k = turned ? rows : kCols, m = turned ? kCols : rows;
           const Twin one(Dtype::bf16, k, k, identity(k)), c = Twin::poisoned(Dtype::fp32, m, k);
           multiply(*cuda_kernels(true), a, one, c, turned, false, false, format, Fp8::e4m3, kCols, k, k);
           c.expect_alike(0, fmt::format("a up to {}, {} rows{}", size, rows, turned ? ", turned" : ""));
           // The same of b, which is turned where it is not transposed.
-          const Twin left(Dtype::bf16, turned ? rows : kCols, turned ? rows : kCols, identity(turned ? rows : kCols)),
+          const Twin left(Dtype::bf16, turned ? rows : kCols, turned ? rows : kCols,
+                          identity(turned ? rows : kCols)),
               d = Twin::poisoned(Dtype::fp32, turned ? rows : kCols, turned ? kCols : rows);
           multiply(*cuda_kernels(true), left, a, d, false, !turned, false, Fp8::e4m3, format,
                    turned ? rows : kCols, kCols, turned ? kCols : rows);
@@ -85,12 +89,14 @@ TEST_F(CudaFp8, ProductsAsTheTwins) {
             // Columns of wider matrices: what lies beyond them is not read, nor written.
             const Twin a(Dtype::bf16, ta ? e.k : e.m, (ta ? e.m : e.k) + 16, 1e-3),
                 b(Dtype::bf16, tb ? e.n : e.k, (tb ? e.k : e.n) + 16, 3.0);
-            const Twin c = accumulate ? Twin(c_type, e.m, e.n + 16, 0.05) : Twin::poisoned(c_type, e.m, e.n + 16);
+            const Twin c =
+                accumulate ? Twin(c_type, e.m, e.n + 16, 0.05) : Twin::poisoned(c_type, e.m, e.n + 16);
             multiply(*cuda_kernels(reference), a, b, c, ta, tb, accumulate, of_a, Fp8::e4m3, ta ? e.m : e.k,
                      tb ? e.k : e.n, e.n);
-            c.expect_columns_alike(0, e.n, limit_of(c_type, reference),
-                                   fmt::format("{} {} x {} x {} form {}{}{}", reference ? "tiles" : "library", e.m, e.n,
-                                               e.k, form, into_wide ? " wide" : "", accumulate ? " added" : ""));
+            c.expect_columns_alike(
+                0, e.n, limit_of(c_type, reference),
+                fmt::format("{} {} x {} x {} form {}{}{}", reference ? "tiles" : "library", e.m, e.n, e.k,
+                            form, into_wide ? " wide" : "", accumulate ? " added" : ""));
           }
 }
 
@@ -115,7 +121,8 @@ TEST_F(CudaFp8, WhatIsNotFiniteShows) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     std::vector<double> values(32 * 32, 0.5);
     values[77] = bad;
-    const Twin a(Dtype::bf16, 32, 32, values), b(Dtype::bf16, 32, 32), c = Twin::poisoned(Dtype::fp32, 32, 32);
+    const Twin a(Dtype::bf16, 32, 32, values), b(Dtype::bf16, 32, 32),
+        c = Twin::poisoned(Dtype::fp32, 32, 32);
     multiply(*cuda_kernels(false), a, b, c, false, true, false, Fp8::e5m2, Fp8::e4m3, 32, 32, 32);
     for (const double x : to_doubles(c.downloaded().view())) EXPECT_TRUE(std::isnan(x));
   }
@@ -134,7 +141,8 @@ TEST_F(CudaFp8, ExtentsThatTheLibraryHasNotAreRefused) {
     });
     ADD_FAILURE() << "24 rows are no multiple of 16";
   } catch (const BackendError& error) {
-    EXPECT_NE(std::string(error.what()).find("24 x 32 x 32 in fp8: extents must be multiples of 16"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("24 x 32 x 32 in fp8: extents must be multiples of 16"),
+              std::string::npos)
         << error.what();
   }
 }

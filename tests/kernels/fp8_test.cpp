@@ -1,5 +1,7 @@
 // Unit: rounding to fp8, and products of operands so rounded on the CPU. Expectation: an oracle in fp64 that knows a format
 // by its field widths alone and finds the nearest of all its values, ties to the even code.
+#include "kernels/fp8.hpp"
+
 #include <cmath>
 #include <limits>
 #include <random>
@@ -8,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_kernels.hpp"
-#include "kernels/fp8.hpp"
 #include "tests/reference/matrix.hpp"
 
 namespace sextant::testing {
@@ -72,7 +73,8 @@ TEST_P(Fp8Rounding, IsToTheNearestValueTiesToEven) {
     if (const float x = fp8::float_of(bits << 16); !std::isnan(x)) expect(x);
   for (std::size_t i = 0; i + 1 < values.size(); ++i) {
     const auto half = static_cast<float>((values[i] + values[i + 1]) / 2);
-    for (const float x : {half, std::nextafter(half, 0.0f), std::nextafter(half, 1e9f)}) expect(x), expect(-x);
+    for (const float x : {half, std::nextafter(half, 0.0f), std::nextafter(half, 1e9f)})
+      expect(x), expect(-x);
   }
   std::mt19937_64 random(::testing::UnitTest::GetInstance()->random_seed());
   std::uniform_real_distribution<float> power(-40, 20);
@@ -155,7 +157,8 @@ TEST(Fp8Products, AreThoseOfRoundedOperands) {
                          right[static_cast<std::size_t>(tb ? n * kK + k : k * kN + n)];
                 expected[static_cast<std::size_t>(m * kN + n)] = sum;
               }
-            const double bound = into_wide ? 1e-6 : 4e-3, distance = relative_distance(to_doubles(c.view()), expected);
+            const double bound = into_wide ? 1e-6 : 4e-3,
+                         distance = relative_distance(to_doubles(c.view()), expected);
             EXPECT_LE(distance, bound) << ta << tb << into_wide << accumulate << " " << table->name;
             // Control: operands that are not rounded are further away than that.
             if (!into_wide || accumulate) continue;
@@ -171,7 +174,8 @@ TEST(Fp8Products, OfWhatIsNotFiniteAreNan) {
     values[7] = bad;
     const Matrix a(Dtype::bf16, 16, 16, values), b(Dtype::bf16, 16, 16, random_values(16 * 16, 1)),
         c(Dtype::fp32, 16, 16, std::vector<double>(16 * 16, 0.0));
-    cpu_kernels().gemm({.a = a.view(), .b = b.view(), .c = c.view(), .round_a = Fp8::e5m2, .round_b = Fp8::e4m3});
+    cpu_kernels().gemm(
+        {.a = a.view(), .b = b.view(), .c = c.view(), .round_a = Fp8::e5m2, .round_b = Fp8::e4m3});
     for (const double x : to_doubles(c.view())) EXPECT_TRUE(std::isnan(x));
   }
 }

@@ -50,7 +50,8 @@ bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA
 // memory is laid out multiples of 16 bytes; the result in bf16 or fp32.
 bool supported_fp8(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
   if (!is_fp8(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
-  if (d.a != CUBLAS_OP_T || d.b != CUBLAS_OP_N || d.compute != CUBLAS_COMPUTE_32F || d.scale != CUDA_R_32F) return false;
+  if (d.a != CUBLAS_OP_T || d.b != CUBLAS_OP_N || d.compute != CUBLAS_COMPUTE_32F || d.scale != CUDA_R_32F)
+    return false;
   for (const Layout* x : {&a, &b, &c})
     if (x->rows % 16 != 0 || x->cols % 16 != 0 || x->stride % 16 != 0) return false;
   return c.type == CUDA_R_16BF || c.type == CUDA_R_32F;

@@ -24,7 +24,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::strcpy(p->name, "emulated GPU");
   p->totalGlobalMem = kMemory;
-  p->major = std::getenv("SEXTANT_EMULATION_AMPERE") ? 8 : 9, p->multiProcessorCount = 4, p->l2CacheSize = 1 << 20;
+  p->major = std::getenv("SEXTANT_EMULATION_AMPERE") ? 8 : 9, p->multiProcessorCount = 4,
+  p->l2CacheSize = 1 << 20;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {

@@ -116,6 +116,30 @@ TEST(CheckpointLayouts, TiedEmbeddingsAndBf16) {
 
 // The copy goes on beside the next step, and here for longer: the update behind that one waits for it, and what is saved is the
 // state of one step.
+// Scales are of the tensors at hand: nothing of them is kept from step to step.
+TEST(CheckpointLayouts, InFp8) {
+  const TempDir folder;
+  const auto narrow = [](CheckpointTrial& t) {
+    t.training = runnable_training(CheckpointTrial::kBatch, Dtype::fp8);
+  };
+  constexpr int kHalf = 3, kAll = 6;
+  for (const char* key : {"mbs8", "tp2.sp.pp2.mbs1.dp2.z1.b4K"}) {
+    const auto at = folder.path() / key;
+    CheckpointTrial whole(key, {}, narrow), first(key, at, narrow), second(key, {}, narrow);
+    ASSERT_EQ(whole.go(kAll).error, "");
+    ASSERT_EQ(first.go(kHalf).error, "");
+    ASSERT_EQ(second.from(at).go(kAll).error, "");
+    EXPECT_EQ(second.losses(), whole.losses(kHalf)) << key;
+    EXPECT_EQ(second.at_end, whole.at_end) << key;
+    // Control: the same from there in bf16 is another run.
+    CheckpointTrial wide(key, {}, [](CheckpointTrial& t) {
+      t.training = runnable_training(CheckpointTrial::kBatch, Dtype::bf16);
+    });
+    ASSERT_EQ(wide.from(at).go(kAll).error, "");
+    EXPECT_NE(wide.losses(), whole.losses(kHalf)) << key;
+  }
+}
+
 TEST(CheckpointLayouts, NoUpdateReachesAStateThatIsBeingCopied) {
   constexpr const char* kKey = "dp2.z1.mbs2.b4K";
   const TempDir folder;
