@@ -6,7 +6,7 @@ import statistics
 from gpu_steps import BIN, WORK
 
 # name of the model's preset, sequence length, sequences of a step, micro-batch of the usual way.
-MODELS = [("llama-3.2-1b", 2048, 32, 16), ("llama-2-7b", 2048, 8, 2)]
+MODELS = [("llama-3.2-1b", 2048, 32, 16), ("llama-2-7b", 2048, 16, 2)]
 STEPS = 6  # of which the first two and the last are not counted: all operations are timed in them
 # What is changed: name, settings of the plan, micro-batch as a share of the usual one, options of the run, of the plan.
 WAYS = [

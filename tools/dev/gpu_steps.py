@@ -33,10 +33,10 @@ def environment():
 
 
 class Runner:
-    def __init__(self, out, budget_s, models=None, sequences=None, steps=8, rounds=2, whole=False, ways=None):
+    def __init__(self, out, budget_s, models=None, sequences=None, steps=8, rounds=2, whole=False, ways=None, quick=False):
         self.out, self.budget_s, self.env = out, budget_s, environment()
         self.models, self.sequences, self.steps, self.rounds, self.whole = models, sequences, steps, rounds, whole
-        self.ways = ways  # of part ab
+        self.ways, self.quick = ways, quick  # of parts ab and ours
         self.lock = threading.RLock()  # of results: some steps run side by side
         self.of_thread = threading.local()
         os.makedirs(WORK, exist_ok=True)
