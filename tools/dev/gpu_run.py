@@ -92,7 +92,13 @@ def sanitizer(r):
 
 
 def bench(r):
+    """Ours, and behind them torch.matmul at the shapes of our products, where PyTorch is there."""
     r.results["kernels"] = r.json("cuda_bench", [os.path.join(BIN, "cuda_bench")], 100, least_s=20)
+    r.save()
+    ours_at = list(dict.fromkeys((g["m"], g["n"], g["k"]) for g in (r.results["kernels"] or {}).get("gemm") or []))
+    if ours_at:
+        r.results["torch_products"] = r.json("torch.matmul", [sys.executable, os.path.join(HERE, "torch_products.py"),
+                                                              json.dumps(ours_at)], 60, env=dict(os.environ))
 
 
 def machine(r):
@@ -402,7 +408,8 @@ def main():
     left_out = [f"{s['step']} ({why})" for s in steps if s.get("exit") in (0, SKIPPED, None) and (why := not_run(s))]
     judged = r.results["verdicts"] = gpu_verdicts.verdicts(r.results)
     r.save()
-    summary = [*gpu_ab.table(r.results), *gpu_verdicts.table(judged)]
+    beside = gpu_verdicts.products(r.results) if "bench" in chosen else []
+    summary = [*gpu_ab.table(r.results), *beside, *gpu_verdicts.table(judged)]
     if bad:
         summary.append("failed: " + ", ".join(bad))
     if left_out:
