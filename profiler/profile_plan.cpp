@@ -1,6 +1,8 @@
 #include "profiler/profile_plan.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -10,6 +12,8 @@
 
 namespace sextant {
 namespace {
+
+constexpr std::int64_t kMostWarmSteps = 1000;
 
 // Samples of every work, from all ranks.
 class Samples {
@@ -162,6 +166,17 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
   TrainingRun run = how;
   run.record = true;
   run.steps = options.steps;
+  // The first step that counts. Rank 0 decides behind a step, which no rank has left by then: the loss is a sum of all.
+  const bool warms = options.warm_up.v > 0 && !run.processes;
+  std::atomic<std::int64_t> first = warms ? std::numeric_limits<std::int64_t>::max() - options.steps : 1,
+                            done = 0;
+  Seconds worked{};
+  if (warms) {
+    run.steps = kMostWarmSteps + options.steps;
+    run.time_to_stop = [&, asked = run.time_to_stop] {
+      return (asked && asked()) || done >= first + options.steps - 1;
+    };
+  }
   run.expected.clear();
   run.timer = options.timer;
   run.on_start = [&](RankTrainer& trainer, int) {
@@ -171,7 +186,7 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
   if (run.processes) run.on_end = [&](RankTrainer& trainer, int) { samples.share(trainer.all_ranks()); };
   const RankGrid grid(run.graph.plan);
   run.on_spans = [&](int rank, std::int64_t step, const std::vector<Span>& spans) {
-    if (step == 0) return;
+    if (step < first) return;
     const RankCoord at = grid.coord(rank);
     for (OpId id = 0; id < run.graph.ops.size(); ++id) {
       const Op& op = run.graph.ops[id];
@@ -185,7 +200,12 @@ bool profile_plan(const TrainingRun& how, const ProfileOptions& options, WorkPro
     }
   };
   run.on_step = [&](const StepReport& report) {
-    if (options.progress) options.progress(static_cast<double>(report.step + 1) / options.steps);
+    worked += report.duration;
+    const std::int64_t next = report.step + 1;
+    if (warms && next < first && (worked >= options.warm_up || next >= kMostWarmSteps)) first = next;
+    done = next;
+    if (options.progress)
+      options.progress(next < first ? 0.0 : static_cast<double>(next - first + 1) / options.steps);
   };
   const bool first_rank = train(run).first_rank;
   samples.write(run.graph, profile);

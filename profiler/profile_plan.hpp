@@ -12,7 +12,10 @@
 namespace sextant {
 
 struct ProfileOptions {
-  int steps = 4;                                   // of which the first is dropped
+  int steps = 4;  // of which the first is dropped
+  // Steps that are run first, and dropped, until they have taken this long: a GPU that comes from idling is cooler and clocks
+  // higher than at work. Of one process; 0: none but the first.
+  Seconds warm_up = {};
   int repetitions = 12;                            // of an exchange alone
   const OpTimer* timer = nullptr;                  // of ops in a step; nullptr: events around them
   std::function<void(double done)> progress = {};  // 0..1

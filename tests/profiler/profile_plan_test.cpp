@@ -2,7 +2,11 @@
 // same when read again, and a prediction with it has nothing left to another model.
 #include "profiler/profile_plan.hpp"
 
+#include <atomic>
+#include <map>
 #include <set>
+#include <span>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -48,6 +52,36 @@ TEST_P(ProfilePlan, MeasuresEveryWorkThatAnOpNeeds) {
   nlohmann::json broken = stored;
   broken["works"]["no such work"] = {{"mean_us", 1}, {"median_us", 1}};
   EXPECT_THROW(broken.get<WorkProfile>(), ConfigError);
+}
+
+// Steps that warm a machine up are made before those that count, and add no sample.
+TEST_P(ProfilePlan, WhatWarmsUpIsDropped) {
+  const StackSpec stack = load_stack("sextant", kPresets);
+  const ExecutionGraph graph = lower_tiny(GetParam(), 4, 8, stack);
+  const auto samples = [&](Seconds warm_up, std::int64_t& steps) {
+    std::atomic<std::int64_t> last = 0;
+    const TrainingRun run{
+        .graph = graph,
+        .stack = stack,
+        .kernels = cpu_kernels(),
+        .sequences =
+            [&, of = synthetic_sequences(graph.model.vocab_size, graph.training.global_batch, 1)](
+                std::int64_t step, int sequence, std::span<std::int32_t> out) {
+              if (step > last) last = step;
+              of(step, sequence, out);
+            },
+        .weights = random_weights(graph.model, 1)};
+    WorkProfile profile;
+    profile_plan(run, {.steps = 4, .warm_up = warm_up, .repetitions = 3}, profile);
+    std::map<std::string, int> counts;
+    for (const auto& [key, work] : profile.works) counts[key] = work.samples;
+    steps = last + 1;
+    return counts;
+  };
+  std::int64_t cold = 0, warm = 0;
+  EXPECT_EQ(samples(Seconds(0), cold), samples(Seconds(0.2), warm));
+  EXPECT_EQ(cold, 4);
+  EXPECT_GT(warm, 4) << "control: as many steps";
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ProfilePlan,

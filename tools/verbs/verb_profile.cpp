@@ -109,6 +109,7 @@ class Profiling {
       const Runnable& runnable = *plans_[i];
       ProfileOptions options;
       options.steps = o_.steps;
+      if (runnable.on_gpu() && !o_.quick) options.warm_up = Seconds(1.5);
       Bytes taken;
       options.progress = [&](double done) {
         taken = std::max(taken, watch_.taken());
@@ -282,7 +283,7 @@ Verb profile_verb() {
         add_number(app,
                    {.flag = "--steps",
                     .metavar = "N",
-                    .text = "steps of each plan; the first is dropped",
+                    .text = "steps of each plan; the first is dropped, and on a GPU what warms it up",
                     .min = 2,
                     .max = 1000},
                    o->steps);
