@@ -295,7 +295,7 @@ class Script(unittest.TestCase):
                 with open(os.path.join(folder, name), "w") as file:
                     file.write(text)
                 os.chmod(os.path.join(folder, name), 0o755)
-            for name in ("gpu_run.py", "gpu_ab.py", "gpu_steps.py", "gpu_verdicts.py"):
+            for name in ("gpu_run.py", "gpu_ab.py", "gpu_edge.py", "gpu_steps.py", "gpu_verdicts.py"):
                 shutil.copy(os.path.join(SOURCE, "tools", "dev", name), folder)
             out = os.path.join(folder, "results.json")
             env = {**os.environ, "PATH": os.path.join(folder, "bin") + ":" + os.environ["PATH"],
@@ -421,7 +421,7 @@ class Script(unittest.TestCase):
                                 then=["--only", "ours", "--only", "peers", "--seq-len", "2048"])
         self.assertEqual([len(row["rounds"]) for row in found["training"]], [2])
         names = [s["step"].split()[0] for s in found["steps"] if s["step"] not in ("doctor", "nvidia-smi")]
-        self.assertEqual(names, ["plan", "profile", "simulate", "run", "record", "run", "torch", "torch", "run"])
+        self.assertEqual(names, ["plan", "profile", "simulate", "run", "record", "torch", "torch", "run"])
         self.assertEqual(found["asked"], {"parts": ["ours", "peers"], "rows": [["llama-3.2-1b", 2048]]})
         of = {v["target"]: v for v in found["verdicts"]}
         self.assertEqual(of["tokens/s over PyTorch compile"]["figure"], 2.0)
