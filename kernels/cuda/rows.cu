@@ -107,17 +107,18 @@ __global__ void __launch_bounds__(256)
 }
 
 constexpr int kEmbeddingThreads = 256;
-constexpr int kLooks = 4;  // tokens that a thread looks at, at a time
+constexpr int kLooks = 4;   // tokens that a thread looks at, at a time
+constexpr int kChunks = 4;  // packs of a row that a thread adds
 
 // A block per token and range of columns. The block of the first token with an id adds up all tokens of that id, in their
-// order, so that repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU.
-template <class T>
+// order, so that repeated tokens always add up the same way, and adds that sum to the row once, as on the CPU. W columns are
+// read together: those of a pack, where rows are whole packs, or one.
+template <class T, int W>
 __global__ void __launch_bounds__(kEmbeddingThreads, 4)
     embedding_backward_kernel(const std::int32_t* ids, int n, const int* ends, Rows<T> dout,
                               Rows<Accumulator<T>> dtable, std::int64_t slice, std::int64_t first_id,
-                              std::int64_t cols, bool wide) {
+                              int cols) {
   using A = Accumulator<T>;
-  constexpr int W = kWidthOf<T, A>;
   const int first = static_cast<int>(blockIdx.x);
   const std::int32_t id = ids[first];
   const std::int64_t row = id - first_id;
@@ -126,38 +127,37 @@ __global__ void __launch_bounds__(kEmbeddingThreads, 4)
   if (of_row.v[0] != n - 1 - first) return;
   const int last = of_row.v[1];
 
-  const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.y) * kEmbeddingThreads * W;
-  const auto column = [&](int i) -> std::int64_t {
-    return wide ? chunk + threadIdx.x * W + i : chunk + i * kEmbeddingThreads + threadIdx.x;
-  };
-  const bool whole = wide && column(W - 1) < cols;
+  // Columns of a thread: kChunks packs, all of them under way together; or so many single ones.
+  const int from =
+      static_cast<int>(blockIdx.y) * kChunks * kEmbeddingThreads * W + static_cast<int>(threadIdx.x) * W;
+  const auto column = [&](int k) { return from + k * kEmbeddingThreads * W; };
   A* const to = dtable(row);
-  if (first == last && whole) {  // most tokens: both rows are under way together
-    const auto x = read<W>(dout(first) + column(0));
-    auto into = read<W>(to + column(0));
-#pragma unroll
-    for (int i = 0; i < W; ++i) into.v[i] += widen(x.v[i]);
-    return write(to + column(0), into);
-  }
-  A sum[W] = {};
+  A sum[kChunks][W] = {};
   const auto add_tokens = [&]<int N>(const int* tokens) {  // whose rows are read together and added in order
-    if (whole) {
-      Pack<T, W> x[N];
+    Pack<T, W> x[N][kChunks];
 #pragma unroll
-      for (int m = 0; m < N; ++m) x[m] = read<W>(dout(tokens[m]) + column(0));
+    for (int m = 0; m < N; ++m) {
+      const T* const of_token = dout(tokens[m]);
 #pragma unroll
-      for (int m = 0; m < N; ++m)
-#pragma unroll
-        for (int i = 0; i < W; ++i) sum[i] += widen(x[m].v[i]);
-      return;
+      for (int k = 0; k < kChunks; ++k)
+        if (column(k) < cols) x[m][k] = read<W>(of_token + column(k));
     }
+#pragma unroll
     for (int m = 0; m < N; ++m)
 #pragma unroll
-      for (int i = 0; i < W; ++i)
-        if (column(i) < cols) sum[i] += widen(dout(tokens[m])[column(i)]);
+      for (int k = 0; k < kChunks; ++k)
+#pragma unroll
+        for (int i = 0; i < W; ++i) sum[k][i] += widen(x[m][k].v[i]);
+  };
+  Pack<A, W> into[kChunks];
+  const auto fetch = [&] {
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k)
+      if (column(k) < cols) into[k] = read<W>(to + column(k));
   };
 
-  if (first == last) {
+  if (first == last) {  // most tokens: both rows are under way together
+    fetch();
     add_tokens.template operator()<1>(&first);
   } else {
     constexpr int kWarps = kEmbeddingThreads / 32;
@@ -185,21 +185,20 @@ __global__ void __launch_bounds__(kEmbeddingThreads, 4)
           matches[at[u] + __popc(votes[u] & ((1u << lane) - 1u))] =
               base + u * kEmbeddingThreads + static_cast<int>(threadIdx.x);
       __syncthreads();
+      constexpr int kTogether = sizeof(T) == 2 ? 2 : 1;  // as registers have it
       int m = 0;
-      for (; m + 4 <= count; m += 4) add_tokens.template operator()<4>(matches + m);
+      for (; m + kTogether <= count; m += kTogether) add_tokens.template operator()<kTogether>(matches + m);
       for (; m < count; ++m) add_tokens.template operator()<1>(matches + m);
       __syncthreads();  // the list is used up before it is made again
     }
+    fetch();
   }
-  if (whole) {
-    auto into = read<W>(to + column(0));
 #pragma unroll
-    for (int i = 0; i < W; ++i) into.v[i] += sum[i];
-    write(to + column(0), into);
-  } else {
+  for (int k = 0; k < kChunks; ++k) {
+    if (column(k) >= cols) continue;
 #pragma unroll
-    for (int i = 0; i < W; ++i)
-      if (column(i) < cols) to[column(i)] += sum[i];
+    for (int i = 0; i < W; ++i) into[k].v[i] += sum[k][i];
+    write(to + column(k), into[k]);
   }
 }
 
@@ -267,11 +266,20 @@ void embedding_backward(const EmbeddingBackwardArgs& g) {
       g.ids.data(), n, g.dtable.rows, g.first_id, ends);
   check_launch("ends of the embedding's tokens");
   with_type(g.dout.dtype, [&]<class T>() {
-    constexpr std::int64_t kColumns = kEmbeddingThreads * kWidthOf<T, Accumulator<T>>;
-    const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((g.dout.cols + kColumns - 1) / kColumns));
-    embedding_backward_kernel<T><<<grid, kEmbeddingThreads, 0, s.stream>>>(
-        g.ids.data(), n, ends, rows_of<T>(g.dout), rows_of<Accumulator<T>>(g.dtable), g.dtable.rows,
-        g.first_id, g.dout.cols, all_aligned(g.dout, g.dtable));
+    using A = Accumulator<T>;
+    const auto launch = [&]<int W>() {
+      constexpr std::int64_t kColumns = kChunks * kEmbeddingThreads * W;
+      const dim3 grid(static_cast<unsigned>(n),
+                      static_cast<unsigned>((g.dout.cols + kColumns - 1) / kColumns));
+      embedding_backward_kernel<T, W><<<grid, kEmbeddingThreads, 0, s.stream>>>(
+          g.ids.data(), n, ends, rows_of<T>(g.dout), rows_of<A>(g.dtable), g.dtable.rows, g.first_id,
+          static_cast<int>(g.dout.cols));
+    };
+    constexpr int kWide = kWidthOfWidest<T, A>;
+    if (all_aligned(g.dout, g.dtable) && g.dout.cols % kWide == 0)
+      launch.template operator()<kWide>();
+    else
+      launch.template operator()<1>();
     check_launch("embedding backward");
   });
 }
