@@ -17,7 +17,7 @@ struct Fp8Trial {
 };
 const Fp8Trial kFp8Trials[] = {
     {"mha-tied", 0.3, {"mbs2", "tp2.sp.mbs1.dp2.z2", "pp2.mbs1.zb"}},
-    {"deep", 0.3, {"mbs8", "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1"}},
+    {"deep", 0.35, {"mbs8", "tp2.sp.pp2.vp2.mbs1.dp2.z1.b4K.full1"}},
 };
 constexpr double kFp8Loss = 5e-3;
 

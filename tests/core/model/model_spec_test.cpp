@@ -124,7 +124,7 @@ TEST(ParameterLayout, HoldsNormsOfQueriesAndKeys) {
     const std::vector<ParameterKind> kinds = layer_parameters(m);
     const bool after = m.norm_placement == NormPlacement::after;
     EXPECT_EQ(kinds.front(), after ? ParameterKind::norm_mlp : ParameterKind::down) << name;
-    EXPECT_EQ(kinds.back(), after ? ParameterKind::q : ParameterKind::norm_attention) << name;
+    EXPECT_EQ(kinds.back(), after ? ParameterKind::v : ParameterKind::norm_attention) << name;
   }
 }
 
