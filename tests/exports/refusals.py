@@ -39,6 +39,33 @@ CASES = {
         ("llama-2-7b", "2x8xh100", "tp2.dp8.z3.mbs1", [("settings.py", "REPLICATE, SHARD, TP = 1, 8, 2", "REPLICATE, SHARD, TP = 1, 8, 4")],
          "", "dp", None),
     ],
+    "deepspeed": [
+        ("llama-2-7b", "1x8xh100", "dp8.z2.mbs1.oo100", [("ds_config.json", '"pin_memory": true', '"pin_memory": true, "ratio": 0.5')],
+         "Partial offloading only supported for ZeRO Stage 3", "optimizer_offload", "dp8.z2.mbs1.oo50"),
+        ("llama-2-7b", "1x8xh100", "dp8.z2.mbs1", [("ds_config.json", '"enabled": true', '"enabled": true, "bf16_optimizer_states": true')],
+         "bf16_optimizer_states requires", "training", None),
+        ("llama-2-7b", "2x8xh100", "dp16.z3.mbs1", [("ds_config.json", '"stage": 3,', '"stage": 3, "mics_shard_size": 8,')],
+         "MiCS ZeRO-3 sharding has been removed", "shard_degree", "dp16.z3.sd8.mbs1"),
+    ],
+    "megatron-bridge": [
+        ("llama-3.1-8b", "1x8xh100", "dp8.z1.mbs1.ao4", [("sextant_recipe.py", "cpu_offloading_num_layers=4", "cpu_offloading_num_layers=32")],
+         "offload", "activation_offload", "dp8.z1.mbs1.ao32"),
+        ("llama-3.1-8b", "2x8xh100", "cp2.dp8.z1.mbs1", [("sextant_recipe.py", "seq_length=4096", "seq_length=4098"),
+                                                         ("sextant_recipe.py", "seq_length=4096", "seq_length=4098")],
+         "2 * context parallel size", "cp", None),
+    ],
+    "accelerate": [
+        ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1", [("accelerate.yaml", "replicate_size: 1", "replicate_size: 8"), ("accelerate.yaml", "shard_size: 8", "shard_size: 1")],
+         "no dimension for FSDP to shard across", "zero_stage", None),
+        ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1", [("accelerate.yaml", "tp_size: 1", "tp_size: 2")],
+         "does not match num_processes", "tp", None),
+        ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1", [("accelerate.yaml", "  fsdp_offload_params", "  fsdp_activation_checkpointing_offload: true\n  fsdp_offload_params")],
+         "requires `activation_checkpointing=True`", "activation_offload", None),
+    ],
+    "smp": [
+        ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1.full", [("smp_config.json", '"random_seed"', '"pipeline_parallel_degree": 2, "random_seed"')],
+         "", "pp", None),
+    ],
     "torchtitan": [
         ("llama-3.1-8b", "2x8xh100", "tp8.dp2.z0.mbs1", [("sextant_plan.py", "tensor_parallel_degree=8", "tensor_parallel_degree=16"), ("sextant_plan.py", "replicate_degree=2", "replicate_degree=1")],
          "must divide", "tp", "tp16.dp1.z0.mbs1"),

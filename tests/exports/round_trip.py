@@ -14,11 +14,19 @@ import random
 import subprocess
 import sys
 import tempfile
+import types
 
 MODELS = ["llama-3.1-8b", "llama-3.1-70b", "llama-2-7b", "llama-2-13b", "llama-3.2-1b"]
 CLUSTERS = {8: "1x8xh100", 16: "2x8xa100-80gb", 32: "4x8xh100", 64: "8x8xh100", 128: "16x8xh100", 256: "32x8xa100-80gb"}
-STACKS = {"megatron-lm": "megatron-core", "torchtitan": "torchtitan", "nanotron": "nanotron", "fsdp2": "torchtitan"}
-NEAREST = {"nanotron", "fsdp2"}  # of these few drawn plans can be written as they are: the nearest is read back
+STACKS = {"megatron-lm": "megatron-core", "torchtitan": "torchtitan", "nanotron": "nanotron", "fsdp2": "torchtitan",
+          "deepspeed": "deepspeed-zero", "megatron-bridge": "megatron-core",
+          "accelerate": "torchtitan-eager", "accelerate-deepspeed": "deepspeed-zero", "smp": "smp-v2", "sextant": "sextant"}
+# Of these few drawn plans can be written as they are: the nearest is read back.
+NEAREST = {"nanotron", "fsdp2", "deepspeed", "accelerate", "accelerate-deepspeed", "smp"}
+# What check.py imports, once for all plans.
+IMPORTS = {"smp": "json", "sextant": "json", "accelerate": "accelerate.commands.launch", "accelerate-deepspeed": "accelerate.commands.launch,deepspeed",
+           "deepspeed": "deepspeed,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
+           "megatron-bridge": "megatron.core.transformer.transformer_config,megatron.training.config"}
 # What every target should see beside what is drawn.
 FIXED = [
     ("llama-3.1-70b", 64, "tp8.pp4.dp2.z1.mbs1.sel", ["--seq-len", "8192", "--global-batch", "128"]),
@@ -62,12 +70,30 @@ def run(words, **options):
     return subprocess.run(words, capture_output=True, text=True, **options)
 
 
+class Checker:
+    """check.py of one folder after another, in one interpreter (check_server.py)."""
+
+    def __init__(self, python, target, sextant):
+        here = pathlib.Path(__file__).parent
+        self.process = subprocess.Popen(
+            [python, str(here / "check_server.py"), IMPORTS.get(target.split("@")[0], "torch")], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONWARNINGS": "ignore", "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "SEXTANT": sextant})
+
+    def __call__(self, folder):
+        self.process.stdin.write(f"{folder}\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return types.SimpleNamespace(returncode=answer["code"], stdout=answer["out"], stderr=answer["err"])
+
+
 def main():
     sextant, python, target = sys.argv[1:4]
     most = int(sys.argv[4]) if len(sys.argv) > 4 else 36
     rng = random.Random(20261126)
     cases, accepted, refused, drawn_count = list(FIXED), 0, collections.Counter(), 0
     shapes = collections.Counter()
+    check = Checker(python, target, sextant)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         while accepted < most:
@@ -96,7 +122,7 @@ def main():
                 return 1
             if "fp8" in " ".join(more) and target.startswith("torchtitan"):
                 continue  # its converter asks for a GPU of that generation
-            read = run([python, str(out / "check.py")], env={**os.environ, "PYTHONWARNINGS": "ignore"})
+            read = check(out)
             if read.returncode == 77:
                 print(read.stdout.strip())
                 return 77

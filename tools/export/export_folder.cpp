@@ -1,17 +1,14 @@
 #include "tools/export/export_folder.hpp"
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/wait.h>
 
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "tools/export/bash_text.hpp"
+#include "tools/export/python_packages.hpp"
 
 namespace sextant {
 
@@ -97,18 +94,8 @@ void write_export(const fs::path& folder, const std::vector<ExportFile>& files) 
 }
 
 ParserAnswer ask_parser(const fs::path& folder) {
-  const char* python = std::getenv("SEXTANT_PYTHON");
-  const std::string command =
-      fmt::format("cd {} && {} check.py 2>&1", bash_word(fs::absolute(folder).string()),
-                  bash_word(python && *python ? python : "python3"));
-  FILE* pipe = popen(command.c_str(), "r");
-  if (!pipe) throw BackendError("check.py could not be started");
-  std::string text;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe))
-    text.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  const auto [code, text] = ask_command(fmt::format(
+      "cd {} && {} check.py", bash_word(fs::absolute(folder).string()), bash_word(python_asked())));
   ParserAnswer answer;
   answer.outcome = code == 0               ? ParserAnswer::accepted
                    : code == kParserAbsent ? ParserAnswer::absent

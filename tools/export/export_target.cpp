@@ -9,8 +9,10 @@
 namespace sextant {
 
 const std::vector<ExportTarget>& export_targets() {
-  static const std::vector<ExportTarget> table = {megatron_lm_target(), torchtitan_target(),
-                                                  nanotron_target(), fsdp2_target()};
+  static const std::vector<ExportTarget> table = {
+      megatron_lm_target(), megatron_bridge_target(), torchtitan_target(), deepspeed_target(),
+      fsdp2_target(),       accelerate_target(),      smp_target(),        accelerate_deepspeed_target(),
+      nanotron_target(),    sextant_target()};
   return table;
 }
 

@@ -25,12 +25,16 @@ struct ExportContent {
   std::vector<std::pair<std::string, std::string>> copied;  // files of presets/exports, and their names here
   std::vector<std::pair<std::string, std::string>> environment;  // variables it requires
   std::vector<std::string> setup;  // lines of bash before the program is started, on every node
-  std::string program;             // what torchrun starts, in bash: "\"$MEGATRON_LM/pretrain_gpt.py\" ..."
-  std::string needs;               // what must be installed where it runs
-  std::string trial;               // the cheapest trial in the framework itself: lines of bash for trial.sh
-  std::string trial_needs;         // what the trial needs: "one GPU", "no GPU"
+  std::string
+      starter;  // starts the ranks of one node instead of torchrun: "accelerate launch ..."; empty: torchrun
+  std::string program;      // what torchrun starts, in bash: "\"$MEGATRON_LM/pretrain_gpt.py\" ..."
+  std::string mpi_program;  // what a rank of mpirun starts, where that is not python with `program`
+  std::string needs;        // what must be installed where it runs
+  std::string trial;        // the cheapest trial in the framework itself: lines of bash for trial.sh
+  std::string trial_needs;  // what the trial needs: "one GPU", "no GPU"
   std::string
       checker;  // the script of presets/exports that has the framework's parser read the files; empty: none
+  bool own_parser = true;          // the checker asks the framework, not a list of what its documents allow
   std::vector<std::string> notes;  // what is left to the reader of the files
 };
 
@@ -38,6 +42,7 @@ struct ExportTarget {
   std::string name;                   // "megatron-lm"
   std::string title;                  // "Megatron-LM"
   std::vector<std::string> versions;  // the default first
+  std::string package;                // of PyPI, whose version `sextant doctor` says; empty: none
   std::string stack;                  // the software stack that predicts it
   TargetFeatures (*features)(const std::string& version, const StackCapabilities&);
   // Beyond the features: what depends on several fields together.
@@ -61,5 +66,11 @@ ExportTarget megatron_lm_target();
 ExportTarget torchtitan_target();
 ExportTarget nanotron_target();
 ExportTarget fsdp2_target();
+ExportTarget deepspeed_target();
+ExportTarget megatron_bridge_target();
+ExportTarget accelerate_target();
+ExportTarget accelerate_deepspeed_target();
+ExportTarget sextant_target();
+ExportTarget smp_target();
 
 }  // namespace sextant

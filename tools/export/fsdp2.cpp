@@ -2,9 +2,9 @@
 // of the plan that it reads. Names: torch 2.15, torch.distributed.fsdp, torch.distributed.tensor.parallel.
 #include <fmt/format.h>
 
-#include "core/base/decimal.hpp"
 #include "core/plan/pipeline_order.hpp"
 #include "tools/export/export_target.hpp"
+#include "tools/export/python_text.hpp"
 
 namespace sextant {
 namespace {
@@ -17,7 +17,7 @@ TargetFeatures fsdp2_features(const std::string&, const StackCapabilities& can) 
   t.formats = {{Dtype::bf16, Dtype::bf16, Dtype::fp32, Dtype::fp32, Dtype::fp32},
                {Dtype::fp32, Dtype::fp32, Dtype::fp32, Dtype::fp32, Dtype::fp32}};
   t.own_head_dim = true;
-  t.rope_scaling = {"llama3"};
+  t.rope_scaling = {kScriptRopeScaling};
   return t;
 }
 
@@ -33,24 +33,11 @@ std::vector<Inexpressible> fsdp2_rules(const PlanFile& file, const std::string&)
   return found;
 }
 
-const char* python_bool(bool value) { return value ? "True" : "False"; }
-
 std::string settings_text(const PlanFile& file) {
-  const ModelSpec& m = file.model;
   const ParallelPlan& p = file.plan;
   const TrainingSpec& t = file.training;
   std::string text = fmt::format("# The plan {}, as train.py reads it.\n", plan_key(p));
-  text += fmt::format("HIDDEN, LAYERS, FFN, VOCAB = {}, {}, {}, {}\n", m.hidden, m.n_layers, m.ffn_hidden,
-                      m.vocab_size);
-  text += fmt::format("HEADS, KV_HEADS, HEAD_DIM = {}, {}, {}\n", m.n_heads, m.n_kv_heads, m.head_dim);
-  text += fmt::format("NORM_EPS, TIED, ROPE_THETA = {}, {}, {}\n", decimal(m.norm_eps),
-                      python_bool(m.tied_embeddings), decimal(m.rope_theta));
-  text += "# factor, low_freq_factor, high_freq_factor, original_max_position_embeddings of llama3\n";
-  if (const auto& r = m.rope_scaling)
-    text += fmt::format("ROPE_SCALING = ({}, {}, {}, {})\n", decimal(r->factor), decimal(r->low_freq_factor),
-                        decimal(r->high_freq_factor), r->original_max_positions);
-  else
-    text += "ROPE_SCALING = None\n";
+  text += python_model_settings(file.model);
   text += fmt::format("SEQ_LEN, MICRO_BATCH, MICRO_BATCHES = {}, {}, {}\n", t.seq_len, p.micro_batch,
                       microbatches(p, t));
   text += "# The mesh, outermost first: copies, ranks that share out the state, ranks that split matrices.\n";
@@ -90,6 +77,7 @@ ExportTarget fsdp2_target() {
   return {.name = "fsdp2",
           .title = "FSDP2 of PyTorch",
           .versions = {"2.15"},
+          .package = "torch",
           .stack = "torchtitan",
           .features = fsdp2_features,
           .rules = fsdp2_rules,

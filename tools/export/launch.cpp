@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/error.hpp"
 #include "tools/export/bash_text.hpp"
 
 namespace sextant {
@@ -64,6 +65,8 @@ ExportFile torchrun_script(const PlanFile& file, const ExportContent& content, c
   if (const std::string start = docker(options); !start.empty())
     text += "if [[ -z ${IN_CONTAINER:-} ]]; then exec " + start + "; fi\n";
   text += setup_lines(content);
+  if (!content.starter.empty())
+    return {"launch.sh", text + "exec " + content.starter + " \\\n  " + content.program + " \"$@\"\n", true};
   text += fmt::format("GPUS={}\n", share.gpus);
   if (share.last != share.gpus)
     text += fmt::format("if (( NODE_RANK == {} )); then GPUS={}; fi  # what is left for the last node\n",
@@ -105,7 +108,9 @@ ExportFile mpi_rank_script(const ExportContent& content) {
               "export RANK=\"$OMPI_COMM_WORLD_RANK\" WORLD_SIZE=\"$OMPI_COMM_WORLD_SIZE\"\n"
               "export LOCAL_RANK=\"$OMPI_COMM_WORLD_LOCAL_RANK\" "
               "LOCAL_WORLD_SIZE=\"$OMPI_COMM_WORLD_LOCAL_SIZE\"\n" +
-              setup_lines(content) + "exec python -u " + content.program + " \"$@\"\n",
+              setup_lines(content) + "exec " +
+              (content.mpi_program.empty() ? "python -u " + content.program : content.mpi_program) +
+              " \"$@\"\n",
           true};
 }
 
@@ -133,6 +138,9 @@ std::vector<ExportFile> launch_files(const PlanFile& file, const ExportContent& 
   std::vector<ExportFile> files = {
       {"environment.sh", "# Variables that the framework requires for this plan.\n" + environment, false}};
   if (options.launcher == "mpirun") {
+    if (!content.starter.empty())
+      throw ConfigError(Problem{"--launch", "", "mpirun", "torchrun or slurm",
+                                "this target's own launcher sets what its ranks read"});
     files.push_back(mpirun_script(file));
     files.push_back(mpi_rank_script(content));
   } else {
@@ -175,8 +183,11 @@ ExportFile export_readme(const PlanFile& file, const ChosenTarget& chosen, const
   if (!content.trial.empty())
     text += fmt::format("- Cheapest trial ({}): `bash trial.sh`\n", content.trial_needs);
   if (!content.checker.empty())
-    text +=
-        "- `python check.py` has the framework's own parser read these files and compares with plan.json.\n";
+    text += content.own_parser
+                ? "- `python check.py` has the framework's own parser read these files and compares with "
+                  "plan.json.\n"
+                : "- `python check.py` holds these files against the framework's documents and compares with "
+                  "plan.json.\n";
   for (const std::string& note : content.notes) text += "- Note: " + note + ".\n";
   return {"README.md",
           text + "- plan.json is the plan: `sextant simulate plan.json`, `sextant explain plan.json`.\n",

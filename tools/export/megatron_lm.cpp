@@ -1,5 +1,7 @@
 // Export to Megatron-LM's pretrain_gpt.py: its command line, as bash arrays. Option names and what excludes what:
 // NVIDIA/Megatron-LM d98e8a6, megatron/training/arguments.py; the same in the wheel megatron-core 0.19.2.
+#include "tools/export/megatron_lm.hpp"
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,9 +14,6 @@
 
 namespace sextant {
 namespace {
-
-constexpr AxisOrder kDefaultOrder = {Axis::tp, Axis::cp, Axis::dp, Axis::pp};
-constexpr AxisOrder kPipelineInside = {Axis::tp, Axis::cp, Axis::pp, Axis::dp};  // --use-tp-pp-dp-mapping
 
 std::vector<TargetFormats> formats() {
   std::vector<TargetFormats> all;
@@ -29,38 +28,37 @@ std::vector<TargetFormats> formats() {
   return all;
 }
 
+}  // namespace
+
 TargetFeatures megatron_features(const std::string&, const StackCapabilities& can) {
   TargetFeatures t;
   t.can = can;
-  t.axis_orders = {kDefaultOrder, kPipelineInside};
+  t.axis_orders = {kMegatronOrder, kMegatronPipelineInside};
   t.formats = formats();
   t.learned_positions = t.layer_norm = t.plain_mlp = t.every_bias = t.qkv_bias = t.own_head_dim = true;
   t.rope_scaling = {"llama3"};
   return t;
 }
 
-bool sharded_optimizer(const ParallelPlan& p) { return p.zero_stage > 0; }
-bool fully_sharded(const ParallelPlan& p) { return p.zero_stage >= 2; }
-
 std::vector<Inexpressible> megatron_rules(const PlanFile& file, const std::string&) {
   std::vector<Inexpressible> found;
   const ParallelPlan& p = file.plan;
   const TrainingSpec& t = file.training;
   const PlanChange sharded = set_field("zero_stage 1", [](ParallelPlan& q) { q.zero_stage = 1; });
-  if (t.optimizer_state != Dtype::fp32 && !sharded_optimizer(p))
+  if (t.optimizer_state != Dtype::fp32 && !megatron_sharded(p))
     found.push_back(
         {"training.optimizer_state",
          std::string(name(t.optimizer_state)),
          "moments in another format than fp32 need the distributed optimizer "
          "(--use-precision-aware-optimizer)",
          {sharded, {"optimizer_state fp32", [](PlanFile& f) { f.training.optimizer_state = Dtype::fp32; }}}});
-  if (p.optimizer_offload > 0 && !sharded_optimizer(p))
+  if (p.optimizer_offload > 0 && !megatron_sharded(p))
     found.push_back(
         {"optimizer_offload",
          decimal(p.optimizer_offload),
          "--optimizer-cpu-offload needs the distributed optimizer",
          {sharded, set_field("optimizer_offload 0", [](ParallelPlan& q) { q.optimizer_offload = 0; })}});
-  if (sharded_optimizer(p) && p.replicas() > 1 && p.overlap_param_gather && !p.overlap_grad_reduce)
+  if (megatron_sharded(p) && p.replicas() > 1 && p.overlap_param_gather && !p.overlap_grad_reduce)
     found.push_back(
         {"overlap_param_gather",
          "true",
@@ -98,6 +96,8 @@ std::vector<Inexpressible> megatron_rules(const PlanFile& file, const std::strin
         {"model.rope_theta", decimal(file.model.rope_theta), "--rotary-base takes whole numbers", {}});
   return found;
 }
+
+namespace {
 
 BashOptions model_options(const PlanFile& file) {
   const ModelSpec& m = file.model;
@@ -142,17 +142,16 @@ void pipeline_options(BashOptions& o, const PlanFile& file) {
 
 void state_options(BashOptions& o, const PlanFile& file) {
   const ParallelPlan& p = file.plan;
-  if (fully_sharded(p)) {
+  if (megatron_fsdp(p)) {
     o.flag("--use-megatron-fsdp");
     o.option("--data-parallel-sharding-strategy", p.zero_stage == 2 ? "optim_grads" : "optim_grads_params");
     o.option("--ckpt-format", "fsdp_dtensor");
   }
-  o.flag_if(sharded_optimizer(p), "--use-distributed-optimizer");
-  if (sharded_optimizer(p) && p.shards() < p.replicas())
+  o.flag_if(megatron_sharded(p), "--use-distributed-optimizer");
+  if (megatron_sharded(p) && p.shards() < p.replicas())
     o.option("--num-distributed-optimizer-instances", p.replicas() / p.shards());
   o.flag_if(p.overlap_grad_reduce, "--overlap-grad-reduce");
-  o.flag_if(sharded_optimizer(p) && p.overlap_grad_reduce && p.overlap_param_gather,
-            "--overlap-param-gather");
+  o.flag_if(megatron_sharded(p) && p.overlap_grad_reduce && p.overlap_param_gather, "--overlap-param-gather");
   if (p.bucket_elements > 0) o.option("--ddp-bucket-size", p.bucket_elements);
   if (p.optimizer_offload > 0)
     o.flag("--optimizer-cpu-offload").option("--optimizer-offload-fraction", decimal(p.optimizer_offload));
@@ -183,7 +182,7 @@ BashOptions parallel_options(const PlanFile& file) {
   o.option("--context-parallel-size", p.cp);
   if (p.cp > 1) o.option("--cp-comm-type", "p2p");
   pipeline_options(o, file);
-  o.flag_if(!same_order(p, kDefaultOrder), "--use-tp-pp-dp-mapping");
+  o.flag_if(!same_order(p, kMegatronOrder), "--use-tp-pp-dp-mapping");
   state_options(o, file);
   recompute_options(o, p);
   return o;
@@ -200,16 +199,20 @@ BashOptions training_options(const PlanFile& file) {
   return o;
 }
 
+}  // namespace
+
 // With tp or cp, GPUs before Blackwell need one hardware queue, so that collectives start before the GEMMs that they run
 // beside; FSDP needs more than one.
-std::vector<std::pair<std::string, std::string>> environment(const PlanFile& file) {
+std::vector<std::pair<std::string, std::string>> megatron_environment(const PlanFile& file) {
   const ParallelPlan& p = file.plan;
-  if (fully_sharded(p)) return {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}};
+  if (megatron_fsdp(p)) return {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}};
   const std::string& g = file.cluster.device.generation;
   const bool before_blackwell = g == "volta" || g == "ampere" || g == "hopper";
   if (before_blackwell && (p.tp > 1 || p.cp > 1)) return {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
   return {};
 }
+
+namespace {
 
 ExportContent write_megatron(const PlanFile& file, const std::string& version) {
   ExportContent out;
@@ -233,7 +236,7 @@ ExportContent write_megatron(const PlanFile& file, const std::string& version) {
       "MEGATRON_ARGS=(\n  \"${MODEL_ARGS[@]}\" \"${PARALLEL_ARGS[@]}\" \"${TRAINING_ARGS[@]}\"\n"
       "  \"${DATA_AND_SCHEDULE_ARGS[@]}\"\n)\n";
   out.files.push_back({"arguments.sh", text, false});
-  out.environment = environment(file);
+  out.environment = megatron_environment(file);
   out.setup = {": \"${MEGATRON_LM:?set MEGATRON_LM to a checkout of NVIDIA/Megatron-LM}\"",
                "source ./arguments.sh"};
   out.program = "\"$MEGATRON_LM/pretrain_gpt.py\" \"${MEGATRON_ARGS[@]}\"";
@@ -247,7 +250,7 @@ ExportContent write_megatron(const PlanFile& file, const std::string& version) {
       file.plan.world());
   out.trial_needs = "one GPU; collectives are faked, and what NCCL holds is not counted";
   out.checker = "megatron_lm";
-  if (fully_sharded(file.plan) && (file.plan.tp > 1 || file.plan.cp > 1))
+  if (megatron_fsdp(file.plan) && (file.plan.tp > 1 || file.plan.cp > 1))
     out.notes.push_back(
         "Megatron-FSDP beside TP or CP: CUDA_DEVICE_MAX_CONNECTIONS cannot be 1, so collectives of TP may "
         "start late");
@@ -260,6 +263,7 @@ ExportTarget megatron_lm_target() {
   return {.name = "megatron-lm",
           .title = "Megatron-LM",
           .versions = {"0.19", "head"},
+          .package = "megatron-core",
           .stack = "megatron-core",
           .features = megatron_features,
           .rules = megatron_rules,

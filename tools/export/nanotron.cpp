@@ -205,6 +205,7 @@ ExportTarget nanotron_target() {
   return {.name = "nanotron",
           .title = "nanotron",
           .versions = {"0.4"},
+          .package = "nanotron",
           .stack = "nanotron",
           .features = nanotron_features,
           .rules = nanotron_rules,

@@ -277,7 +277,7 @@ void check_model(Findings& f, const TargetFeatures& t) {
 
 std::vector<Inexpressible> beyond_features(const TargetFeatures& t, const PlanFile& file) {
   Findings f(file);
-  check_model(f, t);
+  if (!t.whole_model) check_model(f, t);
   check_formats(f, t);
   check_degrees(f, t);
   check_schedule(f, t);

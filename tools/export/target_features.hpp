@@ -25,6 +25,8 @@ struct TargetFeatures {
   bool without_sequence_parallel = true;  // tp without sequence parallelism
   std::vector<TargetFormats> formats;     // the first is the nearest to what it has no option for
   // Of the model.
+  bool whole_model =
+      false;  // the plan file itself is read: the target's rules say what of a model it cannot do
   bool learned_positions = false, alibi = false, layer_norm = false, plain_mlp = false,
        embedding_norm = false;
   bool every_bias = false, qkv_bias = false, output_bias = false, mlp_bias = false;

@@ -307,6 +307,7 @@ ExportTarget torchtitan_target() {
   return {.name = "torchtitan",
           .title = "torchtitan",
           .versions = {"0.3.0", "head"},
+          .package = "torchtitan",
           .stack = "torchtitan",
           .features = torchtitan_features,
           .rules = torchtitan_rules,

@@ -139,18 +139,23 @@ void print_exported(Session& session, const ChosenTarget& chosen, const Exported
     line(fmt::format("cheapest trial ({}): bash {}/trial.sh", content.trial_needs, options.output));
 }
 
-ExitCode report_parser(Session& session, const ChosenTarget& chosen, const ParserAnswer& answer) {
+ExitCode report_parser(Session& session, const ChosenTarget& chosen, bool own_parser,
+                       const ParserAnswer& answer) {
   auto& out = session.terminal.out;
+  const std::string asked =
+      chosen.target->title +
+      (own_parser ? "'s own parser" : "'s documents, held against its files by check.py,");
+  const char* verb = own_parser ? "accepts" : "allow";
+  const char* not_verb = own_parser ? "does not accept" : "do not allow";
   if (answer.outcome == ParserAnswer::accepted)
-    print_wrapped(out, session.terminal,
-                  fmt::format("{}'s own parser accepts it: {}", chosen.target->title, answer.text));
+    print_wrapped(out, session.terminal, fmt::format("{} {} it: {}", asked, verb, answer.text));
   if (answer.outcome == ParserAnswer::absent)
     print_wrapped(out, session.terminal,
                   fmt::format("{} is not installed here, so that its parser was not asked ({})",
                               chosen.target->title, answer.text));
   if (answer.outcome == ParserAnswer::refused)
     print_error(session.terminal, "sextant export",
-                fmt::format("{}'s own parser does not accept it:\n{}", chosen.target->title, answer.text));
+                fmt::format("{} {} it:\n{}", asked, not_verb, answer.text));
   return answer.outcome == ParserAnswer::refused ? ExitCode::run_failed : ExitCode::ok;
 }
 
@@ -222,7 +227,7 @@ ExitCode run(Session& session, const ExportVerbOptions& options) {
   if (options.check && !content.checker.empty()) parser = ask_parser(options.output);
   if (!session.common.json) {
     print_exported(session, chosen, e, *asked.file, content, options, files.size());
-    return parser ? report_parser(session, chosen, *parser) : ExitCode::ok;
+    return parser ? report_parser(session, chosen, content.own_parser, *parser) : ExitCode::ok;
   }
   Json answer = base_json(chosen, *asked.plan, e.missing);
   answer["key"] = plan_key(e.file.plan);

@@ -126,6 +126,37 @@ TEST(ExportLaunch, ScriptsAreBash) {
   }
 }
 
+// accelerate has a launcher of its own, which says to every node who it is; mpirun would start ranks without what it sets.
+TEST(ExportLaunch, AccelerateStartsItsOwnRanks) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan-eager"), "dp16.z3.mbs1");
+  ASSERT_EQ(export_to("accelerate", plan, dir.path() / "job").code, ExitCode::ok);
+  const fs::path tool = dir.write("bin/accelerate", "#!/bin/sh\necho \"$@\"\n");
+  fs::permissions(tool, fs::perms::owner_all);
+  EXPECT_EQ(said_by("PATH=" + tool.parent_path().string() + ":$PATH NODE_RANK=1 MASTER_ADDR=first bash " +
+                    (dir.path() / "job" / "launch.sh").string() + " --steps 3 2>&1"),
+            "launch --config_file accelerate.yaml --machine_rank 1 --main_process_ip first "
+            "--main_process_port 29500 "
+            "train.py --steps 3\n");
+  const Called refused = export_to("accelerate", plan, dir.path() / "mpi", {"--launch", "mpirun"});
+  EXPECT_EQ(refused.code, ExitCode::usage) << refused.err;
+  EXPECT_NE(refused.err.find("torchrun or slurm"), std::string::npos) << refused.err;
+}
+
+// sextant's ranks are no python: torchrun and mpirun start the program itself.
+TEST(ExportLaunch, TheRuntimeIsStartedByMpirun) {
+  const TempDir dir;
+  const std::string plan = plan_file(dir, on("1x8xh100", "sextant"), "dp8.z3.mbs1");
+  ASSERT_EQ(export_to("sextant", plan, dir.path() / "job", {"--launch", "mpirun"}).code, ExitCode::ok);
+  const fs::path tool = dir.write("sextant", "#!/bin/sh\necho \"$@\" $RANK\n");
+  fs::permissions(tool, fs::perms::owner_all);
+  EXPECT_EQ(said_by("SEXTANT=" + tool.string() +
+                    " OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 "
+                    "OMPI_COMM_WORLD_LOCAL_SIZE=8 bash " +
+                    (dir.path() / "job" / "rank.sh").string() + " --steps 3 2>&1"),
+            "run plan.json --device cuda --comm mpi --steps 3 3\n");
+}
+
 // --check runs check.py: its three outcomes, with a parser of the test's own.
 TEST(ExportCheck, SaysWhatTheParserSaid) {
   const TempDir dir;

@@ -13,6 +13,8 @@ struct Refusal {
   Words question = k8B;
 };
 
+const Words k1B = {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"};
+
 // Each is refused for this field alone.
 const std::vector<Refusal> kRefusals = {
     {"megatron-lm", "4x8xh100", "torchtitan", "pp4.dp8.z2.mbs1", "zero_stage"},
@@ -31,6 +33,30 @@ const std::vector<Refusal> kRefusals = {
     {"fsdp2", "2x8xh100", "torchtitan", "tp2.dp8.z3.mbs1.tpo", "overlap_tp"},
     {"fsdp2", "2x8xh100", "megatron-core", "dp16.z1.mbs1", "zero_stage"},
     {"fsdp2", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "tp2.dp4.z2.mbs1", "sequence_parallel"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "tp2.pp2.dp2.z1.mbs1.nosp.nogr", "tp"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z0.mbs1", "overlap_grad_reduce", k1B},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "pp2.dp4.z1.mbs1", "overlap_grad_reduce"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z0.mbs1.nogr.b20M", "bucket_elements", k1B},
+    {"deepspeed", "2x8xh100", "deepspeed-zero", "dp16.z3.sd8.mbs1", "shard_degree"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.nogr", "overlap_param_gather"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.full.ao4", "activation_offload"},
+    {"deepspeed", "1x8xh100", "sextant", "dp8.z2.mbs1.oo50", "optimizer_offload"},
+    {"deepspeed", "1x8xh100", "torchtitan", "pp2.dp4.z3.mbs1.nogr.nopg", "zero_stage"},
+    {"deepspeed", "2x8xh100", "torchtitan", "tp2.cp2.dp4.z2.mbs1.nosp", "cp"},
+    {"accelerate", "1x8xh100", "torchtitan-eager", "tp2.dp4.z3.mbs1", "tp"},
+    {"accelerate", "1x8xh100", "torchtitan-eager", "cp2.dp4.z3.mbs1", "cp"},
+    {"accelerate", "1x8xh100", "torchtitan-eager", "dp8.z0.mbs1", "zero_stage", k7B},
+    {"accelerate", "1x8xh100", "torchtitan-eager", "dp8.z3.mbs1.sel", "recompute"},
+    {"accelerate", "1x8xh100", "torchtitan-eager", "dp8.z3.sd1.mbs1.full", "shard_degree"},
+    {"accelerate-deepspeed", "1x8xh100", "deepspeed-zero", "tp2.dp4.z2.mbs1.nosp", "tp"},
+    {"accelerate-deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z0.mbs1", "overlap_grad_reduce", k1B},
+    {"smp", "1x8xh100", "megatron-core", "dp8.z1.mbs1", "zero_stage"},
+    {"smp", "1x8xh100", "smp-v2", "dp8.z3.mbs1.full.ao4", "activation_offload"},
+    {"sextant", "2x8xh100", "megatron-core", "tp2.dp8.z1.mbs1.tpo", "overlap_tp"},
+    {"megatron-bridge", "4x8xh100", "torchtitan", "pp4.dp8.z2.mbs1", "zero_stage"},
+    {"megatron-bridge", "4x8xh100", "megatron-core", "tp2.pp4.dp4.z1.mbs1.ax-dp-tp-cp-pp", "axis_order"},
+    {"megatron-bridge", "4x8xh100", "megatron-core", "pp4.dp8.z1.mbs1.nogr", "overlap_param_gather"},
     {"torchtitan", "4x8xh100", "megatron-core", "tp2.dp16.z1.mbs1", "zero_stage"},
     {"torchtitan", "2x8xh100", "megatron-core", "dp16.z3.mbs1.b20M", "bucket_elements"},
     {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
@@ -88,11 +114,43 @@ TEST(ExportRefusals, TheNearestCanBeExported) {
   }
 }
 
+// DeepSpeed takes another optimizer for bf16 parameters with fp32 gradients: it is sharded where ZeRO is off, and reduces late.
+TEST(ExportRefusals, DeepSpeedWithFp32Gradients) {
+  const TempDir dir;
+  const auto missing = [&](const std::string& key, const std::string& format) {
+    Words question = k8B;
+    question.insert(question.end(), {"--set", "training.gradient=" + format});
+    const std::string plan = plan_file(dir, on("1x8xh100", "deepspeed-zero", question), key, key + format);
+    return missing_fields(exported_json("deepspeed", plan, dir.path() / ("job" + key + format)));
+  };
+  EXPECT_EQ(missing("dp8.z0.mbs1.nogr", "fp32"), Words{"zero_stage"});
+  EXPECT_EQ(missing("dp8.z0.mbs1.nogr", "bf16"), Words{}) << "the negative control";
+  EXPECT_EQ(missing("dp8.z1.mbs1", "fp32"), Words{"overlap_grad_reduce"});
+  EXPECT_EQ(missing("dp8.z1.mbs1", "bf16"), Words{}) << "the negative control";
+  EXPECT_EQ(missing("dp8.z2.mbs1", "fp32"), Words{});
+}
+
+// The embedded runtime reads the plan file: it says itself which models and formats it cannot train.
+TEST(ExportRefusals, TheRuntimeSpeaksForItself) {
+  const TempDir dir;
+  const auto missing = [&](const std::string& setting) {
+    Words question = k8B;
+    question.insert(question.end(), {"--set", setting});
+    const std::string plan =
+        plan_file(dir, on("1x8xh100", "sextant", question), "dp8.z3.mbs1", setting + ".json");
+    return missing_fields(exported_json("sextant", plan, dir.path() / setting));
+  };
+  EXPECT_EQ(missing("model.norm=layer"), Words{"model.norm"});
+  EXPECT_EQ(missing("training.optimizer_state=bf16"), Words{"training.optimizer_state"});
+  EXPECT_EQ(missing("model.qk_norm=head"), Words{}) << "the negative control";
+}
+
 // A kind of model that a framework does not have is refused with --nearest too: nothing stands for it.
 TEST(ExportRefusals, WhatAModelHasThatNoTargetWrites) {
   for (const std::string setting :
        {"qk_norm=head", "norm_placement=after", "window=1024", "normalized_head=true"})
-    for (const std::string target : {"megatron-lm", "torchtitan", "nanotron", "fsdp2"}) {
+    for (const std::string target : {"megatron-lm", "torchtitan", "nanotron", "fsdp2", "deepspeed",
+                                     "megatron-bridge", "accelerate", "accelerate-deepspeed", "smp"}) {
       const TempDir dir;
       Words question = k8B;
       question.insert(question.end(), {"--set", "model." + setting});
