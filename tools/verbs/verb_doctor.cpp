@@ -10,6 +10,8 @@
 #include "kernels/cuda/cuda_kernels.hpp"
 #include "runtime/communicators/make_communicator.hpp"
 #include "runtime/devices/make_device.hpp"
+#include "tools/export/export_target.hpp"
+#include "tools/export/python_packages.hpp"
 #include "tools/inputs/machine.hpp"
 #include "tools/inputs/preset_files.hpp"
 #include "tools/terminal/table.hpp"
@@ -110,6 +112,57 @@ std::vector<Check> checks_of(const HostMachine& machine, Session& session) {
   return checks;
 }
 
+// The frameworks of sextant export: what the python has that --check asks.
+struct FoundTarget {
+  const ExportTarget* target = nullptr;
+  std::string version;  // installed; empty: none
+};
+struct FoundTargets {
+  PythonPackages python;
+  std::vector<FoundTarget> targets;
+};
+
+FoundTargets find_targets() {
+  std::vector<std::string> packages;
+  for (const ExportTarget& t : export_targets())
+    if (!t.package.empty()) packages.push_back(t.package);
+  FoundTargets found{python_packages(packages), {}};
+  for (const ExportTarget& t : export_targets()) {
+    const auto at = found.python.versions.find(t.package);
+    found.targets.push_back({&t, at == found.python.versions.end() ? "" : at->second});
+  }
+  return found;
+}
+
+std::string target_table(Session& session, const FoundTargets& found) {
+  Table table({{"export target", Align::left},
+               {"package", Align::left},
+               {"installed", Align::left},
+               {"tested with", Align::left}});
+  for (const auto& [target, version] : found.targets)
+    if (!target->package.empty())  // sextant itself, and what is on no PyPI
+      table.add_row({target->name, target->package, version.empty() ? "no" : version,
+                     fmt::format("{}", fmt::join(target->versions, ", "))});
+  return table.render(session.terminal, session.common.wide);
+}
+
+std::string python_text(const PythonPackages& python) {
+  if (python.program.empty())
+    return fmt::format("there is no {} to ask; SEXTANT_PYTHON names another", python_asked());
+  return fmt::format("asked {} (Python {}); SEXTANT_PYTHON names another, tests/exports has what to install",
+                     python.program, python.version);
+}
+
+Json to_json(const FoundTargets& found) {
+  Json list = Json::array();
+  for (const auto& [target, version] : found.targets)
+    list.push_back({{"name", target->name},
+                    {"package", target->package},
+                    {"installed", version},
+                    {"tested", target->versions}});
+  return {{"python", found.python.program}, {"python_version", found.python.version}, {"targets", list}};
+}
+
 Json to_json(const HostMachine& machine, const std::vector<Check>& checks) {
   Json gpus = Json::array(), list = Json::array();
   for (const auto& gpu : machine.gpus) gpus.push_back({{"name", gpu.name}, {"memory_GiB", gib(gpu.memory)}});
@@ -132,10 +185,13 @@ Json to_json(const HostMachine& machine, const std::vector<Check>& checks) {
 ExitCode run(Session& session) {
   const HostMachine machine = inspect_machine();
   const auto checks = checks_of(machine, session);
+  const FoundTargets targets = find_targets();
   const bool sound =
       std::none_of(checks.begin(), checks.end(), [](const Check& c) { return c.status == Status::problem; });
   if (session.common.json) {
-    print_json(session, "doctor", to_json(machine, checks));
+    Json answer = to_json(machine, checks);
+    answer["export"] = to_json(targets);
+    print_json(session, "doctor", answer);
   } else {
     Table table({{"part", Align::left}, {"status", Align::left}, {"found", Align::left}});
     for (const auto& c : checks)
@@ -143,7 +199,9 @@ ExitCode run(Session& session) {
     session.terminal.out << table.render(session.terminal, session.common.wide);
     for (const auto& c : checks)
       if (!c.advice.empty()) session.terminal.out << fmt::format("\n{}: {}", c.name, c.advice);
-    session.terminal.out << (sound ? "\n\nnext: sextant presets\n" : "\n");
+    session.terminal.out << "\n\n" << target_table(session, targets);
+    print_wrapped(session.terminal.out, session.terminal, python_text(targets.python));
+    session.terminal.out << (sound ? "\nnext: sextant presets\n" : "");
   }
   return sound ? ExitCode::ok : ExitCode::bad_input;
 }

@@ -205,6 +205,32 @@ TEST(Doctor, AnswersAsTextAndAsJson) {
   }
 }
 
+// The frameworks of the exports, of the python that SEXTANT_PYTHON names.
+TEST(Doctor, ListsExportTargets) {
+  const PresetFolder folder;
+  const TempDir dir;
+  const auto python = dir.write("python", "#!/bin/sh\nprintf '/a/python\\t3.12.1\\ndeepspeed\\t0.19.8\\n'\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  const auto asked = [&](const std::string& program) {
+    ::setenv("SEXTANT_PYTHON", program.c_str(), 1);
+    const auto json =
+        nlohmann::json::parse(call({"doctor", "--json", "--presets", folder.path.string()}).out);
+    const auto text = call({"doctor", "--presets", folder.path.string()}).out;
+    ::unsetenv("SEXTANT_PYTHON");
+    return std::pair(json.at("export"), text);
+  };
+  const auto [found, text] = asked(python.string());
+  EXPECT_EQ(found.at("python"), "/a/python");
+  EXPECT_EQ(found.at("python_version"), "3.12.1");
+  for (const auto& target : found.at("targets"))
+    EXPECT_EQ(target.at("installed"), target.at("name") == "deepspeed" ? "0.19.8" : "") << target;
+  EXPECT_NE(text.find("0.19.8"), std::string::npos) << text;
+  EXPECT_NE(text.find("/a/python"), std::string::npos) << text;
+  const auto [none, silent] = asked((dir.path() / "no-such-python").string());
+  EXPECT_EQ(none.at("python"), "");
+  EXPECT_NE(silent.find("no-such-python"), std::string::npos) << silent;
+}
+
 TEST(Doctor, MissingPresetsAreAProblem) {
   const TempDir empty;
   const auto outcome = call({"doctor", "--presets", empty.path().string()});
