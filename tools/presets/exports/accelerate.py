@@ -13,6 +13,7 @@ import warnings
 folder = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, folder)
 os.chdir(folder)
+os.environ.update(LOCAL_RANK="0", RANK="0", DS_ACCELERATOR=os.environ.get("DS_ACCELERATOR", "cpu"))
 warnings.filterwarnings("ignore")
 
 
@@ -42,10 +43,14 @@ if args.use_deepspeed:
     command, environment = prepare_deepspeed_cmd_env(args)
     os.environ.update(environment)
     plugin = DeepSpeedPlugin()
+    import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    plugin.deepspeed_config.setdefault("train_micro_batch_size_per_gpu", settings.MICRO_BATCH)
-    ranks = int(args.num_processes)
+    ranks = int(args.num_processes)  # all but this one faked
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled here, and nothing is sent
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     config = DeepSpeedConfig(plugin.deepspeed_config, types.SimpleNamespace(get_data_parallel_world_size=lambda: ranks))
     zero = config.zero_config
     back["zero_stage"], back["dp"] = int(plugin.zero_stage), ranks
