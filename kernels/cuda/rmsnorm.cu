@@ -238,21 +238,25 @@ __global__ void __launch_bounds__(kThreads, K == 1 ? 1024 / kThreads : 1)
   }
 }
 
-// dweight[c] += sum over blocks of partial[block][c]: 8 groups of blocks, then the groups in order, in fp64.
+// dweight[c] += sum over blocks of partial[block][c]: 32 groups of blocks, then the groups in order, in fp64.
+constexpr int kPartialGroups = 32;
 template <class A>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kPartialGroups * 32)
     add_partials_kernel(const A* partial, std::int64_t blocks, std::int64_t cols, A* dweight) {
-  __shared__ double group_sum[8][32];
+  __shared__ double group_sum[kPartialGroups][32];
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
   double sum = 0;
-  if (c < cols)
-    for (std::int64_t b = blocks * group / 8; b < blocks * (group + 1) / 8; ++b) sum += partial[b * cols + c];
+  if (c < cols) {
+#pragma unroll 8
+    for (std::int64_t b = blocks * group / kPartialGroups; b < blocks * (group + 1) / kPartialGroups; ++b)
+      sum += partial[b * cols + c];
+  }
   group_sum[group][lane] = sum;
   __syncthreads();
   if (group != 0 || c >= cols) return;
   double all = 0;
-  for (int g = 0; g < 8; ++g) all += group_sum[g][lane];
+  for (int g = 0; g < kPartialGroups; ++g) all += group_sum[g][lane];
   dweight[c] = static_cast<A>(static_cast<double>(dweight[c]) + all);
 }
 
@@ -341,7 +345,7 @@ void rmsnorm_backward(const RmsnormBackwardArgs& g) {
               "rmsnorm of this width: shared memory");
       launch(rmsnorm_backward_kernel<T>, row_bytes, wide);
     }
-    add_partials_kernel<A><<<static_cast<unsigned>((g.x.cols + 31) / 32), 256, 0, s.stream>>>(
+    add_partials_kernel<A><<<static_cast<unsigned>((g.x.cols + 31) / 32), kPartialGroups * 32, 0, s.stream>>>(
         partial, blocks, g.x.cols, g.dweight.row<A>());
     check_launch("rmsnorm weight gradient");
   });

@@ -16,8 +16,9 @@ namespace sextant::cuda {
 inline constexpr std::int64_t kScratchAlignment = 1024;
 inline constexpr std::int64_t kLibraryWorkspace = std::int64_t{32} << 20;  // what NVIDIA advises for sm_90
 inline constexpr std::int64_t kSmallScratch = std::int64_t{64}
-                                              << 10;      // of a stream without blocks: sums of a norm
-inline constexpr std::int64_t kNormGradientBlocks = 256;  // each with a row of partial sums
+                                              << 10;  // of a stream without blocks: sums of a norm
+// Blocks of a norm's gradient, each with a row of partial sums: two on each multiprocessor of an H100.
+inline constexpr std::int64_t kNormGradientBlocks = 264;
 
 constexpr std::int64_t whole_scratch(std::int64_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;

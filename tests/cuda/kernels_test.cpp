@@ -325,13 +325,13 @@ TEST_F(CudaKernels, SwigluOfOneProduct) {
 void expect_repeats(const KernelTable& table, bool product_alone) {
   const std::int64_t rows = 300, cols = 512;
   const Twin x(Dtype::bf16, rows, cols), weight(Dtype::bf16, 1, cols), dy(Dtype::bf16, rows, cols),
-      inverse(Dtype::fp32, 1, rows, 0.1, 1.0), b(Dtype::bf16, cols, cols);
+      inverse(Dtype::fp32, 1, rows, 0.1, 1.0), b(Dtype::bf16, cols, 40);
   std::vector<std::vector<double>> first;
   for (int run = 0; run < 3; ++run) {
     const Twin dx = Twin::poisoned(Dtype::bf16, rows, cols),
                dweight(Dtype::fp32, 1, cols, std::vector<double>(512, 0.0)),
                norm(Dtype::fp64, 1, 1, std::vector<double>{0}),
-               product = Twin::poisoned(Dtype::fp32, rows, cols);
+               product = Twin::poisoned(Dtype::fp32, rows, 40);
     test_gpu()->launch(test_stream(), [&](NativeStream s) {
       table.gemm({.a = x.on(true), .b = b.on(true), .c = product.on(true), .stream = s});
       if (product_alone) return;
