@@ -122,6 +122,10 @@ class Runner:
             found["passed"] = len(found["passed_tests"])
             found["skipped_tests"] = sorted(t["classname"] + "." + t["name"] for t in tests if t["result"] == "SKIPPED")
             found["failed"] = {t["classname"] + "." + t["name"]: len(t["failures"]) for t in tests if "failures" in t}
+            distances = {t["name"] + ", " + key.removeprefix("distance "): t[key] for t in tests for key in t
+                         if key.startswith("distance ")}  # that a test has written down (RecordProperty)
+            if distances:
+                found["distances"] = distances
             for t in tests:  # the first messages of each, the rest by number
                 for failure in t.get("failures", [])[:6]:
                     found.setdefault("messages", []).append(failure["failure"][:400])
