@@ -118,8 +118,6 @@ std::string state_text(const PlanFile& file) {
     dist.yes("use_megatron_fsdp", true);
   }
   dist.yes("use_tp_pp_dp_mapping", !same_order(p, kMegatronOrder));
-  if (megatron_sharded(p) && p.shards() < p.replicas())
-    dist.set("num_distributed_optimizer_instances", p.replicas() / p.shards());
   optimizer.set("optimizer", "\"adam\"").set("lr", "3e-4").set("min_lr", "3e-5").set("weight_decay", "0.1");
   optimizer.set("adam_beta2", "0.95").yes("use_distributed_optimizer", megatron_sharded(p));
   optimizer.yes("overlap_param_gather", gathers);

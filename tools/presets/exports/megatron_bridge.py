@@ -125,7 +125,6 @@ else:
 stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 back["zero_stage"] = stages[ddp.data_parallel_sharding_strategy] if ddp.use_megatron_fsdp else int(ddp.use_distributed_optimizer)
 back["shards"] = back["dp"] * back["cp"] // ddp.num_distributed_optimizer_instances if back["zero_stage"] else 1
-back["instances"] = config.dist.num_distributed_optimizer_instances
 back["overlap_grad_reduce"], back["overlap_param_gather"] = ddp.overlap_grad_reduce, ddp.overlap_param_gather
 back["bucket_elements"] = ddp.bucket_size or 0
 back["optimizer_offload"] = float(optimizer.optimizer_offload_fraction) if optimizer.optimizer_cpu_offload else 0.0
@@ -153,7 +152,6 @@ if model["position"] == "rope":
 wanted = {**plan, **training, **model}
 replicas = plan["dp"] * plan["cp"]
 wanted["shards"] = 1 if plan["zero_stage"] == 0 else plan["shard_degree"] or replicas
-wanted["instances"] = replicas // wanted["shards"] if plan["zero_stage"] else 1
 wanted["overlap_tp"] = plan["overlap_tp"] and plan["tp"] > 1
 wanted["sequence_parallel"] = plan["sequence_parallel"] and plan["tp"] > 1
 wanted["overlap_param_gather"] = plan["overlap_param_gather"] and plan["overlap_grad_reduce"] and plan["zero_stage"] > 0
