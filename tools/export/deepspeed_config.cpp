@@ -120,6 +120,11 @@ std::vector<Inexpressible> deepspeed_engine_rules(const PlanFile& file) {
   if (t.parameter == Dtype::fp16 && t.gradient == Dtype::fp32 && p.zero_stage == 0)
     found.push_back(
         {"training.gradient", "fp32", "fp16 without ZeRO sums gradients in fp16", {sums(Dtype::fp16)}});
+  if (p.zero_stage > 0 && p.shards() == 1 && p.replicas() > 1)
+    found.push_back({"shard_degree",
+                     "1",
+                     "state is sharded over all replicas or none",
+                     {set_field("shard_degree 0", [](ParallelPlan& q) { q.shard_degree = 0; })}});
   check_reduction(file, found);
   check_offload(file, found);
   return found;

@@ -39,6 +39,7 @@ const std::vector<Refusal> kRefusals = {
     {"deepspeed", "1x8xh100", "deepspeed-zero", "pp2.dp4.z1.mbs1", "overlap_grad_reduce"},
     {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z0.mbs1.nogr.b20M", "bucket_elements", k1B},
     {"deepspeed", "2x8xh100", "deepspeed-zero", "dp16.z3.sd8.mbs1", "shard_degree"},
+    {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z3.sd1.mbs1.full", "shard_degree"},
     {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.nogr", "overlap_param_gather"},
     {"deepspeed", "1x8xh100", "deepspeed-zero", "dp8.z3.mbs1.full.ao4", "activation_offload"},
     {"deepspeed", "1x8xh100", "sextant", "dp8.z2.mbs1.oo50", "optimizer_offload"},
