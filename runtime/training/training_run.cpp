@@ -37,6 +37,7 @@ struct Shared {
   std::mutex mutex;
   RunResult result;
   std::unique_ptr<Watchdog> watchdog;
+  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   std::atomic<bool> all_throw{false};  // what ends this rank ends the others too, without being told
 };
 
@@ -231,6 +232,12 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
       if (run.begin && world.rank() == 0) run.begin();
     });
   });
+  {
+    const Seconds since(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.began).count());
+    const std::lock_guard lock(shared.mutex);
+    shared.result.starting = std::max(shared.result.starting, since);
+  }
   Spans spans(run.graph.ops.size());
   std::optional<TokensMissing> missing;
   try {

@@ -91,6 +91,8 @@ struct RunResult {
   std::int64_t moved_bytes = 0;
   Seconds moving;
   bool first_rank = false;  // world rank 0 was of this process
+  // Until this process's ranks stood before their first step: devices, memory, libraries, weights.
+  Seconds starting;
   // On the device, by the rank of this process that allocates most: what its plan says, and what it did at most.
   Bytes planned_memory, allocated_memory;
   Timeline measured;  // of the last recorded step; spans of this process's ranks

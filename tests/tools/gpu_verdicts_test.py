@@ -502,6 +502,8 @@ class Fields(unittest.TestCase):
         self.assertLessEqual(expected["comparison"]["operations"][0].keys(), got["comparison"]["operations"][0].keys())
         self.assertGreater(gpu_verdicts.steady(got, "mfu_causal_halved"), 0)
         self.assertEqual(got["memory"]["planned_bytes"], got["memory"]["allocated_bytes"])
+        self.assertGreater(got["start_time_s"], 0)
+        self.assertLess(got["start_time_s"], 100)
 
 
 class Rows(unittest.TestCase):

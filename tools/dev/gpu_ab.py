@@ -51,6 +51,7 @@ def one(r, cluster, presets, of, way):
     times = [s["step_time_s"] for s in (said or {}).get("steps", [])][2:-1]
     if times:
         row["step_time_s"] = statistics.median(times)
+        row["start_time_s"] = said.get("start_time_s")
         row["mfu_causal_halved"] = statistics.median(s["mfu_causal_halved"] for s in said["steps"][2:-1])
 
 
@@ -67,4 +68,6 @@ def table(results):
             elif usual:
                 ratio = row["step_time_s"] / statistics.mean(usual)
                 yield (f"ab            {model}, {row['way']}: {1e3 * row['step_time_s']:.1f} ms, {ratio:.3f} times as usual, MFU "
-                       f"{100 * row['mfu_causal_halved']:.1f} %" + (", the best" if row is best else ""))
+                       f"{100 * row['mfu_causal_halved']:.1f} %" +
+                       (f", started in {row['start_time_s']:.1f} s" if row.get("start_time_s") else "") +
+                       (", the best" if row is best else ""))

@@ -231,6 +231,7 @@ ExitCode run(Session& session, const CLI::App& app, RunVerbOptions o, const Adap
         {"plan", plan_key(runnable->file().plan)},
         {"steps", log.steps()},
         {"stopped", result.stopped},
+        {"start_time_s", result.starting.v},
         {"memory",
          {{"planned_bytes", result.planned_memory.v}, {"allocated_bytes", result.allocated_memory.v}}},
         {"comparison", comparison_json(comparison)}};
