@@ -115,7 +115,7 @@ TEST_F(RunVerbs, ExactProductsDoNotDependOnThreads) {
   const auto exact = losses({"--products", "exact", "--threads", "1"});
   EXPECT_EQ(exact, losses({"--products", "exact", "--threads", "3"}));
   EXPECT_NE(exact, losses({"--threads", "1"})) << "control";
-  usage({"run", "two.json", "--products", "exakt"}, {"one of fast, exact"});
+  usage({"run", "two.json", "--products", "exakt"}, {"one of fast, proposed, exact"});
 }
 
 TEST_F(RunVerbs, FoldersThatCannotBeWritten) {
