@@ -2,6 +2,8 @@
 // powers of two, so each operand is exact; sums are fp32 or better, as on the GPU in another order.
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -23,16 +25,24 @@ std::uint32_t most_of(const TensorView& x) {
   return most;
 }
 
-// bf16 has 2^16 values: what each becomes is looked up.
+// bf16 has 2^16 values: what each becomes under a scale is looked up, in one of some dozen tables.
+using Table = std::vector<Bfloat16>;
+const Table& table_of(const fp8::Scale& scale, Fp8 format) {
+  constexpr std::size_t kMostTables = 64;  // of 128 KiB
+  thread_local std::map<std::pair<std::uint32_t, Fp8>, Table> tables;
+  const std::pair key(fp8::bits_of(scale.down), format);
+  if (const auto found = tables.find(key); found != tables.end()) return found->second;
+  if (tables.size() >= kMostTables) tables.clear();
+  Table& table = tables[key];
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = load(Bfloat16{static_cast<std::uint16_t>(bits)});
+    table.push_back(store<Bfloat16>(fp8::decode(fp8::encode(x * scale.up, format), format) * scale.down));
+  }
+  return table;
+}
+
 void round(const TensorView& x, Fp8 format, const TensorView& to) {
-  const fp8::Scale scale = fp8::scale_of(most_of(x), format);
-  thread_local std::vector<Bfloat16> table;
-  table.resize(std::size_t{1} << 16);
-  for (std::uint32_t bits = 0; bits < table.size(); ++bits)
-    table[bits] = store<Bfloat16>(
-        fp8::decode(fp8::encode(load(Bfloat16{static_cast<std::uint16_t>(bits)}) * scale.up, format),
-                    format) *
-        scale.down);
+  const Table& table = table_of(fp8::scale_of(most_of(x), format), format);
   for (std::int64_t r = 0; r < x.rows; ++r) {
     const Bfloat16* from = x.row<Bfloat16>(r);
     Bfloat16* out = to.row<Bfloat16>(r);
