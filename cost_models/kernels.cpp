@@ -32,16 +32,19 @@ void add_linear(KernelList& list, const Direction& d, std::int64_t tokens, std::
 }
 
 // Operands of an fp8 product of the own runtime: scales and casts are passes of their own, in either direction. Source:
-// counted. An operand is read for its largest value, read again and written in 8 bits; three launches a product.
+// counted. An operand is read for its largest value, read again and written in 8 bits. A weight's largest value is looked for
+// once a step, which is left out; both products of a backward pass take what the gradient of their results is cast to at once.
 void add_casts(KernelList& list, const BlockWork& w, const Direction& d) {
-  constexpr double kBytes = 2 + 2 + 1;
+  constexpr double kLook = 2, kCast = 2 + 1, kAgain = 1;
   Pointwise casts{0, 0};
   const auto linear = [&](double in, double out) {
     const double tokens = static_cast<double>(w.tokens()), x = tokens * in, y = tokens * out,
                  weight = in * out;
-    if (d.forward) casts.bytes += kBytes * (x + weight), casts.launches += 3;
-    if (d.input_gradient) casts.bytes += kBytes * (y + weight), casts.launches += 3;
-    if (d.weight_gradient) casts.bytes += kBytes * (x + y), casts.launches += 3;
+    if (d.forward) casts.bytes += (kLook + kCast) * x + kCast * weight, casts.launches += 3;
+    if (d.input_gradient) casts.bytes += (kLook + kCast) * y + kCast * weight, casts.launches += 3;
+    if (!d.weight_gradient) return;
+    casts.bytes += (kLook + kCast) * x + (d.input_gradient ? kAgain : kLook + kCast) * y;
+    casts.launches += 2;
   };
   const double q = static_cast<double>(w.heads) * w.head_dim,
                kv = static_cast<double>(w.kv_heads) * w.head_dim;

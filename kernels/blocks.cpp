@@ -18,7 +18,8 @@ Fp8 gradient(const BlockContext& c) { return c.fp8 ? Fp8::e5m2 : Fp8::none; }
 
 // A linear layer with Hugging Face's weight layout [out, in]: y = x W^T, or its gradients.
 struct Linear {
-  TensorView weight, y;  // [out, in], [rows, out]
+  TensorView weight, y;     // [out, in], [rows, out]
+  Fp8Largest largest = {};  // of the weight's parts
 };
 
 using Linears = boost::container::static_vector<Linear, 3>;
@@ -35,48 +36,70 @@ bool adjoin(const Linear& a, const Linear& b) {
          end_of(a.y, a.y.cols) == b.y.data;
 }
 Linears joined(std::initializer_list<Linear> layers) {
+  static_assert(Linears::static_capacity == Fp8Largest::kMostParts);
   Linears out;
   for (const Linear& layer : layers) {
     if (out.empty() || !adjoin(out.back(), layer)) {
       out.push_back(layer);
       continue;
     }
+    Fp8Largest& largest = out.back().largest;
+    largest.rows[0] = largest.parts == 1 ? out.back().weight.rows : largest.rows[0];
+    largest.rows[largest.parts++] = layer.weight.rows;
     out.back().weight.rows += layer.weight.rows;
     out.back().y.cols += layer.y.cols;
   }
   return out;
 }
 
+// `place`: of the first of these weights among those of its unit.
+Linears joined(const BlockContext& c, std::initializer_list<Linear> layers, int place) {
+  Linears out = joined(layers);
+  for (Linear& l : out) {
+    if (c.fp8 && c.fp8_weights.words)
+      l.largest.words = c.fp8_weights.words + place * Fp8Largest::kWords,
+      l.largest.known = c.fp8_weights.known;
+    place += l.largest.parts;
+  }
+  return out;
+}
+
+constexpr int kPlaceOfDown = 2;  // behind gate and up
+
 // y = x W^T
-void linear(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers) {
-  for (const Linear& l : joined(layers))
+void linear(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers, int place = 0) {
+  for (const Linear& l : joined(c, layers, place))
     c.kernels->gemm({.a = x,
                      .b = l.weight,
                      .c = l.y,
                      .transpose_b = true,
                      .round_a = operand(c),
                      .round_b = operand(c),
+                     .largest_b = l.largest,
                      .threads = c.threads,
                      .stream = c.stream});
 }
-// dx = sum of dy W
-void linear_input(const BlockContext& c, std::initializer_list<Linear> layers, const TensorView& dx) {
+// dx = sum of dy W. `again`: weight gradients come next, before dy changes.
+void linear_input(const BlockContext& c, std::initializer_list<Linear> layers, const TensorView& dx,
+                  bool again, int place = 0) {
   bool more = false;
-  for (const Linear& l : joined(layers)) {
+  for (const Linear& l : joined(c, layers, place)) {
     c.kernels->gemm({.a = l.y,
                      .b = l.weight,
                      .c = dx,
                      .accumulate = more,
                      .round_a = gradient(c),
                      .round_b = operand(c),
+                     .largest_b = l.largest,
+                     .a_again_turned = again,
                      .threads = c.threads,
                      .stream = c.stream});
     more = true;
   }
 }
-// dW += dy^T x, or = where what stands there is stale
+// dW += dy^T x, or = where what stands there is stale. `as_before`: linear_input came last.
 void linear_weight(const BlockContext& c, const TensorView& x, std::initializer_list<Linear> layers,
-                   bool stale) {
+                   bool stale, bool as_before) {
   for (const Linear& l : joined(layers))
     c.kernels->gemm({.a = l.y,
                      .b = x,
@@ -85,6 +108,7 @@ void linear_weight(const BlockContext& c, const TensorView& x, std::initializer_
                      .accumulate = !stale,
                      .round_a = gradient(c),
                      .round_b = operand(c),
+                     .a_as_before = as_before,
                      .threads = c.threads,
                      .stream = c.stream});
 }
@@ -294,10 +318,11 @@ void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& 
       norm_parts_backward(c, norm_parts(w, w.kv_heads), u.norms.raw_k, u.weights.k_norm, u.norms.k_rms, dk,
                           u.gradients.k_norm, u.stale);
     }
-    linear_input(c, {{u.weights.q, u.dq}, {u.weights.k, dk}, {u.weights.v, dv}}, u.dnormed);
+    linear_input(c, {{u.weights.q, u.dq}, {u.weights.k, dk}, {u.weights.v, dv}}, u.dnormed, wants_weight(w));
   }
   if (wants_weight(w)) {
-    linear_weight(c, u.normed, {{u.gradients.q, u.dq}, {u.gradients.k, dk}, {u.gradients.v, dv}}, u.stale);
+    linear_weight(c, u.normed, {{u.gradients.q, u.dq}, {u.gradients.k, dk}, {u.gradients.v, dv}}, u.stale,
+                  wants_input(w));
     bias_gradient(c, u.dq, u.gradients.q_bias, u.stale);
     bias_gradient(c, dk, u.gradients.k_bias, u.stale);
     bias_gradient(c, dv, u.gradients.v_bias, u.stale);
@@ -313,7 +338,11 @@ void attention_forward(const BlockContext& c, const BlockWork& w, const Attentio
 void attention_backward(const BlockContext& c, const BlockWork& w, const AttentionBackward& u) {
   if (wants_input(w)) {
     if (w.recompute_core) core_forward(c, w, u.q, u.keys, u.context, u.lse);
-    linear_input(c, {{u.weights.o, u.dbranch}}, u.dcontext);
+    linear_input(c, {{u.weights.o, u.dbranch}}, u.dcontext, wants_weight(w));
+  }
+  // Before the core's backward pass: what dbranch was cast to is in the scratch still.
+  if (wants_weight(w)) linear_weight(c, u.context, {{u.gradients.o, u.dbranch}}, u.stale, wants_input(w));
+  if (wants_input(w)) {
     c.kernels->attention_backward({.shape = core_shape(c, w),
                                    .q = u.q,
                                    .k = keys_of(w, u.keys),
@@ -328,7 +357,6 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .stream = c.stream});
   }
   if (!wants_weight(w)) return;
-  linear_weight(c, u.context, {{u.gradients.o, u.dbranch}}, u.stale);
   bias_gradient(c, u.dbranch, u.gradients.o_bias, u.stale);
 }
 
@@ -337,19 +365,21 @@ void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {
   add_bias(c, u.weights.gate_bias, u.gate);
   add_bias(c, u.weights.up_bias, u.up);
   c.kernels->swiglu_forward({.gate = u.gate, .up = u.up, .out = u.activation, .stream = c.stream});
-  linear(c, u.activation, {{u.weights.down, u.branch}});
+  linear(c, u.activation, {{u.weights.down, u.branch}}, kPlaceOfDown);
   if (c.adds_biases) add_bias(c, u.weights.down_bias, u.branch);
 }
 
 void mlp_backward(const BlockContext& c, const BlockWork& w, const MlpBackward& u) {
   if (wants_input(w)) {
-    linear_input(c, {{u.weights.down, u.dbranch}}, u.activation);
+    linear_input(c, {{u.weights.down, u.dbranch}}, u.activation, wants_weight(w), kPlaceOfDown);
     c.kernels->swiglu_backward({.gate = u.gate, .up = u.up, .dout = u.activation, .stream = c.stream});
-    linear_input(c, {{u.weights.gate, u.gate}, {u.weights.up, u.up}}, u.dnormed);
   }
+  if (wants_weight(w))
+    linear_weight(c, u.activation, {{u.gradients.down, u.dbranch}}, u.stale, wants_input(w));
+  if (wants_input(w))
+    linear_input(c, {{u.weights.gate, u.gate}, {u.weights.up, u.up}}, u.dnormed, wants_weight(w));
   if (wants_weight(w)) {
-    linear_weight(c, u.activation, {{u.gradients.down, u.dbranch}}, u.stale);
-    linear_weight(c, u.normed, {{u.gradients.gate, u.gate}, {u.gradients.up, u.up}}, u.stale);
+    linear_weight(c, u.normed, {{u.gradients.gate, u.gate}, {u.gradients.up, u.up}}, u.stale, wants_input(w));
     bias_gradient(c, u.dbranch, u.gradients.down_bias, u.stale);
     bias_gradient(c, u.gate, u.gradients.gate_bias, u.stale);
     bias_gradient(c, u.up, u.gradients.up_bias, u.stale);

@@ -37,6 +37,12 @@
 
 namespace sextant {
 
+// Largest values of a unit's weights in fp8: Fp8Largest::kMostParts times kWords words, one weight after another.
+struct Fp8Weights {
+  std::uint32_t* words = nullptr;  // none: looked for in every use
+  bool known = false;              // they have been looked for since the weights have changed
+};
+
 // What does not change from call to call on one rank.
 struct BlockContext {
   const KernelTable* kernels = nullptr;
@@ -47,6 +53,7 @@ struct BlockContext {
   std::span<const std::int32_t> documents =
       {};                               // where each token's begins, [batch][seq_q]; empty: one a sequence
   std::span<const double> slopes = {};  // ALiBi's, of this rank's heads
+  Fp8Weights fp8_weights = {};          // of the unit
   bool fp8 = false;  // the blocks' products, not the head's: operands e4m3, gradients of their results e5m2
   bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys

@@ -15,6 +15,16 @@ namespace sextant {
 // What an operand of a product is rounded to right before it is multiplied.
 enum class Fp8 : std::uint8_t { none, e4m3, e5m2 };
 
+// Where the largest values of a matrix stand on a GPU, which spares a pass over what has not changed since they were looked
+// for: for each of its parts, one under another, kWords sizes as bits of a bf16, the largest of which counts.
+struct Fp8Largest {
+  static constexpr int kWords = 256, kMostParts = 3;
+  std::uint32_t* words = nullptr;  // parts * kWords; none: looked for anew and forgotten
+  bool known = false;              // as they stand; or else they are looked for and written
+  int parts = 1;
+  std::int64_t rows[kMostParts] = {};  // of each part, where there are several
+};
+
 namespace fp8 {
 
 // Bits of the fraction, and the exponent of the smallest normal number as a float's is stored.

@@ -28,6 +28,10 @@ struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;                       // add to c instead of replacing it
   Fp8 round_a = Fp8::none, round_b = Fp8::none;  // both or none
+  // What spares a GPU passes over operands in fp8, without a change of any bit.
+  Fp8Largest largest_b = {};
+  bool a_again_turned = false;  // a is wanted again, transposed, by the next product on this stream
+  bool a_as_before = false;     // it has not changed since such a product
   int threads = 1;
   NativeStream stream = {};
 };

@@ -19,6 +19,7 @@ CudaStream& stream_of(NativeStream native) {
 }
 
 void* scratch(CudaStream& s, std::int64_t bytes) {
+  s.fp8_kept = {};
   if (bytes <= s.scratch_bytes) return s.scratch;
   if (s.lent)
     throw BackendError(
@@ -34,6 +35,7 @@ void* scratch(CudaStream& s, std::int64_t bytes) {
 }
 
 void release_scratch(CudaStream& s) {
+  s.fp8_kept = {};
   if (!s.scratch || s.lent) return;
   cudaStreamSynchronize(s.stream);
   cudaFree(s.scratch);

@@ -6,11 +6,20 @@
 #include <cstdint>
 
 #include "core/base/dtype.hpp"
+#include "kernels/fp8.hpp"
 #include "kernels/native_stream.hpp"
 
 struct CUstream_st;  // what a cudaStream_t points to
 
 namespace sextant {
+
+// An operand in fp8 whose codes, turned, stand in a stream's scratch until anything else takes of it.
+struct Fp8Kept {
+  const void* data = nullptr;
+  std::int64_t rows = 0, cols = 0, stride = 0;
+  Fp8 format = Fp8::none;
+  bool operator==(const Fp8Kept&) const = default;
+};
 
 struct CudaStream {
   CUstream_st* stream = nullptr;
@@ -20,8 +29,9 @@ struct CudaStream {
   bool lent = false;
   std::int64_t scratch_bytes = 0;
   std::int64_t* scratch_total = nullptr;  // of the device, for its account; may be null
-  bool capturing = false;                 // kernels become part of a program: nothing may wait or allocate
-  bool rehearsal = false;                 // results do not count: libraries may try what is fastest
+  Fp8Kept fp8_kept = {};
+  bool capturing = false;  // kernels become part of a program: nothing may wait or allocate
+  bool rehearsal = false;  // results do not count: libraries may try what is fastest
 };
 
 namespace cuda {

@@ -15,8 +15,12 @@ struct Source {
   std::int64_t stride;
   unsigned rows, cols;  // extents of a matrix fit 32 bits, its packs too
 };
-struct Sources {
-  Source operand[2];
+// What is looked through at once: a, and the parts of b.
+struct Search {
+  static constexpr int kMost = 1 + Fp8Largest::kMostParts;
+  Source source[kMost];
+  std::uint32_t* words[kMost];
+  int count = 0;
 };
 
 Source source_of(const TensorView& x) {
@@ -26,14 +30,18 @@ Source source_of(const TensorView& x) {
           static_cast<unsigned>(flat ? x.elements() : x.cols)};
 }
 
-__global__ void __launch_bounds__(kThreads) fp8_most_kernel(Sources sources, Fp8Room* room) {
+__global__ void __launch_bounds__(kThreads) fp8_largest_kernel(Search search) {
   __shared__ unsigned partial[32];
-  const Source x = blockIdx.y == 0 ? sources.operand[0] : sources.operand[1];
+  Source x = search.source[0];
+  std::uint32_t* words = search.words[0];
+#pragma unroll
+  for (int i = 1; i < Search::kMost; ++i)
+    if (blockIdx.y == static_cast<unsigned>(i)) x = search.source[i], words = search.words[i];
   const unsigned packs = x.cols / kPack;
   const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
   unsigned most = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
-       i += static_cast<std::int64_t>(kFp8Parts) * kThreads) {
+       i += static_cast<std::int64_t>(Fp8Largest::kWords) * kThreads) {
     const std::int64_t row = x.rows == 1 ? 0 : i / packs;
     const auto pack = read<kPack>(x.data + row * x.stride + (i - row * packs) * kPack);
 #pragma unroll
@@ -44,20 +52,25 @@ __global__ void __launch_bounds__(kThreads) fp8_most_kernel(Sources sources, Fp8
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (unsigned warp = 1; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
-  room->most[blockIdx.y][blockIdx.x] = most;
+  words[blockIdx.x] = most;
 }
 
-// The scale of an operand from its parts, the same for every thread of a block.
-__device__ __forceinline__ fp8::Scale scale_in(Fp8Room* room, int operand, Fp8 format) {
-  static_assert(kFp8Parts == kThreads);
+// The scale of an operand from what was found, the same for every thread of a block.
+struct Found {
+  const std::uint32_t* words;
+  int count;    // a multiple of kThreads
+  float* down;  // out
+};
+__device__ __forceinline__ fp8::Scale scale_in(const Found& found, Fp8 format) {
   __shared__ unsigned partial[32];
-  unsigned most = room->most[operand][threadIdx.x];
+  unsigned most = 0;
+  for (int i = threadIdx.x; i < found.count; i += kThreads) most = larger(most, found.words[i]);
   for (int offset = 16; offset > 0; offset /= 2) most = larger(most, from_lane(most, offset));
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = most;
   __syncthreads();
   for (unsigned warp = 0; warp < kThreads / 32; ++warp) most = larger(most, partial[warp]);
   const fp8::Scale scale = fp8::scale_of(most, format);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) room->down[operand * kFp8Factor] = scale.down;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *found.down = scale.down;
   return scale;
 }
 
@@ -86,12 +99,14 @@ __device__ __forceinline__ void encode_pack(const Pack<Bfloat16, kPack>& pack, f
 struct alignas(16) Words {
   unsigned w[4];
 };
+struct alignas(8) Words2 {
+  unsigned w[2];
+};
 
 // As it lies: 16 elements a thread.
 template <Fp8 F>
-__global__ void __launch_bounds__(kThreads)
-    fp8_rows_kernel(Source x, Fp8Room* room, int operand, std::uint8_t* codes) {
-  const float up = scale_in(room, operand, F).up;
+__global__ void __launch_bounds__(kThreads) fp8_rows_kernel(Source x, Found found, std::uint8_t* codes) {
+  const float up = scale_in(found, F).up;
   const unsigned packs = x.cols / 16;
   const std::int64_t all = static_cast<std::int64_t>(packs) * x.rows;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < all;
@@ -105,14 +120,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Turned, in tiles of 128 x 128. A thread reads 8 columns of 4 rows and writes a word of 4 rows for each column, in a place
+// Turned, and as it lies where both are wanted, in tiles of 128 x 128. A thread reads 8 columns of 4 rows and writes a word of 4 rows for each column, in a place
 // that no other lane's bank has (a column's words are shuffled by its number); then 16 rows of a column are written together.
 constexpr int kTile = 128;
-template <Fp8 F>
+template <Fp8 F, bool kBoth>
 __global__ void __launch_bounds__(kThreads)
-    fp8_turned_kernel(Source x, Fp8Room* room, int operand, std::uint8_t* codes) {
+    fp8_turned_kernel(Source x, Found found, std::uint8_t* codes, std::uint8_t* straight) {
   __shared__ Words tile[kTile][kTile / 16];
-  const float up = scale_in(room, operand, F).up;
+  const float up = scale_in(found, F).up;
   const unsigned row0 = blockIdx.y * kTile, col0 = blockIdx.x * kTile;
   const unsigned lane = threadIdx.x % 16, column = col0 + lane * kPack;
   for (unsigned quad = threadIdx.x / 16; quad < kTile / 4; quad += kThreads / 16) {
@@ -120,9 +135,13 @@ __global__ void __launch_bounds__(kThreads)
     if (row >= x.rows || column >= x.cols) continue;
     unsigned words[4][2];
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < 4; ++r) {
       encode_pack<F>(read<kPack>(x.data + static_cast<std::int64_t>(row + r) * x.stride + column), up,
                      words[r]);
+      if constexpr (kBoth)
+        *reinterpret_cast<Words2*>(straight + static_cast<std::int64_t>(row + r) * x.cols +
+                                   column) = {{words[r][0], words[r][1]}};
+    }
     const unsigned place = quad ^ (lane * 2);
 #pragma unroll
     for (int c = 0; c < kPack; ++c) {
@@ -148,7 +167,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <Fp8 F>
-void cast_operand(const Fp8Operand& o, Fp8Room* room, int operand, cudaStream_t stream) {
+void cast_operand(const Fp8Operand& o, const Found& found, cudaStream_t stream) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
   if (o.turned) {
     const Source x{o.source.row<Bfloat16>(), o.source.stride, static_cast<unsigned>(rows),
@@ -156,13 +175,30 @@ void cast_operand(const Fp8Operand& o, Fp8Room* room, int operand, cudaStream_t 
     const std::int64_t high = (rows + kTile - 1) / kTile;
     SEXTANT_CHECK(high <= 65535, "fp8: too many rows");
     const dim3 grid(static_cast<unsigned>((cols + kTile - 1) / kTile), static_cast<unsigned>(high));
-    fp8_turned_kernel<F><<<grid, kThreads, 0, stream>>>(x, room, operand, o.codes);
+    if (o.codes)
+      fp8_turned_kernel<F, true><<<grid, kThreads, 0, stream>>>(x, found, o.turned, o.codes);
+    else
+      fp8_turned_kernel<F, false><<<grid, kThreads, 0, stream>>>(x, found, o.turned, nullptr);
   } else {
     const std::int64_t blocks = (rows * cols / 16 + kThreads - 1) / kThreads;
     const unsigned grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
-    fp8_rows_kernel<F><<<grid, kThreads, 0, stream>>>(source_of(o.source), room, operand, o.codes);
+    fp8_rows_kernel<F><<<grid, kThreads, 0, stream>>>(source_of(o.source), found, o.codes);
   }
   check_launch("cast to fp8");
+}
+
+// Adds what of an operand has to be looked through.
+void look_through(Search& search, const Fp8Operand& o) {
+  static_assert(Fp8Largest::kWords == kThreads);
+  if (!o.wanted() || o.largest.known) return;
+  std::int64_t first = 0;
+  for (int part = 0; part < o.largest.parts; ++part) {
+    const std::int64_t rows = o.largest.parts == 1 ? o.source.rows : o.largest.rows[part];
+    search.source[search.count] = source_of(o.source.row_range(first, rows));
+    search.words[search.count++] = o.largest.words + part * Fp8Largest::kWords;
+    first += rows;
+  }
+  SEXTANT_CHECK(first == o.source.rows, "fp8: parts of an operand");
 }
 
 constexpr int kProduct = 32, kRows = 8;  // a block of 32 x 8 threads makes 32 x 32 elements
@@ -208,15 +244,22 @@ __global__ void __launch_bounds__(kProduct* kRows)
 
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream native) {
   const cudaStream_t stream = stream_of(native).stream;
-  const Sources sources{{source_of(a.source), source_of(b.source)}};
-  fp8_most_kernel<<<dim3(kFp8Parts, 2), kThreads, 0, stream>>>(sources, room);
-  check_launch("largest value for fp8");
-  int operand = 0;
-  for (const Fp8Operand& o : {a, b}) {
-    if (o.format == Fp8::e4m3)
-      cast_operand<Fp8::e4m3>(o, room, operand++, stream);
+  Search search;
+  look_through(search, a), look_through(search, b);
+  if (search.count > 0) {
+    const dim3 grid(Fp8Largest::kWords, static_cast<unsigned>(search.count));
+    fp8_largest_kernel<<<grid, kThreads, 0, stream>>>(search);
+    check_launch("largest value for fp8");
+  }
+  float* down = room->down;
+  for (const Fp8Operand* o : {&a, &b}) {
+    const Found found{o->largest.words, o->largest.parts * Fp8Largest::kWords, down};
+    down += kFp8Factor;
+    if (!o->wanted()) continue;
+    if (o->format == Fp8::e4m3)
+      cast_operand<Fp8::e4m3>(*o, found, stream);
     else
-      cast_operand<Fp8::e5m2>(o, room, operand++, stream);
+      cast_operand<Fp8::e5m2>(*o, found, stream);
   }
 }
 

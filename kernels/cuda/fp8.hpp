@@ -9,16 +9,16 @@
 
 namespace sextant::cuda {
 
-// One operand: a bf16 matrix, and its codes with the sum's index running along rows: [rows, cols], or turned [cols, rows].
+// One operand: a bf16 matrix, and its codes, [rows, cols] and turned [cols, rows].
 // Extents are multiples of 16, rows of the source start at multiples of 16 bytes.
 struct Fp8Operand {
   TensorView source;
   Fp8 format = Fp8::e4m3;
-  bool turned = false;
-  std::uint8_t* codes = nullptr;
+  std::uint8_t* codes = nullptr;                   // as the source lies; none: not wanted
+  std::uint8_t* turned = nullptr;                  // the same turned
+  Fp8Largest largest = {};                         // words: the room's, or the caller's
+  bool wanted() const { return codes || turned; }  // or else its codes stand already
 };
-
-inline constexpr int kFp8Parts = 256;  // blocks that look for the largest value of one operand
 
 // From one operand's factor to the next, in floats: cuBLASLt takes factors at whole 256 bytes; four bytes from one another it
 // refused them on an H200 (13.1).
@@ -26,11 +26,11 @@ inline constexpr int kFp8Factor = 64;
 
 // What both operands of a product share.
 struct Fp8Room {
-  float down[2 * kFp8Factor] = {};        // the factor of each one's codes, the first of each kFp8Factor
-  std::uint32_t most[2][kFp8Parts] = {};  // largest size of each part, as a bf16's bits
+  float down[2 * kFp8Factor] = {};  // the factor of each one's codes, the first of each kFp8Factor
+  std::uint32_t largest[2][Fp8Largest::kWords] = {};
 };
 
-// Scales and casts both; `room` is the GPU's.
+// Scales and casts both, where wanted; `room` is the GPU's.
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream);
 
 // c (+)= a b^T of codes, a [m, k] and b [n, k], of round_a and round_b. `down`: the two factors, kFp8Factor apart, in

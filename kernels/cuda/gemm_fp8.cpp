@@ -44,6 +44,7 @@ void require_shape(const GemmArgs& g, std::int64_t m, std::int64_t n, std::int64
 struct Cast {
   GemmArgs codes;  // of a [m, k] and b [n, k]
   const float* down = nullptr;
+  Fp8Kept kept = {};  // of a, from now on
 };
 
 Cast cast_both(const GemmArgs& g) {
@@ -57,12 +58,20 @@ Cast cast_both(const GemmArgs& g) {
   SEXTANT_CHECK(g.c.dtype == Dtype::bf16 || g.c.dtype == Dtype::fp32, "gemm: result's format");
   require_fp8(s);
   require_shape(g, m, n, k);
-  const Fp8Scratch at(m * k, n * k);
+  const Fp8Kept a_itself{g.a.data, g.a.rows, g.a.cols, g.a.stride, g.round_a};
+  const bool a_stands = g.a_as_before && g.transpose_a && s.fp8_kept == a_itself,
+             a_again = g.a_again_turned && !g.transpose_a;
+  const Fp8Scratch at(m * k, n * k, a_again);
   auto* base = static_cast<std::uint8_t*>(scratch(s, at.total));
   auto* room = reinterpret_cast<Fp8Room*>(base + at.room);
-  fp8_operands({g.a, g.round_a, g.transpose_a, base + at.a}, {g.b, g.round_b, !g.transpose_b, base + at.b},
-               room, g.stream);
-  Cast made{g, room->down};
+  Fp8Operand a{.source = g.a, .format = g.round_a, .largest = {.words = room->largest[0]}},
+      b{.source = g.b, .format = g.round_b, .largest = g.largest_b};
+  if (!b.largest.words) b.largest = {.words = room->largest[1]};
+  if (!a_stands) (g.transpose_a ? a.turned : a.codes) = base + at.a;
+  if (a_again) a.turned = base + at.again;
+  (g.transpose_b ? b.codes : b.turned) = base + at.b;
+  fp8_operands(a, b, room, g.stream);
+  Cast made{g, room->down, a_again ? a_itself : Fp8Kept()};
   made.codes.a = TensorView(base + at.a, Dtype::fp8, m, k);
   made.codes.b = TensorView(base + at.b, Dtype::fp8, n, k);
   made.codes.transpose_a = false, made.codes.transpose_b = true;
@@ -75,6 +84,7 @@ void gemm_fp8(const GemmArgs& g, bool reference) {
   if (g.c.elements() == 0 || g.a.elements() == 0) return gemm_tiles(g);
   const Cast made = cast_both(g);
   reference ? gemm_codes_tiles(made.codes, made.down) : gemm_codes(made.codes, made.down);
+  stream_of(g.stream).fp8_kept = made.kept;  // at last: who takes scratch ends it
 }
 
 }  // namespace sextant::cuda

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <utility>
 
 #include "core/graph/block_tensors.hpp"
 #include "core/graph/work.hpp"
@@ -37,11 +36,13 @@ struct AttentionScratch {
   std::int64_t total() const { return dq + products + workspace; }
 };
 
-// Of a product in fp8: [the library's workspace][Fp8Room][codes of a][codes of b], each a byte an element.
+// Of a product in fp8: [the library's workspace][Fp8Room][codes of a, turned, for the next][of a][of b], a byte an element. The
+// next product finds its a where its own would be.
 struct Fp8Scratch {
-  std::int64_t room = kLibraryWorkspace, a = 0, b = 0, total = 0;  // where each begins
-  Fp8Scratch(std::int64_t elements_of_a, std::int64_t elements_of_b)
-      : a(room + whole_scratch(sizeof(Fp8Room))),
+  std::int64_t room = kLibraryWorkspace, again = 0, a = 0, b = 0, total = 0;  // where each begins
+  Fp8Scratch(std::int64_t elements_of_a, std::int64_t elements_of_b, bool a_again_turned = false)
+      : again(room + whole_scratch(sizeof(Fp8Room))),
+        a(again + (a_again_turned ? whole_scratch(elements_of_a) : 0)),
         b(a + whole_scratch(elements_of_a)),
         total(b + whole_scratch(elements_of_b)) {}
 };
@@ -52,9 +53,9 @@ inline std::int64_t fp8_scratch(const BlockWork& w) {
                      kv = 2 * std::int64_t{w.kv_heads} * w.head_dim;
   std::int64_t most = 0;
   const auto product = [&](std::int64_t in, std::int64_t out) {
-    for (const auto& [a, b] :
-         {std::pair{tokens * in, in * out}, {tokens * out, in * out}, {tokens * out, tokens * in}})
-      most = std::max(most, Fp8Scratch(a, b).total);
+    for (const Fp8Scratch& at : {Fp8Scratch(tokens * in, in * out), Fp8Scratch(tokens * out, in * out, true),
+                                 Fp8Scratch(tokens * out, tokens * in)})
+      most = std::max(most, at.total);
   };
   if (w.kind == BlockKind::qkv) product(w.hidden, q + kv);
   if (w.kind == BlockKind::attention) product(q, w.hidden);

@@ -15,6 +15,12 @@ bool takes_scratch(const KernelTable& kernels) {
   return &kernels == cuda_kernels(false) || &kernels == cuda_kernels(true);
 }
 
+std::int64_t fp8_table_bytes(const ExecutionGraph& graph) {
+  if (graph.training.compute != Dtype::fp8) return 0;
+  return std::int64_t{graph.model.n_layers} * kFp8Units * Fp8Largest::kMostParts * Fp8Largest::kWords *
+         std::int64_t{sizeof(std::uint32_t)};
+}
+
 std::int64_t scratch_of_lane(const ExecutionGraph& graph, LaneId lane) {
   if (graph.lanes[lane].kind != LaneKind::compute) return cuda::kSmallScratch;
   std::int64_t most = cuda::kLibraryWorkspace;
@@ -42,7 +48,7 @@ DeviceMemory device_memory(const ExecutionGraph& graph, const StackRules& rules,
               StepExchange::bytes_on_device(parameter_layout(graph.model, plan, rules, stage).buckets.size(),
                                             static_cast<std::size_t>(microbatches(plan, graph.training)),
                                             static_cast<std::size_t>(own * plan.micro_batch)),
-          .tables = 2 * angles + 4 * (own + graph.training.seq_len)};
+          .tables = 2 * angles + 4 * (own + graph.training.seq_len) + (scratch ? fp8_table_bytes(graph) : 0)};
 }
 
 }  // namespace sextant

@@ -19,6 +19,9 @@ struct DeviceMemory {
 DeviceMemory device_memory(const ExecutionGraph&, const StackRules&, int stage, bool scratch);
 
 bool takes_scratch(const KernelTable&);
+// Of what kernels know of weights that they multiply in fp8: of units of a layer, of all layers. 0: it does not.
+inline constexpr int kFp8Units = 3;
+std::int64_t fp8_table_bytes(const ExecutionGraph&);
 // Bytes of scratch for the kernels of a lane's stream, and of all lanes of a stage.
 std::int64_t scratch_of_lane(const ExecutionGraph&, LaneId);
 std::int64_t scratch_of_stage(const ExecutionGraph&, int stage);

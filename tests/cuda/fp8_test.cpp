@@ -100,6 +100,64 @@ TEST_F(CudaFp8, ProductsAsTheTwins) {
           }
 }
 
+// An input gradient and the weight gradient behind it, with what the first leaves for the second and what is known of the weight's
+// parts from before: no bit changes.
+TEST_F(CudaFp8, WhatIsKeptBetweenProductsChangesNoBit) {
+  constexpr std::int64_t kTokens = 272, kOut = 160, kIn = 48;
+  const Twin dy(Dtype::bf16, kTokens, kOut), x(Dtype::bf16, kTokens, kIn),
+      other(Dtype::bf16, kTokens, kOut, 9);
+  std::vector<double> weights;
+  for (std::int64_t i = 0; i < kOut * kIn; ++i)
+    weights.push_back(i < 64 * kIn ? 1e-3 * static_cast<double>(i % 7) : 0.5);
+  const Twin w(Dtype::bf16, kOut, kIn, weights), largest(Dtype::fp32, 3, Fp8Largest::kWords);
+  const auto gradients = [&](const KernelTable& table, bool keep, bool known, const Twin* between) {
+    const Twin dx = Twin::poisoned(Dtype::bf16, kTokens, kIn), dw = Twin::poisoned(Dtype::fp32, kOut, kIn),
+               aside = Twin::poisoned(Dtype::bf16, kTokens, kIn);
+    test_gpu()->launch(test_stream(), [&](NativeStream s) {
+      GemmArgs input{.a = dy.on(true),
+                     .b = w.on(true),
+                     .c = dx.on(true),
+                     .round_a = Fp8::e5m2,
+                     .round_b = Fp8::e4m3,
+                     .a_again_turned = keep,
+                     .stream = s};
+      if (keep)
+        input.largest_b = {.words = static_cast<std::uint32_t*>(largest.on(true).data),
+                           .known = known,
+                           .parts = 3,
+                           .rows = {64, 32, 64}};
+      table.gemm(input);
+      if (between)
+        table.gemm({.a = between->on(true),
+                    .b = w.on(true),
+                    .c = aside.on(true),
+                    .round_a = Fp8::e5m2,
+                    .round_b = Fp8::e4m3,
+                    .a_again_turned = true,
+                    .stream = s});
+      table.gemm({.a = dy.on(true),
+                  .b = x.on(true),
+                  .c = dw.on(true),
+                  .transpose_a = true,
+                  .round_a = Fp8::e5m2,
+                  .round_b = Fp8::e4m3,
+                  .a_as_before = keep,
+                  .stream = s});
+    });
+    synchronize_gpu();
+    return std::pair(to_doubles(dx.downloaded().view()), to_doubles(dw.downloaded().view()));
+  };
+  for (const bool reference : {true, false}) {
+    const KernelTable& table = *cuda_kernels(reference);
+    const auto plain = gradients(table, false, false, nullptr);
+    EXPECT_EQ(gradients(table, true, false, nullptr), plain);
+    EXPECT_EQ(gradients(table, true, true, nullptr), plain);
+    EXPECT_EQ(gradients(table, true, true, &other), plain) << "another product came between";
+    largest.upload();  // random bits, some of them those of large numbers
+    EXPECT_NE(gradients(table, true, true, nullptr).first, plain.first) << "control: what is known is used";
+  }
+}
+
 // Negative control: an operand in the other format is further from the twin than any bound.
 TEST_F(CudaFp8, AnotherFormatIsSeen) {
   for (const bool reference : {true, false}) {

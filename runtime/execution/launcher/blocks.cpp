@@ -96,6 +96,7 @@ MlpWeights StepLauncher::mlp_weights(const BlockWork& w, const std::vector<Range
 void StepLauncher::block(const Op& op, StreamId stream) {
   auto w = std::get<BlockWork>(graph_.works[op.work]);
   w.dtype = kept_as(w.dtype);  // from here on of what stands in memory; the context knows of fp8
+  of_unit_ = fp8_weights(op, w);
   switch (w.kind) {
     case BlockKind::embedding:
       return embedding(op, w, stream);
@@ -112,6 +113,16 @@ void StepLauncher::block(const Op& op, StreamId stream) {
     case BlockKind::head:
       return head(op, w, stream);
   }
+}
+
+// The forward pass of a step's first micro-batch is the first that reads a weight since it has changed.
+Fp8Weights StepLauncher::fp8_weights(const Op& op, const BlockWork& w) const {
+  if (!largest_.data() || op.layer == kNone16) return {};
+  if (w.kind != BlockKind::qkv && w.kind != BlockKind::attention && w.kind != BlockKind::mlp) return {};
+  const int unit = w.kind == BlockKind::qkv ? 0 : w.kind == BlockKind::attention ? 1 : 2;
+  return {static_cast<std::uint32_t*>(largest_.data()) +
+              (std::int64_t{op.layer} * kFp8Units + unit) * Fp8Largest::kMostParts * Fp8Largest::kWords,
+          op.pass != Pass::forward || op.microbatch != 0};
 }
 
 void StepLauncher::embedding(const Op& op, const BlockWork& w, StreamId stream) {

@@ -1,6 +1,7 @@
 #include "runtime/execution/launcher/launcher.hpp"
 
 #include "core/base/error.hpp"
+#include "runtime/execution/device_memory.hpp"
 
 namespace sextant {
 
@@ -51,6 +52,8 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
               .adds_biases = at.tp == 0,
               .cp = graph.plan.cp,
               .threads = threads};
+  if (const std::int64_t bytes = fp8_table_bytes(graph); bytes > 0 && takes_scratch(kernels))
+    largest_ = Mirror(device, std::vector<std::byte>(static_cast<std::size_t>(bytes)).data(), Bytes(bytes));
   for (BufferId id = 0; id < graph.buffers.size(); ++id) {
     const Buffer& buffer = graph.buffers[id];
     if (buffer.stage == at.pp && buffer.scratch)
@@ -154,8 +157,9 @@ std::vector<StepLauncher::Range> StepLauncher::all(const Op& op, OperandUse use,
 }
 
 void StepLauncher::run(StreamId stream, std::function<void(const BlockContext&)> work) {
-  device_.launch(stream, [this, work = std::move(work)](NativeStream native) {
+  device_.launch(stream, [this, work = std::move(work), of_unit = of_unit_](NativeStream native) {
     BlockContext context = context_;
+    context.fp8_weights = of_unit;
     context.stream = native;
     work(context);
   });

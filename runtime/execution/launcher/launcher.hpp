@@ -137,6 +137,9 @@ class StepLauncher {
   std::vector<Mirror> mirrors_;  // of the above
   StepExchange exchange_;
   BlockContext context_;
+  Fp8Weights fp8_weights(const Op&, const BlockWork&) const;
+  Mirror largest_;                     // of weights in fp8, where kernels keep them
+  Fp8Weights of_unit_ = {};            // of the op that is launched
   std::byte* scratch_ = nullptr;       // of the stage
   std::byte* head_scratch_ = nullptr;  // of the head's stage
 };

@@ -55,18 +55,29 @@ void scale(const ScaleArgs& g) { enqueue<&KernelTable::scale>(g); }
 
 // An operand's codes and its factor, as kernels/cuda/fp8.cu makes them.
 static void cast_on_host(const Fp8Operand& o, float* down) {
+  if (!o.wanted()) return;
   const auto bits = [&](std::int64_t r, std::int64_t c) {
     return std::uint32_t{o.source.row<Bfloat16>(r)[c].bits};
   };
-  std::uint32_t most = 0;
-  for (std::int64_t r = 0; r < o.source.rows; ++r)
-    for (std::int64_t c = 0; c < o.source.cols; ++c) most = std::max(most, bits(r, c) & 0x7fffu);
-  const fp8::Scale scale = fp8::scale_of(most, o.format);
+  const std::int64_t words = std::int64_t{o.largest.parts} * Fp8Largest::kWords;
+  if (!o.largest.known) {
+    std::fill_n(o.largest.words, words, 0u);
+    std::int64_t end = 0, part = -1;
+    for (std::int64_t r = 0; r < o.source.rows; ++r) {
+      while (r == end) ++part, end += o.largest.parts == 1 ? o.source.rows : o.largest.rows[part];
+      std::uint32_t& most = o.largest.words[part * Fp8Largest::kWords + r % Fp8Largest::kWords];
+      for (std::int64_t c = 0; c < o.source.cols; ++c) most = std::max(most, bits(r, c) & 0x7fffu);
+    }
+  }
+  const fp8::Scale scale =
+      fp8::scale_of(*std::max_element(o.largest.words, o.largest.words + words), o.format);
   *down = scale.down;
   for (std::int64_t r = 0; r < o.source.rows; ++r)
-    for (std::int64_t c = 0; c < o.source.cols; ++c)
-      o.codes[o.turned ? c * o.source.rows + r : r * o.source.cols + c] =
-          fp8::encode(fp8::float_of(bits(r, c) << 16) * scale.up, o.format);
+    for (std::int64_t c = 0; c < o.source.cols; ++c) {
+      const std::uint8_t code = fp8::encode(fp8::float_of(bits(r, c) << 16) * scale.up, o.format);
+      if (o.codes) o.codes[r * o.source.cols + c] = code;
+      if (o.turned) o.turned[c * o.source.rows + r] = code;
+    }
 }
 void fp8_operands(const Fp8Operand& a, const Fp8Operand& b, Fp8Room* room, NativeStream stream) {
   check(emulation::enqueue(stream_of(stream).stream,
