@@ -254,12 +254,12 @@ void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Trai
                                      {"query width of a rank", m.n_heads / tp * d},
                                      {"key width of a rank", m.n_kv_heads / tp * d},
                                      {"inner width of a rank", m.ffn_hidden / tp},
-                                     {"tokens of a micro-batch", tokens}})
+                                     {"number of tokens of a micro-batch", tokens}})
     s.cannot(
         extent % kMultiple != 0,
         [&] {
-          return fmt::format("multiplies in fp8 where extents are multiples of {}; the {} is {}", kMultiple,
-                             what, extent);
+          return fmt::format("multiplies in fp8 where extents are multiples of {}, and the {} is {}",
+                             kMultiple, what, extent);
         },
         "use bf16");
 }

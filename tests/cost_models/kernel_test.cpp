@@ -271,6 +271,44 @@ TEST(Kernels, BiasesAndNormsOfQueriesAndKeysArePricedByTheirBytes) {
   }
 }
 
+// System: the MLP of LLaMA-2-7B in fp8 under the own runtime. Expectation: its casts, counted operand by operand, beside products
+// at the rate of fp8, in all less than in bf16; another stack fuses casts and is charged no such passes.
+TEST(Kernels, CastsOfFp8ArePricedByTheirBytes) {
+  ClusterSpec cluster = test::h100_cluster();
+  cluster.device.peak[Dtype::fp8] = FlopsPerSecond(1978.9e12);
+  StackSpec own;
+  own.memory.exact_tensors = true;
+  const double t = 2048, h = 4096, f = 11008;
+  BlockWork w{.kind = BlockKind::mlp, .batch = 1, .seq_q = 2048, .seq_k = 2048, .hidden = 4096};
+  w.ffn = 11008, w.joined = true;
+  const auto passes = [&](const StackSpec& stack, Pass pass, Dtype dtype) {
+    BlockWork one = w;
+    one.pass = pass, one.dtype = dtype;
+    double bytes = 0;
+    for (const Kernel& k : kernels_of(one, stack, CostConstants{}))
+      if (const auto* p = std::get_if<Pointwise>(&k)) bytes += p->bytes;
+    return bytes;
+  };
+  const auto casts = [&](Pass pass) {
+    return passes(own, pass, Dtype::fp8) - passes(own, pass, Dtype::bf16);
+  };
+  EXPECT_NEAR(casts(Pass::forward), 5 * t * (h + f) + 3 * 3 * h * f, 1);
+  EXPECT_NEAR(casts(Pass::backward), 6 * t * (h + 2 * f) + 3 * 3 * h * f + 5 * t * (h + f), 1);
+  EXPECT_NEAR(casts(Pass::backward_input) + casts(Pass::backward_weight) - casts(Pass::backward),
+              4 * t * (h + 2 * f), 1)
+      << "halves look through the gradients of results and read them a second time";
+  EXPECT_EQ(passes({}, Pass::forward, Dtype::fp8) - passes({}, Pass::forward, Dtype::bf16),
+            CostConstants{}.fp8_passes / 2 * h * t);
+  const auto m = model(cluster, own);
+  const auto seconds = [&](Dtype dtype) {
+    BlockWork one = w;
+    one.dtype = dtype;
+    return m.price(Work(one)).duration.v;
+  };
+  EXPECT_LT(seconds(Dtype::fp8), 0.85 * seconds(Dtype::bf16));
+  EXPECT_GT(seconds(Dtype::fp8), 0.5 * seconds(Dtype::bf16));
+}
+
 // System: a layer of LLaMA-3-8B whose stack keeps attention and every second product. Expectation: behind its backward pass
 // come its memory-bound passes, the K, output and up projections and nothing else of its forward.
 TEST(Kernels, APolicyByOperationRepeatsEverySecondProduct) {

@@ -36,6 +36,20 @@ std::string refusal(const std::string& stack, const ParallelPlan& p, const Train
   return r->text;
 }
 
+// cuBLASLt multiplies fp8 where extents are multiples of 16, and the runtime pads nothing.
+TEST(StackSpec, TheRuntimeMultipliesInFp8WhereExtentsAllowIt) {
+  TrainingSpec t;
+  t.compute = Dtype::fp8;
+  EXPECT_EQ(refusal("sextant", plain(), t), "");
+  t.seq_len = 24;
+  EXPECT_NE(refusal("sextant", plain(), t).find("the number of tokens of a micro-batch is 24"),
+            std::string::npos)
+      << refusal("sextant", plain(), t);
+  EXPECT_EQ(refusal("megatron-core", plain(), t), "");
+  t.compute = Dtype::bf16;
+  EXPECT_EQ(refusal("sextant", plain(), t), "");
+}
+
 std::string written(const std::string& name, const std::string& text) {
   static const TempDir dir;
   return dir.write(name, text).string();
