@@ -18,7 +18,12 @@ namespace {
 struct Steps {
   StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
   ExecutionGraph graph;
-  explicit Steps(const std::string& key) : graph(lower_tiny(key, 4, 8, stack)) {}
+  explicit Steps(const std::string& key, Dtype compute = Dtype::bf16) {
+    TrainingSpec training = tiny_training(8);
+    training.compute = compute;
+    const ParallelPlan plan = parse_plan_key(key);
+    graph = lower(tiny_model(4), training, flat_links(plan), plan, stack);
+  }
 
   RunResult run(const std::function<void(const StepReport&)>& on_step, Replay replay = Replay::off) {
     TrainingRun run{.graph = graph,
@@ -69,6 +74,14 @@ TEST(EmulatedSteps, MemoryIsThePlansToTheByte) {
       const std::int64_t buffers = plan_arena(steps.graph, StageView(steps.graph, 0)).extent[0];
       EXPECT_GT(result.planned_memory.v, buffers + (std::int64_t{32} << 20)) << key << ": scratch is in it";
     }
+  for (const char* key : {"mbs2", "mbs4.sel", "mbs1.oo50.po"}) {
+    Steps narrow(key, Dtype::fp8);
+    emulation::take_most_bytes();
+    const RunResult result = narrow.run([](const StepReport&) {});
+    EXPECT_EQ(emulation::take_most_bytes(), result.planned_memory.v) << key << " in fp8";
+    EXPECT_GT(result.planned_memory.v, Steps(key).run([](const StepReport&) {}).planned_memory.v)
+        << key << ": codes and what is known of weights are in it";
+  }
 }
 
 // The rehearsed step times what the library proposes.
