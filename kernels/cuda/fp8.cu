@@ -157,11 +157,11 @@ __global__ void __launch_bounds__(kThreads)
   for (unsigned c = threadIdx.x / 8; c < kTile; c += kThreads / 8) {
     if (row >= x.rows || col0 + c >= x.cols) continue;
     const unsigned shuffle = c / kPack * 2;
-    const Words found = tile[c][group ^ (shuffle / 4)];
+    const Words read_back = tile[c][group ^ (shuffle / 4)];
     const bool swapped = shuffle % 4 != 0;
     Words out;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out.w[i] = swapped ? found.w[i ^ 2] : found.w[i];
+    for (int i = 0; i < 4; ++i) out.w[i] = swapped ? read_back.w[i ^ 2] : read_back.w[i];
     *reinterpret_cast<Words*>(codes + static_cast<std::int64_t>(col0 + c) * x.rows + row) = out;
   }
 }
