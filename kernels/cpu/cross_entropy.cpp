@@ -2,6 +2,7 @@
 // scale.
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
@@ -90,10 +91,8 @@ void cross_entropy_gradient(const CrossEntropyGradientArgs& g) {
     }
   };
   with_type(g.dlogits.dtype, [&]<class T>() {
-    if (g.logits.dtype == g.dlogits.dtype)
-      fill.template operator()<T, T>();
-    else
-      fill.template operator()<T, Accumulator<T>>();
+    if (g.logits.dtype == g.dlogits.dtype) return fill.template operator()<T, T>();
+    if constexpr (!std::is_same_v<T, Accumulator<T>>) fill.template operator()<T, Accumulator<T>>();
   });
 }
 

@@ -300,13 +300,16 @@ TEST(Kernels, CastsOfFp8ArePricedByTheirBytes) {
   EXPECT_EQ(passes({}, Pass::forward, Dtype::fp8) - passes({}, Pass::forward, Dtype::bf16),
             CostConstants{}.fp8_passes / 2 * h * t);
   const auto m = model(cluster, own);
-  const auto seconds = [&](Dtype dtype) {
+  const auto ratio = [&](int tokens) {  // of a forward pass in fp8 to one in bf16
     BlockWork one = w;
-    one.dtype = dtype;
-    return m.price(Work(one)).duration.v;
+    one.seq_q = one.seq_k = tokens;
+    const double bf16 = m.price(Work(one)).duration.v;
+    one.dtype = Dtype::fp8;
+    return m.price(Work(one)).duration.v / bf16;
   };
-  EXPECT_LT(seconds(Dtype::fp8), 0.85 * seconds(Dtype::bf16));
-  EXPECT_GT(seconds(Dtype::fp8), 0.5 * seconds(Dtype::bf16));
+  EXPECT_LT(ratio(16384), 0.9 * ratio(2048)) << "casts of weights weigh less";
+  EXPECT_LT(ratio(16384), 0.95);
+  EXPECT_GT(ratio(16384), 0.5);
 }
 
 // System: a layer of LLaMA-3-8B whose stack keeps attention and every second product. Expectation: behind its backward pass
