@@ -121,8 +121,8 @@ void add_head(KernelList& list, const BlockWork& w, const Direction& d, const St
   if (d.forward || d.input_gradient) loss(!d.forward);
   // The fp32 gradient of the weight is read and written once more for every chunk of tokens but the first. Source: counted.
   if (w.chunk > 0 && d.weight_gradient && w.tokens() > w.chunk) {
-    const auto more = static_cast<double>((w.tokens() - 1) / w.chunk);
-    list.push_back(Pointwise{8.0 * static_cast<double>(w.vocab) * w.hidden * more, 0});
+    const std::int64_t more = (w.tokens() - 1) / w.chunk;
+    list.push_back(Pointwise{8.0 * static_cast<double>(w.vocab) * w.hidden * static_cast<double>(more), 0});
   }
   add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
 }

@@ -257,7 +257,7 @@ void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Trai
                                      {"number of tokens of a micro-batch", tokens}})
     s.cannot(
         extent % kMultiple != 0,
-        [&] {
+        [&, what = what, extent = extent] {
           return fmt::format("multiplies in fp8 where extents are multiples of {}, and the {} is {}",
                              kMultiple, what, extent);
         },

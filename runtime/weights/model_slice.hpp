@@ -46,9 +46,8 @@ class WeightSource {
   using Recipe = std::function<RandomTensor(const ModelSlice&)>;
   WeightSource() = default;
   template <class F>
-  requires std::convertible_to<F, Read> &&
-      (!std::same_as<std::remove_cvref_t<F>, WeightSource>)WeightSource(F&& read)
-      : read_(std::forward<F>(read)) {}
+  requires std::convertible_to<F, Read> &&(!std::same_as<F, WeightSource>)WeightSource(F read)
+      : read_(std::move(read)) {}
   explicit WeightSource(Recipe recipe);
 
   void operator()(const ModelSlice& slice, std::span<double> values) const { read_(slice, values); }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/base/error.hpp"
+#include "runtime/execution/device_memory.hpp"
 #include "runtime/execution/launcher/launcher.hpp"
 
 namespace sextant {
