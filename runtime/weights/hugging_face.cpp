@@ -165,7 +165,9 @@ struct HuggingFaceFolder::Impl {
 
   // Runs of elements that stand one behind the other in the file: a row's part, or of one row what is not packed apart.
   void read(const ModelSlice& s, std::span<double> values) const {
-    const auto [file, t] = find(s);
+    const auto found = find(s);
+    const auto& file = found.first;
+    const auto& t = found.second;
     const TensorPlace at = place(s);
     const auto size = static_cast<std::size_t>(size_bytes(t->type));
     const auto bytes = file->bytes(*t);

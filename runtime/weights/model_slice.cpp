@@ -113,7 +113,7 @@ std::vector<ModelSlice> model_tensors(const ModelSpec& m) {
   return tensors;
 }
 
-WeightSource::WeightSource(Recipe recipe)
+WeightSource::WeightSource(const Recipe& recipe)
     : read_([recipe](const ModelSlice& s, std::span<double> values) {
         const std::int64_t n = s.real_rows() * s.cols;
         if (n > 0)

@@ -48,7 +48,7 @@ class WeightSource {
   template <class F>
   requires std::convertible_to<F, Read> &&(!std::same_as<F, WeightSource>)WeightSource(F read)
       : read_(std::move(read)) {}
-  explicit WeightSource(Recipe recipe);
+  explicit WeightSource(const Recipe& recipe);
 
   void operator()(const ModelSlice& slice, std::span<double> values) const { read_(slice, values); }
   explicit operator bool() const { return static_cast<bool>(read_); }
