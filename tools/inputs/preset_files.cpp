@@ -25,7 +25,7 @@ fs::path find_presets(const std::string& folder) {
   }
   const fs::path executable = fs::read_symlink("/proc/self/exe", error);
   const fs::path prefix = executable.parent_path().parent_path();
-  const fs::path installed = prefix / "share/sextant/presets", bundled = prefix / "presets";
+  fs::path installed = prefix / "share/sextant/presets", bundled = prefix / "presets";
   if (fs::is_directory(installed, error)) return installed;
   if (executable.parent_path().filename() == "bin" && fs::is_directory(bundled / "models", error))
     return bundled;

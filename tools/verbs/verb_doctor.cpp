@@ -13,6 +13,7 @@
 #include "tools/export/export_target.hpp"
 #include "tools/export/python_packages.hpp"
 #include "tools/inputs/machine.hpp"
+#include "tools/inputs/planning.hpp"
 #include "tools/inputs/preset_files.hpp"
 #include "tools/terminal/table.hpp"
 #include "tools/verbs/verbs.hpp"
