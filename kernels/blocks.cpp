@@ -356,8 +356,7 @@ void attention_backward(const BlockContext& c, const BlockWork& w, const Attenti
                                    .workspace = u.core,
                                    .stream = c.stream});
   }
-  if (!wants_weight(w)) return;
-  bias_gradient(c, u.dbranch, u.gradients.o_bias, u.stale);
+  if (wants_weight(w)) bias_gradient(c, u.dbranch, u.gradients.o_bias, u.stale);
 }
 
 void mlp_forward(const BlockContext& c, const BlockWork&, const MlpForward& u) {

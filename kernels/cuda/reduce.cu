@@ -13,18 +13,26 @@ struct Parts {
 constexpr int kPartLevels = 7;
 static_assert(kMaxParts < 1 << kPartLevels);
 
+template <bool kMaximum, class A>
+__device__ __forceinline__ A combined(A a, A b) {
+  if constexpr (kMaximum)
+    return a < b || b != b ? b : a;  // a NaN wins
+  else
+    return a + b;
+}
+
 // Parts p, p + 1, ... p + N - 1 of a pack, in pairs by place; N is a power of two.
-template <class Combine, int N, class A, int W, class T>
+template <bool kMaximum, int N, class A, int W, class T>
 __device__ __forceinline__ void reduce_pairs(const Pack<T, W>* x, A (&sum)[W]) {
   if constexpr (N == 1) {
 #pragma unroll
     for (int i = 0; i < W; ++i) sum[i] = widen(x[0].v[i]);
   } else {
     A right[W];
-    reduce_pairs<Combine, N / 2>(x, sum);
-    reduce_pairs<Combine, N / 2>(x + N / 2, right);
+    reduce_pairs<kMaximum, N / 2>(x, sum);
+    reduce_pairs<kMaximum, N / 2>(x + N / 2, right);
 #pragma unroll
-    for (int i = 0; i < W; ++i) sum[i] = Combine::of(sum[i], right[i]);
+    for (int i = 0; i < W; ++i) sum[i] = combined<kMaximum>(sum[i], right[i]);
   }
 }
 
@@ -36,18 +44,12 @@ struct ReduceFew {
   Parts parts;
   int n;
   T* out;
-  static __device__ A of(A a, A b) {
-    if constexpr (kMaximum)
-      return a < b || b != b ? b : a;  // a NaN wins
-    else
-      return a + b;
-  }
   template <int N, int W>
   __device__ void fetch(int first, std::int64_t c, A (&sum)[W]) const {
     Pack<T, W> x[N];
 #pragma unroll
     for (int p = 0; p < N; ++p) x[p] = read<W>(static_cast<const T*>(parts.part[first + p]) + c);
-    reduce_pairs<ReduceFew, N>(x, sum);
+    reduce_pairs<kMaximum, N>(x, sum);
   }
   template <int W>
   __device__ void element(std::int64_t, std::int64_t c) const {
@@ -63,7 +65,7 @@ struct ReduceFew {
       bool some = false;
       const auto put = [&](A(&left)[W]) {
 #pragma unroll
-        for (int i = 0; i < W; ++i) sum[i] = some ? of(left[i], sum[i]) : left[i];
+        for (int i = 0; i < W; ++i) sum[i] = some ? combined<kMaximum>(left[i], sum[i]) : left[i];
         some = true;
       };
       A left[W];
@@ -84,12 +86,6 @@ struct Reduce {
   Parts parts;
   int n;
   T* out;
-  static __device__ Accumulator<T> combine(Accumulator<T> a, Accumulator<T> b) {
-    if constexpr (kMaximum)
-      return a < b || b != b ? b : a;  // a NaN wins
-    else
-      return a + b;
-  }
   template <int W>
   __device__ void element(std::int64_t, std::int64_t c) const {
     using A = Accumulator<T>;
@@ -104,7 +100,7 @@ struct Reduce {
 #pragma unroll
         for (int k = 0; k < kPartLevels; ++k) {
           const bool full = ((p >> k) & 1) != 0;
-          if (carry && full) value = combine(held[k][i], value);
+          if (carry && full) value = combined<kMaximum>(held[k][i], value);
           if (carry && !full) held[k][i] = value;
           carry = carry && full;
         }
@@ -117,7 +113,7 @@ struct Reduce {
 #pragma unroll
       for (int k = 0; k < kPartLevels; ++k) {
         if (((n >> k) & 1) == 0) continue;
-        sum[i] = some ? combine(held[k][i], sum[i]) : held[k][i];
+        sum[i] = some ? combined<kMaximum>(held[k][i], sum[i]) : held[k][i];
         some = true;
       }
     }

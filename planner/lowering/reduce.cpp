@@ -40,17 +40,22 @@ void StageLowering::write_padding(int b, BufferId to) {
   e_.write(to, Use::gradient, bytes(filled), bytes(bucket(b).elements));
 }
 
+Op StageLowering::clearing(std::int64_t elements) {
+  Op op;
+  op.role = OpRole::zero_grad;
+  op.stage = static_cast<std::uint16_t>(stage_);
+  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
+  op.lanes[0] = lane(LaneKind::compute);
+  return op;
+}
+
 // Another bucket has used the ring buffer, and what it left in this one's padding would be summed and normed.
 void StageLowering::clear_padding(int b, const Site& at) {
   const std::int64_t elements = padding(b);
   if (elements == 0) return;
-  Op op;
-  op.role = OpRole::zero_grad;
-  op.stage = static_cast<std::uint16_t>(stage_);
+  Op op = clearing(elements);
   op.bucket = static_cast<std::uint16_t>(b);
   op.microbatch = static_cast<std::uint16_t>(at.microbatch);
-  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
-  op.lanes[0] = lane(LaneKind::compute);
   e_.emit(op);
   if (e_.operands())
     write_padding(b, gradient_ring_[static_cast<std::size_t>(ring_slot_[static_cast<std::size_t>(b)])]);
@@ -63,12 +68,7 @@ void StageLowering::clear_gradients() {
   if (written) elements -= layout_.elements;
   if (!written && head_apart_) elements += layout_.parameters[static_cast<std::size_t>(embedding_)].elements;
   if (elements == 0) return;
-  Op op;
-  op.role = OpRole::zero_grad;
-  op.stage = static_cast<std::uint16_t>(stage_);
-  op.work = e_.work(StateWork{StateKind::zero, elements, c_.training.parameter, c_.training.gradient, false});
-  op.lanes[0] = lane(LaneKind::compute);
-  e_.emit(op);
+  e_.emit(clearing(elements));
   if (!e_.operands()) return;
   for (std::size_t b = 0; b < gradient_.size(); ++b)
     written ? write_padding(static_cast<int>(b), gradient_[b]) : e_.write(gradient_[b], Use::gradient);

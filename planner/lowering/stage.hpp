@@ -195,6 +195,7 @@ class StageLowering {
   OpId sum_on_host(int bucket, OpId ready, std::uint32_t microbatch, BufferId reduced);
   OpId join_head();  // adds what the head has summed to the embedding's gradient
   bool reduces_beside() const { return c_.plan.overlap_grad_reduce && c_.plan.replicas() > 1; }
+  Op clearing(std::int64_t elements);
   void clear_padding(int bucket, const Site&);
   void write_padding(int bucket, BufferId to);
   void clear_gradients();

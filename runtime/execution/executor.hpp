@@ -36,7 +36,7 @@ struct ExecutorOptions {
   // Whether an op is launched with the same memory and arguments in every step. Runs of such ops on a compute lane that
   // wait for no other lane in between, nor are waited for, become programs of the device. Empty: every op is launched.
   std::function<bool(OpId)> repeats;
-  Replay replay = Replay::on;  // of such programs
+  Replay replay = Replay::off;  // of such programs
   // The least time that an op takes, as on a slower machine: what is left of it is waited for on its stream, without
   // burning the CPU. Of a CPU device; asked when the op is issued. Empty: its own time.
   std::function<Seconds(OpId)> least_time;

@@ -134,7 +134,6 @@ RankTrainer::RankTrainer(const ExecutionGraph& graph, const StackSpec& stack, De
               own.least_time = [this, least = own.least_time](OpId op) {
                 return launcher_.runs(op) ? least(op) : Seconds(0);
               };
-            own.replay = options.replay;
             if (own.replay != Replay::off) own.repeats = [this](OpId op) { return launcher_.repeats(op); };
             return own;
           }()) {

@@ -51,8 +51,7 @@ struct StepReport {
 struct RankOptions {
   int threads = 1;  // inside matrix products
   bool documents_apart =
-      false;                    // attention does not reach from a document to the one before (step_batch.hpp)
-  Replay replay = Replay::off;  // of ops that are the same in every step, where the device can
+      false;  // attention does not reach from a document to the one before (step_batch.hpp)
   ExecutorOptions executor;
 };
 

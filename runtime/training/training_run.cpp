@@ -184,7 +184,7 @@ void train_rank(const TrainingRun& run, Communicator& world, Shared& shared) {
   const auto device = run.cuda ? make_cuda_device(*run.cuda) : make_cpu_device(device_options);
   RankOptions options;
   options.threads = run.threads;
-  options.replay = run.replay;
+  options.executor.replay = run.replay;
   options.documents_apart = run.documents_apart;
   options.executor.time_ops = run.record;
   options.executor.watchdog = shared.watchdog.get();

@@ -58,7 +58,7 @@ Trained train_small(const std::string& key, const How& how) {
                  .steps = how.steps,
                  .ranks = ranks};
   whole.optimizer.rate = how.rate, whole.optimizer.warmup_steps = 2, whole.optimizer.total_steps = 20;
-  whole.options.replay = how.replay;
+  whole.options.executor.replay = how.replay;
   WholeState ended = run_whole(whole);
   return {ended.programs, std::move(ended.steps), std::move(ended.state.at(StateField::master))};
 }

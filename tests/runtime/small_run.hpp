@@ -59,7 +59,7 @@ inline SmallResult small_run(const ParallelPlan& plan, const SmallRun& how = {})
                  .steps = how.steps,
                  .ranks = {.apart = how.apart, .around = how.around}};
   whole.optimizer.rate = 1e-2, whole.optimizer.clip_norm = how.clip_norm;
-  whole.options.replay = how.replay;
+  whole.options.executor.replay = how.replay;
   whole.options.documents_apart = how.documents_apart;
   whole.options.executor.adversarial_seed = how.order;
   whole.options.executor.time_ops = false;

@@ -29,7 +29,7 @@ fs::path find_presets(const std::string& folder) {
   if (fs::is_directory(installed, error)) return installed;
   if (executable.parent_path().filename() == "bin" && fs::is_directory(bundled / "models", error))
     return bundled;
-  if (const fs::path source = SEXTANT_SOURCE_PRESETS; !source.empty() && fs::is_directory(source, error))
+  if (fs::path source = SEXTANT_SOURCE_PRESETS; !source.empty() && fs::is_directory(source, error))
     return source;
   throw ConfigError(Problem{.file = installed.string(),
                             .key = "",
