@@ -119,8 +119,9 @@ std::optional<std::size_t> surer_tie(std::span<const RankedPlan> ranked) {
 namespace {
 
 // The most memory that leaves room.
-Bytes roomy(Bytes capacity) {
-  return std::min(Bytes(capacity.v / 10 * 9), most_reserved(capacity, kSurelyFits));
+Bytes roomy(Bytes capacity, const StackSpec& stack) {
+  const Bytes most = most_reserved(capacity, kSurelyFits, overflow_scale(stack));
+  return stack.memory.exact_tensors ? most : std::min(Bytes(capacity.v / 10 * 9), most);
 }
 
 bool surer(const Prediction& p, const Prediction& than) {
@@ -145,7 +146,7 @@ std::optional<RankedPlan> surer_plan(const Job& job, const PlanLimits& limits,
         default_space(job.model, job.training, job.cluster.device, first.plan.world(), within);
     if (budget.over() || space.size() == 0) return std::nullopt;
     SearchOptions how = budget.next();
-    const Bytes limit = roomy(first.prediction.memory_available);
+    const Bytes limit = roomy(first.prediction.memory_available, job.stack);
     how.memory_limit = std::min(limit, options.memory_limit.value_or(limit));
     how.at_most = first.simulated * (1 + options.tie_share);
     const SearchReport report = search(job, space, how);

@@ -213,10 +213,11 @@ Prediction predict(const Job& job, const ParallelPlan& plan, double interval) {
     p.usd_per_million_tokens = job.cluster.device.price_usd_per_hour * world / 3600.0 / p.tokens_per_s * 1e6;
 
   const double filled = static_cast<double>(p.memory.peak.v) / static_cast<double>(p.memory_available.v);
-  p.chance_of_overflow = chance_of_overflow(p.memory.peak, p.memory_available);
+  p.chance_of_overflow = chance_of_overflow(p.memory.peak, p.memory_available, overflow_scale(job.stack));
   SEXTANT_CHECK(job.uncertainty != nullptr, "a prediction needs the rules of its intervals");
-  p.uncertainty = uncertainty_of(*job.uncertainty, plan, job.cluster, filled, p.exposed_share);
-  const double wider = interval * job.interval, m = job.uncertainty->memory_half_width(p.uncertainty) * wider;
+  p.uncertainty = uncertainty_of(*job.uncertainty, plan, job.cluster, job.stack, filled, p.exposed_share);
+  const double wider = interval * job.interval;
+  const double m = job.uncertainty->memory_half_width(p.uncertainty, job.stack) * wider;
   p.step_half_width = job.uncertainty->step_half_width(p.uncertainty) * wider;
   set_step_interval(p, p.step_half_width);
   const auto bytes = static_cast<double>(p.memory.peak.v);

@@ -187,6 +187,10 @@ double as_measured(const MemoryEstimate& e, const ParallelPlan& plan, int gpus, 
   return gib(m->reserved());
 }
 
+double overflow_scale(const StackSpec& stack) {
+  return stack.memory.exact_tensors ? kExactOverflowScale : kOverflowScale;
+}
+
 double chance_of_overflow(Bytes reserved, Bytes capacity, double scale) {
   const double over = static_cast<double>(reserved.v) / static_cast<double>(capacity.v) - 1;
   return 1 / (1 + std::exp(-over / scale));

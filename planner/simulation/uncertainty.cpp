@@ -42,6 +42,7 @@ constexpr auto kIntervalsFields = [](auto& io, auto& f) {
   io.required("most_cp", f.rules.most_cp, at_least(1));
   io.required("step", f.step);
   io.required("memory", f.memory);
+  io.required("exact_memory", f.rules.exact_memory, above(0));
   io.required("published_runs", f.rules.published_runs, above(0));
   io.required("fitted_share", f.rules.fitted_share, between(0.5, 1));
   io.required("fewest_runs", f.rules.fewest_runs, at_least(2));
@@ -61,12 +62,13 @@ UncertaintyRules load_uncertainty_rules(const std::filesystem::path& preset_dir)
 }
 
 UncertaintyClass uncertainty_of(const UncertaintyRules& rules, const ParallelPlan& p,
-                                const ClusterSpec& cluster, double filled, double exposed_share) {
+                                const ClusterSpec& cluster, const StackSpec& stack, double filled,
+                                double exposed_share) {
   if (p.tp > cluster.node.gpus * cluster.node.domain_nodes) return UncertaintyClass::tp_crosses;
   if (p.cp > rules.most_cp) return UncertaintyClass::many_cp;
   if (p.optimizer_offload > 0 || p.parameter_offload || p.activation_offload > 0)
     return UncertaintyClass::offload;
-  if (filled > rules.filled_share) return UncertaintyClass::near_full;
+  if (filled > rules.filled_share && !stack.memory.exact_tensors) return UncertaintyClass::near_full;
   return exposed_share > rules.exposed_share ? UncertaintyClass::exposed : UncertaintyClass::none;
 }
 

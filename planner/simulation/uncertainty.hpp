@@ -11,6 +11,7 @@
 
 #include "core/cluster/cluster_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "core/plan/stack_spec.hpp"
 
 namespace sextant {
 
@@ -34,19 +35,23 @@ struct UncertaintyRules {
   int most_cp = 0;           // ranks: more is `many_cp`
   // Relative half widths of 90 % intervals, [value / (1 + u), value (1 + u)], by UncertaintyClass.
   std::array<double, kUncertaintyClasses> step{}, memory{};
+  double exact_memory = 0;    // the same of a stack whose tensors are known to the byte, in every class
   double published_runs = 0;  // of a user's own that the published scatter counts as
   double fitted_share = 0;    // of the measured runs of a class that a fitted width holds
   int fewest_runs = 0;        // of a class whose width is fitted
 
   double step_half_width(UncertaintyClass d) const { return step[static_cast<std::size_t>(d)]; }
-  double memory_half_width(UncertaintyClass d) const { return memory[static_cast<std::size_t>(d)]; }
+  double memory_half_width(UncertaintyClass d, const StackSpec& stack) const {
+    return stack.memory.exact_tensors ? exact_memory : memory[static_cast<std::size_t>(d)];
+  }
 };
 
 // Throws ConfigError naming file, key and what is expected.
 UncertaintyRules load_uncertainty_rules(const std::filesystem::path& preset_dir);
 
-// filled: predicted peak over the device's memory. exposed_share: of the step, what communication lengthens it by.
+// filled: predicted peak over the device's memory; a stack that lays its memory out before the run is not slowed by it.
+// exposed_share: of the step, what communication lengthens it by.
 UncertaintyClass uncertainty_of(const UncertaintyRules&, const ParallelPlan&, const ClusterSpec&,
-                                double filled, double exposed_share);
+                                const StackSpec&, double filled, double exposed_share);
 
 }  // namespace sextant

@@ -50,8 +50,12 @@ std::string layout_words(const ParallelPlan& p) {
   return out + fmt::format(" MBS{}", p.micro_batch);
 }
 
+namespace {
+constexpr double kWorthSaying = 0.01;  // of an OOM risk
+}
+
 std::string oom_risk_text(double chance) {
-  if (chance < 0.01) return "below 1 %";
+  if (chance < kWorthSaying) return "below 1 %";
   return chance < 0.095 ? fmt::format("{:.1f} %", 100 * chance) : fmt::format("{:.0f} %", 100 * chance);
 }
 
@@ -69,6 +73,18 @@ std::string beside_words(const ParallelPlan& p) {
                     : p.recompute.layers < 0                     ? "full"
                                                                  : fmt::format("full{}", p.recompute.layers));
   return words.empty() ? "" : " " + fmt::format("{}", fmt::join(words, " "));
+}
+
+// "has an OOM risk of 13 % and keeps the optimizer on the host".
+std::string what_speaks_against(const RankedPlan& r) {
+  std::vector<std::string> reasons, on_host;
+  if (const double risk = r.prediction.chance_of_overflow; risk >= kWorthSaying)
+    reasons.push_back("has an OOM risk of " + oom_risk_text(risk));
+  if (r.plan.optimizer_offload > 0) on_host.emplace_back("optimizer state");
+  if (r.plan.parameter_offload) on_host.emplace_back("parameters");
+  if (r.plan.activation_offload > 0) on_host.emplace_back("activations");
+  if (!on_host.empty()) reasons.push_back(fmt::format("keeps {} on the host", fmt::join(on_host, ", ")));
+  return fmt::format("{}", fmt::join(reasons, " and "));
 }
 
 }  // namespace
@@ -91,12 +107,9 @@ std::string why_text(const Recommendation& r, const DecisionRule& rule) {
                                 : percent_text(r.plan.slower) + " slower than the fastest on paper";
   const auto& first = r.alternatives;
   for (const OtherLayout& a : first)
-    if (a.kind == AlternativeKind::fastest_on_paper) {
-      const double risk = a.plan.prediction.chance_of_overflow;
-      return fmt::format(
-          "{}, which has an OOM risk of {}{}.", price, oom_risk_text(risk),
-          a.plan.plan.optimizer_offload > 0 || a.plan.plan.activation_offload > 0 ? " and offloads" : "");
-    }
+    if (a.kind == AlternativeKind::fastest_on_paper)
+      if (const std::string against = what_speaks_against(a.plan); !against.empty())
+        return fmt::format("{}, which {}.", price, against);
   return price + ".";
 }
 

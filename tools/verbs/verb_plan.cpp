@@ -14,9 +14,9 @@ namespace sextant {
 namespace {
 
 // What --max-oom-chance leaves of a device's memory.
-Bytes most_planned_with(const PlanOptions& options, Bytes memory) {
+Bytes most_planned_with(const PlanOptions& options, Bytes memory, const StackSpec& stack) {
   return options.max_oom_chance > 0 && options.max_oom_chance < 1
-             ? most_reserved(memory, options.max_oom_chance)
+             ? most_reserved(memory, options.max_oom_chance, overflow_scale(stack))
              : memory;
 }
 
@@ -25,7 +25,8 @@ ExitCode run(Session& session, PlanOptions options) {
   options.question.searches = true;
   check_output("--output", options.output, files_read(options.question));
   Question asked = read_question(options.question, session.presets());
-  const Bytes memory = asked.cluster.device.memory, limit = most_planned_with(options, memory);
+  const Bytes memory = asked.cluster.device.memory;
+  const Bytes limit = most_planned_with(options, memory, asked.stack);
   if (limit < memory)
     asked.notes.push_back(
         fmt::format("layouts of at most {:.1f} of {:.1f} GiB alone: they run out of memory with a chance of "

@@ -190,6 +190,20 @@ TEST(StageMemory, TheMostThatMayBeReservedIsTheInverseOfTheChance) {
   EXPECT_EQ(most_reserved(capacity, 1e-300), Bytes(0));
 }
 
+// A runtime that lays its memory out to the byte may fill it further than one whose allocator was fitted.
+TEST(StageMemory, AnExactStackMayFillMoreOfTheMemory) {
+  const Bytes capacity = from_gib(79.2);
+  StackSpec fitted, exact;
+  exact.memory.exact_tensors = true;
+  const auto filled = [&](const StackSpec& stack) {
+    return static_cast<double>(most_reserved(capacity, 0.05, overflow_scale(stack)).v) /
+           static_cast<double>(capacity.v);
+  };
+  EXPECT_LT(filled(fitted), 0.92);
+  EXPECT_GT(filled(exact), 0.98);
+  EXPECT_LT(filled(exact), 1);
+}
+
 // Buffers of communication come from the same allocator as all others: where ZeRO 3 needs more of them than ZeRO 2 and
 // saves nothing beside (one replica), the reserve grows by its share of them, and by nothing else.
 TEST(StageMemory, TheReserveIsAShareOfBuffersOfCommunicationToo) {

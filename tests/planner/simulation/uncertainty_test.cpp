@@ -31,13 +31,20 @@ TEST(UncertaintyClass, WidthsAndBordersAreThoseOfThePresets) {
   const UncertaintyRules rules = load_uncertainty_rules(test::preset_dir());
   const UncertaintyRules early = load_uncertainty_rules(
       changed(folder, R"("exposed_share": {"value": 0.2)", R"("exposed_share": {"value": 0.05)"));
-  ClusterSpec cluster;
-  EXPECT_EQ(uncertainty_of(rules, {}, cluster, 0.5, 0.1), UncertaintyClass::none);
-  EXPECT_EQ(uncertainty_of(early, {}, cluster, 0.5, 0.1), UncertaintyClass::exposed);
-  EXPECT_EQ(uncertainty_of(rules, {}, cluster, 0.95, 0.1), UncertaintyClass::near_full);
+  const ClusterSpec cluster;
+  const StackSpec fitted;
+  StackSpec exact;
+  exact.memory.exact_tensors = true;
+  EXPECT_EQ(uncertainty_of(rules, {}, cluster, fitted, 0.5, 0.1), UncertaintyClass::none);
+  EXPECT_EQ(uncertainty_of(early, {}, cluster, fitted, 0.5, 0.1), UncertaintyClass::exposed);
+  EXPECT_EQ(uncertainty_of(rules, {}, cluster, fitted, 0.95, 0.1), UncertaintyClass::near_full);
+  EXPECT_EQ(uncertainty_of(rules, {}, cluster, exact, 0.95, 0.1), UncertaintyClass::none);
   for (int d = 0; d < kUncertaintyClasses; ++d) {
-    EXPECT_GT(rules.step_half_width(static_cast<UncertaintyClass>(d)), 0.05);
-    EXPECT_GT(rules.memory_half_width(static_cast<UncertaintyClass>(d)), 0.05);
+    const auto c = static_cast<UncertaintyClass>(d);
+    EXPECT_GT(rules.step_half_width(c), 0.05);
+    EXPECT_GT(rules.memory_half_width(c, fitted), 0.05);
+    EXPECT_LT(rules.memory_half_width(c, exact), 0.05);
+    EXPECT_GT(rules.memory_half_width(c, exact), 0);
   }
 }
 

@@ -31,6 +31,16 @@ TEST(Recommended, DaringIsTheFastestOnPaper) {
   EXPECT_LE(careful.at("alternatives").size(), 5U);
 }
 
+// The own runtime's memory is known to the byte: it fills what another stack would leave free, and recomputes nothing.
+TEST(Recommended, TheOwnRuntimeFillsTheMemory) {
+  const OrdinaryQuestion one_gpu = {"llama-2-7b", "1x1xh200", "2048", "64"};
+  const auto j = nlohmann::json::parse(call(asked(one_gpu, "sextant", {"--json"})).out);
+  EXPECT_EQ(j.at("recommended").at("plan").at("recompute"), "none") << j.at("recommended");
+  EXPECT_LT(j.at("recommended").at("chance_of_overflow"), 0.01);
+  for (const auto& a : j.at("alternatives"))
+    EXPECT_EQ(a.at("plan").at("zero_stage"), 0) << a.at("key");
+}
+
 TEST(Recommended, IsOneScreen) {
   for (const OrdinaryQuestion& q : {kSmall, kTight})
     for (const int columns : {80, 120}) {
