@@ -101,7 +101,9 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
   // By operation only the first product of the MLP is kept.
   const double saved_ffn = by_operation ? std::min(1.0, k.saved_ffn) : k.saved_ffn;
-  b.saved_mlp = bytes(scale * T * (norm + tp_copy + 2.0 * saved_ffn * local.ffn));
+  // Its output is the first product of the next layer's policy: kept where blocks are eager, though no gradient needs it.
+  const double output = by_operation && stack.kernels.blocks == Blocks::compiled ? 0.0 : norm;
+  b.saved_mlp = bytes(scale * T * (output + tp_copy + 2.0 * saved_ffn * local.ffn));
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and
   // are not priced.
   const bool inputs_on_host = plan.activation_offload > 0 && stack.can.activation_offload_needs_recompute;
@@ -114,7 +116,8 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.again_mlp = bytes(k.recompute_share * static_cast<double>(b.saved_mlp));
   const double gathered_logits =
       stack.rules.loss_gathers_logits && plan.tp > 1 ? k.loss_gather_bytes * t : 0.0;
-  b.logits = bytes((k.logits_bytes + gathered_logits) * T * local.vocab);
+  const double local_logits = k.logits_bytes * (plan.tp > 1 ? k.logits_tp_factor : 1.0);
+  b.logits = bytes(((local_logits + gathered_logits) * local.vocab + k.loss_hidden_bytes * h) * T);
   b.logits_kept = microbatches(plan, training) > 1 ? bytes(k.logits_kept_bytes * T * local.vocab) : 0;
   b.transient = plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0;
   b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;

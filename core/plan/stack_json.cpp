@@ -134,6 +134,8 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("full_recompute_hidden", m.full_recompute_hidden, at_least(0));
   io.optional("recompute_share", m.recompute_share, between(0, 1));
   io.optional("logits_bytes", m.logits_bytes, at_least(0));
+  io.optional("logits_tp_factor", m.logits_tp_factor, at_least(1));
+  io.optional("loss_hidden_bytes", m.loss_hidden_bytes, at_least(0));
   io.optional("logits_kept_bytes", m.logits_kept_bytes, at_least(0));
   io.optional("loss_gather_bytes", m.loss_gather_bytes, at_least(0));
   io.optional("transient_hidden", m.transient_hidden, at_least(0));

@@ -186,6 +186,8 @@ struct StackMemory {
   double full_recompute_hidden = 1.1;  // bytes per hidden channel that a fully recomputed layer keeps
   double recompute_share = 1.0;        // of a layer's activations, alive at once while it is recomputed
   double logits_bytes = 2.4;           // per local logit, from the head's forward to its backward
+  double logits_tp_factor = 1.0;       // times as many when tp > 1
+  double loss_hidden_bytes = 0.0;      // per hidden channel, while the loss is computed in chunks
   double logits_kept_bytes = 0.0;      // more of them, still held by the micro-batch before; m > 1
   double loss_gather_bytes = 0.0;      // per logit of the whole vocabulary, where rules.loss_gathers_logits
   double transient_hidden = 0.0;       // bytes per token and hidden channel, once, when tp > 1

@@ -37,6 +37,7 @@ constexpr auto kStackRule = [](auto& io, auto& r) {
   io.optional("split", r.split, kSplitNames);
   io.optional("zero_stage", r.zero_stage, between(-1, 3));
   io.optional("memory_kind", r.memory_kind);
+  io.optional("whole_logits_bytes", r.whole_logits_bytes, at_least(0));
   io.optional("kin", r.kin);
   io.ignored("note");
 };
@@ -326,6 +327,8 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     r.interval = std::max(r.interval, map.class_interval);
   }
   apply_facts(row, r.stack, r.training, r.plan);
+  if (rule->whole_logits_bytes > 0)
+    r.stack.memory.logits_bytes = rule->whole_logits_bytes, r.stack.memory.loss_hidden_bytes = 0;
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
   if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())

@@ -39,7 +39,9 @@ struct StackRule {
   LayerSplit split = LayerSplit::even;
   int zero_stage = -1;      // the stage this stack calls what the row calls otherwise; -1 = as stated
   std::string memory_kind;  // what the framework's printed peak counts, where the row does not know
-  bool kin = false;         // the stack is another framework's, the nearest: a wider interval
+  double whole_logits_bytes =
+      0;             // a logit, where its loss was not yet in chunks as the stack's is; 0: as the stack's
+  bool kin = false;  // the stack is another framework's, the nearest: a wider interval
 };
 
 struct ClusterRule {

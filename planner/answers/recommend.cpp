@@ -97,7 +97,8 @@ class Pool {
                                             fastest_.ranked.front().plan.world(), within);
     if (space.size() == 0) return;  // the user asks for what is unusual
     SearchOptions how = budget_.next(top);
-    const Bytes limit = most_reserved(job_.cluster.device.memory, rule_.most_oom_chance, overflow_scale(job_.stack));
+    const Bytes limit =
+        most_reserved(job_.cluster.device.memory, rule_.most_oom_chance, overflow_scale(job_.stack));
     how.memory_limit = std::min(limit, options_.memory_limit.value_or(limit));
     how.at_most = at_most, how.move_layers = refine;
     how.others_share = kOthersShare, how.thorough_bounds = 0;
@@ -202,7 +203,8 @@ std::vector<OtherLayout> alternatives(const Pool& pool, std::size_t chosen) {
     for (const bool safe : {true, false})
       for (const std::size_t i : order) {
         if (out.size() >= kMostAlternatives) break;
-        if (plans[i].plan.zero_stage > 0 && plans[i].plan.shards() == 1) continue;  // ZeRO of one rank shards nothing
+        if (plans[i].plan.zero_stage > 0 && plans[i].plan.shards() == 1)
+          continue;  // ZeRO of one rank shards nothing
         if (!taken(i) && pool.safe(i) == safe && judged[i].offered && (safe || judged[i].unusual == 0) &&
             distance(plans[i].plan, mine.plan) >= apart)
           out.emplace_back(AlternativeKind::other, i);

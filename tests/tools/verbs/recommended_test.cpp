@@ -37,8 +37,7 @@ TEST(Recommended, TheOwnRuntimeFillsTheMemory) {
   const auto j = nlohmann::json::parse(call(asked(one_gpu, "sextant", {"--json"})).out);
   EXPECT_EQ(j.at("recommended").at("plan").at("recompute"), "none") << j.at("recommended");
   EXPECT_LT(j.at("recommended").at("chance_of_overflow"), 0.01);
-  for (const auto& a : j.at("alternatives"))
-    EXPECT_EQ(a.at("plan").at("zero_stage"), 0) << a.at("key");
+  for (const auto& a : j.at("alternatives")) EXPECT_EQ(a.at("plan").at("zero_stage"), 0) << a.at("key");
 }
 
 TEST(Recommended, IsOneScreen) {
