@@ -238,6 +238,26 @@ TEST(Torchtitan, PublishedRuns) {
   EXPECT_EQ(none, static_cast<double>(changed.size()));
 }
 
+// System: peaks that torchtitan's pull requests print for 8B and Qwen3-32B, compiled and eager, TP 1 to 8; some of the counts of
+// its loss were made with them in view. Negative control: the loss in chunks, as it is since May 2026, is not what those runs had.
+TEST(Torchtitan, PeaksOfItsPullRequests) {
+  auto rows =
+      read_runs(std::filesystem::path(SEXTANT_SOURCE_DIR) / "tests/golden/torchtitan_pull_requests.csv");
+  const FrameworkMap map = load_framework_map(test::preset_dir());
+  const auto worst = [&] {
+    double off = 0;
+    for (const RunRow& row : rows)
+      off = std::max(off, std::abs(*predict_run(row, map, {test::preset_dir(), nullptr, {}}).memory_GiB /
+                                       *row.peak_memory_GiB -
+                                   1));
+    return off;
+  };
+  EXPECT_GE(rows.size(), 11U);
+  EXPECT_LE(worst(), 0.075);
+  for (RunRow& row : rows) row.date = "2026-06";
+  EXPECT_GT(worst(), 0.3);
+}
+
 // System: NVIDIA's published summaries of NeMo 24.03 and 24.07 (H100) and Megatron-Bridge 25.09 to 26.02 (H100, B200, GB300). No
 // constant was fitted to them; what attention NeMo had before November 2024, that its CP is a ring, and how much faster than
 // GB200 the GB300 is, were written down with them in view, H100's and B200's of Megatron-Bridge were not. Negative controls: NeMo with the attention that
