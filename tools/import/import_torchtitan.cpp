@@ -309,6 +309,11 @@ ImportedRun import_torchtitan(const nlohmann::json& settings, const ImportSource
   read_titan_recompute(k, run);
   read_titan_formats(k, run);
   if (!k.is("compile.enable")) run.stack = "torchtitan-eager";
+  // TOML files ended in February 2026 (#2386), two months before the loss came in chunks (#2937).
+  if (settings.contains("job") || source.file.ends_with(".toml")) {
+    run.whole_logits_bytes = k.is("compile.enable") ? 6 : 12;
+    run.assumed.emplace_back("the loss of all tokens at once, as before April 2026");
+  }
   for (std::string& key : k.unread()) run.unread.push_back(std::move(key));
   return run;
 }

@@ -81,6 +81,11 @@ void suit_stack(const ImportedRun& run, const StackCapabilities& can, ParallelPl
   p.overlap_tp = p.overlap_tp && may_overlap_tp(can, p);
 }
 
+void suit_version(const ImportedRun& run, StackSpec& stack) {
+  if (run.whole_logits_bytes <= 0) return;
+  stack.memory.logits_bytes = run.whole_logits_bytes, stack.memory.loss_hidden_bytes = 0;
+}
+
 void use_formats(const ImportedFormats& stated, TrainingSpec& training) {
   const auto use = [](const std::optional<Dtype>& from, Dtype& to) {
     if (from) to = *from;

@@ -28,6 +28,8 @@ struct ImportedRun {
   std::optional<int> accumulation;  // micro-batches of a step and replica, where that is what the file states
   std::optional<int> gpus;          // that its launcher starts
   ImportedFormats formats;
+  double whole_logits_bytes =
+      0;  // a logit, where its version computes the loss of all tokens at once; 0: as the stack does
   ParallelPlan plan;                 // without dp, shard_degree
   std::optional<int> dp;             // stated; otherwise what is left of the GPUs
   int state_copies = 1;              // groups of replicas that each hold a whole sharded state
@@ -49,6 +51,9 @@ SizedRun size_run(const ImportedRun&, int gpus, int gpus_per_node);
 
 // What the file leaves open about overlap, as the stack does it.
 void suit_stack(const ImportedRun&, const StackCapabilities&, ParallelPlan&);
+
+// What the version that the file is of does otherwise than the stack's.
+void suit_version(const ImportedRun&, StackSpec&);
 
 // Formats that the file states replace those of `training`.
 void use_formats(const ImportedFormats&, TrainingSpec& training);

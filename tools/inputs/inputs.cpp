@@ -305,6 +305,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     check_input(
         {Problem{"", "training.stack", q.training.stack, q.stack.name, "--stack NAME asks for another"}},
         "--set");
+  if (run) suit_version(*run, q.stack);
   apply_settings(q.stack, options.set, "stack");
   q.training.stack = q.stack.name;
   if (!q.file && options.precision.empty()) {

@@ -17,6 +17,7 @@ TEST(ImportTorchtitan, Toml) {
   EXPECT_EQ(q.training.seq_len, 8192);
   EXPECT_EQ(q.training.parameter, Dtype::bf16);
   EXPECT_EQ(q.stack.name, "torchtitan-eager");  // compile.enable is false
+  EXPECT_EQ(q.stack.memory.logits_bytes, 12);   // of its time: not in chunks
   EXPECT_FALSE(names(q.notes, "not understood"));
 }
 
@@ -32,6 +33,7 @@ TEST(ImportTorchtitan, PythonFunctions) {
   EXPECT_EQ(large.training.global_batch, 32);
   EXPECT_EQ(large.training.compute, Dtype::fp8);
   EXPECT_EQ(large.stack.name, "torchtitan");
+  EXPECT_LT(large.stack.memory.logits_bytes, 1);  // in chunks
 }
 
 // With the settings of one file and options over them.
