@@ -1,49 +1,35 @@
 #include "planner/search/search.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
-#include <map>
+#include <cstdint>
 #include <optional>
-#include <span>
+#include <utility>
+#include <vector>
 
-#include <fmt/format.h>
-#include <tbb/enumerable_thread_specific.h>
-#include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 
-#include "planner/lowering/lower.hpp"
 #include "planner/search/bounds/admissible_prices.hpp"
+#include "planner/search/first_layouts.hpp"
+#include "planner/search/node_queue.hpp"
 #include "planner/search/off_grid.hpp"
 #include "planner/search/search_budget.hpp"
+#include "planner/search/search_clock.hpp"
 #include "planner/search/search_front.hpp"
 #include "planner/search/search_ranking.hpp"
 #include "planner/search/search_tree.hpp"
 #include "planner/search/simulated_ahead.hpp"
+#include "planner/search/step_simulator.hpp"
 #include "planner/simulation/parallel_for.hpp"
 #include "planner/simulation/predict.hpp"
 
 namespace sextant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Nodes leave in the order of their bounds; equal bounds in the order of the space, deeper ones first.
-struct Later {
-  bool operator()(const Node& a, const Node& b) const {
-    if (a.bound != b.bound) return a.bound > b.bound;
-    if (a.level != b.level) return a.level < b.level;
-    return a.choice > b.choice;
-  }
-};
-
 // Work done in one round. The same whatever the number of threads: results are taken in the order of the nodes.
 constexpr std::size_t kRound = 64;
-constexpr std::size_t kGuesses = 8;
-constexpr int kOfOwn = 4;     // neighbours of the best that are of its own kind
 constexpr int kExamples = 4;  // of each outcome
-// With nothing to show, whoever gives a search less time, or has lost patience, gets what these can find.
-constexpr double kLeast_s = 1, kAfterCancel_s = 0.5;
 
 class Search {
  public:
@@ -51,16 +37,13 @@ class Search {
       : job_(job),
         space_(space),
         options_(options),
-        tree_(job, space, limit_, [this] { return guessed_enough(); }),
-        threads_([this] {
-          return PerThread{SearchCache(job_, space_, shared_), {}, {}};
-        }) {}
+        tree_(job, space, limit_, [this] { return guessed_enough(); }) {}
 
   SearchReport run() {
     look();
     if (!report_.stopped.empty()) {  // there may be better members near what was found last
-      budget_share_ = 0.95;
-      climb();
+      clock_.allow(0.95);
+      first_.climb();
     }
     look_beside();
     finish();
@@ -71,7 +54,7 @@ class Search {
     front_.emplace(job_, space_, share, slowest, limit_);
     look();
     while (queue_.empty() && front_->best()) next_point();
-    budget_share_ = 1;
+    clock_.allow(1);
     if (front_->best()) next_point();  // stopped: it may not be the fastest
     ParetoFront out;
     out.exact = queue_.empty();
@@ -87,11 +70,6 @@ class Search {
   }
 
  private:
-  struct PerThread {
-    SearchCache cache;
-    SimulateScratch scratch;
-    FoldedGraph graph;
-  };
   struct Tried {
     Expansion expansion;
     std::optional<Simulated> simulated;
@@ -107,7 +85,7 @@ class Search {
       else
         round();
     if (!queue_.empty() && !found() && options_.most_rounds == 0) dive();
-    if (!queue_.empty()) report_.stopped = cancelled() ? "interrupted" : kTimeSpent;
+    if (!queue_.empty()) report_.stopped = clock_.cancelled() ? "interrupted" : kTimeSpent;
   }
 
   // No part of the space whose bound is above can change the answer, or the point that is next on the front. The first is
@@ -121,7 +99,7 @@ class Search {
   // The fastest within the limit is known, and moved to where it is faster still.
   void next_point() {
     const Simulated best = *front_->best();
-    MovedMember point{best, {tree_.plan(best.choice, threads_.local().cache), best.step}};
+    MovedMember point{best, {tree_.plan(best.choice, simulator_.cache()), best.step}};
     if (options_.move_layers) {
       const Ranking from = front_->points().empty() ? ranking_ : front_->fastest(kMovedFamilies);
       for (MovedMember& moved : moved_from(from)) moved_.push_back(std::move(moved));
@@ -134,92 +112,12 @@ class Search {
     tree_.lower_memory_limit(limit_);
   }
 
-  // The divisions of the ranks; then, from the best of them on, members that a practitioner would try. Their steps say
-  // from the start what is not worth a look, and a search that is stopped early has an answer.
+  // The divisions of the ranks; then the members that are worth simulating before the tree is walked.
   void begin() {
     Tried whole;
-    tree_.expand(tree_.root(), threads_.local().cache, whole.expansion);
+    tree_.expand(tree_.root(), simulator_.cache(), whole.expansion);
     take(whole);
-    std::vector<Node> divisions = queue_;
-    std::sort(divisions.begin(), divisions.end(), [](const Node& a, const Node& b) { return Later{}(b, a); });
-    using enum SearchTree::Guess;
-    for (const bool lean_only : {false, true}) {
-      for (std::size_t at = 0; at < divisions.size() && !guessed_enough(); at += kGuesses) {
-        if (divisions[at].bound > threshold() || (lean_only && found())) break;
-        const auto some = std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at));
-        guess(some, lean_only ? lean : usual);
-        if (!lean_only) guess(some, on_host);
-        if (!lean_only && space_.tight) guess(some, roomy);
-      }
-      if (found()) break;
-    }
-    climb();
-    if (!space_.tight) return;
-    for (std::size_t at = 0; at < divisions.size() && !stop_asked(); at += kGuesses) {
-      if (divisions[at].bound > threshold()) break;
-      guess(std::span(divisions).subspan(at, std::min(kGuesses, divisions.size() - at)), roomy_on_host);
-    }
-    climb();
-  }
-
-  // From the best on, one field changed at a time for as long as that helps: those of the least bounds, one of a family.
-  void climb() {
-    while (!stop_asked() && !ranking_.empty()) {
-      const Simulated from = ranking_.best();
-      std::vector<Choice> choices = neighbours(space_, from.choice);
-      if (space_.tight) make_room(choices);
-      std::vector<std::optional<Node>> members(choices.size());
-      const double limit = threshold();
-      parallel_for(choices.size(), [&](std::size_t i) {
-        if (!stop_asked()) members[i] = tree_.member(choices[i], limit, threads_.local().cache);
-      });
-      std::vector<Node> nodes;
-      for (const std::optional<Node>& node : members)
-        if (node && !useless(*node)) nodes.push_back(*node);
-      std::ranges::sort(nodes, [](const Node& a, const Node& b) { return Later{}(b, a); });
-      const Family own = family_of(plan_of(space_, from.choice));
-      std::map<Family, int> families;
-      std::erase_if(nodes, [&](const Node& node) {
-        const Family family = family_of(plan_of(space_, node.choice));
-        if (families.size() >= kGuesses && families.count(family) == 0) return true;
-        return ++families[family] > (family == own ? kOfOwn : 1);
-      });
-      simulate(nodes);
-      if (ranking_.best().choice == from.choice) return;
-    }
-  }
-
-  // The same beside them, each with just as much of the optimizer on the host as it needs there.
-  void make_room(std::vector<Choice>& choices) {
-    std::vector<std::optional<Choice>> roomy(choices.size());
-    parallel_for(choices.size(), [&](std::size_t i) {
-      if (!stop_asked()) roomy[i] = tree_.with_least_share(choices[i], threads_.local().cache);
-    });
-    for (const std::optional<Choice>& c : roomy)
-      if (c && std::ranges::find(choices, *c) == choices.end()) choices.push_back(*c);
-  }
-
-  void simulate(std::vector<Node>& nodes) {
-    std::vector<std::optional<Simulated>> tried(nodes.size());
-    parallel_for(nodes.size(), [&](std::size_t i) {
-      Expansion ignored;
-      if (stop_asked()) return;
-      if (tree_.fits(nodes[i], threads_.local().cache, ignored)) tried[i] = simulated(nodes[i]);
-    });
-    for (const auto& tried_one : tried)
-      if (tried_one) rank_ahead(*tried_one);
-  }
-
-  void guess(std::span<const Node> divisions, SearchTree::Guess what) {
-    std::vector<Tried> tried(divisions.size());
-    const double limit = threshold();
-    parallel_for(divisions.size(), [&](std::size_t i) {
-      if (guessed_enough()) return;
-      if (const auto node = tree_.guess(divisions[i], what, limit, threads_.local().cache))
-        tried[i].simulated = simulated(*node);
-    });
-    for (const Tried& tried_one : tried)
-      if (tried_one.simulated) rank_ahead(*tried_one.simulated);
+    first_.guess(queue_.best_first());
   }
 
   // No plan can be of use whose bound is above: the last of the families wanted.
@@ -235,31 +133,23 @@ class Search {
   bool useless(const Node& node) const { return node.bound > threshold() || node.bound > limit_of(node); }
 
   bool found() const { return !ranking_.empty(); }
-  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
-  bool stop_asked() const {
-    return cancelled() || (options_.budget_s > 0 && spent() > options_.budget_s * budget_share_);
-  }
-  // A search that has hardly any time goes on to a first layout, half of what dive() has at least.
-  bool guessed_enough() const { return cancelled() || (stop_asked() && (found() || spent() > kLeast_s / 2)); }
-  double spent() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  bool stop_asked() const { return clock_.stop_asked(); }
+  bool guessed_enough() const { return clock_.guessed_enough(found()); }
 
   // Asked to stop with nothing to show: straight down, the best child first, to one layout that fits.
   void dive() {
-    std::vector<Node> stack;
-    stack.swap(queue_);
-    std::sort(stack.begin(), stack.end(), Later{});
-    const double until = cancelled() ? spent() + kAfterCancel_s : std::max(kLeast_s, options_.budget_s);
-    while (!stack.empty() && !found() && spent() < until) {
+    std::vector<Node> stack = queue_.take_best_last();
+    const double until = clock_.first_layout_until_s();
+    while (!stack.empty() && !found() && clock_.spent_s() < until) {
       const Node node = stack.back();
       stack.pop_back();
       Tried tried_one;
       work(node, tried_one);
       take(tried_one);  // children go to the queue
-      std::sort(queue_.begin(), queue_.end(), Later{});
-      stack.insert(stack.end(), queue_.begin(), queue_.end());
-      queue_.clear();
+      const std::vector<Node> children = queue_.take_best_last();
+      stack.insert(stack.end(), children.begin(), children.end());
     }
-    for (const Node& node : stack) push(node);
+    for (const Node& node : stack) queue_.push(node);
   }
 
   void round() {
@@ -267,9 +157,7 @@ class Search {
     const double until = proved_until();
     while (!queue_.empty() && nodes.size() < kRound) {
       if (queue_.front().bound > until) break;
-      std::pop_heap(queue_.begin(), queue_.end(), Later{});
-      const Node node = queue_.back();
-      queue_.pop_back();
+      const Node node = queue_.pop();
       if (useless(node))
         report_.outcomes[Outcome::pruned_by_bound] += node.members;
       else
@@ -286,60 +174,49 @@ class Search {
       work(nodes[i], tried[i]);
       worked[i] = 1;
     });
-    if (shared_->state_bytes > SearchCache::kMostStateBytes) forget_states();
+    simulator_.limit_states();
     for (std::size_t i = 0; i < nodes.size(); ++i)
       if (worked[i])
         take(tried[i]);
       else
-        push(nodes[i]);
+        queue_.push(nodes[i]);
     if (report_.bounds > options_.thorough_bounds && options_.others_share > 0) {
       report_.others_share = options_.others_share;
       ranking_.look_less(options_.others_share);
     }
   }
 
-  void forget_states() {
-    shared_->states.clear(), shared_->stages.clear(), shared_->state_bytes = 0;
-    for (PerThread& thread : threads_) thread.cache.forget_last_states();
-  }
-
   void work(const Node& node, Tried& tried_one) {
-    PerThread& mine = threads_.local();
+    SearchCache& cache = simulator_.cache();
     tried_one.expansion.limit = limit_of(node);
     tried_one.expansion.exemplified = exemplified_;
     if (node.refined < SearchTree::passes(node.level)) {
       Node refined = node;
-      tree_.refine(refined, mine.cache, tried_one.expansion);
+      tree_.refine(refined, cache, tried_one.expansion);
       if (refined.members > 0) tried_one.expansion.add(refined);
     } else if (node.level != Level::full) {
       Node expanded = node;
       expanded.refined = 0;  // children start anew
-      tree_.expand(expanded, mine.cache, tried_one.expansion);
-    } else if (Node whole = node; tree_.fits(whole, mine.cache, tried_one.expansion)) {
+      tree_.expand(expanded, cache, tried_one.expansion);
+    } else if (Node whole = node; tree_.fits(whole, cache, tried_one.expansion)) {
       tried_one.simulated = simulated(whole);
     }
   }
 
   Simulated simulated(const Node& node) {
-    return {step_of(tree_.plan(node.choice, threads_.local().cache)), node.choice, node.peak};
-  }
-  double step_of(const ParallelPlan& plan) {
-    PerThread& mine = threads_.local();
-    lower_folded(job_.model, job_.training, mine.cache.links(plan), plan, job_.stack, mine.graph);
-    const std::vector<OpCost> costs = price(mine.graph, job_.cost);
-    return simulated_step(mine.graph, costs, simulate_options(job_, plan), mine.scratch).v;
+    return {simulator_.step_of(tree_.plan(node.choice, simulator_.cache())), node.choice, node.peak};
   }
 
   void look_beside() {
     if (!options_.move_layers || ranking_.empty()) return;
-    budget_share_ = 1;
+    clock_.allow(1);
     moved_ = moved_from(ranking_);
   }
   Moved moved_from(const Ranking& ranking) {
-    Beside found = off_grid(
-        job_, space_, tree_, ranking,
-        {[this]() -> SearchCache& { return threads_.local().cache; },
-         [this](const ParallelPlan& plan) { return step_of(plan); }, [this] { return stop_asked(); }});
+    Beside found = off_grid(job_, space_, tree_, ranking,
+                            {[this]() -> SearchCache& { return simulator_.cache(); },
+                             [this](const ParallelPlan& plan) { return simulator_.step_of(plan); },
+                             [this] { return stop_asked(); }});
     report_.moved += found.cut_anew, report_.refined += found.refined;
     return std::move(found.moved);
   }
@@ -356,7 +233,7 @@ class Search {
       if (useless(child))
         report_.outcomes[Outcome::pruned_by_bound] += child.members;
       else
-        push(child);
+        queue_.push(child);
     if (!tried_one.simulated) return;
     ++report_.outcomes[Outcome::simulated];
     ahead_.visited(tried_one.simulated->choice);
@@ -380,19 +257,14 @@ class Search {
                         measured_step(job_, plan_of(space_, best.choice), Seconds(best.step)));
   }
 
-  void push(const Node& node) {
-    queue_.push_back(node);
-    std::push_heap(queue_.begin(), queue_.end(), Later{});
-  }
-
   void drain(Outcome outcome) {
-    for (const Node& node : queue_) report_.outcomes[outcome] += node.members;
+    for (const Node& node : queue_.nodes()) report_.outcomes[outcome] += node.members;
     queue_.clear();
   }
 
   void leave_unvisited() {
-    SearchCache& cache = threads_.local().cache;
-    for (const Node& node : queue_) {
+    SearchCache& cache = simulator_.cache();
+    for (const Node& node : queue_.nodes()) {
       const std::uint64_t ahead = ahead_.below(node, space_, cache);
       report_.outcomes[Outcome::simulated] += ahead;
       report_.outcomes[Outcome::unvisited] += node.members - ahead;
@@ -415,8 +287,8 @@ class Search {
     if (!front_)
       report_.ranked = ranked_plans(
           job_, ranking_, moved_, static_cast<std::size_t>(std::max(1, options_.top)), options_.tie_share,
-          [this](const Simulated& member) { return tree_.plan(member.choice, threads_.local().cache); });
-    report_.wall_s = std::chrono::duration<double>(Clock::now() - begin_).count();
+          [this](const Simulated& member) { return tree_.plan(member.choice, simulator_.cache()); });
+    report_.wall_s = clock_.spent_s();
   }
 
   const Job& job_;
@@ -425,9 +297,8 @@ class Search {
   Bytes limit_ = options_.memory_limit.value_or(job_.cluster.device.memory);
   std::optional<SearchFront> front_;
   SearchTree tree_;
-  std::shared_ptr<SearchCache::Shared> shared_ = SearchCache::make_shared();
-  tbb::enumerable_thread_specific<PerThread> threads_;
-  std::vector<Node> queue_;  // a heap
+  StepSimulator simulator_{job_, space_};
+  NodeQueue queue_;
   SimulatedAhead ahead_;
   // What is moved does not depend on how many are shown.
   Ranking ranking_{space_, options_.move_layers ? std::max(options_.top, kMovedFamilies) : options_.top};
@@ -435,8 +306,17 @@ class Search {
   std::array<int, kOutcomeNames.size()> examples_of_{};
   std::array<bool, kOutcomeNames.size()> exemplified_{};  // by outcome: enough examples
   SearchReport report_;
-  Clock::time_point begin_ = Clock::now();
-  double budget_share_ = 0.85;  // what comes beside the space, or the first layout at all, has the rest
+  SearchClock clock_{options_};
+  FirstLayouts first_{space_,
+                      tree_,
+                      ranking_,
+                      {.cache = [this]() -> SearchCache& { return simulator_.cache(); },
+                       .simulated = [this](const Node& node) { return simulated(node); },
+                       .threshold = [this] { return threshold(); },
+                       .stop_asked = [this] { return stop_asked(); },
+                       .guessed_enough = [this] { return guessed_enough(); },
+                       .useless = [this](const Node& node) { return useless(node); },
+                       .rank = [this](const Simulated& result) { rank_ahead(result); }}};
 };
 
 template <class Ask>

@@ -1,4 +1,4 @@
-// What a search has simulated, best first, and from which bound on nothing can change that. Used by search.cpp alone.
+// What a search has simulated, best first, and from which bound on nothing can change that. Internal to planner/search.
 #pragma once
 
 #include <algorithm>
