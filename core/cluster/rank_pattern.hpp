@@ -2,7 +2,7 @@
 // (one digit an axis, innermost first); a group fixes the digits outside its axes. When every digit's stride
 // divides a block of ranks or is a multiple of it, shifting by a block maps groups onto groups, so that on a
 // cluster which repeats itself with that block the groups of the first one stand for all. Internal to
-// core/cluster/topology.cpp.
+// core/cluster.
 #pragma once
 
 #include <initializer_list>

@@ -1,6 +1,6 @@
 // Where every rank of a cluster sits: NVLink domains, nodes, leaves and NICs, and what its links there can carry.
 // NVLink domains of one kind are alike down to their defects; the graph of one of them answers for all. Internal to
-// core/cluster/topology.cpp.
+// core/cluster.
 #pragma once
 
 #include <vector>
