@@ -2,7 +2,7 @@
 // over the op's group, a copy between the memories. Knows the graph's meaning and the model's arithmetic, and of the
 // backend nothing but Device, Communicator and KernelTable.
 //   blocks.cpp   units of the model        collectives.cpp   groups and transfers
-//   state.cpp    gradients, norms, Adam, copies
+//   head.cpp     logits and loss           state.cpp         gradients, norms, Adam, copies
 #pragma once
 
 #include <functional>
@@ -67,6 +67,9 @@ class StepLauncher {
   bool evaluates(const Op&) const;  // is part of an evaluation
 
   // blocks.cpp
+  static bool backward(Pass p) {
+    return p == Pass::backward || p == Pass::backward_input || p == Pass::backward_weight;
+  }
   void block(const Op&, StreamId);
   void embedding(const Op&, const BlockWork&, StreamId);
   void norm(const Op&, const BlockWork&, StreamId);
@@ -74,15 +77,6 @@ class StepLauncher {
   void attention(const Op&, const BlockWork&, StreamId);
   void mlp(const Op&, const BlockWork&, StreamId);
   void residual(const Op&, const BlockWork&, StreamId);
-  void head(const Op&, const BlockWork&, StreamId);
-  bool gradient_is_whole(const Op&) const;
-  void head_backward_half(const Op&, const BlockWork&, StreamId);
-  // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
-  // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
-  bool head_in_one_sweep() const {
-    return part != Part::evaluate && graph_.plan.tp == 1 &&
-           graph_.plan.schedule != PipelineSchedule::zero_bubble;
-  }
   BlockWork attention_work(const BlockWork&) const;  // of the half-layer: what its lists depend on
   TensorView local(Range, const BlockWork&) const;   // [local tokens, h]
   TensorView full(Range, const BlockWork&) const;    // [tokens, h]
@@ -105,6 +99,17 @@ class StepLauncher {
   bool overwrites(const Op&) const;
   std::vector<Range> replaced(const Op&) const;  // what of them has to be zero before
   void set_zero(const BlockContext&, const std::vector<Range>& gradients) const;
+
+  // head.cpp
+  void head(const Op&, const BlockWork&, StreamId);
+  bool gradient_is_whole(const Op&) const;
+  void head_backward_half(const Op&, const BlockWork&, StreamId);
+  // Loss and both gradients in one sweep over the logits, by the backward op: the forward op has nothing to do then. Not
+  // when other ranks have a part in a row's statistic, nor when the gradients are made apart.
+  bool head_in_one_sweep() const {
+    return part != Part::evaluate && graph_.plan.tp == 1 &&
+           graph_.plan.schedule != PipelineSchedule::zero_bubble;
+  }
 
   // collectives.cpp
   void activation_collective(const Op&, OpId, StreamId);
