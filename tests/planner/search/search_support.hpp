@@ -3,7 +3,9 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <rapidcheck.h>
 
@@ -11,6 +13,7 @@
 #include "cost_models/analytic.hpp"
 #include "planner/lowering/job.hpp"
 #include "planner/lowering/lower.hpp"
+#include "planner/search/search.hpp"
 #include "planner/search/search_space.hpp"
 #include "planner/simulation/predict.hpp"
 #include "planner/simulation/uncertainty.hpp"
@@ -209,5 +212,11 @@ class RandomJob {
  private:
   OwnedJob owned_;
 };
+
+inline std::vector<std::string> keys(const SearchReport& report) {
+  std::vector<std::string> out;
+  for (const RankedPlan& r : report.ranked) out.push_back(plan_key(r.plan));
+  return out;
+}
 
 }  // namespace sextant::testing

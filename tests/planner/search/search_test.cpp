@@ -2,12 +2,14 @@
 #include "planner/search/search.hpp"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "core/cluster/cluster_files.hpp"
-#include "core/model/model_files.hpp"
+#include "core/plan/plan_limits.hpp"
 #include "planner/search/search_tree.hpp"
 #include "planner/search/stage_split.hpp"
 #include "tests/planner/search/search_support.hpp"
@@ -15,6 +17,7 @@
 namespace sextant {
 namespace {
 
+using testing::keys;
 using testing::OwnedJob;
 
 // A space that touches every list, yet can be simulated whole.
@@ -215,35 +218,6 @@ TEST(Search, TakesOneHorizonOfNothing) {
   }
 }
 
-// As little of the optimizer leaves the device as fits, whatever the choice said of it.
-TEST(Search, MakesRoomWithTheLeastShare) {
-  OwnedJob owned = testing::small_job(2, 4, 8);
-  owned.cluster.device.memory = Bytes(3 * 18 * parameter_counts(owned.model).total / 8);
-  owned.finish();
-  const Job job = owned.job();
-  const SearchSpace space =
-      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-  ASSERT_TRUE(space.tight);
-  const SearchTree tree(job, space, owned.cluster.device.memory);
-  SearchCache cache(job, space);
-  int between = 0, none = 0;
-  for (std::size_t mbs = 0; mbs < space.micro_batch.size(); ++mbs)
-    for (std::size_t z = 0; z < space.zero_stage.size(); ++z) {
-      Choice c;
-      c.micro_batch = small(mbs), c.zero_stage = small(z);
-      const auto found = tree.with_least_share(c, cache);
-      ParallelPlan p = tree.plan(found.value_or(c), cache);
-      const double share = p.optimizer_offload;
-      for (const double other : space.optimizer_offload) {
-        p.optimizer_offload = other;
-        EXPECT_EQ(!unlawful(job, p) && tree.fits(p), found && other >= share) << plan_key(p);
-      }
-      between += found && share > 0 && share < 1, none += !found;
-    }
-  EXPECT_GT(between, 0);
-  EXPECT_GT(none, 0);
-}
-
 // Very short sequences: a micro-batch is as large as its replica's share of the batch lets it be.
 TEST(Search, TakesMicroBatchesOfAnySize) {
   OwnedJob owned = testing::small_job(1, 2, 4);
@@ -263,199 +237,6 @@ TEST(Search, TakesMicroBatchesOfAnySize) {
   EXPECT_LT(many.size(), 256u);
   EXPECT_TRUE(std::ranges::is_sorted(many));
   EXPECT_GT(many.back(), 256);
-}
-
-std::vector<std::string> keys(const SearchReport& report) {
-  std::vector<std::string> out;
-  for (const RankedPlan& r : report.ranked) out.push_back(plan_key(r.plan));
-  return out;
-}
-
-// Few micro-batches through many model chunks: where the layers lie decides, and no rule knows it.
-struct Pipeline {
-  OwnedJob owned = testing::small_job(1, 4, 10);
-  Pipeline() {
-    owned.training.global_batch = 4;
-    owned.model.vocab_size = 32000;
-    owned.finish();
-  }
-  SearchSpace space(const std::string& more = "") const {
-    return default_space(
-        owned.model, owned.training, owned.cluster.device, 4,
-        parse_plan_limits("tp=1,cp=1,pp=4,vp=2,mbs=1,rec=none,oo=0,po=off,ao=0,b=0,lb=1,z=0" + more,
-                          "--fix"));
-  }
-};
-
-// The fastest of all cuts, by brute force.
-double fastest_cut(const Job& job, ParallelPlan plan) {
-  double least = INFINITY;
-  SimulateScratch scratch;
-  const int n_chunks = plan.pp * plan.vp;
-  const auto cut = [&](auto self, int first) -> void {
-    const int chunk = static_cast<int>(plan.chunks.size()), left = job.model.n_layers - first;
-    const bool outer = chunk == 0 || chunk == n_chunks - 1;
-    for (int count = chunk == n_chunks - 1 ? left : (outer ? 0 : 1); count <= left; ++count) {
-      plan.chunks.push_back({first, count});
-      if (chunk < n_chunks - 1)
-        self(self, first + count);
-      else if (!unlawful(job, plan))
-        least = std::min(least, testing::simulated(job, plan, scratch));
-      plan.chunks.pop_back();
-    }
-  };
-  plan.chunks.clear();
-  cut(cut, 0);
-  return least;
-}
-
-TEST(Search, MovesLayersWhereThatHelps) {
-  const Pipeline pipeline;
-  const Job job = pipeline.owned.job();
-  const SearchSpace space = pipeline.space();
-  const SearchReport moved = search(job, space);
-  SearchOptions options;
-  options.move_layers = false;
-  const SearchReport still = search(job, space, options);
-  ASSERT_FALSE(moved.ranked.empty());
-  const RankedPlan &first = moved.ranked.front(), &member = still.ranked.front();
-  EXPECT_FALSE(member.before_moves);
-  EXPECT_EQ(still.moved, 0u);
-  ASSERT_TRUE(first.before_moves) << plan_key(first.plan);
-  EXPECT_LT(first.simulated.v, 0.99 * member.simulated.v);
-  EXPECT_EQ(first.prediction.step, predict(job, first.plan).step);
-  EXPECT_FALSE(unlawful(job, first.plan));
-  // As fast as the best of all cuts, or nearly.
-  const double fastest = fastest_cut(job, first.plan);
-  EXPECT_GE(first.simulated.v, fastest * (1 - 1e-9));
-  EXPECT_LE(first.simulated.v, fastest * 1.01);
-  // What is proved is said of the space alone.
-  EXPECT_TRUE(moved.exact);
-  EXPECT_DOUBLE_EQ(moved.best_bound.v, member.prediction.step.v);
-  EXPECT_EQ(moved.outcomes.by_outcome, still.outcomes.by_outcome);
-  EXPECT_GT(moved.moved, 0u);
-  options.threads = 1, options.move_layers = true;
-  const SearchReport one = search(job, space, options);
-  EXPECT_EQ(keys(one), keys(moved));
-  EXPECT_EQ(one.moved, moved.moved);
-}
-
-TEST(Search, MovesNoLayersThatMustStay) {
-  Pipeline pipeline;
-  EXPECT_EQ(search(pipeline.owned.job(), pipeline.space(",split=even")).moved, 0u);
-  // Within the memory that there is.
-  SearchOptions options;
-  options.move_layers = false;
-  options.memory_limit =
-      search(pipeline.owned.job(), pipeline.space(), options).ranked.front().prediction.memory.peak;
-  options.move_layers = true;
-  const SearchReport tight = search(pipeline.owned.job(), pipeline.space(), options);
-  ASSERT_FALSE(tight.ranked.empty());
-  EXPECT_LE(tight.ranked.front().prediction.memory.peak, *options.memory_limit);
-  pipeline.owned.stack.can.uneven_stages = false;
-  pipeline.owned.finish();
-  EXPECT_EQ(search(pipeline.owned.job(), pipeline.space()).moved, 0u);
-}
-
-// The best step before the tree is walked, and what is found in the end.
-std::pair<Seconds, SearchReport> first_and_last(const OwnedJob& owned, const SearchSpace& space) {
-  SearchOptions options;
-  options.top = 1, options.move_layers = false;  // of the space alone
-  Seconds early(INFINITY);
-  options.progress = [&](std::uint64_t simulated, Seconds best) {
-    if (simulated == 0) early = best;
-  };
-  SearchReport report = search(owned.job(), space, options);
-  EXPECT_FALSE(report.ranked.empty());
-  EXPECT_TRUE(report.exact);
-  return {early, std::move(report)};
-}
-
-// Before the tree is walked there is a plan close to the best; and bounds spare what they should.
-TEST(Search, ClimbsFromItsFirstGuesses) {
-  const OwnedJob owned = testing::slow_network_job();
-  const Job job = owned.job();
-  SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-  space.form = {{PipelineSchedule::one_f_one_b, 1}, {PipelineSchedule::interleaved, 2}};
-  space.activation_offload = {{0, 1}}, space.optimizer_offload = {0}, space.parameter_offload = {0};
-  space.zero_stage = {0, 1}, space.shard_degree = {0};
-  SearchOptions options;
-  options.move_layers = false;
-  Seconds early(INFINITY);
-  options.progress = [&](std::uint64_t simulated, Seconds best) {
-    if (simulated == 0) early = best;
-  };
-  const SearchReport report = search(job, space, options);
-  ASSERT_FALSE(report.ranked.empty());
-  EXPECT_TRUE(report.exact);
-  EXPECT_LT(early / report.ranked.front().prediction.step, 1.05);
-  EXPECT_LT(report.outcomes[Outcome::simulated], 300u);
-}
-
-// So has a stack that shards nothing or gradients too, and where parameters are best kept on the host.
-TEST(Search, GuessesForStacksWithoutShardedOptimizersAlone) {
-  for (const double memory_GiB : {79.0, 2.0}) {
-    OwnedJob owned = testing::small_job(2, 4, 8);
-    owned.stack.can.zero_stages = {0, 2, 3};
-    owned.stack.rules.reduce_every_microbatch = true;
-    owned.stack.can.activation_offload = false;
-    owned.cluster.device.memory = from_gib(memory_GiB);
-    owned.finish();
-    const SearchSpace space =
-        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-    const auto [early, report] = first_and_last(owned, space);
-    EXPECT_LT(early / report.ranked.front().prediction.step, 1.05) << memory_GiB;
-  }
-}
-
-// A job of presets, and a space of few divisions of its ranks.
-struct PresetJob {
-  OwnedJob owned;
-  SearchSpace space;
-  PresetJob(const char* model, const char* cluster, const char* stack, int global_batch) {
-    owned.model = load_model(model, test::preset_dir());
-    owned.cluster = load_cluster(cluster, test::preset_dir());
-    owned.stack = load_stack(stack, test::preset_dir());
-    owned.training.seq_len = 8192, owned.training.global_batch = global_batch;
-    owned.finish();
-    space = default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-    space.micro_batch = {1}, space.split = {StageSplit::even};
-    space.axis_order.resize(1), space.recompute = {{RecomputeKind::none, -1}, {RecomputeKind::full, -1}};
-  }
-};
-
-// And where they are there together with the optimizer state or not at all: two fields away from any other layout.
-TEST(Search, GuessesWhatIsOnTheHostTogether) {
-  PresetJob j("llama-3-70b", "16x8xh100", "torchtitan", 512);
-  StackCapabilities& can = j.owned.stack.can;
-  can.offload_with_pp = true, can.max_zero_with_pp = 3;
-  can.parameter_offload_from_zero = can.optimizer_offload_from_zero = 2;
-  j.owned.stack.rules.reduce_every_microbatch_with_pp = true;
-  j.space.tp = {2, 4}, j.space.cp = {1, 2}, j.space.pp = {1, 2}, j.space.shard_degree = {0};
-  bool on_host = false;  // with less memory, sooner or later the fastest is there
-  for (const double memory_GiB : {79.0, 70.0, 60.0, 50.0, 40.0, 32.0}) {
-    j.owned.cluster.device.memory = from_gib(memory_GiB);
-    j.owned.finish();
-    const auto [early, report] = first_and_last(j.owned, j.space);
-    if (report.ranked.empty()) break;
-    const ParallelPlan& best = report.ranked.front().plan;
-    if (!best.parameter_offload || best.optimizer_offload != 1) continue;
-    on_host = true;
-    EXPECT_LT(early / report.ranked.front().prediction.step, 1.01) << memory_GiB;
-    break;
-  }
-  EXPECT_TRUE(on_host);
-}
-
-// And where all is sharded and activations are on the host, of a stack that has stages with less as well: many fields away
-// from what most would try.
-TEST(Search, GuessesWhatIsShardedWithActivationsOnTheHost) {
-  PresetJob j("llama-3.1-405b", "256x8xh100", "sextant", 2048);
-  j.space.tp = {2, 4}, j.space.cp = {1, 4}, j.space.pp = {1, 16}, j.space.shard_degree = {0, 256};
-  const auto [early, report] = first_and_last(j.owned, j.space);
-  EXPECT_EQ(report.ranked.front().plan.zero_stage, 3);
-  EXPECT_GT(report.ranked.front().plan.activation_offload, 0);
-  EXPECT_LT(early / report.ranked.front().prediction.step, 1.02) << plan_key(report.ranked.front().plan);
 }
 
 // A choice has eight bits for each index; some values that are pinned come on top.
@@ -537,75 +318,6 @@ TEST(Search, LooksLessForWhatComesBehindTheFirst) {
   const SearchReport eight = search(owned.job(), space, options);
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(thorough.ranked[i].plan, exact.ranked[i].plan);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(three.ranked[i].plan, eight.ranked[i].plan);
-}
-
-TEST(Search, StopsWhenToldAndSaysSo) {
-  const OwnedJob owned = testing::small_job(2, 4, 8);
-  const Job job = owned.job();
-  const SearchSpace space =
-      default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-  const SearchReport whole = search(job, space);
-  std::atomic<bool> cancel = false;
-  SearchOptions options;
-  options.cancel = &cancel;
-  options.progress = [&](std::uint64_t, Seconds) { cancel = true; };  // at the first plan found
-  const SearchReport report = search(job, space, options);
-  EXPECT_FALSE(report.exact);
-  EXPECT_EQ(report.stopped, "interrupted");
-  EXPECT_GT(report.outcomes[Outcome::unvisited], 0u);
-  EXPECT_EQ(report.outcomes.total(), space.size());
-  ASSERT_FALSE(report.ranked.empty());
-  EXPECT_LE(report.best_bound, whole.ranked.front().prediction.step);
-  EXPECT_GE(report.ranked.front().simulated, whole.ranked.front().simulated);
-  EXPECT_TRUE(whole.exact);
-  EXPECT_EQ(whole.outcomes[Outcome::unvisited], 0u);
-}
-
-// Told to stop before it begins, a search still answers: with a layout that fits when there is one, also where nothing
-// but the lowest-memory members does; and that nothing fits only when that is proved.
-TEST(Search, AlwaysHasAnAnswer) {
-  int tight = 0;
-  for (const double memory_GiB : {79.0, 0.4, 0.2, 0.1, 0.05}) {
-    OwnedJob owned = testing::small_job(1, 4, 8);
-    owned.cluster.device.memory = from_gib(memory_GiB);
-    owned.finish();
-    const Job job = owned.job();
-    const SearchSpace space =
-        default_space(owned.model, owned.training, owned.cluster.device, owned.cluster.gpus());
-    SearchOptions options;
-    options.top = 1;
-    const SearchReport whole = search(job, space, options);
-    const std::atomic<bool> cancel = true;
-    options.cancel = &cancel;
-    const SearchReport stopped = search(job, space, options);
-    EXPECT_EQ(stopped.ranked.empty(), whole.ranked.empty()) << memory_GiB;
-    EXPECT_EQ(stopped.outcomes.total(), space.size());
-    tight += whole.ranked.empty() ? 1 : 0;
-    if (whole.ranked.empty()) {
-      EXPECT_TRUE(stopped.exact);
-      continue;
-    }
-    EXPECT_EQ(stopped.stopped, "interrupted");
-    EXPECT_LE(stopped.ranked.front().prediction.memory.peak, owned.cluster.device.memory);
-    EXPECT_GE(stopped.ranked.front().simulated, whole.ranked.front().simulated);
-    EXPECT_LE(stopped.best_bound, whole.ranked.front().prediction.step);
-  }
-  EXPECT_GE(tight, 1) << "some memory must be too small for everything";
-}
-
-// Where no guess of a practitioner is a member, the way straight down the tree finds one.
-TEST(Search, DivesWhenNoGuessIsAMember) {
-  const OwnedJob owned = testing::small_job(1, 4, 8);
-  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device,
-                                          owned.cluster.gpus(), parse_plan_limits("dp=4,sd=2", "--fix"));
-  const std::atomic<bool> cancel = true;
-  SearchOptions options;
-  options.cancel = &cancel;
-  const SearchReport report = search(owned.job(), space, options);
-  ASSERT_EQ(report.ranked.size(), 1u);
-  EXPECT_EQ(report.ranked.front().plan.shards(), 2);
-  EXPECT_EQ(report.outcomes[Outcome::simulated], 1u);
-  EXPECT_EQ(report.outcomes.total(), space.size());
 }
 
 TEST(Search, KeepsToWhatTheUserPins) {
