@@ -1,7 +1,9 @@
-// A small cluster of round figures: 8 GPUs a node, NVSwitch 300 GB/s, 8 NICs of 31.25 GB/s at efficiency 0.8.
+// A small cluster of round figures: 8 GPUs a node, NVSwitch 300 GB/s, 8 NICs of 31.25 GB/s at efficiency 0.8; and plans by
+// their degrees.
 #pragma once
 
 #include "core/cluster/cluster_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 
 namespace sextant::test {
 
@@ -31,6 +33,12 @@ inline ClusterSpec small_cluster(int nodes) {
   c.fabric.efficiency = 0.8;
   c.fabric.latency = Seconds(13e-6);
   return c;
+}
+
+inline ParallelPlan plan(int tp, int cp, int pp, int dp) {
+  ParallelPlan p;
+  p.tp = tp, p.cp = cp, p.pp = pp, p.dp = dp;
+  return p;
 }
 
 }  // namespace sextant::test
