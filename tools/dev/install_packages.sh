@@ -15,6 +15,7 @@ packages=(
   libsentencepiece-dev libpcre2-dev             # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
   libssl-dev                                    # proofs between processes that meet over TCP
+  libjs-d3                                      # charts of reports
 )
 tests=(
   googletest libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev

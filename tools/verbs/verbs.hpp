@@ -17,6 +17,7 @@ Verb export_verb();
 Verb data_verb();
 Verb run_verb();
 Verb compare_verb();
+Verb report_verb();
 Verb profile_verb();
 Verb validate_verb();
 Verb weights_verb();
