@@ -30,9 +30,9 @@ ReportSection parts_section(const AnswerView& run) {
     const auto found = std::ranges::find(measured_parts, key, &std::pair<std::string, double>::first);
     const double m = found == measured_parts.end() ? 0 : found->second;
     if (std::max(p, m) < 1e-3 * measured) continue;
-    bars.push_back({words(key), p, seconds_text(p), "blue", m, seconds_text(m)});
-    table.rows.push_back({words(key), seconds_text(p), seconds_text(m), ratio_of(p, m)});
-    if (std::abs(m - p) > largest) largest = std::abs(m - p), cause = words(key);
+    bars.push_back({part_text(key), p, seconds_text(p), "blue", m, seconds_text(m)});
+    table.rows.push_back({part_text(key), seconds_text(p), seconds_text(m), ratio_of(p, m)});
+    if (std::abs(m - p) > largest) largest = std::abs(m - p), cause = part_text(key);
   }
   std::ranges::stable_sort(bars, std::greater{}, [](const ChartBar& b) { return std::max(b.value, *b.other); });
   table.rows.push_back({"step", seconds_text(predicted), seconds_text(measured), ratio_of(predicted, measured)});

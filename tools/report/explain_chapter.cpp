@@ -21,7 +21,7 @@ std::string causes_of(const AnswerView& comparison) {
   };
   std::vector<Term> terms;
   for (const AnswerView& t : comparison.items("terms"))
-    terms.push_back({words(t.text("category")), t.text_or("cause", ""), t.number("other_s") - t.number("chosen_s")});
+    terms.push_back({part_text(t.text("category")), t.text_or("cause", ""), t.number("other_s") - t.number("chosen_s")});
   std::ranges::stable_sort(terms, std::greater{}, [](const Term& t) { return std::abs(t.seconds); });
   std::string out;
   constexpr std::size_t kShown = 3;

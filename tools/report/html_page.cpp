@@ -37,9 +37,10 @@ void add_tiles(std::string& out, const std::vector<ReportTile>& tiles) {
   out += "</dl>\n";
 }
 
-void add_section(std::string& out, const ReportSection& section, const std::string& id, Json& charts) {
-  out += fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\"><h3 id=\"{}-title\">{}</h3>\n", id, id, id,
-                     html_text(section.title));
+// `head`: the element of its title.
+void add_section(std::string& out, const ReportSection& section, const std::string& id, const char* head, Json& charts) {
+  out += fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\"><{} class=\"section\" id=\"{}-title\">{}</{}>\n", id, id, head, id,
+                     html_text(section.title), head);
   if (!section.lead.empty()) out += "<p class=\"lead\">" + html_text(section.lead) + "</p>\n";
   if (!section.tiles.empty()) add_tiles(out, section.tiles);
   if (!section.chart.is_null()) {
@@ -49,7 +50,8 @@ void add_section(std::string& out, const ReportSection& section, const std::stri
     charts.push_back(section.chart);
   }
   if (!section.tables.empty()) {
-    if (!section.table_open) out += "<details><summary>The numbers as a table</summary>\n";
+    if (!section.table_open)
+      out += fmt::format("<details><summary>Table: {}</summary>\n", html_text(section.tables.front().caption));
     for (const ReportTable& table : section.tables) add_table(out, table);
     if (!section.table_open) out += "</details>\n";
   }
@@ -78,10 +80,12 @@ std::string body_of(const Report& report, Json& charts) {
   std::string out;
   for (std::size_t c = 0; c < report.chapters.size(); ++c) {
     const ReportChapter& chapter = report.chapters[c];
-    out += fmt::format("<article><header><h2>{}</h2><p class=\"subtitle\">{}</p></header>\n", html_text(chapter.title),
-                       html_text(chapter.subtitle));
+    // A page of one chapter has its title already.
+    const bool alone = report.chapters.size() == 1 && report.title == chapter.title;
+    out += "<article><header>" + (alone ? "" : "<h2>" + html_text(chapter.title) + "</h2>") + "<p class=\"subtitle\">" +
+           html_text(chapter.subtitle) + "</p></header>\n";
     for (std::size_t s = 0; s < chapter.sections.size(); ++s)
-      add_section(out, chapter.sections[s], section_id(c, s), charts);
+      add_section(out, chapter.sections[s], section_id(c, s), alone ? "h2" : "h3", charts);
     if (!chapter.source.empty()) out += "<p class=\"source\">From " + html_text(chapter.source) + "</p>\n";
     out += "</article>\n";
   }

@@ -102,15 +102,15 @@ ReportSection neighbours_section(const Job& job, const ParallelPlan& plan, const
       ++refused;
       continue;
     }
-    const Prediction p = predict(job, n.plan);
-    const std::string GiB = gib_text(gib(p.memory.peak));
-    if (const auto rejection = too_large(job, p.memory)) {
-      rows.push_back({kLast / 2, {n.change, seconds_text(p.step.v), "does not fit", GiB, words(rejection->text)}});
+    const PlanMemory memory = plan_memory(job, n.plan);
+    const std::string GiB = gib_text(gib(memory.peak));
+    if (const auto rejection = too_large(job, memory)) {
+      rows.push_back({kLast / 2, {n.change, "", "does not fit", GiB, words(rejection->text)}});
       ++refused;
       continue;
     }
     const Comparison c = compare(job, plan, n.plan);
-    rows.push_back({c.slower, {n.change, seconds_text(p.step.v), signed_share_text(c.slower), GiB, cause_of(c)}});
+    rows.push_back({c.slower, {n.change, seconds_text(c.other_step.v), signed_share_text(c.slower), GiB, cause_of(c)}});
     bars.push_back({n.change, 100 * c.slower, signed_share_text(c.slower), c.slower >= 0 ? "red" : "green"});
     if (c.slower < -kTieShare) ++faster;
   }

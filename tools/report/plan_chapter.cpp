@@ -86,7 +86,7 @@ std::vector<std::pair<std::string, double>> mean_parts(const PlanPrediction& p, 
   std::vector<std::pair<std::string, double>> out;
   const std::map<std::string, double> parts =
       p.breakdown_s.empty() ? step_parts(anew.split.mean, anew.prediction) : p.breakdown_s;
-  for (const auto& [part, seconds] : parts) out.emplace_back(words(part), seconds);
+  for (const auto& [part, seconds] : parts) out.emplace_back(part_text(part), seconds);
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace sextant {
 
@@ -10,6 +11,7 @@ std::string gib_text(double GiB);          // "70.4"
 std::string share_text(double share);      // "51.8 %" of 0.518
 std::string signed_share_text(double share);     // "+6.7 %", "-0.7 %"
 std::string count_words(double n);         // "163.7e12", "1,024"
+std::string part_text(std::string_view part);  // "exposed TP" of "exposed_tp"
 std::string rate_text(double per_s);       // "147,522", "12.4"
 
 }  // namespace sextant

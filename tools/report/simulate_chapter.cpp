@@ -4,6 +4,7 @@
 
 #include "core/base/words.hpp"
 #include "tools/report/answer_chapters.hpp"
+#include "tools/report/quantity_text.hpp"
 #include "tools/report/search_chapter.hpp"
 #include "tools/report/step_sections.hpp"
 
@@ -35,10 +36,10 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
     one.GiB.emplace_back("context and libraries", memory.number("reserved") - memory.number("allocated"));
     holds.push_back(std::move(one));
     auto& seconds = parts.stages.emplace_back();
-    for (const auto& [key, value] : stage.numbers("time_s")) seconds.emplace_back(words(key), value);
+    for (const auto& [key, value] : stage.numbers("time_s")) seconds.emplace_back(part_text(key), value);
   }
   out.sections.push_back(memory_section(holds, p.number("available_memory_GiB")));
-  for (const auto& [key, seconds] : answer.numbers("breakdown_s")) parts.mean.emplace_back(words(key), seconds);
+  for (const auto& [key, seconds] : answer.numbers("breakdown_s")) parts.mean.emplace_back(part_text(key), seconds);
   parts.mean.emplace_back("stragglers and host", answer.number_or("stragglers_and_host_s", 0));
   out.sections.push_back(time_section(parts));
   return out;

@@ -85,7 +85,7 @@ ReportSection memory_section(const std::vector<StageHolds>& stages, double avail
 std::vector<std::pair<std::string, double>> parts_of(const TimeSplit& split) {
   std::vector<std::pair<std::string, double>> out;
   for (std::size_t i = 0; i < split.size(); ++i)
-    out.emplace_back(words(name(static_cast<TimeCategory>(i))), split[i]);
+    out.emplace_back(part_text(name(static_cast<TimeCategory>(i))), split[i]);
   return out;
 }
 
@@ -100,7 +100,7 @@ ReportSection time_section(const StepParts& parts) {
   std::vector<std::string> others;
   for (const auto& [name, seconds] : sorted) {
     bars.push_back({name, seconds,
-                    fmt::format("{}  {}", share_text(seconds / parts.step_s), seconds_text(seconds)), tone_of(name)});
+                    fmt::format("{} · {}", share_text(seconds / parts.step_s), seconds_text(seconds)), tone_of(name)});
     if (others.size() < 2 && &name != &sorted.front().first)
       others.push_back(fmt::format("{} ({})", name, share_text(seconds / parts.step_s)));
   }

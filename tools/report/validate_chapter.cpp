@@ -23,7 +23,7 @@ ReportSection sources_section(const AnswerView& answer) {
   for (const AnswerView& s : answer.items("sources")) {
     const double error = s.number("mean_absolute_error_percent"), rows = s.number("rows");
     sum += error, runs += rows;
-    bars.push_back({words(s.text("source")), error, fmt::format("{}  ({:.0f} runs)", percent_of(error), rows), "blue"});
+    bars.push_back({words(s.text("source")), error, fmt::format("{} · {:.0f} runs", percent_of(error), rows), "blue"});
     const bool memory = s.number_or("memory_rows", 0) > 0;
     table.rows.push_back({words(s.text("source")), fmt::format("{:.0f}", rows), percent_of(error),
                           percent_of(s.number("median_absolute_error_percent")),

@@ -11,7 +11,7 @@
     return b.width > 0 && b.height > 0;
   };
   boxes.forEach(function (box) {
-    const title = box.closest("section").querySelector("h3").textContent;
+    const title = box.closest("section").querySelector(".section").textContent;
     const svg = box.querySelector("svg[role=img]");
     if (!svg) return wrong.push(title + ": nothing is drawn");
     if (!svg.getAttribute("aria-label")) wrong.push(title + ": the drawing has no name");

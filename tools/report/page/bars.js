@@ -67,7 +67,7 @@ sextant.kinds.stacks = function (box, chart) {
   const left = 12 + d3.max(values.map(function (v) { return sextant.textWidth(sextant.tick(v)); }));
   sextant.axis(drawing, y, "left", { values: values, grid: right - left }, [left, 0]);
   // Few columns do not fill the page: a GPU is no wall.
-  const step = Math.min((right - left) / chart.columns.length, 88);
+  const step = Math.min((right - left) / chart.columns.length, 120);
   const width = Math.max(1, step * 0.72);
   const every = Math.ceil((sextant.textWidth(chart.columns[chart.columns.length - 1]) + 6) / step);
   chart.columns.forEach(function (name, i) {

@@ -3,7 +3,6 @@
 
 const sextant = { kinds: {} };
 
-sextant.format = d3.format(",.4r");
 // "28.4", "1,024", "0.00956": four digits at most, without zeros that say nothing.
 sextant.number = function (x) {
   if (x === 0) return "0";
@@ -25,6 +24,7 @@ sextant.tick = function (x) {
 
 sextant.seconds = function (s) {
   const size = Math.abs(s);
+  if (size === 0) return "0";
   if (size >= 1) return Number(s.toPrecision(4)) + " s";
   if (size >= 1e-3) return Number((1e3 * s).toPrecision(3)) + " ms";
   return Number((1e6 * s).toPrecision(3)) + " µs";

@@ -48,16 +48,42 @@ sextant.kinds.timeline = function (box, chart) {
   };
   const place = bar.append("span");
 
+  // Rows with more blocks than a reader can tell apart: of every three pixels the shares of what is done in them, idle left out.
+  const shares = function (row, blocks) {
+    const n = Math.floor((right - left) / 3), bins = [], per = (view.to - view.from) / n;
+    for (let i = 0; i < n; ++i) bins.push({});
+    blocks.forEach(function (b) {
+      const first = Math.max(0, Math.floor((b.start - view.from) / per)), end = Math.min(n - 1, Math.floor((b.end - view.from) / per));
+      for (let i = first; i <= end; ++i) {
+        const from = Math.max(b.start, view.from + i * per), to = Math.min(b.end, view.from + (i + 1) * per);
+        if (to > from) bins[i][b.kind] = (bins[i][b.kind] || 0) + (to - from) / per;
+      }
+    });
+    bins.forEach(function (bin, i) {
+      let y = row.y + row.height;
+      const kinds = Object.keys(bin), text = kinds.map(function (k) {
+        return chart.kinds[k].name + " " + Math.round(100 * bin[k]) + " %";
+      }).join(", ");
+      kinds.forEach(function (k) {
+        const height = Math.min(1, bin[k]) * row.height;
+        sextant.rect(marks, chart.kinds[k].tone, { x: left + 3 * i, y: (y -= height), width: 3.1, height: height },
+          "stage " + row.stage + (row.of ? " " + row.of : "") + " at " + sextant.seconds((view.from + i * per) * chart.step_s) + "\n" + text)
+          .style("stroke-width", 0);
+      });
+    });
+  };
   const draw = function () {
     x.domain([view.from, view.to]);
     marks.selectAll("*").remove();
     axis.selectAll("*").remove();
     rows.forEach(function (row) {
+      const seen = row.blocks.filter(function (b) { return b.end > view.from && b.start < view.to; });
+      if (seen.length > (right - left) / 4) return shares(row, seen);
       let open = null;
       const put = function () {
         if (!open) return;
-        const b = open.block, tone = open.several ? "grey" : chart.kinds[b.kind].tone;
-        const rect = sextant.rect(marks, open.several ? chart.kinds[b.kind].tone : tone,
+        const b = open.block;
+        const rect = sextant.rect(marks, chart.kinds[b.kind].tone,
           { x: open.x, y: row.y, width: Math.max(0.6, open.end - open.x), height: row.height },
           "stage " + row.stage + (row.of ? " " + row.of : "") + ": " + said(b));
         if (open.end - open.x < 3) rect.style("stroke-width", 0);
@@ -68,8 +94,7 @@ sextant.kinds.timeline = function (box, chart) {
         }
         open = null;
       };
-      row.blocks.forEach(function (b) {
-        if (b.end <= view.from || b.start >= view.to) return;
+      seen.forEach(function (b) {
         const from = Math.max(left, x(b.start)), to = Math.min(right, x(b.end));
         if (open && open.block.kind === b.kind && from - open.end < 0.5 && (to - from < 1.2 || open.end - open.x < 1.2)) {
           open.end = to;
