@@ -110,7 +110,7 @@ ReportChapter explain_chapter(const AnswerView& answer) {
   const AnswerView chosen = answer.at("chosen");
   out.key = chosen.text("key");
   if (chosen.has("step_time_s")) {
-    ReportSection head{.title = "Layout explained", .lead = out.key};
+    ReportSection head{.title = kLayoutTitle, .lead = out.key};
     head.tiles = prediction_tiles(chosen);
     out.sections.push_back(std::move(head));
   }

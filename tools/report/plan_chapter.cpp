@@ -14,6 +14,7 @@
 #include "tools/output/training_time.hpp"
 #include "tools/report/neighbours.hpp"
 #include "tools/report/quantity_text.hpp"
+#include "tools/report/search_chapter.hpp"
 #include "tools/report/step_sections.hpp"
 
 namespace sextant {
@@ -64,7 +65,7 @@ ReportTable degrees_of(const ParallelPlan& p) {
 
 ReportSection layout_section(const Question& q, const Prediction& anew, const std::string& tokens) {
   const PlanFile& file = *q.file;
-  ReportSection out{.title = "Layout to run", .lead = {}};
+  ReportSection out{.title = kLayoutTitle, .lead = {}};
   out.lead = fmt::format("{}, {}.", layout_words(file.plan), memory_words(file.plan));
   out.tiles = tiles_of(file.prediction, anew, q, tokens, file.plan);
   out.tables.push_back(degrees_of(file.plan));
@@ -113,6 +114,7 @@ ReportChapter plan_chapter(const std::string& file, const ReportContext& context
   const PlannedStep anew = planned_step(job, plan.plan);
   ReportChapter out;
   out.title = title_of(q), out.subtitle = subtitle_of(q), out.key = plan_key(plan.plan);
+  out.question = question_id(q.model.name, q.cluster.gpus(), q.stack.name, q.training.seq_len, q.training.global_batch);
   out.source = fmt::format("{}: {}, {}", file, plan.provenance.sextant, plan.provenance.created);
   if (!plan.provenance.command.empty())
     out.source += fmt::format(", by {}", fmt::join(plan.provenance.command, " "));

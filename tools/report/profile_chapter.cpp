@@ -100,6 +100,7 @@ ReportChapter profile_chapter(const WorkProfile& profile) {
                     .subtitle = fmt::format("measured on {}, {} rank{}", profile.date, profile.ranks,
                                             profile.ranks == 1 ? "" : "s"),
                     .key = {},
+                    .question = {},
                     .source = {}};
   const auto add = [&](ReportSection section) {
     if (!section.tables.empty() || !section.chart.is_null()) out.sections.push_back(std::move(section));

@@ -37,7 +37,8 @@ struct ReportSection {
 
 struct ReportChapter {
   std::string title, subtitle;
-  std::string key;     // of the layout: what is known of the same one stands in the same chapter
+  std::string key;       // of the layout: what is known of the same one stands in the same chapter
+  std::string question;  // model, GPUs, software and batch: so does what is known of the question
   std::string source;  // the file, and who wrote it
   std::vector<ReportSection> sections = {};
 };
@@ -48,7 +49,7 @@ struct Report {
   std::vector<ReportChapter> chapters = {};
 };
 
-// Adds a chapter, or what it has that the chapter of the same layout has not.
+// Adds a chapter, or what it has that the chapter of the same layout, or of the same question where one is of no layout, has not.
 void add_chapter(Report&, ReportChapter);
 
 }  // namespace sextant

@@ -123,7 +123,7 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
   ChartLines times{{.title = "step"}, {.title = "s", .from_zero = true}, {}};
   times.lines.push_back({"measured", s.time.shown(), "blue", true, marks});
   if (!s.predicted.points.empty()) {
-    time.lead += fmt::format("; predicted were {}", seconds_text(median_of(s.predicted)));
+    time.lead += fmt::format("; the prediction was {}", seconds_text(median_of(s.predicted)));
     times.lines.push_back({"predicted", s.predicted.shown(), "red", true, false, true});
   }
   time.lead += ".";

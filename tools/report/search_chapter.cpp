@@ -27,7 +27,7 @@ std::vector<std::string> layout_cells(const AnswerView& one, const std::string& 
 
 ReportSection recommended_section(const AnswerView& answer) {
   const AnswerView best = answer.at("recommended");
-  ReportSection out{.title = "Layout to run", .lead = {}};
+  ReportSection out{.title = kLayoutTitle, .lead = {}};
   out.lead = fmt::format("{}. {}", best.text_or("layout", best.text("key")), best.text_or("why", ""));
   out.tiles = prediction_tiles(best);
   if (answer.has("evidence")) {
@@ -172,6 +172,8 @@ std::vector<ReportTile> prediction_tiles(const AnswerView& p) {
 
 void set_question(const AnswerView& answer, ReportChapter& chapter) {
   chapter.title = fmt::format("{} on {} GPUs", answer.text("model"), answer.count("gpus"));
+  chapter.question = question_id(answer.text("model"), answer.count("gpus"), answer.text("stack"), answer.count("seq_len"),
+                                 answer.count("global_batch"));
   chapter.subtitle = fmt::format("{} parameters; {}; {}; {} sequences of {} tokens a step",
                                  rate_text(answer.number("parameters")), answer.text("cluster"), answer.text("stack"),
                                  answer.count("global_batch"), answer.count("seq_len"));
@@ -201,7 +203,7 @@ ReportSection outcomes_section(const AnswerView& answer) {
   ReportTable examples{"Examples", {{"layout", false}, {"outcome", false}, {"reason", false}}};
   std::map<std::string, int> shown;
   for (const AnswerView& e : answer.items("examples"))
-    if (++shown[e.text("outcome")] <= 3)
+    if (++shown[e.text("outcome")] <= 2)
       examples.rows.push_back({e.text("key"), words(e.text("outcome")), words(e.text("reason"))});
   if (!examples.rows.empty()) out.tables.push_back(std::move(examples));
   out.lead = fmt::format("{} layouts were in question", count_words(answer.number_or("space", 0)));
@@ -211,6 +213,11 @@ ReportSection outcomes_section(const AnswerView& answer) {
   out.lead += ".";
   out.table_open = true;
   return out;
+}
+
+std::string question_id(const std::string& model, std::int64_t gpus, const std::string& stack, std::int64_t seq_len,
+                        std::int64_t global_batch) {
+  return fmt::format("{} on {} GPUs, {}, {} x {}", model, gpus, stack, global_batch, seq_len);
 }
 
 ReportChapter search_chapter(const AnswerView& answer) {

@@ -15,13 +15,14 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
     return {.title = "Simulated run",
             .subtitle = "sextant simulate --events",
             .key = {},
+            .question = {},
             .source = {},
             .sections = {{.title = "Not shown", .lead = "A report has no charts of --events yet: its decisions stand in the answer."}}};
   const AnswerView p = answer.at("prediction");
   ReportChapter out;
   out.title = p.text("key"), out.key = out.title;
   out.subtitle = fmt::format("simulated: {} operations", answer.count("operations"));
-  ReportSection head{.title = "Layout", .lead = "What this layout is predicted to do."};
+  ReportSection head{.title = kLayoutTitle, .lead = "What this layout is predicted to do."};
   head.tiles = prediction_tiles(p);
   for (const std::string& note : answer.texts("notes")) head.notes.push_back(note);
   out.sections.push_back(std::move(head));

@@ -112,7 +112,7 @@ void add_if_any(ReportChapter& chapter, ReportSection section) {
 }  // namespace
 
 ReportChapter validate_chapter(const AnswerView& answer) {
-  ReportChapter out{.title = "Predictions against measured runs", .subtitle = "sextant validate", .key = {}, .source = {}};
+  ReportChapter out{.title = "Predictions against measured runs", .subtitle = "sextant validate", .key = {}, .question = {}, .source = {}};
   add_if_any(out, sources_section(answer));
   add_if_any(out, runs_section(answer, "measured_step_time_s", "step_time_s"));
   add_if_any(out, ranking_section(answer));
@@ -123,7 +123,7 @@ ReportChapter validate_chapter(const AnswerView& answer) {
 }
 
 ReportChapter calibrate_chapter(const AnswerView& answer) {
-  ReportChapter out{.title = "Calibration", .subtitle = "sextant calibrate", .key = {}, .source = {}};
+  ReportChapter out{.title = "Calibration", .subtitle = "sextant calibrate", .key = {}, .question = {}, .source = {}};
   ReportSection all{.title = "Before and after", .lead = {}};
   ReportTable table{"Step times of the runs that were fitted",
                     {{"run", false}, {"layout", false}, {"measured"}, {"before"}, {"after"}}};

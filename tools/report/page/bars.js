@@ -85,6 +85,16 @@ sextant.kinds.stacks = function (box, chart) {
     if (i % every === 0)
       drawing.svg.append("text").attr({ class: "soft", x: x + width / 2, y: bottom + 16, "text-anchor": "middle" }).text(name);
   });
+  // Names beside the last column, where there is room: nobody needs the colours then.
+  const end = left + step * chart.columns.length;
+  if (end + 190 < right) {
+    let sum = 0;
+    chart.series.forEach(function (s) {
+      const value = s.values[chart.columns.length - 1], from = y(sum), to = y((sum += value));
+      if (from - to < 14) return;
+      drawing.svg.append("text").attr({ class: "halo", x: end + 2, y: (from + to) / 2 + 4 }).text(s.name + " " + sextant.number(Number(value.toPrecision(3))));
+    });
+  }
   drawing.svg.append("text").attr({ class: "soft", x: left, y: bottom + 36 }).text(chart.x);
   drawing.svg.append("text").attr({ class: "soft", x: 0, y: 12 }).text(chart.unit);
   if (chart.limit) {
