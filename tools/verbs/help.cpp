@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include <fmt/format.h>
 
 namespace sextant {
 
 namespace {
-constexpr std::array<std::pair<ExitCode, const char*>, 9> kExitCodes = {{
+constexpr std::array<ExitCodeMeaning, 9> kExitCodes = {{
     {ExitCode::ok, "done"},
     {ExitCode::internal_error, "a mistake inside sextant"},
     {ExitCode::usage, "wrong command line"},
@@ -61,13 +60,11 @@ std::string option_text(const CLI::Option& option) {
 }
 }  // namespace
 
+std::span<const ExitCodeMeaning> exit_code_meanings() { return kExitCodes; }
+
 std::string overview_text(const Terminal& terminal) {
   const int width = text_width(terminal);
-  std::string out = "usage: sextant VERB [options]\n\n" +
-                    paragraph(
-                        "Plans, simulates and runs LLaMA training layouts: the best parallel layout for a "
-                        "model on a cluster, how fast it will be, whether it fits, and why not another.",
-                        width);
+  std::string out = "usage: sextant VERB [options]\n\n" + paragraph(kProgramDescription, width);
   out += help_heading(terminal, "verbs");
   for (const auto& verb : verbs()) out += entry(verb.name, verb.summary, 13, width);
   out += help_heading(terminal, "options");

@@ -1,0 +1,4 @@
+"""python -m sextant: the command."""
+from ._program import main
+
+main()
