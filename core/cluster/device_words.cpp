@@ -1,6 +1,9 @@
 #include "core/cluster/device_words.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
+#include <cstddef>
 #include <set>
 #include <string>
 
@@ -32,6 +35,21 @@ std::string memory_word(const std::set<std::string>& names) {
 }
 
 }  // namespace
+
+bool names_product(std::string_view words) {
+  for (;;) {
+    const std::string_view word = words.substr(0, words.find_first_of("-_ "));
+    const std::size_t letters = std::min(word.find_first_of("0123456789"), word.size());
+    const bool capitals = std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(letters),
+                                      [](unsigned char c) { return std::isupper(c) != 0; });
+    // "H100", "GB200", "L40S", "MI300X"; the numbers of "RTX 4090" stand alone.
+    if (letters < word.size() && letters <= 2 && capitals && word.size() <= 7 && word != "TF32") return true;
+    constexpr std::array<std::string_view, 8> kLines = {"Tesla",  "GeForce", "RTX", "GTX",
+                                                        "Quadro", "TITAN",   "DGX", "HGX"};
+    if (std::ranges::find(kLines, word) == kLines.end() || word.size() == words.size()) return false;
+    words.remove_prefix(word.size() + 1);
+  }
+}
 
 bool same_product(std::string_view a, std::string_view b) {
   struct Product {

@@ -10,6 +10,10 @@ namespace sextant {
 // What is not said (memory, form) is taken to be the preset's.
 bool names_device(std::string_view words, const DeviceSpec&);
 
+// Does a maker's word for a device begin with a product, as "A100-SXM4-80GB" and "GeForce RTX 4090" do? "Graphics Device", as drivers
+// call what is newer than they are, and "Release 24.07" do not.
+bool names_product(std::string_view words);
+
 // Do two names differ by a slip of the keyboard or in memory and form, and not by the product? "h10" and "h100", "a100-80g" and
 // "a100-80gb" do; "gh200" and "gb200", "a10g" and "a100" are products of their own.
 bool same_product(std::string_view a, std::string_view b);

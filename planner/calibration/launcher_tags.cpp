@@ -1,8 +1,11 @@
 #include "planner/calibration/launcher_tags.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
-#include <vector>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "planner/calibration/log_text.hpp"
 
@@ -10,9 +13,12 @@ namespace sextant {
 
 namespace {
 
+// The outer launcher's rank and the inner one's: a node of srun -l and a process of torchrun on it.
+using Rank = std::pair<long long, long long>;
+
 struct Tagged {
   std::string_view line;
-  std::optional<long long> rank;
+  std::optional<Rank> rank;
 };
 
 std::size_t digits_at(std::string_view s, std::size_t at) {
@@ -20,15 +26,15 @@ std::size_t digits_at(std::string_view s, std::size_t at) {
   return end - std::min(at, end);
 }
 
-// "[1,3]<stdout>: text" or "[rank3]: text"; "3: text" only where `numbered`, since times and lists look alike.
-Tagged tagged(std::string_view line, bool numbered) {
-  const std::string_view whole = line;
-  const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end) -> Tagged {
-    const auto rank = whole_number(whole.substr(from, digits));
-    if (!rank) return {whole, {}};
-    std::string_view rest = whole.substr(std::min(end, whole.size()));
-    if (rest.starts_with(' ')) rest.remove_prefix(1);
-    return {rest, rank};
+// The rank of the tag that `line` begins with, which is taken off: "[1,3]<stdout>: text", "[rank3]: text" or "[default3]: text";
+// "3: text" only where `numbered`, since times and lists look alike.
+std::optional<long long> take_tag(std::string_view& line, bool numbered) {
+  const auto taken = [&](std::size_t from, std::size_t digits, std::size_t end) {
+    const auto rank = whole_number(line.substr(from, digits));
+    if (!rank) return rank;
+    line.remove_prefix(std::min(end, line.size()));
+    if (line.starts_with(' ')) line.remove_prefix(1);
+    return rank;
   };
   if (line.starts_with('[')) {
     const std::size_t job = digits_at(line, 1);
@@ -38,10 +44,11 @@ Tagged tagged(std::string_view line, bool numbered) {
         if (digits > 0 && line.substr(from + digits).starts_with(stream))
           return taken(from, digits, from + digits + stream.size());
     }
-    if (line.starts_with("[rank")) {
-      const std::size_t digits = digits_at(line, 5);
-      if (digits > 0 && line.substr(5 + digits).starts_with("]:")) return taken(5, digits, 7 + digits);
-    }
+    std::size_t word = 1;
+    while (word < line.size() && std::isalpha(static_cast<unsigned char>(line[word])) != 0) ++word;
+    if (const std::size_t digits = digits_at(line, word);
+        word > 1 && digits > 0 && line.substr(word + digits).starts_with("]:"))
+      return taken(word, digits, word + digits + 2);
   }
   if (numbered) {
     const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size()),
@@ -49,7 +56,14 @@ Tagged tagged(std::string_view line, bool numbered) {
     if (digits > 0 && line.substr(blanks + digits).starts_with(':'))
       return taken(blanks, digits, blanks + digits + 1);
   }
-  return {whole, {}};
+  return std::nullopt;
+}
+
+Tagged tagged(std::string_view line, bool numbered) {
+  Tagged out{line, {}};
+  if (const auto outer = take_tag(out.line, numbered))
+    out.rank = Rank{*outer, take_tag(out.line, false).value_or(0)};
+  return out;
 }
 
 // ESC [ numbers letter.
@@ -68,10 +82,31 @@ std::string without_colours(std::string_view text) {
   return out;
 }
 
+// {"log":"a line\n","stream":"stdout","time":"..."}, as Docker's json-file driver writes them. Any other line stays.
+std::string out_of_docker(std::string text) {
+  constexpr std::string_view kLog = "{\"log\":";
+  if (!text.starts_with(kLog)) return text;
+  std::string out;
+  each_line(text, [&](std::string_view line, int) {
+    const auto j = nlohmann::json::parse(line, nullptr, false);
+    const auto log = j.is_object() ? j.find("log") : j.end();
+    if (j.is_object() && log != j.end() && log->is_string()) {
+      std::string inside = *log;
+      std::erase(inside, '\n');
+      out += inside;
+    } else {
+      out += line;
+    }
+    out += '\n';
+  });
+  return out;
+}
+
 }  // namespace
 
-std::string without_launcher_tags(std::string_view text) {
-  const std::string plain = without_colours(text);
+std::string without_launcher_tags(std::string_view text,
+                                  const std::function<bool(std::string_view)>& counts) {
+  const std::string plain = without_colours(out_of_docker(std::string(text)));
   int lines = 0, numbers = 0;
   each_line(plain, [&](std::string_view line, int) {
     if (line.find_first_not_of(" \r") == std::string_view::npos) return;
@@ -79,16 +114,19 @@ std::string without_launcher_tags(std::string_view text) {
     if (tagged(line, false).rank == std::nullopt && tagged(line, true).rank) ++numbers;
   });
   const bool numbered = lines > 0 && numbers * 10 >= lines * 9;  // srun -l numbers every line
-  std::optional<long long> lowest;
+  std::optional<Rank> lowest, counting;
   each_line(plain, [&](std::string_view line, int) {
-    if (const auto rank = tagged(line, numbered).rank) lowest = std::min(lowest.value_or(*rank), *rank);
+    const Tagged t = tagged(line, numbered);
+    if (!t.rank) return;
+    lowest = std::min(lowest.value_or(*t.rank), *t.rank);
+    if (counts && counts(t.line)) counting = std::min(counting.value_or(*t.rank), *t.rank);
   });
   if (!lowest) return plain;
   std::string out;
   out.reserve(plain.size());
   each_line(plain, [&](std::string_view line, int) {
     const Tagged t = tagged(line, numbered);
-    if (!t.rank || *t.rank == *lowest) out += t.line;
+    if (!t.rank || *t.rank == *lowest || t.rank == counting) out += t.line;
     out += '\n';
   });
   if (!plain.ends_with('\n') && !out.empty()) out.pop_back();

@@ -61,7 +61,8 @@ void read_parameters(std::string_view line, int at, RunLog& log) {
       read_rank(line, at, log);
       break;
     case LogFormat::deepspeed:
-      break;  // the engine prints none
+    case LogFormat::nemo:
+      break;  // they print none, or one in a table of Lightning's
   }
   if (count && *count > 0) log.parameters = LoggedParameters{*count, within, at};
 }

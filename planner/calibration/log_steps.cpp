@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -62,16 +64,40 @@ std::optional<std::int64_t> step_of_total(std::string_view line, std::string_vie
   return number;
 }
 
-// Steps of which some warm up: the rest; fewer at the beginning of a longer log, since caches and clocks settle.
-Seconds steady_step(const RunLog& log, const TrainingSpec& training, const ParallelPlan& plan) {
-  const double tokens = static_cast<double>(training.global_batch) * training.seq_len / plan.world();
+namespace {
+
+// Steps of which some warm up: the rest; fewer at the beginning of a longer log, since caches and clocks settle. As they are printed.
+std::vector<double> settled(const RunLog& log) {
   const auto warm = [](const LoggedStep& s) { return s.warms_up; };
   std::vector<double> steady;
   for (const LoggedStep& s : log.steps)
-    if (!warm(s))
-      steady.push_back(log.value == StepValue::tokens_per_s_of_gpu ? tokens / s.value
-                       : log.value == StepValue::sequences_per_s   ? training.global_batch / s.value
-                                                                   : s.value);
+    if (!warm(s)) steady.push_back(s.value);
+  if (steady.empty()) return steady;
+  const auto first = std::find_if_not(log.steps.begin(), log.steps.end(), warm) - log.steps.begin();
+  const std::size_t settling = log.steps.size() > 4 ? std::max<std::size_t>(2, log.steps.size() / 10) : 0;
+  const std::size_t skipped =
+      std::min(steady.size() - 1, settling - std::min(settling, static_cast<std::size_t>(first)));
+  steady.erase(steady.begin(), steady.begin() + static_cast<std::ptrdiff_t>(skipped));
+  return steady;
+}
+
+}  // namespace
+
+std::optional<double> spread_of_steps(const RunLog& log) {
+  std::vector<double> steady = settled(log);
+  if (steady.size() < 10) return std::nullopt;
+  std::ranges::sort(steady);
+  const std::size_t tenth = steady.size() / 10;
+  return steady[steady.size() - 1 - tenth] / steady[tenth] - 1;
+}
+
+Seconds steady_step(const RunLog& log, const TrainingSpec& training, const ParallelPlan& plan) {
+  const double tokens = static_cast<double>(training.global_batch) * training.seq_len / plan.world();
+  std::vector<double> steady = settled(log);
+  for (double& value : steady)
+    value = log.value == StepValue::tokens_per_s_of_gpu ? tokens / value
+            : log.value == StepValue::sequences_per_s   ? training.global_batch / value
+                                                        : value;
   if (steady.empty()) {
     const int at = log.steps.empty() ? 1 : log.steps.front().line;
     throw ConfigError(Problem{
@@ -80,11 +106,6 @@ Seconds steady_step(const RunLog& log, const TrainingSpec& training, const Paral
                            : "only the first step of a run, which warms up, and others that cannot be read",
         "at least one step behind it", "let the run log more steps, or give the log of a longer one"});
   }
-  const auto first = std::find_if_not(log.steps.begin(), log.steps.end(), warm) - log.steps.begin();
-  const std::size_t settling = log.steps.size() > 4 ? std::max<std::size_t>(2, log.steps.size() / 10) : 0;
-  const std::size_t skipped =
-      std::min(steady.size() - 1, settling - std::min(settling, static_cast<std::size_t>(first)));
-  steady.erase(steady.begin(), steady.begin() + static_cast<std::ptrdiff_t>(skipped));
   return Seconds(median(std::move(steady)));
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <map>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -45,6 +48,38 @@ std::vector<std::string_view> cells_of(std::string_view line) {
   return cells;
 }
 
+// mpirun --tag-output tags each part of a line that is written by itself: "sum -1[1,0]<stdout>:    587.0", or "[0]" for short.
+std::string without_tags_inside(std::string_view line) {
+  std::string out;
+  for (std::size_t i = 0; i < line.size();) {
+    const std::size_t end = line[i] == '[' ? line.find_first_not_of("0123456789,", i + 1) : i;
+    if (end == i || end == std::string_view::npos || line[end] != ']' || end == i + 1) {
+      out += line[i++];
+      continue;
+    }
+    i = end + 1;
+    for (const std::string_view stream : {"<stdout>", "<stderr>", ":"})
+      if (line.substr(i).starts_with(stream)) i += stream.size();
+    out += ' ';
+  }
+  return out;
+}
+
+// From the size on, behind which a count and a number format stand: time stamps and names of pods may come before. Empty: no such row.
+std::vector<std::string_view> row_of(std::string_view line) {
+  constexpr std::array<std::string_view, 12> kFormats = {"float", "half",   "bfloat16", "double",
+                                                         "int8",  "uint8",  "int32",    "uint32",
+                                                         "int64", "uint64", "f8e4m3",   "f8e5m2"};
+  auto cells = cells_of(line);
+  const auto number = [&](std::size_t i) { return whole_number(cells[i]).value_or(-1) > 0; };
+  for (std::size_t i = 2; i < cells.size(); ++i)
+    if (std::ranges::find(kFormats, cells[i]) != kFormats.end() && number(i - 1) && number(i - 2)) {
+      cells.erase(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(i - 2));
+      return cells;
+    }
+  return {};
+}
+
 // What decides the collective where nothing is named.
 struct Signs {
   bool reduces = true, rooted = false;
@@ -52,12 +87,12 @@ struct Signs {
 };
 
 // size count type redop [root] time algbw busbw ...
-void read_line(std::string_view line, int at, NcclTable& table, Signs& signs) {
-  const auto cells = cells_of(line);
+void read_line(std::string_view as_written, int at, NcclTable& table, Signs& signs) {
+  const std::string line = without_tags_inside(as_written);
+  const auto cells = row_of(line);
   if (cells.size() < 7) return;
   const auto real = [](std::string_view s) { return number_after(s, "").value_or(-1); };
-  const auto bytes = whole_number(cells[0]).value_or(-1), count = whole_number(cells[1]).value_or(-1);
-  if (bytes <= 0 || count <= 0 || whole_number(cells[2])) return;
+  const auto bytes = whole_number(cells[0]).value_or(-1);
   // The root is a whole number, a time is not always; older versions print no root.
   const std::size_t time = cells[4] == "-1" || cells.size() >= 13 ? 5 : 4;
   if (time + 2 >= cells.size()) return;
@@ -99,25 +134,58 @@ void add_rank(const std::string& host, std::map<std::string, int>& hosts, NcclTa
   ++table.ranks;
 }
 
+// The numbers of its list of ranks, as lines come. One job lists each once, before its sizes.
+class ListedRanks {
+ public:
+  explicit ListedRanks(const NcclTable& table) : table_(table) {}
+
+  void add(int rank, int line) {
+    if (seen_.insert(rank).second) return;
+    if (!table_.samples.empty())
+      refuse(line, "a second table", "one table a file",
+             "copy each table, with its list of ranks, to a file of its own");
+    refuse(line, fmt::format("rank {} a second time, as several jobs that ran at once list it", rank),
+           "one job",
+           "processes that do not know of each other: build nccl-tests with MPI=1, and start it with mpirun "
+           "or srun --mpi");
+  }
+
+  // A list that was cut says neither ranks nor nodes.
+  void check_whole() const {
+    if (seen_.empty() || *seen_.rbegin() + 1 == static_cast<int>(seen_.size())) return;
+    throw ConfigError(Problem{table_.file, "ranks",
+                              fmt::format("{} of {} ranks in its list", seen_.size(), *seen_.rbegin() + 1),
+                              "the whole list, which says how many ranks sit on which node", ""});
+  }
+
+ private:
+  [[noreturn]] void refuse(int line, std::string found, std::string expected, std::string hint) const {
+    throw ConfigError(Problem{fmt::format("{}:{}", table_.file, line), "ranks", std::move(found),
+                              std::move(expected), std::move(hint)});
+  }
+
+  const NcclTable& table_;
+  std::set<int> seen_;
+};
+
 void read_text_results(const std::string& text, NcclTable& table, Signs& signs) {
   std::map<std::string, int> hosts;
+  ListedRanks listed(table);
   each_line(text, [&](std::string_view line, int number) {
-    if (const std::size_t at = line.find("Rank "); at != std::string_view::npos) {
-      if (const std::size_t on = line.find(" on ", at); on != std::string_view::npos) {
-        std::string_view host = line.substr(on + 4);
-        host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
-        // "#  Rank  0 Group  0 Pid  4 on  node0 device  0 [0x07] NVIDIA A100-SXM4-80GB"
-        if (const std::size_t bus = line.find("] ", on);
-            bus != std::string_view::npos && table.device.empty()) {
-          const std::string_view device = line.substr(bus + 2);
-          table.device = std::string(device.substr(0, device.find_last_not_of(" \r") + 1));
-        }
-        add_rank(std::string(host.substr(0, host.find(' '))), hosts, table);
-      }
-      return;
-    }
-    read_line(line, number, table, signs);
+    // "#  Rank  0 Group  0 Pid  4 on  node0 device  0 [0x07] NVIDIA A100-SXM4-80GB"
+    const std::size_t at = line.find("Rank "), on = line.find(" on ", at), device = line.find(" device ", on);
+    const auto rank = at == std::string_view::npos ? std::nullopt : number_after(line.substr(at), "Rank ");
+    if (!rank || on == std::string_view::npos || device == std::string_view::npos)
+      return read_line(line, number, table, signs);
+    listed.add(static_cast<int>(*rank), number);
+    if (const std::size_t bus = line.find("] ", device);
+        bus != std::string_view::npos && table.device.empty())
+      table.device = std::string(without_blanks(line.substr(bus + 2)));
+    std::string_view host = line.substr(on + 4);
+    host.remove_prefix(std::min(host.find_first_not_of(' '), host.size()));
+    add_rank(std::string(host.substr(0, host.find(' '))), hosts, table);
   });
+  listed.check_whole();
 }
 
 // A number, or one as text: times that were not taken are "nan".
@@ -169,13 +237,15 @@ NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
     throw ConfigError(
         Problem{file, "", "JSON that ends early", "the whole file that -J of nccl-tests writes", ""});
   } else {
+    table.machine = printed_machine(as_written);
     text = without_launcher_tags(as_written);
     read_text_results(text, table, signs);
   }
   if (table.samples.empty() || table.ranks < 2)
-    throw ConfigError(
-        Problem{file, "", fmt::format("{} sizes of {} ranks", table.samples.size(), table.ranks),
-                "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size", ""});
+    throw ConfigError(Problem{
+        file, "",
+        fmt::format("{} sizes of {} rank{}", table.samples.size(), table.ranks, table.ranks == 1 ? "" : "s"),
+        "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size", ""});
   table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;
 }

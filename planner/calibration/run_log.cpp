@@ -35,16 +35,21 @@ constexpr StepFormat step_format(LogFormat format) {
       return {"CurrSamplesPerSec=", "sequences per second above 0", 1, StepValue::sequences_per_s};
     case LogFormat::nanotron:
       return {"time_per_iteration_ms:", "milliseconds above 0", 1e-3};  // until 2025 with "elapsed_" in front
+    case LogFormat::nemo:
+      return {"train_step_timing in s:", "seconds above 0", 1};
   }
   return {};
 }
 
-// Of the text: torchtitan counted words until the end of 2024, and DeepSpeed's pipeline engine prints times.
+// Of the text: torchtitan counted words until the end of 2024, DeepSpeed's pipeline engine prints times, and NeMo's progress bar writes
+// "=" where its lines have ":".
 StepFormat step_format(LogFormat format, std::string_view text) {
   if (format == LogFormat::torchtitan && text.find("tps:") == std::string_view::npos)
     return {"wps:", "tokens per second above 0", 1, StepValue::tokens_per_s_of_gpu};
   if (format == LogFormat::deepspeed && text.find("iter time (s):") != std::string_view::npos)
     return {"iter time (s):", "seconds above 0", 1};
+  if (format == LogFormat::nemo && text.find("train_step_timing in s:") == std::string_view::npos)
+    return {"train_step_timing in s=", "seconds above 0", 1};
   return step_format(format);
 }
 
@@ -305,13 +310,32 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
       if (const auto n = number_after(spaced, form); n && *n >= 1) log.says[axis] = std::llround(*n);
 }
 
+// "Training epoch 0, iteration 45/99 | ... | global_batch_size: 128 | global_step: 45 | max_memory_reserved: 127785762816 | ... |
+// train_step_timing in s: 6.08 |", or "Epoch 0: :  47%|###   | 7/15 [06:19<07:13, ..., global_step=5.000, consumed_samples=12288.0,
+// train_step_timing in s=49.50]". A bar repeats a step; one that is above 999 is rounded ("2e+3").
+void read_nemo(std::string_view line, const Place& at, RunLog& log) {
+  read_yaml_setting(line, log);
+  if (line.find("train_step_timing in s") == std::string_view::npos) return;
+  const bool bar = line.find("global_step=") != std::string_view::npos;
+  const auto number = number_after(line, bar ? "global_step=" : "global_step:");
+  if (const auto batch = number_after(line, "global_batch_size:"))
+    log.says["global_batch"] = std::llround(*batch);
+  for (const char* label : {"max_memory_reserved:", "peak_memory_usage:"})
+    if (const auto bytes = number_after(line, label)) {
+      keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
+      log.memory_kind = "torch_reserved";
+    }
+  at.steps.read(line, at.line, number ? std::optional(std::llround(*number)) : std::nullopt);
+}
+
 LogFormat format_of(std::string_view text, const std::string& file) {
   if (const auto format = log_format_of(text)) return *format;
   const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
   throw ConfigError(Problem{
       file, "", utf16 ? "text in UTF-16" : "no line with a step time",
       "a log of Megatron-LM or Megatron-Bridge ('elapsed time per iteration (ms):'), nanotron "
-      "('time_per_iteration_ms:'), torchtitan ('step: ... tps:') or DeepSpeed ('CurrSamplesPerSec=')",
+      "('time_per_iteration_ms:'), torchtitan ('step: ... tps:'), DeepSpeed ('CurrSamplesPerSec=') or NeMo "
+      "('train_step_timing in s')",
       utf16 ? "iconv -f UTF-16 -t UTF-8 makes it readable" : "steps must be logged, not only losses"});
 }
 
@@ -353,20 +377,23 @@ std::optional<LogFormat> log_format_of(std::string_view text) {
   if (has("step:") && (has("tps:") || has("wps:"))) return LogFormat::torchtitan;
   if (has("CurrSamplesPerSec=") || (has("iter time (s):") && has("samples/sec:")))
     return LogFormat::deepspeed;
+  if (has("train_step_timing in s:") || has("train_step_timing in s=")) return LogFormat::nemo;
   return std::nullopt;
 }
 
 RunLog parse_run_log(std::string_view as_written, const std::string& file) {
   RunLog log;
   log.file = file;
-  const std::string plain = without_launcher_tags(as_written);
+  const std::string plain = without_launcher_tags(
+      as_written, [](std::string_view line) { return log_format_of(line).has_value(); });
   const std::string_view text = plain;
+  log.machine = printed_machine(as_written);
   log.format = format_of(text, file);
   OneRun one_run;
   const StepFormat format = step_format(log.format, text);
   log.value = format.value;
   StepLines steps(log, format);
-  each_line(text, [&](std::string_view line, int number) {
+  const auto read = [&](std::string_view line, int number) {
     // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
     if (line.data() + line.size() == text.data() + text.size())
       line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
@@ -377,7 +404,17 @@ RunLog parse_run_log(std::string_view as_written, const std::string& file) {
     if (log.format == LogFormat::deepspeed) read_deepspeed(line, number, steps, log);
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, at, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, at, log);
+    if (log.format == LogFormat::nemo) read_nemo(line, at, log);
     one_run.check(log, at);
+  };
+  // A progress bar begins its line again with a carriage return.
+  each_line(text, [&](std::string_view line, int number) {
+    for (std::size_t end = line.find('\r'); end != line.npos && end + 1 < line.size();
+         end = line.find('\r')) {
+      read(line.substr(0, end), number);
+      line.remove_prefix(end + 1);
+    }
+    read(line, number);
   });
   if (log.steps.empty() && !log.unread.empty()) {
     Problem first = log.unread.front();

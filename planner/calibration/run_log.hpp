@@ -2,8 +2,9 @@
 // and layout, by the columns of the schema of runs (core/runs/run_row.hpp). Formats as their programs print them:
 // Megatron-LM (training.py, arguments.py), torchtitan (components/metrics.py), nanotron (logging), Megatron-Bridge
 // (training/utils/train_utils.py, with its printed configuration), DeepSpeed (utils/timer.py, runtime/pipe/engine.py,
-// runtime/config.py). Ignores everything else in the file; prefixes of launchers and colours do not matter (planner/calibration/launcher_tags.hpp). One file is one run: a layout or batch that
-// changes between steps is refused.
+// runtime/config.py), NeMo (a line per step, or a progress bar that writes over itself). Ignores everything else in the file;
+// prefixes of launchers and colours do not matter (planner/calibration/launcher_tags.hpp). One file is one run: a layout or batch
+// that changes between steps is refused.
 #pragma once
 
 #include <array>
@@ -22,12 +23,13 @@
 #include "core/model/training_spec.hpp"
 #include "core/plan/parallel_plan.hpp"
 #include "planner/calibration/log_kernels.hpp"
+#include "planner/calibration/printed_machine.hpp"
 
 namespace sextant {
 
-enum class LogFormat : std::uint8_t { megatron_lm, torchtitan, nanotron, megatron_bridge, deepspeed };
-inline constexpr std::array<std::string_view, 5> kLogFormatNames = {"Megatron-LM", "torchtitan", "nanotron",
-                                                                    "Megatron-Bridge", "DeepSpeed"};
+enum class LogFormat : std::uint8_t { megatron_lm, torchtitan, nanotron, megatron_bridge, deepspeed, nemo };
+inline constexpr std::array<std::string_view, 6> kLogFormatNames = {
+    "Megatron-LM", "torchtitan", "nanotron", "Megatron-Bridge", "DeepSpeed", "NeMo"};
 
 // What LoggedStep::value is.
 enum class StepValue : std::uint8_t { seconds, tokens_per_s_of_gpu, sequences_per_s };
@@ -59,6 +61,7 @@ struct RunLog {
       rank_parameters;                       // of a tensor and pipeline rank (Megatron-LM)
   std::string device;                        // as the program prints it: "NVIDIA H100"; empty: not said
   double device_GiB = 0;                     // its memory; 0: not said
+  PrintedMachine machine;                    // what is said in passing, by any rank
   std::optional<double> batch_tokens;        // of a step, printed with three digits
   bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
   std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
@@ -84,6 +87,9 @@ struct LogContext {
 // ConfigError where they contradict.
 std::vector<std::string> apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&,
                                    const LogContext&);
+
+// How much longer the slower tenth of the steady steps takes than the faster tenth: 0.1 is 10 %. Nothing of fewer than ten.
+std::optional<double> spread_of_steps(const RunLog&);
 
 // The steady step: median without the first step of a run, and of more than four without the first two or the first tenth.
 // Throws ConfigError where nothing is left.

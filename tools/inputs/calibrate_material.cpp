@@ -10,7 +10,6 @@
 
 #include "core/base/file_io.hpp"
 #include "core/cluster/cluster_files.hpp"
-#include "core/cluster/device_words.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
@@ -19,6 +18,7 @@
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/run_tables.hpp"
 #include "tools/inputs/unknown_names.hpp"
+#include "tools/inputs/whose_machine.hpp"
 
 namespace sextant {
 
@@ -44,17 +44,9 @@ void warn_of_unread(const RunLog& log, std::vector<std::string>& warnings) {
                                    log.unread.size() - kShown));
 }
 
-// A table or log of one device says nothing about another; --allow-other-device takes it all the same.
-void require_device(const std::string& file, const std::string& said, const ClusterSpec& cluster,
-                    const MaterialOptions& options) {
-  if (said.empty() || options.allow_other_device || names_device(said, cluster.device)) return;
-  throw ConfigError(
-      Problem{file, "device", said, fmt::format("{}, as --cluster says", cluster.device.name),
-              "give the cluster that it was measured on; --allow-other-device takes it all the same"});
-}
-
 // Of kLogFormatNames.
-constexpr std::array kStackOfLog = {"megatron-core", "torchtitan", "nanotron", "nemo-dgxc", "deepspeed-zero"};
+constexpr std::array kStackOfLog = {"megatron-core", "torchtitan",     "nanotron",
+                                    "nemo-dgxc",     "deepspeed-zero", "nemo-dgxc"};
 static_assert(kStackOfLog.size() == kLogFormatNames.size());
 
 MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
@@ -83,7 +75,6 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
         fmt::format("stack.kernels.blocks={}", kBlocksNames[static_cast<std::size_t>(*blocks)]));
     q = read_question(asked, presets);
   }
-  require_device(file, log.device, q.cluster, options);
   for (const std::string& note : q.notes) notes.push_back(fmt::format("{}: {}", file, note));
   ParallelPlan plan = q.plan.value_or(ParallelPlan{});
   if (!plan_known) {
@@ -112,6 +103,16 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   if (plan.world() > q.cluster.gpus())
     throw ConfigError(Problem{file, "layout", plan_key(plan),
                               fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
+  const int node = std::max(1, q.cluster.node.gpus);
+  require_machine({file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node}, q.cluster,
+                  options.allow_other_device, notes);
+  constexpr double kUnsteady = 0.2;
+  if (const auto spread = spread_of_steps(log); spread && *spread > kUnsteady)
+    material.warnings.push_back(
+        fmt::format("{}: steps are not steady, the slower ones take {:.0f} % longer than the faster: the "
+                    "median is used; a run that "
+                    "slows down, or shares its machine, says little about a layout\n",
+                    file, 100 * *spread));
   MeasuredRun m;
   m.id = file, m.source = "log", m.at = file;
   m.step = steady_step(log, q.training, plan);
@@ -140,7 +141,8 @@ void read_tried(const std::string& file, const std::filesystem::path& presets, M
 }
 
 NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
-                     const std::filesystem::path& presets, const CalibrationRules& rules) {
+                     const std::filesystem::path& presets, const CalibrationRules& rules,
+                     std::vector<std::string>& notes) {
   if (options.question.cluster.empty())
     throw UsageError("--nccl needs --cluster\n  for example: --cluster 8x8xa100-80gb");
   const auto [file, what] = split_stated(text);
@@ -156,11 +158,11 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
   const NcclTable table =
       reading_as(FileUse::nccl, file, [&] { return parse_nccl_table(read_text_file(file), file, kind); });
-  require_device(file, table.device, cluster, options);
-  if (table.nodes > 0 && (table.ranks + table.nodes - 1) / table.nodes > cluster.node.gpus)
-    throw ConfigError(Problem{file, "ranks", fmt::format("{} ranks on {} nodes", table.ranks, table.nodes),
-                              fmt::format("at most {} in a node, as --cluster says", cluster.node.gpus),
-                              "give the cluster that it was measured on"});
+  std::vector<int> of_node(static_cast<std::size_t>(table.nodes), 0);
+  for (const int n : table.node_of) ++of_node[static_cast<std::size_t>(n)];
+  require_machine({file, table.device, table.machine, table.ranks, table.nodes,
+                   of_node.empty() ? 0 : *std::ranges::max_element(of_node)},
+                  cluster, options.allow_other_device, notes);
   const std::vector<NcclBaseline> idle = load_nccl_baselines(presets);
   NetworkFit fit =
       calibrate_network(table, cluster, constants, rules, nccl_baseline_of(cluster.fabric.name, idle));
@@ -253,7 +255,8 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
   for (std::string& unknown : unknown_names(of_runs)) m.notes.push_back(std::move(unknown));
   for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m));
   for (const auto& file : options.tried) read_tried(file, presets, m);
-  for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules));
+  for (const auto& file : options.nccl)
+    m.networks.push_back(read_nccl(file, options, presets, rules, m.notes));
   for (const auto& file : options.profiles)
     m.profiles.push_back(read_profile(file, options, m.runs, presets, rules));
   return m;

@@ -151,20 +151,22 @@ void print_measured_alone(Session& session, const Material& m) {
                                                   : "does not better",
                                   n.mape_fit, n.idle_known ? "published tables" : "presets");
     if (!n.fabric.empty() && n.taken)
-      text += n.idle_known
-                  ? fmt::format(
-                        ". They show {} idle: its constants in steps move as far as this table lies from "
-                        "published ones",
-                        n.fabric)
-                  : fmt::format(
-                        ". They show {} idle, of which no other table is known: steps get it as it is, and "
-                        "may turn out slower; give runs beside it",
-                        n.fabric);
+      text += n.idle_known ? fmt::format(
+                                 ". This table was measured on an idle network: {}'s constants of whole "
+                                 "steps are scaled by "
+                                 "its ratio to published tables",
+                                 n.fabric)
+                           : fmt::format(
+                                 ". This table was measured on an idle network, and no other of {} is known: "
+                                 "whole steps get "
+                                 "its constants as they are, and may turn out slower; give runs beside it",
+                                 n.fabric);
     print_wrapped(out, session.terminal, text);
   }
   for (const ProfileFit& p : m.profiles) {
-    out << fmt::format("{} works of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n", p.works,
-                       p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before, p.mape_after);
+    out << fmt::format("{} operations of {}, profiled {}: mean error {:.1f} % before, {:.1f} % after\n",
+                       p.works, p.machine, p.date.empty() ? "(no date)" : p.date, p.mape_before,
+                       p.mape_after);
     if (p.constants.empty()) out << "  the profile tells no constant better than its preset\n";
     for (const ConstantFit& k : p.constants)
       out << fmt::format("  {} of {}: {:.4g} -> {:.4g} ({:+.1f} %), +- {:.1f} %\n", k.constant.key,

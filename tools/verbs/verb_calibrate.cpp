@@ -277,7 +277,7 @@ Verb calibrate_verb() {
           "least squares, each held to its preset as firmly as that is known, and says which moved, how far "
           "and how "
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
-          "Megatron-Bridge, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), and "
+          "Megatron-Bridge, NeMo, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), and "
           "profiles of the same device. Five runs of different "
           "layouts are enough to help, most when --suggest has chosen them.",
       .examples =
@@ -338,7 +338,7 @@ Verb calibrate_verb() {
         add_flag(app,
                  {.flag = "--allow-other-device",
                   .metavar = "",
-                  .text = "take logs and nccl-tests tables that name another device than --cluster"},
+                  .text = "take logs and nccl-tests tables that name another device, node or network than --cluster"},
                  options->material.allow_other_device);
         add_flag(app,
                  {.flag = "--refit",

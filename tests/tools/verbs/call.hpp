@@ -22,6 +22,11 @@ inline Called call(const std::vector<std::string>& arguments, int columns = 80,
   return {code, out.str(), err.str()};
 }
 
+// In what was printed, on either stream.
+inline bool says(const Called& c, const std::string& text) {
+  return (c.out + c.err).find(text) != std::string::npos;
+}
+
 // `sextant plan` with the whole ranking printed and the fastest on paper in its files: what tests of the search look at. Other
 // verbs as they are.
 inline Called call_in_full(std::vector<std::string> arguments, int columns = 80,

@@ -23,10 +23,6 @@ Words operator+(Words a, const Words& b) {
 
 const Words kLlama7bOn8 = {"--model", "llama-2-7b", "--cluster", "1x8xa100-80gb"};
 
-bool says(const Called& c, const std::string& text) {
-  return (c.out + c.err).find(text) != std::string::npos;
-}
-
 // GH200 is no GB200, A10G no A100: a suggestion of another product is worse than none.
 TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
   for (const char* cluster : {"16x4xgh200", "1x8xa10g", "1x8xrtx4090", "2x8xl40s", "1x8xmi300x"}) {
