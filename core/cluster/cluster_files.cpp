@@ -152,6 +152,25 @@ ShortForm parse_short_form(const std::string& text) {
   return out;
 }
 
+// A product without a preset: by which one to describe it, and how.
+std::string how_to_describe(const std::string& device, const std::string& counts) {
+  const NearestDevice near = nearest_device(device);
+  const std::string by =
+      near.of_generation ? fmt::format("Describe it by one of its generation, {}", near.generation)
+      : near.generation.empty()
+          ? "Describe it by the nearest one"
+          : fmt::format(
+                "None is of {}, so that times are a guess from another; describe it by the nearest one",
+                near.generation == "another maker" ? "another maker"
+                                                   : fmt::format("its generation, {}", near.generation));
+  return fmt::format(
+      "{} is not among the devices (sextant presets devices). {}: --cluster {}{} with its own figures "
+      "(--set device.memory_GiB=... --set device.memory_bandwidth_GBps=... --set "
+      "device.peak_TFLOPS.bf16=...), or by a "
+      "changed copy of its file (sextant presets show {} names it)",
+      device, by, counts, near.preset, near.preset);
+}
+
 ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
                             const fs::path& presets) {
   json cluster = json::object();
@@ -162,18 +181,12 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   } else {
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
     const std::string prefix = what.substr(0, what.size() - form.device.size());
+    const bool slip =
+        !near.empty() && (same_product(form.device, near) || find_preset(presets, "clusters", near));
     throw ConfigError(Problem{
         "", "", fmt::format("\"{}\"", what),
         "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
-        !near.empty() && (same_product(form.device, near) || find_preset(presets, "clusters", near))
-            ? fmt::format("did you mean {}{}?", prefix, near)
-            : fmt::format(
-                  "{} is not among the devices (sextant presets devices). Describe it by the "
-                  "nearest one: --cluster {}h100 "
-                  "with its own figures (--set device.memory_GiB=... --set "
-                  "device.memory_bandwidth_GBps=... --set device.peak_TFLOPS.bf16=...), or by a changed "
-                  "copy of its file (sextant presets show h100 names it)",
-                  form.device, prefix)});
+        slip ? fmt::format("did you mean {}{}?", prefix, near) : how_to_describe(form.device, prefix)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
   json whole = resolve(cluster, presets);

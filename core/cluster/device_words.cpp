@@ -70,6 +70,47 @@ bool same_product(std::string_view a, std::string_view b) {
   return x.digits == y.digits || x.digits.starts_with(y.digits) || y.digits.starts_with(x.digits);
 }
 
+NearestDevice nearest_device(std::string_view product) {
+  // Without what makers and lines are called, by the first word that is left.
+  std::string name;
+  for (const char c : product)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view word : {"nvidia", "geforce", "quadro", "tesla", "rtx", "gtx", "dgx", "hgx"})
+    if (const std::size_t at = name.find(word); at != std::string::npos) name.erase(at, word.size());
+  struct Line {
+    std::string_view begins;
+    NearestDevice nearest;
+  };
+  constexpr NearestDevice kHopper{"Hopper", "h100", true}, kAmpere{"Ampere", "a100-80gb", true},
+      kBlackwell{"Blackwell", "b200", true}, kVolta{"Volta", "v100-32gb", true},
+      kAda{"Ada Lovelace", "a100-80gb"}, kTuring{"Turing", "v100-32gb"}, kPascal{"Pascal", "v100-32gb"},
+      kOther{"another maker", "h100"};
+  // Longer beginnings first where one begins another.
+  constexpr std::array kLines = {Line{"gh", kHopper},      Line{"h1", kHopper},
+                                 Line{"h2", kHopper},      Line{"h8", kHopper},
+                                 Line{"gb", kBlackwell},   Line{"b1", kBlackwell},
+                                 Line{"b2", kBlackwell},   Line{"b3", kBlackwell},
+                                 Line{"50", kBlackwell},   Line{"pro6000", kBlackwell},
+                                 Line{"l4", kAda},         Line{"l2", kAda},
+                                 Line{"40", kAda},         Line{"6000ada", kAda},
+                                 Line{"6000", kAda},       Line{"a1", kAmpere},
+                                 Line{"a2", kAmpere},      Line{"a3", kAmpere},
+                                 Line{"a4", kAmpere},      Line{"a5", kAmpere},
+                                 Line{"a6", kAmpere},      Line{"a8", kAmpere},
+                                 Line{"30", kAmpere},      Line{"v1", kVolta},
+                                 Line{"titanv", kVolta},   Line{"t4", kTuring},
+                                 Line{"20", kTuring},      Line{"titanrtx", kTuring},
+                                 Line{"p1", kPascal},      Line{"p4", kPascal},
+                                 Line{"10", kPascal},      Line{"mi", kOther},
+                                 Line{"instinct", kOther}, Line{"gaudi", kOther},
+                                 Line{"tpu", kOther},      Line{"trn", kOther},
+                                 Line{"ascend", kOther},   Line{"910", kOther}};
+  for (const Line& line : kLines)
+    if (name.starts_with(line.begins)) return line.nearest;
+  return {"", "h100"};
+}
+
 bool names_device(std::string_view words, const DeviceSpec& device) {
   const auto machine = words_of(words), preset = words_of(device.name);
   const bool gpu = machine.contains("NVIDIA") || machine.contains("TESLA");

@@ -14,6 +14,15 @@ bool names_device(std::string_view words, const DeviceSpec&);
 // call what is newer than they are, and "Release 24.07" do not.
 bool names_product(std::string_view words);
 
+// Of a product that has no preset: its generation, and the preset by which to describe it.
+struct NearestDevice {
+  std::string_view generation;  // as its maker calls it; empty: not known
+  std::string_view preset;
+  bool of_generation = false;  // the preset is of that generation too
+};
+// "gh200": Hopper, by H100; "l40s": Ada Lovelace, of which no preset is, by A100.
+NearestDevice nearest_device(std::string_view product);
+
 // Do two names differ by a slip of the keyboard or in memory and form, and not by the product? "h10" and "h100", "a100-80g" and
 // "a100-80gb" do; "gh200" and "gb200", "a10g" and "a100" are products of their own.
 bool same_product(std::string_view a, std::string_view b);

@@ -10,7 +10,9 @@ namespace sextant {
 
 namespace {
 
-bool line_has(std::string_view line, std::string_view words) { return line.find(words) != std::string_view::npos; }
+bool line_has(std::string_view line, std::string_view words) {
+  return line.find(words) != std::string_view::npos;
+}
 
 // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: ...)": up to what cannot be of a name.
 void read_device(std::string_view line, PrintedMachine& printed) {

@@ -138,7 +138,7 @@ def model_spec():
 )py";
 
 constexpr const char* kConvert =
-    R"py(    for converter in [Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled=True)]:
+    R"py(    for converter in [Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled=@COMPILED@)]:
         model = converter.build().convert(model)
 )py";
 
@@ -259,13 +259,18 @@ std::string module_text(const PlanFile& file, const std::string& version) {
         "    return parts\n";
   std::string model = kModel;
   model.replace(model.find("@CONVERT@"), 9, file.training.compute == Dtype::fp8 ? kConvert : "");
+  // Eager where the plan was made for torchtitan's eager blocks; what another stack does says nothing about it.
+  const bool compiled =
+      file.stack.kernels.blocks == Blocks::compiled || !file.stack.with_blocks.contains("compiled");
+  if (const std::size_t at = model.find("@COMPILED@"); at != std::string::npos)
+    model.replace(at, 10, compiled ? "True" : "False");
   text += model +
           "\n\ndef plan() -> Trainer.Config:\n    return Trainer.Config(\n        model_spec=model_spec(),\n";
   text +=
       "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),\n";
   text += training_text(file, head) + parallelism_text(file, head);
   text += fmt::format("        activation_checkpoint={},\n", recompute_text_of(p));
-  text += fmt::format("        compile=CompileConfig(enable=True{}),\n",
+  text += fmt::format("        compile=CompileConfig(enable={}{}),\n", compiled ? "True" : "False",
                       p.tp > 1 && p.overlap_tp ? ", enable_async_tensor_parallel=True" : "");
   text +=
       "        metrics=MetricsProcessor.Config(log_freq=1),\n"

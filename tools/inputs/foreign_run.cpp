@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "core/base/error.hpp"
+#include "core/cluster/cluster_files.hpp"
+#include "core/plan/plan_key.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "tools/import/import_file.hpp"
 
 namespace sextant {
@@ -70,6 +75,21 @@ void add_import_notes(const ImportedRun& run, Question& q) {
   const std::vector<std::string> said = import_notes(run, q.stack);
   q.from->notes.insert(q.from->notes.begin(), said.begin(), said.end());
   q.notes.insert(q.notes.end(), q.from->notes.begin(), q.from->notes.end());
+}
+
+void refuse_foreign_plan(const std::string& file, const FileKind& kind, const std::string& cluster_name,
+                         const std::filesystem::path& presets) {
+  std::string hint = fmt::format("--from {} of plan, simulate and explain takes it", file);
+  try {
+    const ImportedRun run = read_foreign_run(file, presets);
+    const ClusterSpec cluster = load_cluster(cluster_name, presets);
+    ParallelPlan plan = size_run(run, cluster.gpus(), cluster.node.gpus).plan;
+    suit_stack(run, load_stack(run.stack, presets, cluster.device.generation).can, plan);
+    hint = fmt::format("as a key its layout is {} (--stack {}); {}", plan_key(plan), run.stack, hint);
+  } catch (const ConfigError&) {
+    // Without a cluster, or for one that it does not fit, it has no key.
+  }
+  throw ConfigError(Problem{file, "", kind.what, "a plan file, or a plan key", std::move(hint)});
 }
 
 }  // namespace sextant

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tools/import/imported_run.hpp"
+#include "tools/inputs/file_kind.hpp"
 #include "tools/inputs/inputs.hpp"
 
 namespace sextant {
@@ -26,5 +27,10 @@ void add_import_notes(const ImportedRun&, Question&);
 
 // Its layout against its batch, on this cluster. Throws ConfigError.
 void check_imported_plan(const ImportedRun&, const Question&);
+
+// A file of another framework where a plan is expected: says what it is, and its layout as a key where it states one that the cluster's
+// GPUs can be. Throws ConfigError.
+[[noreturn]] void refuse_foreign_plan(const std::string& file, const FileKind&, const std::string& cluster,
+                                      const std::filesystem::path& presets);
 
 }  // namespace sextant

@@ -248,6 +248,8 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     q.from = ForeignRun{options.from, {}, {}, {}};
   }
   if (names_a_file(options.plan)) {
+    if (const auto kind = kind_of_file(options.plan); kind && kind->use == FileUse::from)
+      refuse_foreign_plan(options.plan, *kind, options.cluster, presets);
     q.file = reading_as(FileUse::plan, options.plan, [&] { return load_plan_file(options.plan); });
     q.model = q.file->model, q.training = q.file->training, q.cluster = q.file->cluster;
     q.stack = q.file->stack, q.plan = q.file->plan;

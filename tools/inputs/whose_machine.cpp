@@ -31,7 +31,8 @@ void check_device(const Origin& o, const ClusterSpec& cluster, std::vector<Probl
                                 o.device, cluster.device.name));
     return;
   }
-  if (named.empty() || std::ranges::any_of(named, [&](const std::string& d) { return names_device(d, cluster.device); }))
+  if (named.empty() ||
+      std::ranges::any_of(named, [&](const std::string& d) { return names_device(d, cluster.device); }))
     return;
   problems.push_back({o.file, "device", fmt::format("{}", fmt::join(named, ", ")),
                       fmt::format("{}, as --cluster says", cluster.device.name), kHint});
@@ -46,12 +47,13 @@ void check_node(const Origin& o, const ClusterSpec& cluster, std::vector<Problem
   const bool smaller = most > 0 && most < node && o.nodes > 1;
   if (most > node || (smaller && o.ranks_of_node == 0 && whole_job))
     problems.push_back({o.file, "ranks", fmt::format("{} on one node", most),
-                        fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node), kHint});
+                        fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node),
+                        kHint});
   else if (smaller && o.ranks_of_node > 0)
-    notes.push_back(fmt::format("{}: {} rank{} on each of {} nodes, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
-                                "have {}, that is --cluster {}x{}x{}",
-                                o.file, most, most == 1 ? "" : "s", o.nodes, most, node, most, o.nodes, most,
-                                cluster.device.name));
+    notes.push_back(fmt::format(
+        "{}: {} rank{} on each of {} nodes, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
+        "have {}, that is --cluster {}x{}x{}",
+        o.file, most, most == 1 ? "" : "s", o.nodes, most, node, most, o.nodes, most, cluster.device.name));
 }
 
 void check_network(const Origin& o, const ClusterSpec& cluster, std::vector<Problem>& problems) {
@@ -59,20 +61,25 @@ void check_network(const Origin& o, const ClusterSpec& cluster, std::vector<Prob
   if (o.nodes < 2 || said.empty()) return;
   // Omni-Path's hosts show verbs too.
   if (said != kind && !(kind == "omnipath" && said == "infiniband"))
-    problems.push_back({o.file, "network", fmt::format("{}, as NCCL's lines say", said),
-                        fmt::format("{} ({}), as --cluster says", kind, cluster.fabric.name),
-                        "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics); --allow-other-device "
-                        "takes it all the same"});
+    problems.push_back(
+        {o.file, "network", fmt::format("{}, as NCCL's lines say", said),
+         fmt::format("{} ({}), as --cluster says", kind, cluster.fabric.name),
+         "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics); --allow-other-device "
+         "takes it all the same"});
   else if (o.printed.nics > 0 && o.printed.nics < cluster.node.nics)
-    problems.push_back({o.file, "network", fmt::format("{} NIC{} on a node, as NCCL's lines say", o.printed.nics, o.printed.nics == 1 ? "" : "s"),
-                        fmt::format("{} ({}), as --cluster says", cluster.node.nics, cluster.fabric.name),
-                        "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics), or NCCL_IB_HCA left some "
-                        "out; --allow-other-device takes it all the same"});
+    problems.push_back(
+        {o.file, "network",
+         fmt::format("{} NIC{} on a node, as NCCL's lines say", o.printed.nics,
+                     o.printed.nics == 1 ? "" : "s"),
+         fmt::format("{} ({}), as --cluster says", cluster.node.nics, cluster.fabric.name),
+         "--cluster NxGxDEVICE@FABRIC names another (sextant presets fabrics), or NCCL_IB_HCA left some "
+         "out; --allow-other-device takes it all the same"});
 }
 
 }  // namespace
 
-void require_machine(const Origin& origin, const ClusterSpec& cluster, bool any, std::vector<std::string>& notes) {
+void require_machine(const Origin& origin, const ClusterSpec& cluster, bool any,
+                     std::vector<std::string>& notes) {
   std::vector<Problem> problems;
   check_device(origin, cluster, problems, notes);
   check_node(origin, cluster, problems, notes);

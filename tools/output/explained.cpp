@@ -63,6 +63,11 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
   }
   j["chosen"] = e.own.rejection ? Json{{"key", plan_key(e.chosen)}} : prediction_json(e.chosen, e.prediction);
   j["against_best"] = why_json(e.chosen, e.own);
+  j["recommended"] = nullptr;
+  if (e.recommended)
+    j["recommended"] = {{"key", plan_key(e.recommended->plan)},
+                        {"comparison", e.recommended->comparison ? comparison_json(*e.recommended->comparison)
+                                                                 : Json(nullptr)}};
   Json runners = Json::array(), why = Json::array(), alternatives = Json::array(), machines = Json::array();
   std::size_t next = 0;
   for (const RankedPlan& r : e.found.report.ranked) {

@@ -1,6 +1,7 @@
 // What `sextant explain` has found out, and its JSON.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct Asked {
   std::optional<CostShares> rests_on = {};  // with --profile, of its step
 };
 
+// What `sextant plan` would answer, where a layout was given.
+struct Recommended {
+  ParallelPlan plan;
+  std::optional<Comparison> comparison;  // beside the chosen one; nothing where it is the same
+};
+
 struct Explained {
   ParallelPlan chosen;
   Prediction prediction;
@@ -28,6 +35,7 @@ struct Explained {
   SteadyPlans found;
   std::optional<RankedAnew> anew;  // with --profile: what the search said
   TimeSplit time{};
+  std::optional<Recommended> recommended;
   std::vector<Comparison> runners_up;  // beside report.ranked from the second on
   std::vector<Asked> why;
   std::vector<Alternative> alternatives;

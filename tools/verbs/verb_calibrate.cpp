@@ -277,7 +277,8 @@ Verb calibrate_verb() {
           "least squares, each held to its preset as firmly as that is known, and says which moved, how far "
           "and how "
           "sure that is. Reads CSV files of runs (see 'sextant validate --example'), logs of Megatron-LM, "
-          "Megatron-Bridge, NeMo, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), and "
+          "Megatron-Bridge, NeMo, torchtitan, nanotron and DeepSpeed, output of nccl-tests (text or JSON), "
+          "and "
           "profiles of the same device. Five runs of different "
           "layouts are enough to help, most when --suggest has chosen them.",
       .examples =
@@ -335,11 +336,13 @@ Verb calibrate_verb() {
                     .max = 1000},
                    options->suggest);
         app.get_option("--suggest")->default_str("");
-        add_flag(app,
-                 {.flag = "--allow-other-device",
-                  .metavar = "",
-                  .text = "take logs and nccl-tests tables that name another device, node or network than --cluster"},
-                 options->material.allow_other_device);
+        add_flag(
+            app,
+            {.flag = "--allow-other-device",
+             .metavar = "",
+             .text =
+                 "take logs and nccl-tests tables that name another device, node or network than --cluster"},
+            options->material.allow_other_device);
         add_flag(app,
                  {.flag = "--refit",
                   .metavar = "",

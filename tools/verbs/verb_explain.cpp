@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <ostream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include "core/plan/plan_file.hpp"
 #include "core/plan/plan_key.hpp"
 #include "planner/answers/goodput.hpp"
+#include "planner/answers/recommend.hpp"
 #include "planner/explain/framework_setting.hpp"
 #include "planner/simulation/robust.hpp"
 #include "tools/inputs/plan_options.hpp"
@@ -44,8 +47,22 @@ FilledPlan read_key(const std::string& text, const Question& q) {
   return filled;
 }
 
+// Of a layout that was given: what `sextant plan` answers to the same question. Not under jitter or by a profile, where it ranks otherwise.
+std::optional<Recommended> recommended(const Planning& planning, const Explained& e,
+                                       const DecisionBasis& basis, Searching& searching) {
+  const Question& q = planning.question();
+  if (!q.plan || q.profile || e.by != RankBy::undisturbed || e.found.report.ranked.empty() ||
+      searching.stopped())
+    return std::nullopt;
+  const Job job = planning.job();
+  Recommended out{
+      recommend(job, q.limits, e.found.report, basis, searching.options(1, "recommendation")).plan.plan, {}};
+  if (!(out.plan == e.chosen)) out.comparison = compare(job, e.chosen, out.plan, e.by);
+  return out;
+}
+
 Explained explain(const Planning& planning, const ExplainOptions& options, RankBy by, SteadyPlans found,
-                  Searching& searching) {
+                  const DecisionBasis& basis, Searching& searching) {
   const Question& q = planning.question();
   const Job searched = planning.job(), job = planning.predicted_job();
   Explained e;
@@ -68,6 +85,7 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
   if (e.own.rejection) return e;
   e.prediction = predict_under(job, e.chosen, by);
   e.time = step_breakdown(job, e.chosen).mean;
+  e.recommended = recommended(planning, e, basis, searching);
   for (const RankedPlan& r : ranked)
     if (!(r.plan == e.chosen)) e.runners_up.push_back(compare(job, e.chosen, r.plan, by));
   if (options.quick) return e;
@@ -173,6 +191,13 @@ void print_choice(Session& session, const Planning& planning, const Explained& e
   for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
     if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
   paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
+  if (e.recommended && !e.recommended->comparison) paragraph("it is what 'sextant plan' recommends", 2);
+  if (e.recommended && e.recommended->comparison) {
+    const Comparison& c = *e.recommended->comparison;
+    paragraph(fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(e.recommended->plan),
+                          change_text(c.slower), cause(c)),
+              2);
+  }
   const SearchReport& report = e.found.report;
   const RankedPlan* best = report.ranked.empty() ? nullptr : &report.ranked.front();
   const bool jittered = p.jitter.has_value();
@@ -300,7 +325,8 @@ ExitCode run(Session& session, ExplainOptions options) {
     print_json(session, "explain", nothing_json(q, report));
     return searching.interrupted() ? ExitCode::interrupted : ExitCode::no_feasible_plan;
   }
-  Explained e = explain(planning, options, by, std::move(found), searching);
+  const DecisionBasis basis{load_decision_rule(session.presets()), load_evidence(session.presets())};
+  Explained e = explain(planning, options, by, std::move(found), basis, searching);
   if (!e.own.rejection)
     e.calibrated = use_covariance(session, options.question, q, e.chosen, e.prediction).has_value();
   searching.finish();
@@ -310,12 +336,11 @@ ExitCode run(Session& session, ExplainOptions options) {
     file.prediction.goodput = goodput(planning.job(), e.chosen, e.prediction.step);
     save_plan_file(options.output, file);
   }
-  const Evidence evidence =
-      load_evidence(session.presets()).of(q.stack.name, q.cluster.device.generation, e.chosen);
+  const Evidence evidence = basis.evidence.of(q.stack.name, q.cluster.device.generation, e.chosen);
   if (session.common.json) {
     nlohmann::ordered_json answer = explained_json(q, e);
     if (!e.own.rejection) {
-      const DecisionRule rule = load_decision_rule(session.presets());
+      const DecisionRule& rule = basis.rule;
       answer["risk"] = risk_json(e.prediction, rule, e.prediction.chance_of_overflow < rule.most_oom_chance);
       answer["evidence"] = evidence_json(evidence);
     }

@@ -27,7 +27,8 @@ const Lines kArguments = {"------------------------ arguments ------------------
 
 std::string step(int n, double ms) {
   return fmt::format(
-      " [2024-04-06 02:59:{:02}] iteration {:8}/     100 | elapsed time per iteration (ms): {:.1f} | global batch size:   128 |",
+      " [2024-04-06 02:59:{:02}] iteration {:8}/     100 | elapsed time per iteration (ms): {:.1f} | global "
+      "batch size:   128 |",
       n, n, ms);
 }
 const Lines kSteps = {step(1, 60000), step(2, 16010), step(3, 16020), step(4, 16030)};
@@ -47,7 +48,8 @@ TEST(WildLogs, ArgumentsOfTheFirstRankAndStepsOfTheLast) {
     EXPECT_EQ(log.says.at("hidden"), 5120) << what;
   };
   std::string of_srun = text_of(kArguments, " 0: ");
-  for (int rank = 1; rank < 16; ++rank) of_srun += fmt::format("{:2}: > initialized tensor model parallel\n", rank);
+  for (int rank = 1; rank < 16; ++rank)
+    of_srun += fmt::format("{:2}: > initialized tensor model parallel\n", rank);
   check(of_srun + text_of(kSteps, "15: "), "srun -l");
   check(text_of(kArguments, "[1,0]<stdout>:") + text_of(kSteps, "[1,15]<stdout>:"), "mpirun --tag-output");
   check(text_of(kArguments, "[default0]:") + text_of(kSteps, "[default7]:"), "torchrun");
@@ -67,12 +69,15 @@ TEST(WildLogs, CollectorsOfLogsDoNotMatter) {
   }();
   std::string docker;
   for (const std::string& line : all)
-    docker += nlohmann::json{{"log", line + "\n"}, {"stream", "stdout"}, {"time", "2024-02-03T12:00:00.1Z"}}.dump() + "\n";
+    docker += nlohmann::json{{"log", line + "\n"}, {"stream", "stdout"}, {"time", "2024-02-03T12:00:00.1Z"}}
+                  .dump() +
+              "\n";
   // As Docker writes the keys, "log" first.
   for (const std::string& text :
        {docker, text_of(all, "[pod/llm-worker-0/pytorch] "), text_of(all, "trainer-1  | "),
-        text_of(all, "Nov 27 09:28:29 node1 python[1234]: "), text_of(all, "2024-02-03T12:00:00.123456789Z stdout F "),
-        text_of(all, "worker-0: "), text_of(all, "2024-02-03 12:00:00.123 | INFO     | megatron.training:print_rank_0:123 - "),
+        text_of(all, "Nov 27 09:28:29 node1 python[1234]: "),
+        text_of(all, "2024-02-03T12:00:00.123456789Z stdout F "), text_of(all, "worker-0: "),
+        text_of(all, "2024-02-03 12:00:00.123 | INFO     | megatron.training:print_rank_0:123 - "),
         text_of(all, "\x1b[36m(RayTrainWorker pid=99, ip=10.0.0.1)\x1b[0m "), text_of(all, "", "\r\n"),
         text_of(kArguments) + text_of(kSteps, "", "\r")}) {
     const RunLog log = parse_run_log(text, "x.log");
@@ -86,8 +91,9 @@ TEST(WildLogs, CollectorsOfLogsDoNotMatter) {
 
 // What was started again in one file warms up again; ranks without tags print each step as often as there are ranks.
 TEST(WildLogs, RestartsAndRanksWithoutTags) {
-  const std::string twice = text_of(kArguments) + text_of(kSteps) + "RuntimeError: NCCL error\n" + text_of(kArguments) +
-                            step(3, 70000) + "\n" + step(4, 16050) + "\n" + step(5, 16060) + "\n";
+  const std::string twice = text_of(kArguments) + text_of(kSteps) + "RuntimeError: NCCL error\n" +
+                            text_of(kArguments) + step(3, 70000) + "\n" + step(4, 16050) + "\n" +
+                            step(5, 16060) + "\n";
   const RunLog log = parse_run_log(twice, "x.log");
   ASSERT_EQ(log.steps.size(), 7u);
   for (std::size_t i = 0; i < log.steps.size(); ++i) EXPECT_EQ(log.steps[i].warms_up, i == 0 || i == 4) << i;
@@ -104,14 +110,17 @@ TEST(WildLogs, RestartsAndRanksWithoutTags) {
   std::string titan;
   for (const int n : {1, 10, 20})
     for (int rank = 0; rank < 8; ++rank)
-      titan += fmt::format("[titan] 2026-02-24 19:46:17,508 - root - INFO - step: {:2}  loss:  7.6  memory: 66.91GiB(37.5%)  tps: {}\n",
-                           n, n == 1 ? 100 : 10000 + n);
+      titan += fmt::format(
+          "[titan] 2026-02-24 19:46:17,508 - root - INFO - step: {:2}  loss:  7.6  memory: 66.91GiB(37.5%)  "
+          "tps: {}\n",
+          n, n == 1 ? 100 : 10000 + n);
   const RunLog ranks = parse_run_log(titan, "x.log");
   TrainingSpec training;
   training.seq_len = 1000, training.global_batch = 8;
   ParallelPlan plan;
   plan.dp = 8;
-  EXPECT_NEAR(steady_step(ranks, training, plan).v, 0.1, 0.001);  // not of the first step, which all eight print
+  EXPECT_NEAR(steady_step(ranks, training, plan).v, 0.1,
+              0.001);  // not of the first step, which all eight print
 }
 
 TEST(WildLogs, NeMoPrintsLinesOrABar) {
@@ -119,11 +128,14 @@ TEST(WildLogs, NeMoPrintsLinesOrABar) {
   for (int n = 0; n < 8; ++n) {
     const double s = n == 0 ? 60 : 16.0 + 0.01 * n;
     lines += fmt::format(
-        "[2025-10-17T11:32:59+08:00] Training epoch 0, iteration {0}/99 | lr: 6.9e-06 | global_batch_size: 128 | global_step: {0} | "
-        "max_memory_reserved: 67785762816 | reduced_train_loss: 11.96 | train_step_timing in s: {1} | consumed_samples: {2}\n",
+        "[2025-10-17T11:32:59+08:00] Training epoch 0, iteration {0}/99 | lr: 6.9e-06 | global_batch_size: "
+        "128 | global_step: {0} | "
+        "max_memory_reserved: 67785762816 | reduced_train_loss: 11.96 | train_step_timing in s: {1} | "
+        "consumed_samples: {2}\n",
         n, s, 128 * (n + 1));
     bar += fmt::format(
-        "\rEpoch 0: :  {0}%|#  | {0}/15 [06:19<07:13, reduced_train_loss=11.50, global_step={0}.000, consumed_samples=12.0, "
+        "\rEpoch 0: :  {0}%|#  | {0}/15 [06:19<07:13, reduced_train_loss=11.50, global_step={0}.000, "
+        "consumed_samples=12.0, "
         "train_step_timing in s={1}]",
         n, s);
   }
@@ -137,37 +149,47 @@ TEST(WildLogs, NeMoPrintsLinesOrABar) {
   const RunLog log = parse_run_log(lines, "x.log");
   EXPECT_EQ(log.says.at("global_batch"), 128);
   EXPECT_NEAR(log.peak_memory_GiB.value_or(0), 63.13, 0.01);
-  EXPECT_THROW(parse_run_log("Epoch 0: 1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, global_step=794.0]\n", "x.log"),
-               ConfigError);
+  EXPECT_THROW(
+      parse_run_log("Epoch 0: 1%| | 795/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, global_step=794.0]\n",
+                    "x.log"),
+      ConfigError);
 }
 
 // epfLLM/Megatron-LLM#11 and #22: steps that grow from 86 to 130 s.
 TEST(WildLogs, StepsThatGrowAreNotSteady) {
   Lines steady, growing;
-  for (int n = 1; n <= 30; ++n) steady.push_back(step(n, 16000 + n)), growing.push_back(step(n, 86000 + 1500 * n));
+  for (int n = 1; n <= 30; ++n)
+    steady.push_back(step(n, 16000 + n)), growing.push_back(step(n, 86000 + 1500 * n));
   EXPECT_LT(spread_of_steps(parse_run_log(text_of(steady), "x.log")).value_or(1), 0.01);
   EXPECT_GT(spread_of_steps(parse_run_log(text_of(growing), "x.log")).value_or(0), 0.2);
   EXPECT_FALSE(spread_of_steps(parse_run_log(text_of(kSteps), "x.log")).has_value());  // too few to say
 }
 
-std::string rank_line(int rank, const std::string& host, const std::string& device = "NVIDIA A100-SXM4-80GB") {
-  return fmt::format("#  Rank {:2} Group  0 Pid   {} on {} device  {} [0x1{}] {}", rank, 1000 + rank, host, rank % 8, rank % 8, device);
+std::string rank_line(int rank, const std::string& host,
+                      const std::string& device = "NVIDIA A100-SXM4-80GB") {
+  return fmt::format("#  Rank {:2} Group  0 Pid   {} on {} device  {} [0x1{}] {}", rank, 1000 + rank, host,
+                     rank % 8, rank % 8, device);
 }
 Lines ranks_of(int ranks, int per_node) {
-  Lines out = {"# nThread 1 nGpus 1 minBytes 67108864 maxBytes 1073741824 step: 2(factor)", "# Using devices"};
+  Lines out = {"# nThread 1 nGpus 1 minBytes 67108864 maxBytes 1073741824 step: 2(factor)",
+               "# Using devices"};
   for (int r = 0; r < ranks; ++r) out.push_back(rank_line(r, fmt::format("node{}", r / per_node)));
   return out;
 }
 const Lines kRows = {
-    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
-    "    67108864      16777216     float     sum      -1    587.0  114.33  200.07      0    580.0  114.33  200.07      0",
-    "   268435456      67108864     float     sum      -1   2094.0  128.19  224.34      0   2090.0  128.19  224.34      0"};
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   "
+    "busbw #wrong",
+    "    67108864      16777216     float     sum      -1    587.0  114.33  200.07      0    580.0  114.33  "
+    "200.07      0",
+    "   268435456      67108864     float     sum      -1   2094.0  128.19  224.34      0   2090.0  128.19  "
+    "224.34      0"};
 
 TEST(WildTables, RowsAreFoundBehindAnything) {
   Lines all = ranks_of(8, 8);
   all.insert(all.end(), kRows.begin(), kRows.end());
-  for (const char* before : {"", "[pod/x/y] ", "nccl-1  | ", "Nov 27 09:28:29 node1 all_reduce_perf[77]: ",
-                             "2024-02-03T12:00:00.123Z stdout F ", "node-a: ", "2024-02-03 12:00:00,123 INFO ", "[0] "}) {
+  for (const char* before :
+       {"", "[pod/x/y] ", "nccl-1  | ", "Nov 27 09:28:29 node1 all_reduce_perf[77]: ",
+        "2024-02-03T12:00:00.123Z stdout F ", "node-a: ", "2024-02-03 12:00:00,123 INFO ", "[0] "}) {
     const NcclTable table = parse_nccl_table(text_of(all, before), "t.txt");
     EXPECT_EQ(table.ranks, 8) << before;
     ASSERT_EQ(table.samples.size(), 2u) << before;
@@ -180,8 +202,8 @@ TEST(WildTables, RowsAreFoundBehindAnything) {
 TEST(WildTables, TagsInsideLines) {
   for (const std::string tag : {"[1,0]<stdout>:", "[0]"}) {
     std::string text = text_of(ranks_of(8, 8), tag);
-    text += tag + "   268435456      67108864     float     sum      -1" + tag + "   2094.0  128.19  224.34      0" + tag +
-            "   2090.0  128.19  224.34      0\n";
+    text += tag + "   268435456      67108864     float     sum      -1" + tag +
+            "   2094.0  128.19  224.34      0" + tag + "   2090.0  128.19  224.34      0\n";
     const NcclTable table = parse_nccl_table(text, "t.txt");
     ASSERT_EQ(table.samples.size(), 1u) << tag;
     EXPECT_DOUBLE_EQ(table.samples[0].time_s, 2094e-6) << tag;
@@ -217,7 +239,8 @@ TEST(WildTables, WhatNcclSaysOfItsMachine) {
   const PrintedMachine ib = printed_machine(
       "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"
       "NVIDIA Release 24.07 (build 1)\n"
-      "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB [RO]; OOB ibp25s0:10.20.0.120<0>\n"
+      "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB [RO]; OOB "
+      "ibp25s0:10.20.0.120<0>\n"
       "h:1:2 [0] NCCL INFO Using network IBext\n"
       "h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
       "h:1:2 [0] NCCL INFO comm 0x2 rank 0 nRanks 24 nNodes 3 localRanks 8 localRank 0 MNNVL 0\n");
@@ -227,9 +250,12 @@ TEST(WildTables, WhatNcclSaysOfItsMachine) {
   EXPECT_EQ(ib.gpus_per_node, 8);
   EXPECT_EQ(ib.of_ranks, 24);
   EXPECT_EQ(printed_machine("x NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:1<0>\n").network, "roce");
-  EXPECT_EQ(printed_machine("x NCCL INFO NET/Socket : Using [0]eth0:1<0>\nx NCCL INFO Using network Socket\n").network, "ethernet");
+  EXPECT_EQ(printed_machine("x NCCL INFO NET/Socket : Using [0]eth0:1<0>\nx NCCL INFO Using network Socket\n")
+                .network,
+            "ethernet");
   EXPECT_EQ(printed_machine("x NCCL INFO Using network AWS Libfabric\n").network, "efa");
-  const PrintedMachine silent = printed_machine("NVIDIA H100 nodes are recommended for this configuration, says the guide\n");
+  const PrintedMachine silent =
+      printed_machine("NVIDIA H100 nodes are recommended for this configuration, says the guide\n");
   EXPECT_TRUE(silent.devices.empty());
   EXPECT_EQ(silent.network, "");
 }

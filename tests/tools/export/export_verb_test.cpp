@@ -180,5 +180,19 @@ TEST(ExportCheck, SaysWhatTheParserSaid) {
   EXPECT_NE(called.err.find("ValueError: no"), std::string::npos) << called.err;
 }
 
+// torch.compile is on where the plan was priced with compiled blocks, and off for its eager twin.
+TEST(Exports, TorchtitanCompilesWhatThePlanCompiles) {
+  const TempDir dir;
+  for (const auto& [stack, compiles] : {std::pair{"torchtitan", "enable=True"},
+                                        {"torchtitan-eager", "enable=False"},
+                                        {"fsdp1-eager", "enable=True"}}) {
+    const std::string plan =
+        plan_file(dir, on("2x8xh100", stack), "dp16.z3.mbs1", std::string(stack) + ".json");
+    ASSERT_EQ(export_to("torchtitan", plan, dir.path() / stack).code, ExitCode::ok) << stack;
+    const std::string module = text_of(dir.path() / stack / "sextant_plan.py");
+    EXPECT_NE(module.find(std::string("CompileConfig(") + compiles), std::string::npos) << stack << module;
+  }
+}
+
 }  // namespace
 }  // namespace sextant::exporting

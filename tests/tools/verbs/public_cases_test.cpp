@@ -32,6 +32,20 @@ TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
     EXPECT_FALSE(says(c, "did you mean")) << c.err;
     EXPECT_TRUE(says(c, "--set device.memory_GiB=")) << c.err;
   }
+  // By a preset of its generation, or a word that there is none.
+  for (const auto& [typed, by] :
+       {std::pair{"16x4xgh200", "one of its generation, Hopper: --cluster 16x4xh100 "},
+        {"1x8xa10g", "one of its generation, Ampere: --cluster 1x8xa100-80gb "},
+        {"1x8xa6000", "one of its generation, Ampere: --cluster 1x8xa100-80gb "},
+        {"1x8xb100", "one of its generation, Blackwell: --cluster 1x8xb200 "},
+        {"1x8xrtx4090", "None is of its generation, Ada Lovelace"},
+        {"1x8xl40s", "None is of its generation, Ada Lovelace"},
+        {"1x8xt4", "None is of its generation, Turing"},
+        {"1x8xmi300x", "None is of another maker"}})
+    EXPECT_TRUE(says(call({"simulate", "--model", "llama-3-8b", "--cluster", typed, "--plan", "z3.mbs1"},
+                          kUnlimitedColumns),
+                     by))
+        << typed;
   for (const auto& [typed, meant] : {std::pair{"1x8xh10", "1x8xh100"}, {"1x8xa100-80g", "1x8xa100-80gb"}})
     EXPECT_TRUE(says(call({"simulate", "--model", "llama-3-8b", "--cluster", typed, "--plan", "z3.mbs1"},
                           kUnlimitedColumns),
@@ -97,6 +111,8 @@ TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
   const Called c = call(Words{"simulate", "--plan", ds.string()} + kLlama7bOn8, kUnlimitedColumns);
   EXPECT_EQ(c.code, ExitCode::bad_input);
   EXPECT_TRUE(says(c, "found a DeepSpeed configuration")) << c.err;
+  EXPECT_TRUE(says(c, "as a key its layout is tp1.pp1.vp1.cp1.dp8.z3.mbs2.oo100.po (--stack deepspeed-zero)"))
+      << c.err;
   for (const auto& [name, text, what] :
        {std::tuple{"train.toml", "[training]\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 2\n",
                    "torchtitan"},
@@ -111,11 +127,26 @@ TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
   }
 }
 
-TEST(PublicCases, AssignmentsAreAKey) {
-  const Called c = call(Words{"simulate", "--plan", "tp=4, pp=2,mbs=1"} + kLlama7bOn8, kUnlimitedColumns);
-  EXPECT_EQ(c.code, ExitCode::ok) << c.err;
-  EXPECT_TRUE(says(c, "is taken as tp4.pp2.mbs1")) << c.out;
-  EXPECT_NE(call(Words{"simulate", "--plan", "tp=4,rec=some"} + kLlama7bOn8).code, ExitCode::ok);
+// As people write layouts down, and as `sextant plan` prints its own.
+TEST(PublicCases, SpellingsOfALayoutAreAKey) {
+  const Words on64 = {"--model", "llama-2-7b", "--cluster", "8x8xa100-80gb"};
+  for (const auto& [typed, key] : {std::pair{"tp=4, pp=2,mbs=1", "tp4.pp2.mbs1"},
+                                   {"tp8_pp2_dp4", "tp8.pp2.dp4"},
+                                   {"TP8-PP4-DP2", "tp8.pp4.dp2"},
+                                   {"tp4pp2dp8", "tp4.pp2.dp8"},
+                                   {"TP: 4, PP: 2, VPP: 4", "tp4.pp2.vp4"},
+                                   {"dp64.zero3", "dp64.z3"},
+                                   {"TP4 PP4 DP4 ZeRO-1 MBS1, no recomputation", "tp4.pp4.dp4.z1.mbs1"},
+                                   {"DP64 ZeRO-3/8 MBS2 full", "dp64.z3.sd8.mbs2.full"},
+                                   {"tp 4 x pp 2 x dp 8, micro-batch 2", "tp4.pp2.dp8.mbs2"}}) {
+    const Called c = call(Words{"simulate", "--seq-len", "1024", "--plan", typed} + on64, kUnlimitedColumns);
+    EXPECT_TRUE(c.code == ExitCode::ok || c.code == ExitCode::no_feasible_plan) << typed << ": " << c.err;
+    EXPECT_TRUE(says(c, std::string("is taken as ") + key + "\n")) << typed << ": " << c.out << c.err;
+  }
+  EXPECT_FALSE(
+      says(call(Words{"simulate", "--plan", "dp8"} + kLlama7bOn8), "is taken as"));  // a key as it is
+  for (const char* typed : {"tp=4,rec=some", "eight by two", "tp4.pp2.offload"})
+    EXPECT_EQ(call(Words{"simulate", "--plan", typed} + kLlama7bOn8).code, ExitCode::usage) << typed;
 }
 
 TEST(PublicCases, ModelsOfLlamasShape) {
@@ -401,6 +432,35 @@ TEST(PublicCases, MeasurementsOfAnotherDeviceAreRefused) {
   };
   EXPECT_EQ(of_log("1x8xh200").code, ExitCode::ok) << of_log("1x8xh200").err;
   EXPECT_EQ(of_log("1x8xh100").code, ExitCode::bad_input);
+}
+
+// What runs today is measured against what would be recommended, not against the fastest on paper alone.
+TEST(PublicCases, ExplainComparesWithWhatPlanRecommends) {
+  const TempDir folder;
+  const auto script = folder.write(
+      "pretrain.sh",
+      "torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 "
+      "--ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+      "--seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 128 "
+      "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel --bf16 "
+      "--use-distributed-optimizer --swiglu --normalization RMSNorm --disable-bias-linear "
+      "--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256\n");
+  const Words question = {"--from", script.string(), "--cluster", "8x8xh100"};
+  const auto json = [](const Called& c) {
+    EXPECT_EQ(c.code, ExitCode::ok) << c.err;
+    return nlohmann::json::parse(c.out);
+  };
+  const auto planned = json(call(Words{"plan", "--json"} + question));
+  const auto explained = json(call(Words{"explain", "--quick", "--json"} + question));
+  EXPECT_EQ(explained.at("recommended").at("key"), planned.at("recommended").at("key"));
+  EXPECT_LT(explained.at("recommended").at("comparison").at("slower_share").get<double>(), 0);
+  const std::string key = planned.at("recommended").at("key");
+  const Called text = call(Words{"explain", "--quick"} + question, kUnlimitedColumns);
+  EXPECT_TRUE(says(text, "'sextant plan' recommends " + key)) << text.out;
+  const Called own = call(Words{"explain", key, "--quick", "--model", "llama-3-70b", "--cluster", "8x8xh100",
+                                "--seq-len", "8192", "--global-batch", "128"},
+                          kUnlimitedColumns);
+  EXPECT_TRUE(says(own, "it is what 'sextant plan' recommends")) << own.out;
 }
 
 }  // namespace

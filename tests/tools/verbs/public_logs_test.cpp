@@ -26,23 +26,26 @@ constexpr const char* kSteps =
 
 class PublicLogs : public testing::Test {
  protected:
-  Called calibrate(const std::string& before, const char* cluster, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {"calibrate", "--log", folder_.write("run.log", before + kSteps).string(),
-                                      "--model", "llama-2-13b", "--cluster", cluster};
+  Called calibrate(const std::string& before, const char* cluster,
+                   const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        "calibrate", "--log", folder_.write("run.log", before + kSteps).string(), "--model", "llama-2-13b",
+        "--cluster", cluster};
     words.insert(words.end(), more.begin(), more.end());
     return call(words, kUnlimitedColumns);
   }
 
   // Of as many ranks on each node.
-  Called table(int nodes, int ranks_of_node, const std::string& device, const std::string& between, const char* cluster,
-               double us = 25000) {
+  Called table(int nodes, int ranks_of_node, const std::string& device, const std::string& between,
+               const char* cluster, double us = 25000) {
     std::string text = between;
     for (int r = 0; r < nodes * ranks_of_node; ++r)
-      text += fmt::format("#  Rank {:2} Group  0 Pid   {} on node{} device  {} [0x1{}] {}\n", r, 1000 + r, r / ranks_of_node,
-                          r % ranks_of_node, r % ranks_of_node, device);
-    text += fmt::format(" 1073741824 268435456 float sum -1 {} {:.2f} {:.2f} 0 {} 1 1 0\n", us, 1073.741824e3 / us,
-                        1073.741824e3 / us * 2, us);
-    return call({"calibrate", "--nccl", folder_.write("all_reduce.txt", text).string(), "--cluster", cluster}, kUnlimitedColumns);
+      text += fmt::format("#  Rank {:2} Group  0 Pid   {} on node{} device  {} [0x1{}] {}\n", r, 1000 + r,
+                          r / ranks_of_node, r % ranks_of_node, r % ranks_of_node, device);
+    text += fmt::format(" 1073741824 268435456 float sum -1 {} {:.2f} {:.2f} 0 {} 1 1 0\n", us,
+                        1073.741824e3 / us, 1073.741824e3 / us * 2, us);
+    return call({"calibrate", "--nccl", folder_.write("all_reduce.txt", text).string(), "--cluster", cluster},
+                kUnlimitedColumns);
   }
 
   TempDir folder_;
@@ -56,14 +59,16 @@ TEST_F(PublicLogs, ADeviceNamedInPassing) {
   EXPECT_TRUE(says(other, "NVIDIA A100-SXM4-80GB")) << other.err;
   EXPECT_EQ(calibrate(smi, "2x8xh100", {"--allow-other-device"}).code, ExitCode::ok);
   // Less memory is another device; torch's properties name it too.
-  EXPECT_EQ(calibrate("_CudaDeviceProperties(name='NVIDIA A100-SXM4-40GB', major=8)\n", "2x8xa100-80gb").code, ExitCode::bad_input);
+  EXPECT_EQ(calibrate("_CudaDeviceProperties(name='NVIDIA A100-SXM4-40GB', major=8)\n", "2x8xa100-80gb").code,
+            ExitCode::bad_input);
   EXPECT_EQ(calibrate("NVIDIA Release 24.07 (build 1)\n", "2x8xa100-80gb").code, ExitCode::ok);
 }
 
 TEST_F(PublicLogs, AnotherNodeOrNetwork) {
   const auto communicator = [](int ranks, int nodes, int local) {
-    return fmt::format("h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks {} nNodes {} localRanks {} localRank 0 MNNVL 0\n", ranks, nodes,
-                       local);
+    return fmt::format(
+        "h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks {} nNodes {} localRanks {} localRank 0 MNNVL 0\n", ranks,
+        nodes, local);
   };
   EXPECT_EQ(calibrate(communicator(16, 2, 8), "2x8xa100-80gb").code, ExitCode::ok);
   const Called four = calibrate(communicator(16, 4, 4), "2x8xa100-80gb");
@@ -71,14 +76,18 @@ TEST_F(PublicLogs, AnotherNodeOrNetwork) {
   EXPECT_TRUE(says(four, "4 on one node")) << four.err;
   EXPECT_EQ(calibrate(communicator(4, 1, 4), "2x8xa100-80gb").code, ExitCode::ok);  // a subgroup
   EXPECT_EQ(calibrate(communicator(16, 2, 8), "4x4xa100-80gb").code, ExitCode::bad_input);
-  EXPECT_EQ(calibrate("[INFO] [launch.py:151:main] nnodes=4, num_local_procs=4, node_rank=0\n", "2x8xa100-80gb").code,
-            ExitCode::bad_input);
+  EXPECT_EQ(
+      calibrate("[INFO] [launch.py:151:main] nnodes=4, num_local_procs=4, node_rank=0\n", "2x8xa100-80gb")
+          .code,
+      ExitCode::bad_input);
   const Called socket = calibrate("h:1:2 [0] NCCL INFO Using network Socket\n", "2x8xa100-80gb");
   EXPECT_EQ(socket.code, ExitCode::bad_input);
   EXPECT_TRUE(says(socket, "network")) << socket.err;
-  const std::string nics = "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB eth0:1<0>\n";
+  const std::string nics =
+      "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB eth0:1<0>\n";
   EXPECT_EQ(calibrate(nics, "2x8xa100-80gb").code, ExitCode::bad_input);
-  EXPECT_EQ(calibrate(nics, "2x8xa100-80gb@hdr-2x200").code, ExitCode::ok) << calibrate(nics, "2x8xa100-80gb@hdr-2x200").err;
+  EXPECT_EQ(calibrate(nics, "2x8xa100-80gb@hdr-2x200").code, ExitCode::ok)
+      << calibrate(nics, "2x8xa100-80gb@hdr-2x200").err;
 }
 
 TEST_F(PublicLogs, TablesOfPartOfANode) {
@@ -92,7 +101,8 @@ TEST_F(PublicLogs, TablesOfPartOfANode) {
   const Called one = table(2, 1, a100, "", "2x8xa100-80gb", 60000);
   EXPECT_TRUE(says(one, "taken as 1 of the 8 GPUs of a node")) << one.err;
   EXPECT_EQ(table(2, 8, a100, "", "2x4xa100-80gb", 13000).code, ExitCode::bad_input);
-  EXPECT_EQ(table(2, 8, a100, "x NCCL INFO Using network Socket\n", "2x8xa100-80gb", 13000).code, ExitCode::bad_input);
+  EXPECT_EQ(table(2, 8, a100, "x NCCL INFO Using network Socket\n", "2x8xa100-80gb", 13000).code,
+            ExitCode::bad_input);
   // A driver that is older than its device names no product.
   const Called graphics = table(2, 8, "NVIDIA Graphics Device", "", "2x8xa100-80gb", 13000);
   EXPECT_EQ(graphics.code, ExitCode::ok);
@@ -103,11 +113,13 @@ TEST_F(PublicLogs, TablesOfPartOfANode) {
 TEST_F(PublicLogs, StepsThatAreNotSteadyAreSaid) {
   std::string growing;
   for (int n = 4; n < 40; ++n)
-    growing += fmt::format(" iteration {:8}/     100 | elapsed time per iteration (ms): {} | global batch size:   128 |\n", n,
-                           16000 + 500 * n);
+    growing += fmt::format(
+        " iteration {:8}/     100 | elapsed time per iteration (ms): {} | global batch size:   128 |\n", n,
+        16000 + 500 * n);
   const std::string arguments = std::string(kSteps);
   const auto file = folder_.write("grow.log", arguments + growing).string();
-  const Called c = call({"calibrate", "--log", file, "--model", "llama-2-13b", "--cluster", "2x8xa100-80gb"}, kUnlimitedColumns);
+  const Called c = call({"calibrate", "--log", file, "--model", "llama-2-13b", "--cluster", "2x8xa100-80gb"},
+                        kUnlimitedColumns);
   EXPECT_EQ(c.code, ExitCode::ok) << c.err;
   EXPECT_TRUE(says(c, "steps are not steady")) << c.err;
   EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb"), "steps are not steady"));
