@@ -32,7 +32,8 @@ const std::pair<std::regex, const char*>* spellings(std::size_t& count) {
       {std::regex("([a-z]) *[-=:] *(?=[0-9])"), "$1"},
       {std::regex("(tp|pp|cp|dp|vp|mbs|z) +(?=[0-9])"), "$1"},
       {std::regex("([0-9])(?=(tp|pp|cp|dp|vp|mbs|z)[0-9])"), "$1."},
-      {std::regex("[ ,;_/+|x*-]+"), "."},
+      {std::regex("([0-9]) *x *(?=[a-z])"), "$1."},
+      {std::regex("[ ,;_/+|*-]+"), "."},
   };
   count = std::size(kSpellings);
   return kSpellings;

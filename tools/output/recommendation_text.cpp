@@ -136,7 +136,7 @@ std::string evidence_text(const Evidence& e, const std::string& stack, const std
   std::string text =
       e.near == 0
           ? fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation)
-          : fmt::format("evidence: {} run{} of such layouts on {} GPUs, {} with {} or stacks like it", e.near,
+          : fmt::format("evidence: {} run{} of such layouts on {} GPUs, {} of {} code", e.near,
                         e.near == 1 ? "" : "s", generation,
                         e.near_of_stack == 0 ? "none" : fmt::format("{}", e.near_of_stack), stack);
   if (!e.extrapolates.empty())

@@ -8,8 +8,6 @@
 
 namespace sextant {
 
-
-
 const nlohmann::json* AnswerView::find(const std::string& key) const {
   if (!value_->is_object()) return nullptr;
   const auto found = value_->find(key);
@@ -18,7 +16,8 @@ const nlohmann::json* AnswerView::find(const std::string& key) const {
 
 void AnswerView::refuse(const std::string& key, const nlohmann::json* found, const char* expected) const {
   constexpr std::size_t kShown = 40;
-  std::string value = found ? found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "missing";
+  std::string value =
+      found ? found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "missing";
   if (value.size() > kShown) value = value.substr(0, kShown) + "...";
   throw ConfigError(Problem{*file_, path_of(key), value, expected, "print the answer anew with --json"});
 }

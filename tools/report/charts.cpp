@@ -33,8 +33,8 @@ constexpr std::array<std::pair<std::string_view, const char*>, 24> kTones = {{
     {"weight gradients", "sky hatch"},
 }};
 
-constexpr std::array<const char*, 8> kSeries = {"blue",   "red",  "green",      "orange",
-                                                "purple", "sky",  "blue hatch", "red hatch"};
+constexpr std::array<const char*, 8> kSeries = {"blue",   "red", "green",      "orange",
+                                                "purple", "sky", "blue hatch", "red hatch"};
 
 Chart axis_json(const ChartAxis& axis) {
   return {{"title", axis.title}, {"log", axis.logarithmic}, {"zero", axis.from_zero}};
@@ -67,7 +67,8 @@ Chart stacks_chart(const std::string& about, const std::string& x_title, const s
                    const std::vector<std::string>& columns, const std::vector<ChartSeries>& series,
                    const std::optional<ChartLimit>& limit) {
   Chart all = Chart::array();
-  for (const ChartSeries& s : series) all.push_back({{"name", s.name}, {"values", s.values}, {"tone", s.tone}});
+  for (const ChartSeries& s : series)
+    all.push_back({{"name", s.name}, {"values", s.values}, {"tone", s.tone}});
   Chart out = {{"kind", "stacks"}, {"about", about},     {"x", x_title},
                {"unit", unit},     {"columns", columns}, {"series", all}};
   if (limit) out["limit"] = limit_json(*limit);
@@ -92,8 +93,9 @@ Chart lines_chart(const std::string& about, const ChartLines& chart) {
                      {"points", points}});
   }
   for (const ChartLimit& moment : chart.moments) moments.push_back(limit_json(moment));
-  Chart out = {{"kind", "lines"},     {"about", about}, {"x", axis_json(chart.x)}, {"y", axis_json(chart.y)},
-               {"moments", moments},  {"diagonal", chart.diagonal},               {"lines", lines}};
+  Chart out = {{"kind", "lines"},         {"about", about},     {"x", axis_json(chart.x)},
+               {"y", axis_json(chart.y)}, {"moments", moments}, {"diagonal", chart.diagonal},
+               {"lines", lines}};
   if (chart.limit) out["limit"] = limit_json(*chart.limit);
   return out;
 }

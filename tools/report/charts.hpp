@@ -20,7 +20,7 @@ std::string tone_of(std::size_t series);
 struct ChartBar {
   std::string name;
   double value = 0;
-  std::string label;         // beside the bar: the value in words
+  std::string label;  // beside the bar: the value in words
   std::string tone = "blue";
   std::optional<double> other = {};  // a second bar beneath: what was measured of what was predicted
   std::string other_label = {};
@@ -61,9 +61,9 @@ struct ChartLine {
 struct ChartLines {
   ChartAxis x, y;
   std::vector<ChartLine> lines;
-  std::optional<ChartLimit> limit = {};     // across: a value of x
-  std::vector<ChartLimit> moments = {};     // something happened at x
-  bool diagonal = false;                    // where x = y
+  std::optional<ChartLimit> limit = {};  // across: a value of x
+  std::vector<ChartLimit> moments = {};  // something happened at x
+  bool diagonal = false;                 // where x = y
 };
 Chart lines_chart(const std::string& about, const ChartLines&);
 

@@ -34,21 +34,25 @@ ReportSection parts_section(const AnswerView& run) {
     table.rows.push_back({part_text(key), seconds_text(p), seconds_text(m), ratio_of(p, m)});
     if (std::abs(m - p) > largest) largest = std::abs(m - p), cause = part_text(key);
   }
-  std::ranges::stable_sort(bars, std::greater{}, [](const ChartBar& b) { return std::max(b.value, *b.other); });
-  table.rows.push_back({"step", seconds_text(predicted), seconds_text(measured), ratio_of(predicted, measured)});
+  std::ranges::stable_sort(bars, std::greater{},
+                           [](const ChartBar& b) { return std::max(b.value, *b.other); });
+  table.rows.push_back(
+      {"step", seconds_text(predicted), seconds_text(measured), ratio_of(predicted, measured)});
   table.emphasized = static_cast<int>(table.rows.size()) - 1;
   out.lead = fmt::format("The step was predicted to take {} and took {} ({}).", seconds_text(predicted),
                          seconds_text(measured), signed_share_text(measured / predicted - 1));
   if (!cause.empty()) out.lead += fmt::format(" Most of the difference is {}.", cause);
-  out.chart = bars_chart("Seconds of the step by part, predicted and measured", "s", bars, {"predicted", "measured"});
+  out.chart =
+      bars_chart("Seconds of the step by part, predicted and measured", "s", bars, {"predicted", "measured"});
   out.tables.push_back(std::move(table));
   return out;
 }
 
 ReportSection operations_section(const AnswerView& run) {
   ReportSection out{.title = "Predicted against measured, by operation", .lead = {}};
-  ReportTable table{"Busy seconds of a step, mean over stages",
-                    {{"operations", false}, {"count"}, {"predicted"}, {"measured"}, {"ratio"}, {"lane", false}}};
+  ReportTable table{
+      "Busy seconds of a step, mean over stages",
+      {{"operations", false}, {"count"}, {"predicted"}, {"measured"}, {"ratio"}, {"lane", false}}};
   std::vector<ChartBar> bars;
   constexpr std::size_t kCharted = 12;
   for (const AnswerView& op : run.items("operations")) {
@@ -59,9 +63,9 @@ ReportSection operations_section(const AnswerView& run) {
                           ratio_of(p, m), op.flag("compute_lane") ? "compute" : "beside"});
   }
   if (bars.empty()) return out;
-  out.lead = table.rows.size() > kCharted
-                 ? fmt::format("The {} kinds of operations that differ most, of {}.", kCharted, table.rows.size())
-                 : "The kinds of operations, largest difference first.";
+  out.lead = table.rows.size() > kCharted ? fmt::format("The {} kinds of operations that differ most, of {}.",
+                                                        kCharted, table.rows.size())
+                                          : "The kinds of operations, largest difference first.";
   out.chart = bars_chart("Busy seconds of a step by kind of operation, predicted and measured", "s", bars,
                          {"predicted", "measured"});
   out.tables.push_back(std::move(table));
@@ -88,11 +92,12 @@ ReportChapter compare_chapter(const AnswerView& answer) {
     std::vector<ChartBar> bars;
     for (const AnswerView& run : runs) {
       const double p = run.number("predicted_step_s"), m = run.number("measured_step_s");
-      table.rows.push_back({run.text("run"), fmt::format("{}", run.count("ranks")), seconds_text(p), seconds_text(m),
-                            ratio_of(p, m)});
+      table.rows.push_back({run.text("run"), fmt::format("{}", run.count("ranks")), seconds_text(p),
+                            seconds_text(m), ratio_of(p, m)});
       bars.push_back({run.text("run"), p, seconds_text(p), "blue", m, seconds_text(m)});
     }
-    all.chart = bars_chart("Step time of each run, predicted and measured", "s", bars, {"predicted", "measured"});
+    all.chart =
+        bars_chart("Step time of each run, predicted and measured", "s", bars, {"predicted", "measured"});
     all.tables.push_back(std::move(table));
     out.sections.push_back(std::move(all));
   }

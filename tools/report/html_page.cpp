@@ -13,8 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void add_table(std::string& out, const ReportTable& table) {
-  out += "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + html_text(table.caption) + "\"><table><caption>" +
-         html_text(table.caption) + "</caption>\n<thead><tr>";
+  out += "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + html_text(table.caption) +
+         "\"><table><caption>" + html_text(table.caption) + "</caption>\n<thead><tr>";
   const auto kind = [&](std::size_t i) { return table.columns[i].number ? " class=\"n\"" : ""; };
   for (std::size_t i = 0; i < table.columns.size(); ++i)
     out += fmt::format("<th scope=\"col\"{}>{}</th>", kind(i), html_text(table.columns[i].header));
@@ -23,7 +23,8 @@ void add_table(std::string& out, const ReportTable& table) {
     const auto& row = table.rows[r];
     SEXTANT_CHECK(row.size() == table.columns.size(), "a row of a table has a cell for every column");
     out += static_cast<int>(r) == table.emphasized ? "<tr class=\"main\">" : "<tr>";
-    for (std::size_t i = 0; i < row.size(); ++i) out += fmt::format("<td{}>{}</td>", kind(i), html_text(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      out += fmt::format("<td{}>{}</td>", kind(i), html_text(row[i]));
     out += "</tr>\n";
   }
   out += "</tbody></table></div>\n";
@@ -38,20 +39,24 @@ void add_tiles(std::string& out, const std::vector<ReportTile>& tiles) {
 }
 
 // `head`: the element of its title.
-void add_section(std::string& out, const ReportSection& section, const std::string& id, const char* head, Json& charts) {
-  out += fmt::format("<section id=\"{}\" aria-labelledby=\"{}-title\"><{} class=\"section\" id=\"{}-title\">{}</{}>\n", id, id, head, id,
-                     html_text(section.title), head);
+void add_section(std::string& out, const ReportSection& section, const std::string& id, const char* head,
+                 Json& charts) {
+  out += fmt::format(
+      "<section id=\"{}\" aria-labelledby=\"{}-title\"><{} class=\"section\" id=\"{}-title\">{}</{}>\n", id,
+      id, head, id, html_text(section.title), head);
   if (!section.lead.empty()) out += "<p class=\"lead\">" + html_text(section.lead) + "</p>\n";
   if (!section.tiles.empty()) add_tiles(out, section.tiles);
   if (!section.chart.is_null()) {
     const auto about = section.chart.value("about", std::string());
-    out += fmt::format("<figure><div class=\"chart\" data-chart=\"{}\"></div><figcaption>{}</figcaption></figure>\n",
-                       charts.size(), html_text(about));
+    out += fmt::format(
+        "<figure><div class=\"chart\" data-chart=\"{}\"></div><figcaption>{}</figcaption></figure>\n",
+        charts.size(), html_text(about));
     charts.push_back(section.chart);
   }
   if (!section.tables.empty()) {
     if (!section.table_open)
-      out += fmt::format("<details><summary>Table: {}</summary>\n", html_text(section.tables.front().caption));
+      out +=
+          fmt::format("<details><summary>Table: {}</summary>\n", html_text(section.tables.front().caption));
     for (const ReportTable& table : section.tables) add_table(out, table);
     if (!section.table_open) out += "</details>\n";
   }
@@ -63,7 +68,9 @@ void add_section(std::string& out, const ReportSection& section, const std::stri
   out += "</section>\n";
 }
 
-std::string section_id(std::size_t chapter, std::size_t section) { return fmt::format("s{}-{}", chapter + 1, section + 1); }
+std::string section_id(std::size_t chapter, std::size_t section) {
+  return fmt::format("s{}-{}", chapter + 1, section + 1);
+}
 
 std::string contents_of(const Report& report) {
   std::string out = "<nav aria-label=\"Contents\"><ul>\n";
@@ -71,7 +78,8 @@ std::string contents_of(const Report& report) {
     const ReportChapter& chapter = report.chapters[c];
     if (report.chapters.size() > 1) out += fmt::format("<li><b>{}</b></li>\n", html_text(chapter.title));
     for (std::size_t s = 0; s < chapter.sections.size(); ++s)
-      out += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section_id(c, s), html_text(chapter.sections[s].title));
+      out += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section_id(c, s),
+                         html_text(chapter.sections[s].title));
   }
   return out + "</ul></nav>\n";
 }
@@ -82,8 +90,8 @@ std::string body_of(const Report& report, Json& charts) {
     const ReportChapter& chapter = report.chapters[c];
     // A page of one chapter has its title already.
     const bool alone = report.chapters.size() == 1 && report.title == chapter.title;
-    out += "<article><header>" + (alone ? "" : "<h2>" + html_text(chapter.title) + "</h2>") + "<p class=\"subtitle\">" +
-           html_text(chapter.subtitle) + "</p></header>\n";
+    out += "<article><header>" + (alone ? "" : "<h2>" + html_text(chapter.title) + "</h2>") +
+           "<p class=\"subtitle\">" + html_text(chapter.subtitle) + "</p></header>\n";
     for (std::size_t s = 0; s < chapter.sections.size(); ++s)
       add_section(out, chapter.sections[s], section_id(c, s), alone ? "h2" : "h3", charts);
     if (!chapter.source.empty()) out += "<p class=\"source\">From " + html_text(chapter.source) + "</p>\n";

@@ -61,10 +61,11 @@ std::vector<Neighbour> neighbours_of(const ParallelPlan& plan) {
       p.zero_stage = stage;
       return true;
     });
-  add(fmt::format("micro-batches of {} instead of {}", 2 * plan.micro_batch, plan.micro_batch), [](ParallelPlan& p) {
-    p.micro_batch *= 2;
-    return true;
-  });
+  add(fmt::format("micro-batches of {} instead of {}", 2 * plan.micro_batch, plan.micro_batch),
+      [](ParallelPlan& p) {
+        p.micro_batch *= 2;
+        return true;
+      });
   add(fmt::format("micro-batches of {} instead of {}", plan.micro_batch / 2, plan.micro_batch),
       [](ParallelPlan& p) {
         if (p.micro_batch % 2 != 0) return false;
@@ -72,11 +73,12 @@ std::vector<Neighbour> neighbours_of(const ParallelPlan& plan) {
         return true;
       });
   for (const RecomputeKind kind : {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full})
-    add(fmt::format("{} recomputation", kind == RecomputeKind::none ? "no" : name(kind)), [kind](ParallelPlan& p) {
-      if (p.recompute.kind == kind) return false;
-      p.recompute = {.kind = kind, .layers = -1};
-      return true;
-    });
+    add(fmt::format("{} recomputation", kind == RecomputeKind::none ? "no" : name(kind)),
+        [kind](ParallelPlan& p) {
+          if (p.recompute.kind == kind) return false;
+          p.recompute = {.kind = kind, .layers = -1};
+          return true;
+        });
   return out;
 }
 
@@ -110,7 +112,8 @@ ReportSection neighbours_section(const Job& job, const ParallelPlan& plan, const
       continue;
     }
     const Comparison c = compare(job, plan, n.plan);
-    rows.push_back({c.slower, {n.change, seconds_text(c.other_step.v), signed_share_text(c.slower), GiB, cause_of(c)}});
+    rows.push_back(
+        {c.slower, {n.change, seconds_text(c.other_step.v), signed_share_text(c.slower), GiB, cause_of(c)}});
     bars.push_back({n.change, 100 * c.slower, signed_share_text(c.slower), c.slower >= 0 ? "red" : "green"});
     if (c.slower < -kTieShare) ++faster;
   }
@@ -118,14 +121,16 @@ ReportSection neighbours_section(const Job& job, const ParallelPlan& plan, const
   std::ranges::stable_sort(bars, {}, &ChartBar::value);
   for (auto& [slower, cells] : rows) table.rows.push_back(std::move(cells));
   if (table.rows.empty()) return out;
-  out.lead = fmt::format("Of {} layouts that differ in one thing, {} cannot run or do not fit", rows.size(), refused);
+  out.lead = fmt::format("Of {} layouts that differ in one thing, {} cannot run or do not fit", rows.size(),
+                         refused);
   out.lead += faster == 0 ? " and none of the others is clearly faster."
                           : fmt::format(" and {} {} faster; memory and risk speak against {}.", faster,
                                         faster == 1 ? "is" : "are", faster == 1 ? "it" : "them");
   if (!bars.empty())
-    out.chart = bars_chart(fmt::format("How much longer a step takes with one thing changed, in percent of {}",
-                                       seconds_text(chosen.step.v)),
-                           "%", bars);
+    out.chart =
+        bars_chart(fmt::format("How much longer a step takes with one thing changed, in percent of {}",
+                               seconds_text(chosen.step.v)),
+                   "%", bars);
   out.tables.push_back(std::move(table));
   out.table_open = true;
   return out;

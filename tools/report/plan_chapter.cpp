@@ -31,19 +31,22 @@ std::vector<ReportTile> tiles_of(const PlanPrediction& p, const Prediction& anew
                                seconds_text(p.step_time_s.upper), 100 * p.coverage)});
   tiles.push_back({"tokens/s/GPU", rate_text(p.tokens_per_s_per_gpu),
                    fmt::format("{} tokens/s in all", rate_text(p.tokens_per_s_per_gpu * plan.world()))});
-  tiles.push_back({"MFU", share_text(p.mfu), fmt::format("{:.0f} model TFLOP/s/GPU", p.model_tflops_per_gpu)});
+  tiles.push_back(
+      {"MFU", share_text(p.mfu), fmt::format("{:.0f} model TFLOP/s/GPU", p.model_tflops_per_gpu)});
   tiles.push_back({"peak memory", gib_text(p.peak_memory_GiB.value) + " GiB",
                    fmt::format("of {} GiB; OOM risk {}", gib_text(gib(anew.memory_available)),
                                oom_risk_text(anew.chance_of_overflow))});
-  if (p.goodput) tiles.push_back({"goodput", share_text(p.goodput->goodput), "of wall-clock time is lasting progress"});
+  if (p.goodput)
+    tiles.push_back({"goodput", share_text(p.goodput->goodput), "of wall-clock time is lasting progress"});
   if (!tokens.empty()) {
     const auto t = training_time_json(tokens, q.training, q.cluster, plan, anew);
     std::string note = fmt::format("{} GPU-hours", rate_text(t.at("gpu_hours").get<double>()));
     if (!t.at("usd").is_null()) note += fmt::format(", {} USD", rate_text(t.at("usd").get<double>()));
-    tiles.push_back({"for " + tokens + " tokens", fmt::format("{:.1f} days", t.at("days").get<double>()), note});
-  } else if (anew.usd_per_million_tokens > 0) {
     tiles.push_back(
-        {"price", fmt::format("{:.4f} $", anew.usd_per_million_tokens), "per million tokens, at the list price"});
+        {"for " + tokens + " tokens", fmt::format("{:.1f} days", t.at("days").get<double>()), note});
+  } else if (anew.usd_per_million_tokens > 0) {
+    tiles.push_back({"price", fmt::format("{:.4f} $", anew.usd_per_million_tokens),
+                     "per million tokens, at the list price"});
   }
   return tiles;
 }
@@ -52,7 +55,8 @@ ReportTable degrees_of(const ParallelPlan& p) {
   ReportTable table{"The layout in full", {{"", false}, {"", false}}};
   const auto add = [&](const char* what, const std::string& value) { table.rows.push_back({what, value}); };
   add("plan key", plan_key(p));
-  add("tensor parallel (TP)", fmt::format("{}{}", p.tp, p.sequence_parallel ? ", with sequence parallelism" : ""));
+  add("tensor parallel (TP)",
+      fmt::format("{}{}", p.tp, p.sequence_parallel ? ", with sequence parallelism" : ""));
   add("pipeline parallel (PP)",
       fmt::format("{}{}", p.pp, p.vp > 1 ? fmt::format(", {} virtual stages each", p.vp) : ""));
   add("context parallel (CP)", fmt::format("{}", p.cp));
@@ -71,14 +75,17 @@ ReportSection layout_section(const Question& q, const Prediction& anew, const st
   out.tables.push_back(degrees_of(file.plan));
   const double now = anew.step.v, then = file.prediction.step_time_s.value;
   if (std::abs(now / then - 1) > kSame)
-    out.notes.push_back(
-        fmt::format("The plan file predicts {}; simulated anew for the charts below it is {}. A calibration, a profile or "
-                    "another version made the difference: --calibration and --profile give them to the report too.",
-                    seconds_text(then), seconds_text(now)));
+    out.notes.push_back(fmt::format(
+        "The plan file predicts {}; simulated anew for the charts below it is {}. A calibration, a profile "
+        "or "
+        "another version made the difference: --calibration and --profile give them to the report too.",
+        seconds_text(then), seconds_text(now)));
   if (!anew.fits) out.notes.emplace_back("This layout does not fit into the memory of its GPUs.");
   for (const std::string& note : q.notes) out.notes.push_back(note);
-  if (auto text = framework_setting(file.plan, q.training); !text.empty()) out.notes.push_back(std::move(text));
-  if (auto text = layout_setting(file.plan, q.model, q.stack); !text.empty()) out.notes.push_back(std::move(text));
+  if (auto text = framework_setting(file.plan, q.training); !text.empty())
+    out.notes.push_back(std::move(text));
+  if (auto text = layout_setting(file.plan, q.model, q.stack); !text.empty())
+    out.notes.push_back(std::move(text));
   return out;
 }
 
@@ -99,9 +106,9 @@ std::string title_of(const Question& q) {
 
 std::string subtitle_of(const Question& q) {
   return fmt::format("{} parameters; {} node{}, {}; {}; {} sequence{} of {} tokens a step",
-                     with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)), q.cluster.nodes,
-                     q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name, q.stack.name, q.training.global_batch,
-                     q.training.global_batch == 1 ? "" : "s", q.training.seq_len);
+                     with_thousands(static_cast<std::uint64_t>(parameter_counts(q.model).total)),
+                     q.cluster.nodes, q.cluster.nodes == 1 ? "" : "s", q.cluster.fabric.name, q.stack.name,
+                     q.training.global_batch, q.training.global_batch == 1 ? "" : "s", q.training.seq_len);
 }
 
 ReportChapter plan_chapter(const std::string& file, const ReportContext& context) {
@@ -114,7 +121,8 @@ ReportChapter plan_chapter(const std::string& file, const ReportContext& context
   const PlannedStep anew = planned_step(job, plan.plan);
   ReportChapter out;
   out.title = title_of(q), out.subtitle = subtitle_of(q), out.key = plan_key(plan.plan);
-  out.question = question_id(q.model.name, q.cluster.gpus(), q.stack.name, q.training.seq_len, q.training.global_batch);
+  out.question =
+      question_id(q.model.name, q.cluster.gpus(), q.stack.name, q.training.seq_len, q.training.global_batch);
   out.source = fmt::format("{}: {}, {}", file, plan.provenance.sextant, plan.provenance.created);
   if (!plan.provenance.command.empty())
     out.source += fmt::format(", by {}", fmt::join(plan.provenance.command, " "));

@@ -15,15 +15,18 @@ namespace sextant {
 namespace {
 
 ReportSection rates_section(const MachineFacts& facts) {
-  ReportSection out{.title = "What the machine does", .lead = "Matrix products, copies and launches, each alone."};
+  ReportSection out{.title = "What the machine does",
+                    .lead = "Matrix products, copies and launches, each alone."};
   ReportTable table{"Measurements", {{"what", false}, {"beside", false}, {"median"}, {"TFLOP/s"}, {"GB/s"}}};
   std::vector<ChartBar> products;
   for (const MachineMeasurement& m : facts.measurements) {
-    table.rows.push_back({words(m.what), m.beside.empty() ? "nothing" : words(m.beside), seconds_text(1e-6 * m.median_us),
+    table.rows.push_back({words(m.what), m.beside.empty() ? "nothing" : words(m.beside),
+                          seconds_text(1e-6 * m.median_us),
                           m.rate_TFLOPS > 0 ? fmt::format("{:.1f}", m.rate_TFLOPS) : "",
                           m.rate_GBps > 0 ? fmt::format("{:.1f}", m.rate_GBps) : ""});
     if (m.rate_TFLOPS > 0 && m.beside.empty())
-      products.push_back({words(m.what), m.rate_TFLOPS, fmt::format("{:.1f} TFLOP/s", m.rate_TFLOPS), "blue"});
+      products.push_back(
+          {words(m.what), m.rate_TFLOPS, fmt::format("{:.1f} TFLOP/s", m.rate_TFLOPS), "blue"});
   }
   if (!products.empty()) out.chart = bars_chart("Rate of matrix products", "TFLOP/s", products);
   out.tables.push_back(std::move(table));
@@ -31,13 +34,15 @@ ReportSection rates_section(const MachineFacts& facts) {
 }
 
 ReportSection exchanges_section(const MachineFacts& facts) {
-  ReportSection out{.title = "Collectives", .lead = "What a ring sends per second, by the size of the exchange."};
+  ReportSection out{.title = "Collectives",
+                    .lead = "What a ring sends per second, by the size of the exchange."};
   std::map<std::string, ChartLine> lines;
   for (const MachineMeasurement& m : facts.measurements) {
     const Measured what = parse_measurement(m.what);
     const auto* exchange = std::get_if<Exchange>(&what);
     if (!exchange || !m.beside.empty() || !(m.rate_GBps > 0)) continue;
-    std::string name = fmt::format("{}, {} ranks", words(m.what.substr(0, m.what.find(' '))), exchange->ranks);
+    std::string name =
+        fmt::format("{}, {} ranks", words(m.what.substr(0, m.what.find(' '))), exchange->ranks);
     if (exchange->nodes > 1) name += fmt::format(" on {} nodes", exchange->nodes);
     ChartLine& line = lines[name];
     line.name = name;
@@ -55,7 +60,8 @@ ReportSection exchanges_section(const MachineFacts& facts) {
 
 ReportSection works_section(const WorkProfile& profile) {
   ReportSection out{.title = "Operations", .lead = {}};
-  ReportTable table{"Measured operations, longest first", {{"operation", false}, {"mean"}, {"median"}, {"spread"}, {"samples"}}};
+  ReportTable table{"Measured operations, longest first",
+                    {{"operation", false}, {"mean"}, {"median"}, {"spread"}, {"samples"}}};
   std::vector<std::pair<std::string, MeasuredWork>> works(profile.works.begin(), profile.works.end());
   std::ranges::stable_sort(works, std::greater{}, [](const auto& w) { return w.second.mean_us; });
   std::vector<ChartBar> bars;
@@ -67,15 +73,16 @@ ReportSection works_section(const WorkProfile& profile) {
                           seconds_text(1e-6 * w.spread_us), fmt::format("{}", w.samples)});
   }
   if (bars.empty()) return out;
-  out.lead = fmt::format("{} kinds of operations were timed by {}; the longest {}.", works.size(), profile.timed_by,
-                         bars.size());
+  out.lead = fmt::format("{} kinds of operations were timed by {}; the longest {}.", works.size(),
+                         profile.timed_by, bars.size());
   out.chart = bars_chart("Mean time of the longest operations", "s", bars);
   out.tables.push_back(std::move(table));
   return out;
 }
 
 ReportSection conditions_section(const MachineFacts& facts) {
-  ReportSection out{.title = "Clocks and heat", .lead = "The state of the GPU before each part of the measurement."};
+  ReportSection out{.title = "Clocks and heat",
+                    .lead = "The state of the GPU before each part of the measurement."};
   ReportTable table{"Conditions", {{"when", false}, {"clock MHz"}, {"°C"}, {"W"}, {"limited by", false}}};
   ChartLine clock{"clock of the multiprocessors", {}, "blue"};
   for (const MachineCondition& c : facts.conditions) {
@@ -85,7 +92,9 @@ ReportSection conditions_section(const MachineFacts& facts) {
   }
   if (table.rows.empty()) return out;
   if (clock.points.size() > 1) {
-    ChartLines chart{{.title = "s since the measurement began", .from_zero = true}, {.title = "MHz", .from_zero = true}, {}};
+    ChartLines chart{{.title = "s since the measurement began", .from_zero = true},
+                     {.title = "MHz", .from_zero = true},
+                     {}};
     chart.lines.push_back(std::move(clock));
     out.chart = lines_chart("Clock of the multiprocessors while it was measured", chart);
   }
@@ -106,13 +115,15 @@ ReportChapter profile_chapter(const WorkProfile& profile) {
     if (!section.tables.empty() || !section.chart.is_null()) out.sections.push_back(std::move(section));
   };
   if (profile.facts) {
-    if (!profile.facts->measurements.empty()) add(rates_section(*profile.facts)), add(exchanges_section(*profile.facts));
+    if (!profile.facts->measurements.empty())
+      add(rates_section(*profile.facts)), add(exchanges_section(*profile.facts));
     add(works_section(profile));
     add(conditions_section(*profile.facts));
   } else {
     add(works_section(profile));
   }
-  if (out.sections.empty()) out.sections.push_back({.title = "Nothing was measured", .lead = "The profile has no operation."});
+  if (out.sections.empty())
+    out.sections.push_back({.title = "Nothing was measured", .lead = "The profile has no operation."});
   for (const std::string& note : profile.notes) out.sections.front().notes.push_back(note);
   return out;
 }

@@ -29,14 +29,16 @@ std::string share_text(double share) { return fmt::format("{:.1f} %", 100 * shar
 std::string signed_share_text(double share) { return fmt::format("{:+.1f} %", 100 * share); }
 
 std::string count_words(double n) {
-  return n < 0 || n > 1.8e19 ? fmt::format("{:.3g}", n) : count_text(static_cast<std::uint64_t>(std::llround(n)));
+  return n < 0 || n > 1.8e19 ? fmt::format("{:.3g}", n)
+                             : count_text(static_cast<std::uint64_t>(std::llround(n)));
 }
 
 std::string part_text(std::string_view part) {
   std::string text = words(part);
   for (const std::string_view degree : {" tp", " cp", " pp", " dp"})
     if (text.ends_with(degree))
-      for (std::size_t i = text.size() - 2; i < text.size(); ++i) text[i] = static_cast<char>(text[i] - 'a' + 'A');
+      for (std::size_t i = text.size() - 2; i < text.size(); ++i)
+        text[i] = static_cast<char>(text[i] - 'a' + 'A');
   return text;
 }
 

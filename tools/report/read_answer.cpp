@@ -17,7 +17,8 @@ namespace sextant {
 namespace {
 
 constexpr const char* kExpected =
-    "a plan file, a profile, the folder of a run, or what plan, simulate, explain, compare, run, validate or calibrate print "
+    "a plan file, a profile, the folder of a run, or what plan, simulate, explain, compare, run, validate or "
+    "calibrate print "
     "with --json";
 
 struct AnswerKind {

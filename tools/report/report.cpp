@@ -8,7 +8,8 @@ namespace sextant {
 void add_chapter(Report& report, ReportChapter chapter) {
   const auto same = std::ranges::find_if(report.chapters, [&](const ReportChapter& other) {
     if (!chapter.key.empty() && other.key == chapter.key) return true;
-    return !chapter.question.empty() && other.question == chapter.question && (chapter.key.empty() || other.key.empty());
+    return !chapter.question.empty() && other.question == chapter.question &&
+           (chapter.key.empty() || other.key.empty());
   });
   if (same == report.chapters.end()) {
     report.chapters.push_back(std::move(chapter));

@@ -39,7 +39,7 @@ struct ReportChapter {
   std::string title, subtitle;
   std::string key;       // of the layout: what is known of the same one stands in the same chapter
   std::string question;  // model, GPUs, software and batch: so does what is known of the question
-  std::string source;  // the file, and who wrote it
+  std::string source;    // the file, and who wrote it
   std::vector<ReportSection> sections = {};
 };
 

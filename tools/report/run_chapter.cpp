@@ -36,7 +36,8 @@ struct Curve {
     for (std::size_t i = 0; i < stretches; ++i) {
       const auto begin = points.begin() + static_cast<std::ptrdiff_t>(i * points.size() / stretches),
                  end = points.begin() + static_cast<std::ptrdiff_t>((i + 1) * points.size() / stretches);
-      auto [least, most] = std::minmax_element(begin, end, [](const auto& a, const auto& b) { return a.y < b.y; });
+      auto [least, most] =
+          std::minmax_element(begin, end, [](const auto& a, const auto& b) { return a.y < b.y; });
       if (most < least) std::swap(least, most);
       out.push_back(*least);
       if (most != least) out.push_back(*most);
@@ -98,13 +99,16 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
   ReportSection loss{.title = "Loss", .lead = {}};
   if (!s.loss.points.empty()) {
     const ChartPoint &first = s.loss.points.front(), &last = s.loss.points.back();
-    loss.lead = fmt::format("From {:.4f} at step {:.0f} to {:.4f} at step {:.0f}.", first.y, first.x, last.y, last.x);
+    loss.lead =
+        fmt::format("From {:.4f} at step {:.0f} to {:.4f} at step {:.0f}.", first.y, first.x, last.y, last.x);
     if (!s.validation.points.empty())
       loss.lead += fmt::format(" On held-out text it ends at {:.4f}.", s.validation.points.back().y);
-    if (s.skipped > 0) loss.lead += fmt::format(" {} steps were skipped: gradients were not finite.", s.skipped);
+    if (s.skipped > 0)
+      loss.lead += fmt::format(" {} steps were skipped: gradients were not finite.", s.skipped);
     ChartLines chart{{.title = "step"}, {.title = "loss"}, {}};
     chart.lines.push_back({"training", s.loss.shown(), "blue", true, marks});
-    if (!s.validation.points.empty()) chart.lines.push_back({"held out", s.validation.shown(), "red", true, true, true});
+    if (!s.validation.points.empty())
+      chart.lines.push_back({"held out", s.validation.shown(), "red", true, true, true});
     chart.moments = changes;
     loss.chart = lines_chart("Loss over the steps of the run", chart);
     loss.tables.push_back(steps_table(s));
@@ -144,7 +148,8 @@ void each_line(const fs::path& path, const Use& use) {
     const std::string where = fmt::format("{}:{}", file, i + 1);
     if (!j.is_object()) {
       if (i + 1 == lines.size()) return;
-      throw ConfigError(Problem{where, "", "a line that is no JSON object", "what sextant run writes", "remove the line"});
+      throw ConfigError(
+          Problem{where, "", "a line that is no JSON object", "what sextant run writes", "remove the line"});
     }
     use(AnswerView(j, where));
   }
@@ -172,7 +177,8 @@ void add_comparison(const fs::path& folder, const ReportContext& context, Report
   const std::string file = (folder / "timeline.json").string();
   for (ReportSection section : comparison_sections(AnswerView(compared, file)))
     chapter.sections.push_back(std::move(section));
-  ReportSection both{.title = kTimelineTitle, .lead = "The last step as it was predicted, and as it was measured."};
+  ReportSection both{.title = kTimelineTitle,
+                     .lead = "The last step as it was predicted, and as it was measured."};
   both.chart = timeline_chart("One step of every stage, predicted and measured", graph,
                               {{"predicted", &runnable.predicted()}, {"measured", &measured}});
   chapter.sections.push_back(std::move(both));
@@ -187,13 +193,16 @@ ReportChapter run_folder_chapter(const std::string& folder, const ReportContext&
                               "was the run ended before its first step?"});
   ReportChapter out;
   const PlanFile plan = load_plan_file(path / "plan.json");
-  out.title = fmt::format("Run {}", path.filename().empty() ? path.parent_path().filename().string() : path.filename().string());
-  out.subtitle = fmt::format("{} on {} × {}, {}", plan.model.name, plan.plan.world(), plan.cluster.device.name, plan_key(plan.plan));
+  out.title = fmt::format(
+      "Run {}", path.filename().empty() ? path.parent_path().filename().string() : path.filename().string());
+  out.subtitle = fmt::format("{} on {} × {}, {}", plan.model.name, plan.plan.world(),
+                             plan.cluster.device.name, plan_key(plan.plan));
   out.source = folder + ": folder of sextant run";
   Steps steps;
   each_line(path / "steps.jsonl", [&](const AnswerView& line) { add_step(line, steps); });
   out.sections = run_sections(steps, changes_of(path / "adaptation.jsonl"));
-  if (out.sections.empty()) out.sections.push_back({.title = "No step", .lead = "The run was ended before its first step."});
+  if (out.sections.empty())
+    out.sections.push_back({.title = "No step", .lead = "The run was ended before its first step."});
   if (fs::exists(path / "timeline.json")) add_comparison(path, context, out);
   return out;
 }
@@ -212,7 +221,8 @@ ReportChapter run_chapter(const AnswerView& answer) {
   if (answer.has("comparison"))
     for (ReportSection section : comparison_sections(answer.at("comparison")))
       out.sections.push_back(std::move(section));
-  if (out.sections.empty()) out.sections.push_back({.title = "No step", .lead = "The run was ended before its first step."});
+  if (out.sections.empty())
+    out.sections.push_back({.title = "No step", .lead = "The run was ended before its first step."});
   return out;
 }
 

@@ -32,9 +32,10 @@ ReportSection recommended_section(const AnswerView& answer) {
   out.tiles = prediction_tiles(best);
   if (answer.has("evidence")) {
     const AnswerView evidence = answer.at("evidence");
-    out.notes.push_back(fmt::format("{} measured runs combine these kinds of parallelism on such GPUs, {} of them of "
-                                    "this software's kin.",
-                                    evidence.count("runs_near"), evidence.count("runs_near_of_stack")));
+    out.notes.push_back(
+        fmt::format("{} measured runs combine these kinds of parallelism on such GPUs, {} of them of "
+                    "this software's code.",
+                    evidence.count("runs_near"), evidence.count("runs_near_of_stack")));
   }
   for (const std::string& note : answer.texts("notes")) out.notes.push_back(note);
   return out;
@@ -64,8 +65,9 @@ ReportSection alternatives_section(const AnswerView& answer) {
   chart.lines.push_back(std::move(others));
   if (const double available = best.number_or("available_memory_GiB", 0); available > 0)
     chart.limit = ChartLimit{available, fmt::format("{} GiB usable", gib_text(available))};
-  out.lead = fmt::format("{} other layouts that a reader may want instead: faster with more risk, leaner, or simpler.",
-                         table.rows.size() - 1);
+  out.lead = fmt::format(
+      "{} other layouts that a reader may want instead: faster with more risk, leaner, or simpler.",
+      table.rows.size() - 1);
   out.chart = lines_chart("Step time over peak memory of the recommended layout and its alternatives", chart);
   out.tables.push_back(std::move(table));
   out.table_open = true;
@@ -76,7 +78,8 @@ ReportSection scale_section(const AnswerView& answer) {
   ReportSection out{.title = "Scaling curve", .lead = {}};
   ReportTable table{"The best layout of every size, at the same global batch",
                     {{"GPUs"}, {"layout", false}, {"step"}, {"tokens/s"}, {"efficiency"}, {"GiB"}}};
-  ChartLine reached{"predicted", {}, "blue"}, ideal{"if every GPU did as much as at the smallest size", {}, "grey"};
+  ChartLine reached{"predicted", {}, "blue"},
+      ideal{"if every GPU did as much as at the smallest size", {}, "grey"};
   ideal.marks = false, ideal.dashed = true;
   for (const AnswerView& size : answer.items("scale")) {
     const double gpus = size.number("gpus");
@@ -89,8 +92,9 @@ ReportSection scale_section(const AnswerView& answer) {
     reached.points.push_back({gpus, rate, best.text("key"), share_text(efficiency)});
     const auto& first = reached.points.front();
     ideal.points.push_back({gpus, first.y * gpus / first.x, {}, {}});
-    table.rows.push_back({fmt::format("{:.0f}", gpus), best.text("key"), seconds_text(best.number("step_time_s")),
-                          rate_text(rate), share_text(efficiency), gib_text(best.number("peak_memory_GiB"))});
+    table.rows.push_back({fmt::format("{:.0f}", gpus), best.text("key"),
+                          seconds_text(best.number("step_time_s")), rate_text(rate), share_text(efficiency),
+                          gib_text(best.number("peak_memory_GiB"))});
   }
   out.tables.push_back(std::move(table));
   if (reached.points.empty()) {
@@ -98,12 +102,14 @@ ReportSection scale_section(const AnswerView& answer) {
     return out;
   }
   const ChartPoint &first = reached.points.front(), &last = reached.points.back();
-  out.lead = fmt::format("From {:.0f} to {:.0f} GPUs the rate rises {:.1f} times: {} of what as many of the smallest "
-                         "size would do.",
-                         first.x, last.x, last.y / first.y, share_text(last.y / last.x / (first.y / first.x)));
+  out.lead = fmt::format(
+      "From {:.0f} to {:.0f} GPUs the rate rises {:.1f} times: {} of what as many of the smallest "
+      "size would do.",
+      first.x, last.x, last.y / first.y, share_text(last.y / last.x / (first.y / first.x)));
   ChartLines chart{{.title = "GPUs", .from_zero = true}, {.title = "tokens/s", .from_zero = true}, {}};
   chart.lines = {ideal, reached};
-  out.chart = lines_chart("Tokens per second over the number of GPUs, with the efficiency at each size", chart);
+  out.chart =
+      lines_chart("Tokens per second over the number of GPUs, with the efficiency at each size", chart);
   out.table_open = true;
   return out;
 }
@@ -116,15 +122,17 @@ ReportSection pareto_section(const AnswerView& answer) {
   double available = 0;
   for (const AnswerView& one : answer.items("pareto")) {
     const std::string number = fmt::format("{}", table.rows.size() + 1);
-    front.points.push_back({one.number("peak_memory_GiB"), one.number("step_time_s"), one.text("key"), number});
+    front.points.push_back(
+        {one.number("peak_memory_GiB"), one.number("step_time_s"), one.text("key"), number});
     table.rows.push_back(layout_cells(one, number));
     available = one.number_or("available_memory_GiB", available);
   }
   if (front.points.empty()) return out;
   const ChartPoint first = front.points.front(), last = front.points.back();
-  out.lead = fmt::format("Each of {} layouts is the fastest with its memory. The last needs {} GiB less than the first "
-                         "and takes {} as long.",
-                         front.points.size(), gib_text(first.x - last.x), fmt::format("{:.2f} times", last.y / first.y));
+  out.lead = fmt::format(
+      "Each of {} layouts is the fastest with its memory. The last needs {} GiB less than the first "
+      "and takes {} as long.",
+      front.points.size(), gib_text(first.x - last.x), fmt::format("{:.2f} times", last.y / first.y));
   ChartLines chart{{.title = "peak memory, GiB"}, {.title = "step, s"}, {}};
   chart.lines.push_back(std::move(front));
   if (available > 0) chart.limit = ChartLimit{available, fmt::format("{} GiB usable", gib_text(available))};
@@ -142,10 +150,12 @@ ReportSection ranked_section(const AnswerView& answer) {
   std::vector<ChartBar> bars;
   for (const AnswerView& one : answer.items("ranked")) {
     table.rows.push_back(layout_cells(one, fmt::format("{}", table.rows.size() + 1)));
-    bars.push_back({one.text("key"), one.number("step_time_s"), seconds_text(one.number("step_time_s")), "blue"});
+    bars.push_back(
+        {one.text("key"), one.number("step_time_s"), seconds_text(one.number("step_time_s")), "blue"});
   }
   if (bars.empty()) return out;
-  out.lead = fmt::format("The best of {} layouts by the objective {}.", bars.size(), answer.text_or("objective", "throughput"));
+  out.lead = fmt::format("The best of {} layouts by the objective {}.", bars.size(),
+                         answer.text_or("objective", "throughput"));
   out.chart = bars_chart("Step time of the layouts that were found", "s", bars);
   out.tables.push_back(std::move(table));
   return out;
@@ -172,11 +182,11 @@ std::vector<ReportTile> prediction_tiles(const AnswerView& p) {
 
 void set_question(const AnswerView& answer, ReportChapter& chapter) {
   chapter.title = fmt::format("{} on {} GPUs", answer.text("model"), answer.count("gpus"));
-  chapter.question = question_id(answer.text("model"), answer.count("gpus"), answer.text("stack"), answer.count("seq_len"),
-                                 answer.count("global_batch"));
+  chapter.question = question_id(answer.text("model"), answer.count("gpus"), answer.text("stack"),
+                                 answer.count("seq_len"), answer.count("global_batch"));
   chapter.subtitle = fmt::format("{} parameters; {}; {}; {} sequences of {} tokens a step",
-                                 rate_text(answer.number("parameters")), answer.text("cluster"), answer.text("stack"),
-                                 answer.count("global_batch"), answer.count("seq_len"));
+                                 rate_text(answer.number("parameters")), answer.text("cluster"),
+                                 answer.text("stack"), answer.count("global_batch"), answer.count("seq_len"));
 }
 
 ReportSection outcomes_section(const AnswerView& answer) {
@@ -215,8 +225,8 @@ ReportSection outcomes_section(const AnswerView& answer) {
   return out;
 }
 
-std::string question_id(const std::string& model, std::int64_t gpus, const std::string& stack, std::int64_t seq_len,
-                        std::int64_t global_batch) {
+std::string question_id(const std::string& model, std::int64_t gpus, const std::string& stack,
+                        std::int64_t seq_len, std::int64_t global_batch) {
   return fmt::format("{} on {} GPUs, {}, {} x {}", model, gpus, stack, global_batch, seq_len);
 }
 
@@ -236,7 +246,8 @@ ReportChapter search_chapter(const AnswerView& answer) {
   if (!answer.has("recommended")) add(ranked_section(answer));
   add(outcomes_section(answer));
   if (out.sections.empty())
-    out.sections.push_back({.title = "Nothing was found", .lead = "No layout of the question is feasible, or none was found in time."});
+    out.sections.push_back({.title = "Nothing was found",
+                            .lead = "No layout of the question is feasible, or none was found in time."});
   return out;
 }
 

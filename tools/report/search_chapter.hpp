@@ -18,8 +18,8 @@ ReportChapter search_chapter(const AnswerView&);
 // What became of the layouts of a search ("outcomes", "examples"), of plan and explain. No table where the answer has none.
 ReportSection outcomes_section(const AnswerView&);
 // Of the same question, the same text.
-std::string question_id(const std::string& model, std::int64_t gpus, const std::string& stack, std::int64_t seq_len,
-                        std::int64_t global_batch);
+std::string question_id(const std::string& model, std::int64_t gpus, const std::string& stack,
+                        std::int64_t seq_len, std::int64_t global_batch);
 // Title and subtitle of what was asked.
 void set_question(const AnswerView&, ReportChapter&);
 // The tiles of a prediction as answers have it.

@@ -12,12 +12,14 @@ namespace sextant {
 
 ReportChapter simulate_chapter(const AnswerView& answer) {
   if (!answer.has("prediction"))
-    return {.title = "Simulated run",
-            .subtitle = "sextant simulate --events",
-            .key = {},
-            .question = {},
-            .source = {},
-            .sections = {{.title = "Not shown", .lead = "A report has no charts of --events yet: its decisions stand in the answer."}}};
+    return {
+        .title = "Simulated run",
+        .subtitle = "sextant simulate --events",
+        .key = {},
+        .question = {},
+        .source = {},
+        .sections = {{.title = "Not shown",
+                      .lead = "A report has no charts of --events yet: its decisions stand in the answer."}}};
   const AnswerView p = answer.at("prediction");
   ReportChapter out;
   out.title = p.text("key"), out.key = out.title;
@@ -40,7 +42,8 @@ ReportChapter simulate_chapter(const AnswerView& answer) {
     for (const auto& [key, value] : stage.numbers("time_s")) seconds.emplace_back(part_text(key), value);
   }
   out.sections.push_back(memory_section(holds, p.number("available_memory_GiB")));
-  for (const auto& [key, seconds] : answer.numbers("breakdown_s")) parts.mean.emplace_back(part_text(key), seconds);
+  for (const auto& [key, seconds] : answer.numbers("breakdown_s"))
+    parts.mean.emplace_back(part_text(key), seconds);
   parts.mean.emplace_back("stragglers and host", answer.number_or("stragglers_and_host_s", 0));
   out.sections.push_back(time_section(parts));
   return out;

@@ -57,16 +57,17 @@ ReportSection memory_section(const std::vector<StageHolds>& stages, double avail
   }
   const StageHolds& full = stages[heaviest];
   const auto largest = std::ranges::max_element(full.GiB, {}, &std::pair<std::string, double>::second);
-  const std::string room = full.peak_GiB <= available_GiB
-                               ? fmt::format("{} GiB of {} GiB are left", gib_text(available_GiB - full.peak_GiB),
-                                             gib_text(available_GiB))
-                               : fmt::format("{} GiB more than the {} GiB there are",
-                                             gib_text(full.peak_GiB - available_GiB), gib_text(available_GiB));
+  const std::string room =
+      full.peak_GiB <= available_GiB
+          ? fmt::format("{} GiB of {} GiB are left", gib_text(available_GiB - full.peak_GiB),
+                        gib_text(available_GiB))
+          : fmt::format("{} GiB more than the {} GiB there are", gib_text(full.peak_GiB - available_GiB),
+                        gib_text(available_GiB));
   const std::string who = stages.size() == 1 ? "Each GPU" : "Stage " + full.stage + ", the fullest,";
   out.lead = fmt::format("{} peaks at {} GiB: {}. Most of it is {} ({} GiB).", who, gib_text(full.peak_GiB),
                          room, largest->first, gib_text(largest->second));
-  out.chart = stacks_chart("Memory of each stage at its peak, by category, against what a GPU has", "stage", "GiB",
-                           columns, series,
+  out.chart = stacks_chart("Memory of each stage at its peak, by category, against what a GPU has", "stage",
+                           "GiB", columns, series,
                            ChartLimit{available_GiB, fmt::format("{} GiB usable", gib_text(available_GiB))});
   ReportTable table{"GiB at the peak of each stage", {{"stage"}}};
   for (const std::string& name : names) table.columns.push_back({name});
@@ -100,13 +101,15 @@ ReportSection time_section(const StepParts& parts) {
   std::vector<std::string> others;
   for (const auto& [name, seconds] : sorted) {
     bars.push_back({name, seconds,
-                    fmt::format("{} · {}", share_text(seconds / parts.step_s), seconds_text(seconds)), tone_of(name)});
+                    fmt::format("{} · {}", share_text(seconds / parts.step_s), seconds_text(seconds)),
+                    tone_of(name)});
     if (others.size() < 2 && &name != &sorted.front().first)
       others.push_back(fmt::format("{} ({})", name, share_text(seconds / parts.step_s)));
   }
   out.lead = fmt::format("{} of the step is {}", share_text(sorted.front().second / parts.step_s),
                          sorted.front().first);
-  out.lead += others.empty() ? "." : fmt::format("; the largest other parts are {}.", fmt::join(others, " and "));
+  out.lead +=
+      others.empty() ? "." : fmt::format("; the largest other parts are {}.", fmt::join(others, " and "));
   out.chart = bars_chart("Seconds of the step by what they are spent on, mean over stages", "s", bars);
   ReportTable table{"Seconds of the step, mean over stages", {{"part", false}, {"s"}, {"% of the step"}}};
   for (const auto& [name, seconds] : parts.mean)
@@ -138,7 +141,8 @@ ReportSection timeline_section(const PlannedStep& step) {
   const ParallelPlan& plan = step.graph.plan;
   ReportSection out{.title = kTimelineTitle, .lead = {}};
   out.lead = fmt::format(
-      "When each stage computes, micro-batch by micro-batch: {} operations in {}. Gaps are time in which a stage "
+      "When each stage computes, micro-batch by micro-batch: {} operations in {}. Gaps are time in which a "
+      "stage "
       "waits.",
       count_words(static_cast<double>(step.graph.ops.size())), seconds_text(step.timeline.makespan().v));
   out.chart = timeline_chart("One step: what each stage does from its begin to its end", step.graph,
@@ -148,18 +152,18 @@ ReportSection timeline_section(const PlannedStep& step) {
   for (std::size_t i = 0; i < step.split.stages.size(); ++i) {
     const auto seconds = [&](TimeCategory c) { return step.split.stages[i][static_cast<std::size_t>(c)]; };
     const double idle = seconds(TimeCategory::bubble) + seconds(TimeCategory::imbalance);
-    const double works = seconds(TimeCategory::compute) + seconds(TimeCategory::recompute) +
-                         seconds(TimeCategory::optimizer);
+    const double works =
+        seconds(TimeCategory::compute) + seconds(TimeCategory::recompute) + seconds(TimeCategory::optimizer);
     const double total = step.split.step.v;
     table.rows.push_back({fmt::format("{}", i), fmt::format("{:.4f}", works),
-                          fmt::format("{:.4f}", std::max(0.0, total - works - idle)), fmt::format("{:.4f}", idle),
-                          fmt::format("{:.1f}", 100 * idle / total)});
+                          fmt::format("{:.4f}", std::max(0.0, total - works - idle)),
+                          fmt::format("{:.4f}", idle), fmt::format("{:.1f}", 100 * idle / total)});
   }
   out.tables.push_back(std::move(table));
-  out.notes.emplace_back(
-      plan.tp > 1 || plan.cp > 1
-          ? "Collectives of TP and CP lie inside the blocks. sextant simulate --trace shows every operation in Perfetto."
-          : "sextant simulate --trace shows every operation in Perfetto.");
+  out.notes.emplace_back(plan.tp > 1 || plan.cp > 1
+                             ? "Collectives of TP and CP lie inside the blocks. sextant simulate --trace "
+                               "shows every operation in Perfetto."
+                             : "sextant simulate --trace shows every operation in Perfetto.");
   return out;
 }
 

@@ -11,7 +11,17 @@
 namespace sextant {
 namespace {
 
-enum class BlockOf : std::uint8_t { forward, recompute, backward, weight, optimizer, reduce, gather, copies, waits };
+enum class BlockOf : std::uint8_t {
+  forward,
+  recompute,
+  backward,
+  weight,
+  optimizer,
+  reduce,
+  gather,
+  copies,
+  waits
+};
 struct Kind {
   const char *name, *tone;
 };
@@ -71,7 +81,8 @@ BlockOf kind_of(const Op& op) {
 // Rows of a stage, in the order in which they lie: its compute lane, and what runs beside.
 enum class RowOf : std::uint8_t { compute, reduce, gather, host };
 constexpr std::size_t kRows = 4;
-constexpr std::array<const char*, kRows> kRowNames = {"compute", "gradient reduction", "parameter gather", "host"};
+constexpr std::array<const char*, kRows> kRowNames = {"compute", "gradient reduction", "parameter gather",
+                                                      "host"};
 
 std::optional<RowOf> row_of(LaneKind lane) {
   switch (lane) {

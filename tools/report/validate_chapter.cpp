@@ -16,14 +16,16 @@ std::string percent_of(double percent) { return fmt::format("{:.1f} %", percent)
 
 ReportSection sources_section(const AnswerView& answer) {
   ReportSection out{.title = "Error of predicted step times", .lead = {}};
-  ReportTable table{"By source of measured runs",
-                    {{"source", false}, {"runs"}, {"mean error"}, {"median"}, {"bias"}, {"in the interval"}, {"memory"}}};
+  ReportTable table{
+      "By source of measured runs",
+      {{"source", false}, {"runs"}, {"mean error"}, {"median"}, {"bias"}, {"in the interval"}, {"memory"}}};
   std::vector<ChartBar> bars;
   double sum = 0, runs = 0;
   for (const AnswerView& s : answer.items("sources")) {
     const double error = s.number("mean_absolute_error_percent"), rows = s.number("rows");
     sum += error, runs += rows;
-    bars.push_back({words(s.text("source")), error, fmt::format("{} · {:.0f} runs", percent_of(error), rows), "blue"});
+    bars.push_back(
+        {words(s.text("source")), error, fmt::format("{} · {:.0f} runs", percent_of(error), rows), "blue"});
     const bool memory = s.number_or("memory_rows", 0) > 0;
     table.rows.push_back({words(s.text("source")), fmt::format("{:.0f}", rows), percent_of(error),
                           percent_of(s.number("median_absolute_error_percent")),
@@ -33,8 +35,9 @@ ReportSection sources_section(const AnswerView& answer) {
   }
   if (bars.empty()) return out;
   std::ranges::stable_sort(bars, {}, &ChartBar::value);
-  out.lead = fmt::format("{} measured runs of {} source{}; mean error over sources {}.", rate_text(runs), bars.size(),
-                         bars.size() == 1 ? "" : "s", percent_of(sum / static_cast<double>(bars.size())));
+  out.lead = fmt::format("{} measured runs of {} source{}; mean error over sources {}.", rate_text(runs),
+                         bars.size(), bars.size() == 1 ? "" : "s",
+                         percent_of(sum / static_cast<double>(bars.size())));
   out.chart = bars_chart("Mean absolute error of predicted step times by source, in percent", "%", bars);
   out.tables.push_back(std::move(table));
   return out;
@@ -54,7 +57,9 @@ ReportSection runs_section(const AnswerView& answer, const char* measured_key, c
     ++n, near += p < 1.1 * m && m < 1.1 * p ? 1 : 0;
   }
   if (n == 0) return out;
-  ChartLines chart{{.title = "measured step, s", .logarithmic = true}, {.title = "predicted step, s", .logarithmic = true}, {}};
+  ChartLines chart{{.title = "measured step, s", .logarithmic = true},
+                   {.title = "predicted step, s", .logarithmic = true},
+                   {}};
   chart.diagonal = true;
   constexpr std::size_t kToldApart = 8;
   for (auto& [name, line] : of) {
@@ -62,8 +67,8 @@ ReportSection runs_section(const AnswerView& answer, const char* measured_key, c
     line.tone = of.size() <= kToldApart ? tone_of(chart.lines.size()) : "blue";
     chart.lines.push_back(std::move(line));
   }
-  out.lead = fmt::format("{} of {} runs are predicted within 10 %. On the line both times are the same.", rate_text(static_cast<double>(near)),
-                         rate_text(static_cast<double>(n)));
+  out.lead = fmt::format("{} of {} runs are predicted within 10 %. On the line both times are the same.",
+                         rate_text(static_cast<double>(near)), rate_text(static_cast<double>(n)));
   out.chart = lines_chart("Predicted over measured step time of every run", chart);
   return out;
 }
@@ -72,14 +77,17 @@ ReportSection ranking_section(const AnswerView& answer) {
   ReportSection out{.title = "What the recommendation would have cost", .lead = {}};
   if (!answer.has("recommendation")) return out;
   const AnswerView r = answer.at("recommendation");
-  out.lead = fmt::format("In {} groups of layouts that somebody measured, the recommended one is {} slower than the best "
-                         "measured in the mean.",
-                         r.count("groups"), percent_of(r.number("regret_mean_percent")));
-  ReportTable table{"By group of measured layouts", {{"group", false}, {"layouts"}, {"slower than the best"}, {"best of three"}}};
+  out.lead = fmt::format(
+      "In {} groups of layouts that somebody measured, the recommended one is {} slower than the best "
+      "measured in the mean.",
+      r.count("groups"), percent_of(r.number("regret_mean_percent")));
+  ReportTable table{"By group of measured layouts",
+                    {{"group", false}, {"layouts"}, {"slower than the best"}, {"best of three"}}};
   for (const AnswerView& g : r.items("by_group")) {
     std::string group = g.text("group");
     std::ranges::replace(group, '|', ' ');
-    table.rows.push_back({group, fmt::format("{}", g.count("layouts")), percent_of(g.number("regret_percent")),
+    table.rows.push_back({group, fmt::format("{}", g.count("layouts")),
+                          percent_of(g.number("regret_percent")),
                           percent_of(g.number("regret_of_best_of_3_percent"))});
   }
   if (!table.rows.empty()) out.tables.push_back(std::move(table));
@@ -87,7 +95,8 @@ ReportSection ranking_section(const AnswerView& answer) {
 }
 
 ReportSection collectives_section(const AnswerView& answer) {
-  ReportSection out{.title = "Error of predicted collectives", .lead = "Mean absolute error by table of measured collectives."};
+  ReportSection out{.title = "Error of predicted collectives",
+                    .lead = "Mean absolute error by table of measured collectives."};
   ReportTable table{"By table", {{"table", false}, {"large"}, {"small"}}};
   std::vector<ChartBar> bars;
   for (const AnswerView& c : answer.items("collectives")) {
@@ -112,18 +121,24 @@ void add_if_any(ReportChapter& chapter, ReportSection section) {
 }  // namespace
 
 ReportChapter validate_chapter(const AnswerView& answer) {
-  ReportChapter out{.title = "Predictions against measured runs", .subtitle = "sextant validate", .key = {}, .question = {}, .source = {}};
+  ReportChapter out{.title = "Predictions against measured runs",
+                    .subtitle = "sextant validate",
+                    .key = {},
+                    .question = {},
+                    .source = {}};
   add_if_any(out, sources_section(answer));
   add_if_any(out, runs_section(answer, "measured_step_time_s", "step_time_s"));
   add_if_any(out, ranking_section(answer));
   add_if_any(out, collectives_section(answer));
   if (out.sections.empty())
-    out.sections.push_back({.title = "Not shown", .lead = "This answer has neither sources nor collectives to chart."});
+    out.sections.push_back(
+        {.title = "Not shown", .lead = "This answer has neither sources nor collectives to chart."});
   return out;
 }
 
 ReportChapter calibrate_chapter(const AnswerView& answer) {
-  ReportChapter out{.title = "Calibration", .subtitle = "sextant calibrate", .key = {}, .question = {}, .source = {}};
+  ReportChapter out{
+      .title = "Calibration", .subtitle = "sextant calibrate", .key = {}, .question = {}, .source = {}};
   ReportSection all{.title = "Before and after", .lead = {}};
   ReportTable table{"Step times of the runs that were fitted",
                     {{"run", false}, {"layout", false}, {"measured"}, {"before"}, {"after"}}};
@@ -131,19 +146,20 @@ ReportChapter calibrate_chapter(const AnswerView& answer) {
   double before = 0, after = 0;
   for (const AnswerView& run : answer.items("runs")) {
     const double m = run.number("measured_s"), b = run.number("before_s"), a = run.number("after_s");
-    table.rows.push_back({run.text("run_id"), run.text_or("plan", ""), seconds_text(m), seconds_text(b), seconds_text(a)});
+    table.rows.push_back(
+        {run.text("run_id"), run.text_or("plan", ""), seconds_text(m), seconds_text(b), seconds_text(a)});
     before += std::abs(b / m - 1), after += std::abs(a / m - 1);
-    bars.push_back({run.text("run_id"), 100 * (b / m - 1), signed_share_text(b / m - 1), "orange", 100 * (a / m - 1),
-                    signed_share_text(a / m - 1)});
+    bars.push_back({run.text("run_id"), 100 * (b / m - 1), signed_share_text(b / m - 1), "orange",
+                    100 * (a / m - 1), signed_share_text(a / m - 1)});
   }
   if (bars.empty()) {
     all.lead = "No run was fitted.";
   } else {
     const auto n = static_cast<double>(bars.size());
-    all.lead = fmt::format("{} run{}: the mean error falls from {} to {}.", bars.size(), bars.size() == 1 ? "" : "s",
-                           share_text(before / n), share_text(after / n));
-    all.chart = bars_chart("Error of predicted step times before and after, in percent of the measured", "%", bars,
-                           {"before", "after"});
+    all.lead = fmt::format("{} run{}: the mean error falls from {} to {}.", bars.size(),
+                           bars.size() == 1 ? "" : "s", share_text(before / n), share_text(after / n));
+    all.chart = bars_chart("Error of predicted step times before and after, in percent of the measured", "%",
+                           bars, {"before", "after"});
     all.tables.push_back(std::move(table));
   }
   out.sections.push_back(std::move(all));

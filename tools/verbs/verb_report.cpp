@@ -32,7 +32,8 @@ std::string made_text() {
 ExitCode run(Session& session, const ReportOptions& o) {
   if (o.answers.empty())
     throw UsageError(
-        "an answer is missing\n  for example: sextant report plan.json -o report.html, where plan.json is of: "
+        "an answer is missing\n  for example: sextant report plan.json -o report.html, where plan.json is "
+        "of: "
         "sextant plan -o");
   if (o.output.empty()) throw UsageError("-o is missing\n  for example: -o report.html");
   std::vector<std::string> others = o.answers;
@@ -48,7 +49,8 @@ ExitCode run(Session& session, const ReportOptions& o) {
   write_file_atomic(o.output, page);
   std::size_t sections = 0, charts = 0;
   for (const ReportChapter& chapter : report.chapters)
-    for (const ReportSection& section : chapter.sections) ++sections, charts += section.chart.is_null() ? 0 : 1;
+    for (const ReportSection& section : chapter.sections)
+      ++sections, charts += section.chart.is_null() ? 0 : 1;
   if (session.common.json) {
     nlohmann::ordered_json chapters = nlohmann::ordered_json::array();
     for (const ReportChapter& chapter : report.chapters) {
@@ -60,52 +62,62 @@ ExitCode run(Session& session, const ReportOptions& o) {
                {{"written", o.output}, {"bytes", page.size()}, {"charts", charts}, {"chapters", chapters}});
     return ExitCode::ok;
   }
-  session.terminal.out << fmt::format("written: {} ({} sections, {} charts, {:.0f} kB; opens in any browser, offline)\n",
-                                      o.output, sections, charts, static_cast<double>(page.size()) / 1e3);
+  session.terminal.out << fmt::format(
+      "written: {} ({} sections, {} charts, {:.0f} kB; opens in any browser, offline)\n", o.output, sections,
+      charts, static_cast<double>(page.size()) / 1e3);
   return ExitCode::ok;
 }
 
 }  // namespace
 
 Verb report_verb() {
-  return {.name = "report",
-          .summary = "answers as one HTML page with charts, to send or to print",
-          .description =
-              "Makes one HTML file of plan files, profiles, folders of runs and what other verbs printed with --json, told apart "
-              "by their content. It needs no network. A plan file is simulated anew for what it does not hold: memory and time "
-              "by stage, the timeline of a step, layouts one change away. What is known of the same layout stands together.",
-          .examples = {{"a plan as a page",
-                        "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch 1024 -o best.json"},
-                       {"", "sextant report best.json -o report.html"},
-                       {"with the search that found it",
-                        "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch 1024 --json > "
-                        "search.json"},
-                       {"", "sextant report best.json search.json --tokens 2T -o report.html"},
-                       {"a run, with loss, throughput and both timelines", "sextant report saved-run -o run.html"}},
-          .define = [](CLI::App& app) -> Run {
-            auto o = std::make_shared<ReportOptions>();
-            app.add_option("answers", o->answers, "plan files, profiles, folders of runs, answers of --json")
-                ->type_name("ANSWER");
-            add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "the page, an HTML file"}, o->output);
-            add_text(app, {.flag = "--title", .metavar = "TEXT", .text = "of the page; else that of the first answer"},
-                     o->title);
-            add_text(app,
-                     {.flag = "--tokens",
-                      .metavar = "N",
-                      .text = "of plan files: how long so many tokens take and what they cost: 2e12, 15T, 300B"},
-                     o->tokens);
-            add_text(app,
-                     {.flag = "--calibration",
-                      .metavar = "FILE",
-                      .text = "of plan files: constants from 'sextant calibrate -o'"},
-                     o->calibration);
-            add_text(app,
-                     {.flag = "--profile",
-                      .metavar = "FILE",
-                      .text = "of plan files and runs: measured times from 'sextant profile -o'"},
-                     o->profile);
-            return [o](Session& session) { return run(session, *o); };
-          }};
+  return {
+      .name = "report",
+      .summary = "answers as one HTML page with charts, to send or to print",
+      .description =
+          "Makes one HTML file of plan files, profiles, folders of runs and what other verbs printed with "
+          "--json, told apart "
+          "by their content. It needs no network. A plan file is simulated anew for what it does not hold: "
+          "memory and time "
+          "by stage, the timeline of a step, layouts one change away. What is known of the same layout "
+          "stands together.",
+      .examples = {{"a plan as a page",
+                    "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch "
+                    "1024 -o best.json"},
+                   {"", "sextant report best.json -o report.html"},
+                   {"with the search that found it",
+                    "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch "
+                    "1024 --json > "
+                    "search.json"},
+                   {"", "sextant report best.json search.json --tokens 2T -o report.html"},
+                   {"a run, with loss, throughput and both timelines",
+                    "sextant report saved-run -o run.html"}},
+      .define = [](CLI::App& app) -> Run {
+        auto o = std::make_shared<ReportOptions>();
+        app.add_option("answers", o->answers, "plan files, profiles, folders of runs, answers of --json")
+            ->type_name("ANSWER");
+        add_text(app, {.flag = "-o,--output", .metavar = "FILE", .text = "the page, an HTML file"},
+                 o->output);
+        add_text(app,
+                 {.flag = "--title", .metavar = "TEXT", .text = "of the page; else that of the first answer"},
+                 o->title);
+        add_text(app,
+                 {.flag = "--tokens",
+                  .metavar = "N",
+                  .text = "of plan files: how long so many tokens take and what they cost: 2e12, 15T, 300B"},
+                 o->tokens);
+        add_text(app,
+                 {.flag = "--calibration",
+                  .metavar = "FILE",
+                  .text = "of plan files: constants from 'sextant calibrate -o'"},
+                 o->calibration);
+        add_text(app,
+                 {.flag = "--profile",
+                  .metavar = "FILE",
+                  .text = "of plan files and runs: measured times from 'sextant profile -o'"},
+                 o->profile);
+        return [o](Session& session) { return run(session, *o); };
+      }};
 }
 
 }  // namespace sextant

@@ -39,8 +39,8 @@ class DoctorTargets : public ::testing::Test {
  protected:
   // A program called `name` that answers as a python does which has these packages: "torchtitan\\t0.3.0\\n".
   std::string python(const std::string& name, const std::string& packages) const {
-    const auto file = dir.write(name, "#!/bin/sh\n[ \"$1\" = -c ] || exit 9\nprintf '/fake/python\\t3.99.0\\n" +
-                                          packages + "'\n");
+    const auto file = dir.write(
+        name, "#!/bin/sh\n[ \"$1\" = -c ] || exit 9\nprintf '/fake/python\\t3.99.0\\n" + packages + "'\n");
     std::filesystem::permissions(file, std::filesystem::perms::owner_all);
     return file.string();
   }
@@ -59,7 +59,8 @@ class DoctorTargets : public ::testing::Test {
 TEST_F(DoctorTargets, NamesEachTargetWithItsInstalledVersion) {
   std::string packages;
   for (const ExportTarget& target : export_targets())
-    if (!target.package.empty()) packages += target.package + "\\t7." + std::to_string(target.package.size()) + "\\n";
+    if (!target.package.empty())
+      packages += target.package + "\\t7." + std::to_string(target.package.size()) + "\\n";
   const Variable asked("SEXTANT_PYTHON", python("a python", packages));
   const auto found = exports();
   EXPECT_EQ(found.at("python"), "/fake/python");
@@ -100,7 +101,8 @@ TEST_F(DoctorTargets, WithoutPythonItSaysSoAndIsSoundAllTheSame) {
 
 TEST_F(DoctorTargets, ARealPythonAnswersFromItsPackages) {
   if (!find_program("python3")) GTEST_SKIP() << "python3 is not installed";
-  dir.write("torchtitan-9.8.7.dist-info/METADATA", "Metadata-Version: 2.1\nName: torchtitan\nVersion: 9.8.7\n");
+  dir.write("torchtitan-9.8.7.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: torchtitan\nVersion: 9.8.7\n");
   const Variable none("SEXTANT_PYTHON", "");
   EXPECT_NE(installed(exports(), "torchtitan"), "9.8.7");  // the control
   const Variable packages("PYTHONPATH", dir.path().string());

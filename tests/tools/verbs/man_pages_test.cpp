@@ -71,8 +71,10 @@ TEST(ManPages, MandocFindsNothing) {
   if (!find_program("mandoc")) GTEST_SKIP() << "mandoc is not installed";
   const TempDir dir;
   for (const auto& page : pages())
-    EXPECT_EQ(shown_by("mandoc -T lint -W warning " + dir.write(page.file, page.text).string()), "") << page.file;
-  EXPECT_NE(shown_by("mandoc -T lint -W warning " + dir.write("bad.1", ".TH\n").string()), "");  // negative control
+    EXPECT_EQ(shown_by("mandoc -T lint -W warning " + dir.write(page.file, page.text).string()), "")
+        << page.file;
+  EXPECT_NE(shown_by("mandoc -T lint -W warning " + dir.write("bad.1", ".TH\n").string()),
+            "");  // negative control
 }
 
 }  // namespace
