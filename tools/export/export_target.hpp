@@ -44,6 +44,8 @@ struct ExportTarget {
   std::vector<std::string> versions;  // the default first
   std::string package;                // of PyPI, whose version `sextant doctor` says; empty: none
   std::string stack;                  // the software stack that predicts it
+  std::string twin =
+      {};  // the same software with other blocks, which the files state: its plans stay its own
   TargetFeatures (*features)(const std::string& version, const StackCapabilities&);
   // Beyond the features: what depends on several fields together.
   std::vector<Inexpressible> (*rules)(const PlanFile&, const std::string& version);

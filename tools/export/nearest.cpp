@@ -13,7 +13,8 @@ namespace sextant {
 Question question_under(const Question& asked, const ChosenTarget& chosen,
                         const std::filesystem::path& presets) {
   Question q = asked;
-  if (q.stack.name != chosen.target->stack)
+  if (q.stack.name != chosen.target->stack &&
+      (chosen.target->twin.empty() || q.stack.name != chosen.target->twin))
     q.stack = load_stack(chosen.target->stack, presets, q.cluster.device.generation);
   q.training.stack = q.stack.name;
   return q;

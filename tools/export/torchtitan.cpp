@@ -261,7 +261,7 @@ std::string module_text(const PlanFile& file, const std::string& version) {
   model.replace(model.find("@CONVERT@"), 9, file.training.compute == Dtype::fp8 ? kConvert : "");
   // Eager where the plan was made for torchtitan's eager blocks; what another stack does says nothing about it.
   const bool compiled =
-      file.stack.kernels.blocks == Blocks::compiled || !file.stack.with_blocks.contains("compiled");
+      file.stack.kernels.blocks == Blocks::compiled || !file.stack.name.starts_with("torchtitan");
   if (const std::size_t at = model.find("@COMPILED@"); at != std::string::npos)
     model.replace(at, 10, compiled ? "True" : "False");
   text += model +
@@ -314,6 +314,7 @@ ExportTarget torchtitan_target() {
           .versions = {"0.3.0", "head"},
           .package = "torchtitan",
           .stack = "torchtitan",
+          .twin = "torchtitan-eager",
           .features = torchtitan_features,
           .rules = torchtitan_rules,
           .write = write_torchtitan};

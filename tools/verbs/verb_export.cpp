@@ -49,7 +49,7 @@ std::string estimate_text(const PlanFile& file) {
 
 // "predicted as nemo-2024: 25.1 s a step, 60.2 GiB; megatron-lm is predicted as megatron-core: ..."; empty where stacks agree.
 std::string stack_note(const PlanFile& asked, const PlanFile& exported, const ExportTarget& target) {
-  if (asked.stack.name == target.stack) return "";
+  if (asked.stack.name == exported.stack.name) return "";
   return fmt::format("the plan was made for {} ({}); {} is predicted as {}: {}", asked.stack.name,
                      estimate_text(asked), target.title, exported.stack.name, estimate_text(exported));
 }

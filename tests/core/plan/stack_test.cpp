@@ -179,6 +179,23 @@ TEST(StackRefusals, AbilitiesOfLaterVersions) {
   }
 }
 
+// What wrappers of FSDP1 leave out of it, what Aleph Alpha's and Paddle's code asserts, and what DeepSpeed has no more.
+TEST(StackRefusals, AbilitiesAsTheirCodeHasThem) {
+  const auto can = [](const char* stack) { return load_stack(stack, preset_dir()).can; };
+  EXPECT_TRUE(can("fsdp1-eager").optimizer_offload);
+  for (const char* wrapper : {"modalities", "llm-foundry"}) {
+    EXPECT_FALSE(can(wrapper).optimizer_offload) << wrapper;
+    EXPECT_FALSE(can(wrapper).parameter_offload) << wrapper;
+    EXPECT_FALSE(can(wrapper).recompute_layers) << wrapper;
+    EXPECT_TRUE(can(wrapper).shard_degree) << wrapper;
+  }
+  EXPECT_FALSE(can("aleph-alpha").recompute_selective);
+  EXPECT_EQ(can("paddle-llama").interleaved_from_pp, 3);
+  EXPECT_EQ(can("paddle-llama").shard_degree_from_zero, 2);
+  for (const char* deepspeed : {"deepspeed-zero", "megatron-deepspeed-zero3"})
+    EXPECT_FALSE(can(deepspeed).shard_degree) << deepspeed;
+}
+
 // Megatron-Core's transformer_config.py: activations of fewer layers than the model has. SMP and DeepSpeed know no such limit.
 TEST(StackRefusals, ActivationsOfAllLayersOnTheHost) {
   const auto refused = [](const char* stack, int layers) {
@@ -276,8 +293,9 @@ TEST(StackRefusals, EachNamesTheFeature) {
       {"colossal-ai", "use more TP", [](ParallelPlan& p) { p.zero_stage = 1, p.parameter_offload = true; }},
       {"megatron-core", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
       {"nanotron", "leave nosp or tpo out", [](ParallelPlan& p) { p.tp = 2, p.overlap_tp = true; }},
-      {"deepspeed-zero", "hybrid sharding (shard_degree=2) only from ZeRO stage 3",
-       [](ParallelPlan& p) { p.zero_stage = 2, p.shard_degree = 2; }},
+      {"paddle-llama", "hybrid sharding (shard_degree=2) only from ZeRO stage 2",
+       [](ParallelPlan& p) { p.zero_stage = 1, p.shard_degree = 2; }},
+      {"deepspeed-zero", "hybrid sharding", [](ParallelPlan& p) { p.zero_stage = 3, p.shard_degree = 2; }},
       {"deepspeed-zero", "optimizer state on the host only from ZeRO stage 1",
        [](ParallelPlan& p) { p.optimizer_offload = 1; }},
       {"deepspeed-zero", "a part of the optimizer state on the host only from ZeRO stage 3",
@@ -346,7 +364,8 @@ TEST(StackRefusals, NothingNearIsRefused) {
       {"megatron-core", "tp2.dp4.z1.mbs1.tpo"},
       {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
       {"megatron-core", "dp8.z1.mbs1.oo50"},
-      {"deepspeed-zero", "dp8.z3.mbs1.sd2.oo50.po"},
+      {"deepspeed-zero", "dp8.z3.mbs1.oo50.po"},
+      {"paddle-llama", "dp8.z2.mbs1.sd2"},
       {"deepspeed-zero", "dp8.z1.mbs1.oo100"},
       {"deepspeed-zero", "dp8.z3.mbs1.po"},
       {"deepspeed-zero", "tp8.mbs1.oo50.po"},  // one replica: no ZeRO stage to ask for

@@ -228,7 +228,7 @@ TEST_F(ImportBadInput, CommandLines) {
   write("flags.sh", std::string("run.py --micro-batch-size 1 --tensor-model-parallel-size 2"));
   usage(from("flags.sh"), {"--model is missing", "flags.sh names no model"});
   bad_file(bad_input::with_plan("run.sh"),
-           {"found a Megatron-LM command line", "--from of plan, simulate and explain takes it"});
+           {"found a Megatron-LM command line", "of plan, simulate and explain takes it"});
 }
 
 // Options on the command line win over the file.
