@@ -62,6 +62,28 @@ CASES = {
         ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1", [("accelerate.yaml", "  fsdp_offload_params", "  fsdp_activation_checkpointing_offload: true\n  fsdp_offload_params")],
          "requires `activation_checkpointing=True`", "activation_offload", None),
     ],
+    "colossalai": [
+        ("llama-2-7b", "1x8xh100", "pp2.dp4.z1.mbs1.nogr", [("settings.py", "zero_stage=1", "zero_stage=2")],
+         "zero stage must be 0 or 1 when using pipeline parallelism", "zero_stage", "pp2.dp4.z2.mbs1.nogr"),
+        ("llama-2-7b", "1x8xh100", "pp2.dp4.z1.mbs1.nogr.L15-17", [("settings.py", '"1f1b"', '"interleaved"'),
+                                                                  ("settings.py", "num_model_chunks=1", "num_model_chunks=2"),
+                                                                  ("settings.py", "[15, 17]", "[7, 8, 8, 9]")],
+         "assert len(num_layers_per_stage) == self.num_stages", "chunks", "pp2.vp2.dp4.z1.mbs1.nogr.L7-8-8-9"),
+        ("llama-2-7b", "1x8xh100", "tp2.dp4.z1.mbs1", [("settings.py", "tp_size=2", "tp_size=1")],
+         "must be enabled when using tensor parallelism", "sequence_parallel", None),
+        ("llama-2-7b", "2x8xh100", "tp8.dp2.z1.mbs1", [("settings.py", "KV_HEADS, HEAD_DIM = 32, 32", "KV_HEADS, HEAD_DIM = 32, 4")],
+         "key_value heads must be divisible by", "tp", None),
+    ],
+    "colossalai-gemini": [
+        ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1", [("settings.py", 'precision="bf16"', 'precision="fp32"')],
+         "precision fp32 is not supported", "training", None),
+        ("llama-2-7b", "1x8xh100", "tp2.dp4.z3.mbs1.nosp", [("settings.py", "extra_dp_size=1", "extra_dp_size=3")],
+         "can't be evenly divided", "shard_degree", None),
+    ],
+    "accelerate-deepspeed": [
+        ("llama-2-7b", "1x8xh100", "dp8.z2.mbs1.oo100", [("ds_config.json", '"pin_memory": true', '"pin_memory": true, "ratio": 0.5')],
+         "Partial offloading only supported for ZeRO Stage 3", "optimizer_offload", "dp8.z2.mbs1.oo50"),
+    ],
     "smp": [
         ("llama-2-7b", "1x8xh100", "dp8.z3.mbs1.full", [("smp_config.json", '"random_seed"', '"pipeline_parallel_degree": 2, "random_seed"')],
          "", "pp", None),

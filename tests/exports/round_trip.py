@@ -20,12 +20,15 @@ MODELS = ["llama-3.1-8b", "llama-3.1-70b", "llama-2-7b", "llama-2-13b", "llama-3
 CLUSTERS = {8: "1x8xh100", 16: "2x8xa100-80gb", 32: "4x8xh100", 64: "8x8xh100", 128: "16x8xh100", 256: "32x8xa100-80gb"}
 STACKS = {"megatron-lm": "megatron-core", "torchtitan": "torchtitan", "nanotron": "nanotron", "fsdp2": "torchtitan",
           "deepspeed": "deepspeed-zero", "megatron-bridge": "megatron-core",
-          "accelerate": "torchtitan-eager", "accelerate-deepspeed": "deepspeed-zero", "smp": "smp-v2", "sextant": "sextant"}
+          "accelerate": "torchtitan-eager", "accelerate-deepspeed": "deepspeed-zero", "smp": "smp-v2", "sextant": "sextant",
+          "colossalai": "colossal-ai", "colossalai-gemini": "colossal-gemini"}
 # Of these few drawn plans can be written as they are: the nearest is read back.
-NEAREST = {"nanotron", "fsdp2", "deepspeed", "accelerate", "accelerate-deepspeed", "smp"}
+NEAREST = {"nanotron", "fsdp2", "deepspeed", "accelerate", "accelerate-deepspeed", "smp", "colossalai", "colossalai-gemini"}
 # What check.py imports, once for all plans.
 IMPORTS = {"smp": "json", "sextant": "json", "accelerate": "accelerate.commands.launch", "accelerate-deepspeed": "accelerate.commands.launch,deepspeed",
            "deepspeed": "deepspeed,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
+           "colossalai": "colossalai.booster.plugin,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
+           "colossalai-gemini": "colossalai.booster.plugin,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
            "megatron-bridge": "megatron.core.transformer.transformer_config,megatron.training.config"}
 # What every target should see beside what is drawn.
 FIXED = [

@@ -72,6 +72,8 @@ ExportTarget deepspeed_target();
 ExportTarget megatron_bridge_target();
 ExportTarget accelerate_target();
 ExportTarget accelerate_deepspeed_target();
+ExportTarget colossalai_target();
+ExportTarget colossalai_gemini_target();
 ExportTarget sextant_target();
 ExportTarget smp_target();
 

@@ -24,6 +24,7 @@ def last(what, code):
 
 try:
     import torch
+    import torch.distributed.fsdp
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin

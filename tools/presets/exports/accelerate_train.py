@@ -9,6 +9,7 @@ import argparse
 import time
 
 import torch
+import torch.distributed.fsdp
 from accelerate import Accelerator
 from accelerate.utils import DummyOptim, FullyShardedDataParallelPlugin, GradientAccumulationPlugin
 from transformers import LlamaConfig, LlamaForCausalLM
