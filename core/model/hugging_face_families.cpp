@@ -68,6 +68,17 @@ std::vector<ModelFamily> make_families() {
                  .keys = {{"bias", "attention_bias"}},
                  .bias = FamilyBias::as_stated,
                  .tensors = internlm2_tensors()});
+  // InternLM 3 has LLaMA's tensors and may have biases, which no checkpoint has.
+  all.push_back({.model_type = "internlm3",
+                 .classes = {"InternLM3ForCausalLM"},
+                 .n_kv_heads_default = 2,
+                 .head_dim_default = 128,
+                 .norm_eps_default = 1e-5});
+  all.push_back({.model_type = "seed_oss",
+                 .classes = {"SeedOssForCausalLM"},
+                 .bias = FamilyBias::apart,
+                 .n_kv_heads_default = 8,
+                 .head_dim_default = 128});
   // Their 7B rotates, their 13B (hidden size 5120) adds ALiBi: the code differs, the configurations do not say so. Baichuan 2
   // divides the rows of its head by their length, and is told from the first Baichuan by the weight of its z-loss.
   all.push_back({.model_type = "baichuan",
@@ -84,8 +95,18 @@ std::vector<ModelFamily> make_families() {
 
 struct Missing {
   std::string_view model_type, what;
+  bool costs_like_llama =
+      false;  // of the same shape: parameters, and for all that a plan counts, time and memory
 };
 constexpr std::string_view kExperts = "a mixture of experts: a router, and an MLP for each expert";
+constexpr std::string_view kGemma3 =
+    "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
+    "embeddings, a GELU gate, and norms whose weights count from one";
+constexpr std::string_view kLlama4 =
+    "a mixture of experts, attention over chunks, and layers without positions";
+constexpr std::string_view kParallel =
+    "attention and MLP beside each other on one norm, and layer norms without RMS";
+constexpr std::string_view kImages = "an encoder of images (decoders of text alone are known)";
 constexpr std::array kMissing = {
     Missing{"mixtral", kExperts},
     Missing{"qwen2_moe", kExperts},
@@ -93,24 +114,69 @@ constexpr std::array kMissing = {
     Missing{"qwen3_next", "a mixture of experts, and linear attention in most layers"},
     Missing{"olmoe", kExperts},
     Missing{"phimoe", kExperts},
+    Missing{"granitemoe", kExperts},
+    Missing{"dbrx", kExperts},
+    Missing{"deepseek", kExperts},
+    Missing{"glm4_moe", kExperts},
+    Missing{"ernie4_5_moe", kExperts},
     Missing{"gpt_oss", "a mixture of experts, windows in every second layer, and attention sinks"},
     Missing{"deepseek_v2", "a mixture of experts, and latent attention"},
     Missing{"deepseek_v3", "a mixture of experts, and latent attention"},
-    Missing{"llama4", "a mixture of experts, attention over chunks, and layers without positions"},
-    Missing{"llama4_text", "a mixture of experts, attention over chunks, and layers without positions"},
+    Missing{"minicpm3", "latent attention, and scaled embeddings, residuals and logits"},
+    Missing{"llama4", kLlama4},
+    Missing{"llama4_text", kLlama4},
     Missing{"gemma", "scaled embeddings, a GELU gate, and norms whose weights count from one"},
     Missing{"gemma2",
             "norms on both sides of a half-layer, windows in every second layer, capped scores and logits, "
-            "scaled "
-            "embeddings, a GELU gate, and norms whose weights count from one"},
-    Missing{"gemma3",
-            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
-            "embeddings, a "
-            "GELU gate, and norms whose weights count from one"},
-    Missing{"gemma3_text",
-            "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
-            "embeddings, a "
-            "GELU gate, and norms whose weights count from one"},
+            "scaled embeddings, a GELU gate, and norms whose weights count from one"},
+    Missing{"gemma3", kGemma3},
+    Missing{"gemma3_text", kGemma3},
+    Missing{"smollm3", "layers without positions (every fourth)", true},
+    Missing{"granite", "scaled embeddings, residuals, scores and logits", true},
+    Missing{"minicpm", "scaled embeddings, residuals and logits", true},
+    Missing{"exaone4", "norms behind the blocks beside norms of q and k by head, and windows in most layers"},
+    Missing{"olmo", "layer norms without weights"},
+    Missing{"olmo3", "windows in three of four layers"},
+    Missing{"ministral", "windows in some layers"},
+    Missing{"glm", "heads that are rotated in part, in pairs that lie side by side"},
+    Missing{"glm4", "heads that are rotated in part, and norms on both sides of a half-layer"},
+    Missing{"chatglm", "heads that are rotated in part, in pairs that lie side by side"},
+    Missing{"stablelm", "heads that are rotated in part, and layer norms with a gated MLP"},
+    Missing{"persimmon", "heads that are rotated in part, layer norms, and a squared ReLU"},
+    Missing{"nemotron",
+            "heads that are rotated in part, layer norms that count from one, and a squared ReLU"},
+    Missing{"arcee", "a squared ReLU in place of the gate"},
+    Missing{"apertus", "an MLP without a gate, with an activation of its own (xIELU)"},
+    Missing{"cohere", kParallel},
+    Missing{"cohere2",
+            "attention and MLP beside each other, windows in three of four layers, and layers without "
+            "positions"},
+    Missing{"falcon", kParallel},
+    Missing{"phi", "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
+    Missing{"phi3small", "block-sparse attention in every second layer, layer norms, and a gated GELU"},
+    Missing{"gpt_neox",
+            "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
+    Missing{"gptj", "attention and MLP beside each other, heads that are rotated in part, and layer norms"},
+    Missing{"starcoder2", "layer norms and biases beside rotary positions"},
+    Missing{"gpt_bigcode", "one key head beside learned positions"},
+    Missing{"mpt", "ALiBi beside layer norms without biases"},
+    Missing{"opt", "learned positions that begin at two, and a ReLU"},
+    Missing{"qwen",
+            "its own names of keys and tensors, and an intermediate_size of both halves (Qwen 1.5 and "
+            "later are known)"},
+    Missing{"mamba", "a state-space layer in place of attention"},
+    Missing{"mamba2", "a state-space layer in place of attention"},
+    Missing{"jamba", "a mixture of experts, and state-space layers"},
+    Missing{"falcon_h1", "state-space layers beside attention"},
+    Missing{"qwen2_vl", kImages},
+    Missing{"qwen2_5_vl", kImages},
+    Missing{"qwen3_vl", kImages},
+    Missing{"mistral3", kImages},
+    Missing{"mllama", kImages},
+    Missing{"llava", kImages},
+    Missing{"idefics3", kImages},
+    Missing{"t5", "an encoder (decoders alone are known)"},
+    Missing{"bert", "attention to both sides (decoders alone are known)"},
 };
 
 // Rows of q, k or v, gate or up, of the whole model.
@@ -144,10 +210,11 @@ const std::vector<ModelFamily>& families() {
 const ModelFamily* family_of(const ModelSpec& m) {
   if (m.norm != NormKind::rms || !m.gated_mlp || m.linear_bias || m.embedding_norm) return nullptr;
   for (const ModelFamily& f : families()) {
-    const bool biases = f.bias == FamilyBias::as_stated
-                            ? m.qkv_bias == m.output_bias
-                            : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias;
-    const bool mlp_biases = !m.mlp_bias || f.model_type == "llama";
+    const bool biases =
+        f.bias == FamilyBias::apart ||
+        (f.bias == FamilyBias::as_stated ? m.qkv_bias == m.output_bias
+                                         : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias);
+    const bool mlp_biases = !m.mlp_bias || states_mlp_bias(f);
     const bool positions =
         m.position == PositionKind::rope
             ? f.alibi_from_hidden == 0 || m.hidden < f.alibi_from_hidden
@@ -159,6 +226,8 @@ const ModelFamily* family_of(const ModelSpec& m) {
   }
   return nullptr;
 }
+
+bool states_mlp_bias(const ModelFamily& f) { return f.model_type == "llama" || f.bias == FamilyBias::apart; }
 
 TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name,
                      std::int64_t rows) {
@@ -186,9 +255,10 @@ TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_
   return place;
 }
 
-std::string_view missing_for(std::string_view model_type) {
+MissingFeatures missing_for(std::string_view model_type) {
   const auto found = std::ranges::find(kMissing, model_type, &Missing::model_type);
-  return found == kMissing.end() ? "" : found->what;
+  if (found == kMissing.end()) return {};
+  return {found->what, found->costs_like_llama};
 }
 
 }  // namespace sextant

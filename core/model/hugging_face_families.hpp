@@ -16,8 +16,9 @@
 
 namespace sextant {
 
-// Which linear layers have biases: as attention_bias and mlp_bias say, or q, k and v always.
-enum class FamilyBias : std::uint8_t { never, as_stated, of_qkv };
+// Which linear layers have biases: as attention_bias and mlp_bias say; q, k and v always; or q, k and v as attention_bias says
+// (which is on where it is absent) and the output as attention_out_bias says (Seed-OSS).
+enum class FamilyBias : std::uint8_t { never, as_stated, of_qkv, apart };
 // What is made of sliding_window: nothing, a window where it stands there, or only where use_sliding_window is on.
 enum class FamilyWindow : std::uint8_t { never, as_stated, switched };
 
@@ -67,7 +68,14 @@ struct TensorPlace {
 // Of the tensor that we call `name` (core/graph/parameter_layout's parameter_name), which has so many rows.
 TensorPlace place_of(const ModelFamily&, const ModelSpec&, std::string_view name, std::int64_t rows);
 
+// Whether its configuration has mlp_bias.
+bool states_mlp_bias(const ModelFamily&);
+
 // What a model_type needs that no ModelSpec can say ("a mixture of experts"); empty for those that nobody here knows.
-std::string_view missing_for(std::string_view model_type);
+struct MissingFeatures {
+  std::string_view what = {};
+  bool costs_like_llama = false;  // a LLaMA of the same shape has its parameters, and its plan
+};
+MissingFeatures missing_for(std::string_view model_type);
 
 }  // namespace sextant

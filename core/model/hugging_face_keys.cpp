@@ -43,6 +43,12 @@ bool all_full(const json& value, const json&) {
                              }));
 }
 
+// SmolLM3's list: 1 for a layer that rotates, 0 for one that has no positions.
+bool all_rotated(const json& value, const json&) {
+  return value.is_null() ||
+         (value.is_array() && std::ranges::all_of(value, [](const json& layer) { return layer == 1; }));
+}
+
 struct Other {
   std::string_view key;
   bool (*harmless)(const json& value, const json& config);
@@ -57,6 +63,9 @@ constexpr std::array kOthers = {
     Other{"qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
     Other{"use_qk_norm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
     Other{"qk_layernorm", asks_for_nothing, "false", "norms of queries and keys are not modelled"},
+    Other{"qkv_bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    Other{"bias", asks_for_nothing, "false", "biases of these layers are not modelled in this family"},
+    Other{"no_rope_layers", all_rotated, "1 for every layer", "layers without positions are not modelled"},
     Other{"q_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
     Other{"kv_lora_rank", asks_for_nothing, "null", "latent attention is not modelled"},
     Other{"n_shared_experts", asks_for_nothing, "nothing", "mixtures of experts are not known"},
@@ -95,7 +104,7 @@ constexpr std::string_view kBesides =
     " use_sliding_window max_window_layers num_experts_per_tok n_ctx reorder_and_upcast_attn"
     " attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion skip_bias_add"
     " skip_bias_add_qkv slow_but_exact offset_alibi pretraining_tp quantization_config"
-    " rope_interleaved ";
+    " rope_interleaved attention_out_bias is_llama_config full_attn_mod interpolate_factor ";
 
 // Of every transformers model: where it comes from, its tokens, how it begins, drops out, generates and is served.
 constexpr std::string_view kBookkeeping =
@@ -103,7 +112,7 @@ constexpr std::string_view kBookkeeping =
     " attn_implementation use_flash_attn tokenizer_class prefix name_or_path task_specific_params"
     " problem_type id2label label2id num_labels finetuning_task bos_token_id eos_token_id pad_token_id"
     " unk_token_id sep_token_id cls_token_id decoder_start_token_id initializer_range"
-    " attention_dropout hidden_dropout mlp_dropout attn_pdrop embd_pdrop resid_pdrop"
+    " attention_dropout residual_dropout hidden_dropout mlp_dropout attn_pdrop embd_pdrop resid_pdrop"
     " summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
     " gradient_checkpointing return_dict output_hidden_states output_attentions torchscript"
     " use_bfloat16 tie_encoder_decoder cross_attention_hidden_size is_decoder chunk_size_feed_forward"

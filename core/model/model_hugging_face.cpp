@@ -190,8 +190,13 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
     bool attention_bias = false;
     io.optional("attention_bias", attention_bias);  // on q, k, v and o
     m.qkv_bias = m.output_bias = attention_bias;
-    if (family.model_type == "llama") io.optional("mlp_bias", m.mlp_bias);
   }
+  if (family.bias == FamilyBias::apart) {
+    m.qkv_bias = true;
+    io.optional("attention_bias", m.qkv_bias);
+    io.optional("attention_out_bias", m.output_bias);
+  }
+  if (states_mlp_bias(family)) io.optional("mlp_bias", m.mlp_bias);
   if (family.bias == FamilyBias::of_qkv) m.qkv_bias = true;
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
   read_rope(io, j, m);
@@ -284,14 +289,21 @@ const Architecture& architecture_of(const json& j) {
         classes.empty() || std::find(a.classes.begin(), a.classes.end(), found) != a.classes.end();
     if (same_type && same_class) return a;
   }
-  const std::string_view missing = missing_for(model_type);
-  throw ConfigError(
-      Problem{"", model_type.empty() ? "architectures" : "model_type",
-              fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
-                          model_type.empty() || found.empty() ? "" : " of " + found),
-              fmt::format("one of {}", known),
-              missing.empty() ? "a model of LLaMA's shape can be stated as model_type llama, LlamaForCausalLM"
-                              : fmt::format("it is known, but not modelled: it needs {}", missing)});
+  const MissingFeatures missing = missing_for(model_type);
+  const std::string hint =
+      missing.what.empty()
+          ? "not known here; only if its layers are LLaMA's in all (RMS norms before each half-layer, "
+            "SwiGLU, "
+            "rotary positions) state it as model_type llama, LlamaForCausalLM"
+          : fmt::format("it is known, but not modelled: it needs {}{}", missing.what,
+                        missing.costs_like_llama
+                            ? ". Nearly free: to plan it, state its sizes as model_type llama, "
+                              "LlamaForCausalLM, which has the same parameters"
+                            : "");
+  throw ConfigError(Problem{"", model_type.empty() ? "architectures" : "model_type",
+                            fmt::format("\"{}\"{}", model_type.empty() ? found : model_type,
+                                        model_type.empty() || found.empty() ? "" : " of " + found),
+                            fmt::format("one of {}", known), hint});
 }
 
 // What a ModelSpec's fields are called in a config.json, by architecture.

@@ -254,7 +254,9 @@ Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily&
     return std::string(key);
   };
   Json j = {{"architectures", {family.classes.front()}}};
-  if (family.bias == FamilyBias::as_stated) j[spelled("attention_bias")] = m.qkv_bias;
+  if (family.bias == FamilyBias::as_stated || family.bias == FamilyBias::apart)
+    j[spelled("attention_bias")] = m.qkv_bias;
+  if (family.bias == FamilyBias::apart) j["attention_out_bias"] = m.output_bias;
   j.update(Json{{"attention_dropout", 0.0},
                 {"head_dim", m.head_dim},
                 {"hidden_act", "silu"},
@@ -262,7 +264,7 @@ Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily&
                 {"initializer_range", 0.02},
                 {"intermediate_size", m.ffn_hidden},
                 {spelled("max_position_embeddings"), m.max_positions}});
-  if (llama) j["mlp_bias"] = m.mlp_bias;
+  if (states_mlp_bias(family)) j["mlp_bias"] = m.mlp_bias;
   j.update(Json{{"model_type", family.model_type},
                 {"num_attention_heads", m.n_heads},
                 {"num_hidden_layers", m.n_layers},

@@ -209,6 +209,8 @@ CASES = {
         transformers.Qwen2Config(**{**SHAPE, "tie_word_embeddings": True}, num_key_value_heads=4)),
     "llama-biases": lambda: of_transformers(
         transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
+    "seed-oss": lambda: of_transformers(
+        transformers.SeedOssConfig(**SHAPE, num_key_value_heads=2, head_dim=8, pad_token_id=None)),
     # Rotary scalings that act within the sixteen tokens.
     "llama-yarn": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,

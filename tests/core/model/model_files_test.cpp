@@ -306,6 +306,61 @@ TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
   }
 }
 
+// Of what is known the words say what is missing; a shape that LLaMA's costs cover is named, others are not sent there.
+TEST(Families, HintsLeadToLlamaOnlyWhereItsPlanIsTheirs) {
+  const auto refusal = [](const char* type) {
+    json j = v4();
+    j["model_type"] = type;
+    j.erase("architectures");
+    return error_of(j);
+  };
+  for (const char* type :
+       {"falcon", "cohere", "glm", "stablelm", "olmo3", "qwen2_5_vl", "mpt", "gemma3_text"}) {
+    EXPECT_TRUE(has(refusal(type), "known, but not modelled: it needs ")) << refusal(type);
+    EXPECT_FALSE(has(refusal(type), "LlamaForCausalLM, which")) << refusal(type);
+  }
+  for (const char* type : {"granite", "smollm3"})
+    EXPECT_TRUE(has(refusal(type), "state its sizes as model_type llama")) << refusal(type);
+  EXPECT_TRUE(has(refusal("nobodys"), "not known here; only if its layers are LLaMA's in all"));
+}
+
+// Counts: the modules of transformers 5.24, built without storage.
+TEST(Families, OfOtherNamesAreCountedExactly) {
+  const json seed = json::parse(
+      R"({"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": true,
+    "attention_out_bias": false, "attention_dropout": 0.1, "residual_dropout": 0.1, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 5120, "intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": false,
+    "num_attention_heads": 80, "num_hidden_layers": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, "tie_word_embeddings": false,
+    "vocab_size": 155136})");
+  EXPECT_EQ(parameter_counts(model_from_json(seed, "m")).total, 36'151'104'512);
+  json absent = seed;
+  absent.erase("attention_bias");
+  EXPECT_EQ(model_from_json(absent, "m"), model_from_json(seed, "m"))
+      << "biases of q, k and v are the default";
+  json other = seed;
+  other["attention_out_bias"] = true;
+  EXPECT_EQ(parameter_counts(model_from_json(other, "m")).total, 36'151'104'512 + 64 * 5120);
+  const json internlm3 =
+      json::parse(R"({"architectures": ["InternLM3ForCausalLM"], "model_type": "internlm3", "bias": false,
+    "qkv_bias": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 10240,
+    "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}, "rope_theta": 50000000,
+    "tie_word_embeddings": false, "vocab_size": 128512})");
+  EXPECT_EQ(parameter_counts(model_from_json(internlm3, "m")).total, 8'804'241'408);
+  json biased = internlm3;
+  biased["qkv_bias"] = true;
+  EXPECT_TRUE(has(error_of(biased), "qkv_bias: found true")) << error_of(biased);
+}
+
+TEST(Families, LayersWithoutPositionsAreRefused) {
+  json j = v4();
+  j["no_rope_layers"] = {1, 1, 1, 1};
+  EXPECT_EQ(error_of(j), "accepted");
+  j["no_rope_layers"] = {1, 1, 1, 0};
+  EXPECT_TRUE(has(error_of(j), "no_rope_layers: found [1,1,1,0]")) << error_of(j);
+}
+
 // The first family that has all of a model, and what the rows of packed tensors are.
 TEST(Families, SayWhereTensorsLie) {
   const auto first = [](const char* preset) { return family_of(load_model(preset, kPresets))->model_type; };
