@@ -25,7 +25,7 @@ tests=(
 for option in "$@"; do
   case $option in
     --tests) packages+=("${tests[@]}") ;;
-    --checks) packages+=(clang-format clang-tidy shellcheck debootstrap) ;;
+    --checks) packages+=(clang-format clang-tidy shellcheck debootstrap chromium) ;;  # the browser for reports
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
     --packages) packages+=(python3 python3-venv dpkg-dev file gzip) ;;
     --list) printf '%s\n' "${packages[@]}"; exit 0 ;;

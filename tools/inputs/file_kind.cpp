@@ -52,6 +52,11 @@ std::optional<FileKind> kind_of_json(const nlohmann::json& j) {
   const std::string name = schema->get<std::string>();
   for (const SchemaUse& s : kSchemas)
     if (name.starts_with(s.schema)) return FileKind{s.use, s.what, s.taken_by};
+  for (const std::string_view verb :
+       {"plan", "simulate", "explain", "compare", "run", "validate", "calibrate"})
+    if (name.starts_with(fmt::format("sextant.{}/", verb)))
+      return FileKind{FileUse::answer, fmt::format("an answer of 'sextant {} --json'", verb),
+                      "sextant report takes it"};
   return std::nullopt;
 }
 
@@ -86,7 +91,7 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
   return std::nullopt;
 }
 
-constexpr std::array<const char*, 11> kWanted = {
+constexpr std::array<const char*, 12> kWanted = {
     "a plan file, or a plan key",
     "a model: preset name, config.json or params.json",
     "a cluster: preset name, nodes x GPUs x device, or JSON file",
@@ -97,7 +102,8 @@ constexpr std::array<const char*, 11> kWanted = {
     "a training log",
     "the output of an nccl-tests program",
     "a shortlist of 'sextant plan --shortlist'",
-    kImportable};
+    kImportable,
+    "an answer of --json"};
 
 }  // namespace
 

@@ -9,7 +9,20 @@
 
 namespace sextant {
 
-enum class FileUse { plan, model, cluster, stack, calibration, profile, runs, log, nccl, tried, from };
+enum class FileUse {
+  plan,
+  model,
+  cluster,
+  stack,
+  calibration,
+  profile,
+  runs,
+  log,
+  nccl,
+  tried,
+  from,
+  answer
+};
 
 struct FileKind {
   FileUse use;

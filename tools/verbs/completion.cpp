@@ -69,7 +69,8 @@ Value value_of(const CLI::Option& option) {
   if (metavar == "FIELD=VALUE,..." || metavar == "LIMIT,...") return {Value::heads, layout_fields()};
   if (metavar == "KEY=VALUE") return {Value::heads, setting_keys()};
   if (metavar == "DIR") return {Value::folders, ""};
-  if (metavar.starts_with("FILE") || metavar.ends_with("|FILE")) return {Value::files, ""};
+  if (metavar == "ANSWER" || metavar.starts_with("FILE") || metavar.ends_with("|FILE"))
+    return {Value::files, ""};
   return {Value::words, ""};  // takes a value that cannot be guessed
 }
 

@@ -8,6 +8,7 @@
 
 #include "planner/answers/scale.hpp"
 #include "tools/output/layout_table.hpp"
+#include "tools/terminal/bar.hpp"
 #include "tools/verbs/plan_answers.hpp"
 
 namespace sextant {
@@ -86,11 +87,16 @@ ExitCode answer_curve(const Asking& a) {
     return finished(a, any);
   }
   const bool priced = q.cluster.device.price_usd_per_hour > 0;
-  std::vector<Column> after = {{"efficiency %", Align::right, 1}};
+  std::vector<Column> after = {{"efficiency %", Align::right, 1}, {"tokens/s", Align::left, 2}};
   const bool fails = failure_model(job, q.cluster.gpus(), saves).has_value();
   if (fails) after.push_back({"goodput %", Align::right, lasting ? 0 : 3});
   if (fails) after.push_back({"lasting tok/s", Align::right, lasting ? 0 : 3});
   if (priced) after.push_back({"$/M tokens", Align::right, cheap ? 0 : 3});
+  constexpr int kRateColumns = 10;  // of a bar as long as that of the fastest size
+  double fastest = 0;
+  for (const ScalePoint& point : points)
+    if (!point.report.ranked.empty())
+      fastest = std::max(fastest, point.report.ranked.front().prediction.tokens_per_s);
   LayoutTable table({{"GPUs"}}, after);
   for (const ScalePoint& point : points) {
     const std::string gpus = fmt::format("{}", point.gpus);
@@ -99,7 +105,9 @@ ExitCode answer_curve(const Asking& a) {
       continue;
     }
     const RankedPlan& best = point.report.ranked.front();
-    std::vector<std::string> cells = {fmt::format("{:.1f}", 100 * point.efficiency)};
+    std::vector<std::string> cells = {
+        fmt::format("{:.1f}", 100 * point.efficiency),
+        bar_text(a.session.terminal, best.prediction.tokens_per_s / fastest, kRateColumns)};
     if (const auto g = goodput(job, best.plan, best.prediction.step, saves)) {
       cells.push_back(fmt::format("{:.1f}", 100 * g->goodput));
       cells.push_back(fmt::format("{:.0f}", g->tokens_per_s));

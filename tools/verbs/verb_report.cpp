@@ -81,17 +81,14 @@ Verb report_verb() {
           "memory and time "
           "by stage, the timeline of a step, layouts one change away. What is known of the same layout "
           "stands together.",
-      .examples = {{"a plan as a page",
-                    "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch "
-                    "1024 -o best.json"},
-                   {"", "sextant report best.json -o report.html"},
-                   {"with the search that found it",
-                    "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch "
-                    "1024 --json > "
-                    "search.json"},
-                   {"", "sextant report best.json search.json --tokens 2T -o report.html"},
-                   {"a run, with loss, throughput and both timelines",
-                    "sextant report saved-run -o run.html"}},
+      .examples =
+          {{"a plan as a page",
+            "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb --seq-len 4096 --global-batch 1024 "
+            "-o best.json --json > search.json"},
+           {"", "sextant report best.json -o report.html"},
+           {"with the search that found it, and what 2T tokens take",
+            "sextant report best.json search.json --tokens 2T -o report.html"},
+           {"a run, with loss, throughput and both timelines", "sextant report saved-run -o run.html"}},
       .define = [](CLI::App& app) -> Run {
         auto o = std::make_shared<ReportOptions>();
         app.add_option("answers", o->answers, "plan files, profiles, folders of runs, answers of --json")

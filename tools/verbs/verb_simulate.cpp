@@ -33,6 +33,7 @@
 #include "tools/output/goodput_text.hpp"
 #include "tools/output/time_rows.hpp"
 #include "tools/output/training_time.hpp"
+#include "tools/terminal/bar.hpp"
 #include "tools/terminal/table.hpp"
 #include "tools/verbs/simulate_events.hpp"
 #include "tools/verbs/verbs.hpp"
@@ -112,11 +113,14 @@ std::vector<int> stages_shown(std::size_t n, int heaviest) {
   return some;
 }
 
+constexpr int kBarColumns = 12;  // that a bar of all takes
+
 void print_time(Session& session, const Simulated& s) {
   Table table({{"time", Align::left},
                {"s", Align::right},
                {"% of step", Align::right},
-               {"slowest stage s", Align::right, 1}});
+               {"slowest stage s", Align::right, 1},
+               {"share", Align::left, 2}});
   const double step = s.prediction.step.v;
   std::size_t i = 0;
   for (const TimeRow& row : time_rows(s.split.mean, s.prediction.step, s.jitter)) {
@@ -128,10 +132,10 @@ void print_time(Session& session, const Simulated& s) {
       if (most < 1e-5 * step) continue;
       slowest = fmt::format("{:.4f}", most);
     }
-    table.add_row(
-        {row.what, fmt::format("{:.4f}", row.seconds), fmt::format("{:.1f}", 100 * row.share), slowest});
+    table.add_row({row.what, fmt::format("{:.4f}", row.seconds), fmt::format("{:.1f}", 100 * row.share),
+                   slowest, bar_text(session.terminal, row.share, kBarColumns)});
   }
-  table.add_row({"step", fmt::format("{:.4f}", step), "100.0", ""});
+  table.add_row({"step", fmt::format("{:.4f}", step), "100.0", "", ""});
   table.emphasize_last_row();
   session.terminal.out << table.render(session.terminal, session.common.wide) << '\n';
 }
@@ -147,6 +151,7 @@ void print_stage_memory(Session& session, const Simulated& s) {
   columns.push_back({"reserve", Align::right, 20});
   columns.push_back({"outside", Align::right, 21});
   columns.push_back({"peak", Align::right});
+  columns.push_back({"of the limit", Align::left, 22});
   Table table(columns);
   const auto shown = stages_shown(s.memory.stages.size(), s.memory.heaviest);
   for (const int i : shown) {
@@ -157,6 +162,8 @@ void print_stage_memory(Session& session, const Simulated& s) {
     cells.push_back(fmt::format("{:.2f}", gib(stage.fragmented)));
     cells.push_back(fmt::format("{:.2f}", gib(stage.outside)));
     cells.push_back(fmt::format("{:.2f}", gib(stage.reserved())));
+    cells.push_back(
+        bar_text(session.terminal, stage.reserved() / s.prediction.memory_available, kBarColumns));
     table.add_row(cells);
     if (i == s.memory.heaviest) table.emphasize_last_row();
   }

@@ -249,6 +249,10 @@ ExitCode run(Session& session, const ValidateOptions& options) {
   const bool outside = options.max_error > 0 && worst && worst->mape > options.max_error;
   if (session.common.json) {
     Json j = to_json(scores, predictions, tables);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      j["runs"][i]["source"] = rows[i].source;
+      j["runs"][i]["measured_step_time_s"] = rows[i].step_time ? Json(rows[i].step_time->v) : Json(nullptr);
+    }
     j["recommendation"] = decision_json(session, groups);
     print_json(session, "validate", j);
   } else {

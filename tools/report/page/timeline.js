@@ -20,8 +20,10 @@ sextant.kinds.timeline = function (box, chart) {
   const plot = d3.select(box).append("div").attr({
     class: "plot", tabindex: 0, role: "group", "aria-label": chart.about + ". Plus and minus zoom, arrow keys move, 0 shows all.",
   });
-  const stageHeight = chart.rows.length > 40 ? 14 : 18, thinHeight = 6;
-  const width = Math.max(240, Math.floor(box.clientWidth)), left = 64, right = width - 8;
+  const stageHeight = chart.rows.length > 40 ? 14 : 20, thinHeight = 6;
+  const nameOf = function (row) { return row.of ? row.stage + " " + row.of : "stage " + row.stage; };
+  const left = 8 + d3.max(rows.map(function (row) { return sextant.textWidth(nameOf(row)); }));
+  const width = Math.max(240, Math.floor(box.clientWidth)), right = width - 8;
   let top = 6;
   let last = null;
   rows.forEach(function (row) {
@@ -37,8 +39,7 @@ sextant.kinds.timeline = function (box, chart) {
   const names = drawing.svg.append("g"), marks = drawing.svg.append("g"), axis = drawing.svg.append("g");
   rows.forEach(function (row) {
     if (!row.first) return;
-    const name = row.of ? row.stage + " " + row.of : "stage " + row.stage;
-    names.append("text").attr({ class: "soft", x: 0, y: row.y + row.height / 2 + 4 }).text(sextant.fitted(name, left - 4));
+    names.append("text").attr({ class: "soft", x: 0, y: row.y + row.height / 2 + 4 }).text(nameOf(row));
   });
   const said = function (b) {
     let text = chart.kinds[b.kind].name;
