@@ -8,6 +8,7 @@
 Every option of the command (sextant VERB --help) is a keyword: --max-oom-chance 0.05 is max_oom_chance=0.05; `from_` is --from. What the program
 refuses raises SextantError with its exit code and message. `ask` returns any verb's JSON answer.
 """
+
 from __future__ import annotations
 
 import os
@@ -32,7 +33,7 @@ def plan(
     precision: str | None = None,
     fix: Mapping[str, Any] | str | None = None,
     limit: Sequence[str] | str | None = None,
-    set: Mapping[str, Any] | Sequence[str] | str | None = None,  # noqa: A002: the option's name
+    set: Mapping[str, Any] | Sequence[str] | str | None = None,
     output: PathLike | None = None,
     **options: Any,
 ) -> Plan:
@@ -41,8 +42,20 @@ def plan(
     Raises SextantError; with exit code 4 where nothing fits, whose `answer` says what would.
     """
     return Plan.of(
-        ask("plan", model=model, cluster=cluster, seq_len=seq_len, global_batch=global_batch, stack=stack, precision=precision,
-            fix=fix, limit=limit, set=set, output=output, **options)
+        ask(
+            "plan",
+            model=model,
+            cluster=cluster,
+            seq_len=seq_len,
+            global_batch=global_batch,
+            stack=stack,
+            precision=precision,
+            fix=fix,
+            limit=limit,
+            set=set,
+            output=output,
+            **options,
+        )
     )
 
 
@@ -54,7 +67,7 @@ def simulate(
     seq_len: int | None = None,
     global_batch: int | None = None,
     stack: PathLike | None = None,
-    set: Mapping[str, Any] | Sequence[str] | str | None = None,  # noqa: A002: the option's name
+    set: Mapping[str, Any] | Sequence[str] | str | None = None,
     trace: PathLike | None = None,
     **options: Any,
 ) -> Simulation:
@@ -63,8 +76,19 @@ def simulate(
     A layout that does not fit is answered all the same (prediction.fits); SextantError for one that the stack cannot run.
     """
     key = plan.key if isinstance(plan, Layout) else plan
-    answer = ask("simulate", accept=frozenset({4}), plan=key, model=model, cluster=cluster, seq_len=seq_len,
-                 global_batch=global_batch, stack=stack, set=set, trace=trace, **options)
+    answer = ask(
+        "simulate",
+        accept=frozenset({4}),
+        plan=key,
+        model=model,
+        cluster=cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        stack=stack,
+        set=set,
+        trace=trace,
+        **options,
+    )
     return Simulation.of(answer)
 
 

@@ -1,4 +1,5 @@
 """python -m sextant: the command."""
+
 from ._program import main
 
 main()

@@ -1,4 +1,5 @@
 """Answers as dataclasses: what is asked for most by name, everything else in `raw`, as docs/json.md describes it."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -144,8 +145,7 @@ class Plan:
     def of(cls, answer: Mapping[str, Any]) -> Plan:
         title = f"{answer['model']} on {answer['cluster']}"
         layouts = {
-            name: Layouts([Layout.of(x) for x in answer.get(name, [])], f"{title}, {name}")
-            for name in ("alternatives", "ranked", "pareto")
+            name: Layouts([Layout.of(x) for x in answer.get(name, [])], f"{title}, {name}") for name in ("alternatives", "ranked", "pareto")
         }
         first: Layout | None = None
         if "recommended" in answer:
@@ -241,7 +241,12 @@ class Validation:
 
     def _repr_html_(self) -> str:
         rows = [
-            {"source": s["source"], "runs": s["rows"], "error": f"{s['mean_absolute_error_percent']:.1f} %", "bias": f"{s['bias_percent']:+.1f} %"}
+            {
+                "source": s["source"],
+                "runs": s["rows"],
+                "error": f"{s['mean_absolute_error_percent']:.1f} %",
+                "bias": f"{s['bias_percent']:+.1f} %",
+            }
             for s in self.sources
         ]
         return html_table(rows, f"{len(self.runs)} runs")

@@ -1,4 +1,5 @@
 """Finds the program and asks it: arguments in, the JSON answer out."""
+
 from __future__ import annotations
 
 import json
@@ -114,7 +115,7 @@ def ask(verb: str, *words: str, accept: frozenset[int] = frozenset(), **options:
     if process.returncode != 0 and process.returncode not in accept:
         said = message or (f"sextant {verb} found no feasible plan" if process.returncode == 4 else "")
         raise SextantError(process.returncode, said or f"sextant {verb} ended with exit code {process.returncode}", answer)
-    if answer is None:
+    if not isinstance(answer, dict):
         raise SextantError(process.returncode, f"sextant {verb} printed no answer; {message}")
     return answer
 

@@ -1,4 +1,5 @@
 """Rows as a pandas frame, as HTML for notebooks, and as a chart. What is not installed is asked for by name when it is needed."""
+
 from __future__ import annotations
 
 import html

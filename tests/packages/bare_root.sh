@@ -77,11 +77,11 @@ wants 0 'Successfully installed sextant' 'python3 -m venv /opt/env && /opt/env/b
 wants 0 'run: DP64 ZeRO-3' "/opt/env/bin/sextant $plan"
 wants 0 "key='tp1.pp1.vp1.cp1.dp64.z3.mbs2'" "/opt/env/bin/python -c 'import sextant; print(sextant.plan(model=\"llama-2-13b\", \
 cluster=\"8x8xa100-80gb\", seq_len=4096, global_batch=1024).recommended)'"
-wants 0 'ranks          ok      --comm local, env; built without MPI' '/opt/env/bin/sextant doctor'
+wants 0 'built without MPI' '/opt/env/bin/sextant doctor'
 wants 0 '/opt/env/' '/opt/env/bin/python -c "import sextant; print(sextant.program())"'
 wants 0 '.TH SEXTANT' 'head -1 /opt/env/share/man/man1/sextant.1'
 wants 3 'llama-9' '/opt/env/bin/python -m sextant plan --model /tmp/llama-9.json --cluster laptop'
-wants 127 'libtbb' 'mv /opt/env/lib/python3*/site-packages/sextant/lib /opt/lib && /opt/env/bin/sextant --version' # the control
+wants 127 'cannot open shared object file' 'mv /opt/env/lib/python3*/site-packages/sextant/lib /opt/lib && /opt/env/bin/sextant --version' # the control
 wants 0 '' 'rm -rf /opt/*'
 
 echo "== Tarball"
@@ -95,7 +95,7 @@ echo "== Debian package"
 wants 1 'dependency problems' 'apt-get -q update >/dev/null && dpkg -i /packages/sextant_*.deb'
 wants 0 'Setting up sextant' 'apt-get -q -y --no-install-recommends -f install'
 wants 0 'run: DP64 ZeRO-3' "sextant $plan"
-wants 0 'mpi' 'sextant doctor | grep ranks'
+wants 0 'local, env, mpi' 'sextant doctor'
 wants 0 '/usr/share/sextant/presets' 'sextant doctor'
 wants 0 'doctor' 'source /usr/share/bash-completion/completions/sextant; COMP_WORDS=(sextant doc) COMP_CWORD=1; _sextant; echo "${COMPREPLY[@]}"'
 wants 0 '' 'test -s /usr/share/zsh/vendor-completions/_sextant -a -s /usr/share/fish/vendor_completions.d/sextant.fish'

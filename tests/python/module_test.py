@@ -2,6 +2,7 @@
 
 With the standard library alone; --frames asks for pandas and matplotlib too, and ends with status 77 where they are not installed.
 """
+
 import os
 import pathlib
 import signal
@@ -17,6 +18,8 @@ PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 FRAMES = "--frames" in sys.argv
 sys.path.insert(0, str(SOURCE / "python"))
 os.environ["SEXTANT_PROGRAM"] = PROGRAM
+folders = os.environ["PATH"].split(os.pathsep)  # one that is installed would be asked first
+os.environ["PATH"] = os.pathsep.join(folder for folder in folders if not pathlib.Path(folder, "sextant").exists())
 
 import sextant  # noqa: E402
 from sextant import _program  # noqa: E402
@@ -45,7 +48,9 @@ class Answers(unittest.TestCase):
         self.assertEqual((fixed.recommended.plan["tp"], fixed.recommended.plan["micro_batch"]), (2, 1))
         self.assertEqual(len(fixed.ranked), 2)
         self.assertEqual(
-            _program.arguments({"from_": "a.sh", "daring": True, "details": False, "price": None, "scale": [8, 16], "set": {"a": 1, "b": True}}),
+            _program.arguments(
+                {"from_": "a.sh", "daring": True, "details": False, "price": None, "scale": [8, 16], "set": {"a": 1, "b": True}}
+            ),
             ["--from=a.sh", "--daring", "--scale=8,16", "--set=a=1", "--set=b=true"],
         )
 
@@ -86,7 +91,7 @@ class Answers(unittest.TestCase):
 
     def test_nothing_of_others_is_imported_unasked(self):
         code = f"import sys; sys.path.insert(0, {str(SOURCE / 'python')!r}); import sextant; print('pandas' in sys.modules)"
-        self.assertEqual(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout, "False\n")
+        self.assertEqual(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout, "False\n")
         for missing, ask in (("pandas", self.plan.frame), ("matplotlib", self.plan.chart)):
             with mock.patch.dict(sys.modules, {missing: None, "matplotlib.figure": None}):
                 with self.assertRaisesRegex(ImportError, f"pip install {missing}"):
@@ -107,7 +112,7 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.refused(**{**QUESTION, "model": "-x"}).exit_code, 2)
 
     def test_nothing_fits(self):
-        error = self.refused("llama-2-70b", "1x1xa100-80gb")
+        error = self.refused("llama-2-70b", "1x1xa100-80gb", budget_s=2)
         self.assertEqual(error.exit_code, 4)
         self.assertEqual(error.answer["ranked"], [])
 

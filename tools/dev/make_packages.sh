@@ -72,7 +72,7 @@ if is_asked tarball; then
     -DSEXTANT_CUDA=OFF -DSEXTANT_MPI=OFF -DSEXTANT_ONEDNN=OFF -DSEXTANT_NATIVE=OFF -DSEXTANT_BUNDLE=ON "${more[@]}"
   quietly tarball cmake --build "$folder/portable" --target sextant
   rm -rf "$folder/portable/packages"
-  quietly tarball cpack -G TGZ --config "$folder/portable/CPackConfig.cmake"
+  quietly tarball cpack -G TGZ -B "$folder/portable/packages" --config "$folder/portable/CPackConfig.cmake"
   keep "$folder"/portable/packages/*.gz
 fi
 
@@ -82,7 +82,7 @@ if is_asked deb; then
     -DSEXTANT_NATIVE=OFF "${more[@]}"
   quietly deb cmake --build "$folder/debian" --target sextant
   rm -rf "$folder/debian/packages"
-  quietly deb cpack -G DEB --config "$folder/debian/CPackConfig.cmake"
+  quietly deb cpack -G DEB -B "$folder/debian/packages" --config "$folder/debian/CPackConfig.cmake"
   keep "$folder"/debian/packages/*.deb
 fi
 
