@@ -1,68 +1,18 @@
-// `sextant run` with checkpoints, as its user sees it: what goes on, what is refused, and what ends a run well.
+// `sextant run` with checkpoints, as its user sees it: what goes on, and what ends a run well.
+#include "tests/tools/inputs/run_checkpoints.hpp"
+
 #include <csignal>
 #include <thread>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_folder.hpp"
-#include "tests/tools/verbs/bad_input.hpp"
 
 namespace sextant {
 namespace {
 
 using namespace bad_input;
-
-class RunCheckpoints : public BadInput {
- protected:
-  RunCheckpoints() {
-    make("two.json", "dp2.z1.mbs2");
-    make("tp.json", "tp2.sp.dp1.mbs2");
-  }
-  static void make(const std::string& file, const std::string& key,
-                   const std::string& model = "stories-260k") {
-    call({"simulate", "--model", model, "--cluster", "laptop", "--stack", "sextant", "--seq-len", "32",
-          "--global-batch", "4", "--plan", key, "-o", file});
-    ASSERT_TRUE(fs::exists(file));
-  }
-  // A rate that does not depend on how many steps are asked for.
-  static Called run(const Words& more) {
-    return call(Words{"run", "--lr-final-ratio", "1"} + more, kUnlimitedColumns);
-  }
-  static void good(const Words& more) {
-    const Called o = run(more);
-    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
-  }
-  static std::vector<json> steps(const std::string& folder) {
-    std::vector<json> all;
-    std::istringstream lines(text_of(folder + "/steps.jsonl"));
-    for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
-    return all;
-  }
-  static std::vector<double> losses(const std::string& folder) {
-    std::vector<double> all;
-    for (const json& step : steps(folder)) {
-      EXPECT_EQ(step.at("step"), all.size()) << "each step once, in order";
-      all.push_back(step.at("loss"));
-    }
-    return all;
-  }
-  static std::string manifest_of(const std::string& folder, std::int64_t step) {
-    return (checkpoint_path(folder, step) / kManifestName).string();
-  }
-  static void edit_manifest(const std::string& file, const std::function<void(json&)>& change) {
-    json manifest = json::parse(text_of(file));
-    manifest.erase("digest");
-    change(manifest);
-    write(file, with_digest(manifest.dump().substr(1) + "\n"));
-  }
-  static std::vector<std::int64_t> saved(const std::string& folder) {
-    std::vector<std::int64_t> all;
-    for (const auto& c : committed_checkpoints(folder)) all.push_back(c.step);
-    return all;
-  }
-};
 
 TEST_F(RunCheckpoints, GoesOnWhereItWas) {
   good({"two.json", "--steps", "6", "-o", "whole"});
@@ -164,37 +114,6 @@ TEST_F(RunCheckpoints, ACheckpointFromBeforePlansHadADigest) {
   good({"-o", "run", "--resume", "--steps", "4"});
 }
 
-TEST_F(RunCheckpoints, OptionsThatWereChangedInItsFolderAreToldAndNotTaken) {
-  good({"two.json", "--steps", "2", "--lr", "0.003", "--keep-last", "5", "-o", "run"});
-  const std::string before = text_of("run/options.json");
-  const auto goes_on = [&](const std::string& options, const Words& told) {
-    const auto steps_done = std::to_string(losses("run").size() + 1);
-    write("run/options.json", options);
-    const Called o = run({"-o", "run", "--resume", "--steps", steps_done});
-    EXPECT_EQ(o.code, ExitCode::ok) << o.err;
-    for (const std::string& words : told)
-      EXPECT_NE(o.out.find(words), std::string::npos) << words << "\n" << o.out;
-    EXPECT_EQ(o.out.find("not kept in the folder"), std::string::npos) << o.out;
-    EXPECT_DOUBLE_EQ(steps("run").back().at("lr"), 0.003);
-    EXPECT_EQ(json::parse(text_of("run/options.json")).at("keep_last"), 5);
-  };
-  json changed = json::parse(before);
-  changed["lr"] = 0.5, changed["keep_last"] = 1;
-  goes_on(changed.dump(), {"run/options.json was changed", "--lr 0.5 where --lr 0.003 was written",
-                           "--keep-last 1 where --keep-last 5", "those of the checkpoint of step 2"});
-  changed.erase("digest");
-  goes_on(changed.dump(), {"--lr 0.5 where --lr 0.003 was written", "of the checkpoint of step 3"});
-  goes_on("{", {"run/options.json", "line 1", "of the checkpoint of step 4"});
-  goes_on(text_of("run/options.json"), {"--keep-last 5"});
-  // Without a checkpoint nobody knows what was there.
-  good({"two.json", "--steps", "2", "--no-save", "-o", "unsaved"});
-  write("unsaved/options.json", changed.dump());
-  good({"-o", "unsaved", "--resume", "--no-save"});  // as from before there was a digest
-  changed["digest"] = "0";
-  write("unsaved/options.json", changed.dump());
-  bad_file({"run", "-o", "unsaved", "--resume"}, {"unsaved/options.json", "digest", "changed by hand"});
-}
-
 TEST_F(RunCheckpoints, StepsThatTheLogHasLostAreTold) {
   good({"two.json", "--steps", "6", "-o", "whole"});
   const auto all = losses("whole");
@@ -259,20 +178,6 @@ TEST_F(RunCheckpoints, WithoutACheckpointItStartsWhereTheFolderIsThere) {
   EXPECT_EQ(text_of("unsaved/aside-steps.jsonl"), before);
 }
 
-TEST_F(RunCheckpoints, StorageThatIsAwayIsNoFreshStart) {
-  good({"two.json", "--steps", "4", "--save-every", "2", "-o", "away"});
-  const std::string before = text_of("away/steps.jsonl");
-  std::filesystem::rename("away/checkpoints", "storage");
-  std::filesystem::create_directory_symlink(std::filesystem::absolute("unmounted"), "away/checkpoints");
-  const Called o = run({"-o", "away", "--resume", "--steps", "6"});
-  EXPECT_EQ(o.code, ExitCode::bad_input);
-  EXPECT_NE(o.err.find("is its storage mounted"), std::string::npos) << o.err;
-  EXPECT_EQ(text_of("away/steps.jsonl"), before);
-  std::filesystem::rename("storage", "unmounted");
-  good({"-o", "away", "--resume", "--steps", "6"});
-  EXPECT_EQ(losses("away").size(), 6U);
-}
-
 TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
   good({"two.json", "--steps", "100000000", "-o", "limited", "--time-limit-s", "0.3"});
   ASSERT_EQ(saved("limited").size(), 1U);
@@ -304,29 +209,6 @@ TEST_F(RunCheckpoints, TimeLimitStopFileAndSignalsEndItWell) {
   EXPECT_EQ(end_by("by-int", {}, [] { std::raise(SIGINT); }), ExitCode::interrupted) << "saved all the same";
 }
 
-TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
-  good({"two.json", "--steps", "9", "--save-every", "4", "--keep-last", "9", "-o", "run"});
-  const auto steps_saved = saved("run");
-  ASSERT_GE(steps_saved.size(), 2U);
-  const std::int64_t newest = steps_saved.back(), before = steps_saved[steps_saved.size() - 2];
-  const std::string file = (checkpoint_path("run", newest) / "rank-00000.safetensors").string();
-  std::string bytes = text_of(file);
-  bytes[bytes.size() / 2] ^= 1;
-  write(file, bytes);
-  const Called o = run({"-o", "run", "--resume", "--steps", "12"});
-  EXPECT_EQ(o.code, ExitCode::bad_input);
-  // The command as it is printed does what it promises.
-  const std::string start = "sextant run ";
-  const std::size_t at = o.err.find(start + "-o run --resume --resume-step " + std::to_string(before));
-  ASSERT_NE(at, std::string::npos) << o.err;
-  Words command;
-  std::istringstream words(o.err.substr(at + start.size(), o.err.find('\n', at) - at - start.size()));
-  for (std::string word; words >> word;) command.push_back(word);
-  good(command + Words{"--steps", "12"});
-  EXPECT_EQ(saved("run").back(), 12);
-  EXPECT_EQ(losses("run").size(), 12U);
-}
-
 TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
   const auto widest = [](const Words& words, int columns, ExitCode code = ExitCode::ok) {
     const Called o = call(Words{"run", "--lr-final-ratio", "1"} + words, columns);
@@ -349,67 +231,6 @@ TEST_F(RunCheckpoints, LinesAreAsWideAsTheTerminal) {
                                        80, ExitCode::run_failed);
   EXPECT_LE(diverged, 80) << rows;
   EXPECT_NE(rows.find("\n       skipped: loss or gradients are not finite\n"), std::string::npos) << rows;
-}
-
-// A pipe would be waited for, a device swallow what is written.
-TEST_F(RunCheckpoints, FilesOfTheRunAreRegularFiles) {
-  good({"two.json", "--steps", "2", "-o", "run"});
-  ::alarm(60);
-  for (const char* name : {"plan.json", "options.json", "steps.jsonl", "timeline.json"}) {
-    const std::string fresh = std::string("new/") + name, kept = std::string("run/") + name;
-    fs::create_directory("new");
-    ASSERT_EQ(::mkfifo(fresh.c_str(), 0600), 0);
-    bad_file({"run", "two.json", "--steps", "1", "-o", "new"}, {fresh, "no regular file"});
-    fs::remove_all("new");
-    fs::rename(kept, "kept");
-    fs::create_symlink("/dev/null", kept);
-    bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
-    fs::rename("kept", kept);
-  }
-  ::alarm(0);
-  good({"-o", "run", "--resume", "--steps", "3"});
-}
-
-TEST_F(RunCheckpoints, NothingIsMadeForWhatIsRefused) {
-  for (const Words& more : {Words{"--init", "nowhere"}, Words{"--data", "nowhere"}, Words{"--packing", "x"},
-                            Words{"--data", "folder", "--packing", "apart"}, Words{"--trace", "two.json"}}) {
-    EXPECT_NE(run(Words{"two.json", "--steps", "2", "-o", "made/deep/run"} + more).code, ExitCode::ok);
-    EXPECT_FALSE(fs::exists("made")) << more[0];
-  }
-  write("taken", std::string("a file"));
-  usage({"run", "two.json", "--steps", "1", "-o", "taken"}, {"-o", "taken", "a folder"});
-  good({"two.json", "--steps", "2", "-o", "made/deep/run"});
-}
-
-TEST_F(RunCheckpoints, WhatIsRefused) {
-  good({"two.json", "--steps", "2", "-o", "run"});
-  usage({"run", "two.json", "--resume"}, {"add -o DIR"});
-  usage({"run", "-o", "nowhere", "--resume"}, {"nowhere", "the folder of a run to go on with"});
-  usage({"run", "-o", "folder", "--resume"}, {"folder", "no run to go on with"});
-  usage({"run", "two.json", "--save-every", "3"}, {"add -o DIR"});
-  usage({"run", "two.json", "-o", "other", "--resume-step", "3"}, {"goes with --resume"});
-  usage({"run", "two.json", "-o", "run"}, {"-o", "without a run in it", "--resume goes on with it"});
-  usage({"run", "two.json", "-o", "folder", "--stop-file", "two.json"}, {"--stop-file", "remove it"});
-  usage({"run", "two.json", "--stop-file", "nodir/stop"},
-        {"--stop-file", "nodir/stop", "in a folder that is there"});
-  good({"two.json", "--steps", "1", "-o", "made/", "--stop-file", "made/stop"});
-  make("large.json", "dp2.z1.mbs2", "stories-15m");
-  bad_file({"run", "large.json", "-o", "run", "--resume"},
-           {"large.json", "model.hidden", "found 288, expected 64", "checkpoint of another model"});
-  {
-    const RunLock held("run");
-    usage({"run", "-o", "run", "--resume", "--steps", "3"},
-          {"-o", "no other run writes into", "process " + std::to_string(::getpid())});
-  }
-  const std::string file = "run/checkpoints/step-00000002/rank-00001.safetensors";
-  std::string bytes = text_of(file);
-  bytes[bytes.size() - 9] ^= 4;
-  write(file, bytes);
-  const std::string log = text_of("run/steps.jsonl"), plan = text_of("run/plan.json");
-  bad_file({"run", "tp.json", "-o", "run", "--resume", "--steps", "3"},
-           {file, "model.", "expected digest", "there is no complete one before it"});
-  EXPECT_EQ(text_of("run/steps.jsonl"), log);
-  EXPECT_EQ(text_of("run/plan.json"), plan) << "nothing is overwritten";
 }
 
 }  // namespace
