@@ -18,6 +18,8 @@
 
 namespace sextant::testing {
 
+inline constexpr double kBf16 = 1.0 / 128;  // its 8-bit mantissa
+
 // What a kernel is tested as: a table and a product format, with the distance it is allowed.
 struct Variant {
   const KernelTable* table;
