@@ -23,17 +23,14 @@
 
 #include "core/base/file_io.hpp"
 #include "tests/runtime/checkpoint/checkpoint_trial.hpp"
+#include "tests/runtime/checkpoint/killed_run.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant::testing {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t kRunSteps = 40, kSaveEvery = 2;
 constexpr const char* kLayouts[] = {"dp2.z1.mbs2.b4K", "tp2.sp.mbs4", "pp2.mbs2", "dp2.z3.mbs1.po.oo60"};
-
-enum class Fault { none, slow_disk, failing_write, file_too_large, full_disk };
-constexpr const char* kFaultNames[] = {"none", "slow disk", "failing write", "file size limit", "full disk"};
 
 constexpr const char* kHelp =
     R"(usage: kill_campaign [--kills N] [--seed N] [--mpiexec PATH [--share-mpi PERCENT]] [--spoil 1]
@@ -48,69 +45,6 @@ that nobody killed. Exit code 0: no committed step was lost, no checkpoint was t
   --share-mpi PERCENT  of the starts that are such jobs (15)
   --spoil 1            the control: flips a byte of a checkpoint after a kill, and the campaign must fail
 )";
-
-constexpr const char* kRefused =
-    "refused:";  // what is there cannot be gone on from; a full disk may end a run as well
-
-// Whole lines of either rank, never mixed.
-void say(const std::string& line) {
-  const std::string text = line + '\n';
-  (void)!::write(STDOUT_FILENO, text.data(), text.size());
-}
-
-// --- the run that is killed ------------------------------------------------------------------------------------------
-
-int child(const std::string& key, const fs::path& folder, Fault fault, unsigned seed, bool mpi) {
-  std::signal(SIGXFSZ, SIG_IGN);  // as the command does
-  say(fmt::format("pid {}", ::getpid()));
-  CheckpointTrial t(key, folder);
-  t.run.processes = mpi;
-  t.run.on_start = t.run.on_end = {};
-  t.run.optimizer.total_steps = kRunSteps;
-  t.save.every = kSaveEvery;
-  t.save.keep.last = 2;
-  std::optional<RunLock> lock;
-  t.run.claim = [&] {
-    lock.emplace(folder);
-    clear_leftovers(folder);
-  };
-  t.run.on_step = [&](const StepReport& r) { say(fmt::format("loss {} {:a}", r.step, r.loss)); };
-  std::mutex mutex;
-  std::mt19937 random(seed);
-  const auto below = [&](unsigned n) {
-    const std::lock_guard guard(mutex);
-    return static_cast<unsigned>(random() % n);
-  };
-  t.save.at = [&](SavePoint point, int rank) {
-    if (point == SavePoint::copy) return;  // nothing of the disk
-    say(fmt::format("at {} {}", static_cast<int>(point), rank));
-    if (fault == Fault::slow_disk) std::this_thread::sleep_for(std::chrono::milliseconds(below(40)));
-    if (fault == Fault::failing_write && point < SavePoint::committed && below(4) == 0)
-      throw BackendError("Input/output error");
-  };
-  t.save.on_event = [&](const SaveEvent& e) {
-    if (e.error.empty()) say(fmt::format("commit {}", e.step));
-  };
-  t.save.on_problem = [](const std::string&) { say("failed"); };
-  if (fault == Fault::file_too_large) {
-    const rlimit limit{1024 + below(1U << 19), RLIM_INFINITY};
-    (void)::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  if ((t.resumed = Checkpoint::open_newest(folder))) {
-    t.run.resume = &*t.resumed;
-    say(fmt::format("from {}", t.resumed->manifest().clock.step));
-  }
-  t.go(kRunSteps);
-  if (t.error.empty()) {
-    say("done");
-    return 0;
-  }
-  say(fmt::format("error {} {}",
-                  t.config_error ? kRefused : "of the disk:", t.error.substr(0, t.error.find('\n'))));
-  return t.config_error ? 3 : 7;
-}
-
-// --- who kills it ----------------------------------------------------------------------------------------------------
 
 struct Process {
   pid_t pid = -1;
