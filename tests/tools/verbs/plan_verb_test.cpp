@@ -16,6 +16,7 @@
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
 #include "tests/tools/verbs/plan_question.hpp"
+#include "tools/verbs/plan_answers.hpp"
 
 namespace sextant {
 namespace {
