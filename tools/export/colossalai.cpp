@@ -30,8 +30,7 @@ std::int64_t bytes_of(Dtype d) { return d == Dtype::fp32 ? 4 : 2; }
 TargetFeatures plugin_features(const StackCapabilities& can) {
   TargetFeatures t;
   t.can = can;
-  for (const Dtype low : {Dtype::bf16, Dtype::fp16})
-    t.formats.push_back({low, low, low, low, Dtype::fp32});
+  for (const Dtype low : {Dtype::bf16, Dtype::fp16}) t.formats.push_back({low, low, low, low, Dtype::fp32});
   t.formats.push_back({Dtype::fp8, Dtype::bf16, Dtype::bf16, Dtype::bf16, Dtype::fp32});
   t.every_bias = true;
   t.rope_scaling = {kScriptRopeScaling};
@@ -75,8 +74,7 @@ void check_chunk_layers(const PlanFile& file, std::vector<Inexpressible>& found)
     q.chunks.clear();
   })};
   if (more == 0) changes.push_back(set_field("equal chunks", [](ParallelPlan& q) { q.chunks.clear(); }));
-  found.push_back({"chunks",
-                   "unequal",
+  found.push_back({"chunks", "unequal",
                    fmt::format("interleaved, it shares out layers by itself: {}", fmt::join(own, ", ")),
                    std::move(changes)});
 }
@@ -100,11 +98,11 @@ void check_plugin_bucket(const PlanFile& file, std::vector<Inexpressible>& found
   const std::int64_t unit = by_ddp(p) ? kMi / bytes_of(file.training.gradient) : kMi;
   if (p.bucket_elements % unit == 0) return;
   const std::int64_t near = std::max<std::int64_t>(1, (p.bucket_elements + unit / 2) / unit) * unit;
-  found.push_back({"bucket_elements",
-                   value,
-                   by_ddp(p) ? "ddp_bucket_cap_mb counts whole MiB"
-                             : "zero_bucket_size_in_m counts whole 2^20 elements",
-                   {bucket_change(near), bucket_change(0)}});
+  found.push_back(
+      {"bucket_elements",
+       value,
+       by_ddp(p) ? "ddp_bucket_cap_mb counts whole MiB" : "zero_bucket_size_in_m counts whole 2^20 elements",
+       {bucket_change(near), bucket_change(0)}});
 }
 
 void check_plugin_reduction(const PlanFile& file, std::vector<Inexpressible>& found) {
@@ -131,10 +129,11 @@ void check_plugin_reduction(const PlanFile& file, std::vector<Inexpressible>& fo
                      {{fmt::format("reduction {}", name(t.gradient)),
                        [](PlanFile& f) { f.training.reduction = f.training.gradient; }}}});
   if (p.zero_stage > 0 && t.parameter == Dtype::fp32)
-    found.push_back({"zero_stage",
-                     fmt::format("{}", p.zero_stage),
-                     "ZeRO goes with 16-bit parameters alone",
-                     {set_field("zero_stage 0", [](ParallelPlan& q) { q.zero_stage = q.shard_degree = 0; })}});
+    found.push_back(
+        {"zero_stage",
+         fmt::format("{}", p.zero_stage),
+         "ZeRO goes with 16-bit parameters alone",
+         {set_field("zero_stage 0", [](ParallelPlan& q) { q.zero_stage = q.shard_degree = 0; })}});
 }
 
 void check_plugin_offload(const PlanFile& file, std::vector<Inexpressible>& found) {
@@ -219,9 +218,7 @@ std::vector<Inexpressible> gemini_rules(const PlanFile& file, const std::string&
 // PluginArguments of a plugin, one on a line.
 class PluginArguments {
  public:
-  void add(const char* key, const std::string& value) {
-    text_ += fmt::format("    {}={},\n", key, value);
-  }
+  void add(const char* key, const std::string& value) { text_ += fmt::format("    {}={},\n", key, value); }
   void add(const char* key, const char* value) { add(key, std::string(value)); }
   void add(const char* key, std::int64_t value) { add(key, fmt::format("{}", value)); }
   void add_bool(const char* key, bool value) { add(key, python_bool(value)); }
@@ -268,8 +265,7 @@ std::string hybrid_arguments(const PlanFile& file) {
   if (p.pp > 1) {
     a.add("pp_style", p.vp > 1 ? "\"interleaved\"" : "\"1f1b\"");
     a.add("num_model_chunks", p.vp);
-    if (p.vp == 1)
-      a.add("num_layers_per_stage", fmt::format("[{}]", fmt::join(layers_by_chunk(file), ", ")));
+    if (p.vp == 1) a.add("num_layers_per_stage", fmt::format("[{}]", fmt::join(layers_by_chunk(file), ", ")));
     a.add("num_microbatches", microbatches(p, t));
   }
   a.add("make_vocab_size_divisible_by", 64);
@@ -324,7 +320,8 @@ ExportContent colossal_content(const PlanFile& file, const std::string& version,
   out.copied = {{"colossalai_train.py", "train.py"}};
   out.environment = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};  // as its own benchmarks set it
   out.program = "train.py";
-  out.needs = fmt::format("colossalai {} (torch up to 2.5.1, transformers 4.51.3), flash-attn, apex", version);
+  out.needs =
+      fmt::format("colossalai {} (torch up to 2.5.1, transformers 4.51.3), flash-attn, apex", version);
   out.checker = "colossalai";
   out.notes.push_back(
       "weights and tokens are random: model() and batches() in train.py are yours, as are checkpoints");

@@ -12,7 +12,7 @@ const std::vector<ExportTarget>& export_targets() {
   static const std::vector<ExportTarget> table = {
       megatron_lm_target(), megatron_bridge_target(), torchtitan_target(), deepspeed_target(),
       fsdp2_target(),       accelerate_target(),      smp_target(),        accelerate_deepspeed_target(),
-      nanotron_target(),    colossalai_target(),      sextant_target(),     colossalai_gemini_target()};
+      nanotron_target(),    colossalai_target(),      sextant_target(),    colossalai_gemini_target()};
   return table;
 }
 
