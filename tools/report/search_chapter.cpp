@@ -34,7 +34,7 @@ ReportSection recommended_section(const AnswerView& answer) {
     const AnswerView evidence = answer.at("evidence");
     out.notes.push_back(
         fmt::format("{} measured runs combine these kinds of parallelism on such GPUs, {} of them of "
-                    "this software's code.",
+                    "this software's kin.",
                     evidence.count("runs_near"), evidence.count("runs_near_of_stack")));
   }
   for (const std::string& note : answer.texts("notes")) out.notes.push_back(note);
