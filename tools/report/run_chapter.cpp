@@ -133,6 +133,7 @@ std::vector<ReportSection> run_sections(const Steps& s, const std::vector<ChartL
   time.lead += ".";
   times.moments = changes;
   time.chart = lines_chart("Seconds of each step of the run, measured and predicted", times);
+  time.tables.push_back(steps_table(s));
   out.push_back(std::move(time));
   return out;
 }
@@ -173,7 +174,8 @@ void add_comparison(const fs::path& folder, const ReportContext& context, Report
   const Runnable runnable(running, context.profile, context.presets);
   const ExecutionGraph& graph = runnable.graph();
   const Timeline measured = load_timeline(folder / "timeline.json", graph_hash(graph), graph.ops.size());
-  const nlohmann::json compared = comparison_json(compare(graph, runnable.predicted(), measured));
+  const TimelineComparison comparison = compare(graph, runnable.predicted(), measured);
+  const nlohmann::json compared = comparison_json(comparison);
   const std::string file = (folder / "timeline.json").string();
   for (ReportSection section : comparison_sections(AnswerView(compared, file)))
     chapter.sections.push_back(std::move(section));
@@ -181,6 +183,8 @@ void add_comparison(const fs::path& folder, const ReportContext& context, Report
                      .lead = "The last step as it was predicted, and as it was measured."};
   both.chart = timeline_chart("One step of every stage, predicted and measured", graph,
                               {{"predicted", &runnable.predicted()}, {"measured", &measured}});
+  both.tables = {stages_table("Predicted seconds in which a stage works and waits", comparison.predicted),
+                 stages_table("Measured seconds in which a stage works and waits", comparison.measured)};
   chapter.sections.push_back(std::move(both));
 }
 

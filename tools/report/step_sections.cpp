@@ -1,6 +1,7 @@
 #include "tools/report/step_sections.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include <fmt/format.h>
@@ -137,6 +138,21 @@ ReportSection time_section(const StepParts& parts) {
   return out;
 }
 
+ReportTable stages_table(const std::string& caption, const Breakdown& split) {
+  ReportTable table{caption, {{"stage"}, {"works"}, {"exposed communication"}, {"waits"}, {"idle %"}}};
+  for (std::size_t i = 0; i < split.stages.size(); ++i) {
+    const auto seconds = [&](TimeCategory c) { return split.stages[i][static_cast<std::size_t>(c)]; };
+    const double idle = seconds(TimeCategory::bubble) + seconds(TimeCategory::imbalance);
+    const double works =
+        seconds(TimeCategory::compute) + seconds(TimeCategory::recompute) + seconds(TimeCategory::optimizer);
+    const double total = split.step.v;
+    table.rows.push_back({fmt::format("{}", i), fmt::format("{:.4f}", works),
+                          fmt::format("{:.4f}", std::max(0.0, total - works - idle)),
+                          fmt::format("{:.4f}", idle), fmt::format("{:.1f}", 100 * idle / total)});
+  }
+  return table;
+}
+
 ReportSection timeline_section(const PlannedStep& step) {
   const ParallelPlan& plan = step.graph.plan;
   ReportSection out{.title = kTimelineTitle, .lead = {}};
@@ -147,19 +163,7 @@ ReportSection timeline_section(const PlannedStep& step) {
       count_words(static_cast<double>(step.graph.ops.size())), seconds_text(step.timeline.makespan().v));
   out.chart = timeline_chart("One step: what each stage does from its begin to its end", step.graph,
                              {{"", &step.timeline}});
-  ReportTable table{"Seconds of the step in which a stage works and waits",
-                    {{"stage"}, {"works"}, {"exposed communication"}, {"waits"}, {"idle %"}}};
-  for (std::size_t i = 0; i < step.split.stages.size(); ++i) {
-    const auto seconds = [&](TimeCategory c) { return step.split.stages[i][static_cast<std::size_t>(c)]; };
-    const double idle = seconds(TimeCategory::bubble) + seconds(TimeCategory::imbalance);
-    const double works =
-        seconds(TimeCategory::compute) + seconds(TimeCategory::recompute) + seconds(TimeCategory::optimizer);
-    const double total = step.split.step.v;
-    table.rows.push_back({fmt::format("{}", i), fmt::format("{:.4f}", works),
-                          fmt::format("{:.4f}", std::max(0.0, total - works - idle)),
-                          fmt::format("{:.4f}", idle), fmt::format("{:.1f}", 100 * idle / total)});
-  }
-  out.tables.push_back(std::move(table));
+  out.tables.push_back(stages_table("Seconds of the step in which a stage works and waits", step.split));
   out.notes.emplace_back(plan.tp > 1 || plan.cp > 1
                              ? "Collectives of TP and CP lie inside the blocks. sextant simulate --trace "
                                "shows every operation in Perfetto."

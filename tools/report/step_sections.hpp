@@ -34,6 +34,9 @@ struct StepParts {
 ReportSection time_section(const StepParts&);
 std::vector<std::pair<std::string, double>> parts_of(const TimeSplit&);
 
+// How long each stage works and waits.
+ReportTable stages_table(const std::string& caption, const Breakdown&);
+
 ReportSection timeline_section(const PlannedStep&);
 
 }  // namespace sextant

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -47,6 +49,11 @@ ReportSection sources_section(const AnswerView& answer) {
 ReportSection runs_section(const AnswerView& answer, const char* measured_key, const char* predicted_key) {
   ReportSection out{.title = "Every run, predicted and measured", .lead = {}};
   std::map<std::string, ChartLine> of;
+  struct Off {
+    double factor = 1;  // how far off, above 1
+    std::vector<std::string> cells;
+  };
+  std::vector<Off> farthest;
   std::size_t n = 0, near = 0;
   for (const AnswerView& run : answer.items("runs")) {
     if (!run.has(measured_key) || !run.has(predicted_key)) continue;
@@ -54,6 +61,9 @@ ReportSection runs_section(const AnswerView& answer, const char* measured_key, c
     if (!(m > 0 && p > 0)) continue;
     ChartLine& line = of[words(run.text_or("source", "run"))];
     line.line = false, line.points.push_back({m, p, run.text_or("run_id", ""), {}});
+    farthest.push_back(
+        {std::max(p / m, m / p),
+         {run.text_or("run_id", ""), seconds_text(m), seconds_text(p), signed_share_text(p / m - 1)}});
     ++n, near += p < 1.1 * m && m < 1.1 * p ? 1 : 0;
   }
   if (n == 0) return out;
@@ -70,6 +80,13 @@ ReportSection runs_section(const AnswerView& answer, const char* measured_key, c
   out.lead = fmt::format("{} of {} runs are predicted within 10 %. On the line both times are the same.",
                          rate_text(static_cast<double>(near)), rate_text(static_cast<double>(n)));
   out.chart = lines_chart("Predicted over measured step time of every run", chart);
+  constexpr std::size_t kWorst = 10;
+  std::ranges::stable_sort(farthest, std::greater{}, &Off::factor);
+  ReportTable table{"The runs that are farthest off",
+                    {{"run", false}, {"measured"}, {"predicted"}, {"error"}}};
+  for (std::size_t i = 0; i < std::min(kWorst, farthest.size()); ++i)
+    table.rows.push_back(std::move(farthest[i].cells));
+  out.tables.push_back(std::move(table));
   return out;
 }
 

@@ -7,10 +7,10 @@ Status 77: no Chromium here.
 """
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import browser  # noqa: E402
@@ -54,6 +54,12 @@ def sextant(program: str, folder: pathlib.Path, command: str, answer: str | None
         sys.exit(f"sextant {command}\n  ended with {done.returncode}: {done.stderr.strip()}")
     if answer and "--json" in words:
         (folder / answer).write_text(done.stdout)
+
+
+def cpu_seconds() -> float:
+    """Of the commands so far: what a report takes is told from what a busy machine makes of it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def emptied(page: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
@@ -105,9 +111,9 @@ def main() -> int:
             if only not in ("", name):
                 continue
             page = folder / f"{name}.html"
-            begin = time.monotonic()
+            begin = cpu_seconds()
             sextant(program, folder, f"report {' '.join(answers)} -o {page.name}")
-            took = time.monotonic() - begin
+            took = cpu_seconds() - begin
             if name == "plan" and (page.stat().st_size > LARGEST_BYTES or took > LONGEST_S):
                 failures.append(f"plan: {page.stat().st_size} bytes in {took:.2f} s")
             found: list[str] = []

@@ -24,7 +24,9 @@ class ReportVerb : public BadInput {
     ASSERT_EQ(made.code, ExitCode::ok) << made.err;
     write(file, made.out);
   }
-  static bool has(const std::string& page, const std::string& text) { return page.find(text) != std::string::npos; }
+  static bool has(const std::string& page, const std::string& text) {
+    return page.find(text) != std::string::npos;
+  }
   // The charts' data, as the page's script reads it.
   static json charts_of(const std::string& page) {
     const std::string begin = "<script type=\"application/json\" id=\"charts\">";
@@ -32,7 +34,8 @@ class ReportVerb : public BadInput {
     return json::parse(page.substr(at, page.find("</script>", at) - at));
   }
   static int charts_of_kind(const json& charts, const std::string& kind) {
-    return static_cast<int>(std::ranges::count_if(charts, [&](const json& c) { return c.at("kind") == kind; }));
+    return static_cast<int>(
+        std::ranges::count_if(charts, [&](const json& c) { return c.at("kind") == kind; }));
   }
 };
 
@@ -58,14 +61,17 @@ TEST_F(ReportVerb, ThePlansMemoryAndTimeAreThoseOfSimulate) {
     for (const json& series : stacks.at("series")) sum += series.at("values").at(stage).get<double>();
     EXPECT_NEAR(sum, simulated.at("stages").at(stage).at("memory_GiB").at("reserved").get<double>(), 1e-9);
   }
-  EXPECT_NEAR(stacks.at("limit").at("value").get<double>(), simulated.at("prediction").at("available_memory_GiB"), 1e-9);
-  const json& timeline = *std::ranges::find_if(charts, [](const json& c) { return c.at("kind") == "timeline"; });
+  EXPECT_NEAR(stacks.at("limit").at("value").get<double>(),
+              simulated.at("prediction").at("available_memory_GiB"), 1e-9);
+  const json& timeline =
+      *std::ranges::find_if(charts, [](const json& c) { return c.at("kind") == "timeline"; });
   double last = 0;
   for (const json& row : timeline.at("rows")) {
     const json& blocks = row.at("blocks");
     ASSERT_EQ(blocks.size() % 5, 0U);
     double at = 0;
-    for (std::size_t i = 0; i < blocks.size(); i += 5) at += blocks[i].get<double>() + blocks[i + 1].get<double>();
+    for (std::size_t i = 0; i < blocks.size(); i += 5)
+      at += blocks[i].get<double>() + blocks[i + 1].get<double>();
     last = std::max(last, at);
   }
   EXPECT_NEAR(last, 1e6, 100);  // the step ends with the last block
@@ -79,9 +85,14 @@ TEST_F(ReportVerb, AnswersOfEveryVerbBecomePages) {
   keep("explain.json", {"explain", "plan.json", "--budget-s", "1"});
   keep("validate.json", {"validate", "runs.csv"});
   const std::pair<const char*, const char*> wanted[] = {
-      {"search.json", "What else to try"}, {"search.json", "Why others lost"},      {"front.json", "Memory against time"},
-      {"scale.json", "Scaling curve"},     {"simulate.json", "Memory per stage"},   {"explain.json", "Runners-up"},
-      {"validate.json", "Error of predicted step times"}, {"validate.json", "Every run, predicted and measured"}};
+      {"search.json", "What else to try"},
+      {"search.json", "Why others lost"},
+      {"front.json", "Memory against time"},
+      {"scale.json", "Scaling curve"},
+      {"simulate.json", "Memory per stage"},
+      {"explain.json", "Runners-up"},
+      {"validate.json", "Error of predicted step times"},
+      {"validate.json", "Every run, predicted and measured"}};
   for (const auto& [file, title] : wanted) {
     const std::string page = page_of({file});
     EXPECT_TRUE(has(page, title)) << file;
@@ -95,14 +106,16 @@ TEST_F(ReportVerb, AnswersOfEveryVerbBecomePages) {
 }
 
 TEST_F(ReportVerb, ARunHasLossThroughputAndBothTimelines) {
-  for (const Words& command : {Words{"simulate", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant",
-                                     "--seq-len", "32", "--global-batch", "4", "--plan", "dp2.z1.mbs2", "-o", "two.json"},
-                               Words{"run", "two.json", "--steps", "4", "-o", "done"}})
+  for (const Words& command :
+       {Words{"simulate", "--model", "stories-260k", "--cluster", "laptop", "--stack", "sextant", "--seq-len",
+              "32", "--global-batch", "4", "--plan", "dp2.z1.mbs2", "-o", "two.json"},
+        Words{"run", "two.json", "--steps", "4", "-o", "done"}})
     ASSERT_EQ(call(command).code, ExitCode::ok);
   const std::string page = page_of({"done"});
   const json charts = charts_of(page);
   EXPECT_EQ(charts_of_kind(charts, "lines"), 3);
-  const json& timeline = *std::ranges::find_if(charts, [](const json& c) { return c.at("kind") == "timeline"; });
+  const json& timeline =
+      *std::ranges::find_if(charts, [](const json& c) { return c.at("kind") == "timeline"; });
   std::set<std::string> of;
   for (const json& row : timeline.at("rows")) of.insert(row.at("of").get<std::string>());
   EXPECT_EQ(of, (std::set<std::string>{"measured", "predicted"}));
@@ -148,9 +161,10 @@ TEST_F(ReportVerb, RefusesWhatIsNoAnswer) {
   bad_file({"report", "folder", "-o", "new.html"}, {"folder", "without steps.jsonl", "sextant run -o"});
   bad_file({"report", "cluster.json", "-o", "new.html"}, {"a cluster", "--cluster takes it"});
   bad_file({"report", "runs.csv", "-o", "new.html"}, {"a table of measured runs", "sextant validate take"});
-  write("other.json", R"({"schema": "sextant.doctor/1"})");
-  bad_file({"report", "other.json", "-o", "new.html"}, {"other.json", "sextant.doctor/1", "expected a plan file"});
-  write("list.json", "[1, 2]");
+  write("other.json", json{{"schema", "sextant.doctor/1"}});
+  bad_file({"report", "other.json", "-o", "new.html"},
+           {"other.json", "sextant.doctor/1", "expected a plan file"});
+  write("list.json", json{1, 2});
   bad_file({"report", "list.json", "-o", "new.html"}, {"JSON without a schema"});
   bad_file({"report", "plan.json", "-o", "folder"}, {"folder"});
   refused({"report", "plan.json", "-o", "plan.json"}, ExitCode::usage, {"plan.json"});
@@ -162,13 +176,16 @@ TEST_F(ReportVerb, ABrokenAnswerIsNamedByItsKey) {
   json j = whole;
   j["prediction"].erase("step_time_s");
   write("broken.json", j);
-  bad_file({"report", "broken.json", "-o", "new.html"}, {"broken.json", "prediction.step_time_s", "missing", "a number"});
+  bad_file({"report", "broken.json", "-o", "new.html"},
+           {"broken.json", "prediction.step_time_s", "missing", "a number"});
   j = whole;
   j["stages"][1]["memory_GiB"]["reserved"] = "much";
   write("broken.json", j);
-  bad_file({"report", "broken.json", "-o", "new.html"}, {"stages[1].memory_GiB.reserved", "much", "a number"});
+  bad_file({"report", "broken.json", "-o", "new.html"},
+           {"stages[1].memory_GiB.reserved", "much", "a number"});
   // An answer to another option is told by its content.
-  bad_file(with_model("simulate.json"), {"an answer of 'sextant simulate --json'", "sextant report takes it"});
+  bad_file(with_model("simulate.json"),
+           {"an answer of 'sextant simulate --json'", "sextant report takes it"});
 }
 
 }  // namespace

@@ -34,11 +34,13 @@ sextant.kinds.bars = function (box, chart) {
   const low = d3.min(values), high = d3.max(values);
   const left = nameRoom + (low < 0 ? labelRoom : 0), right = drawing.width - (high > 0 ? labelRoom : 6);
   const x = d3.scale.linear().domain([low, high === low ? low + 1 : high]).range([left, Math.max(left + 20, right)]);
+  if (low < 0)
+    drawing.svg.append("line").attr({ class: "zero", x1: x(0), x2: x(0), y1: 0, y2: drawing.height });
   chart.rows.forEach(function (r, i) {
     const top = i * row + 2;
     const name = drawing.svg.append("text").attr({ x: 0, y: top + (wide ? (row - gap) / 2 + 4 : 12) });
     name.text(sextant.fitted(r.name, wide ? nameRoom - 10 : drawing.width - 4));
-    if (!wide) name.attr("class", "soft");
+    if (!wide) name.attr("class", "soft halo");
     const draw = function (value, label, tone, y, of) {
       const from = Math.min(x(0), x(value)), width = Math.max(1, Math.abs(x(value) - x(0)));
       sextant.rect(drawing.svg, tone, { x: from, y: y, width: width, height: bar }, r.name + (of ? ", " + of : "") + ": " + label);
@@ -49,8 +51,6 @@ sextant.kinds.bars = function (box, chart) {
     draw(r.value, r.label, r.tone, top + head, chart.legend[0]);
     if (r.other !== undefined) draw(r.other, r.other_label, "grey hatch", top + head + bar + 1, chart.legend[1]);
   });
-  if (low < 0)
-    drawing.svg.append("line").attr({ class: "zero", x1: x(0), x2: x(0), y1: 0, y2: drawing.height });
 };
 
 sextant.kinds.stacks = function (box, chart) {

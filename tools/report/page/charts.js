@@ -83,6 +83,8 @@ sextant.legend = function (box, entries) {
     const swatch = d3.select(this).append("svg").attr({ viewBox: "0 0 16 12", "aria-hidden": "true" });
     if (entry.line)
       swatch.append("line").attr({ x1: 0, x2: 16, y1: 6, y2: 6, class: "stroke " + entry.tone + (entry.dashed ? " dashed" : "") });
+    else if (entry.shape)
+      swatch.append("path").attr({ class: "fill " + entry.tone.split(" ")[0], d: d3.svg.symbol().type(entry.shape).size(60)(), transform: "translate(8,6)" });
     else sextant.rect(swatch, entry.tone, { x: 0, y: 0, width: 16, height: 12 });
     swatch.selectAll(".mark").classed("mark", false);
   });

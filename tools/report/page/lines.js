@@ -1,11 +1,16 @@
 // Curves and points over two axes, linear or logarithmic, with limits, moments and the diagonal.
 "use strict";
 
+// A shape of its own for every series, so that nobody needs the colours.
+sextant.shapeOf = function (chart, line) {
+  return d3.svg.symbolTypes[chart.lines.indexOf(line) % 6];
+};
+
 sextant.kinds.lines = function (box, chart) {
   const named = chart.lines.filter(function (l) { return l.name; });
   if (named.length > 1)
     sextant.legend(box, named.map(function (l) {
-      return { name: l.name, tone: l.tone, line: l.line, dashed: l.dashed };
+      return { name: l.name, tone: l.tone, line: l.line, dashed: l.dashed, shape: sextant.shapeOf(chart, l) };
     }));
   const drawing = sextant.drawing(box, Math.min(360, Math.max(260, box.clientWidth * 0.42)), chart);
   const all = [];
@@ -56,7 +61,7 @@ sextant.kinds.lines = function (box, chart) {
       path.attr("d", d3.svg.line().x(function (p) { return x(p[0]); }).y(function (p) { return y(p[1]); }));
       if (!l.marks) path.classed("mark-line", true);
     }
-    const shape = d3.svg.symbol().type(d3.svg.symbolTypes[chart.lines.indexOf(l) % 6]).size(l.points.length > 200 ? 18 : 64);
+    const shape = d3.svg.symbol().type(sextant.shapeOf(chart, l)).size(l.points.length > 200 ? 18 : 64);
     if (l.marks)
       l.points.forEach(function (p) {
         const mark = drawing.svg.append("path").attr({
