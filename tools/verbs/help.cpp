@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "tools/verbs/verbs.hpp"
+
 namespace sextant {
 
 namespace {

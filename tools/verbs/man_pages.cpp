@@ -83,14 +83,16 @@ std::string exit_status() {
 }
 
 std::string examples_of(const Verb& verb) {
-  std::string out = ".SH EXAMPLES\n";
-  for (const auto& example : verb.examples)
-    out += fmt::format("{}.PP\n.EX\n{}\n.EE\n",
-                       example.what.empty() ? "" : ".PP\n" + roff_lines(example.what), roff(example.command));
-  // A paragraph cannot begin a section: it has begun one itself.
-  const std::string doubled = ".SH EXAMPLES\n.PP\n";
-  if (out.starts_with(doubled)) out.erase(doubled.size() - 4, 4);
-  return out;
+  std::string out, paragraph;  // the head of a section begins its first one
+  for (const auto& example : verb.examples) {
+    if (!example.what.empty()) {
+      out += paragraph + roff_lines(example.what);
+      paragraph = ".PP\n";
+    }
+    out += paragraph + ".EX\n" + roff(example.command) + "\n.EE\n";
+    paragraph = ".PP\n";
+  }
+  return ".SH EXAMPLES\n" + out;
 }
 
 ManPage page_of(const CLI::App& app, const Verb& verb, const std::string& version, const std::string& date) {
