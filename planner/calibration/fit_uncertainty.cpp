@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -19,33 +22,48 @@ double width_of(std::vector<double> errors, double share) {
   return std::ceil(width / digit - 1e-9) * digit;
 }
 
-}  // namespace
+using Errors = std::array<std::vector<double>, kUncertaintyClasses>;
 
-std::vector<FittedWidth> fit_widths(std::span<const RunRow> rows, std::span<const RunPrediction> predictions,
-                                    const UncertaintyRules& rules) {
-  using Errors = std::array<std::vector<double>, kUncertaintyClasses>;
+// |log(measured / predicted)| by class.
+struct ClassErrors {
   Errors step, memory;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
+};
+
+ClassErrors errors_of(std::span<const RunRow> rows, std::span<const RunPrediction> predictions) {
+  ClassErrors out;
+  for (std::size_t i = 0; i < predictions.size(); ++i) {
     const RunPrediction& p = predictions[i];
     if (rows[i].quality == 'c' || !p.uncertainty) continue;
     const auto of = static_cast<std::size_t>(*p.uncertainty);
     if (rows[i].step_time && p.step_s)
-      step[of].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
+      out.step[of].push_back(std::abs(std::log(rows[i].step_time->v / *p.step_s)));
     if (rows[i].peak_memory_GiB && p.memory_GiB)
-      memory[of].push_back(std::abs(std::log(*rows[i].peak_memory_GiB / *p.memory_GiB)));
+      out.memory[of].push_back(std::abs(std::log(*rows[i].peak_memory_GiB / *p.memory_GiB)));
   }
+  return out;
+}
+
+}  // namespace
+
+std::vector<FittedWidth> fit_widths(std::span<const RunRow> rows, std::span<const RunPrediction> unseen,
+                                    std::span<const RunPrediction> presets, const UncertaintyRules& rules) {
+  const ClassErrors left_out = errors_of(rows, unseen), seen = errors_of(rows, presets);
   std::vector<FittedWidth> out;
-  const auto add = [&](const char* of, const Errors& errors) {
+  const auto add = [&](const char* of, const Errors& errors, const Errors& of_presets) {
     for (std::size_t d = 0; d < kUncertaintyClasses; ++d) {
       const auto runs = static_cast<int>(errors[d].size());
       if (runs < rules.fewest_runs) continue;
-      out.push_back({of, static_cast<UncertaintyClass>(d), runs, width_of(errors[d], rules.fitted_share),
-                     fmt::format("sextant calibrate --refit, intervals: hold {:.0f} % of {} published runs, "
-                                 "each source left out of the fit",
-                                 100 * rules.fitted_share, runs)});
+      const double width = width_of(errors[d], rules.fitted_share),
+                   width_of_presets = of_presets[d].empty() ? 0 : width_of(of_presets[d], rules.fitted_share);
+      const bool presets_rule = width_of_presets > width;
+      out.push_back(
+          {of, static_cast<UncertaintyClass>(d), runs, std::max(width, width_of_presets),
+           fmt::format("sextant calibrate --refit, intervals: hold {:.0f} % of {} published runs, {}",
+                       100 * rules.fitted_share, runs,
+                       presets_rule ? "predicted by the presets" : "each source left out of the fit")});
     }
   };
-  add("step", step), add("memory", memory);
+  add("step", left_out.step, seen.step), add("memory", left_out.memory, seen.memory);
   return out;
 }
 

@@ -1,6 +1,6 @@
 // How wide are the intervals of each class of uncertainty? As wide as most of the published runs of the class were off, each source by a
-// fit that did not see it:
-// written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
+// fit that did not see it, or by the constants that predictions use where these are further off: a class of one source, whose constants
+// serve others too, can be. Written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
 //
 // Ignores classes of which too few runs are known: their widths stay what they are.
 #pragma once
@@ -21,8 +21,9 @@ struct FittedWidth {
   std::string source;     // the command and the runs that it comes from
 };
 
-// Of rows of quality a and b, with their predictions in the same order.
-std::vector<FittedWidth> fit_widths(std::span<const RunRow>, std::span<const RunPrediction>,
-                                    const UncertaintyRules&);
+// Of rows of quality a and b, with their predictions in the same order: of fits that did not see their source, and of the presets
+// (none: the former alone).
+std::vector<FittedWidth> fit_widths(std::span<const RunRow>, std::span<const RunPrediction> unseen,
+                                    std::span<const RunPrediction> presets, const UncertaintyRules&);
 
 }  // namespace sextant

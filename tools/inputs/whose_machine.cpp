@@ -13,7 +13,7 @@ namespace sextant {
 
 namespace {
 
-constexpr const char* kOtherMachineHint =
+constexpr const char* kAnotherMachine =
     "give the cluster that it was measured on; --allow-other-device takes it all the same";
 
 // "NVIDIA " is the maker, "Graphics Device" no product.
@@ -35,7 +35,7 @@ void check_device(const Origin& o, const ClusterSpec& cluster, std::vector<Probl
       std::ranges::any_of(named, [&](const std::string& d) { return names_device(d, cluster.device); }))
     return;
   problems.push_back({o.file, "device", fmt::format("{}", fmt::join(named, ", ")),
-                      fmt::format("{}, as --cluster says", cluster.device.name), kOtherMachineHint});
+                      fmt::format("{}, as --cluster says", cluster.device.name), kAnotherMachine});
 }
 
 // `ranks_of_node` are listed by a table, which may have been made with part of a node; a log's layout lies on whole nodes.
@@ -48,7 +48,7 @@ void check_node(const Origin& o, const ClusterSpec& cluster, std::vector<Problem
   if (most > node || (smaller && o.ranks_of_node == 0 && whole_job))
     problems.push_back({o.file, "ranks", fmt::format("{} on one node", most),
                         fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node),
-                        kOtherMachineHint});
+                        kAnotherMachine});
   else if (smaller && o.ranks_of_node > 0)
     notes.push_back(fmt::format(
         "{}: {} rank{} on each of {} nodes, taken as {} of the {} GPUs of a node of --cluster; if its nodes "

@@ -130,11 +130,13 @@ int write_widths(const fs::path& folder, const std::vector<std::string>& run_fil
     auto more = read_runs(file);
     std::move(more.begin(), more.end(), std::back_inserter(rows));
   }
-  // Widths are those of runs that no fit saw.
-  const HeldOut unseen = held_out(rows, load_framework_map(folder), folder, load_calibration_rules(folder),
-                                  {.extrapolations = false});
+  // Widths are those of runs that no fit saw, or of the presets' own errors where these are larger.
+  const FrameworkMap map = load_framework_map(folder);
+  const HeldOut unseen =
+      held_out(rows, map, folder, load_calibration_rules(folder), {.extrapolations = false});
+  const std::vector<RunPrediction> seen = predict_runs(rows, map, {folder, nullptr, {}});
   Files files(folder);
-  for (const FittedWidth& w : fit_widths(rows, unseen.predictions, load_uncertainty_rules(folder)))
+  for (const FittedWidth& w : fit_widths(rows, unseen.predictions, seen, load_uncertainty_rules(folder)))
     files.set(files.at("calibration", "intervals")[w.of][std::string(name(w.uncertainty))], w.half_width,
               w.source, date, "T");
   return files.write();

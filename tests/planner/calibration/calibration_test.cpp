@@ -115,13 +115,15 @@ TEST(Calibration, UnseenSourcesAreAsGoodAsReached) {
   }
 }
 
-// The widths of intervals are those of the errors of sources that no fit saw, rounded.
+// The widths of intervals are those of the errors of sources that no fit saw, or of the presets where these are further off, rounded.
 TEST(Calibration, IntervalPresetsAreTheirErrors) {
   SEXTANT_NEEDS_MEASURED();
   const auto presets = test::preset_dir();
   const auto rows = test::all_runs();
   const UncertaintyRules rules = load_uncertainty_rules(presets);
-  const auto fitted = fit_widths(rows, unseen().predictions, rules);
+  const auto fitted =
+      fit_widths(rows, unseen().predictions,
+                 predict_runs(rows, load_framework_map(presets), {presets, nullptr, {}}), rules);
   const auto stated = read_json_file(presets / "calibration/intervals.json");
   EXPECT_EQ(fitted.size(), 9U);
   for (const FittedWidth& w : fitted) {

@@ -69,14 +69,23 @@ TEST(UncertaintyClass, AFittedWidthHoldsItsShareOfTheRuns) {
     rows[i].step_time = Seconds(i % 2 == 0 ? off : 1 / off);
     predictions[i].step_s = 1, predictions[i].uncertainty = UncertaintyClass::exposed;
   }
-  const auto widths = fit_widths(rows, predictions, rules);
+  const auto widths = fit_widths(rows, predictions, {}, rules);
   ASSERT_EQ(widths.size(), 1U);
   EXPECT_EQ(widths[0].uncertainty, UncertaintyClass::exposed);
   EXPECT_EQ(widths[0].runs, 100);
   EXPECT_NEAR(widths[0].half_width, rules.fitted_share, 1e-9);
   EXPECT_NE(widths[0].source.find("90 % of 100 published runs"), std::string::npos) << widths[0].source;
+  // Errors of the presets count where they are larger, and only there.
+  std::vector<RunPrediction> presets = predictions;
+  for (RunPrediction& p : presets) p.step_s = 0.5;
+  EXPECT_GT(fit_widths(rows, predictions, presets, rules)[0].half_width, widths[0].half_width);
+  EXPECT_NE(fit_widths(rows, predictions, presets, rules)[0].source.find("predicted by the presets"),
+            std::string::npos);
+  for (RunPrediction& p : presets) p.step_s = 1.2;
+  for (std::size_t i = 0; i < 100; ++i) rows[i].step_time = Seconds(1.2);
+  EXPECT_LT(fit_widths(rows, presets, presets, rules)[0].half_width, 0.01);
   rules.fewest_runs = 101;
-  EXPECT_TRUE(fit_widths(rows, predictions, rules).empty());
+  EXPECT_TRUE(fit_widths(rows, predictions, {}, rules).empty());
 }
 
 }  // namespace
