@@ -17,8 +17,22 @@ from typing import Any, Union
 
 from ._answers import Layout, Layouts, Plan, Simulation, Validation
 from ._program import SextantError, ask, program
+from ._tables import Chart
 
-__all__ = ["Layout", "Layouts", "Plan", "SextantError", "Simulation", "Validation", "ask", "plan", "program", "simulate", "validate"]
+__all__ = [
+    "Chart",
+    "Layout",
+    "Layouts",
+    "Plan",
+    "SextantError",
+    "Simulation",
+    "Validation",
+    "ask",
+    "plan",
+    "program",
+    "simulate",
+    "validate",
+]
 
 PathLike = Union[str, "os.PathLike[str]"]
 

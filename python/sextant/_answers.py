@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._tables import chart_of_times, frame_of, html_table
+from ._tables import Chart, chart_of_times, frame_of, html_table
 
 if TYPE_CHECKING:
     import pandas
@@ -110,8 +110,8 @@ class Layouts(Sequence[Layout]):
         """A row for each layout; needs pandas."""
         return frame_of([x.row() for x in self._layouts])
 
-    def chart(self, axes: Any = None) -> Any:
-        """Step times with their intervals, on matplotlib's axes, which are returned; needs matplotlib."""
+    def chart(self, axes: Any = None) -> Chart:
+        """Step times with their intervals, on new axes or these of matplotlib; needs matplotlib."""
         return chart_of_times(
             [(x.layout or x.key, x.step_time_s, x.step_time_s_lower, x.step_time_s_upper) for x in self._layouts], self._title, axes
         )
@@ -170,7 +170,7 @@ class Plan:
         """A row for each of layouts; needs pandas."""
         return self.layouts.frame()
 
-    def chart(self, axes: Any = None) -> Any:
+    def chart(self, axes: Any = None) -> Chart:
         """Their step times with intervals; needs matplotlib."""
         return self.layouts.chart(axes)
 
@@ -207,7 +207,7 @@ class Simulation:
             rows.append(row)
         return frame_of(rows)
 
-    def chart(self, axes: Any = None) -> Any:
+    def chart(self, axes: Any = None) -> Chart:
         """Where the step's time goes, longest first; needs matplotlib."""
         parts = sorted(((n, s) for n, s in self.causes().items() if s > 1e-9), key=lambda part: -part[1])
         return chart_of_times([(name, seconds, seconds, seconds) for name, seconds in parts], self.prediction.key, axes)

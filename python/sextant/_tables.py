@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +27,31 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     return f"<table><caption>{html.escape(title)}</caption><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-def chart_of_times(rows: Sequence[tuple[str, float, float, float]], title: str, axes: Any = None) -> Any:
+class Chart:
+    """A drawn chart, which a notebook shows: matplotlib's `axes` and `figure`, to be changed or saved (chart.figure.savefig("steps.pdf"))."""
+
+    def __init__(self, axes: Any, shown_by_others: bool) -> None:
+        self.axes = axes
+        self.figure = axes.figure
+        self._shown_by_others = shown_by_others
+
+    def _repr_png_(self) -> bytes | None:
+        if self._shown_by_others:  # whoever made the axes shows their figure
+            return None
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png")
+        return file.getvalue()
+
+
+def chart_of_times(rows: Sequence[tuple[str, float, float, float]], title: str, axes: Any = None) -> Chart:
     """Horizontal bars of (name, seconds, lower, upper), the first on top, on `axes` or new ones."""
-    if axes is None:
+    given = axes is not None
+    if not given:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError("charts need matplotlib, which is not installed: pip install matplotlib") from error
-        # A figure of its own: no window, and a notebook shows what the cell returns.
+        # A figure of its own: no window opens, and none is left behind.
         axes = Figure(figsize=(8, 1 + 0.4 * len(rows)), layout="constrained").add_subplot()
     names = [name for name, *_ in rows]
     at = list(range(len(rows)))
@@ -44,4 +62,4 @@ def chart_of_times(rows: Sequence[tuple[str, float, float, float]], title: str, 
     axes.invert_yaxis()
     axes.set_xlabel("seconds of a step")
     axes.set_title(title)
-    return axes
+    return Chart(axes, given)
