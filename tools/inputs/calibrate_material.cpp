@@ -55,7 +55,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   const auto [file, own_plan] = split_stated(text);
   QuestionOptions asked = options.question;
   if (!own_plan.empty()) asked.plan = own_plan;
-  const RunLog log = reading_as(FileUse::log, file, [&] { return read_run_log(file); });
+  const RunLog log = reading_as(FileUse::log, file, [&, &log_file = file] { return read_run_log(log_file); });
   warn_of_unread(log, material.warnings);
   if (asked.stack.empty()) asked.stack = kStackOfLog[static_cast<std::size_t>(log.format)];
   const bool plan_known = !asked.plan.empty();
@@ -156,8 +156,8 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   }
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
-  const NcclTable table =
-      reading_as(FileUse::nccl, file, [&] { return parse_nccl_table(read_text_file(file), file, kind); });
+  const NcclTable table = reading_as(
+      FileUse::nccl, file, [&, &name = file] { return parse_nccl_table(read_text_file(name), name, kind); });
   std::vector<int> of_node(static_cast<std::size_t>(table.nodes), 0);
   for (const int n : table.node_of) ++of_node[static_cast<std::size_t>(n)];
   require_machine({file, table.device, table.machine, table.ranks, table.nodes,

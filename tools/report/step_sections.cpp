@@ -124,7 +124,8 @@ ReportSection time_section(const StepParts& parts) {
     ReportTable by_stage{"Seconds by stage", {{"stage"}}};
     std::vector<std::string> names;
     for (const auto& [name, seconds] : sorted)
-      if (std::ranges::any_of(parts.stages, [&](const auto& stage) { return value_of(stage, name) > 0; }))
+      if (std::ranges::any_of(parts.stages,
+                              [&, &part = name](const auto& stage) { return value_of(stage, part) > 0; }))
         names.push_back(name);
     for (const std::string& name : names) by_stage.columns.push_back({name});
     for (std::size_t i = 0; i < parts.stages.size(); ++i) {
