@@ -83,7 +83,7 @@ TEST_F(ReportVerb, AnswersOfEveryVerbBecomePages) {
   keep("scale.json", search({"--seq-len", "4096", "--global-batch", "64", "--scale", "4,8"}));
   keep("simulate.json", {"simulate", "plan.json"});
   keep("explain.json", {"explain", "plan.json", "--budget-s", "1"});
-  keep("validate.json", {"validate", "runs.csv"});
+  keep("validate.json", {"validate", SEXTANT_SOURCE_DIR "/tests/golden/nvidia_published.csv"});
   const std::pair<const char*, const char*> wanted[] = {
       {"search.json", "What else to try"},
       {"search.json", "Why others lost"},
