@@ -88,10 +88,10 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Page.navigate", url=page.resolve().as_uri())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not self.loaded:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{page} did not load within 60 s")
+                raise RuntimeError(f"{page} did not load within 240 s")
             self.run("0")
 
     def run(self, script: str):
