@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+# Where plans of the runtime's stack cannot be exported as they are: gradients in the format of parameters.
+STACKS = {"colossalai": "colossal-ai", "colossalai-gemini": "colossal-gemini"}
 BATCH = ["--seq-len", "4096", "--global-batch", "64"]
 # target: (model, cluster, key that is exported, [(file, old, new)], words of the framework's refusal, field of sextant's, key or
 # setting that sextant refuses)
@@ -107,7 +109,7 @@ def main():
     for model, cluster, key, edits, words, field, refused in CASES.get(target.split("@")[0], []):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            question = [sextant, "simulate", "--model", model, "--cluster", cluster, *BATCH, "--stack", "sextant"]
+            question = [sextant, "simulate", "--model", model, "--cluster", cluster, *BATCH, "--stack", STACKS.get(target.split("@")[0], "sextant")]
             # What sextant refuses, of a stack that can do it; where none can, no such plan exists.
             for stack in ("sextant", "megatron-core", "torchtitan") if refused else ():
                 if not (folder / "refused.json").exists():
