@@ -61,13 +61,14 @@ TEST_P(Accuracy, EverySourceKeepsItsFigures) {
 // In 2026-11 the table grew by 597 rows (torchtitan, Megatron-Bridge, NeMo, B200, InternEvo, nanotron at 128 GPUs): the
 // constants serve six more sources now, and some older ones are a little further off than before. Where torchtitan's eager runs are
 // told from compiled ones and DeepSpeed's gradients are on the host, its mean error falls from 7.8 to 6.6 % and that of all from 4.5 to
-// 4.4; DeepSpeed's intervals are narrower, FSDP's state is 2 bytes a parameter less.
+// 4.4; FSDP's state is 2 bytes a parameter less. Of torchtitan's 37 runs 33 lie inside their intervals, which hold nine of ten of a class
+// of all sources together.
 INSTANTIATE_TEST_SUITE_P(
     Sources, Accuracy,
     testing::Values(Bound{"aleph_alpha", 4.8, 3.8, 1.3, 10, 0.73, 3, 1.9, 0.92, -1},
                     Bound{"bigscience_bloom_a100", 4.2, 2.9, 1.2, 8.2, 0.56, 2.7, 0.2, 0.94, 0.92},
                     Bound{"bigscience_v100", 6.8, 5.4, 2.2, 9.3, 0.8, 0.1, 0.1, 0.9, 0.9},
-                    Bound{"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.86, -1},
+                    Bound{"deepspeed", 7.2, 6, 1.5, 18.5, 0.95, 0.1, 0.1, 0.9, -1},
                     Bound{"flagperf", 4.5, 4, 2.6, 8.2, 0.68, 0.1, 0.1, 0.95, 0.85},
                     Bound{"internevo", 3.8, 3.2, 2.5, 8, 0.8, 2, 0.1, 0.95, -1},
                     Bound{"llm_foundry", 4.5, 3.6, 0.7, 9, -1, 0, 0, 0.93, -1},
