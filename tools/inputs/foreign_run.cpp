@@ -8,6 +8,8 @@
 
 #include "core/base/error.hpp"
 #include "core/cluster/cluster_files.hpp"
+#include "core/cluster/cluster_spec.hpp"
+#include "core/plan/parallel_plan.hpp"
 #include "core/plan/plan_key.hpp"
 #include "core/plan/stack_spec.hpp"
 #include "tools/import/import_file.hpp"

@@ -1,5 +1,7 @@
 #include "tools/inputs/key_of_assignments.hpp"
 
+#include <cstddef>
+#include <iterator>
 #include <regex>
 #include <string_view>
 #include <utility>

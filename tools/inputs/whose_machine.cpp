@@ -1,6 +1,7 @@
 #include "tools/inputs/whose_machine.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
