@@ -1,6 +1,6 @@
 // How wide are the intervals of each class of uncertainty? As wide as most of the published runs of the class were off, each source by a
-// fit that did not see it, or by the constants that predictions use where these are further off: a class of one source, whose constants
-// serve others too, can be. Written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
+// fit that did not see it; steps by the constants that predictions use where these are further off: a class of one source, whose
+// constants serve others too, can be. Written into the presets by `sextant calibrate --refit --write-presets`, and held against them by calibration_test.
 //
 // Ignores classes of which too few runs are known: their widths stay what they are.
 #pragma once
