@@ -18,6 +18,7 @@ double width_of(std::vector<double> errors, double share) {
   std::ranges::sort(errors);
   const auto held = static_cast<std::size_t>(std::ceil(share * static_cast<double>(errors.size())));
   const double width = std::expm1(errors[std::clamp<std::size_t>(held, 1, errors.size()) - 1]);
+  if (width <= 0) return 0;
   const double digit = std::pow(10, std::floor(std::log10(width)) - 1);
   return std::ceil(width / digit - 1e-9) * digit;
 }

@@ -54,7 +54,7 @@ std::optional<FileKind> kind_of_json(const nlohmann::json& j) {
     if (name.starts_with(s.schema)) return FileKind{s.use, s.what, s.taken_by};
   for (const std::string_view verb :
        {"plan", "simulate", "explain", "compare", "run", "validate", "calibrate"})
-    if (name.starts_with(fmt::format("sextant.{}/", verb)))
+    if (name == fmt::format("sextant.{}/1", verb))
       return FileKind{FileUse::answer, fmt::format("an answer of 'sextant {} --json'", verb),
                       "sextant report takes it"};
   return std::nullopt;
