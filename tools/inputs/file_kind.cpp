@@ -1,6 +1,7 @@
 #include "tools/inputs/file_kind.hpp"
 
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,11 @@ std::optional<FileKind> kind_of_object(const nlohmann::json& j) {
   return std::nullopt;
 }
 
+// Verbs whose answers a report takes, with the newest version of each.
+constexpr std::pair<std::string_view, int> kAnswers[] = {{"plan", 2},     {"simulate", 1}, {"explain", 2},
+                                                         {"compare", 1},  {"run", 1},      {"validate", 1},
+                                                         {"calibrate", 1}};
+
 std::optional<FileKind> kind_of_json(const nlohmann::json& j) {
   if (!j.is_object()) return std::nullopt;
   const auto schema = j.find("schema");
@@ -52,11 +58,11 @@ std::optional<FileKind> kind_of_json(const nlohmann::json& j) {
   const std::string name = schema->get<std::string>();
   for (const SchemaUse& s : kSchemas)
     if (name.starts_with(s.schema)) return FileKind{s.use, s.what, s.taken_by};
-  for (const std::string_view verb :
-       {"plan", "simulate", "explain", "compare", "run", "validate", "calibrate"})
-    if (name == fmt::format("sextant.{}/1", verb))
-      return FileKind{FileUse::answer, fmt::format("an answer of 'sextant {} --json'", verb),
-                      "sextant report takes it"};
+  for (const auto& [verb, version] : kAnswers)
+    for (int v = 1; v <= version; ++v)
+      if (name == fmt::format("sextant.{}/{}", verb, v))
+        return FileKind{FileUse::answer, fmt::format("an answer of 'sextant {} --json'", verb),
+                        "sextant report takes it"};
   return std::nullopt;
 }
 
