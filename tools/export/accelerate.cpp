@@ -94,18 +94,21 @@ std::string precision_word(const TrainingSpec& t) {
   return t.parameter == Dtype::fp32 ? "'no'" : std::string(name(t.parameter));
 }
 
-std::string head_of_yaml(const PlanFile& file, const std::string& version, const char* type) {
+// `formats`: a line that states them, or none.
+std::string head_of_yaml(const PlanFile& file, const std::string& version, const char* type,
+                         const std::string& formats) {
   const NodeShare share = node_share(file);
   return fmt::format(
       "# accelerate {}: the plan {}.\ncompute_environment: LOCAL_MACHINE\ndistributed_type: {}\n"
-      "mixed_precision: {}\nnum_machines: {}\nnum_processes: {}\nmain_training_function: main\n"
+      "{}num_machines: {}\nnum_processes: {}\nmain_training_function: main\n"
       "rdzv_backend: static\nsame_network: true\nuse_cpu: false\n",
-      version, plan_key(file.plan), type, precision_word(file.training), share.nodes, file.plan.world());
+      version, plan_key(file.plan), type, formats, share.nodes, file.plan.world());
 }
 
 std::string fsdp_yaml(const PlanFile& file, const std::string& version) {
   const ParallelPlan& p = file.plan;
-  return head_of_yaml(file, version, "FSDP") +
+  return head_of_yaml(file, version, "FSDP",
+                      fmt::format("mixed_precision: {}\n", precision_word(file.training))) +
          fmt::format(R"(fsdp_config:
   fsdp_version: 2
   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
@@ -125,8 +128,9 @@ parallelism_config:
                      yaml_bool(p.recompute.kind == RecomputeKind::full), p.dp / p.shards(), p.shards());
 }
 
+// accelerate refuses to start with mixed_precision beside a file of DeepSpeed's, which states the formats.
 std::string engine_yaml(const PlanFile& file, const std::string& version) {
-  return head_of_yaml(file, version, "DEEPSPEED") +
+  return head_of_yaml(file, version, "DEEPSPEED", "") +
          fmt::format(
              "deepspeed_config:\n  deepspeed_config_file: ds_config.json\n"
              "  deepspeed_multinode_launcher: standard\n  zero3_init_flag: {}\n",

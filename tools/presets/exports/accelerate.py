@@ -40,7 +40,8 @@ args = launch_command_parser().parse_args(words)
 args, defaults, from_config = _validate_launch_command(args)
 back = {}
 if args.use_deepspeed:
-    args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)  # as launch_command() does
+    fields = [*defaults.deepspeed_config, *(["mixed_precision"] if from_config else [])]  # as launch_command() does
+    args.deepspeed_fields_from_accelerate_config = ",".join(fields)
     command, environment = prepare_deepspeed_cmd_env(args)
     os.environ.update(environment)
     plugin = DeepSpeedPlugin()
@@ -82,11 +83,12 @@ else:
     back["optimizer_offload"] = 1.0 if back["parameter_offload"] else 0.0
     back["recompute"] = "full" if plugin.activation_checkpointing else "none"
     back["parameter"] = {"bf16": "bf16", "fp16": "fp16", "no": "fp32"}[os.environ["ACCELERATE_MIXED_PRECISION"]]
+    back["mixed_precision"] = os.environ["ACCELERATE_MIXED_PRECISION"]
     reduction = policy.reduce_dtype if policy else torch.float32
     back["micro_batch"] = settings.MICRO_BATCH
     back["global_batch"] = settings.MICRO_BATCH * settings.MICRO_BATCHES * back["dp"]
 formats = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-back["reduction"], back["mixed_precision"] = formats[str(reduction)], os.environ["ACCELERATE_MIXED_PRECISION"]
+back["reduction"] = formats[str(reduction)]
 back["nodes"] = args.num_machines
 back["seq_len"] = settings.SEQ_LEN
 for key, name in (("hidden", "HIDDEN"), ("ffn_hidden", "FFN"), ("vocab_size", "VOCAB"), ("n_layers", "LAYERS"), ("n_heads", "HEADS"),
