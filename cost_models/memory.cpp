@@ -101,7 +101,8 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
                              (by_operation ? 0.0 : k.saved_rope * (heads + kv) + qk_norms) + scores));
   // By operation only the first product of the MLP is kept.
   const double saved_ffn = by_operation ? std::min(1.0, k.saved_ffn) : k.saved_ffn;
-  // Its output is the first product of the next layer's policy: kept where blocks are eager, though no gradient needs it.
+  // The policy keeps every second product of a layer, its last (the MLP's output) among them. No gradient needs that one: compiled
+  // blocks drop it.
   const double output = by_operation && stack.kernels.blocks == Blocks::compiled ? 0.0 : norm;
   b.saved_mlp = bytes(scale * T * (output + tp_copy + 2.0 * saved_ffn * local.ffn));
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and

@@ -1,6 +1,7 @@
 // Is the device that a driver, a log or a profile names the one of a preset? "NVIDIA A100-SXM4-80GB", "NVIDIA H200", "AMD EPYC".
 #pragma once
 
+#include <array>
 #include <string_view>
 
 #include "core/cluster/cluster_spec.hpp"
@@ -9,6 +10,9 @@ namespace sextant {
 
 // What is not said (memory, form) is taken to be the preset's.
 bool names_device(std::string_view words, const DeviceSpec&);
+
+// What the makers' names of devices begin with: "NVIDIA A100-SXM4-80GB".
+inline constexpr std::array<std::string_view, 3> kDeviceMakers = {"NVIDIA ", "Tesla ", "AMD Instinct "};
 
 // Does a maker's word for a device begin with a product, as "A100-SXM4-80GB" and "GeForce RTX 4090" do? "Graphics Device", as drivers
 // call what is newer than they are, and "Release 24.07" do not.

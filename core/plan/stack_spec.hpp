@@ -218,6 +218,11 @@ struct StackSpec {
 };
 
 // In which it keeps and reduces gradients where nobody states another format.
+// As versions of its framework do that compute the loss of all tokens at once: bytes a logit, and no chunks of hidden states.
+inline void hold_whole_logits(StackMemory& memory, double bytes) {
+  memory.logits_bytes = bytes, memory.loss_hidden_bytes = 0;
+}
+
 inline Dtype own_gradient_format(const StackSpec& stack, Dtype parameter) {
   return stack.memory.gradients_as_parameters ? parameter : Dtype::fp32;
 }

@@ -327,8 +327,7 @@ ResolvedRun resolve(const RunRow& row, const FrameworkMap& map, const std::files
     r.interval = std::max(r.interval, map.class_interval);
   }
   apply_facts(row, r.stack, r.training, r.plan);
-  if (rule->whole_logits_bytes > 0)
-    r.stack.memory.logits_bytes = rule->whole_logits_bytes, r.stack.memory.loss_hidden_bytes = 0;
+  if (rule->whole_logits_bytes > 0) hold_whole_logits(r.stack.memory, rule->whole_logits_bytes);
   r.memory_kind = row.memory_kind == "unknown" ? rule->memory_kind : row.memory_kind;
   r.plan.chunks = split_layers(row.model, row.plan.pp * row.plan.vp, rule->split);
   if (row.memory_kind == "unknown" && row.peak_memory_GiB && !rule->memory_kind.empty())

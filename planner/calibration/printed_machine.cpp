@@ -16,7 +16,7 @@ bool line_has(std::string_view line, std::string_view words) {
 
 // "GPU 0: NVIDIA A100-SXM4-40GB (UUID: ...)": up to what cannot be of a name.
 void read_device(std::string_view line, PrintedMachine& printed) {
-  for (const std::string_view maker : {"NVIDIA ", "Tesla ", "AMD Instinct "}) {
+  for (const std::string_view maker : kDeviceMakers) {
     const std::size_t at = line.find(maker);
     if (at == std::string_view::npos) continue;
     std::string_view name = line.substr(at);

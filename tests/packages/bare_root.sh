@@ -28,14 +28,8 @@ if [[ -z ${SEXTANT_BARE_ROOT:-} ]]; then
   exit
 fi
 root=$SEXTANT_BARE_ROOT
-proxies=()
-for scheme in http https; do
-  name=${scheme}_proxy
-  eval "$(apt-config shell apt_proxy "Acquire::$scheme::Proxy" 2>/dev/null || true)"
-  value=${!name:-${apt_proxy:-}}
-  unset apt_proxy
-  [[ -z $value || $value == DIRECT ]] || proxies+=("$name=$value")
-done
+source "$source_folder/tools/dev/common.sh"
+mapfile -t proxies < <(apt_proxies)
 sources=$("$source_folder/tools/dev/fresh_machine.sh" --dry-run | grep '^deb ') || skip "no sources of apt are known"
 echo "== debootstrap"
 env "${proxies[@]}" debootstrap --variant=minbase --include=python3,python3-venv bookworm "$root" \

@@ -19,6 +19,18 @@ fail() {
   exit 1
 }
 
+# The proxies through which apt asks, as assignments for env, one a line: those of the environment, else of apt's own configuration.
+apt_proxies() {
+  local scheme name value apt_proxy
+  for scheme in http https; do
+    name=${scheme}_proxy apt_proxy=""
+    eval "$(apt-config shell apt_proxy "Acquire::$scheme::Proxy" 2>/dev/null || true)"
+    value=${!name:-$apt_proxy}
+    [[ -z $value || $value == DIRECT ]] || say "$name=$value"
+  done
+  [[ -z ${no_proxy:-} ]] || say "no_proxy=$no_proxy"
+}
+
 # configure PRESET ON|OFF: configures build/<preset's folder>, with or without tests. A folder that has the tests keeps
 # them: to leave them out would delete what is built of them. SEXTANT_CMAKE_ARGS in the environment: more options of cmake.
 configure() {

@@ -133,15 +133,7 @@ follow() {
     fi
   done
 }
-proxies=()
-for scheme in http https; do
-  name=${scheme}_proxy
-  eval "$(apt-config shell apt_proxy "Acquire::$scheme::Proxy" 2>/dev/null || true)"
-  value=${!name:-${apt_proxy:-}}
-  unset apt_proxy
-  [[ -z $value || $value == DIRECT ]] || proxies+=("$name=$value")
-done
-[[ -z ${no_proxy:-} ]] || proxies+=("no_proxy=$no_proxy")
+mapfile -t proxies < <(apt_proxies)
 
 available_GiB() { # of memory: the machine's, or what a container may use if that is less
   local kib limit

@@ -82,8 +82,7 @@ void suit_stack(const ImportedRun& run, const StackCapabilities& can, ParallelPl
 }
 
 void suit_version(const ImportedRun& run, StackSpec& stack) {
-  if (run.whole_logits_bytes <= 0) return;
-  stack.memory.logits_bytes = run.whole_logits_bytes, stack.memory.loss_hidden_bytes = 0;
+  if (run.whole_logits_bytes > 0) hold_whole_logits(stack.memory, run.whole_logits_bytes);
 }
 
 void use_formats(const ImportedFormats& stated, TrainingSpec& training) {

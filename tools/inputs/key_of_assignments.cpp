@@ -1,8 +1,7 @@
 #include "tools/inputs/key_of_assignments.hpp"
 
-#include <cstddef>
-#include <iterator>
 #include <regex>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -24,7 +23,7 @@ bool is_key(const std::string& text) {
 }
 
 // What stands for what, in this order, in lower case.
-const std::pair<std::regex, const char*>* spellings(std::size_t& count) {
+std::span<const std::pair<std::regex, const char*>> spellings() {
   static const std::pair<std::regex, const char*> kSpellings[] = {
       {std::regex(",? no recomputation"), ""},
       {std::regex("zero[-_ ]?(stage)?[-_ ]?(?=[=:0-9])"), "z"},
@@ -37,7 +36,6 @@ const std::pair<std::regex, const char*>* spellings(std::size_t& count) {
       {std::regex("([0-9]) *x *(?=[a-z])"), "$1."},
       {std::regex("[ ,;_/+|*-]+"), "."},
   };
-  count = std::size(kSpellings);
   return kSpellings;
 }
 
@@ -46,9 +44,7 @@ const std::pair<std::regex, const char*>* spellings(std::size_t& count) {
 std::optional<std::string> key_of_assignments(const std::string& text) {
   if (text.empty() || text.size() > 200 || is_key(text)) return std::nullopt;
   std::string key = lower(text);
-  std::size_t count = 0;
-  const auto* all = spellings(count);
-  for (std::size_t i = 0; i < count; ++i) key = std::regex_replace(key, all[i].first, all[i].second);
+  for (const auto& [from, to] : spellings()) key = std::regex_replace(key, from, to);
   while (key.ends_with('.')) key.pop_back();
   if (key.empty() || !is_key(key)) return std::nullopt;
   return key;

@@ -19,7 +19,7 @@ constexpr const char* kAnotherMachine =
 
 // "NVIDIA " is the maker, "Graphics Device" no product.
 std::string_view product_of(std::string_view device) {
-  for (const std::string_view maker : {"NVIDIA ", "Tesla ", "AMD Instinct "})
+  for (const std::string_view maker : kDeviceMakers)
     if (device.starts_with(maker)) return device.substr(maker.size());
   return device;
 }

@@ -29,7 +29,7 @@ std::string alternatives_table(const Terminal&, const Recommendation&);
 
 // "features", "plain", "risk" of the recommendation.
 nlohmann::ordered_json recommendation_json(const Recommendation&);
-// "evidence: 277 runs of such layouts on ampere GPUs, 3 with megatron-core or stacks like it."
+// "evidence: 277 runs of such layouts on ampere GPUs, 3 of megatron-core code."
 std::string evidence_text(const Evidence&, const std::string& stack, const std::string& generation);
 nlohmann::ordered_json evidence_json(const Evidence&);
 nlohmann::ordered_json risk_json(const Prediction&, const DecisionRule&, bool safe);
