@@ -21,6 +21,15 @@ double score_bytes(const StackSpec& stack) {
   }
 }
 
+// Of what tensor parallelism gathers for each layer, the share held at the peak. `node`: ranks of one, 0 where all of it is.
+// Seen in published peaks of nanotron, not counted: of the pp micro-batches that wait in a pipeline one holds nothing, and groups
+// beyond a node with a few replicas neither.
+double kept_gathers(const ParallelPlan& plan, int node) {
+  if (node == 0) return 1.0;
+  if (plan.pp > 1) return (plan.pp - 2.0) / (plan.pp - 1.0);
+  return plan.tp > node && plan.dp > 1 && plan.dp < node ? 0.0 : 1.0;
+}
+
 // Tensor by tensor, as our own runtime places them.
 ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, const ParallelPlan& plan,
                             const StackSpec& stack) {
@@ -79,10 +88,9 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
              by_operation = selective && stack.rules.selective_by_operation;
   const double norm = k.saved_hidden * h / split +
                       (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
-  const bool tp_async =
-      k.async_tp_ranks == 0 || (plan.pp == 1 && (plan.dp == 1 || plan.tp <= k.async_tp_ranks));
+  const double tp_kept = kept_gathers(plan, k.async_tp_ranks);
   const double tp_copy = plan.tp > 1 && !by_operation
-                             ? ((tp_async ? k.saved_tp : 0.0) + k.saved_tp_shard / split) * h / 2.0
+                             ? (tp_kept * k.saved_tp + k.saved_tp_shard / split) * h / 2.0
                              : 0.0;
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
   const double scores = selective && !by_operation

@@ -177,9 +177,8 @@ struct StackMemory {
   double saved_rope = 4.4;      // cr: extra bytes per channel of q and k
   double saved_tp = 2.0;        // cu: extra bytes per hidden channel when tp > 1
   double saved_tp_shard = 0.0;  // ... and of the slice that sequence parallelism leaves
-  int async_tp_ranks =
-      0;  // > 0: saved_tp are gathered inputs of asynchronous products, which pipelines, and data
-          // parallelism beside more tp ranks than this (a node), make synchronous: none then
+  // > 0: ranks of a node; saved_tp are what hidden gathers leave behind, and not every layout holds them (cost_models/memory).
+  int async_tp_ranks = 0;
   double attention_scores = 4.3;  // bytes per score kept by a fused scale-mask-softmax kernel
   double attention_scores_eager =
       9.3;                             // ... by separate mask, softmax and dropout; online softmax keeps none
