@@ -89,9 +89,8 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   const double norm = k.saved_hidden * h / split +
                       (stack.kernels.norm_fused || by_operation ? 0.0 : k.saved_norm * h / split);
   const double tp_kept = kept_gathers(plan, k.async_tp_ranks);
-  const double tp_copy = plan.tp > 1 && !by_operation
-                             ? (tp_kept * k.saved_tp + k.saved_tp_shard / split) * h / 2.0
-                             : 0.0;
+  const double tp_copy =
+      plan.tp > 1 && !by_operation ? (tp_kept * k.saved_tp + k.saved_tp_shard / split) * h / 2.0 : 0.0;
   // The score matrix, kept by kernels without online softmax unless the core is recomputed.
   const double scores = selective && !by_operation
                             ? 0.0

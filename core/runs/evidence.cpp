@@ -116,6 +116,7 @@ Evidence EvidenceTable::of(const std::string& stack, const std::string& generati
     if (c.generation != generation || !same_layouts(c, mine)) continue;
     out.near += c.runs;
     if (one_family(stack, c.stack)) out.near_of_stack += c.runs;
+    if (c.stack == stack) out.near_own += c.runs;
   }
   const EvidenceCell most = largest(stack);
   const auto beyond = [&](const char* what, int n, int measured) {

@@ -27,6 +27,7 @@ void add_run(std::vector<EvidenceCell>&, const EvidenceCell& run);
 struct Evidence {
   int near = 0;           // runs of this kind on this generation of devices, of any stack
   int near_of_stack = 0;  // of those, of stacks of this family: what is built on the same code
+  int near_own = 0;       // of those, of the stack itself
   int of_stack = 0;       // all runs of the family
   // What goes beyond every run of the family (of any stack where it has too few): "CP8 (measured to 4)".
   std::vector<std::string> extrapolates;

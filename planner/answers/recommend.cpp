@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "planner/answers/shortlist.hpp"
@@ -14,8 +15,8 @@ namespace sextant {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kAlternativeNames = {"faster", "fastest on paper", "less memory",
-                                                               "simpler", "another kind"};
+constexpr std::array<std::string_view, 6> kAlternativeNames = {
+    "faster", "faster, unusual", "fastest on paper", "less memory", "simpler", "another kind"};
 
 // Families of layouts without unusual features that are looked at.
 constexpr int kPlainFamilies = 6;
@@ -25,12 +26,18 @@ constexpr double kOthersShare = 0.01;
 constexpr int kRounds = 200;
 // How much slower than the fastest on paper a layout may be to be looked for at all.
 constexpr double kFirstLook = 0.3;
-constexpr std::size_t kMostAlternatives = 5;
+constexpr std::size_t kMostAlternatives = 5, kFewAlternatives = 3;
+// How much slower than the recommended one an alternative may be.
+constexpr double kStillOfUse = 1.15;
 
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
 
 PlanLimit pinned(PlanField f, double value) { return {f, Relation::equal, value}; }
 PlanLimit at_most_of(PlanField f, double value) { return {f, Relation::less_equal, value}; }
+
+// What people call one approach: which kinds of parallelism share the work.
+using Approach = std::array<bool, 4>;
+Approach approach(const ParallelPlan& p) { return {p.tp > 1, p.pp > 1, p.cp > 1, p.zero_stage == 3}; }
 
 class Pool {
  public:
@@ -59,6 +66,26 @@ class Pool {
     if (const RankedPlan* safe = best_safe())
       if (const Seconds most = safe->simulated * (1 + rule_.most_given_up); paper * (1 + kFirstLook) < most)
         search_plain(most);
+  }
+
+  // The best of each approach without CP that the pool has none of, as long as `enough()` says no.
+  template <class Enough>
+  void search_other_approaches(const RankedPlan& chosen, const Enough& enough) {
+    for (const auto& [tp, pp] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      const auto alike = [&](const ParallelPlan& p) {
+        return p.cp == 1 && (p.tp > 1) == tp && (p.pp > 1) == pp;
+      };
+      if (std::ranges::any_of(plans_, [&](const RankedPlan& r) { return alike(r.plan); })) continue;
+      if (enough()) return;
+      PlanLimits within = plain_limits();
+      within.limits.insert(
+          within.limits.end(),
+          {PlanLimit{PlanField::tp, tp ? Relation::greater_equal : Relation::equal, tp ? 2.0 : 1.0},
+           PlanLimit{PlanField::pp, pp ? Relation::greater_equal : Relation::equal, pp ? 2.0 : 1.0},
+           pinned(PlanField::cp, 1)});
+      if (tp) within.limits.push_back(at_most_of(PlanField::zero_stage, job_.stack.can.advised_zero_with_tp));
+      search_within(within, 1, chosen.prediction.step * kStillOfUse, false);
+    }
   }
 
   const std::vector<RankedPlan>& plans() const { return plans_; }
@@ -105,7 +132,7 @@ class Pool {
     how.most_rounds = kRounds;
     for (const RankedPlan& r : search(job_, space, how).ranked) add(r);
   }
-  void search_plain(Seconds at_most) {
+  PlanLimits plain_limits() const {
     PlanLimits within = limits_;
     const double domain = job_.cluster.node.gpus * job_.cluster.node.domain_nodes;
     within.limits.insert(within.limits.end(),
@@ -120,7 +147,10 @@ class Pool {
                                                at_most_of(PlanField::cp, kFarBeyond * most.most_cp)});
     // Where layers alone divide badly, embedding and head are counted with them.
     if (job_.model.n_layers % 4 != 2) within.limits.push_back(pinned(PlanField::stage_split, 0));
-    search_advised(std::move(within), at_most);
+    return within;
+  }
+  void search_plain(Seconds at_most) {
+    search_advised(plain_limits(), at_most);
     add_counted();
   }
   // Of a family the search keeps the fastest, which may be an uneven cut by a hair: its layers are cut anew, embedding and head
@@ -163,59 +193,88 @@ class Pool {
   std::vector<Judged> judged_;
 };
 
-// At most five that differ in kind: each kind once, then other kinds of layout by their step.
-std::vector<OtherLayout> alternatives(const Pool& pool, std::size_t chosen) {
-  const std::vector<RankedPlan>& plans = pool.plans();
-  const std::vector<Judged>& judged = pool.judgements();
-  const RankedPlan& mine = plans[chosen];
-  std::vector<std::size_t> order(plans.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return plans[i].prediction.step; });
-  std::vector<std::pair<AlternativeKind, std::size_t>> out;
-  const auto taken = [&](std::size_t i) {
-    return i == chosen || std::ranges::any_of(out, [&](const auto& a) {
-             return a.second == i || family_of(plans[a.second].plan) == family_of(plans[i].plan);
-           });
-  };
-  const auto take = [&](AlternativeKind kind, const auto& admits) {
-    for (const std::size_t i : order)
-      if (!taken(i) && admits(i)) {
-        out.emplace_back(kind, i);
-        return;
-      }
-  };
-  const Seconds step = mine.prediction.step;
-  if (chosen != 0 && plans.front().prediction.step < step)
-    out.emplace_back(AlternativeKind::fastest_on_paper, 0);
-  constexpr double kClearly = 0.9, kStillOfUse = 1.15;
-  take(AlternativeKind::faster,
-       [&](std::size_t i) { return pool.safe(i) && plans[i].prediction.step < step; });
-  take(AlternativeKind::less_memory, [&](std::size_t i) {
-    return plans[i].prediction.step < step * kStillOfUse &&
-           gib(plans[i].prediction.memory.peak) < kClearly * gib(mine.prediction.memory.peak);
-  });
-  take(AlternativeKind::simpler, [&](std::size_t i) {
-    return plans[i].prediction.step < step * kStillOfUse && pool.safe(i) &&
-           (judged[i].unusual < judged[chosen].unusual ||
-            (judged[i].unusual == judged[chosen].unusual && judged[i].kinds < judged[chosen].kinds));
-  });
-  for (const int apart : {2, 1})
-    for (const bool safe : {true, false})
-      for (const std::size_t i : order) {
-        if (out.size() >= kMostAlternatives) break;
-        if (plans[i].plan.zero_stage > 0 && plans[i].plan.shards() == 1)
-          continue;  // ZeRO of one rank shards nothing
-        if (!taken(i) && pool.safe(i) == safe && judged[i].offered && (safe || judged[i].unusual == 0) &&
-            distance(plans[i].plan, mine.plan) >= apart)
-          out.emplace_back(AlternativeKind::other, i);
-      }
-  std::vector<OtherLayout> found;
-  for (const auto& [kind, i] : out) {
-    found.push_back({kind, plans[i]});
-    found.back().plan.slower = plans[i].prediction.step / step - 1;
+// At most five, each with something that the recommended one has not: speed, room, fewer kinds of parallelism, or another approach.
+class Alternatives {
+ public:
+  Alternatives(const Pool& pool, std::size_t chosen)
+      : plans_(pool.plans()),
+        judged_(pool.judgements()),
+        pool_(pool),
+        chosen_(chosen),
+        step_(plans_[chosen].prediction.step) {
+    order_.resize(plans_.size());
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return plans_[i].prediction.step; });
+    constexpr double kWorthARow = 0.999, kClearly = 0.9;  // shares of its step, of its memory
+    if (chosen != 0 && plans_.front().prediction.step < step_ * kWorthARow)
+      taken_.emplace_back(AlternativeKind::fastest_on_paper, 0);
+    const Judged& mine = judged_[chosen];
+    take(AlternativeKind::faster, [&](std::size_t i) {
+      return pool_.safe(i) && judged_[i].unusual <= mine.unusual &&
+             plans_[i].prediction.step < step_ * kWorthARow;
+    });
+    take(AlternativeKind::faster_unusual, [&](std::size_t i) {
+      return pool_.safe(i) && judged_[i].unusual > mine.unusual &&
+             plans_[i].prediction.step < step_ * kWorthARow;
+    });
+    take(AlternativeKind::less_memory, [&](std::size_t i) {
+      return gib(plans_[i].prediction.memory.peak) < kClearly * gib(plans_[chosen].prediction.memory.peak);
+    });
+    take(AlternativeKind::simpler, [&](std::size_t i) {
+      return pool_.safe(i) && (judged_[i].unusual < mine.unusual ||
+                               (judged_[i].unusual == mine.unusual && judged_[i].kinds < mine.kinds));
+    });
+    take_others(kMostAlternatives, [&](std::size_t i) { return judged_[i].unusual == 0 && new_approach(i); });
+    take_others(kFewAlternatives, [&](std::size_t i) { return new_approach(i); });
   }
-  return found;
-}
+  std::size_t size() const { return taken_.size(); }
+  std::vector<OtherLayout> layouts() const {
+    std::vector<OtherLayout> out;
+    for (const auto& [kind, i] : taken_) {
+      out.push_back({kind, plans_[i]});
+      out.back().plan.slower = plans_[i].prediction.step / step_ - 1;
+    }
+    return out;
+  }
+
+ private:
+  template <class Admits>
+  bool take(AlternativeKind kind, const Admits& admits) {
+    for (const std::size_t i : order_) {
+      const ParallelPlan& p = plans_[i].plan;
+      if (i == chosen_ || plans_[i].prediction.step > step_ * kStillOfUse) continue;
+      if (p.zero_stage > 0 && p.shards() == 1) continue;  // ZeRO of one rank shards nothing
+      if (std::ranges::any_of(taken_, [&](const auto& t) {
+            return t.second == i || family_of(plans_[t.second].plan) == family_of(p);
+          }))
+        continue;
+      if (!admits(i)) continue;
+      taken_.emplace_back(kind, i);
+      return true;
+    }
+    return false;
+  }
+  template <class Admits>
+  void take_others(std::size_t most, const Admits& admits) {
+    while (taken_.size() < most &&
+           take(AlternativeKind::other, [&](std::size_t i) { return pool_.safe(i) && admits(i); })) {
+    }
+  }
+  bool new_approach(std::size_t i) const {
+    const Approach mine = approach(plans_[i].plan);
+    return mine != approach(plans_[chosen_].plan) && std::ranges::none_of(taken_, [&](const auto& t) {
+             return pool_.safe(t.second) && approach(plans_[t.second].plan) == mine;
+           });
+  }
+
+  const std::vector<RankedPlan>& plans_;
+  const std::vector<Judged>& judged_;
+  const Pool& pool_;
+  std::size_t chosen_;
+  Seconds step_;
+  std::vector<std::size_t> order_;
+  std::vector<std::pair<AlternativeKind, std::size_t>> taken_;
+};
 
 }  // namespace
 
@@ -243,7 +302,10 @@ Recommendation recommend(const Job& job, const PlanLimits& limits, const SearchR
   if (const RankedPlan* safe = pool.best_safe(); safe && !(safe->plan == out.plan.plan))
     out.fastest_safe = *safe;
   out.on_paper = chosen == 0;
-  out.alternatives = alternatives(pool, chosen);
+  if (search_more)
+    pool.search_other_approaches(out.plan,
+                                 [&] { return Alternatives(pool, chosen).size() >= kFewAlternatives; });
+  out.alternatives = Alternatives(pool, chosen).layouts();
   return out;
 }
 

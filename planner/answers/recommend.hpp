@@ -17,7 +17,14 @@
 namespace sextant {
 
 // What an alternative has that the recommendation has not.
-enum class AlternativeKind : std::uint8_t { faster, fastest_on_paper, less_memory, simpler, other };
+enum class AlternativeKind : std::uint8_t {
+  faster,
+  faster_unusual,
+  fastest_on_paper,
+  less_memory,
+  simpler,
+  other
+};
 std::string_view name(AlternativeKind);  // "faster", "fastest on paper", ...
 
 struct OtherLayout {

@@ -133,12 +133,15 @@ std::string alternatives_table(const Terminal& terminal, const Recommendation& r
 }
 
 std::string evidence_text(const Evidence& e, const std::string& stack, const std::string& generation) {
-  std::string text =
-      e.near == 0
-          ? fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation)
-          : fmt::format("evidence: {} run{} of such layouts on {} GPUs, {} of {} code", e.near,
-                        e.near == 1 ? "" : "s", generation,
-                        e.near_of_stack == 0 ? "none" : fmt::format("{}", e.near_of_stack), stack);
+  std::string text;
+  if (e.near == 0) {
+    text = fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation);
+  } else {
+    const int akin = e.near_of_stack - e.near_own;
+    text = fmt::format("evidence: {} such run{} on {} GPUs, {} of {}", e.near, e.near == 1 ? "" : "s",
+                       generation, e.near_own == 0 ? "none" : fmt::format("{}", e.near_own), stack);
+    if (akin > 0) text += fmt::format(", {} of its code", akin);
+  }
   if (!e.extrapolates.empty())
     text += fmt::format("; beyond all of these: {}", fmt::join(e.extrapolates, ", "));
   return text + ".";
@@ -147,6 +150,7 @@ std::string evidence_text(const Evidence& e, const std::string& stack, const std
 nlohmann::ordered_json evidence_json(const Evidence& e) {
   return {{"runs_near", e.near},
           {"runs_near_of_stack", e.near_of_stack},
+          {"runs_near_own", e.near_own},
           {"runs_of_stack", e.of_stack},
           {"extrapolates", e.extrapolates}};
 }

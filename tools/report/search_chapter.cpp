@@ -32,10 +32,10 @@ ReportSection recommended_section(const AnswerView& answer) {
   out.tiles = prediction_tiles(best);
   if (answer.has("evidence")) {
     const AnswerView evidence = answer.at("evidence");
-    out.notes.push_back(
-        fmt::format("{} measured runs combine these kinds of parallelism on such GPUs, {} of them of "
-                    "this software's kin.",
-                    evidence.count("runs_near"), evidence.count("runs_near_of_stack")));
+    out.notes.push_back(fmt::format(
+        "{} measured runs combine these kinds of parallelism on such GPUs; {} are of this stack or of "
+        "stacks built on the same code.",
+        evidence.count("runs_near"), evidence.count("runs_near_of_stack")));
   }
   for (const std::string& note : answer.texts("notes")) out.notes.push_back(note);
   return out;

@@ -101,7 +101,7 @@ void print_recommendation(const Asking& a, const Recommendation& r, const Search
   say(head, fmt::format("{} {}, {}", a.options.daring ? "fastest on paper:" : "run:", layout_words(plan),
                         memory_words(plan)));
   head << "     " << plan_key(plan) << '\n';
-  say(head, fmt::format("step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, MFU "
+  say(head, fmt::format("step {:.3f} s (90 %: {:.3f} to {:.3f} s), {:.0f} tokens/s/GPU, MFU "
                         "{:.1f} %",
                         p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, 100 * p.mfu));
   say(head, fmt::format("memory {:.1f} of {:.1f} GiB, OOM risk {}", gib(p.memory.peak),

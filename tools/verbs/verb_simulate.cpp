@@ -261,11 +261,11 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     print_notes(session, q);
     if (!setting.empty()) paragraph("note: " + setting);
     if (!layout.empty()) paragraph("note: " + layout);
-    paragraph(fmt::format(
-        "step {:.3f} s ({:.3f} to {:.3f} s in nine of ten cases), {:.0f} tokens/s/GPU, {:.1f} model "
-        "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
-        p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu, 100 * p.mfu,
-        100 * p.mfu_causal));
+    paragraph(
+        fmt::format("step {:.3f} s (90 %: {:.3f} to {:.3f} s), {:.0f} tokens/s/GPU, {:.1f} model "
+                    "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
+                    p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu,
+                    100 * p.mfu, 100 * p.mfu_causal));
     if (!options.tokens.empty())
       paragraph(training_time_text(options.tokens, q.training, q.cluster, plan, p));
     if (p.rests_on) paragraph("this step " + rests_on_text(*q.profile, *p.rests_on, &planning.costs()));

@@ -1,5 +1,7 @@
 // The first answer of `sextant plan`: one screen, a layout that surely fits, and its files.
 #include <algorithm>
+#include <array>
+#include <set>
 #include <sstream>
 
 #include "core/plan/plan_file.hpp"
@@ -80,6 +82,43 @@ TEST(Recommended, KeepsWhatIsAskedFor) {
       call(asked(kSmall, "megatron-core", {"--json", "--fix", "oo=100,z=1,pp=1,cp=1"})).out);
   EXPECT_EQ(j.at("recommended").at("plan").at("optimizer_offload"), 1.0);
   EXPECT_EQ(j.at("recommended").at("unusual_features")[0], "optimizer offload");
+}
+
+// What stands beside the recommendation has something that it has not; another kind shares the work in another way and fits.
+TEST(Recommended, AlternativesDifferInKind) {
+  using Approach = std::array<bool, 4>;
+  const auto approach = [](const nlohmann::json& p) {
+    return Approach{p.at("tp") > 1, p.at("pp") > 1, p.at("cp") > 1, p.at("zero_stage") == 3};
+  };
+  int others = 0;
+  for (const OrdinaryQuestion& q : {kSmall, kTight})
+    for (const char* stack : {"megatron-core", "torchtitan"}) {
+      const auto j = nlohmann::json::parse(call(asked(q, stack, {"--json"})).out);
+      const auto& mine = j.at("recommended");
+      std::set<Approach> seen = {approach(mine.at("plan"))};
+      EXPECT_LE(j.at("alternatives").size(), 5u);
+      EXPECT_GE(j.at("alternatives").size(), 2u) << q.model;
+      for (const auto& a : j.at("alternatives")) {
+        const std::string kind = a.at("kind");
+        const std::string text = std::string(q.model) + ": " + kind + " " + a.at("key").get<std::string>();
+        const double slower = a.at("slower_share");
+        if (kind.starts_with("fast")) {
+          EXPECT_LT(slower, -0.001) << text;
+        } else if (kind == "less memory") {
+          EXPECT_LT(a.at("peak_memory_GiB").get<double>(), 0.9 * mine.at("peak_memory_GiB").get<double>())
+              << text;
+        }
+        EXPECT_LT(slower, 0.15) << text;
+        if (kind != "fastest on paper" && kind != "less memory") {
+          EXPECT_LT(a.at("chance_of_overflow").get<double>(), 0.05) << text;
+        }
+        if (kind == "another kind") {
+          ++others;
+          EXPECT_TRUE(seen.insert(approach(a.at("plan"))).second) << text;
+        }
+      }
+    }
+  EXPECT_GT(others, 2);
 }
 
 }  // namespace
