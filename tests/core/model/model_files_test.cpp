@@ -2,66 +2,16 @@
 // JSON.
 #include "core/model/model_files.hpp"
 
-#include <algorithm>
 #include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/base/json_io.hpp"
-#include "core/model/hugging_face_families.hpp"
+#include "tests/core/model/model_json.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant {
 namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::json;
-
-const fs::path kPresets = fs::path(SEXTANT_SOURCE_DIR) / "tools/presets";
-
-ModelSpec preset(const char* name) { return load_model(name, kPresets); }
-
-// Names, and how a checkpoint is called, are beside the point of these tests.
-ModelSpec named(ModelSpec m, std::string name) {
-  m.name = std::move(name);
-  return m;
-}
-
-std::string error_of(const json& j) {
-  try {
-    model_from_json(j, "m");
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "accepted";
-}
-
-bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
-
-// Llama-3.1-8B as transformers 4 wrote it.
-json v4() {
-  return json::parse(
-      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-    "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
-    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
-    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-    "transformers_version": "4.43.0.dev0", "use_cache": true, "vocab_size": 128256})");
-}
-
-// The same as transformers 5 writes it.
-json v5() {
-  json j = v4();
-  j["rope_parameters"] = j["rope_scaling"];
-  j["rope_parameters"]["rope_theta"] = j["rope_theta"];
-  j["dtype"] = j["torch_dtype"];
-  j["head_dim"] = 128;
-  for (const char* old : {"rope_scaling", "rope_theta", "torch_dtype"}) j.erase(old);
-  return j;
-}
 
 TEST(HuggingFace, BothGenerationsOfKeysGiveThePreset) {
   EXPECT_EQ(model_from_json(v4(), "llama-3.1-8b"), preset("llama-3.1-8b"));
@@ -247,140 +197,6 @@ TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
   EXPECT_EQ(error_of(off), "accepted");
 }
 
-// config.json as published, against the preset of its numbers.
-TEST(Families, ConfigurationsReadAsTheirPresets) {
-  const auto same = [](const char* preset, const char* config) {
-    ModelSpec read = model_from_json(json::parse(config), preset), expected = load_model(preset, kPresets);
-    EXPECT_EQ(json(read), json(expected)) << preset;
-  };
-  same(
-      "qwen3-8b",
-      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "head_dim": 128, "hidden_act": "silu",
-    "hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 40960, "max_window_layers": 36,
-    "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
-    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": false,
-    "use_sliding_window": false, "vocab_size": 151936})");
-  same(
-      "olmo2-7b",
-      R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "hidden_act": "silu", "hidden_size": 4096,
-    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32,
-    "num_hidden_layers": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
-    "tie_word_embeddings": false, "vocab_size": 100352})");
-  same("mistral-7b-v0.1",
-       R"({"architectures": ["MistralForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
-    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32,
-    "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
-    "tie_word_embeddings": false, "vocab_size": 32000})");
-  same("baichuan2-7b",
-       R"({"architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
-    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan",
-    "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
-    "vocab_size": 125696, "z_loss_weight": 0})");
-}
-
-TEST(Families, WindowsOfSomeLayersAreRefused) {
-  json j = v4();
-  j["model_type"] = "qwen2", j["architectures"] = {"Qwen2ForCausalLM"};
-  j["sliding_window"] = 4096, j["max_window_layers"] = 3;
-  EXPECT_EQ(model_from_json(j, "m").window, 0) << "it is off";
-  j["use_sliding_window"] = true;
-  EXPECT_TRUE(has(error_of(j), "max_window_layers: found 3, expected 0, or all 32 layers")) << error_of(j);
-  j["max_window_layers"] = 0;
-  EXPECT_EQ(model_from_json(j, "m").window, 4096);
-  j["max_window_layers"] = 32;
-  EXPECT_EQ(model_from_json(j, "m").window, 0);
-  j["max_window_layers"] = 0, j["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_TRUE(has(error_of(j), "layer_types: found ")) << error_of(j);
-}
-
-TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
-  for (const auto& [type, what] : std::map<std::string, const char*>{{"mixtral", "a mixture of experts"},
-                                                                     {"qwen3_moe", "a mixture of experts"},
-                                                                     {"llama4", "attention over chunks"},
-                                                                     {"gemma2", "norms on both sides"},
-                                                                     {"deepseek_v3", "latent attention"}}) {
-    json j = v4();
-    j["model_type"] = type;
-    j.erase("architectures");
-    EXPECT_TRUE(has(error_of(j), what)) << type << ": " << error_of(j);
-  }
-}
-
-// Of what is known the words say what is missing; a shape that LLaMA's costs cover is named, others are not sent there.
-TEST(Families, HintsLeadToLlamaOnlyWhereItsPlanIsTheirs) {
-  const auto refusal = [](const char* type) {
-    json j = v4();
-    j["model_type"] = type;
-    j.erase("architectures");
-    return error_of(j);
-  };
-  for (const char* type :
-       {"falcon", "cohere", "glm", "stablelm", "olmo3", "qwen2_5_vl", "mpt", "gemma3_text"}) {
-    EXPECT_TRUE(has(refusal(type), "known, but not modelled: it needs ")) << refusal(type);
-    EXPECT_FALSE(has(refusal(type), "LlamaForCausalLM, which")) << refusal(type);
-  }
-  for (const char* type : {"granite", "smollm3"})
-    EXPECT_TRUE(has(refusal(type), "state its sizes as model_type llama")) << refusal(type);
-  EXPECT_TRUE(has(refusal("nobodys"), "not known here; only if its layers are LLaMA's in all"));
-}
-
-// Counts: the modules of transformers 5.24, built without storage.
-TEST(Families, OfOtherNamesAreCountedExactly) {
-  const json seed = json::parse(
-      R"({"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": true,
-    "attention_out_bias": false, "attention_dropout": 0.1, "residual_dropout": 0.1, "head_dim": 128, "hidden_act": "silu",
-    "hidden_size": 5120, "intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": false,
-    "num_attention_heads": 80, "num_hidden_layers": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
-    "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, "tie_word_embeddings": false,
-    "vocab_size": 155136})");
-  EXPECT_EQ(parameter_counts(model_from_json(seed, "m")).total, 36'151'104'512);
-  json absent = seed;
-  absent.erase("attention_bias");
-  EXPECT_EQ(model_from_json(absent, "m"), model_from_json(seed, "m"))
-      << "biases of q, k and v are the default";
-  json other = seed;
-  other["attention_out_bias"] = true;
-  EXPECT_EQ(parameter_counts(model_from_json(other, "m")).total, 36'151'104'512 + 64 * 5120);
-  const json internlm3 =
-      json::parse(R"({"architectures": ["InternLM3ForCausalLM"], "model_type": "internlm3", "bias": false,
-    "qkv_bias": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 10240,
-    "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}, "rope_theta": 50000000,
-    "tie_word_embeddings": false, "vocab_size": 128512})");
-  EXPECT_EQ(parameter_counts(model_from_json(internlm3, "m")).total, 8'804'241'408);
-  json biased = internlm3;
-  biased["qkv_bias"] = true;
-  EXPECT_TRUE(has(error_of(biased), "qkv_bias: found true")) << error_of(biased);
-}
-
-TEST(Families, LayersWithoutPositionsAreRefused) {
-  json j = v4();
-  j["no_rope_layers"] = {1, 1, 1, 1};
-  EXPECT_EQ(error_of(j), "accepted");
-  j["no_rope_layers"] = {1, 1, 1, 0};
-  EXPECT_TRUE(has(error_of(j), "no_rope_layers: found [1,1,1,0]")) << error_of(j);
-}
-
-// The first family that has all of a model, and what the rows of packed tensors are.
-TEST(Families, SayWhereTensorsLie) {
-  const auto first = [](const char* preset) { return family_of(load_model(preset, kPresets))->model_type; };
-  EXPECT_EQ(first("llama-3-8b"), "llama");
-  EXPECT_EQ(first("qwen2.5-7b"), "qwen2");
-  EXPECT_EQ(first("qwen3-8b"), "qwen3");
-  EXPECT_EQ(first("olmo2-7b"), "olmo2");
-  EXPECT_EQ(first("mistral-7b-v0.1"), "mistral");
-  EXPECT_EQ(first("baichuan2-13b"), "baichuan");
-  EXPECT_EQ(family_of(load_model("bloom-176b", kPresets)), nullptr);
-  const ModelSpec m = load_model("internlm2-7b", kPresets);  // four queries of 128 rows for each key
-  const auto family = std::ranges::find(families(), "internlm2", &ModelFamily::model_type);
-  const TensorPlace k = place_of(*family, m, "model.layers.3.self_attn.k_proj.weight", 8 * 128);
-  EXPECT_EQ(k.tensor, "model.layers.3.attention.wqkv.weight");
-  EXPECT_EQ(k.rows, 6144);
-  EXPECT_EQ(k.row(0), 512);
-  EXPECT_EQ(k.row(127), 639);
-  EXPECT_EQ(k.row(128), 768 + 512);
-}
-
 std::vector<std::string> notes_of(const json& j) {
   std::vector<std::string> notes;
   model_from_json(j, "m", &notes);
@@ -397,46 +213,6 @@ TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
   ASSERT_EQ(notes.size(), 2U);
   EXPECT_TRUE(has(notes[0], "quantization_config: the checkpoint is quantized")) << notes[0];
   EXPECT_TRUE(has(notes[1], "without effect: num_sinks") && !has(notes[1], "nothing_here")) << notes[1];
-}
-
-TEST(HuggingFace, Gpt2OfAnotherKindIsRefused) {
-  const json gpt2 =
-      json::parse(R"({"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
-    "n_positions": 1024, "vocab_size": 50257, "scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false,
-    "resid_pdrop": 0.1, "summary_type": "cls_index", "reorder_and_upcast_attn": false})");
-  EXPECT_TRUE(notes_of(gpt2).empty());
-  for (const auto& [key, value] : std::map<std::string, json>{{"activation_function", "relu"},
-                                                              {"scale_attn_by_inverse_layer_idx", true},
-                                                              {"scale_attn_weights", false},
-                                                              {"add_cross_attention", true}}) {
-    json j = gpt2;
-    j[key] = value;
-    EXPECT_TRUE(has(error_of(j), key + ": found ")) << key << ": " << error_of(j);
-  }
-}
-
-TEST(HuggingFace, Gpt2IsCountedExactly) {
-  const json j = json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
-    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
-    "layer_norm_epsilon": 1e-05, "vocab_size": 50257})");
-  EXPECT_EQ(parameter_counts(model_from_json(j, "gpt2")).total, 124'439'808);
-  json xl = j;
-  xl["n_embd"] = 1600, xl["n_head"] = 25, xl["n_layer"] = 48;
-  EXPECT_EQ(parameter_counts(model_from_json(xl, "gpt2-xl")).total, 1'557'611'200);
-  json incomplete = j;
-  incomplete.erase("n_layer");
-  EXPECT_TRUE(has(error_of(incomplete), "n_layer: is missing"));
-}
-
-TEST(HuggingFace, BloomIsCountedExactly) {
-  const json j = json::parse(R"({"apply_residual_connection_post_layernorm": false,
-    "architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 14336, "n_layer": 70, "n_inner": null,
-    "num_attention_heads": 112, "layer_norm_epsilon": 1e-05, "pretraining_tp": 4, "seq_length": 2048,
-    "offset_alibi": 100, "vocab_size": 250880})");
-  EXPECT_EQ(model_from_json(j, "bloom-176b"), preset("bloom-176b"));
-  const json small = json::parse(R"({"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16,
-                                     "vocab_size": 250880})");
-  EXPECT_EQ(parameter_counts(model_from_json(small, "bloom-560m")).total, 559'214'592);
 }
 
 TEST(Meta, ParamsGiveThePresets) {

@@ -1,29 +1,19 @@
 // `sextant calibrate` as a user meets it: from a log to a better prediction, from a shortlist, and bad input.
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/csv.hpp"
 #include "core/base/file_io.hpp"
-#include "core/plan/parallel_plan.hpp"
-#include "core/plan/stack_spec.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/tools/verbs/calibrate_question.hpp"
 #include "tests/tools/verbs/call.hpp"
 
 namespace sextant {
 namespace {
 
 using Json = nlohmann::json;
-
-const std::vector<std::string> kQuestion = {"--model", "llama-2-13b", "--cluster", "8x8xa100-80gb"};
-
-std::vector<std::string> with_question(std::vector<std::string> arguments) {
-  arguments.insert(arguments.end(), kQuestion.begin(), kQuestion.end());
-  return arguments;
-}
 
 double simulated(const std::string& calibration) {
   auto arguments = with_question({"simulate", "--json", "--plan", "tp2.pp2.dp16.z1.mbs1.sel"});
@@ -89,77 +79,6 @@ TEST(CalibrateVerb, PlanAndExplainStateSimulatesInterval) {
   EXPECT_GT(std::abs(upper(ranked.at(0)) - upper(asked(plan, false).at("ranked").at(0))), 1e-4);
 }
 
-TEST(CalibrateVerb, TakesATriedShortlist) {
-  const TempDir folder;
-  const std::string list = (folder.path() / "shortlist.json").string();
-  const auto planned = call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--fix",
-                             "cp=1,oo=0,po=0,ao=0", "--shortlist", "3", "-o", list});
-  ASSERT_EQ(planned.code, ExitCode::ok) << planned.err;
-  Json tried = Json::parse(read_text_file(list));
-  ASSERT_GE(tried.at("plans").size(), 2U);
-  ASSERT_LE(tried.at("plans").size(), 3U);
-  const auto plan_of = [&](std::size_t i) {
-    return parse_plan_key(tried.at("plans").at(i).at("plan_file").at("key").get<std::string>());
-  };
-  for (std::size_t i = 1; i < tried.at("plans").size(); ++i) {
-    const ParallelPlan a = plan_of(0), b = plan_of(i);
-    EXPECT_TRUE(a.tp != b.tp || a.pp != b.pp || a.zero_stage != b.zero_stage) << plan_key(b);
-  }
-  EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);  // nothing measured yet
-  for (auto& t : tried["plans"]) {
-    EXPECT_TRUE(t.at("measured_step_s").is_null());
-    t["measured_step_s"] =
-        1.1 * t.at("plan_file").at("prediction").at("step_time_s").at("value").get<double>();
-  }
-  folder.write("shortlist.json", tried.dump());
-  const auto outcome = call({"calibrate", "--tried", list, "--json"});
-  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-  const Json calibration = Json::parse(outcome.out).at("calibration");
-  EXPECT_NEAR(calibration.at("error_before_percent"), 100 * (1 - 1 / 1.1), 1.0);
-  EXPECT_LT(calibration.at("error_after_percent"), 4.0);
-  EXPECT_TRUE(Json::parse(outcome.out).at("taken"));
-
-  // Errors in both directions help no further run: the presets stay, and the command says so.
-  double off = 1.1;
-  for (auto& t : tried["plans"]) {
-    t["measured_step_s"] =
-        off * t.at("plan_file").at("prediction").at("step_time_s").at("value").get<double>();
-    off = 1 / off;
-  }
-  folder.write("shortlist.json", tried.dump());
-  const Json scattered = Json::parse(call({"calibrate", "--tried", list, "--json"}).out);
-  EXPECT_FALSE(scattered.at("taken"));
-  EXPECT_GT(scattered.at("fit_error_left_out_percent"),
-            scattered.at("calibration").at("error_before_percent").get<double>());
-  for (const Json& c : scattered.at("calibration").at("constants")) EXPECT_EQ(c.at("preset"), c.at("value"));
-  const std::string shown = call({"calibrate", "--tried", list}).out;
-  EXPECT_NE(shown.find("The presets stay"), std::string::npos) << shown;
-  EXPECT_NE(shown.find("nothing was learned"), std::string::npos) << shown;
-  EXPECT_EQ(shown.find("next: "), std::string::npos) << shown;
-  EXPECT_EQ(shown.find("from the data"), std::string::npos) << shown;  // nothing moved
-  const std::string second =
-      tried.at("plans").at(1).at("plan_file").at("key");  // the one that was faster than predicted
-  EXPECT_NE(shown.find("layouts tried: " + second), std::string::npos) << shown;
-
-  // A layout that did not fit is no time, and what to do about it is said.
-  tried["plans"][0]["measured_step_s"] = nullptr;
-  tried["plans"][0]["outcome"] = "oom";
-  folder.write("shortlist.json", tried.dump());
-  const std::string died = call({"calibrate", "--tried", list}).out;
-  EXPECT_NE(died.find("will be predicted to need less than that"), std::string::npos) << died;
-
-  // Milliseconds in the place of seconds.
-  for (auto& t : tried["plans"]) {
-    t["outcome"] = nullptr;
-    t["measured_step_s"] =
-        1000 * t.at("plan_file").at("prediction").at("step_time_s").at("value").get<double>();
-  }
-  folder.write("shortlist.json", tried.dump());
-  const auto in_ms = call({"calibrate", "--tried", list});
-  EXPECT_EQ(in_ms.code, ExitCode::bad_input);
-  EXPECT_NE(in_ms.err.find("are the times seconds"), std::string::npos) << in_ms.err;
-}
-
 TEST(CalibrateVerb, ComparesPeaksOfLogs) {
   const TempDir folder;
   const std::string text =
@@ -173,51 +92,6 @@ TEST(CalibrateVerb, ComparesPeaksOfLogs) {
   EXPECT_EQ(run.at("memory_kind"), "torch_allocated");
   EXPECT_GT(run.at("predicted_peak_GiB"), 10.0);
   EXPECT_NE(call(with_question({"calibrate", "--log", log})).out.find("peak GiB"), std::string::npos);
-}
-
-// A layout that ran out of memory has no time: it is told apart, and whether that was foreseen.
-TEST(CalibrateVerb, TakesTriesThatRanOutOfMemory) {
-  const TempDir folder;
-  const std::string list = (folder.path() / "shortlist.json").string();
-  ASSERT_EQ(call({"plan", "--model", "llama-2-7b", "--cluster", "2x8xa100-80gb", "--fix",
-                  "cp=1,oo=0,po=0,ao=0", "--shortlist", "2", "-o", list})
-                .code,
-            ExitCode::ok);
-  Json tried = Json::parse(read_text_file(list));
-  ASSERT_EQ(tried.at("plans").size(), 2U);
-  tried["plans"][0]["outcome"] = "oom";
-  folder.write("shortlist.json", tried.dump());
-  // The layout that died is not planned again, nor what is as full.
-  const std::string kept = (folder.path() / "calibration.json").string();
-  const auto alone = call({"calibrate", "--tried", list, "-o", kept});
-  ASSERT_EQ(alone.code, ExitCode::ok) << alone.err;
-  EXPECT_NE(alone.out.find("ran out of memory, which was not foreseen"), std::string::npos) << alone.out;
-  const auto again = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"plan",          "--model", "llama-2-7b",          "--cluster",
-                                          "2x8xa100-80gb", "--fix",   "cp=1,oo=0,po=0,ao=0", "--json"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return Json::parse(call(arguments).out).at("recommended");
-  };
-  const Json died = tried.at("plans").at(0).at("plan_file");
-  const double peak = died.at("prediction").at("peak_memory_GiB").at("value");
-  EXPECT_EQ(again({}).at("key"), died.at("key"));  // negative control
-  EXPECT_NE(again({"--calibration", kept}).at("key"), died.at("key"));
-  EXPECT_LT(again({"--calibration", kept}).at("peak_memory_GiB"), peak);
-  tried["plans"][1]["measured_step_s"] = 60;
-  tried["plans"][1]["outcome"] = "ok";
-  folder.write("shortlist.json", tried.dump());
-  const auto outcome = call({"calibrate", "--tried", list, "--json"});
-  ASSERT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-  const Json answer = Json::parse(outcome.out);
-  EXPECT_EQ(answer.at("runs").size(), 1U);
-  EXPECT_EQ(answer.at("out_of_memory").at(0).at("foreseen"), false);
-  // Both at once, or another word, cannot be.
-  tried["plans"][1]["outcome"] = "oom";
-  folder.write("shortlist.json", tried.dump());
-  EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);
-  tried["plans"][1]["outcome"] = "slow";
-  folder.write("shortlist.json", tried.dump());
-  EXPECT_EQ(call({"calibrate", "--tried", list}).code, ExitCode::bad_input);
 }
 
 // What a profile measured is where the fit starts from, and stays in the file; another device's is refused.
@@ -252,29 +126,6 @@ TEST(CalibrateVerb, StartsFromAProfileOfTheDevice) {
   EXPECT_EQ(other.code, ExitCode::bad_input);
   EXPECT_NE(other.err.find("A100-SXM4-80GB"), std::string::npos) << other.err;
   EXPECT_NE(other.err.find("H100"), std::string::npos) << other.err;
-}
-
-// Three runs of nanotron, of which the tables of memory constants are, with these peaks.
-std::string nanotron_runs(const TempDir& folder, const std::vector<double>& peaks_GiB,
-                          const char* step_s = "30") {
-  const CsvTable example = parse_csv(call({"validate", "--example"}).out, "example");
-  std::string text;
-  for (const std::string& name : example.columns) text += (text.empty() ? "" : ",") + name;
-  text += '\n';
-  for (std::size_t run = 0; run < peaks_GiB.size(); ++run) {
-    const std::map<std::string, std::string> own = {{"run_id", "r" + std::to_string(run)},
-                                                    {"source", "nanotron"},
-                                                    {"framework", "nanotron"},
-                                                    {"recompute", "none"},
-                                                    {"step_time_s", step_s},
-                                                    {"peak_memory_GiB", std::to_string(peaks_GiB[run])}};
-    for (std::size_t i = 0; i < example.columns.size(); ++i) {
-      const auto at = own.find(example.columns[i]);
-      text += (i ? "," : "") + csv_field(at == own.end() ? example.rows[0].cells[i] : at->second);
-    }
-    text += '\n';
-  }
-  return folder.write("runs.csv", text).string();
 }
 
 // Presets beside what these runs say, of every coefficient that a plan fits from their source.
@@ -405,81 +256,6 @@ TEST(CalibrateVerb, ARowThatWasGivenTwiceCountsOnce) {
   EXPECT_NE(twice.at("notes").dump().find("runs.csv:3: example-1 was given before"), std::string::npos);
   EXPECT_EQ(apart.at("runs").size(), 2U);
   EXPECT_NE(apart.at("notes").dump().find("2 runs have the run_id example-1"), std::string::npos);
-}
-
-TEST(CalibrateVerb, RefitShowsTheMemoryOfStacks) {
-  const TempDir folder;
-  const auto refitted = [&](double peak_GiB) {
-    const std::string runs = nanotron_runs(folder, {peak_GiB, peak_GiB, peak_GiB});
-    const auto outcome = call({"calibrate", "--refit", "--runs", runs, "--json"});
-    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-    return Json::parse(outcome.out).at("memory");
-  };
-  const Json low = refitted(20), high = refitted(70);
-  ASSERT_EQ(low.size(), 1U);
-  EXPECT_EQ(low.at(0).at("stacks"), Json::array({"nanotron"}));
-  EXPECT_EQ(low.at(0).at("peaks"), 3);
-  EXPECT_EQ(low.at(0).at("outcomes"), 0);
-  EXPECT_LE(low.at(0).at("objective_at_fit"), low.at(0).at("objective_at_presets"));
-  const Json& constants = low.at(0).at("constants");
-  ASSERT_GE(constants.size(), 5U);
-  for (std::size_t i = 0; i < constants.size(); ++i) {
-    const Json& other = high.at(0).at("constants").at(i);
-    EXPECT_EQ(constants[i].at("preset"), other.at("preset"));
-    EXPECT_LE(constants[i].at("value").get<double>(), 1.01 * other.at("value").get<double>()) << constants[i];
-    EXPECT_GT(constants[i].at("sigma"), 0);
-  }
-  EXPECT_LT(constants[0].at("value"), high.at(0).at("constants").at(0).at("value"));
-
-  const auto text = call({"calibrate", "--refit", "--runs", nanotron_runs(folder, {20, 20, 20})});
-  ASSERT_EQ(text.code, ExitCode::ok) << text.err;
-  EXPECT_NE(text.out.find("memory of"), std::string::npos) << text.out;
-  for (const Json& c : constants)
-    EXPECT_NE(text.out.find(c.at("key").get<std::string>()), std::string::npos) << text.out;
-}
-
-TEST(CalibrateVerb, RefitWritesPresetsWithTheirSources) {
-  const TempDir folder;
-  const std::string runs = nanotron_runs(folder, {70, 70, 70}), to = (folder.path() / "presets").string();
-  EXPECT_EQ(call({"calibrate", "--runs", runs, "--write-presets", to}).code, ExitCode::usage);
-  const auto refit = [&] {
-    const auto outcome = call({"calibrate", "--refit", "--runs", runs, "--write-presets", to});
-    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-    EXPECT_NE(outcome.err.find("written: " + to), std::string::npos) << outcome.err;
-    std::ifstream file(to + "/stacks/nanotron.json");
-    return Json::parse(file);
-  };
-  const Json written = refit();
-  const Json& rope = written.at("memory").at("saved_rope");
-  EXPECT_EQ(rope.at("origin"), "F");
-  EXPECT_EQ(rope.at("source"), "sextant calibrate --refit, memory; rows: 3 peaks, of nanotron");
-  EXPECT_GT(rope.at("value"), 7);  // the presets hold 6.98, and predict less than 70 GiB
-  EXPECT_EQ(written.at("kernels").at("host_forward_per_layer_us").at("source"),
-            "sextant calibrate --refit, step times; rows: 3 of nanotron");
-  EXPECT_EQ(load_stack("nanotron", to).memory.saved_rope, rope.at("value"));
-  EXPECT_EQ(refit(), written);  // in place of those it wrote itself
-  EXPECT_EQ(call({"calibrate", "--refit", "--runs", runs, "--write-presets", folder.path().string()}).code,
-            ExitCode::usage);  // holds other files
-}
-
-// A source that is left out does not move its own prediction: both errors tell the same peak.
-TEST(CalibrateVerb, LeavesTheMemoryOfASourceOut) {
-  const TempDir folder;
-  const auto error = [&](double peak_GiB) {
-    const std::string runs = nanotron_runs(folder, {peak_GiB});
-    const auto outcome = call({"calibrate", "--refit", "--leave-out", "--runs", runs, "--json"});
-    EXPECT_EQ(outcome.code, ExitCode::ok) << outcome.err;
-    const Json scores = Json::parse(outcome.out).at("memory_left_out");
-    EXPECT_EQ(scores.size(), 1U);
-    EXPECT_EQ(scores.at(0).at("source"), "nanotron");
-    EXPECT_EQ(scores.at(0).at("peaks"), 1);
-    return scores.at(0).at("error_percent").get<double>() / 100;
-  };
-  const double predicted = 5 * (1 + error(5));  // far above what was measured
-  EXPECT_GT(predicted, 10);
-  EXPECT_NEAR(error(1.3 * predicted), 1 - 1 / 1.3, 1e-6);
-  const auto text = call({"calibrate", "--refit", "--leave-out", "--runs", nanotron_runs(folder, {5})}).out;
-  EXPECT_NE(text.find("memory, source left out"), std::string::npos) << text;
 }
 
 TEST(CalibrateVerb, SmallSizesInsideANodeAreNotEnough) {
