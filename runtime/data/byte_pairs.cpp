@@ -5,8 +5,7 @@
 
 namespace sextant {
 
-BytePairs::BytePairs(const std::array<std::int32_t, 256>& bytes, std::span<const PairMerge> merges)
-    : bytes_(bytes) {
+BytePairs::BytePairs(std::span<const PairMerge> merges) {
   const std::size_t slots = std::bit_ceil(std::max<std::size_t>(16, merges.size() * 2));
   table_.resize(slots);
   shift_ = 64 - std::countr_zero(slots);
@@ -14,7 +13,7 @@ BytePairs::BytePairs(const std::array<std::int32_t, 256>& bytes, std::span<const
     const std::uint64_t pair = pair_of(m.left, m.right);
     std::size_t slot = slot_of(pair);
     while (table_[slot].pair != kFree && table_[slot].pair != pair) slot = (slot + 1) & (slots - 1);
-    if (table_[slot].pair == kFree) table_[slot] = {pair, m.rank, m.result};
+    table_[slot] = {pair, m.rank, m.result};
   }
 }
 
@@ -26,8 +25,8 @@ const BytePairs::Entry* BytePairs::find(std::int32_t left, std::int32_t right) c
   }
 }
 
-void BytePairs::encode(std::string_view piece, std::vector<std::int32_t>& out) const {
-  // Tokens as a linked list over the places of their first bytes; a merge keeps the left one's place.
+void BytePairs::encode(std::span<const std::int32_t> row, std::vector<std::int32_t>& out) const {
+  // Tokens as a linked list over the places where they begin; a merge keeps the left one's place.
   struct Node {
     std::int32_t id;
     std::int32_t before, behind;  // -1: none
@@ -39,11 +38,11 @@ void BytePairs::encode(std::string_view piece, std::vector<std::int32_t>& out) c
       return rank != other.rank ? rank > other.rank : place > other.place;
     }
   };
-  constexpr std::int32_t kGone = -1;
-  const auto n = static_cast<std::int32_t>(piece.size());
-  std::vector<Node> nodes(piece.size());
+  constexpr std::int32_t kGone = -1;  // no token
+  const auto n = static_cast<std::int32_t>(row.size());
+  std::vector<Node> nodes(row.size());
   std::vector<Candidate> storage;
-  storage.reserve(piece.size());
+  storage.reserve(row.size());
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
                                                                                std::move(storage));
   const auto at = [&](std::int32_t place) -> Node& { return nodes[static_cast<std::size_t>(place)]; };
@@ -54,16 +53,19 @@ void BytePairs::encode(std::string_view piece, std::vector<std::int32_t>& out) c
     if (const Entry* e = find(left.id, right.id)) queue.push({e->rank, place, left.id, right.id, e->result});
   };
   for (std::int32_t i = 0; i < n; ++i)
-    at(i) = {bytes_[static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])], i - 1,
-             i + 1 < n ? i + 1 : -1};
+    at(i) = {row[static_cast<std::size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1};
   for (std::int32_t i = 0; i + 1 < n; ++i) offer(i);
   while (!queue.empty()) {
     const Candidate c = queue.top();
     queue.pop();
     Node& left = at(c.place);
-    if (left.id != c.left || left.behind < 0 || at(left.behind).id != c.right)
-      continue;  // merged otherwise since
+    if (left.id == kGone || left.behind < 0) continue;
     Node& right = at(left.behind);
+    if (left.id != c.left ||
+        right.id != c.right) {  // merged otherwise since; to the same token it may be as well
+      const Entry* e = find(left.id, right.id);
+      if (!e || e->result != c.result) continue;
+    }
     left.id = c.result;
     left.behind = right.behind;
     right.id = kGone;

@@ -1,8 +1,7 @@
-// Byte-pair encoding of one piece of text (Sennrich et al. 2016, on bytes as in GPT-2): of all neighbouring pairs the one
-// of lowest rank is merged, the leftmost first, until no pair has a rank. With a priority queue, O(n log n) of the piece.
+// Byte-pair encoding of a row of tokens (Sennrich et al. 2016), which bytes or characters are at first: of all neighbouring pairs
+// the one of lowest rank is merged, the leftmost first, until no pair has a rank. With a priority queue, O(n log n) of the row.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,10 +18,11 @@ struct PairMerge {
 
 class BytePairs {
  public:
-  // `bytes` are the tokens of the 256 bytes. Of several merges of one pair the first counts.
-  BytePairs(const std::array<std::int32_t, 256>& bytes, std::span<const PairMerge> merges);
+  // Of several merges of one pair the last counts.
+  explicit BytePairs(std::span<const PairMerge> merges);
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& out) const;  // appends
+  // Appends what is left of the row when everything is merged.
+  void encode(std::span<const std::int32_t> row, std::vector<std::int32_t>& out) const;
 
  private:
   struct Entry {
@@ -36,7 +36,6 @@ class BytePairs {
   std::size_t slot_of(std::uint64_t pair) const { return (pair * 0x9e3779b97f4a7c15U) >> shift_; }
   const Entry* find(std::int32_t left, std::int32_t right) const;
 
-  std::array<std::int32_t, 256> bytes_;
   std::vector<Entry> table_;  // open addressing, at most half full: one cache line a lookup
   int shift_ = 0;
 };

@@ -74,6 +74,7 @@ std::string settings_digest(const std::vector<TextInput>& inputs, const Tokenize
   const TokenizerInfo& info = t.info();
   all.add(fmt::format("{} {} {} {}\n", info.digest, info.vocab_size, info.bos.value_or(-1),
                       info.eos.value_or(-1)));
+  if (!info.bos_in_front) all.add("no bos in front\n");
   all.add(fmt::format("{}\n{} {} {} {} {}", o.field, static_cast<int>(o.unit), static_cast<int>(o.bad_text),
                       o.seed, o.validation_fraction, o.shard_tokens));
   return all.text();
@@ -96,7 +97,7 @@ class Writer {
     for (const EncodedPart& part : block.parts) {
       if (!part.continues) {
         split_ = split_of(journal_.documents++);
-        if (info_.bos) tokens_.add(split_, std::span(&*info_.bos, 1));
+        if (info_.bos && info_.bos_in_front) tokens_.add(split_, std::span(&*info_.bos, 1));
       }
       tokens_.add(split_, std::span(block.ids).subspan(at, part.tokens));
       at += part.tokens;

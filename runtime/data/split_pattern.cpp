@@ -1,11 +1,15 @@
 #include "runtime/data/split_pattern.hpp"
 
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
 
 #include "core/base/error.hpp"
-#include "runtime/data/utf8.hpp"
+#include "runtime/data/oniguruma_pattern.hpp"
 
 namespace sextant {
 namespace {
@@ -18,36 +22,11 @@ struct Free {
   }
 };
 
-// White_Space of Unicode 15, as the inside of a bracket.
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::size_t kJitStackFirst = 32U << 10, kJitStackMost = 64U << 20;
+constexpr std::uint32_t kMostSteps = 20'000'000;  // of one match: some tenths of a second
+constexpr std::uint32_t kMostHeapKiB = 1U << 20;
 
-// \s and \S spelled out; \S inside a bracket has no spelling there and keeps PCRE2's meaning.
-std::string spell_out_spaces(std::string_view pattern) {
-  std::string out;
-  bool bracket = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char next = pattern[++i];
-      if (next == 's')
-        out += bracket ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
-      else if (next == 'S' && !bracket)
-        out += fmt::format("[^{}]", kSpaces);
-      else
-        (out += c) += next;
-      continue;
-    }
-    if (c == '[') bracket = true;
-    if (c == ']') bracket = false;
-    out += c;
-  }
-  return out;
-}
-
-constexpr std::size_t kJitStackFirst = 32U << 10, kJitStackMost = 16U << 20;
-
-// What a thread needs to match with; a pattern without groups needs one pair of offsets.
+// What a thread needs to match with; a pattern whose groups nobody asks for needs one pair of offsets.
 struct Matcher {
   std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data{pcre2_match_data_create(1, nullptr)};
   std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context{
@@ -56,69 +35,113 @@ struct Matcher {
       pcre2_jit_stack_create(kJitStackFirst, kJitStackMost, nullptr)};
   Matcher() {
     if (!data || !context) throw std::bad_alloc();
+    pcre2_set_match_limit(context.get(), kMostSteps);
+    pcre2_set_heap_limit(context.get(), kMostHeapKiB);
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
+
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 200> text = {};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+// Of the published patterns those that end every match at such a place; the test campaign tries each.
+constexpr std::array<std::string_view, 5> kBetweenLines = {
+    kLlama3Split,
+    // Qwen 2 and 3
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    // OLMo 2 and others of cl100k
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+    // Mistral's tekken
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
 }  // namespace
 
 struct SplitPattern::Code {
   std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code;
+  std::string file, key;
 };
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, const std::string& key) {
-  if (pattern == kLlama3Split) parts_ = Parts::between_lines;
+  if (std::ranges::find(kBetweenLines, pattern) != kBetweenLines.end()) parts_ = Parts::between_lines;
   if (pattern == kGpt2Split) parts_ = Parts::behind_one_feed;
-  const std::string spelled = spell_out_spaces(pattern);
+  const auto refuse = [&](const std::string& expected, const std::string& hint) {
+    throw ConfigError(Problem{file, key, std::string(pattern.substr(0, 120)), expected, hint});
+  };
+  std::string spelled;
+  try {
+    spelled = pcre2_of_oniguruma(pattern);
+  } catch (const std::invalid_argument& e) {
+    refuse("a regular expression that means the same to Oniguruma and to PCRE2",
+           fmt::format("cannot be followed: {}", e.what()));
+  }
+  const std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>> context{
+      pcre2_compile_context_create(nullptr)};
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  pcre2_set_bsr(context.get(), PCRE2_BSR_UNICODE);
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_shared<Code>();
+  code->file = file, code->key = key;
   code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
-  if (!code->code) {
-    PCRE2_UCHAR text[200] = {};
-    pcre2_get_error_message(error, text, sizeof text);
-    throw ConfigError(Problem{file, key, std::string(pattern.substr(0, 120)), "a regular expression",
-                              reinterpret_cast<const char*>(text)});
-  }
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
+                                 &offset, context.get()));
+  if (!code->code) refuse("a regular expression", message_of(error));
   pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE);  // where there is none, the interpreter serves
   code_ = std::move(code);
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  while (!text.empty()) {
-    const std::size_t valid = valid_utf8_prefix(text);
-    split_valid(text.substr(0, valid), pieces);
-    text.remove_prefix(valid);
-    std::size_t bad = 0;
-    while (bad < text.size() && valid_utf8_prefix(text.substr(bad, 4)) == 0) ++bad;
-    if (bad > 0) pieces.push_back(text.substr(0, bad));
-    text.remove_prefix(bad);
-  }
-}
-
-void SplitPattern::split_valid(std::string_view text, std::vector<std::string_view>& pieces) const {
+template <class Found>
+void SplitPattern::each_match(std::string_view text, const Found& found) const {
   thread_local const Matcher matcher;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  std::size_t done = 0, from = 0;
-  while (from < text.size()) {
-    const int matched = pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
-                                    matcher.data.get(), matcher.context.get());
+  const auto match_from = [&](std::size_t from, std::uint32_t options) {
+    return pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | options,
+                       matcher.data.get(), matcher.context.get());
+  };
+  std::size_t from = 0, last_end = std::string_view::npos;
+  while (from <= text.size()) {
+    int matched = match_from(from, 0);
+    if (matched == PCRE2_ERROR_JIT_STACKLIMIT) matched = match_from(from, PCRE2_NO_JIT);  // on the heap
     if (matched == PCRE2_ERROR_NOMATCH) break;
     if (matched < 0)
       throw BackendError(
-          fmt::format("the tokenizer's split pattern failed on a text (PCRE2 error {})", matched));
+          fmt::format("{}: {}: matching a text of {} bytes at byte {} failed: {}; the pattern tries too many "
+                      "ways to match "
+                      "it: divide the text (--document line), or use another tokenizer",
+                      code_->file, code_->key, text.size(), from, message_of(matched)));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(matcher.data.get());
-    if (range[1] <= range[0]) {  // a match of nothing: go on behind the next character
-      from = std::max(from, range[0]) + 1;
+    const TextMatch match{range[0], range[1]};
+    if (match.end == match.begin &&
+        match.end == last_end) {  // once is enough: go on behind the next character
+      ++from;
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80) ++from;
       continue;
     }
-    if (range[0] > done) pieces.push_back(text.substr(done, range[0] - done));
-    pieces.push_back(text.substr(range[0], range[1] - range[0]));
-    done = from = range[1];
+    found(match);
+    from = last_end = match.end;
   }
-  if (done < text.size()) pieces.push_back(text.substr(done));
+}
+
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  std::size_t done = 0;
+  const auto add = [&](std::size_t end) {
+    if (end > done) pieces.push_back(text.substr(done, end - done));
+    done = end;
+  };
+  each_match(text, [&](TextMatch m) {
+    add(m.begin);
+    add(m.end);
+  });
+  add(text.size());
+}
+
+void SplitPattern::find_all(std::string_view text, std::vector<TextMatch>& matches) const {
+  each_match(text, [&](TextMatch m) { matches.push_back(m); });
 }
 
 }  // namespace sextant

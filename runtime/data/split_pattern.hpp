@@ -1,7 +1,6 @@
-// The regular expression that cuts text into the pieces within which byte-level BPE merges. The published patterns are
-// written for Oniguruma and Rust's regex; PCRE2 reads them with the same meaning, except that its \s takes U+180E for
-// a space (it was one before Unicode 6.3), which is mended here, and that letters and digits are those of the Unicode
-// version that PCRE2 was built with.
+// A regular expression of a tokenizer, by which text is cut into the pieces within which BPE merges, or replaced. Written for
+// Oniguruma (oniguruma_pattern.hpp), matched by PCRE2; letters and digits are those of the Unicode version that PCRE2 was built
+// with.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +17,34 @@ inline constexpr std::string_view kGpt2Split =
 inline constexpr std::string_view kLlama3Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Bytes of a text; an empty match is a place.
+struct TextMatch {
+  std::size_t begin = 0, end = 0;
+};
+
 class SplitPattern {
  public:
-  // Throws ConfigError, in the name of `file` and `key`, when it is no regular expression.
+  // Throws ConfigError, in the name of `file` and `key`, when it is no regular expression or cannot be followed.
   SplitPattern(std::string_view pattern, const std::string& file, const std::string& key);
 
-  // Appends every match and whatever lies between matches; together they are the text. Bytes that are no UTF-8 are
-  // pieces of their own. Safe from several threads at once.
+  // Appends every match and whatever lies between matches; together they are the text, which must be UTF-8. Safe from several
+  // threads at once. Throws BackendError, naming file and key, when a match would take too much time or memory.
   void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  // The matches alone, in order; of those of nothing none stands at the end of the one before.
+  void find_all(std::string_view text, std::vector<TextMatch>& matches) const;
 
   // Where matching the text before and the text behind gives what matching both together gives.
   enum class Parts : std::uint8_t {
     unknown,
-    between_lines,    // behind a line feed and before what is no space
+    between_lines,    // behind a line feed and before an ASCII letter or digit
     behind_one_feed,  // the same, when the line feed stands behind no space
   };
   Parts parts() const { return parts_; }
 
  private:
   struct Code;
-  void split_valid(std::string_view text, std::vector<std::string_view>& pieces) const;
+  template <class Found>
+  void each_match(std::string_view text, const Found& found) const;
   std::shared_ptr<const Code> code_;
   Parts parts_ = Parts::unknown;
 };

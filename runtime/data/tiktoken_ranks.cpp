@@ -7,6 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "runtime/data/bpe_tokenizer.hpp"
+#include "runtime/data/text_pipeline.hpp"
 
 namespace sextant {
 namespace {
@@ -85,10 +86,36 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
   TokenizerInfo info{.kind = TokenizerKind::tiktoken, .vocab_size = ordinary + kReserved};
   info.bos = ordinary, info.eos = ordinary + 1;
   info.source = file;
-  return make_bpe_tokenizer(std::move(info), {.tokens = std::move(tokens),
-                                              .merges = std::move(merges),
-                                              .split = SplitPattern(kLlama3Split, file, "pattern"),
-                                              .whole_pieces = true});
+  SplitPattern split(kLlama3Split, file, "pattern");
+  TextPipeline parts;
+  parts.cut = CutRule::between_lines;
+  parts.pre_tokenizer.add(split_step(std::move(split), SplitBehavior::isolated, false));
+  BytePairModel model{.bytes = tokens_of_bytes(tokens, file), .merges = std::move(merges), .whole = {}};
+  for (std::size_t id = 0; id < tokens.size(); ++id)
+    model.whole.emplace(tokens[id], static_cast<std::int32_t>(id));
+  parts.model = byte_pair_encoder(std::move(model));
+  parts.bad_bytes = parts.model;
+  parts.decode = [tokens = std::move(tokens)](std::span<const std::int32_t> ids) {
+    std::string bytes;
+    for (const std::int32_t id : ids)
+      if (id >= 0 && static_cast<std::size_t>(id) < tokens.size())
+        bytes += tokens[static_cast<std::size_t>(id)];
+    return bytes;
+  };
+  return make_tokenizer(std::move(info), std::move(parts));
+}
+
+std::vector<std::int32_t> tokens_of_bytes(const std::vector<std::string>& tokens, const std::string& file) {
+  std::vector<std::int32_t> bytes(256, -1);
+  for (std::size_t id = 0; id < tokens.size(); ++id)
+    if (tokens[id].size() == 1)
+      bytes[static_cast<unsigned char>(tokens[id][0])] = static_cast<std::int32_t>(id);
+  for (std::size_t c = 0; c < bytes.size(); ++c)
+    if (bytes[c] < 0)
+      throw ConfigError(Problem{file, "", fmt::format("no token for byte 0x{:02x}", c),
+                                "a token for each of the 256 bytes",
+                                "byte-level BPE, as of Llama 3, can write any text"});
+  return bytes;
 }
 
 }  // namespace sextant

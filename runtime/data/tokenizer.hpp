@@ -1,6 +1,5 @@
-// Text to tokens and back, as LLaMA checkpoints do it: a sentencepiece model (LLaMA 1 and 2), byte-level BPE from
-// tokenizer.json or from Meta's tiktoken ranks (Llama 3), or plain bytes. Text is text: nothing in it becomes a special
-// token, bos and eos are put by who knows where a document begins. Values: copies share one tokenizer.
+// Text to tokens and back, as checkpoints of LLaMA and its family do it: a sentencepiece model (LLaMA 1 and 2), BPE of
+// tokenizer.json, Meta's tiktoken ranks (Llama 3), or plain bytes. Text is text: nothing in it becomes a special token, bos and eos are put by who knows where a document begins. Values: copies share one tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +20,8 @@ struct TokenizerInfo {
   int vocab_size = 0;  // ids are below it; a model may have more rows
   std::optional<std::int32_t> bos = {}, eos = {};
   std::string bos_name = {}, eos_name = {};  // as its file calls them; may be empty
+  bool bos_in_front = true;                  // of a document, where there is a bos
+  bool restores_text = true;                 // decode(encode(text)) is the text
   std::string digest = {};                   // of what the ids depend on: equal digests, equal ids
   std::string source = {};                   // the file as given, or "bytes"
 };
@@ -49,8 +50,9 @@ class Tokenizer {
     return std::move(*this);
   }
 
-  // Appends. Safe from several threads at once. No text is refused; bytes that are no UTF-8 survive the way back except
-  // through sentencepiece, which makes U+FFFD of them.
+  // Appends. Safe from several threads at once. No text is refused, unless a pattern of its file takes too long on it
+  // (BackendError); bytes that are no UTF-8 survive the way back except through sentencepiece and models without tokens for
+  // bytes, which make U+FFFD of them.
   void encode(std::string_view text, std::vector<std::int32_t>& out) const { encode_(text, out); }
   std::vector<std::int32_t> encode(std::string_view text) const {
     std::vector<std::int32_t> ids;

@@ -174,7 +174,8 @@ void check_tokenizer(const Tokenizer& tokenizer, std::string_view text) {
     const auto ids = tokenizer.encode(x);
     for (const std::int32_t id : ids)
       SEXTANT_CHECK(id >= 0 && id < tokenizer.vocab_size(), "an id beyond the vocabulary");
-    SEXTANT_CHECK(tokenizer.decode(ids) == x, "decode(encode(x)) is not x");
+    if (tokenizer.info().restores_text)
+      SEXTANT_CHECK(tokenizer.decode(ids) == x, "decode(encode(x)) is not x");
   }
 }
 

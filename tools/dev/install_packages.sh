@@ -12,7 +12,7 @@ packages=(
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums
   libdnnl-dev                                   # CPU matrix products
-  libsentencepiece-dev libpcre2-dev             # tokenizers
+  libsentencepiece-dev libpcre2-dev libutf8proc-dev  # tokenizers
   libopenmpi-dev openmpi-bin                    # many processes
   libssl-dev                                    # proofs between processes that meet over TCP
   libjs-d3                                      # charts of reports

@@ -87,7 +87,7 @@ ExitCode run(Session& session, const SampleOptions& o) {
   const OpenedWeights from = open_weights(o.from, o.step);
   const Tokenizer tokenizer = tokenizer_for(o, from);
   std::vector<std::int32_t> prompt;
-  if (tokenizer.info().bos) prompt.push_back(*tokenizer.info().bos);
+  if (tokenizer.info().bos && tokenizer.info().bos_in_front) prompt.push_back(*tokenizer.info().bos);
   tokenizer.encode(o.prompt, prompt);
   if (prompt.empty())
     throw UsageError("--prompt is empty, and the tokenizer has no token that begins a text");
