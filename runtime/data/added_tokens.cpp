@@ -44,7 +44,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
           first_[byte] = next;
         } else {
           auto& list = nodes_[static_cast<std::size_t>(node)].next;
-          list.insert(std::ranges::upper_bound(list, byte, {}, [](const auto& p) { return p.first; }), {byte, next});
+          list.insert(std::ranges::upper_bound(list, byte, {}, [](const auto& p) { return p.first; }),
+                      {byte, next});
         }
       }
       node = next;

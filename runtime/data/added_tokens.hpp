@@ -13,8 +13,8 @@ namespace sextant {
 struct AddedToken {
   std::string content;  // as it stands in the text that is searched
   std::int32_t id = 0;
-  bool special = false;                // left in the text
-  bool single_word = false;            // only between what are no words
+  bool special = false;                 // left in the text
+  bool single_word = false;             // only between what are no words
   bool lstrip = false, rstrip = false;  // takes the white space before, behind
 };
 

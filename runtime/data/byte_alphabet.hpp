@@ -9,6 +9,7 @@
 namespace sextant {
 
 std::string to_byte_letters(std::string_view bytes);
-std::optional<std::string> from_byte_letters(std::string_view letters);  // none when another character is among them
+std::optional<std::string> from_byte_letters(
+    std::string_view letters);  // none when another character is among them
 
 }  // namespace sextant

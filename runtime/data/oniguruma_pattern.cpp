@@ -25,15 +25,42 @@ constexpr int kDeepest = 50;             // groups, and sets within sets
 
 // Long names of general categories and what is named like them.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 36> kNames = {
-    {{"letter", "L"},         {"casedletter", "L&"},    {"uppercaseletter", "Lu"},     {"lowercaseletter", "Ll"},
-     {"titlecaseletter", "Lt"}, {"modifierletter", "Lm"}, {"otherletter", "Lo"},         {"mark", "M"},
-     {"nonspacingmark", "Mn"}, {"spacingmark", "Mc"},    {"enclosingmark", "Me"},       {"number", "N"},
-     {"decimalnumber", "Nd"},  {"letternumber", "Nl"},   {"othernumber", "No"},         {"punctuation", "P"},
-     {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"}, {"openpunctuation", "Ps"}, {"closepunctuation", "Pe"},
-     {"symbol", "S"},          {"mathsymbol", "Sm"},     {"currencysymbol", "Sc"},      {"modifiersymbol", "Sk"},
-     {"othersymbol", "So"},    {"separator", "Z"},       {"spaceseparator", "Zs"},      {"lineseparator", "Zl"},
-     {"paragraphseparator", "Zp"}, {"alphabetic", "Alphabetic"}, {"uppercase", "Uppercase"}, {"lowercase", "Lowercase"},
-     {"whitespace", "White_Space"}, {"alpha", "Alphabetic"}, {"digit", "Nd"},           {"space", "White_Space"}}};
+    {{"letter", "L"},
+     {"casedletter", "L&"},
+     {"uppercaseletter", "Lu"},
+     {"lowercaseletter", "Ll"},
+     {"titlecaseletter", "Lt"},
+     {"modifierletter", "Lm"},
+     {"otherletter", "Lo"},
+     {"mark", "M"},
+     {"nonspacingmark", "Mn"},
+     {"spacingmark", "Mc"},
+     {"enclosingmark", "Me"},
+     {"number", "N"},
+     {"decimalnumber", "Nd"},
+     {"letternumber", "Nl"},
+     {"othernumber", "No"},
+     {"punctuation", "P"},
+     {"connectorpunctuation", "Pc"},
+     {"dashpunctuation", "Pd"},
+     {"openpunctuation", "Ps"},
+     {"closepunctuation", "Pe"},
+     {"symbol", "S"},
+     {"mathsymbol", "Sm"},
+     {"currencysymbol", "Sc"},
+     {"modifiersymbol", "Sk"},
+     {"othersymbol", "So"},
+     {"separator", "Z"},
+     {"spaceseparator", "Zs"},
+     {"lineseparator", "Zl"},
+     {"paragraphseparator", "Zp"},
+     {"alphabetic", "Alphabetic"},
+     {"uppercase", "Uppercase"},
+     {"lowercase", "Lowercase"},
+     {"whitespace", "White_Space"},
+     {"alpha", "Alphabetic"},
+     {"digit", "Nd"},
+     {"space", "White_Space"}}};
 constexpr std::string_view kCategories =
     " c cc cf cn co l ll lm lo lt lu m mc me mn n nd nl no p pc pd pe pf pi po ps s sc sk sm so z zl zp zs ";
 
@@ -123,7 +150,8 @@ class Translation {
       return;
     }
     require_atom();
-    if (low.size() > 5 || high.size() > 5) refuse(fmt::format("'{}' repeats too often", in_.substr(at_, end - at_ + 1)));
+    if (low.size() > 5 || high.size() > 5)
+      refuse(fmt::format("'{}' repeats too often", in_.substr(at_, end - at_ + 1)));
     out_ += comma ? fmt::format("{{{},{}}}", low.empty() ? "0" : low, high) : fmt::format("{{{}}}", low);
     at_ = end + 1;
     if (next_is("?")) {
@@ -254,7 +282,8 @@ class Translation {
     if (braces) ++at_;
     if (digits == 0 || (u && digits < 4)) refuse("\\x or \\u without hexadecimal digits");
     if (!u && !braces && value >= 0x80) refuse("\\x80 to \\xff, which are bytes there");
-    if (value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) refuse(fmt::format("\\x{{{:x}}}, no character", value));
+    if (value > 0x10ffff || (value >= 0xd800 && value < 0xe000))
+      refuse(fmt::format("\\x{{{:x}}}, no character", value));
     return value;
   }
 
@@ -348,10 +377,10 @@ class Translation {
     struct Class {
       std::string_view name, inside;
     };
-    for (const Class& known : {Class{"[:alpha:]", R"(\p{Alphabetic})"}, Class{"[:digit:]", R"(\p{Nd})"},
-                               Class{"[:space:]", kSpaces}, Class{"[:word:]", kWord},
-                               Class{"[:upper:]", R"(\p{Uppercase})"}, Class{"[:lower:]", R"(\p{Lowercase})"},
-                               Class{"[:xdigit:]", kHexDigits}})
+    for (const Class& known :
+         {Class{"[:alpha:]", R"(\p{Alphabetic})"}, Class{"[:digit:]", R"(\p{Nd})"},
+          Class{"[:space:]", kSpaces}, Class{"[:word:]", kWord}, Class{"[:upper:]", R"(\p{Uppercase})"},
+          Class{"[:lower:]", R"(\p{Lowercase})"}, Class{"[:xdigit:]", kHexDigits}})
       if (next_is(known.name)) {
         at_ += known.name.size();
         return known.inside;
@@ -362,9 +391,9 @@ class Translation {
   std::string_view in_;
   std::size_t at_ = 0;
   std::string out_;
-  std::size_t atom_ = kNone;          // where in out_ what a quantifier would repeat begins
+  std::size_t atom_ = kNone;            // where in out_ what a quantifier would repeat begins
   std::size_t behind_opening_ = kNone;  // the place in out_ behind a group's opening
-  std::vector<std::size_t> groups_;   // where in out_ the open ones begin
+  std::vector<std::size_t> groups_;     // where in out_ the open ones begin
 };
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 
 class ByteModel {
  public:
-  explicit ByteModel(BytePairModel m) : bytes_(std::move(m.bytes)), whole_(std::move(m.whole)), pairs_(m.merges) {}
+  explicit ByteModel(BytePairModel m)
+      : bytes_(std::move(m.bytes)), whole_(std::move(m.whole)), pairs_(m.merges) {}
 
   void encode(std::string_view piece, PieceScratch& scratch, std::vector<std::int32_t>& out) const {
     if (const auto* known = scratch.cache.find(piece)) {
@@ -58,7 +59,8 @@ class CharacterModel {
     if (!parts_) return encode_part(piece, scratch, out);
     std::size_t from = 0;
     const std::string_view mark = model_.mark;
-    for (std::size_t at = piece.find(mark); at != std::string_view::npos; at = piece.find(mark, at + mark.size())) {
+    for (std::size_t at = piece.find(mark); at != std::string_view::npos;
+         at = piece.find(mark, at + mark.size())) {
       if (at == from || piece.substr(from, at - from).ends_with(mark)) continue;  // marks in a row
       encode_part(piece.substr(from, at - from), scratch, out);
       from = at;
@@ -102,7 +104,8 @@ class CharacterModel {
     if (waits) row.push_back(*model_.unknown);
   }
 
-  std::int32_t id_of(char32_t code, std::string_view letter, bool first, bool last, std::string& changed) const {
+  std::int32_t id_of(char32_t code, std::string_view letter, bool first, bool last,
+                     std::string& changed) const {
     if ((first || model_.prefix.empty()) && (!last || model_.suffix.empty()))
       return code < by_code_.size() ? by_code_[code] : kNone;
     if (!first) changed += model_.prefix;

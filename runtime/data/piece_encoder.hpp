@@ -41,8 +41,8 @@ struct CharacterPairModel {
   TokenIds ids;  // by their spelling
   std::vector<PairMerge> merges;
   TokenIds whole;
-  std::optional<std::int32_t> unknown;          // of characters that have no token
-  bool fuse_unknown = false;                    // one for several in a row
+  std::optional<std::int32_t> unknown;             // of characters that have no token
+  bool fuse_unknown = false;                       // one for several in a row
   std::vector<std::optional<std::int32_t>> bytes;  // empty, or what characters without a token are spelled in
   std::string prefix, suffix;  // of a character that is not a piece's first, that is its last
   std::string mark;            // how the model spells a space; may be empty

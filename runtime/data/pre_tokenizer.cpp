@@ -27,7 +27,8 @@ class PartsToPieces {
       case SplitBehavior::merged_with_previous:
         joins = match && !before;
         break;
-      case SplitBehavior::merged_with_next:  // a match waits for what is behind it; of several in a row the last does
+      case SplitBehavior::
+          merged_with_next:  // a match waits for what is behind it; of several in a row the last does
         joins = before && !match;
         break;
       case SplitBehavior::contiguous:
@@ -121,7 +122,8 @@ PreTokenizerStep metaspace_step(std::string mark, MetaspacePrefix prefix, bool s
   return [mark = std::move(mark), prefix, split](TextPieces& pieces) {
     change_each(pieces, [&](std::string_view piece, bool first, std::string& out) {
       const bool marked = piece.starts_with(mark) || piece.starts_with(' ');
-      if (!marked && (prefix == MetaspacePrefix::always || (prefix == MetaspacePrefix::first && first))) out = mark;
+      if (!marked && (prefix == MetaspacePrefix::always || (prefix == MetaspacePrefix::first && first)))
+        out = mark;
       std::size_t space = piece.find(' ');
       if (out.empty() && space == std::string_view::npos) return false;
       out.reserve(piece.size() + piece.size() / 4 + mark.size());
@@ -136,7 +138,8 @@ PreTokenizerStep metaspace_step(std::string mark, MetaspacePrefix prefix, bool s
     if (!split) return;
     cut_each(pieces, [&](std::string_view piece) {
       std::size_t done = 0;
-      for (std::size_t at = piece.find(mark, 1); at != std::string_view::npos; at = piece.find(mark, at + 1)) {
+      for (std::size_t at = piece.find(mark, 1); at != std::string_view::npos;
+           at = piece.find(mark, at + 1)) {
         if (at == done) continue;
         pieces.next.push_back(piece.substr(done, at - done));
         done = at;

@@ -14,7 +14,13 @@
 namespace sextant {
 
 // What becomes of the matches of a split.
-enum class SplitBehavior : std::uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+enum class SplitBehavior : std::uint8_t {
+  removed,
+  isolated,
+  merged_with_previous,
+  merged_with_next,
+  contiguous
+};
 
 // The pieces of a text, and those that are no part of it any more. One thread's.
 struct TextPieces {

@@ -16,12 +16,12 @@ using NormalizerStep = std::function<bool(std::string_view text, std::string& ou
 
 NormalizerStep unicode_form_step(UnicodeForm form);
 NormalizerStep lower_case_step();
-NormalizerStep strip_accents_step();                         // drops combining marks
-NormalizerStep strip_step(bool left, bool right);            // white space
+NormalizerStep strip_accents_step();               // drops combining marks
+NormalizerStep strip_step(bool left, bool right);  // white space
 NormalizerStep prepend_step(std::string front);
 NormalizerStep replace_step(std::string what, std::string by);  // `what` is not empty
 NormalizerStep replace_step(SplitPattern what, std::string by);
-NormalizerStep byte_letters_step();                          // GPT-2's alphabet
+NormalizerStep byte_letters_step();  // GPT-2's alphabet
 
 class TextNormalizer {
  public:

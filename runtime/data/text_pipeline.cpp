@@ -17,7 +17,8 @@ class Pipeline {
   void encode(std::string_view text, std::vector<std::int32_t>& out) const {
     Scratch& mine = scratch_.local();
     std::string mended;
-    if (!parts_.bad_bytes && valid_utf8_prefix(text) < text.size()) text = mended = replace_invalid_utf8(text);
+    if (!parts_.bad_bytes && valid_utf8_prefix(text) < text.size())
+      text = mended = replace_invalid_utf8(text);
     for (bool start = true; !text.empty(); start = false) {
       const std::size_t valid = valid_utf8_prefix(text);
       find_raw(text.substr(0, valid), start, mine, out);

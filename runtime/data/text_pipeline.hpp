@@ -17,14 +17,14 @@ namespace sextant {
 // Where a text may be divided, which who puts the parts together knows.
 enum class CutRule : std::uint8_t {
   nowhere,
-  between_lines,      // as SplitPattern::Parts
-  behind_one_feed,    // as SplitPattern::Parts
-  at_spaces,          // a space between words goes: the text behind is given one
-  before_spaces,      // a space between words begins the text behind
+  between_lines,    // as SplitPattern::Parts
+  behind_one_feed,  // as SplitPattern::Parts
+  at_spaces,        // a space between words goes: the text behind is given one
+  before_spaces,    // a space between words begins the text behind
 };
 
 struct TextPipeline {
-  AddedTokens raw;         // found in the text as it is
+  AddedTokens raw;  // found in the text as it is
   TextNormalizer normalizer;
   AddedTokens normalized;  // found in what the normalizer made of the text
   PreTokenizer pre_tokenizer;

@@ -83,7 +83,8 @@ bool TokenizerFile::flag(const json& object, const std::string& path, const char
 }
 
 std::int32_t TokenizerFile::id(const json& value, const std::string& key, std::int64_t end) const {
-  const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() < static_cast<std::uint64_t>(end);
+  const bool fits =
+      value.is_number_unsigned() && value.get<std::uint64_t>() < static_cast<std::uint64_t>(end);
   if (!fits) refuse(key, brief(value), fmt::format("a whole number from 0 to {}", end - 1));
   return value.get<std::int32_t>();
 }

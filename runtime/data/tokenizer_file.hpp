@@ -21,7 +21,8 @@ class TokenizerFile {
   const std::string& name() const { return name_; }
 
   // All of these throw ConfigError.
-  [[noreturn]] void refuse(std::string key, std::string found, std::string expected, std::string hint = "") const;
+  [[noreturn]] void refuse(std::string key, std::string found, std::string expected,
+                           std::string hint = "") const;
   const json& member(const json& object, const std::string& path, const char* key, json::value_t type,
                      const char* type_name) const;
   std::string text(const json& object, const std::string& path, const char* key) const;

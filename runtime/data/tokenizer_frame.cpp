@@ -30,11 +30,12 @@ void read_frame_token(const json& config, const char* key, const TokenizerVocabu
     }
 }
 
-constexpr const char* kPostProcessors = "TemplateProcessing, ByteLevel, or a Sequence of them";
+constexpr const char* kPostProcessors =
+    "TemplateProcessing, RobertaProcessing, ByteLevel, or a Sequence of them";
 
 // The token in front of a text in the template, "" for none; nothing without a template.
-std::optional<std::string> token_in_front(const TokenizerFile& file, const json& value, const std::string& path,
-                                          int depth) {
+std::optional<std::string> token_in_front(const TokenizerFile& file, const json& value,
+                                          const std::string& path, int depth) {
   constexpr int kDeepest = 8;
   if (!value.is_object() || depth > kDeepest) file.refuse(path, brief(value), kPostProcessors);
   const std::string type = file.text(value, path, "type");
@@ -47,6 +48,11 @@ std::optional<std::string> token_in_front(const TokenizerFile& file, const json&
           one && (!found || !one->empty()))
         found = std::move(one);
     return found;
+  }
+  if (type == "RobertaProcessing") {
+    const json& cls = file.member(value, path, "cls", json::value_t::array, R"(["token", id])");
+    if (cls.empty() || !cls[0].is_string()) file.refuse(path + ".cls", brief(cls), R"(["token", id])");
+    return cls[0].get<std::string>();
   }
   if (type != "TemplateProcessing") file.refuse(path + ".type", "\"" + type + "\"", kPostProcessors);
   const json& single = file.member(value, path, "single", json::value_t::array, "an array");
@@ -69,8 +75,10 @@ void read_tokenizer_frame(const TokenizerFile& file, const json& root, const jso
   read_frame_token(config, "eos_token", v, {"<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>"}, info.eos,
                    info.eos_name);
   std::optional<std::string> front;
-  if (!absent(root, "post_processor")) front = token_in_front(file, root.at("post_processor"), "post_processor", 0);
-  const bool configured = config.is_object() && config.contains("add_bos_token") && config.at("add_bos_token").is_boolean();
+  if (!absent(root, "post_processor"))
+    front = token_in_front(file, root.at("post_processor"), "post_processor", 0);
+  const bool configured =
+      config.is_object() && config.contains("add_bos_token") && config.at("add_bos_token").is_boolean();
   if (configured)
     info.bos_in_front = config.at("add_bos_token").get<bool>();
   else if (front)

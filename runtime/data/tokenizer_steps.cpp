@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kNormalizers =
-    "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents, ByteLevel, or a Sequence of them";
+    "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents, ByteLevel, or a Sequence of "
+    "them";
 constexpr const char* kPreTokenizers =
     "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit, or a "
     "Sequence of them";
@@ -39,7 +40,8 @@ void flatten(const TokenizerFile& file, const json& value, const std::string& pa
     if (out.size() >= kMost) file.refuse(path, "one more", fmt::format("at most {} steps", kMost));
     return out.push_back({&value, path, type->get<std::string>()});
   }
-  if (depth >= kDeepest) file.refuse(path, "a Sequence", fmt::format("at most {} within each other", kDeepest));
+  if (depth >= kDeepest)
+    file.refuse(path, "a Sequence", fmt::format("at most {} within each other", kDeepest));
   const json& steps = file.member(value, path, list, json::value_t::array, "an array");
   for (std::size_t i = 0; i < steps.size(); ++i)
     flatten(file, steps[i], fmt::format("{}.{}[{}]", path, list, i), list, accepted, depth + 1, out);
@@ -59,8 +61,8 @@ struct FilePattern {
 };
 
 FilePattern read_pattern(const TokenizerFile& file, const FileStep& step) {
-  const json& pattern =
-      file.member(*step.value, step.path, "pattern", json::value_t::object, R"({"String": ...} or {"Regex": ...})");
+  const json& pattern = file.member(*step.value, step.path, "pattern", json::value_t::object,
+                                    R"({"String": ...} or {"Regex": ...})");
   const std::string path = step.path + ".pattern";
   FilePattern read;
   read.regex = pattern.contains("Regex");
@@ -74,8 +76,8 @@ FilePattern read_pattern(const TokenizerFile& file, const FileStep& step) {
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c <= ' ' ||
-                       static_cast<unsigned char>(c) >= 0x7f;
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       c <= ' ' || static_cast<unsigned char>(c) >= 0x7f;
     if (!plain) out += '\\';
     out += c;
   }
@@ -98,8 +100,10 @@ NormalizerStep read_normalizer(const TokenizerFile& file, const FileStep& step) 
   if (step.type == "ByteLevel") return byte_letters_step();
   if (step.type == "Strip")
     return strip_step(
-        file.member(*step.value, step.path, "strip_left", json::value_t::boolean, "true or false").get<bool>(),
-        file.member(*step.value, step.path, "strip_right", json::value_t::boolean, "true or false").get<bool>());
+        file.member(*step.value, step.path, "strip_left", json::value_t::boolean, "true or false")
+            .get<bool>(),
+        file.member(*step.value, step.path, "strip_right", json::value_t::boolean, "true or false")
+            .get<bool>());
   if (step.type == "Prepend") return prepend_step(file.text(*step.value, step.path, "prepend"));
   if (step.type == "Replace") {
     FilePattern pattern = read_pattern(file, step);
@@ -112,7 +116,9 @@ NormalizerStep read_normalizer(const TokenizerFile& file, const FileStep& step) 
               table ? "name the sentencepiece model (tokenizer.model) that it was made of instead" : "");
 }
 
-bool is_form(const std::string& type) { return type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD"; }
+bool is_form(const std::string& type) {
+  return type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD";
+}
 
 // What a Replace of spaces puts there; empty when the step is none.
 std::string space_mark(const TokenizerFile& file, const FileStep& step) {
@@ -122,8 +128,8 @@ std::string space_mark(const TokenizerFile& file, const FileStep& step) {
 }
 
 SplitBehavior read_behavior(const TokenizerFile& file, const FileStep& step, bool required) {
-  constexpr std::array<const char*, 5> kNames = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-                                                 "Contiguous"};
+  constexpr std::array<const char*, 5> kNames = {"Removed", "Isolated", "MergedWithPrevious",
+                                                 "MergedWithNext", "Contiguous"};
   if (!required && absent(*step.value, "behavior")) return SplitBehavior::isolated;
   const std::string given = file.text(*step.value, step.path, "behavior");
   const auto found = std::ranges::find(kNames, given);
@@ -179,8 +185,9 @@ PreTokenizerStep read_pre_tokenizer(const TokenizerFile& file, const FileStep& s
   if (step.type == "Punctuation") return split_step(is_punctuation, read_behavior(file, step, false));
   if (step.type == "WhitespaceSplit") return split_step(is_white_space, SplitBehavior::removed);
   if (step.type == "Whitespace")
-    return split_step(SplitPattern(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", file.name(), step.path),
-                      SplitBehavior::removed, true);
+    return split_step(
+        SplitPattern(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", file.name(), step.path),
+        SplitBehavior::removed, true);
   if (step.type == "CharDelimiterSplit") {
     const char32_t delimiter = utf8_character(one_character(file, step, "delimiter"), 0).code;
     return split_step([delimiter](char32_t c) { return c == delimiter; }, SplitBehavior::removed);
@@ -213,14 +220,17 @@ class Reader {
   void read_normalizers(const std::vector<FileStep>& steps) {
     for (const FileStep& step : steps) out_.normalizer.add(read_normalizer(file_, step));
     plain_ = steps.empty();
+    out_.letters = !plain_ && steps.back().type == "ByteLevel";
     forms_ = std::ranges::all_of(steps, [](const FileStep& s) { return is_form(s.type); });
     for (const FileStep& step : steps)
       if (std::string mark = space_mark(file_, step); !mark.empty()) out_.mark = std::move(mark);
     const bool prepends = steps.size() == 2 && steps[0].type == "Prepend";
-    marks_words_ = !out_.mark.empty() && (steps.size() == 1 || (prepends && space_mark(file_, steps[1]) == out_.mark &&
-                                           steps[0].value->at("prepend") == out_.mark));
+    marks_words_ =
+        !out_.mark.empty() && (steps.size() == 1 || (prepends && space_mark(file_, steps[1]) == out_.mark &&
+                                                     steps[0].value->at("prepend") == out_.mark));
     out_.prefix = std::ranges::any_of(steps, [&](const FileStep& s) {
-      return s.type == "Prepend" && (out_.mark.empty() ? s.value->at("prepend") == " " : s.value->at("prepend") == out_.mark);
+      return s.type == "Prepend" &&
+             (out_.mark.empty() ? s.value->at("prepend") == " " : s.value->at("prepend") == out_.mark);
     });
   }
 
@@ -256,7 +266,8 @@ class Reader {
 
   void read_byte_level(const FileStep& step, bool left_out, bool& keeps, SplitPattern::Parts& parts,
                        std::size_t& cutting) {
-    if (file_.member(*step.value, step.path, "add_prefix_space", json::value_t::boolean, "true or false").get<bool>()) {
+    if (file_.member(*step.value, step.path, "add_prefix_space", json::value_t::boolean, "true or false")
+            .get<bool>()) {
       out_.pre_tokenizer.add(prefix_space_step());
       out_.prefix = true, keeps = false;
     }

@@ -17,7 +17,8 @@ namespace sextant {
 struct TokenizerSteps {
   TextNormalizer normalizer;
   PreTokenizer pre_tokenizer;
-  bool bytes = false;          // ends with a byte-level step, which is left out: pieces are bytes, not GPT-2's letters
+  bool bytes =
+      false;  // ends with a byte-level step, which is left out: pieces are bytes, not GPT-2's letters
   bool letters = false;        // pieces are spelled in GPT-2's letters
   bool restores_text = false;  // all steps leave every byte of the text where it is
   std::string mark;            // what stands for a space, where it is replaced

@@ -20,8 +20,9 @@ std::int64_t end_of_ids(std::size_t tokens) {
 
 const json& added_list(const TokenizerFile& file, const json& root) {
   static const json none = json::array();
-  return absent(root, "added_tokens") ? none
-                                      : file.member(root, "", "added_tokens", json::value_t::array, "an array");
+  return absent(root, "added_tokens")
+             ? none
+             : file.member(root, "", "added_tokens", json::value_t::array, "an array");
 }
 
 // As the tokenizers library gives ids: that of the model, or the next that is free.
@@ -36,7 +37,8 @@ void read_added(const TokenizerFile& file, const json& list, TokenizerVocabulary
     AddedToken& token = added.token;
     token.content = file.text(value, path, "content");
     const auto id = value.find("id");
-    token.id = file.id(id == value.end() ? json() : *id, path + ".id", end_of_ids(v.ids.size() + list.size()));
+    token.id =
+        file.id(id == value.end() ? json() : *id, path + ".id", end_of_ids(v.ids.size() + list.size()));
     if (token.content.empty()) continue;  // the library passes over it
     if (token.content.size() > kLongestAdded)
       file.refuse(path + ".content", fmt::format("{} bytes", token.content.size()),
@@ -63,7 +65,8 @@ void read_added(const TokenizerFile& file, const json& list, TokenizerVocabulary
 
 }  // namespace
 
-TokenizerVocabulary read_tokenizer_vocabulary(const TokenizerFile& file, const json& root, const json& model) {
+TokenizerVocabulary read_tokenizer_vocabulary(const TokenizerFile& file, const json& root,
+                                              const json& model) {
   TokenizerVocabulary v;
   const json& vocab = file.member(model, "model", "vocab", json::value_t::object, "an object of token: id");
   const json& added = added_list(file, root);
@@ -106,7 +109,8 @@ std::vector<PairMerge> read_tokenizer_merges(const TokenizerFile& file, const js
     if (!right.starts_with(prefix))
       file.refuse(path(), brief(list[i]), fmt::format("a second token that begins with '{}'", prefix),
                   "model.continuing_subword_prefix asks for it");
-    const auto l = v.ids.find(left), r = v.ids.find(right), both = v.ids.find(left + right.substr(prefix.size()));
+    const auto l = v.ids.find(left), r = v.ids.find(right),
+               both = v.ids.find(left + right.substr(prefix.size()));
     if (l == v.ids.end() || r == v.ids.end() || both == v.ids.end())
       file.refuse(path(), brief(list[i]), "two tokens of model.vocab whose union is a token");
     merges.push_back({l->second, r->second, static_cast<std::int32_t>(i), both->second});
@@ -114,8 +118,8 @@ std::vector<PairMerge> read_tokenizer_merges(const TokenizerFile& file, const js
   return merges;
 }
 
-AddedTokens added_tokens_of(const TokenizerFile& file, const TokenizerVocabulary& v, const TextNormalizer& normalizer,
-                            bool normalized) {
+AddedTokens added_tokens_of(const TokenizerFile& file, const TokenizerVocabulary& v,
+                            const TextNormalizer& normalizer, bool normalized) {
   std::vector<AddedToken> tokens;
   std::set<std::string> contents;
   TextNormalizer::Scratch scratch;

@@ -33,6 +33,7 @@ TokenizerVocabulary read_tokenizer_vocabulary(const TokenizerFile&, const nlohma
 std::vector<PairMerge> read_tokenizer_merges(const TokenizerFile&, const nlohmann::json& model,
                                              const TokenizerVocabulary&, const std::string& prefix);
 // Those that are found in a text as it is, or in what the normalizer made of it.
-AddedTokens added_tokens_of(const TokenizerFile&, const TokenizerVocabulary&, const TextNormalizer&, bool normalized);
+AddedTokens added_tokens_of(const TokenizerFile&, const TokenizerVocabulary&, const TextNormalizer&,
+                            bool normalized);
 
 }  // namespace sextant

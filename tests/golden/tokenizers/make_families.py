@@ -99,7 +99,7 @@ def train(size, pre, normalizer=None, first=(), alphabet=(), lines=CORPUS, **opt
         t.normalizer = normalizer
     more = {key: options[key] for key in ("continuing_subword_prefix", "end_of_word_suffix") if options.get(key)}
     t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=list(first),
-                                                     initial_alphabet=list(alphabet), limit_alphabet=200, **more))
+                                                     initial_alphabet=list(alphabet), limit_alphabet=max(200, len(alphabet)), **more))
     return json.loads(t.to_str())
 
 
@@ -214,7 +214,7 @@ def families():
         sequence("pretokenizers", {"type": "Whitespace"}, {"type": "Punctuation", "behavior": "MergedWithPrevious"}), [special("<unk>")])
     for n, behavior in enumerate(("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")):
         steps = [{"type": "CharDelimiterSplit", "delimiter": "="}, split(r"[0-9]|(?=[A-Z])|,\s*", behavior, n % 2 == 1),
-                 {"type": "Punctuation", "behavior": behavior}, split("a", behavior, n % 2 == 0, "String"),
+                 {"type": "Punctuation", "behavior": behavior}, split("a", behavior, n in (2, 4), "String"),
                  {"type": "WhitespaceSplit"} if n % 2 else byte_level(False, n == 2)]
         form = ("NFKD", "NFD", "NFKC", "NFC", "NFKD")[n]
         yield f"split_{behavior.lower()}", bytes_of(

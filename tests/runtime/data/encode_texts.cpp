@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
   try {
     const sextant::Tokenizer tokenizer = sextant::load_tokenizer(argv[1]);
     for (std::string line; std::getline(std::cin, line);)
-      std::cout << nlohmann::json(tokenizer.encode(nlohmann::json::parse(line).get<std::string>())).dump() << "\n";
+      std::cout << nlohmann::json(tokenizer.encode(nlohmann::json::parse(line).get<std::string>())).dump()
+                << "\n";
   } catch (const sextant::ConfigError& e) {
     std::cerr << e.what() << "\n";
     return 3;
