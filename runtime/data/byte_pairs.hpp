@@ -4,9 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace sextant {
@@ -38,29 +35,6 @@ class BytePairs {
 
   std::vector<Entry> table_;  // open addressing, at most half full: one cache line a lookup
   int shift_ = 0;
-};
-
-// Text repeats itself: pieces that were encoded before, with their tokens. One thread's; forgets all when it is full.
-class PieceCache {
- public:
-  static constexpr std::size_t kLongest = 64, kMost = 1U << 17;
-
-  const std::vector<std::int32_t>* find(std::string_view piece) const {
-    const auto found = pieces_.find(piece);
-    return found == pieces_.end() ? nullptr : &found->second;
-  }
-  void keep(std::string_view piece, std::span<const std::int32_t> ids) {
-    if (piece.size() > kLongest) return;
-    if (pieces_.size() >= kMost) pieces_.clear();
-    pieces_.emplace(piece, std::vector<std::int32_t>(ids.begin(), ids.end()));
-  }
-
- private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
-  };
-  std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> pieces_;
 };
 
 }  // namespace sextant

@@ -15,7 +15,7 @@ class ByteModel {
       : bytes_(std::move(m.bytes)), whole_(std::move(m.whole)), pairs_(m.merges) {}
 
   void encode(std::string_view piece, PieceScratch& scratch, std::vector<std::int32_t>& out) const {
-    if (const auto* known = scratch.cache.find(piece)) {
+    if (const auto known = scratch.cache.find(piece)) {
       out.insert(out.end(), known->begin(), known->end());
       return;
     }
@@ -72,7 +72,7 @@ class CharacterModel {
   static constexpr std::int32_t kNone = -1;
 
   void encode_part(std::string_view part, PieceScratch& scratch, std::vector<std::int32_t>& out) const {
-    if (const auto* known = scratch.cache.find(part)) {
+    if (const auto known = scratch.cache.find(part)) {
       out.insert(out.end(), known->begin(), known->end());
       return;
     }
@@ -149,17 +149,19 @@ bool parts_at_marks(const CharacterPairModel& m) {
 }
 
 PieceEncoder byte_pair_encoder(BytePairModel model) {
-  return [m = std::make_shared<const ByteModel>(std::move(model))](
-             std::string_view piece, PieceScratch& scratch, std::vector<std::int32_t>& out) {
-    m->encode(piece, scratch, out);
-  };
+  return
+      [m = std::make_shared<const ByteModel>(std::move(model))](
+          std::span<const std::string_view> pieces, PieceScratch& scratch, std::vector<std::int32_t>& out) {
+        for (const std::string_view piece : pieces) m->encode(piece, scratch, out);
+      };
 }
 
 PieceEncoder character_pair_encoder(CharacterPairModel model) {
-  return [m = std::make_shared<const CharacterModel>(std::move(model))](
-             std::string_view piece, PieceScratch& scratch, std::vector<std::int32_t>& out) {
-    m->encode(piece, scratch, out);
-  };
+  return
+      [m = std::make_shared<const CharacterModel>(std::move(model))](
+          std::span<const std::string_view> pieces, PieceScratch& scratch, std::vector<std::int32_t>& out) {
+        for (const std::string_view piece : pieces) m->encode(piece, scratch, out);
+      };
 }
 
 }  // namespace sextant

@@ -1,16 +1,18 @@
-// From a piece of text to its tokens: byte-pair encoding over bytes, as of GPT-2 and Llama 3, or over characters, as of LLaMA 2,
+// From pieces of a text to their tokens: byte-pair encoding over bytes, as of GPT-2 and Llama 3, or over characters, as of LLaMA 2,
 // Mistral and Gemma. As models::BPE of Hugging Face's tokenizers does it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/data/byte_pairs.hpp"
+#include "runtime/data/piece_cache.hpp"
 
 namespace sextant {
 
@@ -21,8 +23,8 @@ struct PieceScratch {
 };
 
 // Appends. Safe from several threads at once, each with a scratch of its own, which no other encoder uses.
-using PieceEncoder =
-    std::function<void(std::string_view piece, PieceScratch& scratch, std::vector<std::int32_t>& out)>;
+using PieceEncoder = std::function<void(std::span<const std::string_view> pieces, PieceScratch& scratch,
+                                        std::vector<std::int32_t>& out)>;
 
 struct TextHash {
   using is_transparent = void;

@@ -10,7 +10,7 @@
 #include <tbb/enumerable_thread_specific.h>
 
 #include "core/base/error.hpp"
-#include "runtime/data/byte_pairs.hpp"
+#include "runtime/data/piece_cache.hpp"
 
 namespace sextant {
 namespace {
@@ -97,7 +97,7 @@ class WordEncoder {
 
  private:
   void add(std::string_view piece, PieceCache& cache, std::vector<std::int32_t>& out) const {
-    const std::vector<std::int32_t>* known = cache.find(piece);
+    const auto known = cache.find(piece);
     if (known) {
       out.insert(out.end(), known->begin(), known->end());
       return;

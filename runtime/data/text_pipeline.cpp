@@ -25,7 +25,8 @@ class Pipeline {
       text.remove_prefix(valid);
       std::size_t bad = 0;
       while (bad < text.size() && valid_utf8_prefix(text.substr(bad, 4)) == 0) ++bad;
-      if (bad > 0) parts_.bad_bytes(text.substr(0, bad), mine.piece, out);
+      const std::string_view bytes = text.substr(0, bad);
+      if (bad > 0) parts_.bad_bytes(std::span(&bytes, 1), mine.piece, out);
       text.remove_prefix(bad);
     }
   }
@@ -92,7 +93,7 @@ class Pipeline {
 
   void cut(std::string_view text, bool start, Scratch& mine, std::vector<std::int32_t>& out) const {
     parts_.pre_tokenizer.apply(text, start, mine.pieces);
-    for (const std::string_view piece : mine.pieces.now) parts_.model(piece, mine.piece, out);
+    parts_.model(mine.pieces.now, mine.piece, out);
   }
 
   TextPipeline parts_;

@@ -142,8 +142,10 @@ void over_characters(const TokenizerFile& file, const json& model, const Tokeniz
                   "characters without a token would be lost");
   }
   if (all_bytes)
-    parts.bad_bytes = [bytes = m.bytes](std::string_view bad, PieceScratch&, std::vector<std::int32_t>& out) {
-      for (const char b : bad) out.push_back(*bytes[static_cast<unsigned char>(b)]);
+    parts.bad_bytes = [bytes = m.bytes](std::span<const std::string_view> pieces, PieceScratch&,
+                                        std::vector<std::int32_t>& out) {
+      for (const std::string_view bad : pieces)
+        for (const char b : bad) out.push_back(*bytes[static_cast<unsigned char>(b)]);
     };
   parts.cut = parts_at_marks(m) ? steps.cut : CutRule::nowhere;
   parts.decode = decode_texts(texts_of_characters(m, v, letters), steps.prefix);
