@@ -63,7 +63,8 @@ class PieceCache {
     } else if (size >= 4) {
       mix(load(0, std::uint32_t{}) << 32 | load(size - 4, std::uint32_t{}));
     } else if (size > 0) {
-      mix(load(0, std::uint8_t{}) << 16 | load(size / 2, std::uint8_t{}) << 8 | load(size - 1, std::uint8_t{}));
+      mix(load(0, std::uint8_t{}) << 16 | load(size / 2, std::uint8_t{}) << 8 |
+          load(size - 1, std::uint8_t{}));
     }
     return hash;
   }

@@ -7,7 +7,8 @@ tokenizers library makes of awkward texts with them.
 
 Normalizer, pre-tokenizer, options of BPE, added tokens and post-processor are those of the published files; vocabularies are
 trained on the few lines below. families/NAME.json is a tokenizer, families/ids.json has for each the ids of all texts, with
-special tokens left as text ("encode_special_tokens"), as sextant reads them.
+special tokens left as text ("encode_special_tokens"), as sextant reads them. families/patterns.json has what the library's
+Split makes of texts with patterns that Oniguruma and PCRE2 might read differently.
 """
 import json
 import pathlib
@@ -223,8 +224,37 @@ def families():
             pre=sequence("pretokenizers", *steps))
 
 
+# What Oniguruma and PCRE2 read differently, or might.
+PATTERNS = [
+    r"\s+", r"\S+", r"[\S]+", r"[^\S\n]+", r"\w+", r"\W+", r"[\w-]+", r"\b", r"\B", r"\bx|x\b", r"\h+", r"\H", r"\v", r"[\h\v]", r"\d+", r"\D+", r"[\d\-x]+", r"$", r"^", r"^.", r".$", r".+",
+    r"(?m).+", r"(?m:.)+", r"(?-m:.)+", r"x{,2}", r"x{1,2}+", r"(?:ab){1,2}+c", r"x{2,}?", r"x{1,2}?", r"x{2}", r"x{", r"{x}", r"x{,}", r"x{a}", r"[a[bc]d]+", r"[^a[bc]]+", r"[^(\s|[.,!?])]+",
+    r"[a\-c]+", r"[-a]+", r"[a-]+", r"[]a]+", r"[^]a]+", r"[\]a]+", r"[\^a]", r"[a^]", r"[\b]", r"[[:alpha:]]+", r"[[:digit:][:space:]]+", r"[[:upper:]]", r"[[:word:]]+", r"[[:xdigit:]]+",
+    r"\p{L}+", r"\P{L}+", r"\p{^L}+", r"\P{^L}+", r"[\p{L}\p{M}]+", r"[^\p{L}\p{N}]+", r"\p{Letter}+", r"\p{Uppercase_Letter}", r"\p{Lu}", r"\p{lu}", r"\p{Nd}+", r"\p{Han}+", r"\p{Hiragana}+", r"\p{Greek}+", r"\p{Alpha}+",
+    r"\p{Space}+", r"\p{Digit}+", r"\p{Upper}", r"\p{Lower}+", r"\p{P}", r"\p{S}", r"\p{Sm}", r"\p{C}", r"\p{Zs}", r"(?i)abc", r"(?i:abc)x", r"a(?i:b)c", r"(?i:'s|'ll)", r"(?i:\u017f|K)", r"\x41", r"\x{e9}", r"\u00e9", r"[\u3040-\u309f]+",
+    r"[\x{4e00}-\x{9fa5}]+", r"\t|\n|\r|\f|\e|\a", r"\.", r"\ ", r"\/", r"\-", r"a*+b", r"a++", r"a?+b", r"a*?b", r"(?>a|ab)c", r"(?=b)", r"(?<=a)", r"(?!x)", r"(?<!a)b", r"(?#note)x", r"(a)\1", r"(a|b)+", r"|x", r"x|", r"\A.", r".\z", r".\Z", r"\R",
+    r"x*", r"(?:)", r"é", r"é+", r"[é天]+", r"\é", r"[^\r\n]", r"[\r\n]+", r"\s+(?!\S)|\s+", r"(?<=\d)(?=(?:\d{3})+\b)", r"0|(?<![a-z])\d", LLAMA3, QWEN, CL100K, TEKKEN, O200K, DEEPSEEK, BLOOM, CLIP,
+]
+PATTERN_TEXTS = [
+    "", "x", "\n", "a b\nc\n", "abcabc x{1} xx xxx xxxx -a]^[ \b", "ab abc ABC aBc KELVIN \u212a \u017f 's 'LL 'll \u0131\u0130", "1234567 12,345 \u0663\u0664 x\u00b2 \u2163",
+    "\u00e9\u00e8 e\u0301 \u5929\u5730\u3042\u30a2 \u03b1\u03b2 \u00aa_x-y", "\u00a0\u2003\u3000\u2028\u0085\u180e\t\v\f\r\n  ", "\u0001\u0007\u001b\u007f\ufffd\U0001f600\u200d\u0301", "$+<=>^`|~ .,!? (x|y) \u3002\u060c", "aab aaab ab b", "/.- \\ {x} {,} {a}",
+]
+
+
+def write_patterns():
+    cases = []
+    for pattern in PATTERNS:
+        try:
+            cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+        except Exception as error:
+            sys.exit(f"{pattern}: {error}")
+        cases.append({"pattern": pattern, "pieces": [[piece for piece, _ in cut.pre_tokenize_str(text)] if text else [] for text in PATTERN_TEXTS]})
+    rows = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+    (OUT / "patterns.json").write_text('{"texts": %s,\n"patterns": [\n%s]}\n' % (json.dumps(PATTERN_TEXTS), rows))
+
+
 def main():
     OUT.mkdir(exist_ok=True)
+    write_patterns()
     ids = {"made_with": f"tokenizers {__version__}", "texts": TEXTS, "families": {}}
     for name, made in families():
         if made["model"].get("vocab") and len(made["model"]["vocab"]) < 100:
