@@ -10,7 +10,7 @@ namespace sextant {
 namespace {
 
 bool is_word(std::string_view character) {  // as Rust's \w has it
-  static const SplitPattern word(R"([\w\x{200c}\x{200d}])", "", "");
+  static const SplitPattern word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", "", "");
   std::vector<TextMatch> found;
   word.find_all(character, found);
   return !found.empty();

@@ -17,14 +17,16 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kNoSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
     R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Oniguruma has all numbers of Latin-1 for words, of others the decimal ones; a bracket class has those alone.
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexDigits = "0-9a-fA-F";
 
 constexpr std::size_t kLongest = 10000;  // bytes of a pattern; published ones have some hundreds
 constexpr int kDeepest = 50;             // groups, and sets within sets
 
 // Long names of general categories and what is named like them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 36> kNames = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 38> kNames = {
     {{"letter", "L"},
      {"casedletter", "L&"},
      {"uppercaseletter", "Lu"},
@@ -60,7 +62,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 36> kNames =
      {"whitespace", "White_Space"},
      {"alpha", "Alphabetic"},
      {"digit", "Nd"},
-     {"space", "White_Space"}}};
+     {"space", "White_Space"},
+     {"upper", "Uppercase"},
+     {"lower", "Lowercase"}}};
 constexpr std::string_view kCategories =
     " c cc cf cn co l ll lm lo lt lu m mc me mn n nd nl no p pc pd pe pf pi po ps s sc sk sm so z zl zp zs ";
 
@@ -379,7 +383,7 @@ class Translation {
     };
     for (const Class& known :
          {Class{"[:alpha:]", R"(\p{Alphabetic})"}, Class{"[:digit:]", R"(\p{Nd})"},
-          Class{"[:space:]", kSpaces}, Class{"[:word:]", kWord}, Class{"[:upper:]", R"(\p{Uppercase})"},
+          Class{"[:space:]", kSpaces}, Class{"[:word:]", kWordClass}, Class{"[:upper:]", R"(\p{Uppercase})"},
           Class{"[:lower:]", R"(\p{Lowercase})"}, Class{"[:xdigit:]", kHexDigits}})
       if (next_is(known.name)) {
         at_ += known.name.size();

@@ -152,6 +152,19 @@ void over_characters(const TokenizerFile& file, const json& model, const Tokeniz
   parts.model = character_pair_encoder(std::move(m));
 }
 
+// A space behind what is none.
+bool begins_words(std::string_view text, std::string_view mark) {
+  bool space = true;  // before `at`
+  for (std::size_t at = 0; at < text.size();) {
+    const bool marked = !mark.empty() && text.substr(at).starts_with(mark);
+    const bool here = marked || text[at] == ' ';
+    if (here && !space) return true;
+    space = here;
+    at += marked ? mark.size() : 1;
+  }
+  return false;
+}
+
 // Added tokens may reach over the place where a text would be divided, or look beyond it.
 bool leaves_cuts(const AddedTokens& added, CutRule rule, const std::string& mark) {
   if (added.empty()) return true;
@@ -161,8 +174,7 @@ bool leaves_cuts(const AddedTokens& added, CutRule rule, const std::string& mark
     if (t.single_word || t.lstrip || t.rstrip) return true;
     const std::string_view inside = std::string_view(t.content).substr(0, t.content.size() - 1);
     if (lines) return inside.find('\n') != std::string_view::npos;
-    return t.content.find(' ', 1) != std::string::npos ||
-           (!mark.empty() && t.content.find(mark, 1) != std::string::npos);
+    return begins_words(t.content, mark);
   });
 }
 

@@ -21,6 +21,10 @@ constexpr const char* kPreTokenizers =
     "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit, or a "
     "Sequence of them";
 
+// \w+|[^\w\s]+ as Rust's regex has it.
+constexpr const char* kRustWords =
+    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\s]+)";
+
 // One step of the file, and what it is called there.
 struct FileStep {
   const json* value;
@@ -98,12 +102,13 @@ NormalizerStep read_normalizer(const TokenizerFile& file, const FileStep& step) 
   if (step.type == "Lowercase") return lower_case_step();
   if (step.type == "StripAccents") return strip_accents_step();
   if (step.type == "ByteLevel") return byte_letters_step();
-  if (step.type == "Strip")
-    return strip_step(
-        file.member(*step.value, step.path, "strip_left", json::value_t::boolean, "true or false")
-            .get<bool>(),
-        file.member(*step.value, step.path, "strip_right", json::value_t::boolean, "true or false")
-            .get<bool>());
+  if (step.type == "Strip") {
+    const auto strips = [&](const char* side) {
+      return file.member(*step.value, step.path, side, json::value_t::boolean, "true or false").get<bool>();
+    };
+    const bool left = strips("strip_left");
+    return strip_step(left, strips("strip_right"));
+  }
   if (step.type == "Prepend") return prepend_step(file.text(*step.value, step.path, "prepend"));
   if (step.type == "Replace") {
     FilePattern pattern = read_pattern(file, step);
@@ -185,9 +190,7 @@ PreTokenizerStep read_pre_tokenizer(const TokenizerFile& file, const FileStep& s
   if (step.type == "Punctuation") return split_step(is_punctuation, read_behavior(file, step, false));
   if (step.type == "WhitespaceSplit") return split_step(is_white_space, SplitBehavior::removed);
   if (step.type == "Whitespace")
-    return split_step(
-        SplitPattern(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", file.name(), step.path),
-        SplitBehavior::removed, true);
+    return split_step(SplitPattern(kRustWords, file.name(), step.path), SplitBehavior::removed, true);
   if (step.type == "CharDelimiterSplit") {
     const char32_t delimiter = utf8_character(one_character(file, step, "delimiter"), 0).code;
     return split_step([delimiter](char32_t c) { return c == delimiter; }, SplitBehavior::removed);
@@ -281,12 +284,16 @@ class Reader {
     marks_words_ = false;
   }
 
+  // Cuts at matches and keeps all: also where what is between matches is removed, and a known pattern leaves nothing there.
   bool isolates(const FileStep& step) const {
-    return step.type == "Split" && read_behavior(file_, step, true) == SplitBehavior::isolated &&
-           read_pattern(file_, step).regex;
+    if (step.type != "Split" || !read_pattern(file_, step).regex) return false;
+    const SplitBehavior behavior = read_behavior(file_, step, true);
+    return behavior == SplitBehavior::isolated ||
+           (behavior == SplitBehavior::removed && file_.flag(*step.value, step.path, "invert", false) &&
+            compiled(file_, step, read_pattern(file_, step)).parts() != SplitPattern::Parts::unknown);
   }
   bool keeps_text(const FileStep& step) const {
-    if (step.type == "Digits") return true;
+    if (step.type == "Digits" || isolates(step)) return true;
     return (step.type == "Split" || step.type == "Punctuation") &&
            read_behavior(file_, step, false) != SplitBehavior::removed;
   }

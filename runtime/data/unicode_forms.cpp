@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <utf8proc.h>
@@ -138,7 +139,7 @@ class FormTable {
       at = next_unstable(text, end, &starter);
     }
     out += text.substr(done);
-    return true;
+    return out != text;
   }
 
  private:
@@ -185,9 +186,23 @@ class FormTable {
         continue;
       }
       const auto end = std::find_if(at, codes.end(), [&](auto code) { return class_of(code) == 0; });
-      if (end - at > 1) std::stable_sort(at, end, [&](auto a, auto b) { return class_of(a) < class_of(b); });
+      sort_by_class(std::span(&*at, static_cast<std::size_t>(end - at)));
       at = end;
     }
+  }
+
+  // Stable, and linear: there are 256 classes.
+  static void sort_by_class(std::span<utf8proc_int32_t> marks) {
+    if (marks.size() < 2) return;
+    std::array<std::size_t, 257> begin = {};
+    std::vector<std::pair<int, utf8proc_int32_t>> before;
+    before.reserve(marks.size());
+    for (const utf8proc_int32_t code : marks) {
+      before.emplace_back(combining_class(static_cast<char32_t>(code)), code);
+      ++begin[static_cast<std::size_t>(before.back().first) + 1];
+    }
+    for (std::size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
+    for (const auto& [kind, code] : before) marks[begin[static_cast<std::size_t>(kind)]++] = code;
   }
 
   // utf8proc composes; a character that is left alone is composed with nothing and lets nothing across.

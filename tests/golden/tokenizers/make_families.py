@@ -169,7 +169,7 @@ def families():
                                        first=["<reserved_106>"])
     yield "phi3", sentence_pieces(PREPEND, None, [special("<unk>"), special("<s>"), plain("</s>", rstrip=True),
                                                   special("<|endoftext|>"), special("<|assistant|>", rstrip=True)], template("<s>"))
-    yield "olmo2", bytes_of(CL100K, [special("<|endoftext|>"), special("<|im_start|>")],
+    yield "olmo2", bytes_of(CL100K, [special("<|endoftext|>"), special("<|im_start|>")], size=640,
                             pre=sequence("pretokenizers", split(CL100K, "Removed", True), byte_level()))
     blanks = [plain(" " * n, normalized=True) for n in range(24, 1, -1)]
     yield "olmo1_neox", bytes_of("", blanks + [special("<|endoftext|>")], normalizer=nfc, pre=byte_level(True))

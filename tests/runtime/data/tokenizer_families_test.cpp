@@ -135,8 +135,8 @@ TEST(TokenizerFamilies, AllThatAreNamed) {
 // Families of whose texts documents of any size are made piece by piece.
 TEST(TokenizerFamilies, ThatDivideTexts) {
   const std::string text = "one line of words\nanother line of words";
-  for (const char* name : {"llama2", "mistral_v3", "internlm3", "qwen2",
-                           "qwen3", "llama3", "mistral_nemo", "olmo2", "gpt2", "gemma2"}) {
+  for (const char* name : {"llama2", "mistral_v3", "internlm3", "qwen2", "qwen3", "llama3", "mistral_nemo",
+                           "olmo2", "gpt2", "gemma2"}) {
     const std::string file = kFamilies + name + ".json";
     if (!std::filesystem::exists(file)) continue;
     EXPECT_TRUE(load_tokenizer(file).last_cut(text)) << name;

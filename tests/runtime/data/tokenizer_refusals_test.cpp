@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
                step("Sequence", {{"normalizers", {step("NFC"), step("Nmt")}}}),
                {"normalizer.normalizers[1].type", "Nmt"}},
         Change{"qwen2", "/normalizer", nested(3, "normalizers"), {}},
-        Change{"qwen2", "/normalizer", nested(100, "normalizers"), {"within each other"}},
+        Change{"qwen2", "/normalizer", nested(20, "normalizers"), {"within each other"}},
         Change{"qwen2",
                "/normalizer",
                step("Sequence", {{"normalizers", json(100, step("NFC"))}}),
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                "/pre_tokenizer",
                step("FixedLength", {{"length", 3}}),
                {"pre_tokenizer.type", "FixedLength"}},
-        Change{"qwen2", "/pre_tokenizer", nested(100, "pretokenizers"), {"within each other"}},
+        Change{"qwen2", "/pre_tokenizer", nested(20, "pretokenizers"), {"within each other"}},
         Change{"qwen2",
                "/pre_tokenizer/pretokenizers/0/behavior",
                "Shuffled",
@@ -199,10 +199,10 @@ TEST(TokenizerRefusals, OfDeepAndDamagedFiles) {
   empty.erase("normalizer");
   const std::string whole = empty.dump();
   const std::string with_deep = R"({"normalizer": )" + deep + "," + whole.substr(1);
-  EXPECT_NE(answer(with_deep).find("normalizer"), std::string::npos) << answer(with_deep);
+  EXPECT_NE(answer(with_deep).find("levels deep"), std::string::npos) << answer(with_deep);
   const std::string deep_merge =
       R"({"model": {"vocab": {"a": 0}, "unk_token": "a", "merges": [)" + deep + "]}}";
-  EXPECT_NE(answer(deep_merge).find("model.merges[0]"), std::string::npos) << answer(deep_merge);
+  EXPECT_NE(answer(deep_merge).find("levels deep"), std::string::npos) << answer(deep_merge);
   for (std::size_t length = 0; length < whole.size(); length += whole.size() / 50)
     EXPECT_NE(answer(whole.substr(0, length)), "accepted") << length;
 }
@@ -211,6 +211,7 @@ TEST(TokenizerRefusals, SayWhichByteHasNoToken) {
   json j = family("gpt2");
   j["model"]["merges"] = json::array();
   j["model"]["vocab"].erase("a");
+  j.erase("added_tokens");
   EXPECT_NE(answer(j.dump()).find("byte 0x61"), std::string::npos) << answer(j.dump());
 }
 
