@@ -9,25 +9,25 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLongest = 60;
+constexpr std::size_t kBriefBytes = 60;
 
 void add_brief(const json& value, int depth, std::string& out) {
-  if (out.size() > kLongest) return;
+  if (out.size() > kBriefBytes) return;
   if (value.is_object() || value.is_array()) {
     const bool object = value.is_object();
     out += object ? "{" : "[";
     bool first = true;
-    for (auto at = value.begin(); at != value.end() && out.size() <= kLongest; ++at) {
+    for (auto at = value.begin(); at != value.end() && out.size() <= kBriefBytes; ++at) {
       if (!std::exchange(first, false)) out += ",";
-      if (object) out += fmt::format("\"{}\":", at.key().substr(0, kLongest));
+      if (object) out += fmt::format("\"{}\":", at.key().substr(0, kBriefBytes));
       if (depth > 0)
         add_brief(*at, depth - 1, out);
       else
         out += "...";
     }
     out += object ? "}" : "]";
-  } else if (value.is_string() && value.get_ref<const std::string&>().size() > kLongest) {
-    add_brief(json(value.get_ref<const std::string&>().substr(0, kLongest)), 0, out);
+  } else if (value.is_string() && value.get_ref<const std::string&>().size() > kBriefBytes) {
+    add_brief(json(value.get_ref<const std::string&>().substr(0, kBriefBytes)), 0, out);
   } else {
     out += value.dump(-1, ' ', false, json::error_handler_t::replace);
   }
@@ -39,8 +39,8 @@ std::string brief(const json& value) {
   constexpr int kDepth = 4;
   std::string text;
   add_brief(value, kDepth, text);
-  if (text.size() <= kLongest) return text;
-  text.resize(kLongest - 3);
+  if (text.size() <= kBriefBytes) return text;
+  text.resize(kBriefBytes - 3);
   while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();
   if (!text.empty() && static_cast<unsigned char>(text.back()) >= 0xc0) text.pop_back();
   return text + "...";
