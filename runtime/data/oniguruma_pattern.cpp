@@ -17,7 +17,7 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kNoSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
     R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
-// Oniguruma has all numbers of Latin-1 for words, of others the decimal ones; a bracket class has those alone.
+// Oniguruma has all numbers of Latin-1 for words, of others the decimal ones; within a set those alone.
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexDigits = "0-9a-fA-F";
@@ -175,6 +175,13 @@ class Translation {
     const bool first = begin == 0 || (!groups_.empty() && behind_opening_ == begin);
     ++at_;
     if (next_is("*")) refuse("(*...), a verb");
+    if (next_is("?#")) {
+      at_ = in_.find(')', at_);
+      if (at_ == std::string_view::npos) refuse("a comment without its end");
+      ++at_;
+      atom_ = kNone;
+      return;
+    }
     if (!next_is("?")) {
       out_ += '(';
       return opened(begin);
@@ -366,7 +373,7 @@ class Translation {
     }
     if (c == 'W' || c == 'H') refuse(fmt::format("\\{} within a set", c));
     if (c == 's' || c == 'S' || c == 'w' || c == 'h') {
-      inside += c == 'S' ? std::string(kNoSpaces) : set_of_letter(c);
+      inside += c == 'S' ? std::string(kNoSpaces) : c == 'w' ? std::string(kWordClass) : set_of_letter(c);
     } else if (c == 'd' || c == 'D') {
       (inside += '\\') += c;
     } else {
