@@ -206,8 +206,10 @@ Manifest CheckpointWriter::collect() const {
     if (extents == metadata.end() || step == metadata.end() ||
         step->second != std::to_string(manifest.clock.step))
       throw BackendError(fmt::format("{} is not of step {}", path.string(), manifest.clock.step));
-    manifest.files.push_back({file_of(rank), static_cast<std::int64_t>(fs::file_size(path)),
-                              digest(file_header(path)), parse_extents(extents->second, path.string())});
+    const std::string header = file_header(path);
+    if (header.empty()) throw BackendError(fmt::format("{} is not what was written", path.string()));
+    manifest.files.push_back({file_of(rank), static_cast<std::int64_t>(fs::file_size(path)), digest(header),
+                              parse_extents(extents->second, path.string())});
   }
   return manifest;
 }

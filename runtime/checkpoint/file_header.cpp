@@ -1,25 +1,70 @@
 #include "runtime/checkpoint/file_header.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
-#include <fstream>
+#include <cstring>
+#include <optional>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/error.hpp"
 
 namespace sextant {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Fewer bytes than asked for where the file ends; nothing where it cannot be read.
+std::optional<std::string> first_bytes(int fd, std::size_t size) {
+  std::string text(size, '\0');
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::pread(fd, text.data() + done, size - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return std::nullopt;
+    if (n == 0) break;
+    done += static_cast<std::size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+}  // namespace
 
 std::string file_header(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::array<char, 8> prefix{};
-  in.read(prefix.data(), prefix.size());
+  const auto refuse = [&] {
+    throw BackendError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  };
+  const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (in.get() < 0 || ::fstat(in.get(), &status) != 0) refuse();
+  constexpr std::size_t kPrefix = 8;
+  const auto prefix = first_bytes(in.get(), kPrefix);
+  if (!prefix) refuse();
   std::uint64_t length = 0;
-  for (int i = 7; i >= 0; --i)
-    length = length << 8 | static_cast<unsigned char>(prefix[static_cast<std::size_t>(i)]);
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (!in || error || size < prefix.size() || length > size - prefix.size()) return {};
-  std::string header(prefix.size() + length, '\0');
-  in.seekg(0);
-  in.read(header.data(), static_cast<std::streamsize>(header.size()));
-  return in ? header : std::string();
+  for (std::size_t i = prefix->size(); i-- > 0;)
+    length = length << 8 | static_cast<unsigned char>((*prefix)[i]);
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (prefix->size() < kPrefix || size < kPrefix || length > size - kPrefix) return {};
+  auto header = first_bytes(in.get(), kPrefix + length);
+  if (!header) refuse();
+  return header->size() == kPrefix + length ? std::move(*header) : std::string();
 }
 
 }  // namespace sextant

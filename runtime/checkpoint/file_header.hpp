@@ -6,6 +6,7 @@
 
 namespace sextant {
 
-std::string file_header(const std::filesystem::path&);  // empty when the file has no such thing
+// Empty when the file has no such thing. Throws BackendError where it cannot be read.
+std::string file_header(const std::filesystem::path&);
 
 }  // namespace sextant

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
+#include "runtime/checkpoint/file_header.hpp"
 #include "tests/runtime/checkpoint/checkpoint_files.hpp"
 #include "tests/runtime/checkpoint/checkpoint_trial.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -248,6 +250,21 @@ TEST_F(Damage, CheckpointsOfAnotherModelAndFormat) {
   wide.from(run()).go(6);
   EXPECT_TRUE(wide.config_error);
   EXPECT_TRUE(tells(wide.error, "found fp32, expected fp64")) << wide.error;
+}
+
+// A header that could not be read was once digested as an empty one, and the checkpoint committed with that.
+TEST_F(Damage, AHeaderThatCannotBeReadIsNoEmptyOne) {
+  const fs::path file = newest_ / "rank-00000.safetensors";
+  EXPECT_GT(file_header(file).size(), 8U) << "control";
+  fs::resize_file(file, 5);
+  EXPECT_EQ(file_header(file), "") << "damaged, and readable";
+  fs::remove(file);
+  try {
+    (void)file_header(file);
+    ADD_FAILURE() << "expected a BackendError";
+  } catch (const BackendError& e) {
+    EXPECT_TRUE(tells(e.what(), "rank-00000.safetensors: cannot be read: No such file")) << e.what();
+  }
 }
 
 TEST_F(Damage, AskingForWhatIsNotThere) {
