@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kWrittenList = ".sextant_export";  // names of the files that an export wrote
+constexpr const char* kWrittenList = ".sextant_export";    // names of the files that an export wrote
+constexpr const char* kDraft = ".sextant_export.partial";  // a folder with the files that are being written
 constexpr int kParserAbsent = 77;  // exit code of check.py where the framework is not installed
 
 std::vector<std::string> written_before(const fs::path& folder) {
@@ -37,6 +38,43 @@ std::string last_lines(const std::string& text, std::size_t most) {
   for (std::size_t lines = 0; at > 0; --at)
     if (text[at - 1] == '\n' && ++lines == most) break;
   return text.substr(at, end - at);
+}
+
+// All files, on the disk, where nobody takes them for an export.
+void write_draft(const fs::path& draft, const std::vector<ExportFile>& files) {
+  fs::remove_all(draft);
+  fs::create_directory(draft);
+  std::string names;
+  for (const ExportFile& file : files) {
+    names += file.name + "\n";
+    write_file_atomic(draft / file.name, file.text);
+    if (file.executable)
+      fs::permissions(draft / file.name,
+                      fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                      fs::perm_options::add);
+  }
+  write_file_atomic(draft / kWrittenList, names);
+}
+
+// Puts them in the place of an earlier export's. Where that fails nothing stays: half of one and half of another would be started.
+void take_draft(const fs::path& folder, const std::vector<ExportFile>& files, std::vector<std::string> old) {
+  try {
+    for (const std::string& name : old) fs::remove(folder / name);
+    fs::rename(folder / kDraft / kWrittenList, folder / kWrittenList);
+    // What starts the job comes last.
+    for (const bool executable : {false, true})
+      for (const ExportFile& file : files)
+        if (file.executable == executable) fs::rename(folder / kDraft / file.name, folder / file.name);
+    fs::remove(folder / kDraft);
+  } catch (const fs::filesystem_error& failed) {
+    std::error_code ignored;
+    for (const ExportFile& file : files) old.push_back(file.name);
+    for (const std::string& name : old) fs::remove(folder / name, ignored);
+    fs::remove_all(folder / kDraft, ignored);
+    fs::remove(folder / kWrittenList, ignored);
+    throw BackendError(fmt::format("{}: {}; nothing of an export is left there: export again",
+                                   failed.path1().string(), failed.code().message()));
+  }
 }
 
 }  // namespace
@@ -64,6 +102,7 @@ void check_export_folder(const fs::path& folder) {
   const std::vector<std::string> own = written_before(folder);
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
+    if (name == kDraft) continue;
     if (!own.empty() && (name == kWrittenList || name == "__pycache__")) continue;
     if (std::find(own.begin(), own.end(), name) == own.end())
       throw ConfigError(Problem{"--output", "", folder.string(),
@@ -77,20 +116,18 @@ void check_export_folder(const fs::path& folder) {
 void write_export(const fs::path& folder, const std::vector<ExportFile>& files) {
   check_export_folder(folder);
   std::error_code error;
-  fs::create_directories(folder, error);
+  std::vector<std::string> old = written_before(folder);
+  const bool made = fs::create_directories(folder, error);
   if (error)
     throw ConfigError(Problem{"--output", "", folder.string(), "a folder that can be made", error.message()});
-  for (const std::string& name : written_before(folder)) fs::remove(folder / name, error);
-  std::string names;
-  for (const ExportFile& file : files) names += file.name + "\n";
-  write_file_atomic(folder / kWrittenList, names);
-  for (const ExportFile& file : files) {
-    write_file_atomic(folder / file.name, file.text);
-    if (file.executable)
-      fs::permissions(folder / file.name,
-                      fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
-                      fs::perm_options::add, error);
+  try {
+    write_draft(folder / kDraft, files);
+  } catch (...) {
+    fs::remove_all(folder / kDraft, error);
+    if (made) fs::remove(folder, error);
+    throw;
   }
+  take_draft(folder, files, std::move(old));
 }
 
 ParserAnswer ask_parser(const fs::path& folder) {

@@ -18,8 +18,8 @@ std::vector<ExportFile> export_files(const PlanFile&, const ChosenTarget&, const
 // Throws ConfigError where the folder has files that no export wrote, or is none.
 void check_export_folder(const std::filesystem::path&);
 
-// Files of an earlier export there are removed first. Throws ConfigError where the folder cannot be made, BackendError where
-// writing fails.
+// All or nothing: the files of an earlier export there are replaced once the new ones are on the disk. Throws ConfigError where the
+// folder cannot be made, BackendError where writing fails.
 void write_export(const std::filesystem::path&, const std::vector<ExportFile>&);
 
 // What the target's own parser said about the files of the folder.

@@ -1,6 +1,11 @@
 // The command itself: what it is given, where it writes, how ranks are started.
 #include <array>
+#include <csignal>
 #include <cstdio>
+#include <functional>
+#include <map>
+
+#include <sys/resource.h>
 
 #include "tests/tools/export/export_case.hpp"
 #include "tests/tools/verbs/bad_input.hpp"
@@ -58,6 +63,59 @@ TEST(ExportFolder, IsWrittenAnew) {
   const Called refused = export_to("megatron-lm", plan, job);
   EXPECT_EQ(refused.code, ExitCode::usage);
   EXPECT_NE(refused.err.find("mine.txt"), std::string::npos) << refused.err;
+}
+
+// Files that may have so many bytes, as on a disk that is nearly full; then as before.
+Called with_small_files(rlim_t bytes, const std::function<Called()>& work) {
+  std::signal(SIGXFSZ, SIG_IGN);  // as the command does
+  rlimit before{};
+  EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{bytes, before.rlim_max};
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  Called called = work();
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  return called;
+}
+
+// Every file of a folder with its text.
+std::map<std::string, std::string> texts_in(const fs::path& folder) {
+  std::map<std::string, std::string> texts;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    texts[entry.path().lexically_relative(folder).string()] =
+        entry.is_regular_file() ? text_of(entry.path()) : "";
+  return texts;
+}
+
+// A disk that becomes full: the earlier export stands as it was, or nothing does.
+TEST(ExportFolder, IsWrittenWholeOrNotAtAll) {
+  const TempDir dir;
+  const fs::path job = dir.path() / "job";
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
+  const auto exported = [&](const std::string& target, rlim_t bytes) {
+    return with_small_files(bytes, [&] { return export_to(target, plan, job); });
+  };
+  const Called first = exported("torchtitan", 4096);  // plan.json is larger
+  EXPECT_EQ(first.code, ExitCode::run_failed);
+  EXPECT_NE(first.err.find("File too large"), std::string::npos) << first.err;
+  EXPECT_FALSE(fs::exists(job));
+  ASSERT_EQ(exported("torchtitan", 1 << 20).code, ExitCode::ok) << "control: with room it is written";
+  const auto before = texts_in(job);
+  EXPECT_EQ(exported("megatron-lm", 4096).code, ExitCode::run_failed);
+  EXPECT_EQ(texts_in(job), before);
+  ASSERT_EQ(export_to("megatron-lm", plan, job).code, ExitCode::ok);
+  EXPECT_NE(texts_in(job), before);
+}
+
+// What a kill left of the draft is in nobody's way.
+TEST(ExportFolder, TakesNoNoteOfAnUnfinishedDraft) {
+  const TempDir dir;
+  const fs::path job = dir.path() / "job", draft = job / ".sextant_export.partial";
+  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan"), "dp16.z3.mbs1");
+  fs::create_directories(draft);
+  std::ofstream(draft / "launch.sh") << "half of";
+  ASSERT_EQ(export_to("megatron-lm", plan, job).code, ExitCode::ok);
+  EXPECT_FALSE(fs::exists(draft));
+  EXPECT_EQ(text_of(job / "launch.sh").find("half of"), std::string::npos);
 }
 
 // The plan that is written is the plan that was exported: sextant reads it again.
