@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/shallow_json.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -88,7 +89,7 @@ std::string out_of_docker(std::string text) {
   if (!text.starts_with(kLog)) return text;
   std::string out;
   each_line(text, [&](std::string_view line, int) {
-    const auto j = nlohmann::json::parse(line, nullptr, false);
+    const auto j = json_or_discarded(line);
     const auto log = j.is_object() ? j.find("log") : j.end();
     if (j.is_object() && log != j.end() && log->is_string()) {
       std::string inside = *log;

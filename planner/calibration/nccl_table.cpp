@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "planner/calibration/launcher_tags.hpp"
 #include "planner/calibration/log_text.hpp"
@@ -227,7 +228,7 @@ NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
   table.file = file;
   Signs signs;
   std::string text;  // that may name the program
-  const nlohmann::json j = nlohmann::json::parse(as_written, nullptr, false);
+  const nlohmann::json j = json_or_discarded(as_written);
   if (j.is_object()) {
     read_json_results(j, table, signs);
     text = j.value("args", nlohmann::json::array())

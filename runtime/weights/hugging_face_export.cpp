@@ -12,6 +12,7 @@
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
 #include "runtime/weights/number_formats.hpp"
@@ -100,7 +101,8 @@ std::optional<Json> config_of_same_shape(const ModelSpec& model, const HuggingFa
   std::error_code none;
   const fs::path file = o.like / "config.json";
   if (o.like.empty() || !fs::is_regular_file(file, none)) return std::nullopt;
-  Json kept = Json::parse(read_text_file(file), nullptr, true, true);
+  Json kept = json_or_discarded<Json>(read_text_file(file));
+  if (!kept.is_object()) return std::nullopt;
   try {
     ModelSpec read = model_from_hugging_face(nlohmann::json(kept), model.name);
     read.name = model.name, read.max_positions = model.max_positions;
@@ -119,7 +121,7 @@ Json config_for(const ModelSpec& model, const ModelFamily& family, std::optional
   const fs::path ids = o.like / "generation_config.json";
   if (!fs::is_regular_file(o.like / "config.json", none)) {
     if (!fs::is_regular_file(ids, none)) return fresh;
-    const Json stated = Json::parse(read_text_file(ids), nullptr, true, true);
+    const Json stated = json_or_discarded<Json>(read_text_file(ids));
     for (const char* key : {"bos_token_id", "eos_token_id"})
       if (stated.contains(key)) fresh[key] = stated[key];
     return fresh;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "core/model/model_files.hpp"
 #include "tools/import/config_text.hpp"
@@ -47,7 +48,7 @@ const SettingsReader* reader_of(const Settings& settings) {
 }
 
 Settings json_settings(const std::string& text) {
-  nlohmann::json j = nlohmann::json::parse(text, nullptr, false, true);
+  nlohmann::json j = json_or_discarded(text);
   return j.is_object() ? Settings(std::move(j)) : std::nullopt;
 }
 
@@ -75,8 +76,7 @@ void add_titan_options(const CommandFlags& command, nlohmann::json& settings) {
     std::replace(section.begin(), section.end(), '-', '_');
     std::replace(key.begin(), key.end(), '-', '_');
     if (!settings[section].is_object()) settings[section] = nlohmann::json::object();
-    const nlohmann::json value =
-        values.empty() ? nlohmann::json(true) : nlohmann::json::parse(values[0], nullptr, false);
+    const nlohmann::json value = values.empty() ? nlohmann::json(true) : json_or_discarded(values[0]);
     settings[section][key] = value.is_discarded() ? nlohmann::json(values.at(0)) : value;
   }
 }

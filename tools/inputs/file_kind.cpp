@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tools/import/import_file.hpp"
 
@@ -84,7 +85,7 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
   if (is_nccl_output(text))
     return FileKind{FileUse::nccl, "the output of an nccl-tests program",
                     "sextant calibrate --nccl takes it"};
-  if (auto kind = kind_of_json(nlohmann::json::parse(text, nullptr, false, true))) return kind;
+  if (auto kind = kind_of_json(json_or_discarded(text))) return kind;
   if (is_run_table(text))
     return FileKind{FileUse::runs, "a table of measured runs",
                     "sextant calibrate --runs and sextant validate take it"};

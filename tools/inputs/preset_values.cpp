@@ -1,15 +1,16 @@
 #include "tools/inputs/preset_values.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "core/base/json_units.hpp"
 #include "core/base/preset_path.hpp"
+#include "core/base/shallow_json.hpp"
 
 namespace sextant {
 
@@ -28,8 +29,7 @@ std::string in_words(const std::string& origin) {
 }
 
 Json read_object_of(const fs::path& path) {
-  std::ifstream file(path);
-  Json value = Json::parse(file, nullptr, false, true);
+  Json value = json_or_discarded<Json>(read_text_file(path));
   if (!value.is_object())
     throw ConfigError(Problem{
         .file = path.string(), .key = "", .value = "", .expected = "a readable JSON object", .hint = ""});

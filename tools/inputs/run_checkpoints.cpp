@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "tools/inputs/options.hpp"
 #include "tools/inputs/run_options.hpp"
 
@@ -40,8 +41,7 @@ LogBefore log_before(const fs::path& file, std::int64_t step) {
   };
   const std::string text = fs::exists(file) ? read_text_file(file, kLargestLog) : "";
   for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-    const auto line = nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
-                                            text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const auto line = json_or_discarded(std::string_view(text).substr(at, end - at));
     const auto number = line.is_object() ? line.find("step") : line.end();
     if (!line.is_object() || number == line.end() || !number->is_number_integer()) continue;
     const auto found = number->get<std::int64_t>();

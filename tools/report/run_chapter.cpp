@@ -8,6 +8,7 @@
 
 #include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "core/plan/plan_key.hpp"
 #include "core/timeline/timeline_file.hpp"
@@ -145,7 +146,7 @@ void each_line(const fs::path& path, const Use& use) {
   const auto lines = split(text, '\n');
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty()) continue;
-    const auto j = nlohmann::json::parse(lines[i], nullptr, false);
+    const auto j = json_or_discarded(lines[i]);
     const std::string where = fmt::format("{}:{}", file, i + 1);
     if (!j.is_object()) {
       if (i + 1 == lines.size()) return;

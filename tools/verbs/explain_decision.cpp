@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "tools/adaptation/decision_log.hpp"
 #include "tools/inputs/planning.hpp"
@@ -22,7 +23,7 @@ std::vector<Json> read_decisions(const std::filesystem::path& file) {
   std::vector<Json> lines;
   const std::string text = read_text_file(file);
   for (const std::string_view line : split(text, '\n')) {
-    Json j = Json::parse(line, nullptr, false);
+    Json j = json_or_discarded<Json>(line);
     if (j.is_object()) lines.push_back(std::move(j));  // what a killed run has half written is left out
   }
   return lines;

@@ -1,7 +1,6 @@
 #include "tools/verbs/refit_presets.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <map>
 
@@ -48,7 +47,7 @@ class Files {
   Json& at(const std::string& kind, const std::string& name) {
     const fs::path path = folder_ / kind / (name + ".json");
     const auto [it, fresh] = files_.try_emplace(path);
-    if (fresh) it->second = Json::parse(std::ifstream(path), nullptr, true, true);
+    if (fresh) it->second = Json::parse(read_text_file(path), nullptr, true, true);
     return it->second;
   }
   void set(Json& at, double value, const std::string& source, const std::string& date,

@@ -1,14 +1,16 @@
 // `sextant presets`: what is built in (models, clusters, devices, fabrics, stacks), and every value of one of
 // them with its source.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <ostream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
 #include "core/base/preset_path.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/model/model_files.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/preset_files.hpp"
@@ -30,9 +32,12 @@ struct PresetsOptions {
 
 // An empty object when the file cannot be read: for lists, which say what they can about the others.
 Json content_or_nothing(const fs::path& path) {
-  std::ifstream file(path);
-  Json value = Json::parse(file, nullptr, false, true);
-  return value.is_object() ? value : Json::object();
+  try {
+    Json value = json_or_discarded<Json>(read_text_file(path));
+    return value.is_object() ? value : Json::object();
+  } catch (const ConfigError&) {
+    return Json::object();
+  }
 }
 
 struct Found {

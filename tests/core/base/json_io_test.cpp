@@ -10,6 +10,7 @@
 
 #include "core/base/decimal.hpp"
 #include "core/base/dtype.hpp"
+#include "core/base/shallow_json.hpp"
 #include "core/plan/parallel_plan.hpp"
 #include "tests/support/arbitrary.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -213,6 +214,37 @@ TEST(JsonIo, RefusesNumbersThatDoNotFit) {
   EXPECT_NE(with(R"("grid": [1, 2])"), "");
   EXPECT_NE(with(R"("extra": {})"), "");
   EXPECT_NE(with(R"("spare": {"bandwidth_GBps": 1e305})"), "");
+}
+
+// A rate of 1e-320 is above 0, and what it carries takes for ever.
+TEST(JsonIo, RefusesNumbersWhoseInverseIsInfinite) {
+  const auto with = [](const std::string& rate) {
+    return problems_of(R"({"name": "a", "memory_GiB": 80, "link": {"bandwidth_GBps": )" + rate + "}}");
+  };
+  for (const char* bad : {"1e-320", "4.9e-324", "1e-101", "1e101", "1e305"})
+    EXPECT_NE(with(bad).find("link.bandwidth_GBps"), std::string::npos) << bad << ": " << with(bad);
+  for (const char* good : {"1e-90", "1e90", "25"}) EXPECT_EQ(with(good), "") << good;
+}
+
+// Logs, tables and settings are looked at as JSON first: what is nested without end ends nothing.
+TEST(ShallowJson, DeepTextIsDiscarded) {
+  const auto nested = [](int levels, const char* open, const char* end) {
+    std::string text;
+    for (int i = 0; i < levels; ++i) text += open;
+    text += "1";
+    for (int i = 0; i < levels; ++i) text += end;
+    return text;
+  };
+  for (const int levels : {1, 150, 200}) {
+    EXPECT_TRUE(json_or_discarded(nested(levels, "[", "]")).is_array()) << levels;
+    EXPECT_TRUE(json_or_discarded(nested(levels, R"({"a":)", "}")).is_object()) << levels;
+  }
+  for (const int levels : {201, 100'000}) {
+    EXPECT_TRUE(json_or_discarded(nested(levels, "[", "]")).is_discarded()) << levels;
+    EXPECT_TRUE(json_or_discarded(nested(levels, R"({"a":)", "}")).is_discarded()) << levels;
+  }
+  EXPECT_TRUE(json_or_discarded("[1] // a quote: \"\n").is_array());
+  EXPECT_TRUE(json_or_discarded("iteration 1 | loss 2").is_discarded());
 }
 
 TEST(JsonIo, SyntaxErrorsHaveLineAndColumn) {

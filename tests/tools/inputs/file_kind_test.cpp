@@ -32,6 +32,19 @@ class FileKinds : public BadInput {
   }
 };
 
+// Every file that might be JSON is looked at before anyone knows what it is.
+TEST_F(FileKinds, OneThatIsNestedWithoutEndIsNone) {
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
+  deep += "1" + std::string(100'000, '}');
+  write("deep.json", deep);
+  EXPECT_FALSE(kind_of_file("deep.json"));
+  for (const Words& words : {Words{"validate", "deep.json"}, Words{"calibrate", "--log", "deep.json"},
+                             Words{"calibrate", "--nccl", "deep.json", "--cluster", "2x8xa100-80gb"},
+                             Words{"simulate", "--from", "deep.json", "--cluster", "8x8xa100-80gb"}})
+    bad_file(words, {"deep.json"});
+}
+
 TEST_F(FileKinds, AreToldByContent) {
   const std::pair<const char*, FileUse> files[] = {{"plan.json", FileUse::plan},
                                                    {"model.json", FileUse::model},
