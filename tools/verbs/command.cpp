@@ -1,9 +1,12 @@
 #include "tools/verbs/command.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <ostream>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -80,10 +83,13 @@ bool is_about_flags(const ConfigError& error) {
                      [](const Problem& p) { return p.file.starts_with("-"); });
 }
 
+// The library that starts threads for us (TBB) has the system's words, and no code.
 bool lacks_resources(const std::exception& error) {
-  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
-  return of_system && (of_system->code() == std::errc::resource_unavailable_try_again ||
-                       of_system->code() == std::errc::not_enough_memory);
+  if (const auto* of_system = dynamic_cast<const std::system_error*>(&error))
+    return of_system->code() == std::errc::resource_unavailable_try_again ||
+           of_system->code() == std::errc::not_enough_memory;
+  const std::string_view what = error.what();
+  return what.ends_with(std::strerror(EAGAIN)) || what.ends_with(std::strerror(ENOMEM));
 }
 
 // A full disk or a closed pipe shows only when the buffer is written.
