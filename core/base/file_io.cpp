@@ -1,5 +1,6 @@
 #include "core/base/file_io.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -113,6 +114,8 @@ std::string read_text_file(const fs::path& path, std::uintmax_t limit) {
   };
   if (S_ISREG(status.st_mode) && static_cast<std::uintmax_t>(status.st_size) > limit)
     too_large(mebibytes(static_cast<std::uintmax_t>(status.st_size)));
+  // A device may have no end (a link to /dev/urandom in place of a file): of those nobody needs as much as of a file.
+  if (!S_ISREG(status.st_mode)) limit = std::min(limit, kMaxInputBytes);
   FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (in.get() < 0) bad_path(path, "", fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string text;

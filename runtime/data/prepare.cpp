@@ -257,7 +257,8 @@ PrepareResult prepare_in(WorkFolder& work, const fs::path& out, const std::vecto
                     {.input = static_cast<std::size_t>(from.input),
                      .offset = from.offset,
                      .line = from.line,
-                     .in_document = from.in_document});
+                     .in_document = from.in_document},
+                    o.stop);
   Writer writer = of_an_earlier_call(work.path(), [&] { return Writer(work.path(), tokenizer, o, from); });
   const BlockEncoder encoder(tokenizer, o);
   // Blocks leave in the order in which they came, so one place of the ring is free for the next. It owns them: the pipeline

@@ -1,6 +1,7 @@
 #include "runtime/data/text_reader.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -144,6 +145,10 @@ void check_members(const fs::path& path, const std::string& name) {
   constexpr std::size_t kPiece = 1U << 18;
   std::ifstream in(path, std::ios::binary);
   std::vector<char> packed(kPiece), text(kPiece);
+  const auto unread = [&] {
+    refuse(name, fmt::format("cannot be read: {}", std::strerror(errno)), "a gzip file");
+  };
+  if (!in) unread();
   z_stream z{};
   if (::inflateInit2(&z, 16 + MAX_WBITS) != Z_OK) return;
   const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&z, ::inflateEnd);
@@ -166,6 +171,7 @@ void check_members(const fs::path& path, const std::string& name) {
                "was it downloaded whole? gzip -t tells");
     }
   }
+  if (in.bad()) unread();
 }
 
 // zlib reads plain files as they are.
@@ -212,8 +218,8 @@ struct TextReader::File {
 };
 
 TextReader::TextReader(const std::vector<TextInput>& inputs, DocumentUnit unit, const Tokenizer& tokenizer,
-                       TextPosition from)
-    : inputs_(inputs), unit_(unit), tokenizer_(tokenizer), at_(from) {
+                       TextPosition from, const std::atomic<bool>* stop)
+    : inputs_(inputs), unit_(unit), tokenizer_(tokenizer), at_(from), stop_(stop) {
   for (std::size_t i = 0; i < std::min(at_.input, inputs.size()); ++i) bytes_before_ += inputs[i].bytes;
 }
 
@@ -227,18 +233,18 @@ bool TextReader::open() {
     if (::gzseek(file_->gz, at_.offset, SEEK_SET) != at_.offset) file_->failed();
     return true;
   }
-  fill();  // a byte order mark is no text
+  fill(kReadBytes);  // a byte order mark is no text
   if (buffer_.starts_with("\xef\xbb\xbf")) buffer_.erase(0, 3), at_.offset = 3;
   return true;
 }
 
-// Reads a block's worth; leaves the buffer as it is at the end of the file.
-void TextReader::fill() {
+// Leaves the buffer as it is at the end of the file.
+void TextReader::fill(std::size_t bytes) {
   const std::size_t before = buffer_.size();
-  buffer_.resize(before + kReadBytes);
+  buffer_.resize(before + bytes);
   std::size_t got = 0;
-  while (got < kReadBytes) {
-    const std::size_t n = file_->read(buffer_.data() + before + got, kReadBytes - got);
+  while (got < bytes) {
+    const std::size_t n = file_->read(buffer_.data() + before + got, std::min(kReadBytes, bytes - got));
     if (n == 0) break;
     got += n;
   }
@@ -248,10 +254,11 @@ void TextReader::fill() {
 std::optional<TextBlock> TextReader::next() {
   while (open()) {
     const TextInput& input = inputs_[at_.input];
-    if (buffer_.size() < kReadBytes) fill();
+    if (buffer_.size() < kReadBytes) fill(kReadBytes);
     TextCut cut;
     bool end = false;
     for (;;) {
+      if (stop_ && stop_->load()) return {};
       const std::size_t before = buffer_.size();
       if (before >= kReadBytes) cut = find_cut(buffer_, input.jsonl, unit_, tokenizer_);
       if (cut.end > 0) break;
@@ -261,7 +268,8 @@ std::optional<TextBlock> TextReader::next() {
                input.jsonl || unit_ != DocumentUnit::file
                    ? "shorter lines"
                    : "a text with lines or words at which it can be divided");
-      fill();
+      // As much again, so that what has no end is not looked through again for each block of it.
+      fill(std::max(kReadBytes, std::min(before, kLongestPart + kReadBytes - before)));
       if (buffer_.size() == before) {
         end = true, cut = {before, 0};
         break;

@@ -2,6 +2,7 @@
 // where documents end, or where the tokenizer lets a text be divided. Knows where it is, and can begin there again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -52,19 +53,23 @@ struct TextBlock {
 class TextReader {
  public:
   // `last_cut` is the tokenizer's. Both outlive the reader.
-  TextReader(const std::vector<TextInput>&, DocumentUnit, const Tokenizer&, TextPosition from = {});
+  // `stop`: looked at between reads; null: none.
+  TextReader(const std::vector<TextInput>&, DocumentUnit, const Tokenizer&, TextPosition from = {},
+             const std::atomic<bool>* stop = nullptr);
   ~TextReader();
-  std::optional<TextBlock> next();  // throws ConfigError when a file cannot be read
+  // Nothing behind the last one, and once `stop` is set. Throws ConfigError when a file cannot be read.
+  std::optional<TextBlock> next();
 
  private:
   struct File;
   bool open();
-  void fill();
+  void fill(std::size_t bytes);
 
   const std::vector<TextInput>& inputs_;
   DocumentUnit unit_;
   const Tokenizer& tokenizer_;
   TextPosition at_;
+  const std::atomic<bool>* stop_;
   std::int64_t bytes_before_ = 0;  // of the inputs that are done
   std::unique_ptr<File> file_;
   std::string buffer_;  // read, and in no block yet

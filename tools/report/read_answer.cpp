@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
 #include "core/timeline/work_profile.hpp"
 #include "tools/inputs/file_kind.hpp"
@@ -42,8 +43,9 @@ constexpr std::array<AnswerKind, 7> kAnswers = {{{"sextant.plan/", search_chapte
 // Two versions of an answer that a report can read: what later ones removed may be missing, which is told by its key.
 ReportChapter chapter_of(const std::string& path, const ReportContext& context) {
   nlohmann::json answer;
+  const std::string text = read_text_file(path);
   try {
-    answer = read_json_file(path);
+    answer = parse_json(text, path);
   } catch (const ConfigError&) {
     if (kind_of_file(path)) refuse(path, "");
     throw;

@@ -32,6 +32,21 @@ void expect_same_files(const fs::path& a, const fs::path& b) {
   for (const auto& name : names) EXPECT_TRUE(read_text_file(a / name) == read_text_file(b / name)) << name;
 }
 
+// A text without an end of lines is read on and on until it is too long: whoever asks to end does not wait for that.
+TEST_F(DataSets, ReadingEndsAmidATextWithoutLines) {
+  const std::string file = write("a.txt", std::string(5 << 20, 'x'));
+  const std::vector<TextInput> inputs = {{.path = file, .bytes = 5 << 20}};
+  const Tokenizer t = load_tokenizer("bytes");
+  std::atomic<bool> stop = false;
+  TextReader all(inputs, DocumentUnit::paragraph, t, {}, &stop);
+  const auto block = all.next();
+  ASSERT_TRUE(block) << "control";
+  EXPECT_EQ(block->text.size(), std::size_t{5} << 20);
+  TextReader stopped(inputs, DocumentUnit::paragraph, t, {}, &stop);
+  stop = true;
+  EXPECT_FALSE(stopped.next());
+}
+
 TEST_F(DataSets, InterruptedAnywhereGivesTheSameBytes) {
   const std::string one = write("a.txt", prose(5 << 19, 4)), two = write("b.txt", prose(1 << 20, 5));
   std::string lines;
