@@ -12,3 +12,12 @@ if tools/dev/print_stacks.py --check --presets "$folder" 2>/dev/null; then
   echo "a stale page was not found"
   exit 1
 fi
+
+# An ability that comes from another framework than the stack's own is found as well.
+cp tools/presets/stacks/*.json "$folder"
+sed -i '/"interleaved": /d' "$folder/alpa.json"
+refusal=$(tools/dev/print_stacks.py --presets "$folder" --page "$folder/stacks.md" 2>&1 || true)
+if [[ $refusal != *"alpa: interleaved has no source of its own"* ]]; then
+  echo "an ability of another framework was not found: $refusal"
+  exit 1
+fi

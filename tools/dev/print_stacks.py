@@ -14,9 +14,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEAD = """# What each software stack can do
 
 Made from the presets by `tools/dev/print_stacks.py`; a test holds this page to them. A row is a framework at the version in its
-second column: a stack offers what that version had and refuses what it asserts. An ability that its preset states with a source of its
-own is listed under the tables; all others are read from the code that the preset names as its source, or come from its base.
+second column: a stack offers what that version had and refuses what it asserts. The lists under the tables say where each ability was
+read. What a list does not name has the source of its base: every "yes" that of a base which is the same code at another version or
+with other settings, never that of another framework.
+
+TP > KV heads: TP beyond the number of KV heads, which copies them. From PP: the fewest stages that interleave. ZeRO with PP: the
+highest ZeRO stage beside pipeline stages. Part of the replicas: state is sharded over fewer ranks than there are replicas (hybrid sharding).
 """
+
+# Stacks that are the code of their base, at another version or with other settings: its sources are theirs.
+SAME_CODE = {
+    "colossal-gemini", "llm-foundry", "megatron-deepspeed-bloom-bf16", "megatron-deepspeed-zero3", "megatron-llama-2023-plain",
+    "megatron-lm-2024", "modalities", "nemo-2024", "nemo-dgxc", "torchtitan-eager",
+}
+# This project's own runtime: its tests are its source.
+OWN = {"sextant"}
 
 # Head of a column, the ability, and how its value is printed where it is not yes or no.
 TABLES = {
@@ -27,7 +39,7 @@ TABLES = {
         ("CP", "context_parallel"),
         ("PP", "pipeline_parallel"),
         ("interleaved", "interleaved"),
-        ("... from PP", "interleaved_from_pp"),
+        ("from PP", "interleaved_from_pp"),
         ("micro-batches", "interleaved_microbatches"),
         ("GPipe", "gpipe"),
         ("zero-bubble", "zero_bubble"),
@@ -86,11 +98,30 @@ def cell(can: dict[str, object], ability: str) -> str:
             return "-"
         needed = NEEDS.get(needed)
     value = can.get(ability, UNSTATED.get(ability, False))
+    if ability == "max_zero_with_pp":
+        value = min(value, max(can["zero_stages"])) or False
     if isinstance(value, bool):
         return "yes" if value else "-"
     if isinstance(value, list):
         return " ".join(str(v) for v in value)
     return str(value).replace("_", " ")
+
+
+def unsourced(presets: dict[str, dict]) -> list[str]:
+    """Abilities that a stack offers though neither its preset nor a base of the same code says where they were read."""
+    out = []
+    for name in presets.keys() - OWN:
+        can = resolved(presets, name, "can")
+        for _, ability in (column for columns in TABLES.values() for column in columns):
+            if cell(can, ability) == "-" or (ability not in can and ability in UNSTATED):
+                continue
+            at = name
+            while ability not in presets[at].get("can", {}) and at in SAME_CODE:
+                at = presets[at]["base"]
+            stated = presets[at].get("can", {}).get(ability)
+            if not (isinstance(stated, dict) and stated.get("source")):
+                out.append(f"{name}: {ability}")
+    return sorted(out)
 
 
 def page(presets: dict[str, dict]) -> str:
@@ -128,6 +159,10 @@ def main() -> int:
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/stacks.md")
     options = parser.parse_args()
     presets = {path.stem: json.loads(path.read_text()) for path in sorted(options.presets.glob("*.json"))}
+    for ability in (missing := unsourced(presets)):
+        print(f"{ability} has no source of its own: state value, origin, source and date in its preset", file=sys.stderr)
+    if missing:
+        return 1
     text = page(presets)
     if not options.check:
         options.page.write_text(text)
