@@ -50,6 +50,7 @@ ActivationBytes exact_bytes(const ModelSpec& m, const TrainingSpec& training, co
   b.gathered = w.tokens() * row;
   b.saved_attention = b.again_attention = saved_bytes(attention).v;
   b.saved_mlp = b.again_mlp = saved_bytes(mlp).v;
+  b.ring_attention = b.saved_attention, b.ring_mlp = b.saved_mlp;
   b.saved_input = b.stream;
   b.saved_head = total_bytes(norm_tensors(head)).v;
   b.qkv_gradient = total_bytes(passed_tensors(attention)).v;
@@ -115,7 +116,11 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   // Stacks that offload the inputs of recomputed layers keep none of them; their copies hide behind whole layers and
   // are not priced.
   const bool inputs_on_host = plan.activation_offload > 0 && stack.can.activation_offload_needs_recompute;
-  b.saved_input = inputs_on_host ? 0 : bytes(scale * T * k.full_recompute_hidden * h / split);
+  (inputs_on_host ? b.host_input : b.saved_input) = bytes(scale * T * k.full_recompute_hidden * h / split);
+  const bool inputs_alone =
+      inputs_on_host && plan.recompute.kind == RecomputeKind::full && plan.recompute.layers < 0;
+  b.ring_attention = inputs_alone ? b.host_input : b.saved_attention;
+  b.ring_mlp = inputs_alone ? 0 : b.saved_mlp;
   b.saved_head = bytes(scale * T * k.saved_hidden * h / split);
   b.qkv_gradient = bytes(element * T * (heads + 2.0 * kv));
   b.deferred_attention = b.deferred_mlp = b.gathered;

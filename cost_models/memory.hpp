@@ -21,6 +21,8 @@ struct ActivationBytes {
   std::int64_t saved_attention = 0;  // kept by the attention half of a layer until its backward
   std::int64_t saved_mlp = 0;        // kept by the MLP half
   std::int64_t saved_input = 0;      // kept by a fully recomputed layer
+  std::int64_t host_input = 0;       // ... on the host instead, where the stack offloads such inputs
+  std::int64_t ring_attention = 0, ring_mlp = 0;  // of a place of the ring through which layers are offloaded
   std::int64_t again_attention = 0;  // alive while a fully recomputed layer's attention half runs
   std::int64_t again_mlp = 0;        // ... its MLP half
   std::int64_t saved_head = 0;       // kept by the final norm

@@ -154,6 +154,10 @@ ShortForm parse_short_form(const std::string& text) {
 
 // A product without a preset: by which one to describe it, and how.
 std::string how_to_describe(const std::string& device, const std::string& counts) {
+  if (const std::string_view gpus = gpus_of_machine(device); !gpus.empty())
+    return fmt::format(
+        "{} is a machine of {} GPUs: --cluster NODESx{}, with its network behind @ (sextant presets fabrics)",
+        device, gpus, gpus);
   const NearestDevice near = nearest_device(device);
   const std::string by =
       near.of_generation ? fmt::format("Describe it by one of its generation, {}", near.generation)
@@ -161,14 +165,36 @@ std::string how_to_describe(const std::string& device, const std::string& counts
           ? "Describe it by the nearest one"
           : fmt::format(
                 "None is of {}, so that times are a guess from another; describe it by the nearest one",
-                near.generation == "another maker" ? "another maker"
+                near.generation == "another maker" ? "its maker"
                                                    : fmt::format("its generation, {}", near.generation));
   return fmt::format(
       "{} is not among the devices (sextant presets devices). {}: --cluster {}{} with its own figures "
       "(--set device.memory_GiB=... --set device.memory_bandwidth_GBps=... --set "
-      "device.peak_TFLOPS.bf16=...), or by a "
+      "device.peak_TFLOPS.bf16=...{}), or by a "
       "changed copy of its file (sextant presets show {} names it)",
-      device, by, counts, near.preset, near.preset);
+      device, by, counts, near.preset,
+      near.pcie ? "; it has no NVLink: --set node.link=pcie --set node.link_bandwidth_GBps=..." : "",
+      near.preset);
+}
+
+// "h100x8" and "8*8*h100" as they should have been typed; empty where that is nothing known either.
+std::string other_spelling(const std::string& what, const fs::path& presets) {
+  std::string text;
+  for (std::size_t at = 0; at < what.size(); ++at) {
+    if (what[at] == '*')
+      text += 'x';
+    else if (what.compare(at, 2, "\u00d7") == 0)
+      text += 'x', ++at;
+    else if (what[at] != ' ')
+      text += what[at];
+  }
+  const std::size_t last = text.find_last_of("xX");
+  if (last != text.npos && last > 0 && last + 1 < text.size() &&
+      text.find_first_not_of("0123456789", last + 1) == text.npos)
+    text = fmt::format("{}x{}", text.substr(last + 1), text.substr(0, last));
+  if (text == what) return "";
+  const ShortForm form = parse_short_form(text);
+  return !form.counts.empty() && find_preset(presets, "devices", form.device) ? text : "";
 }
 
 ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
@@ -179,14 +205,16 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   } else if (auto found = find_content(presets, "clusters", form.device)) {
     cluster = *found;
   } else {
+    const std::string other = other_spelling(what, presets);
     const std::string near = nearest_preset(presets, {"clusters", "devices"}, form.device);
     const std::string prefix = what.substr(0, what.size() - form.device.size());
     const bool slip =
         !near.empty() && (same_product(form.device, near) || find_preset(presets, "clusters", near));
-    throw ConfigError(Problem{
-        "", "", fmt::format("\"{}\"", what),
-        "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
-        slip ? fmt::format("did you mean {}{}?", prefix, near) : how_to_describe(form.device, prefix)});
+    throw ConfigError(Problem{"", "", fmt::format("\"{}\"", what),
+                              "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
+                              !other.empty() ? fmt::format("did you mean {}?", other)
+                              : slip         ? fmt::format("did you mean {}{}?", prefix, near)
+                                             : how_to_describe(form.device, prefix)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
   json whole = resolve(cluster, presets);
@@ -195,7 +223,9 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
   int nodes = whole.value("nodes", 1), gpus = usual;
   if (form.counts.size() == 2) nodes = form.counts[0], gpus = form.counts[1];
   if (form.counts.size() == 1) {
-    const int total = form.counts[0];
+    // Of a cloud's machines, each is a node.
+    const bool machines = lower(form.device).ends_with("xlarge");
+    const int total = machines ? form.counts[0] * usual : form.counts[0];
     nodes = std::max(1, total / usual);
     gpus = std::min(total, usual);
     if (nodes * gpus != total)

@@ -83,32 +83,61 @@ NearestDevice nearest_device(std::string_view product) {
     NearestDevice nearest;
   };
   constexpr NearestDevice kHopper{"Hopper", "h100", true}, kAmpere{"Ampere", "a100-80gb", true},
-      kBlackwell{"Blackwell", "b200", true}, kVolta{"Volta", "v100-32gb", true},
-      kAda{"Ada Lovelace", "a100-80gb"}, kTuring{"Turing", "v100-32gb"}, kPascal{"Pascal", "v100-32gb"},
-      kOther{"another maker", "h100"};
+      kAmpereCard{"Ampere", "a100-80gb", true, true}, kBlackwell{"Blackwell", "b200", true},
+      kBlackwellCard{"Blackwell", "b200", true, true}, kVolta{"Volta", "v100-32gb", true},
+      kAda{"Ada Lovelace", "a100-80gb", false, true}, kTuring{"Turing", "v100-32gb", false, true},
+      kPascal{"Pascal", "v100-32gb"}, kOther{"another maker", "h100"};
   // Longer beginnings first where one begins another.
-  constexpr std::array kLines = {Line{"gh", kHopper},      Line{"h1", kHopper},
-                                 Line{"h2", kHopper},      Line{"h8", kHopper},
-                                 Line{"gb", kBlackwell},   Line{"b1", kBlackwell},
-                                 Line{"b2", kBlackwell},   Line{"b3", kBlackwell},
-                                 Line{"50", kBlackwell},   Line{"pro6000", kBlackwell},
-                                 Line{"l4", kAda},         Line{"l2", kAda},
-                                 Line{"40", kAda},         Line{"6000ada", kAda},
-                                 Line{"6000", kAda},       Line{"a1", kAmpere},
-                                 Line{"a2", kAmpere},      Line{"a3", kAmpere},
-                                 Line{"a4", kAmpere},      Line{"a5", kAmpere},
-                                 Line{"a6", kAmpere},      Line{"a8", kAmpere},
-                                 Line{"30", kAmpere},      Line{"v1", kVolta},
-                                 Line{"titanv", kVolta},   Line{"t4", kTuring},
-                                 Line{"20", kTuring},      Line{"titanrtx", kTuring},
-                                 Line{"p1", kPascal},      Line{"p4", kPascal},
-                                 Line{"10", kPascal},      Line{"mi", kOther},
-                                 Line{"instinct", kOther}, Line{"gaudi", kOther},
-                                 Line{"tpu", kOther},      Line{"trn", kOther},
-                                 Line{"ascend", kOther},   Line{"910", kOther}};
+  constexpr std::array kLines = {Line{"gh", kHopper},        Line{"h1", kHopper},
+                                 Line{"h2", kHopper},        Line{"h8", kHopper},
+                                 Line{"gb", kBlackwell},     Line{"b1", kBlackwell},
+                                 Line{"b2", kBlackwell},     Line{"b3", kBlackwell},
+                                 Line{"50", kBlackwellCard}, Line{"pro6000", kBlackwellCard},
+                                 Line{"l4", kAda},           Line{"l2", kAda},
+                                 Line{"40", kAda},           Line{"6000ada", kAda},
+                                 Line{"6000", kAda},         Line{"a1", kAmpereCard},
+                                 Line{"a2", kAmpereCard},    Line{"a3", kAmpereCard},
+                                 Line{"a4", kAmpereCard},    Line{"a5", kAmpereCard},
+                                 Line{"a6", kAmpereCard},    Line{"a8", kAmpere},
+                                 Line{"30", kAmpereCard},    Line{"v1", kVolta},
+                                 Line{"titanv", kVolta},     Line{"t4", kTuring},
+                                 Line{"20", kTuring},        Line{"titanrtx", kTuring},
+                                 Line{"p1", kPascal},        Line{"p4", kPascal},
+                                 Line{"10", kPascal},        Line{"mi", kOther},
+                                 Line{"instinct", kOther},   Line{"gaudi", kOther},
+                                 Line{"tpu", kOther},        Line{"trn", kOther},
+                                 Line{"ascend", kOther},     Line{"910", kOther}};
   for (const Line& line : kLines)
     if (name.starts_with(line.begins)) return line.nearest;
   return {"", "h100"};
+}
+
+std::string_view gpus_of_machine(std::string_view name) {
+  std::string plain;
+  for (const char c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (plain.starts_with("standard")) plain.erase(0, 8);
+  struct Machine {
+    std::string_view name, gpus;
+  };
+  // Amazon EC2, Google Cloud, Azure, Oracle: their pages of instance types.
+  constexpr std::array kMachines = {
+      Machine{"p316xlarge", "8xv100-16gb"},     Machine{"p3dn24xlarge", "8xv100-32gb"},
+      Machine{"p5en48xlarge", "8xh200"},        Machine{"p6b20048xlarge", "8xb200"},
+      Machine{"p6b30048xlarge", "8xb300"},      Machine{"a2highgpu8g", "8xa100-40gb"},
+      Machine{"a2ultragpu8g", "8xa100-80gb"},   Machine{"a3highgpu8g", "8xh100"},
+      Machine{"a3megagpu8g", "8xh100"},         Machine{"a3ultragpu8g", "8xh200"},
+      Machine{"a4highgpu8g", "8xb200"},         Machine{"nd96asrv4", "8xa100-40gb"},
+      Machine{"nd96amsra100v4", "8xa100-80gb"}, Machine{"nd96amsrv4", "8xa100-80gb"},
+      Machine{"nda100v4", "8xa100-40gb"},       Machine{"ndma100v4", "8xa100-80gb"},
+      Machine{"nd96isrh100v5", "8xh100"},       Machine{"ndh100v5", "8xh100"},
+      Machine{"nd96isrh200v5", "8xh200"},       Machine{"ndh200v5", "8xh200"},
+      Machine{"bmgpua100v28", "8xa100-80gb"},   Machine{"bmgpuh1008", "8xh100"},
+      Machine{"bmgpuh2008", "8xh200"},          Machine{"bmgpub2008", "8xb200"}};
+  for (const Machine& machine : kMachines)
+    if (plain == machine.name) return machine.gpus;
+  return "";
 }
 
 bool names_device(std::string_view words, const DeviceSpec& device) {

@@ -23,9 +23,13 @@ struct NearestDevice {
   std::string_view generation;  // as its maker calls it; empty: not known
   std::string_view preset;
   bool of_generation = false;  // the preset is of that generation too
+  bool pcie = false;           // it has no NVLink, which the preset's node has
 };
 // "gh200": Hopper, by H100; "l40s": Ada Lovelace, of which no preset is, by A100.
 NearestDevice nearest_device(std::string_view product);
+
+// What a cloud calls a machine, as GPUs of it: "a3-megagpu-8g" is "8xh100". Empty: not known.
+std::string_view gpus_of_machine(std::string_view name);
 
 // Do two names differ by a slip of the keyboard or in memory and form, and not by the product? "h10" and "h100", "a100-80g" and
 // "a100-80gb" do; "gh200" and "gb200", "a10g" and "a100" are products of their own.

@@ -7,6 +7,7 @@
 #include "core/base/dtype.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 namespace {
@@ -110,6 +111,12 @@ ModelSpec load_model(std::string_view name_or_path, const fs::path& presets, Not
     const fs::path named = generic ? fs::weakly_canonical(path).parent_path().filename() : path.stem();
     return load_file(path, named.string(), notes);
   }
+  // Mixtures of experts, by what people call them: no dense model is meant.
+  for (const char* experts : {"mixtral", "deepseek-v2", "deepseek-v3", "deepseek-r1", "dbrx", "grok",
+                              "gpt-oss", "-a3b", "-a22b", "llama-4", "kimi", "moe", "switch-"})
+    if (lower(text).find(experts) != std::string::npos)
+      throw ConfigError(Problem{"", "", fmt::format("'{}', a mixture of experts", text), kForms,
+                                "only dense models are planned (docs/models-and-limits.md)"});
   const std::string near = nearest_preset(presets, {"models"}, text);
   throw ConfigError(Problem{"", "", fmt::format("'{}'", text), kForms,
                             near.empty() ? "" : fmt::format("did you mean {}?", near)});

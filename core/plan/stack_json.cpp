@@ -5,6 +5,7 @@
 #include "core/base/annotated.hpp"
 #include "core/base/json_io.hpp"
 #include "core/base/preset_path.hpp"
+#include "core/base/words.hpp"
 #include "core/plan/stack_spec.hpp"
 
 namespace sextant {
@@ -147,6 +148,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
   io.optional("host_factor", m.host_factor, between(1, 10));
   io.optional("outside_GiB", m.outside, at_least(0));
+  io.optional("outside_alone_GiB", m.outside_alone, at_least(0));
 };
 
 constexpr auto kStack = [](auto& io, auto& s) {
@@ -164,12 +166,60 @@ constexpr auto kStack = [](auto& io, auto& s) {
   io.optional("memory", s.memory);
 };
 
+// What people call a framework, or what runs on one, and no preset is called: which presets it is.
+std::string stack_by_other_name(const std::string& name) {
+  struct Other {
+    std::string_view begins, meant;
+  };
+  constexpr std::string_view kHuggingFace =
+      "it runs on what its configuration names: deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2, "
+      "fsdp1-eager for FSDP1";
+  constexpr std::array kOthers = {
+      Other{"zero", "did you mean deepspeed-zero?"},
+      Other{"ds", "did you mean deepspeed-zero?"},
+      Other{"fsdp2", "did you mean torchtitan, or torchtitan-eager for blocks that are not compiled?"},
+      Other{"pytorch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
+      Other{"torch", "did you mean torchtitan (FSDP2) or fsdp1-eager (FSDP1)?"},
+      Other{"mcore", "did you mean megatron-core?"},
+      Other{"megatronlm",
+            "did you mean megatron-core, or megatron-lm-2024 or megatron-lm-2021 for those years?"},
+      Other{"megatrondeepspeed",
+            "did you mean megatron-deepspeed-bloom, megatron-deepspeed-zero3 or deepspeed-zero?"},
+      Other{"mosaic", "did you mean llm-foundry?"},
+      Other{"composer", "did you mean llm-foundry?"},
+      Other{"accelerate", kHuggingFace},
+      Other{"hf", kHuggingFace},
+      Other{"huggingface", kHuggingFace},
+      Other{"transformers", kHuggingFace},
+      Other{"trl", kHuggingFace},
+      Other{"axolotl", kHuggingFace},
+      Other{"llamafactory", kHuggingFace},
+      Other{"lightning", kHuggingFace},
+      Other{"torchtune", "did you mean torchtitan-eager? It runs FSDP2 too"},
+      Other{"litgpt", "did you mean fsdp1-eager? It runs FSDP1 too"},
+      Other{"maxtext", "no framework on JAX is among them but alpa; times of others would be a guess"},
+      Other{"jax", "no framework on JAX is among them but alpa; times of others would be a guess"},
+      Other{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
+  std::string plain;
+  for (const char c : lower(name))
+    if (c != '-' && c != '_' && c != ' ' && c != '.') plain += c;
+  std::string_view meant;
+  std::size_t longest = 0;
+  for (const Other& other : kOthers)
+    if (plain.starts_with(other.begins) && other.begins.size() > longest)
+      meant = other.meant, longest = other.begins.size();
+  return std::string(meant);
+}
+
 std::filesystem::path preset_path(const std::string& name, const std::filesystem::path& presets) {
   if (const auto path = find_preset(presets, "stacks", name)) return *path;
-  const std::string near = nearest_preset(presets, {"stacks"}, name);
+  std::string hint = stack_by_other_name(name);
+  if (hint.empty())
+    if (const std::string near = nearest_preset(presets, {"stacks"}, name); !near.empty())
+      hint = "did you mean " + near + "?";
   throw ConfigError(Problem{"", "stack", name,
                             fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),
-                            near.empty() ? "" : "did you mean " + near + "?"});
+                            hint});
 }
 
 // The file over its base, over the base of that, and so on.

@@ -160,8 +160,11 @@ void refuses_state_offload(Asked& s, const ParallelPlan& p, const TrainingSpec& 
         [&] { return offered ? fmt::format("use ZeRO stage {}", from) : std::string(instead); });
     return is_so && below;
   };
-  s.cannot(optimizer && !can.optimizer_offload, "cannot keep optimizer state on the host",
-           "use a higher ZeRO stage");
+  s.cannot(optimizer && !can.optimizer_offload, "cannot keep optimizer state on the host", [&] {
+    const int most = can.zero_stages.empty() ? 0 : std::ranges::max(can.zero_stages);
+    return p.zero_stage < most ? fmt::format("use oo0 with ZeRO stage {} or more GPUs", most)
+                               : std::string("use oo0 with more GPUs, or a stack that can");
+  });
   s.cannot(p.parameter_offload && !can.parameter_offload, "cannot keep parameters on the host", [&] {
     const bool more = p.zero_stage < 3 && std::ranges::count(can.zero_stages, 3) > 0;
     return more ? "use ZeRO stage 3 or more pipeline stages" : "use more TP or pipeline stages";

@@ -200,9 +200,16 @@ struct StackMemory {
   // Of what the host updates, per element, beyond its state and the gradients in their own format; and host memory taken over
   // what is kept there: page-locked blocks are rounded up.
   double host_extra_bytes = 0.0, host_factor = 1.0;
-  Bytes outside;  // context, NCCL, libraries
+  Bytes outside;                       // context, NCCL, libraries
+  std::optional<Bytes> outside_alone;  // ... of one rank, which has no NCCL; absent: as much
   bool operator==(const StackMemory&) const = default;
 };
+
+// What a rank takes of its device beside the framework's allocator, in a job of so many ranks.
+inline Bytes outside_of(const StackMemory& memory, int ranks) {
+  return ranks == 1 && memory.outside_alone ? std::min(*memory.outside_alone, memory.outside)
+                                            : memory.outside;
+}
 
 struct StackSpec {
   std::string name, title, version, source;

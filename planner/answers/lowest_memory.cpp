@@ -137,8 +137,8 @@ class LeanSearch {
 
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
-    const double reserved =
-        0.999 * bytes * job_.stack.memory.fragmentation + static_cast<double>(job_.stack.memory.outside.v);
+    const double reserved = 0.999 * bytes * job_.stack.memory.fragmentation +
+                            static_cast<double>(outside_of(job_.stack.memory, job_.cluster.gpus()).v);
     child.floor = std::max(child.floor, reserved), child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }

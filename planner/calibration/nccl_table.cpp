@@ -245,8 +245,14 @@ NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
   if (table.samples.empty() || table.ranks < 2)
     throw ConfigError(Problem{
         file, "",
-        fmt::format("{} sizes of {} rank{}", table.samples.size(), table.ranks, table.ranks == 1 ? "" : "s"),
-        "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size", ""});
+        fmt::format("{} size{} of {} rank{}", table.samples.size(), table.samples.size() == 1 ? "" : "s",
+                    table.ranks, table.ranks == 1 ? "" : "s"),
+        "output of nccl-tests, text or JSON (-J), with its list of ranks and at least one size",
+        table.samples.empty() ? "rows of sizes tell the rates; the average bandwidth at the end does not"
+        : table.ranks == 0
+            ? "which GPUs took part is in the lines before the sizes, '#  Rank  0 Group  0 Pid ... on "
+              "HOST device  0 [0x10] NVIDIA ...': give the whole output"
+            : "one rank exchanges nothing: start it on several GPUs (-g 8, or mpirun)"});
   table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;
 }

@@ -13,6 +13,7 @@
 #include "planner/calibration/log_parameters.hpp"
 #include "planner/calibration/log_steps.hpp"
 #include "planner/calibration/log_text.hpp"
+#include "planner/calibration/unread_log.hpp"
 
 namespace sextant {
 
@@ -330,13 +331,7 @@ void read_nemo(std::string_view line, const Place& at, RunLog& log) {
 
 LogFormat format_of(std::string_view text, const std::string& file) {
   if (const auto format = log_format_of(text)) return *format;
-  const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
-  throw ConfigError(Problem{
-      file, "", utf16 ? "text in UTF-16" : "no line with a step time",
-      "a log of Megatron-LM or Megatron-Bridge ('elapsed time per iteration (ms):'), nanotron "
-      "('time_per_iteration_ms:'), torchtitan ('step: ... tps:'), DeepSpeed ('CurrSamplesPerSec=') or NeMo "
-      "('train_step_timing in s')",
-      utf16 ? "iconv -f UTF-16 -t UTF-8 makes it readable" : "steps must be logged, not only losses"});
+  throw ConfigError(unread_log(text, file));
 }
 
 // What is stated before the first step holds for all: a value that another step was run with is another run's.

@@ -22,13 +22,15 @@ bool cuts_some_bucket(ParallelPlan plan, const ModelSpec& model, const StackRule
 }  // namespace
 
 std::vector<std::string> unused_fields(const ParallelPlan& plan, const ModelSpec& model,
-                                       const StackRules& rules) {
+                                       const StackSpec& stack) {
+  const StackRules& rules = stack.rules;
   std::vector<std::string> out;
   const bool units = buckets_are_units(plan, rules);
   if (plan.offload_horizon != ParallelPlan().offload_horizon && plan.activation_offload == 0 &&
       !plan.parameter_offload)
     out.push_back("offload_horizon: neither activations nor parameters are offloaded");
-  if (plan.activation_offload > 0 && plan.recompute.kind == RecomputeKind::full &&
+  if (plan.activation_offload > 0 && !stack.can.activation_offload_needs_recompute &&
+      plan.recompute.kind == RecomputeKind::full &&
       (plan.recompute.layers < 0 ||
        plan.recompute.layers >= longest_chunk(layer_ranges(plan, model.n_layers))))
     out.push_back(

@@ -11,6 +11,6 @@
 namespace sextant {
 
 // "field: reason", in the order of the plan key.
-std::vector<std::string> unused_fields(const ParallelPlan&, const ModelSpec&, const StackRules&);
+std::vector<std::string> unused_fields(const ParallelPlan&, const ModelSpec&, const StackSpec&);
 
 }  // namespace sextant

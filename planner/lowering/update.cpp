@@ -67,8 +67,8 @@ StageLowering::StageLowering(Emitter& e, const Context& c, const StageWorks& w, 
   if (c.plan.activation_offload > 0) {
     layer_ring_.resize(static_cast<std::size_t>(c.plan.offload_horizon) + 1);
     for (RingedLayer& place : layer_ring_) {
-      place.attention = e.buffer(BufferKind::activation, stage, c.activation.saved_attention, true);
-      place.mlp = e.buffer(BufferKind::activation, stage, c.activation.saved_mlp, true);
+      place.attention = e.buffer(BufferKind::activation, stage, c.activation.ring_attention, true);
+      place.mlp = e.buffer(BufferKind::activation, stage, c.activation.ring_mlp, true);
     }
   }
   plan_visits();

@@ -92,7 +92,7 @@ double SearchTree::lowest_memory_state(ParallelPlan plan) const {
 // Bytes. A thousandth below, for roundings.
 double SearchTree::reserved(double floor_bytes) const {
   return 0.999 * floor_bytes * job_.stack.memory.fragmentation +
-         static_cast<double>(job_.stack.memory.outside.v);
+         static_cast<double>(outside_of(job_.stack.memory, job_.cluster.gpus()).v);
 }
 
 template <class What>
@@ -102,7 +102,7 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
   reject(
       Outcome::out_of_memory, members, plan,
       [&] {
-        const Bytes outside = job_.stack.memory.outside;
+        const Bytes outside = outside_of(job_.stack.memory, job_.cluster.gpus());
         return fmt::format(
             "needs at least {:.1f} of {:.1f} GiB ({})", reserved(floor_bytes) / (1 << 30), gib(memory_limit_),
             outside > memory_limit_ ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",
@@ -181,7 +181,8 @@ SearchTree::Held SearchTree::held(const ParallelPlan& plan) const {
   h.whole = static_cast<double>(a.saved_attention + a.saved_mlp);
   h.input = std::min(h.whole, static_cast<double>(a.saved_input));
   h.resident = static_cast<double>(a.transient) + (c.sp() ? 2 * gathered : 0.0);
-  if (plan.activation_offload > 0) h.resident += (plan.offload_horizon + 1) * h.whole;
+  if (plan.activation_offload > 0)
+    h.resident += (plan.offload_horizon + 1) * static_cast<double>(a.ring_attention + a.ring_mlp);
   const int again = again_of(plan.recompute);
   h.layer = again == kAll ? backward(0) : backward(kAll);
   if (again > 0 && again < kAll) h.layer = std::min(h.layer, backward(0));

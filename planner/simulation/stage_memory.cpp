@@ -73,7 +73,7 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
   if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);
   if (c.plan.activation_offload > 0)
     add(BufferKind::activation,
-        (c.plan.offload_horizon + 1) * (c.activation.saved_attention + c.activation.saved_mlp));
+        (c.plan.offload_horizon + 1) * (c.activation.ring_attention + c.activation.ring_mlp));
   if (c.stack.rules.clip_gradients)
     add(BufferKind::workspace, 8 * static_cast<std::int64_t>(layout.buckets.size()) + 8);
 }
@@ -123,7 +123,8 @@ std::int64_t host_activations(const Context& c, const Occupancy& o, int stage) {
     const int again =
         r.kind != RecomputeKind::full ? 0 : (r.layers < 0 ? range.count : std::min(r.layers, range.count));
     const int offloaded = std::max(0, std::min(c.plan.activation_offload, range.count) - again);
-    bytes += std::int64_t{o.saved[v]} * offloaded * (c.activation.saved_attention + c.activation.saved_mlp);
+    bytes += std::int64_t{o.saved[v]} * (offloaded * (c.activation.saved_attention + c.activation.saved_mlp) +
+                                         again * c.activation.host_input);
   }
   return bytes;
 }
@@ -264,7 +265,7 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
     add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
     memory.host += host_peak;
     memory.at_peak[static_cast<std::size_t>(BufferKind::host)] = memory.host;
-    memory.outside = stack.memory.outside;
+    memory.outside = outside_of(stack.memory, plan.world());
     memory.fragmented = Bytes(rounded((stack.memory.fragmentation - 1.0) * static_cast<double>(peak)));
     estimate.stages.push_back(memory);
     if (memory.reserved() > estimate.stages[static_cast<std::size_t>(estimate.heaviest)].reserved())

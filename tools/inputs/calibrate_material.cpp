@@ -104,8 +104,9 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     throw ConfigError(Problem{file, "layout", plan_key(plan),
                               fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
   const int node = std::max(1, q.cluster.node.gpus);
-  require_machine({file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node}, q.cluster,
-                  options.allow_other_device, notes);
+  require_machine(
+      {file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node, 0, log.device_GiB},
+      q.cluster, options.allow_other_device, notes);
   constexpr double kUnsteady = 0.2;
   if (const auto spread = spread_of_steps(log); spread && *spread > kUnsteady)
     material.warnings.push_back(

@@ -1,6 +1,7 @@
 #include "tools/inputs/file_kind.hpp"
 
 #include <array>
+#include <regex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -81,6 +82,41 @@ bool is_nccl_output(const std::string& text) {
                                 has("\"out_of_place\""));  // -J; one that was ended has no average
 }
 
+// What stands behind "key:" at the beginning of a line, or behind "\"key\":" in JSON; empty: nothing.
+std::string value_of(const std::string& text, const std::string& key) {
+  const std::regex line("(^|\n|[{,])\\s*\"?" + key + "\"?\\s*:\\s*\"?([^\"\\s,]+)");
+  std::smatch found;
+  return std::regex_search(text, found, line) ? found[2].str() : "";
+}
+
+// Configurations of trainers whose layout stands in another file, or in words that are not read.
+std::optional<FileKind> kind_of_trainer(const std::string& whole) {
+  const std::string text = whole.substr(0, 1 << 16);
+  const auto has = [&](const char* key) { return !value_of(text, key).empty(); };
+  const char* what = nullptr;
+  if (text.find("_component_: torchtune") != text.npos)
+    what = "a torchtune configuration";
+  else if (has("finetuning_type"))
+    what = "a LLaMA-Factory configuration";
+  else if (has("base_model") && (has("sequence_len") || has("micro_batch_size")))
+    what = "an axolotl configuration";
+  else if (has("device_train_microbatch_size"))
+    what = "an llm-foundry configuration";
+  else if (has("ici_fsdp_parallelism") || has("ici_tensor_parallelism"))
+    what = "a MaxText configuration";
+  else if (has("per_device_train_batch_size"))
+    what = "arguments of transformers' Trainer";
+  if (!what) return std::nullopt;
+  const std::string deepspeed = value_of(text, "deepspeed");
+  return FileKind{
+      FileUse::foreign, what,
+      deepspeed.ends_with(".json")
+          ? fmt::format("its layout is in the DeepSpeed configuration that it names: --from {} takes that",
+                        deepspeed)
+          : "state its layout as a key: --plan dp8.z3.mbs1 for FSDP or ZeRO 3 over 8 GPUs, a micro-batch of "
+            "1"};
+}
+
 std::optional<FileKind> kind_of_text(const std::string& text) {
   if (is_nccl_output(text))
     return FileKind{FileUse::nccl, "the output of an nccl-tests program",
@@ -95,10 +131,18 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
                     "sextant calibrate --log takes it"};
   if (const std::string what = importable_as(text); !what.empty())
     return FileKind{FileUse::from, what, "--from of plan, simulate and explain takes it"};
-  return std::nullopt;
+  return kind_of_trainer(text);
 }
 
-constexpr std::array<const char*, 12> kWanted = {
+// Neither a plan file nor one with a slip in it: no JSON, or nothing of what every plan file has.
+bool is_no_plan(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos || text[first] != '{') return first != text.npos;
+  const auto j = nlohmann::json::parse(text, nullptr, false, true);
+  return j.is_object() && !j.contains("schema") && !j.contains("plan") && !j.contains("key");
+}
+
+constexpr std::array<const char*, 13> kWanted = {
     "a plan file, or a plan key",
     "a model: preset name, config.json or params.json",
     "a cluster: preset name, nodes x GPUs x device, or JSON file",
@@ -110,7 +154,8 @@ constexpr std::array<const char*, 12> kWanted = {
     "the output of an nccl-tests program",
     "a shortlist of 'sextant plan --shortlist'",
     kImportable,
-    "an answer of --json"};
+    "an answer of --json",
+    ""};
 
 }  // namespace
 
@@ -126,6 +171,12 @@ std::optional<FileKind> kind_of_file(const std::filesystem::path& path) {
 
 void refuse_other_kind(FileUse wanted, const std::string& file) {
   const auto kind = kind_of_file(file);
+  std::error_code error;
+  if (!kind && wanted == FileUse::plan && std::filesystem::is_regular_file(file, error) &&
+      is_no_plan(read_text_file(file)))
+    throw ConfigError(Problem{file, "", "something else", kWanted[static_cast<std::size_t>(wanted)],
+                              "state its layout as a key, such as tp4.pp2.dp8.z1.mbs1; --from takes "
+                              "configurations of training frameworks (docs/importing.md)"});
   if (!kind || kind->use == wanted) return;
   throw ConfigError(Problem{file, "", kind->what, kWanted[static_cast<std::size_t>(wanted)], kind->taken_by});
 }

@@ -21,7 +21,8 @@ enum class FileUse {
   nccl,
   tried,
   from,
-  answer
+  answer,
+  foreign  // of another program, which no option takes
 };
 
 struct FileKind {

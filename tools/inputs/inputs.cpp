@@ -219,8 +219,14 @@ StackSpec with_blocks(StackSpec stack, const std::string& blocks, const std::fil
   return load_stack(other->second, presets, generation);
 }
 
-void check_positions(const ModelSpec& model, int seq_len) {
-  if (model.position != PositionKind::learned || seq_len <= model.max_positions) return;
+void check_positions(const ModelSpec& model, int seq_len, std::vector<std::string>& notes) {
+  if (model.max_positions <= 0 || seq_len <= model.max_positions) return;
+  if (model.position == PositionKind::rope)
+    notes.push_back(
+        fmt::format("sequences of {} tokens go beyond the {} positions of {}; they cost the same, whether "
+                    "its rope is stretched or not",
+                    seq_len, model.max_positions, model.name));
+  if (model.position != PositionKind::learned) return;
   throw ConfigError(Problem{.file = "--seq-len",
                             .key = "",
                             .value = fmt::format("{}", seq_len),
@@ -321,7 +327,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
                   : !options.precision.empty()            ? "--precision"
                   : run && run->formats.compute           ? options.from
                                                           : "--set");
-  check_positions(q.model, q.training.seq_len);
+  check_positions(q.model, q.training.seq_len, q.notes);
   if (options.precision == "bf16-pure")
     q.notes.push_back(
         fmt::format("bf16-pure counts an fp32 master copy: code that keeps none needs {} bytes less for each "

@@ -25,7 +25,21 @@ bool is_key(const std::string& text) {
 // What stands for what, in this order, in lower case.
 std::span<const std::pair<std::regex, const char*>> spellings() {
   static const std::pair<std::regex, const char*> kSpellings[] = {
+      {std::regex("[()\\[\\]{}\"']|--|\\.(?=[^a-z0-9]|$)"), ""},
       {std::regex(",? no recomputation"), ""},
+      {std::regex("[-_., ]*(full[-_ ]recompute|recompute[-_ ]*[=: ]*full|full[-_ ]recomputation)"), ".full"},
+      // Options of frameworks, and Megatron's letters.
+      {std::regex(
+           "(tensor|pipeline|context|data)([-_ ]model)?[-_ ]parallel(ism)?([-_ ](size|degree))?(?=[=: 0-9])"),
+       "@$1"},
+      {std::regex("@([tpcd])[a-z]*"), "$1p"},
+      {std::regex("^t([0-9]+)[-_. ]?p([0-9]+)([-_. ]?d([0-9]+))?$"), "tp$1.pp$2.dp$4"},
+      {std::regex("\\bmp(?=[-=: 0-9])"), "tp"},
+      {std::regex("([0-9]+)[- ]?way (tp|pp|cp|dp)"), "$2$1"},
+      {std::regex("([0-9]+)[- ]?way (tensor|pipeline|context|data)[- ]parallel(ism)?"), "@$2$1"},
+      {std::regex("@([tpcd])[a-z]*"), "$1p"},
+      {std::regex("\\bfsdp2?\\b(?![-=: ]*[0-9])"), "z3"},
+      {std::regex("\\bfsdp[-=: ]*([0-9]+)"), "dp$1.z3"},
       {std::regex("zero[-_ ]?(stage)?[-_ ]?(?=[=:0-9])"), "z"},
       {std::regex("z([0-9])/([0-9]+)"), "z$1.sd$2"},  // sharded over part of the replicas
       {std::regex("(micro[-_ ]?batch([-_ ]?size)?|\\bmb)(?=[-=: 0-9])"), "mbs"},
@@ -46,6 +60,8 @@ std::optional<std::string> key_of_assignments(const std::string& text) {
   std::string key = lower(text);
   for (const auto& [from, to] : spellings()) key = std::regex_replace(key, from, to);
   while (key.ends_with('.')) key.pop_back();
+  while (key.starts_with('.')) key.erase(0, 1);
+  if (key.ends_with(".dp")) key.erase(key.size() - 3);  // of letters without replicas
   if (key.empty() || !is_key(key)) return std::nullopt;
   return key;
 }

@@ -35,7 +35,8 @@ std::string precision_name(const StackSpec& stack, const TrainingSpec& training)
 std::string precision_text(const StackSpec& stack, const TrainingSpec& t) {
   const std::string name = precision_name(stack, t);
   std::string text = name == "bf16-mixed" ? fmt::format("bf16-mixed, the usual one of {}", stack.name) : name;
-  text += fmt::format(": parameters {}", sextant::name(t.parameter));
+  text = name == "other" ? "parameters " : text + ": parameters ";
+  text += sextant::name(t.parameter);
   if (size_bytes(t.parameter) < 4) text += " with an fp32 master copy";
   text += fmt::format(", gradients {}, reduced in {}, moments {}", sextant::name(t.gradient),
                       sextant::name(t.reduction), sextant::name(t.optimizer_state));

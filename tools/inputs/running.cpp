@@ -235,7 +235,7 @@ Runnable::Runnable(const RunningOptions& options, PlanFile file, const std::stri
   const StackSpec& stack = costs.analytic().stack();
   const Job job{file_.model, file_.training, file_.cluster, topology_, stack, costs.best()};
   const PlanMemory memory = plan_memory(job, file_.plan);
-  account_ = memory.peak - stack.memory.outside;
+  account_ = memory.peak - outside_of(stack.memory, file_.plan.world());
   if (const auto rejection = too_large(job, memory)) misfit_ = rejection->text;
   std::vector<bool> needed(graph_.works.size(), false);
   for (const Op& op : graph_.ops) needed[op.work] = true;

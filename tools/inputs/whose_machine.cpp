@@ -1,6 +1,7 @@
 #include "tools/inputs/whose_machine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -26,6 +27,11 @@ std::string_view product_of(std::string_view device) {
 
 void check_device(const Origin& o, const ClusterSpec& cluster, std::vector<Problem>& problems,
                   std::vector<std::string>& notes) {
+  const double has = gib(cluster.device.memory);
+  if (o.device_GiB > 0 && names_device(o.device, cluster.device) && std::abs(o.device_GiB / has - 1) > 0.04)
+    problems.push_back({o.file, "device", fmt::format("{} with {:.1f} GiB", o.device, o.device_GiB),
+                        fmt::format("{:.1f} GiB of {}, as --cluster says", has, cluster.device.name),
+                        kAnotherMachine});
   std::vector<std::string> named = o.device.empty() ? o.printed.devices : std::vector<std::string>{o.device};
   if (!o.device.empty() && !names_product(product_of(o.device)) && !names_device(o.device, cluster.device)) {
     notes.push_back(fmt::format("{}: its device is called {}, which names no product; taken as {}", o.file,

@@ -17,6 +17,7 @@ struct Origin {
   PrintedMachine printed;
   int ranks = 0, nodes = 1;  // that took part; of a log what its layout takes of --cluster
   int ranks_of_node = 0;     // most on one of them; 0: not said
+  double device_GiB = 0;     // memory of the device; 0: not said
 };
 
 // What does not agree; notes are added on what is taken for granted. `any`: all is taken (--allow-other-device).

@@ -144,7 +144,8 @@ void print_residuals(Session& session, const Material& m, const Calibration& c,
 void print_measured_alone(Session& session, const Material& m) {
   auto& out = session.terminal.out;
   for (const NetworkFit& n : m.networks) {
-    std::string text = fmt::format("{} sizes of nccl-tests: mean error {:.1f} %", n.samples, n.mape_before);
+    std::string text = fmt::format("{} size{} of nccl-tests: mean error {:.1f} %", n.samples,
+                                   n.samples == 1 ? "" : "s", n.mape_before);
     text += n.taken ? fmt::format(" before, {:.1f} % after", n.mape_after)
                     : fmt::format(", which a fit {}: {:.1f} %. The {} stay",
                                   n.costs_largest ? "betters only at the cost of the largest sizes"

@@ -1,6 +1,7 @@
 #include "tools/verbs/command.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -35,6 +36,61 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return flags;
 }
 
+// What frameworks have an option for and a verb has another way to say; empty: nothing that is known.
+std::string said_otherwise(const std::string& flag, const CLI::App& app) {
+  std::string plain;
+  for (const char c : flag)
+    if (c != '-' && c != '_') plain += c;
+  struct Other {
+    std::string_view flag, option, how;
+  };
+  static constexpr std::array kOthers = {
+      Other{"gbs", "--global-batch", "--global-batch"},
+      Other{"batchsize", "--global-batch",
+            "--global-batch, in sequences; a micro-batch is mbs1 of the plan key"},
+      Other{"seqlength", "--seq-len", "--seq-len"},
+      Other{"device", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"gpu", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"gpus", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"ngpus", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"nodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"nnodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"numnodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"framework", "--stack", "--stack"},
+      Other{"bf16", "--precision", "--precision"},
+      Other{"dtype", "--precision", "--precision"}};
+  const auto has = [&](std::string_view option) {
+    return app.get_option_no_throw(std::string(option)) != nullptr;
+  };
+  for (const Other& other : kOthers)
+    if (plain == other.flag && has(other.option)) return fmt::format("did you mean {}?", other.how);
+  static constexpr std::array<std::string_view, 22> kLayout = {"tp",
+                                                               "pp",
+                                                               "cp",
+                                                               "dp",
+                                                               "vp",
+                                                               "vpp",
+                                                               "sp",
+                                                               "zero",
+                                                               "zerostage",
+                                                               "mbs",
+                                                               "microbatch",
+                                                               "microbatchsize",
+                                                               "tensorparallel",
+                                                               "tensormodelparallelsize",
+                                                               "pipelinemodelparallelsize",
+                                                               "contextparallelsize",
+                                                               "tensorparallelsize",
+                                                               "pipelineparallelsize",
+                                                               "dataparallelsize",
+                                                               "fsdp",
+                                                               "recompute",
+                                                               "sequenceparallel"};
+  if (std::ranges::find(kLayout, plain) == kLayout.end()) return "";
+  if (has("--fix")) return "the search chooses it; --fix tp=8,pp=2 holds a part of the layout";
+  return has("--plan") ? "it is a part of the layout: --plan tp8.pp2.z1.mbs1" : "";
+}
+
 // What the command-line library found wrong, in our words.
 std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
@@ -45,9 +101,11 @@ std::string explain_parse_error(const CLI::ParseError& error, const CLI::App& ap
       return fmt::format(
           "unexpected argument '{}'{}", extra,
           app.get_option_no_throw("--plan") ? "\n  a plan key or plan file follows --plan" : "");
-    const std::string near = closest(flag, flags_of(app));
-    return fmt::format("has no option {}{}", flag,
-                       near.empty() ? "" : fmt::format("\n  did you mean {}?", near));
+    std::string hint = said_otherwise(flag, app);
+    if (hint.empty())
+      if (const std::string near = closest(flag, flags_of(app)); !near.empty())
+        hint = fmt::format("did you mean {}?", near);
+    return fmt::format("has no option {}{}{}", flag, hint.empty() ? "" : "\n  ", hint);
   }
   std::string text = error.what();
   if (const auto argument = dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {

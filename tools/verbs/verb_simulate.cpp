@@ -247,7 +247,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     answer["notes"] = q.notes;
     if (!setting.empty()) answer["notes"].push_back(setting);
     if (!layout.empty()) answer["notes"].push_back(layout);
-    answer["unused_fields"] = unused_fields(plan, q.model, q.stack.rules);
+    answer["unused_fields"] = unused_fields(plan, q.model, q.stack);
     print_json(session, "simulate", answer);
   } else {
     auto& out = session.terminal.out;
@@ -287,7 +287,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (s.runtime)
       paragraph(fmt::format("sextant run allocates {} bytes of it",
                             with_thousands(static_cast<std::uint64_t>(s.runtime->v))));
-    for (const std::string& field : unused_fields(plan, q.model, q.stack.rules))
+    for (const std::string& field : unused_fields(plan, q.model, q.stack))
       paragraph("note: changes nothing here: " + field);
     if (const auto text = overflow_text(p.chance_of_overflow); !rejection && !text.empty()) paragraph(text);
     if (const auto text = goodput_text(job, plan, p.step, options.goodput.kind()); !text.empty())

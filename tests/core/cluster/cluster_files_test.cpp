@@ -213,6 +213,28 @@ TEST(ClusterFiles, BadNamesAreExplained) {
   expect_tells(refused("8x8xh100@"), "a fabric preset after @");
   expect_tells(refused("nosuch.json"), "nosuch.json");
   expect_tells(refused("8x8xh10"), "--cluster");
+  // Other orders and signs.
+  expect_tells(refused("h100x8"), "did you mean 8xh100?");
+  expect_tells(refused("8*8*h100"), "did you mean 8x8xh100?");
+  expect_tells(refused("8 x 8 x h100"), "did you mean 8x8xh100?");
+  expect_tells(refused("l40sx8"), "l40sx8 is not among the devices");
+}
+
+TEST(ClusterFiles, MachinesOfCloudsAreKnownByTheirNames) {
+  EXPECT_EQ(load("p5.48xlarge").device.name, "H100-SXM5-80GB");
+  EXPECT_EQ(load("2xp4de.24xlarge").gpus(), 16);  // machines, not GPUs
+  EXPECT_EQ(load("2xp4de.24xlarge").fabric.name, "efa-p4d");
+  EXPECT_EQ(load("2xh100").gpus(), 2);
+  for (const auto& [name, gpus] : {std::pair{"a3-megagpu-8g", "NODESx8xh100"},
+                                   {"4xa2-ultragpu-8g", "NODESx8xa100-80gb"},
+                                   {"Standard_ND96isr_H100_v5", "NODESx8xh100"},
+                                   {"ND96amsr_A100_v4", "NODESx8xa100-80gb"},
+                                   {"p5en.48xlarge", "NODESx8xh200"}})
+    expect_tells(refused(name), gpus);
+  // Cards without NVLink.
+  for (const char* card : {"1x8xa10g", "1x8xl40s", "1x8xrtx4090", "1x8xt4"})
+    expect_tells(refused(card), "--set node.link=pcie");
+  EXPECT_EQ(refused("1x8xgh200").find("node.link"), std::string::npos);
 }
 
 TEST(ClusterFiles, FilesMayNamePresetsAndChangeThem) {

@@ -235,6 +235,19 @@ TEST(WildTables, SeveralTablesAndJobsAndCutListsAreNamed) {
   EXPECT_NE(refusal_of(cut).find("2 of 8 ranks"), std::string::npos) << refusal_of(cut);
 }
 
+// NVIDIA/nccl#527: rows copied out of several outputs into one table; the last line of an output alone.
+TEST(WildTables, ATableWithoutItsRanksSaysWhereTheyStand) {
+  EXPECT_NE(
+      refusal_of(
+          {"p4dn        size         count      type   redop     time   algbw   busbw  error     time   "
+           "algbw   busbw  error",
+           "   1   1073741824     268435456     float     sum   8142.6  131.87  230.77  2e-07   8141.2  "
+           "131.89  230.81  2e-07"})
+          .find("give the whole output"),
+      std::string::npos);
+  EXPECT_NE(refusal_of({"# Avg bus bandwidth    : 180.123"}).find("rows of sizes"), std::string::npos);
+}
+
 TEST(WildTables, WhatNcclSaysOfItsMachine) {
   const PrintedMachine ib = printed_machine(
       "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"

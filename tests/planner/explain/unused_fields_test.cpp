@@ -36,7 +36,7 @@ TEST(WithoutEffect, IsWhatLeavesTheGraphAsItWas) {
        }) {
     ExecutionGraph with = lower_tiny(set);
     const ExecutionGraph without = lower_tiny(plain);
-    const auto named = unused_fields(with.plan, with.model, StackRules());
+    const auto named = unused_fields(with.plan, with.model, StackSpec());
     with.plan = without.plan;
     const bool same = graph_hash(with) == graph_hash(without);
     EXPECT_EQ(same, *field != '\0') << set;
@@ -44,7 +44,7 @@ TEST(WithoutEffect, IsWhatLeavesTheGraphAsItWas) {
       EXPECT_THAT(named, IsEmpty()) << set;
     else
       EXPECT_THAT(named, ElementsAre(StartsWith(field))) << set;
-    EXPECT_THAT(unused_fields(without.plan, without.model, StackRules()), IsEmpty()) << plain;
+    EXPECT_THAT(unused_fields(without.plan, without.model, StackSpec()), IsEmpty()) << plain;
   }
 }
 

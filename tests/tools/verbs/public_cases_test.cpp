@@ -1,27 +1,15 @@
 // Questions and files of people who do this job, answered wrongly once: each with a neighbour or two of its kind.
-#include <algorithm>
-#include <fstream>
-#include <map>
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/plan/stack_spec.hpp"
-#include "cost_models/memory.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
+#include "tests/tools/verbs/public_question.hpp"
 
 namespace sextant {
 namespace {
 
-using Words = std::vector<std::string>;
-
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-const Words kLlama7bOn8 = {"--model", "llama-2-7b", "--cluster", "1x8xa100-80gb"};
+using public_question::kLlama7bOn8, public_question::Words, public_question::operator+;
 
 // GH200 is no GB200, A10G no A100: a suggestion of another product is worse than none.
 TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
@@ -41,7 +29,7 @@ TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {
         {"1x8xrtx4090", "None is of its generation, Ada Lovelace"},
         {"1x8xl40s", "None is of its generation, Ada Lovelace"},
         {"1x8xt4", "None is of its generation, Turing"},
-        {"1x8xmi300x", "None is of another maker"}})
+        {"1x8xmi300x", "None is of its maker"}})
     EXPECT_TRUE(says(call({"simulate", "--model", "llama-3-8b", "--cluster", typed, "--plan", "z3.mbs1"},
                           kUnlimitedColumns),
                      by))
@@ -127,25 +115,50 @@ TEST(PublicCases, ConfigurationsOfOthersAreRecognised) {
   }
 }
 
+// A plan needs no rope that reaches so far, and says that it does not.
+TEST(PublicCases, SequencesBeyondThePositionsAreRemarkedOn) {
+  const auto ask = [](const char* model, const char* tokens) {
+    return call({"simulate", "--model", model, "--cluster", "1x8xh100", "--seq-len", tokens, "--global-batch",
+                 "8", "--plan", "cp8.z1.mbs1.full"},
+                kUnlimitedColumns);
+  };
+  EXPECT_TRUE(says(ask("llama-2-7b", "32768"),
+                   "sequences of 32768 tokens go beyond the 4096 positions of llama-2-7b"));
+  EXPECT_FALSE(says(ask("llama-2-7b", "4096"), "go beyond"));
+  EXPECT_FALSE(says(ask("llama-3.1-8b", "131072"), "go beyond"));
+}
+
 // As people write layouts down, and as `sextant plan` prints its own.
 TEST(PublicCases, SpellingsOfALayoutAreAKey) {
   const Words on64 = {"--model", "llama-2-7b", "--cluster", "8x8xa100-80gb"};
-  for (const auto& [typed, key] : {std::pair{"tp=4, pp=2,mbs=1", "tp4.pp2.mbs1"},
-                                   {"tp8_pp2_dp4", "tp8.pp2.dp4"},
-                                   {"TP8-PP4-DP2", "tp8.pp4.dp2"},
-                                   {"tp4pp2dp8", "tp4.pp2.dp8"},
-                                   {"TP: 4, PP: 2, VPP: 4", "tp4.pp2.vp4"},
-                                   {"dp64.zero3", "dp64.z3"},
-                                   {"TP4 PP4 DP4 ZeRO-1 MBS1, no recomputation", "tp4.pp4.dp4.z1.mbs1"},
-                                   {"DP64 ZeRO-3/8 MBS2 full", "dp64.z3.sd8.mbs2.full"},
-                                   {"tp 4 x pp 2 x dp 8, micro-batch 2", "tp4.pp2.dp8.mbs2"}}) {
+  for (const auto& [typed, key] :
+       {std::pair{"tp=4, pp=2,mbs=1", "tp4.pp2.mbs1"},
+        {"tp8_pp2_dp4", "tp8.pp2.dp4"},
+        {"TP8-PP4-DP2", "tp8.pp4.dp2"},
+        {"tp4pp2dp8", "tp4.pp2.dp8"},
+        {"TP: 4, PP: 2, VPP: 4", "tp4.pp2.vp4"},
+        {"dp64.zero3", "dp64.z3"},
+        {"TP4 PP4 DP4 ZeRO-1 MBS1, no recomputation", "tp4.pp4.dp4.z1.mbs1"},
+        {"DP64 ZeRO-3/8 MBS2 full", "dp64.z3.sd8.mbs2.full"},
+        {"tp 4 x pp 2 x dp 8, micro-batch 2", "tp4.pp2.dp8.mbs2"},
+        {"(tp=8, pp=4, dp=2)", "tp8.pp4.dp2"},
+        {"8-way TP, 4-way PP", "tp8.pp4"},
+        {"8-way tensor parallelism, 4-way pipeline parallelism", "tp8.pp4"},
+        {"t8p4d2", "tp8.pp4.dp2"},
+        {"t8p4", "tp8.pp4"},
+        {"mp8 pp4", "tp8.pp4"},
+        {"FSDP", "z3"},
+        {"fsdp8 tp8", "dp8.z3.tp8"},
+        {"tensor_parallel=8 pipeline_parallel=4", "tp8.pp4"},
+        {"--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4", "tp8.pp4"},
+        {"TP=8,PP=4,VPP=2,mbs=1,recompute=full", "tp8.pp4.vp2.mbs1.full"}}) {
     const Called c = call(Words{"simulate", "--seq-len", "1024", "--plan", typed} + on64, kUnlimitedColumns);
     EXPECT_TRUE(c.code == ExitCode::ok || c.code == ExitCode::no_feasible_plan) << typed << ": " << c.err;
     EXPECT_TRUE(says(c, std::string("is taken as ") + key + "\n")) << typed << ": " << c.out << c.err;
   }
   EXPECT_FALSE(
       says(call(Words{"simulate", "--plan", "dp8"} + kLlama7bOn8), "is taken as"));  // a key as it is
-  for (const char* typed : {"tp=4,rec=some", "eight by two", "tp4.pp2.offload"})
+  for (const char* typed : {"tp=4,rec=some", "eight by two", "tp4.pp2.offload", "zero3 offload", "HSDP 8x8"})
     EXPECT_EQ(call(Words{"simulate", "--plan", typed} + kLlama7bOn8).code, ExitCode::usage) << typed;
 }
 
@@ -193,81 +206,6 @@ TEST(PublicCases, ModelsOfLlamasShape) {
             ExitCode::bad_input);
 }
 
-// DeepSpeed with the optimizer on the host: its gradients are there too, and more of the host than what is counted.
-TEST(PublicCases, DeepSpeedOffloadsGradientsWithTheOptimizer) {
-  const auto gradients_and_peak = [](const Words& more) {
-    const Called c = call(Words{"simulate", "--stack", "deepspeed-zero", "--json"} + more);
-    EXPECT_EQ(c.code, ExitCode::ok) << c.err << c.out;
-    return c.code == ExitCode::ok ? nlohmann::json::parse(c.out).at("prediction") : nlohmann::json{};
-  };
-  // Published: 13B fits one V100 of 32 GB.
-  const auto v100 = gradients_and_peak({"--model", "llama-2-13b", "--cluster", "1x1xV100-SXM2-32GB", "--set",
-                                        "training.compute=fp16", "--seq-len", "1024", "--global-batch", "1",
-                                        "--plan", "dp1.z3.mbs1.full.po.oo100"});
-  EXPECT_LT(v100.at("peak_memory_GiB").get<double>(), 10);
-  const auto a100 = gradients_and_peak({"--model", "llama-2-7b", "--cluster", "1x1xa100-40gb", "--seq-len",
-                                        "1024", "--global-batch", "1", "--plan", "dp1.z2.mbs1.full.oo100"});
-  EXPECT_NEAR(a100.at("peak_memory_GiB").get<double>(), 21, 3);
-  const auto eight = gradients_and_peak({"--model", "llama-2-70b", "--cluster", "1x8xa100-40gb", "--set",
-                                         "node.host_memory_GiB=2048", "--seq-len", "2048", "--global-batch",
-                                         "8", "--plan", "dp8.z3.mbs1.full.po.oo100"});
-  EXPECT_NEAR(eight.at("peak_memory_GiB").get<double>(), 15, 4);
-  // Stage 1 reduces whole gradients on the device; two bytes of each parameter.
-  const auto one = gradients_and_peak({"--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--seq-len",
-                                       "1024", "--global-batch", "8", "--plan", "dp8.z1.mbs1.full.oo100"});
-  EXPECT_GT(one.at("peak_memory_GiB").get<double>() - a100.at("peak_memory_GiB").get<double>(), 9);
-}
-
-TEST(PublicCases, HostMemoryIsSaidAndWarnedOf) {
-  const auto ask = [](const std::string& host) {
-    return call({"simulate", "--model", "llama-33b", "--cluster", "1x8xa100-40gb", "--set",
-                 "node.host_memory_GiB=" + host, "--stack", "deepspeed-zero", "--seq-len", "2048",
-                 "--global-batch", "8", "--plan", "dp8.z3.mbs1.full.po.oo100"},
-                kUnlimitedColumns);
-  };
-  // deepspeedai/DeepSpeed#3448: 558 GiB never were enough, 698 to 745 GiB were in use.
-  const Called little = ask("558"), nearly = ask("760"), enough = ask("2048");
-  EXPECT_EQ(little.code, ExitCode::no_feasible_plan);
-  EXPECT_TRUE(says(little, "what is offloaded needs 727.1 GiB of a node's host memory, which has 558"))
-      << little.out;
-  EXPECT_EQ(nearly.code, ExitCode::ok);
-  EXPECT_TRUE(says(nearly, "of 760 GiB: nearly full")) << nearly.out;
-  EXPECT_EQ(enough.code, ExitCode::ok);
-  EXPECT_TRUE(says(enough, "of 2048 GiB")) << enough.out;
-  EXPECT_FALSE(says(enough, "nearly full")) << enough.out;
-  EXPECT_FALSE(says(call(Words{"simulate", "--plan", "dp8.z1.mbs1"} + kLlama7bOn8), "host memory per node"));
-}
-
-// Bytes of a parameter on the host, by the frameworks' code: master copy and two moments everywhere; the gradient as it is kept and
-// as it is updated from. With page-locked blocks and buffers beyond that (memory.host_factor).
-TEST(PublicCases, HostBytesPerParameterByFramework) {
-  const auto per_parameter = [](const char* stack, const char* plan) {
-    const Called c = call({"simulate", "--model", "llama-2-7b", "--cluster", "1x8xa100-80gb", "--set",
-                           "node.host_memory_GiB=4096", "--stack", stack, "--seq-len", "1024",
-                           "--global-batch", "8", "--plan", plan, "--json"});
-    EXPECT_EQ(c.code, ExitCode::ok) << stack << c.err;
-    if (c.code != ExitCode::ok) return 0.0;
-    const auto prediction = nlohmann::json::parse(c.out).at("prediction");
-    return prediction.at("host_memory_per_node_GiB").get<double>() * (1LL << 30) / 6738415616.0;
-  };
-  struct Case {
-    const char *stack, *plan;
-    double bytes, factor;
-  };
-  for (const Case& c : {Case{"deepspeed-zero", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 4 + 2, 1.2},
-                        {"deepspeed-zero", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
-                        {"deepspeed-zero", "dp8.z2.mbs1.full.oo100", 4 + 8 + 2 + 4, 1.2},
-                        {"torchtitan", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
-                        {"fsdp1-eager", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 4, 1.17},
-                        {"megatron-core", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4, 1.17},
-                        {"nemo-dgxc", "dp8.z1.mbs1.full.oo100", 4 + 8 + 4, 1.17},
-                        {"colossal-ai", "dp8.z2.mbs1.full.oo100", 4 + 8 + 4, 1.0},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100", 4 + 8 + 2, 1.0},
-                        {"colossal-gemini", "dp8.z3.mbs1.full.oo100.po", 4 + 8 + 2 + 2, 1.0}})
-    EXPECT_NEAR(per_parameter(c.stack, c.plan), c.bytes * c.factor, 0.02 * c.bytes)
-        << c.stack << ' ' << c.plan;
-}
-
 // Today's Megatron-Core asserts on chunks of unequal depth unless they are a layout string.
 TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
   const auto of = [](const char* model, const char* cluster, const char* plan, const char* stack) {
@@ -285,58 +223,6 @@ TEST(PublicCases, UnequalChunksComeWithTheirLayoutString) {
   const Called stated =
       of("llama-2-7b", "6x8xa100-80gb", "pp3.vp6.dp16.z1.mbs1.L1-2x15-1-0", "megatron-core");
   EXPECT_TRUE(says(stated, "\"Et|(tt|)*15t|L\"")) << stated.out << stated.err;
-}
-
-// Bytes of state a parameter over d = 8 replicas, by ZeRO stage, as the frameworks publish or write them. Published: ZeRO (arXiv
-// 1910.02054, figure 1) 16, 4 + 12/d, 2 + 14/d, 16/d; Megatron-Core's distributed optimizer (docs, dist_optimizer) 18, 6 + 12/d.
-// FSDP keeps fp32 shards alone: parameter (which is the master copy), gradient, two moments; one of 16 bit while it is gathered.
-TEST(PublicCases, BytesPerParameterAreThePublishedOnes) {
-  const auto bytes = [](const std::string& stack, int zero, Dtype parameter = Dtype::bf16) {
-    const StackSpec s = load_stack(stack, std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets");
-    EXPECT_TRUE(std::ranges::count(s.can.zero_stages, zero)) << stack << ' ' << zero;
-    TrainingSpec training;
-    training.parameter = parameter;
-    training.gradient = own_gradient_format(s, training.parameter);
-    ParallelPlan plan;
-    plan.dp = 8, plan.zero_stage = zero;
-    const StateBytes state = state_bytes(training, plan, s);
-    return state.parameter / (zero >= 3 ? 8 : 1) + state.gradient / (zero >= 2 ? 8 : 1) +
-           state.optimizer / (zero >= 1 ? 8 : 1);
-  };
-  struct Rule {
-    std::vector<std::string> stacks;
-    std::map<int, double> by_stage;
-    double within = 1e-9;
-  };
-  constexpr double d = 8;
-  const std::vector<Rule> rules = {
-      {{"deepspeed-zero", "megatron-deepspeed-zero3"},
-       {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}, {3, 16 / d}}},
-      {{"colossal-ai", "alpa", "paddle-llama"}, {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}}},
-      {{"colossal-gemini"}, {{3, 16 / d}}},
-      {{"megatron-core", "sextant"}, {{0, 18}, {1, 6 + 12 / d}, {2, 2 + 16 / d}, {3, 18 / d}}},
-      {{"megatron-lm-2024", "megatron-llama-2023-plain"}, {{0, 18}, {1, 6 + 12 / d}}},
-      {{"megatron-lm-2021"}, {{0, 18}}},
-      {{"megatron-llama-2023"}, {{2, 2 + 16 / d}}},
-      {{"nemo-dgxc"}, {{0, 16}, {1, 4 + 12 / d}, {2, 2 + 14 / d}, {3, 16 / d}}},  // 16-bit gradients
-      {{"nemo-2024", "llm-c", "aleph-alpha", "megatron-deepspeed-bloom"}, {{0, 16}, {1, 4 + 12 / d}}},
-      {{"megatron-deepspeed-bloom-bf16"}, {{0, 20}, {1, 8 + 12 / d}}},  // and an fp32 accumulator
-      {{"torchtitan", "torchtitan-eager", "fsdp1-eager", "llm-foundry", "modalities"},
-       {{0, 16}, {2, 2 + 16 / d}, {3, 16 / d}}},
-      {{"smp-v2"}, {{0, 16}, {3, 16 / d}}},
-      // Counted 20 and 8 + 12/d: gradients in 16 bit and an fp32 accumulator, of which its 870 peaks show a little less.
-      {{"nanotron"}, {{0, 20}, {1, 8 + 12 / d}}, 1.0}};
-  std::size_t held = 0;
-  for (const Rule& rule : rules)
-    for (const std::string& stack : rule.stacks) {
-      ++held;
-      for (const auto& [stage, expected] : rule.by_stage)
-        EXPECT_NEAR(bytes(stack, stage), expected, rule.within) << stack << " ZeRO " << stage;
-    }
-  EXPECT_EQ(held, stack_names(std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets").size());
-  // Training in fp32: 16, and 8 + 8/d with the distributed optimizer.
-  EXPECT_DOUBLE_EQ(bytes("megatron-core", 0, Dtype::fp32), 16);
-  EXPECT_DOUBLE_EQ(bytes("megatron-core", 1, Dtype::fp32), 8 + 8 / d);
 }
 
 // torchtitan's blocks are eager unless its user asks for the compiler: two published runs beside their compiled twins, 15.7 % apart.

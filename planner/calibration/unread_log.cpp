@@ -1,0 +1,50 @@
+#include "planner/calibration/unread_log.hpp"
+
+#include <array>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace sextant {
+
+namespace {
+
+// A program by words of its lines, and where they show the time of a step.
+struct Program {
+  std::string_view word, other_word, name, time;
+};
+constexpr std::array kPrograms = {
+    Program{"bf16 MFU", "tok/s", "llm.c", "milliseconds before 'MFU'"},
+    Program{"iter time:", "loss train:", "LitGPT", "'iter time'"},
+    Program{", time ", ", mfu ", "nanoGPT", "'time'"},
+    Program{"'train_runtime'", "'train_steps_per_second'", "transformers' Trainer",
+            "1 / train_steps_per_second"},
+    Program{"'grad_norm'", "'learning_rate'", "transformers' Trainer", "the seconds of its progress bar, '8.30s/it'"},
+    Program{"'loss'", "'learning_rate'", "transformers' Trainer", "the seconds of its progress bar, '8.30s/it'"},
+    Program{"s/it]", "", "a program with a progress bar", "the seconds of the bar, '8.30s/it'"},
+    Program{"it/s]", "", "a program with a progress bar", "1 / the steps a second of the bar"},
+    Program{"completed step:", "seconds:", "MaxText", "'seconds'"},
+    Program{"throughput/", "[batch=", "Composer", "throughput/batches_per_sec"},
+    Program{"interval_runtime:", "interval_steps_per_second", "PaddleNLP", "1 / interval_steps_per_second"},
+};
+
+}  // namespace
+
+Problem unread_log(std::string_view text, const std::string& file) {
+  const std::string formats =
+      "a log of Megatron-LM or Megatron-Bridge ('elapsed time per iteration (ms):'), nanotron "
+      "('time_per_iteration_ms:'), torchtitan ('step: ... tps:'), DeepSpeed ('CurrSamplesPerSec=') or NeMo "
+      "('train_step_timing in s')";
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    return {file, "", "text in UTF-16", formats, "iconv -f UTF-16 -t UTF-8 makes it readable"};
+  const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  for (const Program& p : kPrograms)
+    if (has(p.word) && has(p.other_word))
+      return {file, "", fmt::format("a log of {}", p.name), formats,
+              fmt::format("its step time ({}) can be given as step_time_s of a table of runs: --runs FILE.csv "
+                          "(docs/calibrating.md)",
+                          p.time)};
+  return {file, "", "no line with a step time", formats, "steps must be logged, not only losses"};
+}
+
+}  // namespace sextant
