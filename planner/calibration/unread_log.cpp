@@ -19,8 +19,10 @@ constexpr std::array kPrograms = {
     Program{", time ", ", mfu ", "nanoGPT", "'time'"},
     Program{"'train_runtime'", "'train_steps_per_second'", "transformers' Trainer",
             "1 / train_steps_per_second"},
-    Program{"'grad_norm'", "'learning_rate'", "transformers' Trainer", "the seconds of its progress bar, '8.30s/it'"},
-    Program{"'loss'", "'learning_rate'", "transformers' Trainer", "the seconds of its progress bar, '8.30s/it'"},
+    Program{"'grad_norm'", "'learning_rate'", "transformers' Trainer",
+            "the seconds of its progress bar, '8.30s/it'"},
+    Program{"'loss'", "'learning_rate'", "transformers' Trainer",
+            "the seconds of its progress bar, '8.30s/it'"},
     Program{"s/it]", "", "a program with a progress bar", "the seconds of the bar, '8.30s/it'"},
     Program{"it/s]", "", "a program with a progress bar", "1 / the steps a second of the bar"},
     Program{"completed step:", "seconds:", "MaxText", "'seconds'"},
@@ -40,10 +42,11 @@ Problem unread_log(std::string_view text, const std::string& file) {
   const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
   for (const Program& p : kPrograms)
     if (has(p.word) && has(p.other_word))
-      return {file, "", fmt::format("a log of {}", p.name), formats,
-              fmt::format("its step time ({}) can be given as step_time_s of a table of runs: --runs FILE.csv "
-                          "(docs/calibrating.md)",
-                          p.time)};
+      return {
+          file, "", fmt::format("a log of {}", p.name), formats,
+          fmt::format("its step time ({}) can be given as step_time_s of a table of runs: --runs FILE.csv "
+                      "(docs/calibrating.md)",
+                      p.time)};
   return {file, "", "no line with a step time", formats, "steps must be logged, not only losses"};
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/base/file_io.hpp"
 #include "core/cluster/cluster_files.hpp"
+#include "core/cluster/device_formats.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
@@ -93,6 +94,11 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     notes.push_back(fmt::format("{}: {}", file, note));
   for (const std::string& note : apply_kernels(log.kernels, q.training, q.stack))
     notes.push_back(fmt::format("{}: {}", file, note));
+  if (auto problem = unknown_format(q.cluster.device, q.training.compute)) {
+    problem->file = file, problem->key = "compute";
+    problem->hint = "its device is another: give the cluster that it was measured on";
+    throw ConfigError(*std::move(problem));
+  }
   if (!plan_known)
     plan.chunks =
         split_layers(q.model, plan.pp * plan.vp, split_of(load_framework_map(presets), q.stack.name));

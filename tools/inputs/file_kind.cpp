@@ -1,7 +1,7 @@
 #include "tools/inputs/file_kind.hpp"
 
+#include <algorithm>
 #include <array>
-#include <regex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -82,16 +82,28 @@ bool is_nccl_output(const std::string& text) {
                                 has("\"out_of_place\""));  // -J; one that was ended has no average
 }
 
-// What stands behind "key:" at the beginning of a line, or behind "\"key\":" in JSON; empty: nothing.
-std::string value_of(const std::string& text, const std::string& key) {
-  const std::regex line("(^|\n|[{,])\\s*\"?" + key + "\"?\\s*:\\s*\"?([^\"\\s,]+)");
-  std::smatch found;
-  return std::regex_search(text, found, line) ? found[2].str() : "";
+// What stands behind "key:" in YAML, or behind "\"key\":" in JSON; empty: nothing.
+std::string_view value_of(std::string_view text, std::string_view key) {
+  for (std::size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1)) {
+    if (at > 0 && std::string_view(" \t\n\"{,").find(text[at - 1]) == std::string_view::npos) continue;
+    std::string_view rest = text.substr(at + key.size());
+    if (rest.starts_with('"')) rest.remove_prefix(1);
+    const auto skip_blanks = [&] {
+      rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+    };
+    skip_blanks();
+    if (!rest.starts_with(':')) continue;
+    rest.remove_prefix(1);
+    skip_blanks();
+    if (rest.starts_with('"')) rest.remove_prefix(1);
+    if (const auto value = rest.substr(0, rest.find_first_of("\", \t\r\n}")); !value.empty()) return value;
+  }
+  return "";
 }
 
 // Configurations of trainers whose layout stands in another file, or in words that are not read.
-std::optional<FileKind> kind_of_trainer(const std::string& whole) {
-  const std::string text = whole.substr(0, 1 << 16);
+std::optional<FileKind> kind_of_trainer(std::string_view whole) {
+  const std::string_view text = whole.substr(0, 1 << 16);
   const auto has = [&](const char* key) { return !value_of(text, key).empty(); };
   const char* what = nullptr;
   if (text.find("_component_: torchtune") != text.npos)
@@ -107,7 +119,7 @@ std::optional<FileKind> kind_of_trainer(const std::string& whole) {
   else if (has("per_device_train_batch_size"))
     what = "arguments of transformers' Trainer";
   if (!what) return std::nullopt;
-  const std::string deepspeed = value_of(text, "deepspeed");
+  const std::string_view deepspeed = value_of(text, "deepspeed");
   return FileKind{
       FileUse::foreign, what,
       deepspeed.ends_with(".json")

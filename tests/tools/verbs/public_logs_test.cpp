@@ -64,6 +64,17 @@ TEST_F(PublicLogs, ADeviceNamedInPassing) {
   EXPECT_EQ(calibrate("NVIDIA Release 24.07 (build 1)\n", "2x8xa100-80gb").code, ExitCode::ok);
 }
 
+// No A100 multiplies in fp8, and no V100 in bf16: such a log is of another device, whatever it does not name.
+TEST_F(PublicLogs, AFormatThatTheDeviceHasNot) {
+  const std::string fp8 = "  fp8 ............................................. hybrid\n",
+                    bf16 = "  bf16 ............................................ True\n";
+  const Called a100 = calibrate(fp8, "2x8xa100-80gb");
+  EXPECT_EQ(a100.code, ExitCode::bad_input);
+  EXPECT_TRUE(says(a100, "compute: found fp8")) << a100.err;
+  EXPECT_EQ(calibrate(fp8, "2x8xh100").code, ExitCode::ok) << calibrate(fp8, "2x8xh100").err;
+  EXPECT_TRUE(says(calibrate(bf16, "2x8xV100-SXM2-32GB"), "compute: found bf16"));
+}
+
 TEST_F(PublicLogs, AnotherNodeOrNetwork) {
   const auto communicator = [](int ranks, int nodes, int local) {
     return fmt::format(

@@ -94,18 +94,20 @@ TEST(PublicMemory, HostBytesPerParameterByFramework) {
 // ZeRO 3 and offload on one GPU were killed for want of host memory at 744 GiB.
 TEST(PublicMemory, OneGpuWithOffload) {
   const auto ask = [](const Words& more) {
-    return call(Words{"simulate", "--stack", "deepspeed-zero", "--seq-len", "1024", "--global-batch", "1"} + more,
-                kUnlimitedColumns);
+    return call(
+        Words{"simulate", "--stack", "deepspeed-zero", "--seq-len", "1024", "--global-batch", "1"} + more,
+        kUnlimitedColumns);
   };
-  const Words fp16 = {"--set", "training.compute=fp16", "--plan", "z2.mbs1.full.oo100", "--model", "llama-2-13b"};
+  const Words fp16 = {"--set",      "training.compute=fp16", "--plan", "z2.mbs1.full.oo100", "--model",
+                      "llama-2-13b"};
   const Called fits = ask(fp16 + Words{"--cluster", "1x1xV100-SXM2-32GB"});
   EXPECT_EQ(fits.code, ExitCode::ok) << fits.out;
   EXPECT_EQ(ask(fp16 + Words{"--cluster", "1x1xV100-SXM2-16GB"}).code, ExitCode::no_feasible_plan);
   const Called killed = ask({"--model", "qwen2.5-32b", "--cluster", "1x1xH100-NVL-94GB", "--set",
                              "node.host_memory_GiB=744", "--plan", "z3.mbs1.full.po.oo100"});
   EXPECT_TRUE(says(killed, "nearly full")) << killed.out;
-  EXPECT_EQ(ask({"--model", "qwen2.5-32b", "--cluster", "1x1xH100-NVL-94GB", "--set", "node.host_memory_GiB=600",
-                 "--plan", "z3.mbs1.full.po.oo100"})
+  EXPECT_EQ(ask({"--model", "qwen2.5-32b", "--cluster", "1x1xH100-NVL-94GB", "--set",
+                 "node.host_memory_GiB=600", "--plan", "z3.mbs1.full.po.oo100"})
                 .code,
             ExitCode::no_feasible_plan);
 }
@@ -114,8 +116,8 @@ TEST(PublicMemory, OneGpuWithOffload) {
 // channel in each layer, and nothing of a layer's inside in the buffers of the device.
 TEST(PublicMemory, InputsOfRecomputedLayersOnTheHost) {
   const auto memory = [](const char* stack, const char* plan) {
-    const Called c = call({"simulate", "--model", "llama-3.1-8b", "--cluster", "1x8xh200", "--seq-len", "16384",
-                           "--global-batch", "8", "--stack", stack, "--plan", plan, "--json"});
+    const Called c = call({"simulate", "--model", "llama-3.1-8b", "--cluster", "1x8xh200", "--seq-len",
+                           "16384", "--global-batch", "8", "--stack", stack, "--plan", plan, "--json"});
     EXPECT_EQ(c.code, ExitCode::ok) << stack << ' ' << plan << c.err;
     return nlohmann::json::parse(c.out);
   };
@@ -125,7 +127,8 @@ TEST(PublicMemory, InputsOfRecomputedLayersOnTheHost) {
       return j.at("prediction").at(what).get<double>();
     };
     const double inputs = 32.0 * 16384 * 4096 * 2 / (1 << 30);  // 4 GiB of a GPU
-    EXPECT_NEAR(gib(without, "peak_memory_GiB") - gib(with, "peak_memory_GiB"), inputs, 0.25 * inputs) << stack;
+    EXPECT_NEAR(gib(without, "peak_memory_GiB") - gib(with, "peak_memory_GiB"), inputs, 0.25 * inputs)
+        << stack;
     EXPECT_NEAR(gib(with, "host_memory_per_node_GiB"), 8 * inputs, 0.3 * 8 * inputs) << stack;
     EXPECT_EQ(with.at("unused_fields").size(), 0u) << stack;
   }

@@ -19,18 +19,19 @@ Called simulate(const Words& more) {
 }
 
 TEST(PublicWords, FrameworksWithoutAPresetOfTheirName) {
-  for (const auto& [typed, meant] : {std::pair{"zero3", "did you mean deepspeed-zero?"},
-                                     {"ZeRO-2", "did you mean deepspeed-zero?"},
-                                     {"fsdp2", "did you mean torchtitan, or torchtitan-eager"},
-                                     {"PyTorch", "torchtitan (FSDP2) or fsdp1-eager (FSDP1)"},
-                                     {"mcore", "did you mean megatron-core?"},
-                                     {"Megatron-LM", "megatron-lm-2024 or megatron-lm-2021 for those years"},
-                                     {"accelerate", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
-                                     {"hf-trainer", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
-                                     {"axolotl", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
-                                     {"maxtext", "no framework on JAX"},
-                                     {"nemo", "nemo-"},
-                                     {"gemini", "colossal-gemini"}}) {
+  for (const auto& [typed, meant] :
+       {std::pair{"zero3", "did you mean deepspeed-zero?"},
+        {"ZeRO-2", "did you mean deepspeed-zero?"},
+        {"fsdp2", "did you mean torchtitan, or torchtitan-eager"},
+        {"PyTorch", "torchtitan (FSDP2) or fsdp1-eager (FSDP1)"},
+        {"mcore", "did you mean megatron-core?"},
+        {"Megatron-LM", "megatron-lm-2024 or megatron-lm-2021 for those years"},
+        {"accelerate", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
+        {"hf-trainer", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
+        {"axolotl", "deepspeed-zero for DeepSpeed, torchtitan-eager for FSDP2"},
+        {"maxtext", "no framework on JAX"},
+        {"nemo", "nemo-"},
+        {"gemini", "colossal-gemini"}}) {
     const Called c = simulate(Words{"--plan", "dp8.z1.mbs1", "--stack", typed} + kLlama7bOn8);
     EXPECT_EQ(c.code, ExitCode::usage) << typed;
     EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
@@ -71,16 +72,17 @@ TEST(PublicWords, MixturesOfExpertsAreNoDenseModel) {
 TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
   const TempDir folder;
   for (const auto& [name, text, what, how] :
-       {std::tuple{"factory.yaml", "stage: sft\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n",
+       {std::tuple{"factory.yaml",
+                   "stage: sft\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n",
                    "a LLaMA-Factory configuration", "--from examples/ds_z3_config.json"},
         {"axolotl.yml", "base_model: NousResearch/Llama-2-7b-hf\nsequence_len: 4096\nmicro_batch_size: 2\n",
          "an axolotl configuration", "--plan dp8.z3.mbs1"},
-        {"tune.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n", "a torchtune configuration",
-         "--plan dp8.z3.mbs1"},
+        {"tune.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n",
+         "a torchtune configuration", "--plan dp8.z3.mbs1"},
         {"args.json", R"({"output_dir": "out", "per_device_train_batch_size": 2, "deepspeed": "ds.json"})",
          "arguments of transformers' Trainer", "--from ds.json"},
-        {"foundry.yaml", "max_seq_len: 2048\ndevice_train_microbatch_size: 8\n", "an llm-foundry configuration",
-         "--plan dp8.z3.mbs1"},
+        {"foundry.yaml", "max_seq_len: 2048\ndevice_train_microbatch_size: 8\n",
+         "an llm-foundry configuration", "--plan dp8.z3.mbs1"},
         {"max.yml", "ici_fsdp_parallelism: 8\n", "a MaxText configuration", "--plan dp8.z3.mbs1"}}) {
     const auto file = folder.write(name, text).string();
     const Called plan = simulate(Words{"--plan", file} + kLlama7bOn8);
@@ -100,47 +102,51 @@ TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
     EXPECT_FALSE(says(c, "syntax error")) << c.err;
   }
   // A plan file that was cut keeps its own message.
-  EXPECT_TRUE(says(simulate(Words{"--plan", folder.write("cut.json", R"({"schema": "sextant.plan_file/1", )").string()} +
-                            kLlama7bOn8),
-                   "line 1"));
+  EXPECT_TRUE(says(
+      simulate(Words{"--plan", folder.write("cut.json", R"({"schema": "sextant.plan_file/1", )").string()} +
+               kLlama7bOn8),
+      "line 1"));
 }
 
 // Logs that are not read say what printed them, and how to give their step all the same.
 TEST(PublicWords, LogsOfOtherPrograms) {
   const TempDir folder;
   for (const auto& [text, what] :
-       {std::pair{"step    2/18865 | loss 10.868 (+nanz)| norm 15.3 (+nanz)| lr 8.57e-07 | 2856.36 ms | 45.6% bf16 "
-                  "MFU | 183537 tok/s\n",
-                  "a log of llm.c"},
-        {"Epoch 1 | iter 10 step 1 | loss train: 10.5, val: n/a | iter time: 412.11 ms (step)\n", "a log of LitGPT"},
+       {std::pair{
+            "step    2/18865 | loss 10.868 (+nanz)| norm 15.3 (+nanz)| lr 8.57e-07 | 2856.36 ms | 45.6% bf16 "
+            "MFU | 183537 tok/s\n",
+            "a log of llm.c"},
+        {"Epoch 1 | iter 10 step 1 | loss train: 10.5, val: n/a | iter time: 412.11 ms (step)\n",
+         "a log of LitGPT"},
         {"iter 10: loss 9.1, time 512.11ms, mfu 40.11%\n", "a log of nanoGPT"},
         {"{'loss': 1.4, 'grad_norm': 2.1, 'learning_rate': 1.9e-05, 'epoch': 0.01}\n",
          "a log of transformers' Trainer"},
         {"  2%|2         | 20/1000 [02:46<2:16:00,  8.31s/it]\n", "a program with a progress bar"}}) {
-    const Called c = call(Words{"calibrate", "--log", folder.write("run.log", text).string() + "=dp8.z3.mbs1"} +
-                              kLlama7bOn8,
-                          kUnlimitedColumns);
+    const Called c = call(
+        Words{"calibrate", "--log", folder.write("run.log", text).string() + "=dp8.z3.mbs1"} + kLlama7bOn8,
+        kUnlimitedColumns);
     EXPECT_EQ(c.code, ExitCode::bad_input) << text;
     EXPECT_TRUE(says(c, what)) << c.err;
     EXPECT_TRUE(says(c, "step_time_s of a table of runs: --runs")) << c.err;
   }
-  EXPECT_TRUE(says(call(Words{"calibrate", "--log", folder.write("run.log", "nothing\n").string()} + kLlama7bOn8,
-                        kUnlimitedColumns),
-                   "found no line with a step time"));
+  EXPECT_TRUE(
+      says(call(Words{"calibrate", "--log", folder.write("run.log", "nothing\n").string()} + kLlama7bOn8,
+                kUnlimitedColumns),
+           "found no line with a step time"));
 }
 
 // torchtitan prints how much memory its devices have: an H100 of 95 GiB is not the one of 80.
 TEST(PublicWords, ADeviceWithMoreMemoryIsAnother) {
   const TempDir folder;
   const auto calibrate = [&](const char* gib, const char* cluster) {
-    const auto log = folder.write(
-        "run.log", std::string("CUDA capacity: NVIDIA H100 with ") + gib +
-                       "GiB memory\nBuilding 1-D device mesh with ['dp_shard'], [8]\n"
-                       "step:  1  loss: 12.0  memory: 40.00GiB(28.00%)  tps: 6,000\n"
-                       "step: 10  loss: 10.0  memory: 40.00GiB(28.00%)  tps: 6,700\n"
-                       "step: 20  loss:  9.0  memory: 40.00GiB(28.00%)  tps: 6,710\n");
-    return call({"calibrate", "--log", log.string() + "=dp8.z3.mbs1", "--model", "llama-3-8b", "--cluster", cluster,
-                 "--seq-len", "8192", "--global-batch", "8"},
+    const auto log =
+        folder.write("run.log", std::string("CUDA capacity: NVIDIA H100 with ") + gib +
+                                    "GiB memory\nBuilding 1-D device mesh with ['dp_shard'], [8]\n"
+                                    "step:  1  loss: 12.0  memory: 40.00GiB(28.00%)  tps: 6,000\n"
+                                    "step: 10  loss: 10.0  memory: 40.00GiB(28.00%)  tps: 6,700\n"
+                                    "step: 20  loss:  9.0  memory: 40.00GiB(28.00%)  tps: 6,710\n");
+    return call({"calibrate", "--log", log.string() + "=dp8.z3.mbs1", "--model", "llama-3-8b", "--cluster",
+                 cluster, "--seq-len", "8192", "--global-batch", "8"},
                 kUnlimitedColumns);
   };
   EXPECT_EQ(calibrate("79.10", "1x8xh100").code, ExitCode::ok);
