@@ -10,24 +10,25 @@ namespace sextant {
 namespace {
 
 // A program by words of its lines, and where they show the time of a step.
-struct Program {
+struct OtherProgram {
   std::string_view word, other_word, name, time;
 };
-constexpr std::array kPrograms = {
-    Program{"bf16 MFU", "tok/s", "llm.c", "milliseconds before 'MFU'"},
-    Program{"iter time:", "loss train:", "LitGPT", "'iter time'"},
-    Program{", time ", ", mfu ", "nanoGPT", "'time'"},
-    Program{"'train_runtime'", "'train_steps_per_second'", "transformers' Trainer",
-            "1 / train_steps_per_second"},
-    Program{"'grad_norm'", "'learning_rate'", "transformers' Trainer",
-            "the seconds of its progress bar, '8.30s/it'"},
-    Program{"'loss'", "'learning_rate'", "transformers' Trainer",
-            "the seconds of its progress bar, '8.30s/it'"},
-    Program{"s/it]", "", "a program with a progress bar", "the seconds of the bar, '8.30s/it'"},
-    Program{"it/s]", "", "a program with a progress bar", "1 / the steps a second of the bar"},
-    Program{"completed step:", "seconds:", "MaxText", "'seconds'"},
-    Program{"throughput/", "[batch=", "Composer", "throughput/batches_per_sec"},
-    Program{"interval_runtime:", "interval_steps_per_second", "PaddleNLP", "1 / interval_steps_per_second"},
+constexpr std::array kOtherPrograms = {
+    OtherProgram{"bf16 MFU", "tok/s", "llm.c", "milliseconds before 'MFU'"},
+    OtherProgram{"iter time:", "loss train:", "LitGPT", "'iter time'"},
+    OtherProgram{", time ", ", mfu ", "nanoGPT", "'time'"},
+    OtherProgram{"'train_runtime'", "'train_steps_per_second'", "transformers' Trainer",
+                 "1 / train_steps_per_second"},
+    OtherProgram{"'grad_norm'", "'learning_rate'", "transformers' Trainer",
+                 "the seconds of its progress bar, '8.30s/it'"},
+    OtherProgram{"'loss'", "'learning_rate'", "transformers' Trainer",
+                 "the seconds of its progress bar, '8.30s/it'"},
+    OtherProgram{"s/it]", "", "a program with a progress bar", "the seconds of the bar, '8.30s/it'"},
+    OtherProgram{"it/s]", "", "a program with a progress bar", "1 / the steps a second of the bar"},
+    OtherProgram{"completed step:", "seconds:", "MaxText", "'seconds'"},
+    OtherProgram{"throughput/", "[batch=", "Composer", "throughput/batches_per_sec"},
+    OtherProgram{"interval_runtime:", "interval_steps_per_second", "PaddleNLP",
+                 "1 / interval_steps_per_second"},
 };
 
 }  // namespace
@@ -40,7 +41,7 @@ Problem unread_log(std::string_view text, const std::string& file) {
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
     return {file, "", "text in UTF-16", formats, "iconv -f UTF-16 -t UTF-8 makes it readable"};
   const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
-  for (const Program& p : kPrograms)
+  for (const OtherProgram& p : kOtherPrograms)
     if (has(p.word) && has(p.other_word))
       return {
           file, "", fmt::format("a log of {}", p.name), formats,
