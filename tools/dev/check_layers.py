@@ -27,7 +27,7 @@ SUB_ROOMS = {
     "core": ["base", "model", "cluster", "plan", "graph", "timeline", "runs"],
     "planner": ["lowering", "simulation", "search/bounds", "search", "answers", "explain", "validation", "calibration", "adaptation"],
     "runtime": ["devices", "communicators", "weights", "data", "execution", "checkpoint", "training"],
-    "tools": ["terminal", "import", "inputs", "output", "export", "adaptation", "report", "verbs"],
+    "tools": ["terminal", "traces", "import", "inputs", "output", "export", "adaptation", "report", "verbs"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BACKEND = re.compile(r"^(cuda|cublas|cudnn|cupti|nccl|mpi)[\w./]*\.h(pp)?$", re.IGNORECASE)

@@ -8,6 +8,7 @@ packages=(
   g++ cmake ninja-build pkg-config              # build
   libcli11-dev libfmt-dev nlohmann-json3-dev    # command line, text, JSON
   libtomlplusplus-dev libyaml-cpp-dev           # files of other frameworks
+  libsqlite3-dev                                # exports of Nsight Systems
   libboost-dev libboost-graph-dev               # cluster graphs
   libeigen3-dev libnlopt-dev libnlopt-cxx-dev   # fits
   libtbb-dev zlib1g-dev libxxhash-dev           # threads, compressed traces, checksums

@@ -28,6 +28,7 @@ def printed(command: str, folder: str, sextant: pathlib.Path) -> str:
         "NO_COLOR": "1",
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
+        "SEXTANT_SOURCE": str(ROOT),
     }
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

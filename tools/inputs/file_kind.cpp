@@ -11,6 +11,7 @@
 #include "core/base/shallow_json.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tools/import/import_file.hpp"
+#include "tools/traces/trace_files.hpp"
 
 namespace sextant {
 
@@ -150,11 +151,11 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
 bool is_no_plan(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || text[first] != '{') return first != text.npos;
-  const auto j = nlohmann::json::parse(text, nullptr, false, true);
+  const auto j = json_or_discarded(text);
   return j.is_object() && !j.contains("schema") && !j.contains("plan") && !j.contains("key");
 }
 
-constexpr std::array<const char*, 13> kWanted = {
+constexpr std::array<const char*, 14> kWanted = {
     "a plan file, or a plan key",
     "a model: preset name, config.json or params.json",
     "a cluster: preset name, nodes x GPUs x device, or JSON file",
@@ -167,6 +168,7 @@ constexpr std::array<const char*, 13> kWanted = {
     "a shortlist of 'sextant plan --shortlist'",
     kImportable,
     "an answer of --json",
+    "traces of the PyTorch profiler or of Nsight Systems",
     ""};
 
 }  // namespace
@@ -174,6 +176,13 @@ constexpr std::array<const char*, 13> kWanted = {
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  // Before all else: they may be larger than what is read as text.
+  if (const auto trace = trace_format_of(path)) {
+    const bool database = *trace == TraceFormat::nsys;
+    return FileKind{FileUse::trace,
+                    database ? "a database (Nsight Systems exports one)" : "a profiler's trace",
+                    "sextant compare plan.json takes traces of runs"};
+  }
   try {
     return kind_of_text(read_text_file(path));
   } catch (const ConfigError&) {

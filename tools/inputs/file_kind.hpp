@@ -22,6 +22,7 @@ enum class FileUse {
   tried,
   from,
   answer,
+  trace,
   foreign  // of another program, which no option takes
 };
 

@@ -1,4 +1,5 @@
-// `sextant compare`: predicted against measured, operation by operation, for runs of a plan.
+// `sextant compare`: predicted against measured, operation by operation, for runs of a plan; part by part for traces of other
+// frameworks.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -12,7 +13,9 @@
 #include "tools/inputs/inputs.hpp"
 #include "tools/inputs/running.hpp"
 #include "tools/output/comparison_text.hpp"
+#include "tools/output/trace_text.hpp"
 #include "tools/terminal/table.hpp"
+#include "tools/verbs/compare_trace.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -21,9 +24,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct CompareOptions {
-  std::vector<std::string> paths;  // plan.json RUN...
+  std::vector<std::string> paths;  // plan.json RUN...; RUN is a folder of a run, or a trace
   std::string profile, trace;
-  bool scale = false;
+  bool scale = false, other_device = false;
   double max_error = 0;  // percent; 0: not checked
 };
 
@@ -98,11 +101,64 @@ void print_scaling(Session& session, const std::vector<ComparedRun>& runs) {
     session.terminal.out << "the global batch is not the same in all runs: speed-ups are of tokens/s\n";
 }
 
+ExitCode judged(Session& session, double worst, double max_error) {
+  if (max_error <= 0 || worst <= max_error) return ExitCode::ok;
+  session.terminal.err << fmt::format("step off by {:.1f} %, tolerated {:g} %\n", worst, max_error);
+  return ExitCode::outside_tolerance;
+}
+
+// Traces after a plan, or alone: then nothing is predicted.
+ExitCode run_traces(Session& session, const CompareOptions& o, const std::vector<std::string>& traces) {
+  const bool planned = traces.size() < o.paths.size();
+  if (o.scale)
+    throw UsageError("--scale compares folders of: sextant run -o; traces are compared with one plan");
+  if (!planned && (o.max_error > 0 || !o.profile.empty()))
+    throw UsageError("--max-error and --profile need a plan before the traces");
+  std::vector<ComparedTrace> all;
+  for (const auto& given : traced_jobs(traces))
+    all.push_back(compare_trace(
+        session, given,
+        {.plan = planned ? o.paths.front() : "", .profile = o.profile, .any_device = o.other_device}));
+  double worst = 0;
+  Json runs = Json::array();
+  std::string events;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const ComparedTrace& trace = all[i];
+    if (trace.predicted)
+      worst = std::max(worst, 100 * std::abs(trace.measured.mean.step_s / trace.predicted->step_s - 1));
+    if (session.common.json) {
+      runs.push_back(compared_trace_json(trace));
+    } else {
+      session.terminal.out << (i == 0 ? "" : "\n") << trace.path << ":\n";
+      print_traced(session, trace.job, trace.measured, trace.predicted);
+    }
+    if (!o.trace.empty())
+      events += (events.empty() ? "" : ",\n") + measured_events(trace, static_cast<int>(100000 * i));
+  }
+  if (session.common.json) print_json(session, "compare", {{"runs", runs}});
+  if (!o.trace.empty()) {
+    write_trace(o.trace, events);
+    if (!session.common.json) session.terminal.out << "\nwritten: " << o.trace << '\n';
+  }
+  return judged(session, worst, o.max_error);
+}
+
 ExitCode run(Session& session, const CompareOptions& o) {
+  const auto first_trace = std::ranges::find_if(o.paths, is_trace);
+  if (first_trace != o.paths.end()) {
+    const bool alone = first_trace == o.paths.begin();
+    const std::vector<std::string> traces(o.paths.begin() + (alone ? 0 : 1), o.paths.end());
+    const auto other = std::ranges::find_if_not(traces, is_trace);
+    if (other != traces.end())
+      throw ConfigError(Problem{*other, "", "no trace", "traces alone, or runs of sextant alone",
+                                "compare them one after the other"});
+    check_output("--trace", o.trace, o.paths);
+    return run_traces(session, o, traces);
+  }
   if (o.paths.size() < (o.scale ? 1u : 2u))
     throw UsageError(
         "a plan file and a run are needed\n  for example: sextant compare plan.json RUN, where RUN is a "
-        "folder of: sextant run -o");
+        "folder of: sextant run -o, or a trace of the PyTorch profiler or Nsight Systems");
   check_output("--trace", o.trace, o.paths);
   std::vector<ComparedRun> runs;
   for (std::size_t i = o.scale ? 0 : 1; i < o.paths.size(); ++i)
@@ -148,48 +204,55 @@ ExitCode run(Session& session, const CompareOptions& o) {
     }
   }
   if (!session.common.json && !o.trace.empty()) session.terminal.out << "\nwritten: " << o.trace << '\n';
-  if (o.max_error <= 0 || worst <= o.max_error) return ExitCode::ok;
-  session.terminal.err << fmt::format("step off by {:.1f} %, tolerated {:g} %\n", worst, o.max_error);
-  return ExitCode::outside_tolerance;
+  return judged(session, worst, o.max_error);
 }
 
 }  // namespace
 
 Verb compare_verb() {
-  return {.name = "compare",
-          .summary = "predicted against measured time of a run, operation by operation",
-          .description =
-              "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
-              "and says "
-              "which part of the step and which operations explain the difference. With --scale all "
-              "arguments are "
-              "runs, each with a plan of its own.",
-          .examples = {{"a run to compare with",
-                        "sextant plan --model stories-260k --cluster laptop --stack sextant "
-                        "--seq-len 64 --global-batch 8 -o tiny.json"},
-                       {"", "sextant run tiny.json --steps 3 -o tiny-run"},
-                       {"what explains the difference", "sextant compare tiny.json tiny-run"}},
-          .define = [](CLI::App& app) -> Run {
-            auto o = std::make_shared<CompareOptions>();
-            app.add_option("paths", o->paths, "the plan file, then folders of: sextant run -o")
-                ->type_name("PATH");
-            add_flag(app,
-                     {.flag = "--scale", .metavar = "", .text = "a scaling curve over runs of several plans"},
-                     o->scale);
-            add_profile_option(app, o->profile);
-            add_text(app,
-                     {.flag = "--trace", .metavar = "FILE", .text = "all timelines in one file for Perfetto"},
-                     o->trace);
-            add_number(app,
-                       {.flag = "--max-error",
-                        .metavar = "P",
-                        .text = "exit code 6 when a step is off by more; 0 = never",
-                        .unit = "%",
-                        .min = 0,
-                        .max = 1e6},
-                       o->max_error);
-            return [o](Session& session) { return run(session, *o); };
-          }};
+  return {
+      .name = "compare",
+      .summary = "predicted against measured time of a run, operation by operation",
+      .description =
+          "Joins the predicted timeline of a plan with those that sextant run measured, by operation, "
+          "and says "
+          "which part of the step and which operations explain the difference. With --scale all "
+          "arguments are "
+          "runs, each with a plan of its own. Traces of other frameworks, as the PyTorch profiler "
+          "(*.pt.trace.json, .json.gz, one per rank, or a folder of them) and Nsight Systems (nsys export "
+          "-t sqlite) write them, are compared part by part: GEMM, attention, exposed communication by "
+          "axis, bubble, host-bound gaps. Without a plan the measured parts are printed.",
+      .examples = {{"a run to compare with",
+                    "sextant plan --model stories-260k --cluster laptop --stack sextant "
+                    "--seq-len 64 --global-batch 8 -o tiny.json"},
+                   {"", "sextant run tiny.json --steps 3 -o tiny-run"},
+                   {"what explains the difference", "sextant compare tiny.json tiny-run"}},
+      .define = [](CLI::App& app) -> Run {
+        auto o = std::make_shared<CompareOptions>();
+        app.add_option("paths", o->paths, "the plan file, then folders of: sextant run -o, or traces")
+            ->type_name("PATH");
+        add_flag(app,
+                 {.flag = "--scale", .metavar = "", .text = "a scaling curve over runs of several plans"},
+                 o->scale);
+        add_profile_option(app, o->profile);
+        add_flag(app,
+                 {.flag = "--allow-other-device",
+                  .metavar = "",
+                  .text = "of traces: take those of another device than the plan's"},
+                 o->other_device);
+        add_text(app,
+                 {.flag = "--trace", .metavar = "FILE", .text = "all timelines in one file for Perfetto"},
+                 o->trace);
+        add_number(app,
+                   {.flag = "--max-error",
+                    .metavar = "P",
+                    .text = "exit code 6 when a step is off by more; 0 = never",
+                    .unit = "%",
+                    .min = 0,
+                    .max = 1e6},
+                   o->max_error);
+        return [o](Session& session) { return run(session, *o); };
+      }};
 }
 
 }  // namespace sextant

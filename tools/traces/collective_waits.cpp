@@ -1,0 +1,90 @@
+#include "tools/traces/collective_waits.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace sextant {
+namespace {
+
+// A group means the same in all ranks' traces where its ranks are known.
+using GroupKey = std::pair<std::vector<int>, std::string>;
+// Step, group, kind, peers.
+using CallKey = std::tuple<std::int64_t, GroupKey, CollectiveName, std::int32_t>;
+using Calls = std::map<CallKey, std::map<std::size_t, std::vector<DeviceActivity*>>>;  // by place of the rank
+
+std::int64_t duration(const DeviceActivity& a) { return a.end_ns - a.begin_ns; }
+
+bool is_known(const ProcessGroup& group, int world) {
+  return !group.ranks.empty() || (group.size > 1 && group.size == world);
+}
+
+Calls calls_of(std::vector<RankSteps>& ranks) {
+  Calls calls;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    RankTrace& trace = ranks[r].trace;
+    for (DeviceActivity& a : trace.activities) {
+      if (a.kind != KernelClass::collective || !is_known(trace.groups[a.group], trace.world)) continue;
+      const auto step = std::ranges::find_if(ranks[r].steps, [&](const StepWindow& w) {
+        return a.begin_ns >= w.begin_ns && a.begin_ns < w.end_ns;
+      });
+      if (step == ranks[r].steps.end()) continue;
+      const ProcessGroup& group = trace.groups[a.group];
+      calls[{step->number, {group.ranks, group.description}, a.collective, a.peers}][r].push_back(&a);
+    }
+  }
+  return calls;
+}
+
+// Transfers that no other rank's trace tells of, by what they move: the shortest of them moved it and waited for nobody.
+void hold_to_shortest(RankSteps& rank) {
+  std::map<std::tuple<std::uint32_t, std::int64_t, std::int32_t>, std::int64_t> shortest;
+  const auto key = [](const DeviceActivity& a) { return std::tuple(a.group, a.bytes, a.peers); };
+  const auto is_transfer = [](const DeviceActivity& a) {
+    return a.kind == KernelClass::collective && a.collective == CollectiveName::send_recv && a.wait_ns == 0 &&
+           a.bytes > 0;
+  };
+  for (const DeviceActivity& a : rank.trace.activities) {
+    if (!is_transfer(a)) continue;
+    const auto [found, is_new] = shortest.try_emplace(key(a), duration(a));
+    if (!is_new) found->second = std::min(found->second, duration(a));
+  }
+  for (DeviceActivity& a : rank.trace.activities)
+    if (is_transfer(a)) a.wait_ns = duration(a) - shortest.at(key(a));
+}
+
+}  // namespace
+
+void find_waits(std::vector<RankSteps>& ranks, std::vector<std::string>& remarks) {
+  std::size_t unlike = 0, matched = 0;
+  for (auto& [key, by_rank] : calls_of(ranks)) {
+    if (by_rank.size() < 2) continue;
+    const std::size_t count = by_rank.begin()->second.size();
+    if (!std::ranges::all_of(by_rank, [&](const auto& calls) { return calls.second.size() == count; })) {
+      ++unlike;
+      continue;
+    }
+    for (std::size_t n = 0; n < count; ++n) {
+      std::int64_t transfer = std::numeric_limits<std::int64_t>::max();
+      for (const auto& [rank, calls] : by_rank) transfer = std::min(transfer, duration(*calls[n]));
+      for (auto& [rank, calls] : by_rank) calls[n]->wait_ns = duration(*calls[n]) - transfer;
+    }
+    matched += count;
+  }
+  if (unlike > 0)
+    remarks.push_back(fmt::format(
+        "the ranks did not run as many of {} kinds of collectives of a step: for those, waiting for other "
+        "ranks is counted as transfer",
+        unlike));
+  if (matched == 0)
+    remarks.push_back(
+        "collectives of several ranks could not be matched (one rank, or process groups without ranks): "
+        "waiting inside them for other ranks is counted as communication");
+  for (RankSteps& rank : ranks) hold_to_shortest(rank);
+}
+
+}  // namespace sextant
