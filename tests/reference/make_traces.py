@@ -155,8 +155,8 @@ class Rank:
         if self.pp + 1 < PP:
             self.transfer(self.rank + DP, self.rank, wait_us)
         else:
-            self.compute("element_wise", LOSS, 150)
-            self.compute("gemm", GEMM[0], 500)
+            self.compute("element_wise", LOSS, 5500)
+            self.compute("gemm", GEMM[0], 13_000)
         if last:  # the reduction runs beside the last layers, and 120 us longer
             begin = self.now
         for _ in range(LAYERS):
@@ -173,17 +173,18 @@ class Rank:
 
     def step(self, number: int) -> None:
         self.begin, self.parts = self.now, {}
-        slower = 1.0 if number == 10 else 1.5
-        self.exposed("AllGather_RING_LL", "_allgather_base", "mesh_dp_shard", 200, 300 * slower if self.dp == 0 else 0)
+        slower = 1.0 if number == 10 else 1.2
+        self.exposed("AllGather_RING_LL", "_allgather_base", "mesh_dp_shard", 1_900, 2_600 * slower if self.dp == 0 else 0)
         order = ["F", "F", "B", "F", "B", "F", "B", "B"] if self.pp == 0 else ["F", "B"] * MICROBATCHES
         done = {"F": 0, "B": 0}
         for what in order:
             n = done[what] = done[what] + 1
             if what == "F":
-                self.forward(900 if n == 1 else 20)
+                self.forward(4_000 if n == 1 else 20)
             else:
-                self.backward(1500 * slower if n == 1 else 30, n == MICROBATCHES)
-        self.compute("optimizer", ADAM, 350)
+                self.backward(18_000 * slower if n == 1 else 16_000, n == MICROBATCHES)
+        self.compute("optimizer", ADAM, 2800)
+        self.host_gap(21_000)  # the host's work between two steps
         self.marks.append((number, self.begin - 300_000, self.now - self.begin))
         self.steps.append({"number": number, "step": self.now - self.begin} | self.parts)
 

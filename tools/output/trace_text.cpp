@@ -19,7 +19,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string milliseconds(double seconds) { return fmt::format("{:.2f}", 1e3 * seconds); }
+// Nothing, on either side of it, is 0.
+std::string without_sign_of_zero(std::string text) {
+  return text.find_first_not_of("-0.") == text.npos && text.starts_with('-') ? text.substr(1) : text;
+}
+std::string milliseconds(double seconds) {
+  return without_sign_of_zero(fmt::format("{:.2f}", 1e3 * seconds));
+}
 std::string over(double predicted, double measured) {
   if (predicted < 1e-9) return "";
   const double ratio = measured / predicted;
@@ -66,9 +72,10 @@ void print_ranks(Session& session, const TracedAccount& measured) {
     double waits = 0;
     for (const CollectiveTime& c : r.median.collectives) waits += c.exposed_wait_s;
     table.add_row({fmt::format("{}", r.rank), fmt::format("{}", r.steps), milliseconds(r.median.step_s),
-                   milliseconds(r.shortest_s), milliseconds(r.longest_s), milliseconds(r.median.computing_s()),
-                   milliseconds(r.median.communication_s), milliseconds(r.median.exposed_s()),
-                   milliseconds(waits), milliseconds(r.median.host_copy_s + r.median.device_copy_s),
+                   milliseconds(r.shortest_s), milliseconds(r.longest_s),
+                   milliseconds(r.median.computing_s()), milliseconds(r.median.communication_s),
+                   milliseconds(r.median.exposed_s()), milliseconds(waits),
+                   milliseconds(r.median.host_copy_s + r.median.device_copy_s),
                    milliseconds(r.median.idle_s()), milliseconds(r.median.host_idle_s)});
   }
   session.terminal.out << table.render(session.terminal, session.common.wide);
@@ -88,8 +95,9 @@ void print_parts(Session& session, const StepAccount& measured, const std::optio
   const auto row = [&](const std::string& what, double p, double m) {
     if (!predicted)
       return table.add_row({what, milliseconds(m), fmt::format("{:.1f}", 100 * m / measured.step_s)});
-    table.add_row({what, milliseconds(p), milliseconds(m), over(p, m),
-                   difference != 0 ? fmt::format("{:.0f}", 100 * (m - p) / difference) : ""});
+    table.add_row(
+        {what, milliseconds(p), milliseconds(m), over(p, m),
+         difference != 0 ? without_sign_of_zero(fmt::format("{:.0f}", 100 * (m - p) / difference)) : ""});
   };
   for (std::size_t i = 0; i < measured.parts.size(); ++i) {
     const double p = predicted ? predicted->parts[i] : 0, m = measured.parts[i];
@@ -101,8 +109,8 @@ void print_parts(Session& session, const StepAccount& measured, const std::optio
 }
 
 // Keys of both, longest first.
-std::vector<std::pair<GroupAxis, CollectiveName>> collectives_of(const StepAccount& measured,
-                                                                 const std::optional<StepAccount>& predicted) {
+std::vector<std::pair<GroupAxis, CollectiveName>> collectives_of(
+    const StepAccount& measured, const std::optional<StepAccount>& predicted) {
   CollectiveTable both = measured.collectives;
   if (predicted)
     for (const auto& [key, c] : predicted->collectives)
@@ -118,7 +126,8 @@ AxisCollectives found_in(const CollectiveTable& table, const CollectiveTable::ke
   return found == table.end() ? AxisCollectives{} : found->second;
 }
 
-void print_collectives(Session& session, const StepAccount& measured, const std::optional<StepAccount>& predicted) {
+void print_collectives(Session& session, const StepAccount& measured,
+                       const std::optional<StepAccount>& predicted) {
   std::vector<Column> columns = {{"collectives", Align::left}, {"over", Align::left}};
   if (predicted) columns.insert(columns.end(), {{"predicted", Align::right, 1}, {"predicted ms"}});
   columns.insert(columns.end(), {{"measured", Align::right, 1}, {"measured ms"}});
@@ -229,15 +238,13 @@ void print_traced(Session& session, const TracedJob& job, const TracedAccount& m
   auto& out = session.terminal.out;
   const std::size_t ranks = traced_ranks(job);
   const std::string of_ranks = job.world > 0 ? fmt::format("{} of {} ranks", ranks, job.world)
-                               : ranks == 1 ? "1 rank"
-                                            : fmt::format("{} ranks", ranks);
-  out << wrapped_answer(
-      session.terminal,
-      fmt::format("{}: {}{}, {}; each rank's step of middle length{}", job.program, of_ranks,
-                  job.device.empty() ? "" : ", " + job.device, steps_text(job),
-                  ranks > 1 ? ", parts as the mean over ranks" : ""));
-  for (const std::string& remark : job.remarks)
-    out << wrapped_answer(session.terminal, "note: " + remark);
+                               : ranks == 1  ? "1 rank"
+                                             : fmt::format("{} ranks", ranks);
+  out << wrapped_answer(session.terminal,
+                        fmt::format("{}: {}{}, {}; each rank's step of middle length{}", job.program,
+                                    of_ranks, job.device.empty() ? "" : ", " + job.device, steps_text(job),
+                                    ranks > 1 ? ", parts as the mean over ranks" : ""));
+  for (const std::string& remark : job.remarks) out << wrapped_answer(session.terminal, "note: " + remark);
   out << '\n';
   print_ranks(session, measured);
   out << '\n';

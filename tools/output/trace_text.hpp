@@ -15,7 +15,8 @@ namespace sextant {
 std::string step_part_text(StepPart);
 
 // Without a prediction the measured columns alone.
-void print_traced(Session&, const TracedJob&, const TracedAccount&, const std::optional<StepAccount>& predicted);
+void print_traced(Session&, const TracedJob&, const TracedAccount&,
+                  const std::optional<StepAccount>& predicted);
 nlohmann::ordered_json traced_json(const TracedJob&, const TracedAccount&,
                                    const std::optional<StepAccount>& predicted);
 

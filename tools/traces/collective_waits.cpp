@@ -42,8 +42,8 @@ Calls calls_of(std::vector<RankSteps>& ranks) {
 
 // Transfers that no other rank's trace tells of, by what they move: the shortest of them moved it and waited for nobody.
 void hold_to_shortest(RankSteps& rank) {
-  std::map<std::tuple<std::uint32_t, std::int64_t, std::int32_t>, std::int64_t> shortest;
-  const auto key = [](const DeviceActivity& a) { return std::tuple(a.group, a.bytes, a.peers); };
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> shortest;
+  const auto key = [](const DeviceActivity& a) { return std::pair(a.group, a.bytes); };
   const auto is_transfer = [](const DeviceActivity& a) {
     return a.kind == KernelClass::collective && a.collective == CollectiveName::send_recv && a.wait_ns == 0 &&
            a.bytes > 0;

@@ -45,11 +45,12 @@ struct DeviceActivity {
   std::int64_t begin_ns = 0, end_ns = 0;
   std::int64_t launch_ns = -1;  // when the host launched it; -1: not said
   std::int64_t bytes = 0;       // of a collective's larger side, of a copy; 0: not said
-  std::int64_t wait_ns = 0;     // of a collective: at its begin, in which it waited for other ranks (collective_waits.hpp)
+  std::int64_t wait_ns =
+      0;  // of a collective: at its begin, in which it waited for other ranks (collective_waits.hpp)
   std::uint64_t stream = 0;
-  std::uint32_t name = 0;    // of RankTrace::names
-  std::uint32_t group = 0;   // of RankTrace::groups; 0: not said
-  std::int32_t peers = -1;   // of a send or receive: source * 2^15 + destination; -1: not said
+  std::uint32_t name = 0;   // of RankTrace::names
+  std::uint32_t group = 0;  // of RankTrace::groups; 0: not said
+  std::int32_t peers = -1;  // of a send or receive: source * 2^15 + destination; -1: not said
   KernelClass kind = KernelClass::other;
   CollectiveName collective = CollectiveName::unnamed;
 };
@@ -74,7 +75,7 @@ struct RankTrace {
   bool has_launches = false;
   std::vector<std::string> names;
   std::vector<ProcessGroup> groups = {{}};  // the first stands for none
-  std::vector<DeviceActivity> activities;      // in order of begin_ns
+  std::vector<DeviceActivity> activities;   // in order of begin_ns
   std::vector<StepMark> marks;              // in order, none inside another
   std::vector<std::string> remarks;
 };

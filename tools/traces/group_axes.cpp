@@ -72,7 +72,8 @@ std::optional<GroupAxis> GroupAxes::by_words(const ProcessGroup& group) const {
   return axes.size() == 1 ? group_axis(axes.front()) : GroupAxis::dp;
 }
 
-std::optional<GroupAxis> GroupAxes::by_elimination(const ProcessGroup& group, CollectiveName collective) const {
+std::optional<GroupAxis> GroupAxes::by_elimination(const ProcessGroup& group,
+                                                   CollectiveName collective) const {
   const RankDegrees& l = *layout_;
   if (collective == CollectiveName::send_recv && (l.pp > 1 || l.cp > 1))
     return l.pp > 1 ? GroupAxis::pp : GroupAxis::cp;

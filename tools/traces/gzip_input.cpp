@@ -6,7 +6,8 @@ namespace sextant {
 
 GzipInput::GzipInput(const std::filesystem::path& path)
     : file_(gzopen(path.c_str(), "rb")), buffer_(std::size_t{256} << 10) {
-  if (!file_) throw ConfigError(Problem{path.string(), "", "cannot be opened", "a file that can be read", ""});
+  if (!file_)
+    throw ConfigError(Problem{path.string(), "", "cannot be opened", "a file that can be read", ""});
   gzbuffer(file_, 1U << 18);
 }
 

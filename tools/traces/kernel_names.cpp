@@ -33,8 +33,7 @@ int value_of_rule(const nlohmann::json& rule, const std::string& file, const cha
   const int place =
       found != rule.end() && found->is_string() ? place_among(names, found->get<std::string>()) : -1;
   if (place < 0)
-    throw ConfigError(
-        Problem{file, key, rule.dump(), fmt::format("one of {}", fmt::join(names, ", ")), ""});
+    throw ConfigError(Problem{file, key, rule.dump(), fmt::format("one of {}", fmt::join(names, ", ")), ""});
   return place;
 }
 

@@ -137,13 +137,11 @@ class KinetoReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string& token,
-                   const nlohmann::json::exception& e) override {
-    const bool ended = token.empty() || std::string_view(e.what()).find("unexpected end of input") !=
-                                            std::string_view::npos;
-    const std::string found =
-        !input_.damage().empty() ? input_.damage()
-        : ended                  ? fmt::format("it ends in the middle, after {} bytes of JSON", position)
-                                 : fmt::format("no JSON at byte {}: ...{}", position, printable(token));
+                   const nlohmann::json::exception&) override {
+    const bool ended = input_.sgetc() == std::streambuf::traits_type::eof();
+    const std::string found = !input_.damage().empty() ? input_.damage()
+                              : ended ? fmt::format("it ends in the middle, after {} bytes of JSON", position)
+                                      : fmt::format("no JSON at byte {}: ...{}", position, printable(token));
     throw ConfigError(Problem{file_, "", found, "a trace that was written to its end",
                               "was the job ended while the profiler wrote? Profile again, or give the traces "
                               "of other ranks"});
@@ -252,8 +250,7 @@ TraceBuilder& KinetoReader::of_device(std::int64_t device) {
 }
 
 void KinetoReader::take_event() {
-  if (++events_ % 8192 == 0 && progress_ && size_ > 0)
-    progress_(static_cast<double>(input_.taken()) / size_);
+  if (++events_ % 8192 == 0 && progress_ && size_ > 0) progress_(static_cast<double>(input_.taken()) / size_);
   if (event_.phase != "X" || event_.begin_ns == kUnset || event_.duration_ns < 0) return;
   const std::string& category = event_.category;
   if (category == "kernel" || category == "Kernel") return take_activity(KernelClass::other, true);
@@ -265,8 +262,7 @@ void KinetoReader::take_event() {
     launches_.emplace_back(event_.correlation, event_.begin_ns);
   else if (!launches && category != "gpu_user_annotation" && category != "python_function" &&
            rules_.step_of(event_.name).word >= 0)
-    ranges_.emplace_back(event_.name,
-                         StepMark{-1, event_.begin_ns, event_.begin_ns + event_.duration_ns});
+    ranges_.emplace_back(event_.name, StepMark{-1, event_.begin_ns, event_.begin_ns + event_.duration_ns});
 }
 
 void KinetoReader::take_activity(KernelClass by_category, bool is_kernel) {
@@ -310,7 +306,9 @@ std::vector<RankTrace> KinetoReader::finish() {
     for (const auto& [range, mark] : ranges_) builder.range(range, mark.begin_ns, mark.end_ns);
     RankTrace trace = builder.finish();
     const auto named = devices_.find(device);
-    trace.device = named != devices_.end() ? named->second : devices_.size() == 1 ? devices_.begin()->second : "";
+    trace.device = named != devices_.end() ? named->second
+                   : devices_.size() == 1  ? devices_.begin()->second
+                                           : "";
     trace.world = world_;
     if (traces_.size() == 1) trace.rank = rank_;
     for (ProcessGroup& group : trace.groups) {

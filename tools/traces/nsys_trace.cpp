@@ -91,10 +91,10 @@ void NsysReader::read_kernels() {
   double rows = 0, done = 0;
   file_.each("SELECT COUNT(*) FROM " + table,
              [&](const SqliteFile::Row& r) { rows = static_cast<double>(r.whole(0)); });
-  const std::string query = fmt::format(
-      "SELECT start, \"end\", {}, deviceId, streamId, {}, {} FROM {}", column(table, "globalPid", "0"),
-      column(table, "correlationId", "-1"),
-      column(table, "demangledName", column(table, "shortName", "-1").c_str()), table);
+  const std::string query =
+      fmt::format("SELECT start, \"end\", {}, deviceId, streamId, {}, {} FROM {}",
+                  column(table, "globalPid", "0"), column(table, "correlationId", "-1"),
+                  column(table, "demangledName", column(table, "shortName", "-1").c_str()), table);
   file_.each(query, [&](const SqliteFile::Row& r) {
     if (progress_ && std::int64_t(done) % 8192 == 0) progress_(done / rows);
     ++done;
@@ -113,10 +113,9 @@ void NsysReader::read_kernels() {
 void NsysReader::read_memory(const std::string& table) {
   if (!file_.has(table)) return;
   const bool copies = file_.has(table, "copyKind");
-  const std::string query =
-      fmt::format("SELECT start, \"end\", {}, deviceId, streamId, {}, {}, {} FROM {}",
-                  column(table, "globalPid", "0"), column(table, "correlationId", "-1"),
-                  column(table, "bytes", "0"), copies ? "copyKind" : "0", table);
+  const std::string query = fmt::format("SELECT start, \"end\", {}, deviceId, streamId, {}, {}, {} FROM {}",
+                                        column(table, "globalPid", "0"), column(table, "correlationId", "-1"),
+                                        column(table, "bytes", "0"), copies ? "copyKind" : "0", table);
   file_.each(query, [&](const SqliteFile::Row& r) {
     const std::int64_t kind = r.whole(7);
     TraceBuilder& trace = of({r.whole(2), r.whole(3)});
@@ -147,10 +146,9 @@ void NsysReader::read_launches() {
 void NsysReader::read_ranges() {
   const std::string table = "NVTX_EVENTS";
   if (!file_.has(table, "end")) return;
-  const std::string query =
-      fmt::format("SELECT start, \"end\", {}, {}, {} FROM {} WHERE \"end\" IS NOT NULL AND \"end\" > start",
-                  column(table, "globalTid", "0"), column(table, "text", "NULL"),
-                  column(table, "textId", "NULL"), table);
+  const std::string query = fmt::format(
+      "SELECT start, \"end\", {}, {}, {} FROM {} WHERE \"end\" IS NOT NULL AND \"end\" > start",
+      column(table, "globalTid", "0"), column(table, "text", "NULL"), column(table, "textId", "NULL"), table);
   file_.each(query, [&](const SqliteFile::Row& r) {
     const std::string name = r.is_null(3) ? text(r.whole(4)) : r.text(3);
     const std::int64_t process = r.whole(2) & ~kThreadBits;

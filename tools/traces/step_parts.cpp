@@ -195,9 +195,8 @@ StepAccount predicted_account(const ExecutionGraph& graph, const Timeline& timel
     if (const auto* block = std::get_if<BlockWork>(&graph.works[w])) shares[w] = kernel_shares(*block, cost);
   StepAccount out;
   for (const int stage : stages) {
-    const StepAccount one =
-        account_of_stage(graph, timeline, split.stages[static_cast<std::size_t>(stage)], stage, shares,
-                         cost.stack().rules.selective_by_operation);
+    const StepAccount one = account_of_stage(graph, timeline, split.stages[static_cast<std::size_t>(stage)],
+                                             stage, shares, cost.stack().rules.selective_by_operation);
     add_share(out, one, 1.0 / static_cast<double>(stages.size()));
   }
   at(out.parts, StepPart::stragglers) += beside.stragglers_s;

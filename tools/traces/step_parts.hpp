@@ -74,7 +74,7 @@ struct BesideOperations {
   double stragglers_s = 0, host_s = 0;
 };
 // Mean over the stages given, one entry for each traced rank: its own.
-StepAccount predicted_account(const ExecutionGraph&, const Timeline&, const Breakdown&, const AnalyticCostModel&,
-                              const std::vector<int>& stages, BesideOperations);
+StepAccount predicted_account(const ExecutionGraph&, const Timeline&, const Breakdown&,
+                              const AnalyticCostModel&, const std::vector<int>& stages, BesideOperations);
 
 }  // namespace sextant

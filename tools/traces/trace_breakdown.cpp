@@ -85,12 +85,12 @@ class Sweep {
       return add_span(lane(Lane::What::host_copy, 0), a.begin_ns, a.end_ns, a.launch_ns);
     if (a.kind == KernelClass::device_copy)
       return add_span(lane(Lane::What::device_copy, 0), a.begin_ns, a.end_ns, a.launch_ns);
-    const auto [found, is_new] =
-        collectives_.try_emplace({a.group, a.collective}, out_.collectives.size());
+    const auto [found, is_new] = collectives_.try_emplace({a.group, a.collective}, out_.collectives.size());
     if (is_new) out_.collectives.push_back({.group = a.group, .collective = a.collective});
     if (begins_here) ++out_.collectives[found->second].count;
     const std::int64_t moves = std::min(a.end_ns, a.begin_ns + a.wait_ns);
-    if (moves > a.begin_ns) add_span(lane(Lane::What::waiting, found->second), a.begin_ns, moves, a.launch_ns);
+    if (moves > a.begin_ns)
+      add_span(lane(Lane::What::waiting, found->second), a.begin_ns, moves, a.launch_ns);
     add_span(lane(Lane::What::moving, found->second), moves, a.end_ns, a.launch_ns);
   }
 
@@ -121,7 +121,8 @@ class Sweep {
     } else if (communicating_ > 0) {
       if (!is_collective(lane)) return;
       CollectiveTime& c = out_.collectives[lane.place];
-      (lane.what == Lane::What::moving ? c.exposed_s : c.exposed_wait_s) += seconds * running / communicating_;
+      (lane.what == Lane::What::moving ? c.exposed_s : c.exposed_wait_s) +=
+          seconds * running / communicating_;
     } else {
       (lane.what == Lane::What::host_copy ? out_.host_copy_s : out_.device_copy_s) +=
           seconds / static_cast<double>(copies);

@@ -28,10 +28,10 @@ struct StepTime {
   std::array<double, kComputeClasses> compute_s{};  // by KernelClass; of kernels at once each has its share
   std::array<std::size_t, kComputeClasses> kernels{};
   std::vector<CollectiveTime> collectives;
-  double communication_s = 0;                    // while any collective ran
-  double host_copy_s = 0, device_copy_s = 0;     // that neither compute nor collectives hide
-  double host_idle_s = 0;                        // idle: the host had not launched what ran next
-  double wait_idle_s = 0;                        // idle all the same: what ran next waited for an event or a stream
+  double communication_s = 0;                 // while any collective ran
+  double host_copy_s = 0, device_copy_s = 0;  // that neither compute nor collectives hide
+  double host_idle_s = 0;                     // idle: the host had not launched what ran next
+  double wait_idle_s = 0;  // idle all the same: what ran next waited for an event or a stream
   double computing_s() const;
   double exposed_s() const;  // communication that no compute hides, waits included
   double idle_s() const { return host_idle_s + wait_idle_s; }

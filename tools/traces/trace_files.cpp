@@ -77,9 +77,9 @@ void check_one_job(TracedJob& job) {
     for (const StepWindow& a : before.steps)
       for (const StepWindow& b : here.steps)
         if (a.number == b.number)
-          throw ConfigError(Problem{here.trace.file, "rank", fmt::format("{}, step {}", here.trace.rank, b.number),
-                                    fmt::format("another one than that of {}", before.trace.file),
-                                    "give each rank's trace once"});
+          throw ConfigError(Problem{
+              here.trace.file, "rank", fmt::format("{}, step {}", here.trace.rank, b.number),
+              fmt::format("another one than that of {}", before.trace.file), "give each rank's trace once"});
   }
 }
 
@@ -161,8 +161,8 @@ TracedJob read_traces(const std::vector<fs::path>& files, const KernelNames& rul
       if (progress) progress((static_cast<double>(i) + share) / all, files[i].filename().string());
     };
     const bool database = trace_format_of(files[i]) == TraceFormat::nsys;
-    for (RankTrace& trace : database ? read_nsys_trace(files[i], rules, of_file)
-                                     : read_kineto_trace(files[i], rules, of_file)) {
+    for (RankTrace& trace :
+         database ? read_nsys_trace(files[i], rules, of_file) : read_kineto_trace(files[i], rules, of_file)) {
       std::vector<StepWindow> steps = step_windows(trace, job.remarks);
       if (job.program.empty()) job.program = trace.program;
       job.ranks.push_back({std::move(trace), std::move(steps)});

@@ -85,8 +85,9 @@ std::vector<StepWindow> step_windows(const RankTrace& trace, std::vector<std::st
     return marked;
   }
   if (std::vector<StepWindow> found = windows_between_optimizers(trace); !found.empty()) {
-    remarks.push_back(fmt::format("{}: no step is marked; {} taken from optimizer to optimizer", trace.file,
-                                  found.size() == 1 ? "one step was" : fmt::format("{} steps were", found.size())));
+    remarks.push_back(
+        fmt::format("{}: no step is marked; {} taken from optimizer to optimizer", trace.file,
+                    found.size() == 1 ? "one step was" : fmt::format("{} steps were", found.size())));
     return found;
   }
   remarks.push_back(fmt::format(

@@ -29,15 +29,18 @@ void require_job_of_plan(const TracedJob& job, const std::string& file, const Qu
   std::vector<Problem> problems;
   const int world = q.file->plan.world(), last = job.ranks.back().trace.rank;
   if (job.world > 0 && job.world != world)
-    problems.push_back({file, "distributedInfo.world_size", fmt::format("{} ranks", job.world),
-                        fmt::format("{}, as the plan has", world),
-                        "compare with a plan of as many ranks: sextant simulate --from FILE -o plan.json reads "
-                        "what was run"});
+    problems.push_back(
+        {file, "distributedInfo.world_size", fmt::format("{} ranks", job.world),
+         fmt::format("{}, as the plan has", world),
+         "compare with a plan of as many ranks: sextant simulate --from FILE -o plan.json reads "
+         "what was run"});
   else if (last >= world)
     problems.push_back({file, "rank", fmt::format("{}", last),
-                        fmt::format("below the {} ranks of the plan", world), "compare with a plan of as many"});
+                        fmt::format("below the {} ranks of the plan", world),
+                        "compare with a plan of as many"});
   if (!any_device && !job.device.empty() && !names_device(job.device, q.cluster.device))
-    problems.push_back({file, "device", job.device, fmt::format("{}, as the plan says", q.cluster.device.name),
+    problems.push_back({file, "device", job.device,
+                        fmt::format("{}, as the plan says", q.cluster.device.name),
                         "compare with a plan for the device that it was measured on; --allow-other-device "
                         "takes it all the same"});
   if (!problems.empty()) throw ConfigError(std::move(problems));
@@ -65,7 +68,8 @@ void remark_on_groups(const TracedAccount& measured, std::vector<std::string>& r
         1e3 * unknown));
 }
 
-void remark_on_kernels(const TracedJob& job, const TracedAccount& measured, std::vector<std::string>& remarks) {
+void remark_on_kernels(const TracedJob& job, const TracedAccount& measured,
+                       std::vector<std::string>& remarks) {
   const double other = measured.mean.parts[static_cast<std::size_t>(StepPart::other_kernels)];
   if (other < 0.01 * measured.mean.step_s) return;
   std::map<std::string, double> by_name;
@@ -77,10 +81,11 @@ void remark_on_kernels(const TracedJob& job, const TracedAccount& measured, std:
   for (const auto& [name, ns] : by_name) longest.emplace_back(ns, name.substr(0, 60));
   std::ranges::sort(longest, std::greater{});
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min<std::size_t>(3, longest.size()); ++i) names.push_back(longest[i].second);
-  remarks.push_back(fmt::format(
-      "{:.1f} % of the step are kernels that no rule of kernel_names.json knows: {}",
-      100 * other / measured.mean.step_s, fmt::join(names, "; ")));
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, longest.size()); ++i)
+    names.push_back(longest[i].second);
+  remarks.push_back(
+      fmt::format("{:.1f} % of the step are kernels that no rule of kernel_names.json knows: {}",
+                  100 * other / measured.mean.step_s, fmt::join(names, "; ")));
 }
 
 void predict_into(ComparedTrace& out, Session& session, const TraceOptionsOfCompare& options) {
@@ -101,8 +106,8 @@ void predict_into(ComparedTrace& out, Session& session, const TraceOptionsOfComp
   std::vector<int> stages;
   const RankGrid grid{RankDegrees(plan)};
   for (const RankAccount& rank : out.measured.ranks) stages.push_back(grid.coord(rank.rank).pp);
-  out.predicted = predicted_account(step.graph, step.timeline, step.split, planning.costs().analytic(), stages,
-                                    {.stragglers_s = beside - host, .host_s = host});
+  out.predicted = predicted_account(step.graph, step.timeline, step.split, planning.costs().analytic(),
+                                    stages, {.stragglers_s = beside - host, .host_s = host});
   if (const double stated = q.file->prediction.step_time_s.value;
       stated > 0 && std::abs(stated / out.predicted->step_s - 1) > 0.01)
     out.job.remarks.push_back(fmt::format(
@@ -151,9 +156,8 @@ ComparedTrace compare_trace(Session& session, const std::vector<fs::path>& given
   const KernelNames rules(session.presets());
   {
     Progress progress(session.terminal, "reading traces", 100, "%");
-    out.job = read_traces(files, rules, [&](double share, const std::string& file) {
-      progress.update(100 * share, file);
-    });
+    out.job = read_traces(files, rules,
+                          [&](double share, const std::string& file) { progress.update(100 * share, file); });
   }
   out.ranks = out.job.world;
   if (options.plan.empty())
@@ -162,8 +166,8 @@ ComparedTrace compare_trace(Session& session, const std::vector<fs::path>& given
     predict_into(out, session, options);
   remark_on_groups(out.measured, out.job.remarks);
   remark_on_kernels(out.job, out.measured, out.job.remarks);
-  const bool launches = std::ranges::all_of(
-      out.job.ranks, [](const RankSteps& r) { return r.trace.has_launches; });
+  const bool launches =
+      std::ranges::all_of(out.job.ranks, [](const RankSteps& r) { return r.trace.has_launches; });
   if (!launches)
     out.job.remarks.push_back(
         "launches were not recorded: time in which the host was late is counted as bubble");

@@ -34,7 +34,8 @@ bool is_trace(const std::filesystem::path&);
 std::vector<std::vector<std::filesystem::path>> traced_jobs(const std::vector<std::string>& paths);
 
 // Throws ConfigError on traces of another device or another number of ranks than the plan's, and as read_traces does.
-ComparedTrace compare_trace(Session&, const std::vector<std::filesystem::path>& given, const TraceOptionsOfCompare&);
+ComparedTrace compare_trace(Session&, const std::vector<std::filesystem::path>& given,
+                            const TraceOptionsOfCompare&);
 
 nlohmann::ordered_json compared_trace_json(const ComparedTrace&);
 

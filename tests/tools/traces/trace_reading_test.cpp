@@ -23,22 +23,31 @@ TEST(KernelNames, AreClassified) {
   using K = KernelClass;
   const std::pair<const char*, K> names[] = {
       {"nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NTN", K::gemm},
-      {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off", K::gemm},
+      {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off",
+       K::gemm},
       {"ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", K::gemm},
       {"void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)", K::gemm},
-      {"void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(cublasSplitKParams<float>)", K::gemm},
+      {"void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(cublasSplitKParams<float>)",
+       K::gemm},
       {"triton_tem_fused_mm_3", K::gemm},
       {"Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI32x32x8x1", K::gemm},
-      {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4> >(Flash_fwd_params)", K::attention},
-      {"void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::CollectiveMainloop> > >", K::attention},
+      {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4> >(Flash_fwd_params)",
+       K::attention},
+      {"void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::CollectiveMainloop> > "
+       ">",
+       K::attention},
       {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128x64", K::attention},
-      {"fmha_cutlassB_bf16_aligned_64x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel)", K::attention},
+      {"fmha_cutlassB_bf16_aligned_64x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel)",
+       K::attention},
       {"triton_tem_fused_flex_attention_0", K::attention},
       {"triton_poi_fused__scaled_dot_product_flash_attention_3", K::element_wise},
       {"triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_3", K::element_wise},
-      {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >", K::element_wise},
-      {"void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<>(BackwardKernelParams)", K::element_wise},
-      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float> >", K::optimizer},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >",
+       K::element_wise},
+      {"void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<>(BackwardKernelParams)",
+       K::element_wise},
+      {"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float> >",
+       K::optimizer},
       {"void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>", K::optimizer},
       {"void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*>", K::optimizer},
       {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", K::collective},
@@ -63,8 +72,9 @@ TEST(KernelNames, AreClassified) {
 
 TEST(KernelNames, BadRulesAreNamed) {
   const TempDir dir;
-  dir.write("kernel_names.json",
-            R"({"kernels": [{"words": ["x"], "class": "gem"}], "collectives": [], "groups": [], "steps": []})");
+  dir.write(
+      "kernel_names.json",
+      R"({"kernels": [{"words": ["x"], "class": "gem"}], "collectives": [], "groups": [], "steps": []})");
   try {
     KernelNames bad(dir.path());
     FAIL() << "no class of that name";
@@ -89,7 +99,8 @@ TEST(GroupAxes, AreToldByRanksThenWordsThenWhatIsPossible) {
   EXPECT_EQ(axis({}), "unknown");  // over TP or DP
   const GroupAxes only_dp(shipped_names(), RankDegrees{.dp = 8});
   EXPECT_EQ(name(only_dp.axis_of({}, CollectiveName::all_gather, 0)), "dp");
-  EXPECT_EQ(name(GroupAxes(shipped_names(), std::nullopt).axis_of({"1", "mesh_pp", 0, {}}, CollectiveName::send_recv, 0)),
+  EXPECT_EQ(name(GroupAxes(shipped_names(), std::nullopt)
+                     .axis_of({"1", "mesh_pp", 0, {}}, CollectiveName::send_recv, 0)),
             "pp");
 }
 
@@ -116,7 +127,8 @@ class TraceReading : public testing::Test {
     return read_traces(files, shipped_names());
   }
   static std::vector<std::string> small_events() {
-    return {kernel_event("gemm", 100, 50, 7, 60), kernel_event("gemm", 160, 50, 7, 70), step_event(3, 50, 200)};
+    return {kernel_event("gemm", 100, 50, 7, 60), kernel_event("gemm", 160, 50, 7, 70),
+            step_event(3, 50, 200)};
   }
   TempDir dir_;
 };
@@ -154,7 +166,8 @@ TEST_F(TraceReading, WithoutMarksStepsReachFromOptimizerToOptimizer) {
   EXPECT_EQ(job.ranks.at(0).steps[1].end_ns, 2800000);
   EXPECT_NE(job.remarks.at(0).find("2 steps were taken from optimizer to optimizer"), std::string::npos);
   events.resize(3);
-  EXPECT_NE(read({kineto_text(events)}).remarks.at(0).find("whole trace is taken as one step"), std::string::npos);
+  EXPECT_NE(read({kineto_text(events)}).remarks.at(0).find("whole trace is taken as one step"),
+            std::string::npos);
 }
 
 TEST_F(TraceReading, FoldersAreSearchedAndSeveralProfilesInThemNamed) {
@@ -169,14 +182,19 @@ TEST_F(TraceReading, FoldersAreSearchedAndSeveralProfilesInThemNamed) {
 TEST_F(TraceReading, BadFilesSayWhatIsWrong) {
   const std::string whole = kineto_text(small_events());
   refused_file(whole.substr(0, whole.size() / 2), {"bad.json", "ends in the middle", "Profile again"});
-  refused_file(R"({"traceEvents": [)" "\x01" R"(oops]})", {"no JSON at byte"});
+  refused_file(R"({"traceEvents": [)"
+               "\x01"
+               R"(oops]})",
+               {"no JSON at byte"});
   refused_file(kineto_text({step_event(1, 0, 5)}), {"none of a GPU", "ProfilerActivity.CUDA"});
   refused_file(R"({"a": 1})", {"traceEvents", "PyTorch profiler"});
   const auto packed = dir_.path() / "cut.json.gz";
   std::filesystem::copy(test::golden_trace("pp2_dp2/rank0_trace.json.gz"), packed);
-  std::filesystem::permissions(packed, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+  std::filesystem::permissions(packed, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
   std::filesystem::resize_file(packed, 4000);
-  refused([&] { read_traces({packed}, shipped_names()); }, {"cut.json.gz", "ends in the middle of its packed data"});
+  refused([&] { read_traces({packed}, shipped_names()); },
+          {"cut.json.gz", "ends in the middle of its packed data"});
   refused([&] { read_traces({dir_.path() / "absent.json"}, shipped_names()); }, {"absent.json"});
 }
 
@@ -192,7 +210,9 @@ TEST_F(TraceReading, DatabasesThatAreNoExports) {
   };
   make("CREATE TABLE bookmarks (id INTEGER)");
   refused([&] { read_traces({other}, shipped_names()); }, {"without StringIds"});
-  make("CREATE TABLE StringIds (id INTEGER, value TEXT); CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER)");
+  make(
+      "CREATE TABLE StringIds (id INTEGER, value TEXT); CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start "
+      "INTEGER)");
   refused([&] { read_traces({other}, shipped_names()); }, {"--cuda-graph-trace=node"});
 }
 

@@ -12,11 +12,13 @@ using test::golden_trace;
 
 class CompareTraces : public BadInput {
  protected:
-  CompareTraces() : traces_(golden_trace("pp2_dp2").string()) { make("llama.json", "1x4xh100", "tp1.pp2.dp2.z1.mbs1"); }
+  CompareTraces() : traces_(golden_trace("pp2_dp2").string()) {
+    make("llama.json", "1x4xh100", "tp1.pp2.dp2.z1.mbs1");
+  }
   static void make(const std::string& file, const std::string& cluster, const std::string& key) {
-    const auto made =
-        call({"simulate", "--model", "llama-3.2-1b", "--set", "model.n_layers=4", "--cluster", cluster, "--stack",
-              "megatron-core", "--seq-len", "4096", "--global-batch", "8", "--plan", key, "-o", file});
+    const auto made = call({"simulate", "--model", "llama-3.2-1b", "--set", "model.n_layers=4", "--cluster",
+                            cluster, "--stack", "megatron-core", "--seq-len", "4096", "--global-batch", "8",
+                            "--plan", key, "-o", file});
     ASSERT_TRUE(fs::exists(file)) << made.err;
   }
   static double sum_of(const json& parts) {
@@ -30,8 +32,9 @@ class CompareTraces : public BadInput {
 TEST_F(CompareTraces, PredictedStandsBesideMeasured) {
   const auto shown = call({"compare", "llama.json", traces_});
   ASSERT_EQ(shown.code, ExitCode::ok) << shown.err;
-  for (const char* word : {"PyTorch profiler: 4 of 4 ranks, NVIDIA H100 80GB HBM3", "GEMM", "bubble",
-                           "exposed DP", "host-bound gaps", "The step takes", "than predicted: ", "send recv"})
+  for (const char* word :
+       {"PyTorch profiler: 4 of 4 ranks, NVIDIA H100 80GB HBM3", "GEMM", "bubble", "exposed DP",
+        "host-bound gaps", "The step takes", "than predicted: ", "send recv"})
     EXPECT_TRUE(says(shown, word)) << word << shown.out;
   const json run = json::parse(call({"compare", "llama.json", traces_, "--json"}).out).at("runs").at(0);
   EXPECT_EQ(run.at("ranks"), 4);
@@ -52,9 +55,9 @@ TEST_F(CompareTraces, PredictedStandsBesideMeasured) {
 }
 
 TEST_F(CompareTraces, AnotherModelShowsInItsAttentionCores) {
-  const auto made = call({"simulate", "--model", "llama-3.2-1b", "--cluster", "1x4xh100", "--stack", "megatron-core",
-                          "--seq-len", "4096", "--global-batch", "8", "--plan", "tp1.pp2.dp2.z1.mbs1", "-o",
-                          "whole.json"});
+  const auto made =
+      call({"simulate", "--model", "llama-3.2-1b", "--cluster", "1x4xh100", "--stack", "megatron-core",
+            "--seq-len", "4096", "--global-batch", "8", "--plan", "tp1.pp2.dp2.z1.mbs1", "-o", "whole.json"});
   ASSERT_EQ(made.code, ExitCode::ok) << made.err;
   EXPECT_TRUE(says(call({"compare", "whole.json", traces_}, kUnlimitedColumns),
                    "runs 8 attention cores forward, and 32 were predicted"));
@@ -82,7 +85,8 @@ TEST_F(CompareTraces, WithoutAPlanTheMeasuredPartsArePrinted) {
 
 TEST_F(CompareTraces, ToleranceTraceAndReport) {
   EXPECT_EQ(call({"compare", "llama.json", traces_, "--max-error", "100000"}).code, ExitCode::ok);
-  EXPECT_EQ(call({"compare", "llama.json", traces_, "--max-error", "0.00001"}).code, ExitCode::outside_tolerance);
+  EXPECT_EQ(call({"compare", "llama.json", traces_, "--max-error", "0.00001"}).code,
+            ExitCode::outside_tolerance);
   ASSERT_EQ(call({"compare", "llama.json", traces_, "--trace", "seen.json"}).code, ExitCode::ok);
   const json events = json::parse(text_of("seen.json")).at("traceEvents");
   EXPECT_EQ(std::ranges::count_if(events, [](const json& e) { return e.at("ph") == "M"; }), 4);
