@@ -221,7 +221,7 @@ std::string far_from_runs(const FrameworkMap& map, const ModelSpec& model, const
       std::ranges::find(map.measured_stacks, training.stack) != map.measured_stacks.end())
     return far;
   return (far.empty() ? "" : far + "; ") + "no run of " + training.stack +
-         ", whose constants are those of its kind";
+         ", whose constants are those of its class";
 }
 
 LayerSplit split_of(const FrameworkMap& map, std::string_view stack) {

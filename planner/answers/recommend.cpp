@@ -16,7 +16,7 @@ namespace sextant {
 namespace {
 
 constexpr std::array<std::string_view, 6> kAlternativeNames = {
-    "faster", "faster, unusual", "fastest on paper", "less memory", "simpler", "another kind"};
+    "faster", "faster, unusual", "fastest on paper", "less memory", "simpler", "other parallelism"};
 
 // Families of layouts without unusual features that are looked at.
 constexpr int kPlainFamilies = 6;

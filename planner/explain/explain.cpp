@@ -44,15 +44,14 @@ std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& 
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
-      if (other.tp > best.tp)
-        return fmt::format("TP {} leaves smaller products than TP {}", other.tp, best.tp);
+      if (other.tp > best.tp) return fmt::format("smaller GEMMs at TP {} than at TP {}", other.tp, best.tp);
       if (other.micro_batch < best.micro_batch)
-        return fmt::format("micro-batches of {} instead of {} leave smaller products", other.micro_batch,
+        return fmt::format("smaller GEMMs at micro-batches of {} than of {}", other.micro_batch,
                            best.micro_batch);
       if (other.cp > best.cp)
         return job.stack.rules.cp_ring
                    ? fmt::format("CP {} instead of {}: attention in more, shorter steps", other.cp, best.cp)
-                   : fmt::format("CP {} leaves smaller products than CP {}", other.cp, best.cp);
+                   : fmt::format("smaller GEMMs at CP {} than at CP {}", other.cp, best.cp);
       return "";
     case TimeCategory::recompute:
       return other.recompute == best.recompute ? ""

@@ -89,8 +89,9 @@ struct Sensitivity {
   bool same = true;
   std::optional<ParallelPlan> plan;  // best then; nothing when nothing fits
   double regret = 0;                 // of staying: the choice's step there over the best step there, less 1
-  bool possible = true;              // the choice still fits
-  double slower = 0;                 // the best step there over the choice's now, less 1
+  bool as_today = false;  // the best there is as much faster than the choice on the machine as stated
+  bool possible = true;   // the choice still fits
+  double slower = 0;      // the best step there over the choice's now, less 1
   bool exact = true;
   std::string text;
 };

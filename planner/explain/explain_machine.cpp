@@ -157,6 +157,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     // Of what was not proved, staying may be better.
     if (stays < then) s.same = true, s.plan = best, then = stays;
     s.slower = then / now - 1, s.regret = stays / then - 1;
+    if (s.possible && !s.same && !too_large(job, plan_memory(job, *s.plan)))
+      s.as_today = now / step_of(job, *s.plan) - 1 > s.regret - kTieShare / 2;
     if (s.same)
       s.text = "the same choice";
     else if (!s.possible)
@@ -185,8 +187,8 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     with_cluster("links in a node x0.8",
                  [](ClusterSpec& c) { c.node.link_bandwidth = c.node.link_bandwidth * 0.8; });
   const SlowerProducts slower(job.cost, 1.0 / 0.9);
-  ask("matrix products -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower,
-                                job.interval, job.uncertainty, job.residual});
+  ask("GEMMs -10 %", {job.model, job.training, job.cluster, job.topology, job.stack, slower, job.interval,
+                      job.uncertainty, job.residual});
   return out;
 }
 

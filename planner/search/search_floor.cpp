@@ -118,7 +118,8 @@ bool SearchTree::state_fits(const ParallelPlan& plan, double state_of_one, std::
                             SearchCache& cache, Expansion& out) const {
   const double elements = static_cast<double>(cache.elements(plan.tp)) / plan.pp;
   return !above_memory(
-      state_of_one * elements, plan, members, [] { return "state of a mean stage"; }, out);
+      state_of_one * elements, plan, members,
+      [] { return "parameters and optimizer state of an average stage"; }, out);
 }
 
 // When the first micro-batch has gone forward, every stage holds all that its layers keep of it.

@@ -23,7 +23,8 @@ double steady() {
 }
 
 void jump(timespec& now) {
-  static const double by = number_of("FAULTS_CLOCK_S"), after = number_of("FAULTS_CLOCK_AFTER_S"), first = steady();
+  static const double by = number_of("FAULTS_CLOCK_S"), after = number_of("FAULTS_CLOCK_AFTER_S"),
+                      first = steady();
   if (by != 0 && steady() - first >= after) now.tv_sec += static_cast<time_t>(by);
 }
 

@@ -34,9 +34,25 @@
 
 namespace {
 
-enum class Call { open, read, write, sync, rename, truncate, mkdir, close, link, remove, map, list, mode, copy, lock };
-constexpr const char* kCalls[] = {"open",  "read", "write",  "sync", "rename", "truncate", "mkdir", "close",
-                                  "link",  "remove", "map",  "list", "mode",   "copy",     "lock"};
+enum class Call {
+  open,
+  read,
+  write,
+  sync,
+  rename,
+  truncate,
+  mkdir,
+  close,
+  link,
+  remove,
+  map,
+  list,
+  mode,
+  copy,
+  lock
+};
+constexpr const char* kCalls[] = {"open", "read",   "write", "sync", "rename", "truncate", "mkdir", "close",
+                                  "link", "remove", "map",   "list", "mode",   "copy",     "lock"};
 
 struct Settings {
   std::string under, what, call, kept;
@@ -59,7 +75,8 @@ Settings read_settings() {
   s.lie = std::atol(variable("FAULTS_LIE").c_str());
   s.stays = variable("FAULTS_STAYS") == "1";
   if (const std::string log = variable("FAULTS_LOG"); !log.empty())
-    s.log = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+    s.log = static_cast<int>(
+        ::syscall(SYS_openat, AT_FDCWD, log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   return s;
 }
 
@@ -101,7 +118,8 @@ std::string path_at(int folder, const char* path) {
 
 bool counts(const std::string& path) {
   const std::string& under = settings().under;
-  return !under.empty() && path.starts_with(under) && (path.size() == under.size() || path[under.size()] == '/');
+  return !under.empty() && path.starts_with(under) &&
+         (path.size() == under.size() || path[under.size()] == '/');
 }
 
 bool power() { return !settings().kept.empty(); }
@@ -130,7 +148,8 @@ int verdict(Call call, const std::string& path) {
 
 std::string identity(const std::string& path) {
   struct stat found {};
-  return ::fstatat(AT_FDCWD, path.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 ? std::to_string(found.st_ino) : "0";
+  return ::fstatat(AT_FDCWD, path.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 ? std::to_string(found.st_ino)
+                                                                             : "0";
 }
 
 // A name for what will lose its own: its contents until the folder is on the disk.
@@ -223,43 +242,44 @@ int flags_of(const char* mode) { return *mode == 'r' ? 0 : *mode == 'w' ? O_CREA
 
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming, cert-dcl50-cpp, google-runtime-int): the C library's own names and types
-#define OPEN(name)                                                                                                    \
-  int name(const char* path, int flags, ...) {                                                                        \
-    va_list rest;                                                                                                     \
-    va_start(rest, flags);                                                                                            \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(rest, mode_t) : 0;                                   \
-    va_end(rest);                                                                                                     \
-    return opened(path_at(AT_FDCWD, path), flags, [&] { return REAL(name)(path, flags, mode); });                     \
+#define OPEN(name)                                                                                \
+  int name(const char* path, int flags, ...) {                                                    \
+    va_list rest;                                                                                 \
+    va_start(rest, flags);                                                                        \
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(rest, mode_t) : 0;               \
+    va_end(rest);                                                                                 \
+    return opened(path_at(AT_FDCWD, path), flags, [&] { return REAL(name)(path, flags, mode); }); \
   }
 OPEN(open)
 OPEN(open64)
-#define OPENAT(name)                                                                                                  \
-  int name(int folder, const char* path, int flags, ...) {                                                            \
-    va_list rest;                                                                                                     \
-    va_start(rest, flags);                                                                                            \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(rest, mode_t) : 0;                                   \
-    va_end(rest);                                                                                                     \
-    return opened(path_at(folder, path), flags, [&] { return REAL(name)(folder, path, flags, mode); });               \
+#define OPENAT(name)                                                                                    \
+  int name(int folder, const char* path, int flags, ...) {                                              \
+    va_list rest;                                                                                       \
+    va_start(rest, flags);                                                                              \
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(rest, mode_t) : 0;                     \
+    va_end(rest);                                                                                       \
+    return opened(path_at(folder, path), flags, [&] { return REAL(name)(folder, path, flags, mode); }); \
   }
 OPENAT(openat)
 OPENAT(openat64)
-#define MKOSTEMP(name)                                                                                                \
-  int name(char* path, int flags) {                                                                                   \
-    const std::lock_guard guard(order());                                                                             \
-    const int fd = tried(Call::open, path_at(AT_FDCWD, path), [&] { return REAL(name)(path, flags); });               \
-    if (power() && fd >= 0 && counts(path_of(fd))) note(fmt::format("make {} {}", identity(path_of(fd)), path_of(fd))); \
-    return fd;                                                                                                        \
+#define MKOSTEMP(name)                                                                                  \
+  int name(char* path, int flags) {                                                                     \
+    const std::lock_guard guard(order());                                                               \
+    const int fd = tried(Call::open, path_at(AT_FDCWD, path), [&] { return REAL(name)(path, flags); }); \
+    if (power() && fd >= 0 && counts(path_of(fd)))                                                      \
+      note(fmt::format("make {} {}", identity(path_of(fd)), path_of(fd)));                              \
+    return fd;                                                                                          \
   }
 MKOSTEMP(mkostemp)
 MKOSTEMP(mkostemp64)
-#define FOPEN(name)                                                                                                   \
-  FILE* name(const char* path, const char* mode) {                                                                    \
-    const std::string full = path_at(AT_FDCWD, path);                                                                 \
-    const bool is_new = power() && counts(full) && flags_of(mode) != 0 && identity(full) == "0";                      \
-    const std::lock_guard guard(order());                                                                             \
-    FILE* const file = tried(Call::open, full, [&] { return REAL(name)(path, mode); });                               \
-    if (is_new && file) note(fmt::format("make {} {}", identity(full), full));                                        \
-    return file;                                                                                                      \
+#define FOPEN(name)                                                                              \
+  FILE* name(const char* path, const char* mode) {                                               \
+    const std::string full = path_at(AT_FDCWD, path);                                            \
+    const bool is_new = power() && counts(full) && flags_of(mode) != 0 && identity(full) == "0"; \
+    const std::lock_guard guard(order());                                                        \
+    FILE* const file = tried(Call::open, full, [&] { return REAL(name)(path, mode); });          \
+    if (is_new && file) note(fmt::format("make {} {}", identity(full), full));                   \
+    return file;                                                                                 \
   }
 FOPEN(fopen)
 FOPEN(fopen64)
@@ -275,14 +295,18 @@ ssize_t write(int fd, const void* from, size_t size) {
 ssize_t writev(int fd, const iovec* parts, int number) {
   return written(fd, 1, -1, [&](size_t) { return REAL(writev)(fd, parts, number); });
 }
-#define PWRITE(name, offset_type)                                                                                     \
-  ssize_t name(int fd, const void* from, size_t size, offset_type at) {                                               \
-    return written(fd, size, at, [&](size_t n) { return REAL(name)(fd, from, n, at); });                                  \
+#define PWRITE(name, offset_type)                                                        \
+  ssize_t name(int fd, const void* from, size_t size, offset_type at) {                  \
+    return written(fd, size, at, [&](size_t n) { return REAL(name)(fd, from, n, at); }); \
   }
 PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
-int fsync(int fd) { return synced(fd, [&] { return REAL(fsync)(fd); }); }
-int fdatasync(int fd) { return synced(fd, [&] { return REAL(fdatasync)(fd); }); }
+int fsync(int fd) {
+  return synced(fd, [&] { return REAL(fsync)(fd); });
+}
+int fdatasync(int fd) {
+  return synced(fd, [&] { return REAL(fdatasync)(fd); });
+}
 
 int rename(const char* from, const char* to) noexcept {
   return renamed(path_at(AT_FDCWD, from), path_at(AT_FDCWD, to), [&] { return REAL(rename)(from, to); });
@@ -322,7 +346,8 @@ int symlink(const char* from, const char* to) noexcept {
 int ftruncate(int fd, off_t size) noexcept {
   const std::lock_guard guard(order());
   const int result = tried(Call::truncate, path_of(fd), [&] { return REAL(ftruncate)(fd, size); });
-  if (power() && result == 0 && counts(path_of(fd))) note(fmt::format("cut {} {}", identity(path_of(fd)), size));
+  if (power() && result == 0 && counts(path_of(fd)))
+    note(fmt::format("cut {} {}", identity(path_of(fd)), size));
   return result;
 }
 int ftruncate64(int fd, off64_t size) noexcept { return ftruncate(fd, size); }
@@ -336,9 +361,10 @@ int posix_fallocate(int fd, off_t at, off_t size) {
   const int fate = verdict(Call::truncate, path_of(fd));
   return fate > 0 ? fate : REAL(posix_fallocate)(fd, at, size);
 }
-#define MMAP(name, offset_type)                                                                                       \
-  void* name(void* at, size_t size, int protection, int flags, int fd, offset_type offset) noexcept {                 \
-    return tried(Call::map, path_of(fd), [&] { return REAL(name)(at, size, protection, flags, fd, offset); });        \
+#define MMAP(name, offset_type)                                                                       \
+  void* name(void* at, size_t size, int protection, int flags, int fd, offset_type offset) noexcept { \
+    return tried(Call::map, path_of(fd),                                                              \
+                 [&] { return REAL(name)(at, size, protection, flags, fd, offset); });                \
   }
 MMAP(mmap, off_t)
 MMAP(mmap64, off64_t)

@@ -41,8 +41,7 @@ std::vector<ByRow> by_row(Dtype dtype) {
       {"norm",
        [=](const Matrix& x, const Matrix& y) {
          const Matrix w = row(1), inverse(wide, 1, kRows);
-         k.rmsnorm_forward(
-             {.x = x.view(), .weight = w.view(), .y = y.view(), .inverse_rms = inverse.view()});
+         k.rmsnorm_forward({.x = x.view(), .weight = w.view(), .y = y.view(), .inverse_rms = inverse.view()});
        }},
       {"swiglu, gate",
        [=](const Matrix& x, const Matrix& y) {
@@ -253,8 +252,9 @@ TEST_P(NotFinite, IdsAtTheEndsOfASlice) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min(), kMost = -(kLeast + 1);
   const std::vector<std::int32_t> ids = {100, 102, 99, 103, 0, -1, kLeast, kMost};
   const auto n = static_cast<std::int64_t>(ids.size());
-  const Matrix table(GetParam(), kRows, kWidth, some(kRows * kWidth)), out(GetParam(), n, kWidth, some(n * kWidth)),
-      dout(GetParam(), n, kWidth, some(n * kWidth)), dtable(accumulator(GetParam()), kRows, kWidth);
+  const Matrix table(GetParam(), kRows, kWidth, some(kRows * kWidth)),
+      out(GetParam(), n, kWidth, some(n * kWidth)), dout(GetParam(), n, kWidth, some(n * kWidth)),
+      dtable(accumulator(GetParam()), kRows, kWidth);
   cpu_kernels().embedding_forward({.ids = ids, .table = table.view(), .first_id = kFirst, .out = out.view()});
   cpu_kernels().embedding_backward(
       {.ids = ids, .dout = dout.view(), .dtable = dtable.view(), .first_id = kFirst});
@@ -263,7 +263,8 @@ TEST_P(NotFinite, IdsAtTheEndsOfASlice) {
   for (std::size_t c = 0; c < kWidth; ++c) {
     EXPECT_EQ(rows[c], stored[c]);
     EXPECT_EQ(rows[kWidth + c], stored[2 * kWidth + c]);
-    for (std::size_t other = 2; other < ids.size(); ++other) EXPECT_EQ(rows[other * kWidth + c], 0) << ids[other];
+    for (std::size_t other = 2; other < ids.size(); ++other)
+      EXPECT_EQ(rows[other * kWidth + c], 0) << ids[other];
     EXPECT_EQ(dt[c], d[c]);
     EXPECT_EQ(dt[kWidth + c], 0) << "nobody asked for it";
     EXPECT_EQ(dt[2 * kWidth + c], d[kWidth + c]);
@@ -274,8 +275,9 @@ TEST_P(NotFinite, IdsAtTheEndsOfASlice) {
 TEST_P(NotFinite, ABatchWithoutTokens) {
   const KernelTable& k = cpu_kernels();
   const Dtype dtype = GetParam(), wide = accumulator(dtype);
-  const Matrix none(dtype, 0, kWidth), weight(dtype, kWidth, kWidth, some(kWidth * kWidth)), statistic(wide, 1, 0),
-      gradient(wide, 1, kWidth, some(kWidth)), wgradient(wide, kWidth, kWidth, some(kWidth * kWidth));
+  const Matrix none(dtype, 0, kWidth), weight(dtype, kWidth, kWidth, some(kWidth * kWidth)),
+      statistic(wide, 1, 0), gradient(wide, 1, kWidth, some(kWidth)),
+      wgradient(wide, kWidth, kWidth, some(kWidth * kWidth));
   const std::vector<double> before = to_doubles(gradient.view()), wbefore = to_doubles(wgradient.view());
   const TensorView first = weight.view().row_range(0, 1);
   k.rmsnorm_forward({.x = none.view(), .weight = first, .y = none.view(), .inverse_rms = statistic.view()});

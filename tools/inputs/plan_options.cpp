@@ -171,24 +171,26 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_text(app,
            {.flag = "--objective",
             .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",
-            .text = "what is best: the shortest step; the most tokens that last, or the cheapest, over sizes "
-                    "up to the "
-                    "cluster's; the fewest of its GPUs; the least memory"},
+            .text = "what is best: the shortest step; the most tokens per second that failures do not undo, "
+                    "or per dollar, over "
+                    "sizes up to the cluster's; the fewest of its GPUs; the least memory"},
            o.objective);
   add_goodput_options(app, o.goodput);
-  add_text(app, {.flag = "--deadline", .metavar = "TIME", .text = "of fewest-gpus: 30d or 36h for --tokens"},
+  add_text(app,
+           {.flag = "--deadline",
+            .metavar = "TIME",
+            .text = "of fewest-gpus: train --tokens within this time (30d, 36h)"},
            o.deadline);
-  add_text(
-      app,
-      {.flag = "--tokens",
-       .metavar = "N",
-       .text =
-           "how long they take and cost (2e12, 15T, 300B); of fewest-gpus: to be trained by the deadline"},
-      o.tokens);
+  add_text(app,
+           {.flag = "--tokens",
+            .metavar = "N",
+            .text = "length of the training (2e12, 15T, 300B): the answer says its duration and cost; of "
+                    "fewest-gpus: what the deadline is for"},
+           o.tokens);
   add_number(app,
              {.flag = "--price-per-gpu-hour",
               .metavar = "USD",
-              .text = "instead of the device's list price; 0 = that",
+              .text = "in place of the device's list price; 0 = list price",
               .unit = "US dollars",
               .min = 0,
               .max = 1e6},

@@ -48,8 +48,8 @@ constexpr TextOption kProfile = {
     {.flag = "--profile",
      .metavar = "FILE",
      .text =
-         "measured works of the cluster's device, of 'sextant profile -o FILE' or shipped (sextant presets "
-         "profiles): times of these and of what lies between them replace the model's"},
+         "measured operation times of the cluster's device, of 'sextant profile -o FILE' or shipped (sextant "
+         "presets profiles): they, and times interpolated between them, replace predicted ones"},
     &QuestionOptions::profile};
 
 constexpr TextOption kFrom = {

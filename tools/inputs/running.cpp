@@ -135,12 +135,12 @@ void add_rank_options(CLI::App& app, RunningOptions& o) {
 }
 
 void add_profile_option(CLI::App& app, std::string& file_or_name) {
-  add_text(
-      app,
-      {.flag = "--profile",
-       .metavar = "FILE",
-       .text = "measured works of the machine (sextant profile; shipped ones: sextant presets profiles)"},
-      file_or_name);
+  add_text(app,
+           {.flag = "--profile",
+            .metavar = "FILE",
+            .text = "measured operation times of the machine (sextant profile; shipped ones: sextant presets "
+                    "profiles)"},
+           file_or_name);
 }
 
 void add_comm_option(CLI::App& app, RunningOptions& o) {

@@ -90,6 +90,7 @@ nlohmann::ordered_json explained_json(const Question& q, const Explained& e) {
                         {"same", s.same},
                         {"key", s.plan ? Json(plan_key(*s.plan)) : Json(nullptr)},
                         {"chosen_fits", s.possible},
+                        {"as_today", s.as_today},
                         {"regret_share", s.regret},
                         {"slower_share", s.slower},
                         {"exact", s.exact}});

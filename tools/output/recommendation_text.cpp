@@ -92,16 +92,16 @@ std::string what_speaks_against(const RankedPlan& r) {
 std::string why_text(const Recommendation& r, const DecisionRule& rule) {
   const Prediction& p = r.plan.prediction;
   if (!r.safe)
-    return fmt::format("No layout has an OOM risk below {:g} %; this one has the least of those found.",
+    return fmt::format("no layout has an OOM risk below {:g} %; this one has the least of those found.",
                        100 * rule.most_oom_chance);
   if (!r.features.empty()) {
     const std::string features = fmt::format("{}", fmt::join(r.features, ", "));
     if (r.plain)
-      return fmt::format("With {} it is {} faster than the best safe layout without ({}).", features,
+      return fmt::format("with {} it is {} faster than the best safe layout without ({}).", features,
                          percent_text(r.plain->prediction.step / p.step - 1), layout_words(r.plain->plan));
-    return fmt::format("It needs {}: no safe layout without is nearly as fast.", features);
+    return fmt::format("it needs {}: no safe layout without is nearly as fast.", features);
   }
-  if (r.on_paper) return "It is the fastest on paper, with room in memory and no unusual features.";
+  if (r.on_paper) return "it is the fastest on paper, with room in memory and no unusual features.";
   const std::string price = r.plan.slower < 0.0005
                                 ? "as fast as the fastest on paper"
                                 : percent_text(r.plan.slower) + " slower than the fastest on paper";
@@ -138,7 +138,7 @@ std::string evidence_text(const Evidence& e, const std::string& stack, const std
     text = fmt::format("evidence: no measured {} run combines these kinds of parallelism", generation);
   } else {
     const int akin = e.near_of_stack - e.near_own;
-    text = fmt::format("evidence: {} such run{} on {} GPUs, {} of {}", e.near, e.near == 1 ? "" : "s",
+    text = fmt::format("evidence: {} run{} like this on {}: {} of {}", e.near, e.near == 1 ? "" : "s",
                        generation, e.near_own == 0 ? "none" : fmt::format("{}", e.near_own), stack);
     if (akin > 0) text += fmt::format(", {} of its code", akin);
   }

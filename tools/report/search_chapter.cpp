@@ -58,7 +58,7 @@ ReportSection alternatives_section(const AnswerView& answer) {
   ChartLine others{"other layouts", {}, "blue", false};
   for (const AnswerView& one : answer.items("alternatives")) {
     const std::string kind = one.text_or("kind", "another");
-    others.points.push_back(point(one, kind == "another kind" ? "" : kind));
+    others.points.push_back(point(one, kind == "other parallelism" ? "" : kind));
     table.rows.push_back(layout_cells(one, kind));
   }
   if (others.points.empty()) return out;

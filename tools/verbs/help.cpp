@@ -12,7 +12,7 @@ namespace sextant {
 namespace {
 constexpr std::array<ExitCodeMeaning, 9> kExitCodes = {{
     {ExitCode::ok, "done"},
-    {ExitCode::internal_error, "a mistake inside sextant"},
+    {ExitCode::internal_error, "internal error: a bug in sextant"},
     {ExitCode::usage, "wrong command line"},
     {ExitCode::bad_input, "bad input file, or an output that cannot be opened there"},
     {ExitCode::no_feasible_plan, "no feasible plan"},

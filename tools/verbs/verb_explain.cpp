@@ -276,11 +276,16 @@ void print_sensitivities(Session& session, const Explained& e) {
       text += s.text;
     else if (!s.possible)
       text += fmt::format("it no longer fits; {} would be best", plan_key(*s.plan));
+    else if (s.as_today)
+      text += fmt::format("no new choice; {} is {:.1f} % faster, as it is today", plan_key(*s.plan),
+                          100 * s.regret);
+    else if (s.regret < kTieShare)
+      text += fmt::format("a tie with {} ({:.1f} %)", plan_key(*s.plan), 100 * s.regret);
     else
-      text += fmt::format(
-          "{} would be best, {}", plan_key(*s.plan),
-          s.regret < kTieShare ? fmt::format("a tie with staying ({:.1f} %)", 100 * s.regret) : s.text);
-    if (s.plan) text += fmt::format(" ({:+.1f} % against now)", 100 * s.slower);
+      text += fmt::format("{} would be best, {}", plan_key(*s.plan), s.text);
+    // Of the layout that one would have there.
+    const double step = s.as_today ? (1 + s.slower) * (1 + s.regret) - 1 : s.slower;
+    if (s.plan) text += fmt::format("; step {:+.1f} % from today", 100 * step);
     print_wrapped(out, session.terminal,
                   text + (s.exact || e.by != RankBy::undisturbed ? "" : " (not proved)"), 2);
   }
@@ -417,20 +422,22 @@ Verb explain_verb() {
         add_question_options(app, options->question,
                              {.plan = true, .limits = true, .profile = true, .from = true});
         add_jitter_options(app, options->jitter);
-        add_list(app,
-                 {.flag = "--why",
-                  .metavar = "KEY",
-                  .text = "why not this layout? What the key leaves out: as with --plan; repeatable"},
-                 options->why);
-        add_number(
+        add_list(
             app,
-            {.flag = "--decision",
-             .metavar = "N",
-             .text = "of the folder of a run with --adapt, in place of a layout: why it decided so, and what "
-                     "came of it; 0 = at the start",
-             .min = -1,
-             .max = 1e9},
-            options->decision);
+            {.flag = "--why",
+             .metavar = "KEY",
+             .text =
+                 "why not this layout? Fields left out of the key are filled in as by --plan; repeatable"},
+            options->why);
+        add_number(app,
+                   {.flag = "--decision",
+                    .metavar = "N",
+                    .text = "decision N of the folder of a run with --adapt, in place of a layout: why, and "
+                            "what came of it; "
+                            "0 = at the start",
+                    .min = -1,
+                    .max = 1e9},
+                   options->decision);
         add_number(app,
                    {.flag = "--top",
                     .metavar = "N",

@@ -258,7 +258,7 @@ std::string target_names() {
 Verb export_verb() {
   return {
       .name = "export",
-      .summary = "write a plan as what another framework is started with",
+      .summary = "write the configuration and launch files of another framework",
       .description =
           "Writes the flags or configuration, environment and launch script of a plan file for " +
           target_names() +

@@ -60,8 +60,8 @@ Verb plan_verb() {
           "step "
           "time, or by another objective. Every other layout is counted by what became of it. Steps closer "
           "than 2 % "
-          "are called a tie. With --profile the best are ranked anew by measured times, of which nothing is "
-          "proved. Ctrl-C or --budget-s stops early with the best so far.",
+          "are called a tie. With --profile the best are ranked again by measured times, "
+          "without a proof. Ctrl-C or --budget-s stops early with the best so far.",
       .examples =
           {{"LLaMA-2-13B on 64 A100", "sextant plan --model llama-2-13b --cluster 8x8xa100-80gb"},
            {"pin and narrow fields, keep the plan",

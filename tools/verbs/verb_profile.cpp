@@ -246,7 +246,7 @@ ExitCode run(Session& session, const ProfileVerbOptions& o) {
 Verb profile_verb() {
   return {
       .name = "profile",
-      .summary = "measure this machine, and the works of a plan on it",
+      .summary = "measure this machine, and time a plan's operations on it",
       .description =
           "Of each plan (--for) runs a few steps and times every kind of operation in it, beside what runs "
           "beside it, on a GPU by its kernels; collectives and transfers once more alone, all ranks starting "

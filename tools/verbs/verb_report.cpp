@@ -73,7 +73,7 @@ ExitCode run(Session& session, const ReportOptions& o) {
 Verb report_verb() {
   return {
       .name = "report",
-      .summary = "answers as one HTML page with charts, to send or to print",
+      .summary = "make one HTML report with charts of plans, runs and answers",
       .description =
           "Makes one HTML file of plan files, profiles, folders of runs and what other verbs printed with "
           "--json, told apart "

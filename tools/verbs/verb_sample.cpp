@@ -157,8 +157,9 @@ Verb sample_verb() {
                           "weights, or of the run's data"},
                  o->tokenizer);
         add_step_option(app, o->step);
-        add_number(app, {.flag = "--max-tokens", .metavar = "N", .text = "to be added", .min = 1, .max = 1e6},
-                   o->max_tokens);
+        add_number(
+            app, {.flag = "--max-tokens", .metavar = "N", .text = "tokens to generate", .min = 1, .max = 1e6},
+            o->max_tokens);
         add_number(app,
                    {.flag = "--temperature",
                     .metavar = "T",
@@ -174,9 +175,14 @@ Verb sample_verb() {
                     .max = 1},
                    o->top_p);
         add_number(app,
-                   {.flag = "--seed", .metavar = "N", .text = "of the choices", .min = 0, .max = 2147483647},
+                   {.flag = "--seed",
+                    .metavar = "N",
+                    .text = "random seed of the sampling",
+                    .min = 0,
+                    .max = 2147483647},
                    o->seed);
-        add_text(app, {.flag = "--dtype", .metavar = "fp32|bf16|fp64", .text = "of the products"}, o->dtype);
+        add_text(app, {.flag = "--dtype", .metavar = "fp32|bf16|fp64", .text = "data type of the GEMMs"},
+                 o->dtype);
         add_number(app,
                    {.flag = "--threads",
                     .metavar = "N",

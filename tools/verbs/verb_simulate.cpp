@@ -149,9 +149,9 @@ void print_stage_memory(Session& session, const Simulated& s) {
     if (used[k])
       columns.push_back({words(name(static_cast<BufferKind>(k))), Align::right, static_cast<int>(k)});
   columns.push_back({"reserve", Align::right, 20});
-  columns.push_back({"outside", Align::right, 21});
+  columns.push_back({"CUDA+NCCL", Align::right, 21});
   columns.push_back({"peak", Align::right});
-  columns.push_back({"of the limit", Align::left, 22});
+  columns.push_back({"of limit", Align::left, 22});
   Table table(columns);
   const auto shown = stages_shown(s.memory.stages.size(), s.memory.heaviest);
   for (const int i : shown) {
@@ -263,7 +263,7 @@ ExitCode run(Session& session, SimulateVerbOptions options) {
     if (!layout.empty()) paragraph("note: " + layout);
     paragraph(
         fmt::format("step {:.3f} s (90 %: {:.3f} to {:.3f} s), {:.0f} tokens/s/GPU, {:.1f} model "
-                    "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % with half of the attention)",
+                    "TFLOP/s/GPU, MFU {:.1f} % ({:.1f} % counting causal attention as half)",
                     p.step.v, p.step_lower.v, p.step_upper.v, p.tokens_per_s_gpu, p.model_tflops_gpu,
                     100 * p.mfu, 100 * p.mfu_causal));
     if (!options.tokens.empty())

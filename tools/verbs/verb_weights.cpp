@@ -129,7 +129,7 @@ ExitCode run(Session& session, const WeightsOptions& o) {
 Verb weights_verb() {
   return {
       .name = "weights",
-      .summary = "judge a Hugging Face checkpoint, or write one",
+      .summary = "check a Hugging Face checkpoint, or export one",
       .description =
           "show: reads config.json and the header of every safetensors file of a folder and says what is "
           "there; whatever does not fit together is named by file and tensor. export: writes a folder that "

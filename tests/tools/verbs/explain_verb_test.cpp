@@ -213,7 +213,7 @@ TEST(Explain, AlternativesAndMachinesAreOther) {
   for (const Json& s : j.at("sensitivities")) {
     EXPECT_TRUE(s.at("exact"));
     EXPECT_GE(s.at("regret_share").get<double>(), -1e-9) << s;
-    if (s.at("what") == "matrix products -10 %") {
+    if (s.at("what") == "GEMMs -10 %") {
       EXPECT_GT(s.at("slower_share").get<double>(), 0.05);
     }
   }

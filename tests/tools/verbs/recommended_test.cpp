@@ -112,7 +112,7 @@ TEST(Recommended, AlternativesDifferInKind) {
         if (kind != "fastest on paper" && kind != "less memory") {
           EXPECT_LT(a.at("chance_of_overflow").get<double>(), 0.05) << text;
         }
-        if (kind == "another kind") {
+        if (kind == "other parallelism") {
           ++others;
           EXPECT_TRUE(seen.insert(approach(a.at("plan"))).second) << text;
         }
