@@ -1,6 +1,5 @@
 // `sextant explain`: why this layout, why not another one, and how firm the choice is.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -10,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_io.hpp"
-#include "core/base/words.hpp"
 #include "core/plan/plan_file.hpp"
 #include "core/plan/plan_key.hpp"
 #include "planner/answers/goodput.hpp"
@@ -20,9 +18,8 @@
 #include "tools/inputs/plan_options.hpp"
 #include "tools/output/explained.hpp"
 #include "tools/output/recommendation_text.hpp"
-#include "tools/output/time_rows.hpp"
-#include "tools/terminal/table.hpp"
 #include "tools/verbs/explain_decision.hpp"
+#include "tools/verbs/explain_text.hpp"
 #include "tools/verbs/verbs.hpp"
 
 namespace sextant {
@@ -101,194 +98,6 @@ Explained explain(const Planning& planning, const ExplainOptions& options, RankB
         searching.options(1, "other machines"), by);
   e.stopped = searching.stopped();
   return e;
-}
-
-std::string change_text(double share) {
-  return std::abs(share) < kTieShare
-             ? fmt::format("a tie ({:+.1f} %)", 100 * share)
-             : fmt::format("{:.1f} % {}", 100 * std::abs(share), share > 0 ? "slower" : "faster");
-}
-
-// "exposed tp +1.2 s (TP over 2 nodes); bubble -0.1 s", without the verdict before it.
-std::string cause(const Comparison& c) {
-  const std::size_t colon = c.text.find(": ");
-  return colon == std::string::npos ? "" : c.text.substr(colon + 2);
-}
-
-void print_comparison(Session& session, const Comparison& c, RankBy by) {
-  Table table(
-      {{"seconds", Align::left}, {"chosen"}, {"this one"}, {"difference"}, {"because", Align::left, 1}});
-  std::vector<TimeTerm> terms = c.terms;
-  std::stable_sort(terms.begin(), terms.end(), [](const TimeTerm& a, const TimeTerm& b) {
-    return std::abs(a.seconds) > std::abs(b.seconds);
-  });
-  for (const TimeTerm& t : terms) {
-    const auto i = static_cast<std::size_t>(t.category);
-    if (c.best[i] == 0 && c.other[i] == 0) continue;
-    table.add_row({words(name(t.category)), fmt::format("{:.3f}", c.best[i]),
-                   fmt::format("{:.3f}", c.other[i]), fmt::format("{:+.3f}", t.seconds),
-                   t.seconds > 0 ? t.cause : ""});
-  }
-  const auto add = [&](const std::string& what, double best, double other) {
-    table.add_row({what, fmt::format("{:.3f}", best), fmt::format("{:.3f}", other),
-                   fmt::format("{:+.3f}", other - best), ""});
-  };
-  if (by != RankBy::undisturbed) add("jitter", c.best_jitter.v, c.other_jitter.v);
-  const TimeRow beside = time_rows(c.best, c.best_step, c.best_jitter).back();
-  add(beside.what, beside.seconds, time_rows(c.other, c.other_step, c.other_jitter).back().seconds);
-  add(by == RankBy::undisturbed ? "step"
-                                : fmt::format("step, {}", kRankByNames[static_cast<std::size_t>(by)]),
-      c.best_step.v, c.other_step.v);
-  table.emphasize_last_row();
-  session.terminal.out << table.render(session.terminal, session.common.wide);
-}
-
-void print_memory(Session& session, const WhyNot& w) {
-  Table table({{"GiB of the heaviest stage", Align::left}, {"chosen"}, {"this one"}});
-  Bytes best{0}, other{0};
-  for (const MemoryTerm& t : w.memory) {
-    best += t.best, other += t.other;
-    table.add_row({words(t.what), fmt::format("{:.2f}", gib(t.best)), fmt::format("{:.2f}", gib(t.other))});
-  }
-  table.add_row({"peak", fmt::format("{:.2f}", gib(best)), fmt::format("{:.2f}", gib(other))});
-  table.emphasize_last_row();
-  session.terminal.out << table.render(session.terminal, session.common.wide);
-}
-
-void print_why(Session& session, const Question& q, const Asked& asked, RankBy by) {
-  auto& out = session.terminal.out;
-  out << '\n';
-  print_wrapped(out, session.terminal,
-                paint(session.terminal.color, Style::bold, "why not " + plan_key(asked.plan)));
-  for (const auto& line : asked.answer.lines) print_wrapped(out, session.terminal, words(line), 2);
-  if (asked.rests_on)
-    print_wrapped(out, session.terminal, "its step " + rests_on_text(*q.profile, *asked.rests_on), 2);
-  for (const auto& note : asked.notes) print_wrapped(out, session.terminal, "note: " + note, 2);
-  if (asked.answer.comparison && asked.answer.verdict != Verdict::best)
-    out << '\n', print_comparison(session, *asked.answer.comparison, by);
-  if (!asked.answer.memory.empty()) out << '\n', print_memory(session, asked.answer);
-}
-
-void print_choice(Session& session, const Planning& planning, const Explained& e) {
-  auto& out = session.terminal.out;
-  const auto paragraph = [&](const std::string& text, int indent = 0) {
-    print_wrapped(out, session.terminal, text, indent);
-  };
-  const Prediction& p = e.prediction;
-  paragraph(paint(session.terminal.color, Style::bold, "why " + plan_key(e.chosen)));
-  paragraph(fmt::format("{:.3f} s a step, {:.1f} of {:.1f} GiB (most of it {} of stage {})", p.step.v,
-                        gib(p.memory.peak), gib(p.memory_available), p.memory.largest, p.memory.stage),
-            2);
-  if (const auto text = host_memory_text(p.memory, planning.question().cluster.node); !text.empty())
-    paragraph(text, 2);
-  if (p.rests_on) paragraph("this step " + rests_on_text(*planning.question().profile, *p.rests_on), 2);
-  if (p.jitter) paragraph("this step is " + jitter_text(p), 2);
-  if (e.calibrated)
-    paragraph(fmt::format("{:.3f} to {:.3f} s in nine of ten cases, as the calibration leaves it",
-                          p.step_lower.v, p.step_upper.v),
-              2);
-  std::vector<std::string> parts;
-  for (const TimeRow& row : time_rows(e.time, p.step, p.step - ranked_step(p, RankBy::undisturbed)))
-    if (row.share >= 0.001) parts.push_back(fmt::format("{} {:.1f} %", row.what, 100 * row.share));
-  paragraph(fmt::format("its time: {}", fmt::join(parts, ", ")), 2);
-  if (e.recommended && !e.recommended->comparison) paragraph("it is what 'sextant plan' recommends", 2);
-  if (e.recommended && e.recommended->comparison) {
-    const Comparison& c = *e.recommended->comparison;
-    paragraph(fmt::format("'sextant plan' recommends {}: {}; {}", plan_key(e.recommended->plan),
-                          change_text(c.slower), cause(c)),
-              2);
-  }
-  const SearchReport& report = e.found.report;
-  const RankedPlan* best = report.ranked.empty() ? nullptr : &report.ranked.front();
-  const bool jittered = p.jitter.has_value();
-  const std::string space = jittered
-                                ? fmt::format("{} layouts that were sampled under jitter", e.found.sampled)
-                                : fmt::format("{} layouts", count_text(report.space));
-  const std::string proof = !report.exact    ? "not proved: " + report.stopped
-                            : e.found.proved ? "proved, on the search grid"
-                                             : "no proof: others were not sampled";
-  const std::string_view fastest = e.by == RankBy::p90 ? "best by p90"
-                                   : jittered          ? "best by mean"
-                                                       : "fastest";
-  if (jittered) {
-    if (e.own.verdict == Verdict::best)
-      paragraph(fmt::format("the {} of {} ({})", fastest, space, proof), 2);
-    else
-      paragraph(fmt::format("of {} ({}) {} is the {}: this one is {}", space, proof, plan_key(best->plan),
-                            fastest, words(e.own.lines.front())),
-                2);
-  } else if (e.own.verdict == Verdict::best && best && best->off_grid()) {
-    paragraph(fmt::format("faster than the fastest of {} ({}): {} for as long as that helped", space, proof,
-                          !best->before_refinement ? "single layers were moved from stage to stage"
-                          : !best->before_moves
-                              ? "it was moved off the search grid"
-                              : "it was moved off the search grid, and single layers from stage to stage"),
-              2);
-  } else if (e.own.verdict == Verdict::best) {
-    paragraph(fmt::format("the fastest of {} ({})", space, proof), 2);
-  } else {
-    paragraph(fmt::format("of {} ({}) the fastest is {}: this one is {}", space, proof, plan_key(best->plan),
-                          words(e.own.lines.front())),
-              2);
-    if (!e.chosen.chunks.empty() && p.step < best->prediction.step)
-      paragraph(
-          "its stages are cut by hand: the search tries equal ones, those balanced by time, and from the "
-          "best of "
-          "them on, single layers moved",
-          2);
-  }
-  if (e.anew) paragraph(ranked_anew_text(planning, *e.anew), 2);
-  std::size_t next = 0;
-  for (const RankedPlan& r : report.ranked) {
-    if (r.plan == e.chosen) continue;
-    if (next == 0) out << "\nnext to it\n";
-    const Comparison& c = e.runners_up[next++];
-    paragraph(fmt::format("{}: {}; {}", plan_key(r.plan), change_text(c.slower), cause(c)), 2);
-  }
-}
-
-void print_alternatives(Session& session, const Explained& e) {
-  if (e.alternatives.empty()) return;
-  auto& out = session.terminal.out;
-  const bool sampled = e.by != RankBy::undisturbed;
-  out << fmt::format("\nwith another value of one field, the best{} would be\n",
-                     sampled ? " of those sampled" : "");
-  for (const Alternative& a : e.alternatives) {
-    const std::string head = fmt::format("{} {}: ", a.field, a.other);
-    if (!a.plan)
-      print_wrapped(out, session.terminal, head + (a.exact ? "nothing fits" : "nothing found in time"), 2);
-    else
-      print_wrapped(
-          out, session.terminal,
-          fmt::format("{}{}, {}{}; {}", head, plan_key(a.plan->plan), change_text(a.comparison->slower),
-                      a.exact || sampled ? "" : " (not proved)", cause(*a.comparison)),
-          2);
-  }
-}
-
-void print_sensitivities(Session& session, const Explained& e) {
-  if (e.sensitivities.empty()) return;
-  auto& out = session.terminal.out;
-  out << fmt::format("\non a slightly different machine{}\n", e.anew ? ", by the analytic model alone" : "");
-  for (const Sensitivity& s : e.sensitivities) {
-    std::string text = fmt::format("{}: ", s.what);
-    if (s.same || !s.plan)
-      text += s.text;
-    else if (!s.possible)
-      text += fmt::format("it no longer fits; {} would be best", plan_key(*s.plan));
-    else if (s.as_today)
-      text += fmt::format("no new choice; {} is {:.1f} % faster, as it is today", plan_key(*s.plan),
-                          100 * s.regret);
-    else if (s.regret < kTieShare)
-      text += fmt::format("a tie with {} ({:.1f} %)", plan_key(*s.plan), 100 * s.regret);
-    else
-      text += fmt::format("{} would be best, {}", plan_key(*s.plan), s.text);
-    // Of the layout that one would have there.
-    const double step = s.as_today ? (1 + s.slower) * (1 + s.regret) - 1 : s.slower;
-    if (s.plan) text += fmt::format("; step {:+.1f} % from today", 100 * step);
-    print_wrapped(out, session.terminal,
-                  text + (s.exact || e.by != RankBy::undisturbed ? "" : " (not proved)"), 2);
-  }
 }
 
 // As the options say, or the plan file; with a note where jitter is stated that no step shows.
