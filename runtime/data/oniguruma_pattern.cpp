@@ -1,7 +1,6 @@
 #include "runtime/data/oniguruma_pattern.hpp"
 
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -25,46 +24,19 @@ constexpr std::string_view kHexDigits = "0-9a-fA-F";
 constexpr std::size_t kLongest = 10000;  // bytes of a pattern; published ones have some hundreds
 constexpr int kDeepest = 50;             // groups, and sets within sets
 
-// Long names of general categories and what is named like them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 38> kNames = {
-    {{"letter", "L"},
-     {"casedletter", "L&"},
-     {"uppercaseletter", "Lu"},
-     {"lowercaseletter", "Ll"},
-     {"titlecaseletter", "Lt"},
-     {"modifierletter", "Lm"},
-     {"otherletter", "Lo"},
-     {"mark", "M"},
-     {"nonspacingmark", "Mn"},
-     {"spacingmark", "Mc"},
-     {"enclosingmark", "Me"},
-     {"number", "N"},
-     {"decimalnumber", "Nd"},
-     {"letternumber", "Nl"},
-     {"othernumber", "No"},
-     {"punctuation", "P"},
-     {"connectorpunctuation", "Pc"},
-     {"dashpunctuation", "Pd"},
-     {"openpunctuation", "Ps"},
-     {"closepunctuation", "Pe"},
-     {"symbol", "S"},
-     {"mathsymbol", "Sm"},
-     {"currencysymbol", "Sc"},
-     {"modifiersymbol", "Sk"},
-     {"othersymbol", "So"},
-     {"separator", "Z"},
-     {"spaceseparator", "Zs"},
-     {"lineseparator", "Zl"},
-     {"paragraphseparator", "Zp"},
-     {"alphabetic", "Alphabetic"},
-     {"uppercase", "Uppercase"},
-     {"lowercase", "Lowercase"},
-     {"whitespace", "White_Space"},
-     {"alpha", "Alphabetic"},
-     {"digit", "Nd"},
-     {"space", "White_Space"},
-     {"upper", "Uppercase"},
-     {"lower", "Lowercase"}}};
+// Long names of general categories, and what is named like them.
+constexpr std::string_view kNames =
+    " letter=L casedletter=L& uppercaseletter=Lu lowercaseletter=Ll titlecaseletter=Lt modifierletter=Lm "
+    "otherletter=Lo"
+    " mark=M nonspacingmark=Mn spacingmark=Mc enclosingmark=Me number=N decimalnumber=Nd letternumber=Nl "
+    "othernumber=No"
+    " punctuation=P connectorpunctuation=Pc dashpunctuation=Pd openpunctuation=Ps closepunctuation=Pe "
+    "symbol=S"
+    " mathsymbol=Sm currencysymbol=Sc modifiersymbol=Sk othersymbol=So separator=Z spaceseparator=Zs "
+    "lineseparator=Zl"
+    " paragraphseparator=Zp digit=Nd alphabetic=Alphabetic alpha=Alphabetic uppercase=Uppercase "
+    "upper=Uppercase"
+    " lowercase=Lowercase lower=Lowercase whitespace=White_Space space=White_Space ";
 constexpr std::string_view kCategories =
     " c cc cf cn co l ll lm lo lt lu m mc me mn n nd nl no p pc pd pe pf pi po ps s sc sk sm so z zl zp zs ";
 
@@ -257,20 +229,15 @@ class Translation {
   void character_escape(std::string& out) {
     const char c = in_[at_];
     if (c == 'p' || c == 'P') return property(out);
-    if (std::string_view("tnrfea").find(c) != std::string_view::npos) {
-      (out += '\\') += c;
-      ++at_;
-    } else if (c == 'v') {
+    if (c == 'v') {
       out += "\\x{b}";
       ++at_;
     } else if (c == 'x' || c == 'u') {
       out += fmt::format("\\x{{{:x}}}", code());
-    } else if (is_letter(c) || is_digit(c)) {
-      refuse(fmt::format("\\{}", c));
-    } else if (static_cast<unsigned char>(c) < 0x80) {
-      (out += '\\') += c;
-      ++at_;
     } else {
+      const bool same = std::string_view("tnrfea").find(c) != std::string_view::npos;  // in both
+      if ((is_letter(c) || is_digit(c)) && !same) refuse(fmt::format("\\{}", c));
+      if (static_cast<unsigned char>(c) < 0x80) out += '\\';
       out += c;
       ++at_;
     }
@@ -313,8 +280,10 @@ class Translation {
     if (name.empty() || name.size() > 40 || !std::ranges::all_of(name, is_letter))
       refuse(fmt::format("\\{}{{{}}}", letter, given.substr(0, 60)));
     std::string meant;
-    for (const auto& [known, category] : kNames)
-      if (known == name) meant = category;
+    if (const std::size_t known = kNames.find(" " + name + "="); known != std::string_view::npos) {
+      const std::size_t from = known + name.size() + 2;
+      meant = kNames.substr(from, kNames.find(' ', from) - from);
+    }
     if (meant.empty() && name.size() <= 2 && kCategories.find(" " + name + " ") != std::string_view::npos) {
       meant = name;
       meant[0] = static_cast<char>(meant[0] - 32);
