@@ -52,6 +52,7 @@ std::string file_header(const std::filesystem::path& path) {
     throw BackendError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   };
   const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0 && (errno == ENOENT || errno == ENOTDIR)) return {};
   struct stat status {};
   if (in.get() < 0 || ::fstat(in.get(), &status) != 0) refuse();
   constexpr std::size_t kPrefix = 8;

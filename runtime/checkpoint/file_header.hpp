@@ -6,7 +6,7 @@
 
 namespace sextant {
 
-// Empty when the file has no such thing. Throws BackendError where it cannot be read.
+// Empty when the file has no such thing, or is not there. Throws BackendError where it cannot be read.
 std::string file_header(const std::filesystem::path&);
 
 }  // namespace sextant

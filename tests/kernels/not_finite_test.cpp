@@ -119,7 +119,8 @@ TEST_P(NotFinite, StaysInItsRowAndIsSeenThere) {
   }
 }
 
-// A key or value that is not finite spoils every query that sees it, and none before it.
+// A key or value that is not finite spoils every query that sees it. A key spoils none before it; a value may: what is hidden has
+// the weight 0, and 0 times NaN is NaN, as in PyTorch.
 TEST_P(NotFinite, KeysAndValuesSpoilTheQueriesThatSeeThem) {
   const Dtype dtype = GetParam();
   const std::vector<std::int32_t> positions = {0, 1, 2};
@@ -139,7 +140,7 @@ TEST_P(NotFinite, KeysAndValuesSpoilTheQueriesThatSeeThem) {
                                      .out = out.view(),
                                      .lse = lse.view()});
     const std::vector<double> got = to_doubles(out.view());
-    EXPECT_TRUE(finite(std::span(got).first(kWidth))) << of_value;
+    EXPECT_TRUE(of_value || finite(std::span(got).first(kWidth)));
     for (const std::size_t row : {1U, 2U})
       EXPECT_FALSE(finite(std::span(got).subspan(row * kWidth, kWidth))) << of_value << ", query " << row;
   }

@@ -259,11 +259,13 @@ TEST_F(Damage, AHeaderThatCannotBeReadIsNoEmptyOne) {
   fs::resize_file(file, 5);
   EXPECT_EQ(file_header(file), "") << "damaged, and readable";
   fs::remove(file);
+  EXPECT_EQ(file_header(file), "") << "dropped";
+  fs::create_symlink(file.filename(), file);  // leads to itself
   try {
     (void)file_header(file);
     ADD_FAILURE() << "expected a BackendError";
   } catch (const BackendError& e) {
-    EXPECT_TRUE(tells(e.what(), "rank-00000.safetensors: cannot be read: No such file")) << e.what();
+    EXPECT_TRUE(tells(e.what(), "rank-00000.safetensors: cannot be read: Too many levels")) << e.what();
   }
 }
 
