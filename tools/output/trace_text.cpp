@@ -144,9 +144,10 @@ void print_collectives(Session& session, const StepAccount& measured,
     table.add_row(std::move(cells));
   }
   if (!table.empty())
-    session.terminal.out << '\n'
-                         << table.render(session.terminal, session.common.wide)
-                         << "(counts and times of a rank's step, hidden behind compute or not)\n";
+    session.terminal.out
+        << '\n'
+        << table.render(session.terminal, session.common.wide)
+        << "(of a rank's step, hidden behind compute or not, without waiting for other ranks)\n";
 }
 
 // The parts that make the step longer or shorter, largest first, until nine tenths are told.

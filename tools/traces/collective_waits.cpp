@@ -80,7 +80,11 @@ void find_waits(std::vector<RankSteps>& ranks, std::vector<std::string>& remarks
         "the ranks did not run as many of {} kinds of collectives of a step: for those, waiting for other "
         "ranks is counted as transfer",
         unlike));
-  if (matched == 0)
+  const bool any = std::ranges::any_of(ranks, [](const RankSteps& r) {
+    return std::ranges::any_of(r.trace.activities,
+                               [](const DeviceActivity& a) { return a.kind == KernelClass::collective; });
+  });
+  if (any && matched == 0)
     remarks.push_back(
         "collectives of several ranks could not be matched (one rank, or process groups without ranks): "
         "waiting inside them for other ranks is counted as communication");

@@ -57,12 +57,6 @@ class Sweep {
   static bool is_collective(const Lane& l) {
     return l.what == Lane::What::moving || l.what == Lane::What::waiting;
   }
-  // Another of the same kind moves bytes while this one waits.
-  bool moves_too(const Lane& l) const {
-    if (l.what != Lane::What::waiting) return false;
-    const auto other = places_.find({Lane::What::moving, l.place});
-    return other != places_.end() && running_[other->second] > 0;
-  }
   std::size_t lane(Lane::What what, std::size_t place) {
     const auto [found, is_new] = places_.try_emplace({what, place}, lanes_.size());
     if (is_new) lanes_.push_back({what, place});
@@ -107,8 +101,7 @@ class Sweep {
     std::size_t copies = 0;
     for (std::size_t l = 0; l < lanes_.size(); ++l) {
       if (running_[l] == 0) continue;
-      if (is_collective(lanes_[l]) && !moves_too(lanes_[l]))
-        out_.collectives[lanes_[l].place].total_s += seconds;
+      if (lanes_[l].what == Lane::What::moving) out_.collectives[lanes_[l].place].total_s += seconds;
       copies += lanes_[l].what == Lane::What::host_copy || lanes_[l].what == Lane::What::device_copy;
     }
     for (std::size_t l = 0; l < lanes_.size(); ++l)

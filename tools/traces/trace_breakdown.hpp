@@ -16,7 +16,7 @@ struct CollectiveTime {
   std::uint32_t group = 0;  // of RankTrace::groups
   CollectiveName collective = CollectiveName::unnamed;
   std::size_t count = 0;      // that began in the step
-  double total_s = 0;         // while one of them ran, waits for other ranks included
+  double total_s = 0;         // while one of them moved bytes
   double exposed_s = 0;       // of that, while nothing computed and bytes moved
   double exposed_wait_s = 0;  // of that, while nothing computed and it waited for other ranks
 };

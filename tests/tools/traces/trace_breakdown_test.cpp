@@ -162,6 +162,9 @@ TEST_F(CraftedTraces, EveryPartOfEveryRankIsFound) {
     EXPECT_NEAR(r.shortest_s, std::min(first, second), 2e-9);
     EXPECT_NEAR(r.longest_s, std::max(first, second), 2e-9);
     EXPECT_NEAR(sum(r.account.parts), r.account.step_s, 1e-9);
+    const CollectiveTable& collectives = r.account.collectives;  // all of its transfers, without their waits
+    EXPECT_NEAR(collectives.at({GroupAxis::pp, CollectiveName::send_recv}).seconds, 8 * 40e-6, 2e-9);
+    EXPECT_EQ(collectives.at({GroupAxis::pp, CollectiveName::send_recv}).count, 8);
     EXPECT_EQ(r.account.attention_forward, 8);  // two layers, four micro-batches
   }
   ASSERT_EQ(job.remarks.size(), 1U);
