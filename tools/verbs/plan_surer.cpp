@@ -13,15 +13,10 @@
 
 namespace sextant {
 
-namespace {
-
-// The first of them that surely fits, or none.
 std::vector<RankedPlan>::const_iterator fastest_safe(const std::vector<RankedPlan>& ranked) {
   return std::ranges::find_if(
       ranked, [](const RankedPlan& r) { return r.prediction.chance_of_overflow < kSurelyFits; });
 }
-
-}  // namespace
 
 void print_safe(const Asking& a, const std::vector<RankedPlan>& ranked) {
   const auto safe = fastest_safe(ranked);
@@ -45,15 +40,10 @@ std::optional<RankedPlan> surer_plan(const Asking& a, const SearchReport& report
   return surer;
 }
 
-namespace {
-
-// Beside its kind this asks for what surely fits, as the first does not.
 bool only_surer_fits(const RankedPlan& surer, const RankedPlan& best) {
   return best.prediction.chance_of_overflow >= kSurelyFits &&
          surer.prediction.chance_of_overflow < kSurelyFits;
 }
-
-}  // namespace
 
 void print_surer(const Asking& a, const RankedPlan& surer, const RankedPlan& best) {
   const Prediction &first = best.prediction, &tie = surer.prediction;
