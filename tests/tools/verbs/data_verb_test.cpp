@@ -157,7 +157,7 @@ TEST_F(DataVerb, WhatDoesNotGoTogether) {
   bad_file({"data", "binary.txt", "--tokenizer", "bytes", "--out", "x"},
            {"binary.txt:1", "a NUL byte", "binary file"});
   EXPECT_FALSE(fs::exists("x") || fs::exists("x.partial")) << "nothing is left of what was refused";
-  bad_file({"data", "text.txt", "--tokenizer", "plan.json", "--out", "x"}, {"plan.json", "pre_tokenizer"});
+  bad_file({"data", "text.txt", "--tokenizer", "plan.json", "--out", "x"}, {"plan.json", "model.vocab"});
   write("bad.txt", std::string("fine\nnot \xff fine\n"));
   bad_file({"data", "bad.txt", "--tokenizer", "bytes", "--out", "x"}, {"bad.txt:2", "0xff", "UTF-8"});
   bad_file({"run", "plan.json", "--data", "nowhere"}, {"nowhere", "no such folder"});
