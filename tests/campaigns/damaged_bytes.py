@@ -90,7 +90,8 @@ def attempt(task):
         elif ended.code == 7:
             outcome = "code 7"
         else:
-            outcome = "refused" if named(ended.err + ended.out, file) else "unnamed"
+            # Exit code 4 is an answer: what the file asks for does not fit.
+            outcome = "refused" if ended.code == 4 or named(ended.err + ended.out, file) else "unnamed"
         if outcome in FAULTS and keep:
             kept = pathlib.Path(keep) / f"{kind.name.replace(' ', '-')}-{number}"
             shutil.rmtree(kept, ignore_errors=True)
