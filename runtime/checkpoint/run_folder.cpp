@@ -134,7 +134,7 @@ void set_aside_after(const fs::path& run, std::int64_t step) {
 
 RunLock::RunLock(const fs::path& run) {
   const fs::path path = run / ".lock";
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0) refuse("open", path, errno);
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
     const std::string pid = fmt::format("{}\n", ::getpid());

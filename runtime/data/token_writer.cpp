@@ -36,7 +36,7 @@ class OutputFile {
  public:
   // Keeps the first `keep` bytes of what is there, which have this digest unless it is empty.
   OutputFile(fs::path path, std::int64_t keep, const std::string& kept_digest) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd_ < 0) failed();
     std::string block(kBuffer, '\0');
     for (std::int64_t left = keep; left > 0;) {

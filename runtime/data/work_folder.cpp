@@ -48,7 +48,7 @@ WorkFolder::WorkFolder(const fs::path& out) : path_(out.string() + ".partial") {
   fs::create_directories(path_, error);
   if (error)
     throw ConfigError(Problem{"--out", "", path_.string(), "a folder that can be made", error.message()});
-  lock_ = ::open((path_ / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  lock_ = ::open((path_ / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (lock_ < 0)
     throw ConfigError(
         Problem{"--out", "", path_.string(), "a folder one may write to", std::strerror(errno)});

@@ -50,6 +50,18 @@ cp -r "$presets" "$work/bundle/presets"
 expect 0 "presets +ok +[0-9]+ in .*/bundle/presets" env -u SEXTANT_PRESETS COLUMNS=200 "$work/bundle/bin/sextant" doctor
 expect 0 'yes' sh_ "COLUMNS=200 '$work/other/bin/sextant' doctor | grep -q /other/presets || echo yes"
 
+# The folder of a run may be somebody else's: what lies in it as a link leads nothing that is written outside.
+(cd "$work" && "$sextant" simulate --model stories-260k --cluster laptop --stack sextant --seq-len 32 --global-batch 4 \
+  --plan dp2.z1.mbs2 -o small.json && "$sextant" run small.json --steps 2 -o run) >/dev/null 2>&1 ||
+  { echo "FAILED: no run to go on with"; failures=$((failures + 1)); }
+for name in plan.json options.json steps.jsonl .lock; do
+  cp -r "$work/run" "$work/strange" && rm -f "$work/strange/$name" && echo mine >"$work/mine" && ln -s ../mine "$work/strange/$name"
+  expect "$([[ $name == .lock ]] && echo 7 || echo 3)" "$name" "$sextant" run -o "$work/strange" --resume --steps 3
+  [[ $(cat "$work/mine") == mine ]] || { echo "FAILED: a run writes through the link $name"; failures=$((failures + 1)); }
+  rm -r "$work/strange"
+done
+expect 0 'checkpoint of step 3' "$sextant" run -o "$work/run" --resume --steps 3
+
 # Too little address space is said before anything is allocated, or ends the run; it is no mistake of the program.
 (cd "$work" && "$sextant" simulate --model stories-15m --cluster laptop --stack sextant --seq-len 64 --global-batch 8 \
   --plan dp2.z1.mbs1 -o plan.json >/dev/null 2>&1) || { echo "FAILED: no plan to run"; failures=$((failures + 1)); }

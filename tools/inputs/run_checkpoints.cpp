@@ -71,7 +71,8 @@ fs::path keep_steps_aside(const fs::path& steps) {
 void require_plain_files(const fs::path& folder) {
   for (const char* name : {"plan.json", kRunOptionsFile, kSteps, "timeline.json"}) {
     std::error_code error;
-    const fs::file_status found = fs::status(folder / name, error);
+    // A link in a folder of somebody else's would lead what is written to any file of this user's.
+    const fs::file_status found = fs::symlink_status(folder / name, error);
     if (fs::exists(found) && !fs::is_regular_file(found))
       throw ConfigError(
           Problem{(folder / name).string(), "", "no regular file", "one, or nothing yet",

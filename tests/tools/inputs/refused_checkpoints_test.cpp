@@ -93,6 +93,9 @@ TEST_F(RunCheckpoints, FilesOfTheRunAreRegularFiles) {
     fs::rename(kept, "kept");
     fs::create_symlink("/dev/null", kept);
     bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
+    fs::remove(kept);
+    fs::create_symlink("../two.json", kept);  // in a folder that somebody else made: what is written would land there
+    bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
     fs::rename("kept", kept);
   }
   ::alarm(0);
