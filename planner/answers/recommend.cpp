@@ -33,6 +33,9 @@ constexpr double kStillOfUse = 1.15;
 double half_width_of(const Prediction& p) { return p.step_upper / p.step - 1; }
 
 PlanLimit pinned(PlanField f, double value) { return {f, Relation::equal, value}; }
+PlanLimit of_kind(PlanField f, bool used) {
+  return used ? PlanLimit{f, Relation::greater_equal, 2} : pinned(f, 1);
+}
 PlanLimit at_most_of(PlanField f, double value) { return {f, Relation::less_equal, value}; }
 
 // What people call one approach: which kinds of parallelism share the work.
@@ -71,19 +74,20 @@ class Pool {
   // The best of each approach without CP that the pool has none of, as long as `enough()` says no.
   template <class Enough>
   void search_other_approaches(const RankedPlan& chosen, const Enough& enough) {
-    for (const auto& [tp, pp] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    struct Kinds {
+      bool tp, pp;
+    };
+    for (const Kinds kinds : {Kinds{false, false}, {true, false}, {false, true}, {true, true}}) {
       const auto alike = [&](const ParallelPlan& p) {
-        return p.cp == 1 && (p.tp > 1) == tp && (p.pp > 1) == pp;
+        return p.cp == 1 && (p.tp > 1) == kinds.tp && (p.pp > 1) == kinds.pp;
       };
       if (std::ranges::any_of(plans_, [&](const RankedPlan& r) { return alike(r.plan); })) continue;
       if (enough()) return;
       PlanLimits within = plain_limits();
-      within.limits.insert(
-          within.limits.end(),
-          {PlanLimit{PlanField::tp, tp ? Relation::greater_equal : Relation::equal, tp ? 2.0 : 1.0},
-           PlanLimit{PlanField::pp, pp ? Relation::greater_equal : Relation::equal, pp ? 2.0 : 1.0},
-           pinned(PlanField::cp, 1)});
-      if (tp) within.limits.push_back(at_most_of(PlanField::zero_stage, job_.stack.can.advised_zero_with_tp));
+      within.limits.insert(within.limits.end(), {of_kind(PlanField::tp, kinds.tp),
+                                                 of_kind(PlanField::pp, kinds.pp), pinned(PlanField::cp, 1)});
+      if (kinds.tp)
+        within.limits.push_back(at_most_of(PlanField::zero_stage, job_.stack.can.advised_zero_with_tp));
       search_within(within, 1, chosen.prediction.step * kStillOfUse, false);
     }
   }

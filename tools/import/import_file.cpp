@@ -92,7 +92,7 @@ ImportedRun import_python(const std::string& text, std::string function, const C
     throw ConfigError(Problem{
         source.file, "", function.empty() ? fmt::format("{} functions", all.size()) : "function " + function,
         fmt::format("one of: {}", fmt::join(all, ", ")),
-        fmt::format("--from {}:{}", source.file.substr(0, source.file.rfind(":")),
+        fmt::format("--from {}:{}", source.file.substr(0, source.file.rfind(':')),
                     near.empty() ? all.front() : near)});
   }
   nlohmann::json settings = python_settings(text, function);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/json_io.hpp"
 #include "core/base/shallow_json.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tools/import/import_file.hpp"
@@ -147,12 +148,20 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
   return kind_of_trainer(text);
 }
 
-// Neither a plan file nor one with a slip in it: no JSON, or nothing of what every plan file has.
+// Neither a plan file nor one with a slip in it: several lines of text that are no JSON, or JSON without fault and nothing of what every
+// plan file has.
 bool is_no_plan(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == text.npos || text[first] != '{') return first != text.npos;
-  const auto j = json_or_discarded(text);
-  return j.is_object() && !j.contains("schema") && !j.contains("plan") && !j.contains("key");
+  if (first == text.npos) return false;
+  const auto byte = static_cast<unsigned char>(text[first]);
+  if (byte != '{')
+    return byte != '[' && byte < 0x80 && text.find('\0') == text.npos && text.find('\n', first) != text.npos;
+  try {
+    const auto j = parse_json(text, "");
+    return j.is_object() && !j.contains("schema") && !j.contains("plan") && !j.contains("key");
+  } catch (const ConfigError&) {
+    return false;
+  }
 }
 
 constexpr std::array<const char*, 14> kWanted = {

@@ -188,12 +188,6 @@ void use_best_nodes(Question& q) {
                                 left_out.size() == 1 ? "is" : "are"));
 }
 
-// 16-bit training is bf16, where the device has it.
-void default_precision(const DeviceSpec& device, TrainingSpec& training) {
-  if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
-  training.compute = training.parameter = Dtype::fp16;
-}
-
 void check_precision(const DeviceSpec& device, Dtype compute, const std::string& stated_by) {
   auto problem = unknown_format(device, compute);
   if (!problem) return;
@@ -327,7 +321,9 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
                   : !options.precision.empty()            ? "--precision"
                   : run && run->formats.compute           ? options.from
                                                           : "--set");
-  check_positions(q.model, q.training.seq_len, q.notes);
+  const bool positions_stated = std::ranges::none_of(
+      q.notes, [](const std::string& note) { return note.starts_with("max_positions:"); });
+  if (positions_stated) check_positions(q.model, q.training.seq_len, q.notes);
   if (options.precision == "bf16-pure")
     q.notes.push_back(
         fmt::format("bf16-pure counts an fp32 master copy: code that keeps none needs {} bytes less for each "

@@ -57,6 +57,7 @@ std::span<const std::pair<std::regex, const char*>> spellings() {
 
 std::optional<std::string> key_of_assignments(const std::string& text) {
   if (text.empty() || text.size() > 200 || is_key(text)) return std::nullopt;
+  if (text.find("..") != text.npos) return std::nullopt;  // a slip in a key
   std::string key = lower(text);
   for (const auto& [from, to] : spellings()) key = std::regex_replace(key, from, to);
   while (key.ends_with('.')) key.pop_back();

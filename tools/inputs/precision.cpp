@@ -23,6 +23,11 @@ void use_precision(const std::string& name, const StackSpec& stack, TrainingSpec
   t.optimizer_state = pure ? Dtype::bf16 : Dtype::fp32;
 }
 
+void default_precision(const DeviceSpec& device, TrainingSpec& training) {
+  if (device.peak.contains(Dtype::bf16) || !device.peak.contains(Dtype::fp16)) return;
+  training.compute = training.parameter = Dtype::fp16;
+}
+
 std::string precision_name(const StackSpec& stack, const TrainingSpec& training) {
   for (const std::string& name : choices(kPrecisions)) {
     TrainingSpec as_named = training;

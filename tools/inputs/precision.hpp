@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/cluster/cluster_spec.hpp"
 #include "core/model/training_spec.hpp"
 #include "core/plan/stack_spec.hpp"
 
@@ -13,6 +14,9 @@ inline constexpr const char* kPrecisions = "bf16-mixed|bf16-pure|fp8";
 // bf16-mixed: bf16 with the stack's own gradients and fp32 moments. bf16-pure: gradients, their reduction and both moments in bf16
 // too. fp8: as bf16-mixed, matrix products in fp8. All with the fp32 master copy of the parameters that every stack here keeps.
 void use_precision(const std::string& name, const StackSpec&, TrainingSpec&);
+
+// 16-bit training is bf16, where the device has it.
+void default_precision(const DeviceSpec&, TrainingSpec&);
 
 // "bf16-mixed, the usual one of torchtitan: parameters bf16 with an fp32 master copy, gradients fp32, reduced in fp32, moments fp32".
 std::string precision_text(const StackSpec&, const TrainingSpec&);

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Nothing, on either side of it, is 0.
-std::string without_sign_of_zero(std::string text) {
+std::string without_sign_of_zero(const std::string& text) {
   return text.find_first_not_of("-0.") == text.npos && text.starts_with('-') ? text.substr(1) : text;
 }
 std::string milliseconds(double seconds) {

@@ -94,7 +94,8 @@ TEST_F(RunCheckpoints, FilesOfTheRunAreRegularFiles) {
     fs::create_symlink("/dev/null", kept);
     bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
     fs::remove(kept);
-    fs::create_symlink("../two.json", kept);  // in a folder that somebody else made: what is written would land there
+    fs::create_symlink("../two.json",
+                       kept);  // in a folder that somebody else made: what is written would land there
     bad_file({"run", "-o", "run", "--resume", "--steps", "3"}, {kept, "no regular file"});
     fs::rename("kept", kept);
   }
