@@ -81,7 +81,7 @@ def main() -> int:
             sys.stdout.writelines(difflib.unified_diff(before.splitlines(True), after.splitlines(True), str(file), "printed now"))
         else:
             file.write_text(after)
-            print(f"printed anew: {file.relative_to(ROOT)}")
+            print(f"printed anew: {os.path.relpath(file, ROOT)}")
     if not blocks:
         sys.exit("no ```console block in these files: nothing is held to what the program prints")
     if asked.check and stale:
