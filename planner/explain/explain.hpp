@@ -94,6 +94,7 @@ struct Sensitivity {
   double slower = 0;      // the best step there over the choice's now, less 1
   bool exact = true;
   std::string text;
+  double gain() const { return regret / (1 + regret); }  // of the best there, share of the choice's step
 };
 std::vector<Sensitivity> sensitivities(const Job&, const SearchSpace&, const ParallelPlan& best,
                                        const SearchOptions& = {}, RankBy = RankBy::undisturbed);

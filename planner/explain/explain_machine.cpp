@@ -164,7 +164,7 @@ std::vector<Sensitivity> sensitivities(const Job& job, const SearchSpace& space,
     else if (!s.possible)
       s.text = "no longer fits";
     else
-      s.text = fmt::format("{:.1f} % faster than staying", 100 * s.regret);
+      s.text = fmt::format("{:.1f} % faster than staying", 100 * s.gain());
     out.push_back(std::move(s));
   };
   const auto with_cluster = [&](std::string what, auto change) {

@@ -192,9 +192,9 @@ void print_sensitivities(Session& session, const Explained& e) {
       text += fmt::format("it no longer fits; {} would be best", plan_key(*s.plan));
     else if (s.as_today)
       text += fmt::format("no new choice; {} is {:.1f} % faster, as it is today", plan_key(*s.plan),
-                          100 * s.regret);
+                          100 * s.gain());
     else if (s.regret < kTieShare)
-      text += fmt::format("a tie with {} ({:.1f} %)", plan_key(*s.plan), 100 * s.regret);
+      text += fmt::format("a tie with {} ({:.1f} %)", plan_key(*s.plan), 100 * s.gain());
     else
       text += fmt::format("{} would be best, {}", plan_key(*s.plan), s.text);
     // Of the layout that one would have there.
