@@ -53,19 +53,19 @@ TEST(ShapedCommunicator, ARingTakesLatencyPlusBytesOverBandwidth) {
     std::vector<float> x(1'000'000);
     const double reduce = quickest(
         c, [&] { c.all_reduce(x.data(), x.data(), 1'000'000, Dtype::fp32, Reduction::sum, kNoStream); });
-    EXPECT_GE(reduce, 0.0715);
+    EXPECT_GE(reduce, 0.069);
     EXPECT_LT(reduce, 0.110);
     const double scatter = quickest(c, [&] {
       c.reduce_scatter(x.data(), x.data() + 250'000 * c.rank(), even_split(1'000'000, 4), Dtype::fp32,
                        Reduction::sum, kNoStream);
     });
-    EXPECT_GE(scatter, 0.0355);
+    EXPECT_GE(scatter, 0.034);
     EXPECT_LT(scatter, 0.070);
   });
 }
 
 // Two nodes of two ranks, NIC 100 MB/s. One pair across sends 3 MB in 30 ms; both pairs at once share the NIC
-// and take 60 ms. Inside the node the same bytes are free.
+// and take 60 ms. Inside the node the same bytes are free. A rank that begins a moment behind the others measures less.
 TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
   run_shaped(4, {2, {}, {}, BytesPerSecond(100e6), {}}, [](Communicator& c) {
     std::vector<char> x(3'000'000);
@@ -74,10 +74,10 @@ TEST(ShapedCommunicator, RanksOfANodeShareItsNic) {
       if (c.rank() == to) c.recv(x.data(), std::ssize(x), from, kNoStream);
     };
     const double alone = quickest(c, [&] { exchange(0, 2), c.barrier(kNoStream); });
-    EXPECT_GE(alone, 0.0295);
+    EXPECT_GE(alone, 0.028);
     EXPECT_LT(alone, 0.055);
     const double both = quickest(c, [&] { exchange(0, 2), exchange(1, 3), c.barrier(kNoStream); });
-    EXPECT_GE(both, 0.0590);
+    EXPECT_GE(both, 0.056);
     EXPECT_LT(both, 0.100);
     const double inside = quickest(c, [&] { exchange(0, 1), exchange(2, 3), c.barrier(kNoStream); });
     EXPECT_LT(inside, 0.025);
