@@ -8,6 +8,9 @@
 
 namespace sextant {
 
+// Numbers in files are 0, or their size lies between these: beyond them, times and sums would be infinite, or zero.
+inline constexpr double kSmallestNumber = 1e-100, kLargestNumber = 1e100;
+
 // value * 10^shift as plain decimal digits ("0.0125", "300"); scientific when that would be very long.
 // Infinities and NaN give "inf", "-inf", "nan".
 std::string decimal(double value, int shift = 0);

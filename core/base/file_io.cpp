@@ -14,27 +14,12 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/file_descriptor.hpp"
 
 namespace sextant {
 namespace {
 
 namespace fs = std::filesystem;
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-  // Network file systems report a failed write only here.
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
-
- private:
-  int fd_;
-};
 
 [[noreturn]] void bad_path(const fs::path& path, std::string expected, std::string hint) {
   throw ConfigError(Problem{path.string(), "", "", std::move(expected), std::move(hint)});

@@ -6,13 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/shallow_json.hpp"
 
 namespace sextant {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::size_t kMaxDepth = 200;
 
 // "[json.exception.parse_error.101] parse error at line 2, column 3: syntax error ..." in two parts.
 Problem syntax_problem(const std::string& file, const std::string& path, std::string_view what) {
@@ -75,9 +74,9 @@ class Watch : public nlohmann::json_sax<json> {
 
   bool open(bool list) {
     open_.push_back({.list = list, .index = 0, .key = "", .keys = {}});
-    if (open_.size() > kMaxDepth)
+    if (open_.size() > kMostJsonLevels)
       throw ConfigError(
-          Problem{file_, "", "", "", fmt::format("nested more than {} levels deep", kMaxDepth)});
+          Problem{file_, "", "", "", fmt::format("nested more than {} levels deep", kMostJsonLevels)});
     return true;
   }
   bool close() {

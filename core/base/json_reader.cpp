@@ -230,12 +230,11 @@ void JsonReader::read(const json& value, const std::string& path, double& out, R
 }
 
 std::optional<double> JsonReader::number(const json& value, const std::string& path, Range range) {
-  // Beyond these, times and sums of what can be read would be infinite, or zero.
-  constexpr double kSmallest = 1e-100, kLargest = 1e100;
   const double x = value.is_number() ? value.get<double>() : std::nan("");
-  if (x != 0 && std::isfinite(x) && (std::abs(x) < kSmallest || std::abs(x) > kLargest))
-    return wrong(value, path, fmt::format("0, or a number between {} and {}", kSmallest, kLargest)),
-           std::nullopt;
+  if (x != 0 && std::isfinite(x) && (std::abs(x) < kSmallestNumber || std::abs(x) > kLargestNumber)) {
+    wrong(value, path, fmt::format("0, or a number between {} and {}", kSmallestNumber, kLargestNumber));
+    return std::nullopt;
+  }
   if (std::isfinite(x) && inside(x, range)) return x;
   wrong(value, path, range_text(value.is_number() ? "a number" : "a finite number", range),
         value.is_string() ? looks_like_a_number(value) : "");

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/file_descriptor.hpp"
 #include "core/base/mapped_range.hpp"
 
 namespace sextant {
@@ -41,17 +42,6 @@ constexpr std::array<TypeRow, 12> kTypes = {{{StoredType::f64, "F64", "float64",
                                              {StoredType::f8_e5m2, "F8_E5M2", "float8_e5m2", 1, {}}}};
 
 const TypeRow& row_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)]; }
-
-// A file descriptor that closes itself.
-struct Descriptor {
-  int fd = -1;
-  explicit Descriptor(int opened) : fd(opened) {}
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
 
 std::string printable_name(std::string_view bytes) {
   std::string text = "'";
@@ -226,16 +216,16 @@ struct SafetensorsFile::Impl {
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : impl_(std::make_unique<Impl>()) {
   const std::string file = path.string();
   impl_->path = std::move(path);
-  const Descriptor d(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor d(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
-  if (d.fd < 0 || ::fstat(d.fd, &info) != 0 || !S_ISREG(info.st_mode))
-    throw ConfigError(
-        Problem{file, {}, d.fd < 0 ? std::strerror(errno) : "not a regular file", "a safetensors file", {}});
+  if (d.get() < 0 || ::fstat(d.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    throw ConfigError(Problem{
+        file, {}, d.get() < 0 ? std::strerror(errno) : "not a regular file", "a safetensors file", {}});
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size < 8)
     throw ConfigError(
         Problem{file, "size", fmt::format("{} bytes", size), "at least 8 bytes", "the file is truncated"});
-  impl_->mapping = MappedRange(d.fd, size, impl_->path);
+  impl_->mapping = MappedRange(d.get(), size, impl_->path);
   if (!impl_->mapping) throw BackendError(system_error("cannot map", impl_->path));
 
   std::uint64_t length = 0;  // little-endian by the format
@@ -315,17 +305,17 @@ std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& t) const {
 
 struct SafetensorsWriter::Impl {
   std::filesystem::path path;
-  Descriptor d;
+  FileDescriptor d;
   std::uint64_t header_bytes = 0, data_bytes = 0, written = 0;
 
   explicit Impl(std::filesystem::path where)
       : path(std::move(where)), d(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (d.fd < 0) throw BackendError(system_error("cannot write", path));
+    if (d.get() < 0) throw BackendError(system_error("cannot write", path));
   }
   void put(const void* data, std::size_t size) const {
     const char* from = static_cast<const char*>(data);
     while (size > 0) {
-      const ssize_t n = ::write(d.fd, from, size);
+      const ssize_t n = ::write(d.get(), from, size);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) throw BackendError(system_error("cannot write", path));
       from += n, size -= static_cast<std::size_t>(n);
@@ -370,7 +360,7 @@ void SafetensorsWriter::append(std::span<const std::byte> data) {
 
 void SafetensorsWriter::finish() {
   SEXTANT_CHECK(impl_->written == impl_->data_bytes, "less data than declared");
-  if (::fsync(impl_->d.fd) != 0) throw BackendError(system_error("cannot flush", impl_->path));
+  if (::fsync(impl_->d.get()) != 0) throw BackendError(system_error("cannot flush", impl_->path));
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToStore> tensors,

@@ -6,8 +6,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kMostLevels = 200;
-
 // Looks at nothing but how deep it goes.
 class Depth : public nlohmann::json_sax<json> {
  public:
@@ -19,8 +17,8 @@ class Depth : public nlohmann::json_sax<json> {
   bool string(json::string_t&) override { return true; }
   bool binary(json::binary_t&) override { return true; }
   bool key(json::string_t&) override { return true; }
-  bool start_object(std::size_t) override { return ++depth_ <= kMostLevels; }
-  bool start_array(std::size_t) override { return ++depth_ <= kMostLevels; }
+  bool start_object(std::size_t) override { return ++depth_ <= kMostJsonLevels; }
+  bool start_array(std::size_t) override { return ++depth_ <= kMostJsonLevels; }
   bool end_object() override { return --depth_, true; }
   bool end_array() override { return --depth_, true; }
   bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }

@@ -1,11 +1,14 @@
 // Text that may be JSON or something else, of strangers: read without an end by its depth.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
 namespace sextant {
+
+inline constexpr std::size_t kMostJsonLevels = 200;
 
 // Whether the text is JSON of at most 200 levels, comments allowed. Deeper values end the program that copies them, which calls
 // itself once for each level.

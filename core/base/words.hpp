@@ -23,6 +23,15 @@ inline std::string lower(std::string_view name) {
   return text;
 }
 
+// Letters and digits alone, in small letters: what is left of a name however people write it.
+inline std::string plain_word(std::string_view name) {
+  std::string text;
+  for (const char c : name)
+    if (const auto u = static_cast<unsigned char>(c); std::isalnum(u) != 0)
+      text += static_cast<char>(std::tolower(u));
+  return text;
+}
+
 // -1: none of them.
 int place_among(const auto& names, std::string_view text) {
   const auto at = std::find(names.begin(), names.end(), text);

@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+#include "core/base/words.hpp"
+
 namespace sextant {
 
 namespace {
@@ -72,10 +74,7 @@ bool same_product(std::string_view a, std::string_view b) {
 
 NearestDevice nearest_device(std::string_view product) {
   // Without what makers and lines are called, by the first word that is left.
-  std::string name;
-  for (const char c : product)
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string name = plain_word(product);
   for (const std::string_view word : {"nvidia", "geforce", "quadro", "tesla", "rtx", "gtx", "dgx", "hgx"})
     if (const std::size_t at = name.find(word); at != std::string::npos) name.erase(at, word.size());
   struct Line {
@@ -113,10 +112,7 @@ NearestDevice nearest_device(std::string_view product) {
 }
 
 std::string_view gpus_of_machine(std::string_view name) {
-  std::string plain;
-  for (const char c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string plain = plain_word(name);
   if (plain.starts_with("standard")) plain.erase(0, 8);
   struct Machine {
     std::string_view name, gpus;

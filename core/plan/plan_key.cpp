@@ -199,8 +199,7 @@ class KeyParser {
     if (!once("oo", original)) return;
     std::replace(rest.begin(), rest.end(), 'p', '.');
     const auto share = parse_decimal(rest, 2);
-    constexpr double kLeast = 1e-100;  // plan files take no smaller number but 0
-    if (share && *share <= 1 && (*share == 0 || *share >= kLeast))
+    if (share && *share <= 1 && (*share == 0 || *share >= kSmallestNumber))
       plan_.optimizer_offload = *share;
     else
       wrong(original, "oo and a percentage from 0 to 100 such as oo50 or oo12p5");

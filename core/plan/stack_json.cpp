@@ -200,9 +200,7 @@ std::string stack_by_other_name(const std::string& name) {
       Other{"maxtext", "no framework on JAX is among them but alpa; times of others would be a guess"},
       Other{"jax", "no framework on JAX is among them but alpa; times of others would be a guess"},
       Other{"pax", "no framework on JAX is among them but alpa; times of others would be a guess"}};
-  std::string plain;
-  for (const char c : lower(name))
-    if (c != '-' && c != '_' && c != ' ' && c != '.') plain += c;
+  const std::string plain = plain_word(name);
   std::string_view meant;
   std::size_t longest = 0;
   for (const Other& other : kOthers)

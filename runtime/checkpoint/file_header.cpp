@@ -12,23 +12,10 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/file_descriptor.hpp"
 
 namespace sextant {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Fewer bytes than asked for where the file ends; nothing where it cannot be read.
 std::optional<std::string> first_bytes(int fd, std::size_t size) {
@@ -51,7 +38,7 @@ std::string file_header(const std::filesystem::path& path) {
   const auto refuse = [&] {
     throw BackendError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   };
-  const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (in.get() < 0 && (errno == ENOENT || errno == ENOTDIR)) return {};
   struct stat status {};
   if (in.get() < 0 || ::fstat(in.get(), &status) != 0) refuse();
