@@ -138,7 +138,7 @@ class LeanSearch {
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
     const double reserved = 0.999 * bytes * job_.stack.memory.fragmentation +
-                            static_cast<double>(outside_of(job_.stack.memory, job_.cluster.gpus()).v);
+                            static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
     child.floor = std::max(child.floor, reserved), child.decided = decided;
     if (useful(child.floor)) out.children.push_back(child);
   }

@@ -92,7 +92,7 @@ double SearchTree::lowest_memory_state(ParallelPlan plan) const {
 // Bytes. A thousandth below, for roundings.
 double SearchTree::reserved(double floor_bytes) const {
   return 0.999 * floor_bytes * job_.stack.memory.fragmentation +
-         static_cast<double>(outside_of(job_.stack.memory, job_.cluster.gpus()).v);
+         static_cast<double>(outside_of(job_.stack.memory, space_.world).v);
 }
 
 template <class What>
@@ -102,7 +102,7 @@ bool SearchTree::above_memory(double floor_bytes, const ParallelPlan& plan, std:
   reject(
       Outcome::out_of_memory, members, plan,
       [&] {
-        const Bytes outside = outside_of(job_.stack.memory, job_.cluster.gpus());
+        const Bytes outside = outside_of(job_.stack.memory, space_.world);
         return fmt::format(
             "needs at least {:.1f} of {:.1f} GiB ({})", reserved(floor_bytes) / (1 << 30), gib(memory_limit_),
             outside > memory_limit_ ? fmt::format("{:.1f} GiB of them {} itself takes, whatever it trains",

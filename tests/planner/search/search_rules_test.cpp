@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "planner/answers/lowest_memory.hpp"
 #include "planner/search/search.hpp"
 #include "planner/search/search_tree.hpp"
 #include "tests/planner/search/search_support.hpp"
@@ -200,6 +201,22 @@ RC_GTEST_PROP(SearchTreeBounds, NoneIsAboveAMember, ()) {
     }
   });
   RC_CLASSIFY(compared > 0);
+}
+
+// What one rank takes beside its tensors counts the ranks of the layout, not the GPUs of its cluster.
+TEST(SearchRules, ALayoutOfOneRankHasNoNcclWhateverTheCluster) {
+  testing::OwnedJob owned = testing::small_job(1, 8, 2);
+  owned.training.global_batch = 1;
+  owned.stack.memory.outside = from_gib(10), owned.stack.memory.outside_alone = from_gib(1);
+  owned.cluster.device.memory = from_gib(9);
+  owned.finish();
+  const SearchSpace space = default_space(owned.model, owned.training, owned.cluster.device, 1);
+  const SearchReport found = search(owned.job(), space);
+  ASSERT_FALSE(found.ranked.empty());
+  EXPECT_LT(found.ranked.front().prediction.memory.peak, owned.cluster.device.memory);
+  EXPECT_TRUE(lowest_memory_layout(owned.job(), space).plan);
+  owned.stack.memory.outside_alone.reset();  // negative control
+  EXPECT_TRUE(search(owned.job(), space).ranked.empty());
 }
 
 }  // namespace
