@@ -13,7 +13,7 @@ namespace sextant {
 
 class PieceCache {
  public:
-  static constexpr std::size_t kLongest = 64, kMost = 1U << 17;
+  static constexpr std::size_t kLongest = 64, kMostIds = 1024, kMost = 1U << 17;
 
   std::optional<std::span<const std::int32_t>> find(std::string_view piece) const {
     if (piece.size() > kLongest || slots_.empty()) return {};
@@ -22,9 +22,9 @@ class PieceCache {
     return std::span(ids_).subspan(slot.ids, slot.count);
   }
 
-  // A piece that is not there yet. What was found is no longer there.
+  // A piece that is not there yet, unless it or its tokens are too long. What was found is no longer there.
   void keep(std::string_view piece, std::span<const std::int32_t> ids) {
-    if (piece.size() > kLongest) return;
+    if (piece.size() > kLongest || ids.size() > kMostIds) return;
     if (2 * (kept_ + 1) > slots_.size()) make_room();
     const std::uint64_t hash = hash_of(piece);
     slots_[place_of(piece, hash)] = {.hash = hash,
@@ -41,8 +41,8 @@ class PieceCache {
   static constexpr std::uint16_t kFree = 0xffff;
   struct Slot {
     std::uint64_t hash = 0;
-    std::uint32_t key = 0, ids = 0;           // where they begin in keys_, ids_
-    std::uint16_t count = 0, length = kFree;  // a piece of 64 bytes has at most some hundred tokens
+    std::uint32_t key = 0, ids = 0;  // where they begin in keys_, ids_
+    std::uint16_t count = 0, length = kFree;
   };
 
   static std::uint64_t hash_of(std::string_view piece) {

@@ -47,17 +47,6 @@ std::string message_of(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// Of the published patterns those that end every match at such a place; the test campaign tries each.
-constexpr std::array<std::string_view, 5> kBetweenLines = {
-    kLlama3Split,
-    // Qwen 2 and 3
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-    // OLMo 2 and others of cl100k
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
-    // Mistral's tekken
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
-
 }  // namespace
 
 struct SplitPattern::Code {
@@ -66,8 +55,6 @@ struct SplitPattern::Code {
 };
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, const std::string& key) {
-  if (std::ranges::find(kBetweenLines, pattern) != kBetweenLines.end()) parts_ = Parts::between_lines;
-  if (pattern == kGpt2Split) parts_ = Parts::behind_one_feed;
   const auto refuse = [&](const std::string& expected, const std::string& hint) {
     throw ConfigError(Problem{file, key, std::string(pattern.substr(0, 120)), expected, hint});
   };

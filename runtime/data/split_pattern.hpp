@@ -33,20 +33,11 @@ class SplitPattern {
   // The matches alone, in order; of those of nothing none stands at the end of the one before.
   void find_all(std::string_view text, std::vector<TextMatch>& matches) const;
 
-  // Where matching the text before and the text behind gives what matching both together gives.
-  enum class Parts : std::uint8_t {
-    unknown,
-    between_lines,    // behind a line feed and before an ASCII letter or digit
-    behind_one_feed,  // the same, when the line feed stands behind no space
-  };
-  Parts parts() const { return parts_; }
-
  private:
   struct Code;
   template <class Found>
   void each_match(std::string_view text, const Found& found) const;
   std::shared_ptr<const Code> code_;
-  Parts parts_ = Parts::unknown;
 };
 
 }  // namespace sextant

@@ -11,7 +11,7 @@
 
 namespace sextant {
 
-// False, and `out` untouched, when nothing changes. Texts are UTF-8, and not empty.
+// False when nothing changes; what is in `out` then means nothing. Texts are UTF-8, and not empty.
 using NormalizerStep = std::function<bool(std::string_view text, std::string& out)>;
 
 NormalizerStep unicode_form_step(UnicodeForm form);
@@ -30,7 +30,6 @@ class TextNormalizer {
   };
 
   void add(NormalizerStep step) { steps_.push_back(std::move(step)); }
-  bool empty() const { return steps_.empty(); }
   // `text` itself, or what stands in the scratch until it is used again.
   std::string_view apply(std::string_view text, Scratch& scratch) const;
 

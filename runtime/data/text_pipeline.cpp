@@ -69,26 +69,29 @@ class Pipeline {
   }
 
   void find_raw(std::string_view text, bool start, Scratch& mine, std::vector<std::int32_t>& out) const {
-    if (parts_.raw.empty()) return normalize(text, start, mine, out);
-    mine.raw.clear();
-    parts_.raw.split(text, mine.raw);
-    for (const AddedTokens::Part& part : mine.raw)
-      if (part.id >= 0)
-        out.push_back(part.id);
-      else
-        normalize(part.text, start && part.text.data() == text.data(), mine, out);
+    around_added(parts_.raw, text, start, mine.raw, out,
+                 [&](std::string_view between, bool starts) { normalize(between, starts, mine, out); });
   }
 
   void normalize(std::string_view text, bool start, Scratch& mine, std::vector<std::int32_t>& out) const {
     text = parts_.normalizer.apply(text, mine.normalizer);
-    if (parts_.normalized.empty()) return cut(text, start, mine, out);
-    mine.normalized.clear();
-    parts_.normalized.split(text, mine.normalized);
-    for (const AddedTokens::Part& part : mine.normalized)
+    around_added(parts_.normalized, text, start, mine.normalized, out,
+                 [&](std::string_view between, bool starts) { cut(between, starts, mine, out); });
+  }
+
+  // Added tokens as they come, and what lies between them as `use` has it.
+  template <class Use>
+  static void around_added(const AddedTokens& added, std::string_view text, bool start,
+                           std::vector<AddedTokens::Part>& parts, std::vector<std::int32_t>& out,
+                           const Use& use) {
+    if (added.empty()) return use(text, start);
+    parts.clear();
+    added.split(text, parts);
+    for (const AddedTokens::Part& part : parts)
       if (part.id >= 0)
         out.push_back(part.id);
       else
-        cut(part.text, start && part.text.data() == text.data(), mine, out);
+        use(part.text, start && part.text.data() == text.data());
   }
 
   void cut(std::string_view text, bool start, Scratch& mine, std::vector<std::int32_t>& out) const {
@@ -108,6 +111,16 @@ Tokenizer make_tokenizer(TokenizerInfo info, TextPipeline parts) {
           [pipeline](std::string_view text, std::vector<std::int32_t>& out) { pipeline->encode(text, out); },
           [pipeline](std::span<const std::int32_t> ids) { return pipeline->decode(ids); },
           [pipeline](std::string_view text) { return pipeline->last_cut(text); }};
+}
+
+Tokenizer::Decode decode_texts(std::vector<std::string> texts, bool drops_space) {
+  return [texts = std::move(texts), drops_space](std::span<const std::int32_t> ids) {
+    std::string text;
+    for (const std::int32_t id : ids)
+      if (id >= 0 && static_cast<std::size_t>(id) < texts.size()) text += texts[static_cast<std::size_t>(id)];
+    if (drops_space && text.starts_with(' ')) text.erase(0, 1);
+    return text;
+  };
 }
 
 }  // namespace sextant

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,11 +15,11 @@
 
 namespace sextant {
 
-// Where a text may be divided, which who puts the parts together knows.
+// Where a text may be divided so that both parts alone give the tokens of the whole; who puts a tokenizer together knows.
 enum class CutRule : std::uint8_t {
   nowhere,
-  between_lines,    // as SplitPattern::Parts
-  behind_one_feed,  // as SplitPattern::Parts
+  between_lines,    // behind a line feed and before an ASCII letter or digit
+  behind_one_feed,  // the same, when the line feed stands behind no space
   at_spaces,        // a space between words goes: the text behind is given one
   before_spaces,    // a space between words begins the text behind
 };
@@ -35,5 +36,8 @@ struct TextPipeline {
 };
 
 Tokenizer make_tokenizer(TokenizerInfo, TextPipeline);
+
+// Texts by id, one behind the other; `drops_space`: the first blank goes.
+Tokenizer::Decode decode_texts(std::vector<std::string> texts, bool drops_space);
 
 }  // namespace sextant

@@ -95,13 +95,7 @@ Tokenizer parse_tiktoken_ranks(std::string_view text, const std::string& file) {
     model.whole.emplace(tokens[id], static_cast<std::int32_t>(id));
   parts.model = byte_pair_encoder(std::move(model));
   parts.bad_bytes = parts.model;
-  parts.decode = [tokens = std::move(tokens)](std::span<const std::int32_t> ids) {
-    std::string bytes;
-    for (const std::int32_t id : ids)
-      if (id >= 0 && static_cast<std::size_t>(id) < tokens.size())
-        bytes += tokens[static_cast<std::size_t>(id)];
-    return bytes;
-  };
+  parts.decode = decode_texts(std::move(tokens), false);
   return make_tokenizer(std::move(info), std::move(parts));
 }
 

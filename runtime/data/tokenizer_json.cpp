@@ -2,7 +2,6 @@
 // or over characters (LLaMA 2, Mistral, Yi, InternLM, Phi-3, Gemma). Whatever else the format can say and would change the ids is
 // refused rather than passed over.
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -64,21 +63,17 @@ void put_added_texts(const TokenizerVocabulary& v, std::vector<std::string>& tex
     texts[static_cast<std::size_t>(added.token.id)] = added.token.special ? "" : added.token.content;
 }
 
-Tokenizer::Decode decode_texts(std::vector<std::string> texts, bool drops_space) {
-  return [texts = std::move(texts), drops_space](std::span<const std::int32_t> ids) {
-    std::string text;
-    for (const std::int32_t id : ids)
-      if (id >= 0 && static_cast<std::size_t>(id) < texts.size()) text += texts[static_cast<std::size_t>(id)];
-    if (drops_space && text.starts_with(' ')) text.erase(0, 1);
-    return text;
-  };
+// By id, of a byte-level vocabulary; what is no byte-level token is never found in a text.
+std::vector<std::string> byte_texts(const TokenizerVocabulary& v) {
+  std::vector<std::string> texts(static_cast<std::size_t>(v.size));
+  for (const auto& [spelled, id] : v.ids)
+    texts[static_cast<std::size_t>(id)] = from_byte_letters(spelled).value_or("");
+  return texts;
 }
 
 void over_bytes(const TokenizerFile& file, const json& model, const TokenizerVocabulary& v,
                 const TokenizerSteps& steps, TextPipeline& parts) {
-  std::vector<std::string> texts(static_cast<std::size_t>(v.size));
-  for (const auto& [spelled, id] : v.ids)  // what is no byte-level token is never found in a text
-    texts[static_cast<std::size_t>(id)] = from_byte_letters(spelled).value_or("");
+  std::vector<std::string> texts = byte_texts(v);
   BytePairModel pairs{.bytes = tokens_of_bytes(texts, file.name()),
                       .merges = read_tokenizer_merges(file, model, v, ""),
                       .whole = {}};
@@ -131,12 +126,8 @@ void over_characters(const TokenizerFile& file, const json& model, const Tokeniz
   const bool all_bytes =
       !m.bytes.empty() && std::ranges::all_of(m.bytes, [](const auto& b) { return b.has_value(); });
   if (!m.unknown && !all_bytes) {
-    if (letters && m.suffix.empty() && m.prefix.empty()) {  // says which byte
-      std::vector<std::string> texts(static_cast<std::size_t>(v.size));
-      for (const auto& [spelled, id] : v.ids)
-        texts[static_cast<std::size_t>(id)] = from_byte_letters(spelled).value_or("");
-      tokens_of_bytes(texts, file.name());
-    }
+    if (letters && m.suffix.empty() && m.prefix.empty())
+      tokens_of_bytes(byte_texts(v), file.name());  // says which byte
     if (!letters || !spells_all_bytes(v))
       file.refuse("model.unk_token", "none", "one, or byte_fallback and <0x00> to <0xFF> in model.vocab",
                   "characters without a token would be lost");

@@ -93,7 +93,6 @@ SplitPattern compiled(const TokenizerFile& file, const FileStep& step, const Fil
           step.path + (pattern.regex ? ".pattern.Regex" : ".pattern.String")};
 }
 
-// Reads one normalizer; `forms`: whether all so far are Unicode's forms, which leave line feeds and ASCII alone.
 NormalizerStep read_normalizer(const TokenizerFile& file, const FileStep& step) {
   if (step.type == "NFC") return unicode_form_step(UnicodeForm::nfc);
   if (step.type == "NFD") return unicode_form_step(UnicodeForm::nfd);
@@ -198,17 +197,21 @@ PreTokenizerStep read_pre_tokenizer(const TokenizerFile& file, const FileStep& s
   file.refuse(step.path + ".type", "\"" + step.type + "\"", kPreTokenizers);
 }
 
-// Where texts may be divided, of a byte-level tokenizer that cuts by one pattern.
-CutRule rule_of(SplitPattern::Parts parts) {
-  switch (parts) {
-    case SplitPattern::Parts::between_lines:
-      return CutRule::between_lines;
-    case SplitPattern::Parts::behind_one_feed:
-      return CutRule::behind_one_feed;
-    case SplitPattern::Parts::unknown:
-      break;
-  }
-  return CutRule::nowhere;
+// Of the published patterns those that end every match at such a place; the test campaign tries each.
+constexpr std::array<std::string_view, 5> kBetweenLines = {
+    kLlama3Split,
+    // Qwen 2 and 3
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    // OLMo 2 and others of cl100k
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+    // Mistral's tekken
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+// Where texts may be divided, of a byte-level tokenizer that cuts by this regular expression alone.
+CutRule cut_rule_of(std::string_view pattern) {
+  if (std::ranges::find(kBetweenLines, pattern) != kBetweenLines.end()) return CutRule::between_lines;
+  return pattern == kGpt2Split ? CutRule::behind_one_feed : CutRule::nowhere;
 }
 
 class Reader {
@@ -239,12 +242,12 @@ class Reader {
 
   void read_pre_tokenizers(const std::vector<FileStep>& steps) {
     bool keeps = true;  // every byte where it is
-    SplitPattern::Parts parts = SplitPattern::Parts::unknown;
+    CutRule rule = CutRule::nowhere;
     std::size_t cutting = 0;
     for (const FileStep& step : steps) {
       const bool last = &step == &steps.back();
       if (step.type == "ByteLevel") {
-        read_byte_level(step, last && !letters_, keeps, parts, cutting);
+        read_byte_level(step, last && !letters_, keeps, rule, cutting);
         continue;
       }
       if (step.type == "Metaspace") {
@@ -256,18 +259,17 @@ class Reader {
       }
       keeps = keeps && keeps_text(step);
       ++cutting;
-      parts = cutting == 1 && isolates(step) ? compiled(file_, step, read_pattern(file_, step)).parts()
-                                             : SplitPattern::Parts::unknown;
+      rule = cutting == 1 && isolates(step) ? cut_rule_of(read_pattern(file_, step).text) : CutRule::nowhere;
       out_.pre_tokenizer.add(read_pre_tokenizer(file_, step));
     }
     out_.restores_text = plain_ && keeps && out_.bytes;
     if (out_.bytes && forms_ && keeps)
-      out_.cut = rule_of(parts);
+      out_.cut = rule;
     else if (!out_.bytes && marks_words_)
       out_.cut = out_.prefix ? CutRule::at_spaces : CutRule::before_spaces;
   }
 
-  void read_byte_level(const FileStep& step, bool left_out, bool& keeps, SplitPattern::Parts& parts,
+  void read_byte_level(const FileStep& step, bool left_out, bool& keeps, CutRule& rule,
                        std::size_t& cutting) {
     if (file_.member(*step.value, step.path, "add_prefix_space", json::value_t::boolean, "true or false")
             .get<bool>()) {
@@ -275,9 +277,9 @@ class Reader {
       out_.prefix = true, keeps = false;
     }
     if (file_.flag(*step.value, step.path, "use_regex", true)) {
-      SplitPattern pattern(kGpt2Split, file_.name(), step.path);
-      parts = ++cutting == 1 ? pattern.parts() : SplitPattern::Parts::unknown;
-      out_.pre_tokenizer.add(split_step(std::move(pattern), SplitBehavior::isolated, false));
+      rule = ++cutting == 1 ? cut_rule_of(kGpt2Split) : CutRule::nowhere;
+      out_.pre_tokenizer.add(
+          split_step(SplitPattern(kGpt2Split, file_.name(), step.path), SplitBehavior::isolated, false));
     }
     out_.bytes = left_out;
     if (!left_out) out_.pre_tokenizer.add(byte_letters_pieces_step()), out_.letters = true;
@@ -290,7 +292,7 @@ class Reader {
     const SplitBehavior behavior = read_behavior(file_, step, true);
     return behavior == SplitBehavior::isolated ||
            (behavior == SplitBehavior::removed && file_.flag(*step.value, step.path, "invert", false) &&
-            compiled(file_, step, read_pattern(file_, step)).parts() != SplitPattern::Parts::unknown);
+            cut_rule_of(read_pattern(file_, step).text) != CutRule::nowhere);
   }
   bool keeps_text(const FileStep& step) const {
     if (step.type == "Digits" || isolates(step)) return true;

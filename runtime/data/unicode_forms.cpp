@@ -114,14 +114,13 @@ class FormTable {
   }
 
   bool convert(std::string_view text, std::string& out) const {
-    std::size_t at = next_unstable(text, 0, nullptr);
+    std::size_t starter = 0;  // of the character before `at`: what follows may compose with it
+    std::size_t at = next_unstable(text, 0, starter);
     if (at == text.size()) return false;
     out.clear();
     out.reserve(text.size() + text.size() / 8);
     std::size_t done = 0;
     std::vector<utf8proc_int32_t> codes;
-    std::size_t starter = 0;  // of the character before `at`: what follows may compose with it
-    next_unstable(text, 0, &starter);
     while (at < text.size()) {
       out += text.substr(done, starter - done);
       codes.clear();
@@ -136,7 +135,7 @@ class FormTable {
       if (options_ & UTF8PROC_COMPOSE) recompose(codes);
       for (const utf8proc_int32_t code : codes) append_utf8(out, static_cast<char32_t>(code));
       done = starter = end;
-      at = next_unstable(text, end, &starter);
+      at = next_unstable(text, end, starter);
     }
     out += text.substr(done);
     return out != text;
@@ -144,22 +143,20 @@ class FormTable {
 
  private:
   // The next place of a character that is not left alone; `before` gets that of the character before it.
-  std::size_t next_unstable(std::string_view text, std::size_t at, std::size_t* before) const {
+  std::size_t next_unstable(std::string_view text, std::size_t at, std::size_t& before) const {
     while (at < text.size()) {
       if (static_cast<unsigned char>(text[at]) < first_lead_) {  // a stable character, or the inside of one
         std::size_t end = at + 1;
         while (end < text.size() && static_cast<unsigned char>(text[end]) < first_lead_) ++end;
         // Only whole characters: bytes of the inside of a later one are below every lead, so end stands at a lead.
-        if (before) {
-          *before = end - 1;
-          while ((static_cast<unsigned char>(text[*before]) & 0xc0) == 0x80) --*before;
-        }
+        before = end - 1;
+        while ((static_cast<unsigned char>(text[before]) & 0xc0) == 0x80) --before;
         at = end;
         continue;
       }
       const Utf8Character c = utf8_character(text, at);
       if (!stable_[c.code]) return at;
-      if (before) *before = at;
+      before = at;
       at += c.bytes;
     }
     return text.size();
@@ -232,6 +229,13 @@ class FormTable {
   unsigned char first_lead_ = 0;
 };
 
+// A table is made when a text first asks for it.
+template <UnicodeForm form>
+bool convert_to(std::string_view text, std::string& out) {
+  static const FormTable table(form);
+  return table.convert(text, out);
+}
+
 utf8proc_category_t category_of(char32_t code) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code));
 }
@@ -240,22 +244,14 @@ utf8proc_category_t category_of(char32_t code) {
 
 bool to_unicode_form(UnicodeForm form, std::string_view text, std::string& out) {
   switch (form) {
-    case UnicodeForm::nfc: {
-      static const FormTable table(UnicodeForm::nfc);
-      return table.convert(text, out);
-    }
-    case UnicodeForm::nfd: {
-      static const FormTable table(UnicodeForm::nfd);
-      return table.convert(text, out);
-    }
-    case UnicodeForm::nfkc: {
-      static const FormTable table(UnicodeForm::nfkc);
-      return table.convert(text, out);
-    }
-    case UnicodeForm::nfkd: {
-      static const FormTable table(UnicodeForm::nfkd);
-      return table.convert(text, out);
-    }
+    case UnicodeForm::nfc:
+      return convert_to<UnicodeForm::nfc>(text, out);
+    case UnicodeForm::nfd:
+      return convert_to<UnicodeForm::nfd>(text, out);
+    case UnicodeForm::nfkc:
+      return convert_to<UnicodeForm::nfkc>(text, out);
+    case UnicodeForm::nfkd:
+      return convert_to<UnicodeForm::nfkd>(text, out);
   }
   return false;
 }

@@ -11,7 +11,7 @@ namespace sextant {
 
 enum class UnicodeForm : std::uint8_t { nfc, nfd, nfkc, nfkd };
 
-// False, and `out` untouched, when the text is in the form already. Linear, whatever marks it has. `text` is
+// False when the text is in the form already; what is in `out` then means nothing. Linear, whatever marks it has. `text` is
 // UTF-8. Safe from several threads at once.
 bool to_unicode_form(UnicodeForm form, std::string_view text, std::string& out);
 

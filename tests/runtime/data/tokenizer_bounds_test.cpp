@@ -126,6 +126,10 @@ TEST(PieceCacheTest, FindsWhatWasKeptAndNothingElse) {
   cache.keep("one more", one);  // and all others are forgotten
   EXPECT_TRUE(cache.find("one more"));
   EXPECT_FALSE(cache.find(name(0)));
+  cache.keep("many", Ids(70'000, 1));
+  EXPECT_FALSE(cache.find("many")) << "more tokens than a place can count";
+  cache.keep("most", Ids(PieceCache::kMostIds, 1));
+  EXPECT_EQ(cache.find("most").value().size(), PieceCache::kMostIds) << "control";
   cache.keep(std::string(65, 'y'), one);
   EXPECT_FALSE(cache.find(std::string(65, 'y'))) << "too long to be kept";
 }

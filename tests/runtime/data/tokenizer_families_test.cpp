@@ -1,6 +1,5 @@
 // Tokenizers with the steps of the families' real files against the tokenizers library (make_families.py), and what must hold of
 // each: ids below the vocabulary, any bytes, texts divided where a tokenizer says so.
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
@@ -137,9 +136,7 @@ TEST(TokenizerFamilies, ThatDivideTexts) {
   const std::string text = "one line of words\nanother line of words";
   for (const char* name : {"llama2", "mistral_v3", "internlm3", "qwen2", "qwen3", "llama3", "mistral_nemo",
                            "olmo2", "gpt2", "gemma2"}) {
-    const std::string file = kFamilies + name + ".json";
-    if (!std::filesystem::exists(file)) continue;
-    EXPECT_TRUE(load_tokenizer(file).last_cut(text)) << name;
+    EXPECT_TRUE(load_tokenizer(kFamilies + name + ".json").last_cut(text)) << name;
   }
 }
 
