@@ -32,6 +32,41 @@ std::string over(double predicted, double measured) {
   return fmt::format("{:.{}f}", ratio, ratio < 100 ? 2 : 0);
 }
 
+// "GEMM", "exposed TP", "host-bound gaps".
+std::string step_part_text(StepPart part) {
+  switch (part) {
+    case StepPart::gemm:
+      return "GEMM";
+    case StepPart::attention:
+      return "attention cores";
+    case StepPart::element_wise:
+      return "norms, element-wise, copies";
+    case StepPart::other_kernels:
+      return "kernels of unknown names";
+    case StepPart::optimizer:
+      return "optimizer";
+    case StepPart::exposed_tp:
+      return "exposed TP";
+    case StepPart::exposed_cp:
+      return "exposed CP";
+    case StepPart::exposed_pp:
+      return "exposed PP";
+    case StepPart::exposed_dp:
+      return "exposed DP";
+    case StepPart::exposed_unknown:
+      return "exposed, group unknown";
+    case StepPart::offload:
+      return "host-device copies";
+    case StepPart::bubble:
+      return "bubble";
+    case StepPart::stragglers:
+      return "waiting for other ranks";
+    case StepPart::host:
+      break;
+  }
+  return "host-bound gaps";
+}
+
 std::string axis_text(GroupAxis axis) {
   std::string text(name(axis));
   if (axis != GroupAxis::unknown)
@@ -45,12 +80,6 @@ std::string steps_text(const TracedJob& job) {
     for (const StepWindow& step : rank.steps) numbers.insert(step.number);
   if (numbers.size() == 1) return fmt::format("step {}", *numbers.begin());
   return fmt::format("{} steps ({} to {})", numbers.size(), *numbers.begin(), *numbers.rbegin());
-}
-
-std::size_t traced_ranks(const TracedJob& job) {
-  std::set<int> ranks;
-  for (const RankSteps& rank : job.ranks) ranks.insert(rank.trace.rank);
-  return ranks.size();
 }
 
 void print_ranks(Session& session, const TracedAccount& measured) {
@@ -69,12 +98,10 @@ void print_ranks(Session& session, const TracedAccount& measured) {
   constexpr std::size_t kShown = 16;
   for (std::size_t i = 0; i < std::min(kShown, measured.ranks.size()); ++i) {
     const RankAccount& r = measured.ranks[i];
-    double waits = 0;
-    for (const CollectiveTime& c : r.median.collectives) waits += c.exposed_wait_s;
     table.add_row({fmt::format("{}", r.rank), fmt::format("{}", r.steps), milliseconds(r.median.step_s),
                    milliseconds(r.shortest_s), milliseconds(r.longest_s),
                    milliseconds(r.median.computing_s()), milliseconds(r.median.communication_s),
-                   milliseconds(r.median.exposed_s()), milliseconds(waits),
+                   milliseconds(r.median.exposed_s()), milliseconds(r.median.waiting_s()),
                    milliseconds(r.median.host_copy_s + r.median.device_copy_s),
                    milliseconds(r.median.idle_s()), milliseconds(r.median.host_idle_s)});
   }
@@ -181,8 +208,6 @@ Json parts_json(const StepParts& parts) {
 }
 
 Json rank_json(const RankAccount& r) {
-  double waits = 0;
-  for (const CollectiveTime& c : r.median.collectives) waits += c.exposed_wait_s;
   return {{"rank", r.rank},
           {"steps", r.steps},
           {"step_s", r.median.step_s},
@@ -191,7 +216,7 @@ Json rank_json(const RankAccount& r) {
           {"compute_s", r.median.computing_s()},
           {"communication_s", r.median.communication_s},
           {"exposed_communication_s", r.median.exposed_s()},
-          {"exposed_waiting_s", waits},
+          {"exposed_waiting_s", r.median.waiting_s()},
           {"copies_s", r.median.host_copy_s + r.median.device_copy_s},
           {"idle_s", r.median.idle_s()},
           {"host_bound_s", r.median.host_idle_s},
@@ -200,44 +225,10 @@ Json rank_json(const RankAccount& r) {
 
 }  // namespace
 
-std::string step_part_text(StepPart part) {
-  switch (part) {
-    case StepPart::gemm:
-      return "GEMM";
-    case StepPart::attention:
-      return "attention cores";
-    case StepPart::element_wise:
-      return "norms, element-wise, copies";
-    case StepPart::other_kernels:
-      return "kernels of unknown names";
-    case StepPart::optimizer:
-      return "optimizer";
-    case StepPart::exposed_tp:
-      return "exposed TP";
-    case StepPart::exposed_cp:
-      return "exposed CP";
-    case StepPart::exposed_pp:
-      return "exposed PP";
-    case StepPart::exposed_dp:
-      return "exposed DP";
-    case StepPart::exposed_unknown:
-      return "exposed, group unknown";
-    case StepPart::offload:
-      return "host-device copies";
-    case StepPart::bubble:
-      return "bubble";
-    case StepPart::stragglers:
-      return "waiting for other ranks";
-    case StepPart::host:
-      break;
-  }
-  return "host-bound gaps";
-}
-
 void print_traced(Session& session, const TracedJob& job, const TracedAccount& measured,
                   const std::optional<StepAccount>& predicted) {
   auto& out = session.terminal.out;
-  const std::size_t ranks = traced_ranks(job);
+  const std::size_t ranks = measured.ranks.size();
   const std::string of_ranks = job.world > 0 ? fmt::format("{} of {} ranks", ranks, job.world)
                                : ranks == 1  ? "1 rank"
                                              : fmt::format("{} ranks", ranks);
@@ -258,7 +249,7 @@ nlohmann::ordered_json traced_json(const TracedJob& job, const TracedAccount& me
                                    const std::optional<StepAccount>& predicted) {
   Json out;
   const StepAccount& m = measured.mean;
-  out["traced"] = {{"program", job.program}, {"device", job.device}, {"ranks", traced_ranks(job)}};
+  out["traced"] = {{"program", job.program}, {"device", job.device}, {"ranks", measured.ranks.size()}};
   if (predicted) out["predicted_step_s"] = predicted->step_s;
   out["measured_step_s"] = m.step_s;
   if (predicted) {

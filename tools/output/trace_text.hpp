@@ -11,9 +11,6 @@
 
 namespace sextant {
 
-// "GEMM", "exposed TP", "host-bound gaps".
-std::string step_part_text(StepPart);
-
 // Without a prediction the measured columns alone.
 void print_traced(Session&, const TracedJob&, const TracedAccount&,
                   const std::optional<StepAccount>& predicted);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -11,10 +12,10 @@
 namespace sextant {
 namespace {
 
-// A group means the same in all ranks' traces where its ranks are known.
-using GroupKey = std::pair<std::vector<int>, std::string>;
-// Step, group, kind, peers.
-using CallKey = std::tuple<std::int64_t, GroupKey, CollectiveName, std::int32_t>;
+// A group means the same in all ranks' traces where its ranks are known: by ranks and description, numbered.
+using GroupNumbers = std::map<std::pair<std::vector<int>, std::string>, std::size_t>;
+// Step, number of the group, kind, peers.
+using CallKey = std::tuple<std::int64_t, std::size_t, CollectiveName, std::int32_t>;
 using Calls = std::map<CallKey, std::map<std::size_t, std::vector<DeviceActivity*>>>;  // by place of the rank
 
 std::int64_t duration(const DeviceActivity& a) { return a.end_ns - a.begin_ns; }
@@ -23,18 +24,31 @@ bool is_known(const ProcessGroup& group, int world) {
   return !group.ranks.empty() || (group.size > 1 && group.size == world);
 }
 
+// Of each group of a trace; none: not known.
+std::vector<std::optional<std::size_t>> numbers_of(const RankTrace& trace, GroupNumbers& numbers) {
+  std::vector<std::optional<std::size_t>> out;
+  for (const ProcessGroup& group : trace.groups)
+    out.push_back(
+        is_known(group, trace.world)
+            ? std::optional(
+                  numbers.try_emplace({group.ranks, group.description}, numbers.size()).first->second)
+            : std::nullopt);
+  return out;
+}
+
 Calls calls_of(std::vector<RankSteps>& ranks) {
   Calls calls;
+  GroupNumbers numbers;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     RankTrace& trace = ranks[r].trace;
+    const auto group_numbers = numbers_of(trace, numbers);
     for (DeviceActivity& a : trace.activities) {
-      if (a.kind != KernelClass::collective || !is_known(trace.groups[a.group], trace.world)) continue;
+      if (a.kind != KernelClass::collective || !group_numbers[a.group]) continue;
       const auto step = std::ranges::find_if(ranks[r].steps, [&](const StepWindow& w) {
         return a.begin_ns >= w.begin_ns && a.begin_ns < w.end_ns;
       });
       if (step == ranks[r].steps.end()) continue;
-      const ProcessGroup& group = trace.groups[a.group];
-      calls[{step->number, {group.ranks, group.description}, a.collective, a.peers}][r].push_back(&a);
+      calls[{step->number, *group_numbers[a.group], a.collective, a.peers}][r].push_back(&a);
     }
   }
   return calls;

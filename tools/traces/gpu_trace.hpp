@@ -44,7 +44,7 @@ constexpr std::string_view name(CollectiveName c) { return kCollectiveWords[stat
 struct DeviceActivity {
   std::int64_t begin_ns = 0, end_ns = 0;
   std::int64_t launch_ns = -1;  // when the host launched it; -1: not said
-  std::int64_t bytes = 0;       // of a collective's larger side, of a copy; 0: not said
+  std::int64_t bytes = 0;       // of a collective's larger side; 0: not said
   std::int64_t wait_ns =
       0;  // of a collective: at its begin, in which it waited for other ranks (collective_waits.hpp)
   std::uint64_t stream = 0;
@@ -77,7 +77,6 @@ struct RankTrace {
   std::vector<ProcessGroup> groups = {{}};  // the first stands for none
   std::vector<DeviceActivity> activities;   // in order of begin_ns
   std::vector<StepMark> marks;              // in order, none inside another
-  std::vector<std::string> remarks;
 };
 
 }  // namespace sextant

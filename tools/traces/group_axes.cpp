@@ -23,24 +23,11 @@ GroupAxis group_axis(Axis axis) {
 
 }  // namespace
 
-int GroupAxes::extent(Axis axis) const {
-  switch (axis) {
-    case Axis::tp:
-      return layout_->tp;
-    case Axis::cp:
-      return layout_->cp;
-    case Axis::pp:
-      return layout_->pp;
-    case Axis::dp:
-      break;
-  }
-  return layout_->dp;
-}
-
 std::optional<GroupAxis> GroupAxes::by_ranks(const ProcessGroup& group, int rank) const {
-  const int world = layout_->tp * layout_->cp * layout_->dp * layout_->pp;
+  const RankGrid& grid = *grid_;
+  const int world =
+      grid.extent(Axis::tp) * grid.extent(Axis::cp) * grid.extent(Axis::dp) * grid.extent(Axis::pp);
   if (group.ranks.empty() || rank < 0 || rank >= world) return std::nullopt;
-  const RankGrid grid(*layout_);
   std::vector<int> ranks = group.ranks;
   std::ranges::sort(ranks);
   const auto is = [&](std::initializer_list<Axis> axes) {
@@ -50,7 +37,7 @@ std::optional<GroupAxis> GroupAxes::by_ranks(const ProcessGroup& group, int rank
   };
   std::optional<GroupAxis> found;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::pp, Axis::dp})
-    if (extent(axis) > 1 && is({axis})) found = group_axis(axis);
+    if (grid.extent(axis) > 1 && is({axis})) found = group_axis(axis);
   if (found) return found;
   if (static_cast<int>(ranks.size()) == world || is({Axis::dp, Axis::cp}) || is({Axis::tp, Axis::pp}) ||
       is({Axis::tp, Axis::dp}) || is({Axis::tp, Axis::cp, Axis::dp}))
@@ -68,32 +55,32 @@ std::optional<GroupAxis> GroupAxes::by_ranks(const ProcessGroup& group, int rank
 std::optional<GroupAxis> GroupAxes::by_words(const ProcessGroup& group) const {
   const std::vector<Axis> axes = rules_.axes_of(group.description);
   if (axes.empty()) return std::nullopt;
-  if (layout_ && std::ranges::none_of(axes, [&](Axis a) { return extent(a) > 1; })) return std::nullopt;
+  if (grid_ && std::ranges::none_of(axes, [&](Axis a) { return grid_->extent(a) > 1; })) return std::nullopt;
   return axes.size() == 1 ? group_axis(axes.front()) : GroupAxis::dp;
 }
 
 std::optional<GroupAxis> GroupAxes::by_elimination(const ProcessGroup& group,
                                                    CollectiveName collective) const {
-  const RankDegrees& l = *layout_;
-  if (collective == CollectiveName::send_recv && (l.pp > 1 || l.cp > 1))
-    return l.pp > 1 ? GroupAxis::pp : GroupAxis::cp;
+  const int tp = grid_->extent(Axis::tp), cp = grid_->extent(Axis::cp), dp = grid_->extent(Axis::dp);
+  const bool staged = grid_->extent(Axis::pp) > 1;
+  if (collective == CollectiveName::send_recv && (staged || cp > 1))
+    return staged ? GroupAxis::pp : GroupAxis::cp;
   std::optional<GroupAxis> found;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::dp}) {
-    if (extent(axis) < 2) continue;
+    if (grid_->extent(axis) < 2) continue;
     if (found && !(axis == Axis::dp && *found == GroupAxis::cp)) return std::nullopt;
     found = group_axis(axis);
   }
   if (!found || group.size == 0) return found;
-  const bool fits = group.size == extent(Axis::tp) || group.size == extent(Axis::cp) ||
-                    group.size == extent(Axis::dp) || group.size == l.dp * l.cp;
+  const bool fits = group.size == tp || group.size == cp || group.size == dp || group.size == dp * cp;
   return fits ? found : std::nullopt;
 }
 
 GroupAxis GroupAxes::axis_of(const ProcessGroup& group, CollectiveName collective, int rank) const {
-  if (layout_)
+  if (grid_)
     if (const auto axis = by_ranks(group, rank)) return *axis;
   if (const auto axis = by_words(group)) return *axis;
-  if (layout_)
+  if (grid_)
     if (const auto axis = by_elimination(group, collective)) return *axis;
   return GroupAxis::unknown;
 }

@@ -19,8 +19,9 @@ constexpr std::string_view name(GroupAxis a) { return kGroupAxisNames[static_cas
 class GroupAxes {
  public:
   // Without a layout (nothing is known of it) words alone decide.
-  GroupAxes(const KernelNames& rules, const std::optional<RankDegrees>& layout)
-      : rules_(rules), layout_(layout) {}
+  GroupAxes(const KernelNames& rules, const std::optional<RankDegrees>& layout) : rules_(rules) {
+    if (layout) grid_.emplace(*layout);
+  }
 
   // Of a collective that `rank` takes part in. Groups over several axes are those of gradients and of the norm: dp.
   GroupAxis axis_of(const ProcessGroup&, CollectiveName, int rank) const;
@@ -29,10 +30,9 @@ class GroupAxes {
   std::optional<GroupAxis> by_ranks(const ProcessGroup&, int rank) const;
   std::optional<GroupAxis> by_words(const ProcessGroup&) const;
   std::optional<GroupAxis> by_elimination(const ProcessGroup&, CollectiveName) const;
-  int extent(Axis) const;
 
   const KernelNames& rules_;
-  std::optional<RankDegrees> layout_;
+  std::optional<RankGrid> grid_;
 };
 
 }  // namespace sextant

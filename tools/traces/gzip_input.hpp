@@ -28,6 +28,7 @@ class GzipInput final : public std::streambuf {
   int_type underflow() override;
 
  private:
+  std::string name_;
   gzFile file_;
   std::vector<char> buffer_;
   std::string damage_;

@@ -71,13 +71,13 @@ struct TraceEvent {
   std::string phase, category, name, said, dtype, group_name, group_description, group_ranks;
   std::int64_t begin_ns = kUnset, duration_ns = kUnset, process = kUnset, device = kUnset, stream = kUnset,
                correlation = kUnset, in_elements = 0, out_elements = 0, group_size = 0, source = kUnset,
-               destination = kUnset, bytes = 0;
+               destination = kUnset;
   void clear() {
     for (std::string* text :
          {&phase, &category, &name, &said, &dtype, &group_name, &group_description, &group_ranks})
       text->clear();
     begin_ns = duration_ns = process = device = stream = correlation = source = destination = kUnset;
-    in_elements = out_elements = group_size = bytes = 0;
+    in_elements = out_elements = group_size = 0;
   }
 };
 
@@ -209,7 +209,6 @@ void KinetoReader::argument(const std::string& key, const JsonScalar& v) {
   if (key == "stream") event_.stream = v.whole;
   if (key == "device") event_.device = v.whole;
   if (key == "correlation") event_.correlation = v.whole;
-  if (key == "bytes") event_.bytes = v.whole;
   if (key == "Collective name") event_.said = v.text;
   if (key == "dtype") event_.dtype = v.text;
   if (key == "In msg nelems") event_.in_elements = v.whole;
@@ -273,7 +272,6 @@ void KinetoReader::take_activity(KernelClass by_category, bool is_kernel) {
   a.name = trace.name(event_.name);
   a.kind = trace.class_of(a.name);
   if (!is_kernel && a.kind != KernelClass::host_copy) a.kind = by_category;
-  a.bytes = event_.bytes;
   if (a.kind == KernelClass::collective) {
     a.collective = rules_.collective_of(event_.name, event_.said);
     a.bytes = std::max(event_.in_elements, event_.out_elements) * bytes_of_dtype(event_.dtype);

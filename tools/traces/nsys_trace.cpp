@@ -113,16 +113,15 @@ void NsysReader::read_kernels() {
 void NsysReader::read_memory(const std::string& table) {
   if (!file_.has(table)) return;
   const bool copies = file_.has(table, "copyKind");
-  const std::string query = fmt::format("SELECT start, \"end\", {}, deviceId, streamId, {}, {}, {} FROM {}",
+  const std::string query = fmt::format("SELECT start, \"end\", {}, deviceId, streamId, {}, {} FROM {}",
                                         column(table, "globalPid", "0"), column(table, "correlationId", "-1"),
-                                        column(table, "bytes", "0"), copies ? "copyKind" : "0", table);
+                                        copies ? "copyKind" : "0", table);
   file_.each(query, [&](const SqliteFile::Row& r) {
-    const std::int64_t kind = r.whole(7);
+    const std::int64_t kind = r.whole(6);
     TraceBuilder& trace = of({r.whole(2), r.whole(3)});
     DeviceActivity a;
     a.begin_ns = r.whole(0), a.end_ns = r.whole(1);
     a.stream = static_cast<std::uint64_t>(r.whole(4));
-    a.bytes = r.whole(6);
     a.kind = kind == 1 || kind == 2 ? KernelClass::host_copy : KernelClass::device_copy;
     a.name = trace.name(!copies     ? "Memset"
                         : kind == 1 ? "Memcpy HtoD"

@@ -8,6 +8,7 @@
 
 #include "core/base/median.hpp"
 #include "core/base/words.hpp"
+#include "core/graph/op_groups.hpp"
 
 namespace sextant {
 namespace {
@@ -64,21 +65,10 @@ std::array<double, 3> kernel_shares(const BlockWork& work, const AnalyticCostMod
 static_assert(std::is_same_v<std::variant_alternative_t<0, Kernel>, Gemm> &&
               std::is_same_v<std::variant_alternative_t<1, Kernel>, AttentionCore>);
 
-GroupAxis axis_of_role(OpRole role) {
-  switch (role) {
-    case OpRole::tp_gather:
-    case OpRole::tp_scatter:
-    case OpRole::tp_reduce:
-    case OpRole::sp_reduce:
-      return GroupAxis::tp;
-    case OpRole::cp_gather:
-    case OpRole::cp_scatter:
-      return GroupAxis::cp;
-    case OpRole::send:
-      return GroupAxis::pp;
-    default:
-      return GroupAxis::dp;
-  }
+GroupAxis axis_of_op(const Op& op) {
+  if (op.role == OpRole::send) return GroupAxis::pp;
+  const GroupKind kind = group_kind(op);
+  return kind == GroupKind::tp ? GroupAxis::tp : kind == GroupKind::cp ? GroupAxis::cp : GroupAxis::dp;
 }
 
 std::optional<CollectiveName> collective_of_work(const Work& work) {
@@ -118,7 +108,7 @@ StepAccount account_of_stage(const ExecutionGraph& g, const Timeline& t, const T
         ++out.attention_forward;
     }
     if (const auto kind = collective_of_work(g.works[op.work])) {
-      AxisCollectives& sum = out.collectives[{axis_of_role(op.role), *kind}];
+      AxisCollectives& sum = out.collectives[{axis_of_op(op), *kind}];
       ++sum.count, sum.seconds += seconds;
     }
   }

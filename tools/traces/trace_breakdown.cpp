@@ -25,7 +25,7 @@ struct Edge {
 class Sweep {
  public:
   Sweep(const RankTrace& trace, const StepWindow& window) : trace_(trace), window_(window) {
-    out_.number = window.number, out_.step_s = window.seconds();
+    out_.step_s = window.seconds();
     for (const DeviceActivity& a : trace.activities) {
       if (a.begin_ns >= window.end_ns) {
         if (next_launch_ns_ == kNone) next_launch_ns_ = a.launch_ns;
@@ -69,19 +69,16 @@ class Sweep {
     edges_.push_back({end, lane, -1, -1});
   }
   void add(const DeviceActivity& a) {
-    const bool begins_here = a.begin_ns >= window_.begin_ns;
-    if (computes(a.kind)) {
-      const auto place = static_cast<std::size_t>(a.kind);
-      if (begins_here) ++out_.kernels[place];
-      return add_span(lane(Lane::What::compute, place), a.begin_ns, a.end_ns, a.launch_ns);
-    }
+    if (computes(a.kind))
+      return add_span(lane(Lane::What::compute, static_cast<std::size_t>(a.kind)), a.begin_ns, a.end_ns,
+                      a.launch_ns);
     if (a.kind == KernelClass::host_copy)
       return add_span(lane(Lane::What::host_copy, 0), a.begin_ns, a.end_ns, a.launch_ns);
     if (a.kind == KernelClass::device_copy)
       return add_span(lane(Lane::What::device_copy, 0), a.begin_ns, a.end_ns, a.launch_ns);
     const auto [found, is_new] = collectives_.try_emplace({a.group, a.collective}, out_.collectives.size());
     if (is_new) out_.collectives.push_back({.group = a.group, .collective = a.collective});
-    if (begins_here) ++out_.collectives[found->second].count;
+    if (a.begin_ns >= window_.begin_ns) ++out_.collectives[found->second].count;
     const std::int64_t moves = std::min(a.end_ns, a.begin_ns + a.wait_ns);
     if (moves > a.begin_ns)
       add_span(lane(Lane::What::waiting, found->second), a.begin_ns, moves, a.launch_ns);
@@ -141,6 +138,12 @@ double StepTime::computing_s() const { return std::accumulate(compute_s.begin(),
 double StepTime::exposed_s() const {
   double sum = 0;
   for (const CollectiveTime& c : collectives) sum += c.exposed_s + c.exposed_wait_s;
+  return sum;
+}
+
+double StepTime::waiting_s() const {
+  double sum = 0;
+  for (const CollectiveTime& c : collectives) sum += c.exposed_wait_s;
   return sum;
 }
 

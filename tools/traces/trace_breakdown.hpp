@@ -23,10 +23,8 @@ struct CollectiveTime {
 
 // Seconds of one rank and step. compute_s, the exposed parts, copies and idle times sum to step_s.
 struct StepTime {
-  std::int64_t number = 0;
   double step_s = 0;
   std::array<double, kComputeClasses> compute_s{};  // by KernelClass; of kernels at once each has its share
-  std::array<std::size_t, kComputeClasses> kernels{};
   std::vector<CollectiveTime> collectives;
   double communication_s = 0;                 // while any collective ran
   double host_copy_s = 0, device_copy_s = 0;  // that neither compute nor collectives hide
@@ -34,6 +32,7 @@ struct StepTime {
   double wait_idle_s = 0;  // idle all the same: what ran next waited for an event or a stream
   double computing_s() const;
   double exposed_s() const;  // communication that no compute hides, waits included
+  double waiting_s() const;  // of that, the waits
   double idle_s() const { return host_idle_s + wait_idle_s; }
 };
 

@@ -18,7 +18,6 @@ class TraceBuilder {
  public:
   TraceBuilder(const KernelNames& rules, RankTrace begun) : rules_(rules), trace_(std::move(begun)) {}
 
-  RankTrace& trace() { return trace_; }
   // What it does is told by its name, once per name.
   std::uint32_t name(const std::string&);
   KernelClass class_of(std::uint32_t name) const { return classes_[name]; }

@@ -88,7 +88,8 @@ void remark_on_kernels(const TracedJob& job, const TracedAccount& measured,
                   100 * other / measured.mean.step_s, fmt::join(names, "; ")));
 }
 
-void predict_into(ComparedTrace& out, Session& session, const TraceOptionsOfCompare& options) {
+void predict_into(ComparedTrace& out, Session& session, const KernelNames& rules,
+                  const TraceOptionsOfCompare& options) {
   QuestionOptions asked;
   asked.plan = options.plan, asked.profile = options.profile;
   const Planning planning(read_question(asked, session.presets()), session.presets());
@@ -98,7 +99,6 @@ void predict_into(ComparedTrace& out, Session& session, const TraceOptionsOfComp
   require_job_of_plan(out.job, out.path, q, options.any_device);
   const ParallelPlan& plan = q.file->plan;
   out.ranks = plan.world();
-  const KernelNames rules(session.presets());
   out.measured = traced_account(out.job, GroupAxes(rules, RankDegrees(plan)));
   const Job job = planning.predicted_job();
   const PlannedStep step = planned_step(job, plan);
@@ -163,7 +163,7 @@ ComparedTrace compare_trace(Session& session, const std::vector<fs::path>& given
   if (options.plan.empty())
     out.measured = traced_account(out.job, GroupAxes(rules, std::nullopt));
   else
-    predict_into(out, session, options);
+    predict_into(out, session, rules, options);
   remark_on_groups(out.measured, out.job.remarks);
   remark_on_kernels(out.job, out.measured, out.job.remarks);
   const bool launches =

@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <sqlite3.h>
 
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/traces/trace_fixtures.hpp"
@@ -21,6 +20,7 @@ namespace {
 
 using test::golden_trace;
 using test::shipped_names;
+using test::write_database;
 
 // What HolisticTraceAnalysis 0.5.0 (PyPI; MIT) says of these files: get_temporal_breakdown and get_comm_comp_overlap with
 // include_last_profiler_step. The traces are parts of its own tests/data at f4d0062: nccl_parser_config/nccl_data.json.gz (step 5) and
@@ -196,12 +196,7 @@ std::string unpacked(const std::filesystem::path& file) {
 TEST_F(CraftedTraces, NsightSystemsShowsTheSame) {
   const TempDir dir;
   const std::string file = (dir.path() / "report.sqlite").string();
-  sqlite3* database = nullptr;
-  ASSERT_EQ(sqlite3_open(file.c_str(), &database), SQLITE_OK);
-  const std::string rows = "BEGIN;" + unpacked(golden_trace("pp2_dp2/nsys_two_ranks.sql.gz")) + "COMMIT;";
-  EXPECT_EQ(sqlite3_exec(database, rows.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
-      << sqlite3_errmsg(database);
-  sqlite3_close(database);
+  write_database(file, "BEGIN;" + unpacked(golden_trace("pp2_dp2/nsys_two_ranks.sql.gz")) + "COMMIT;");
   ASSERT_EQ(trace_format_of(file), TraceFormat::nsys);
   const TracedJob job = read_traces({file}, shipped_names());
   EXPECT_EQ(job.device, "NVIDIA H100 80GB HBM3");

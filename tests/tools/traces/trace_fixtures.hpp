@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include "tests/support/measured.hpp"
 #include "tools/traces/kernel_names.hpp"
@@ -20,6 +22,15 @@ inline std::filesystem::path golden_trace(const std::string& name) {
 inline const KernelNames& shipped_names() {
   static const KernelNames names(preset_dir());
   return names;
+}
+
+// A database of what these statements make; one that stands there gets more.
+inline void write_database(const std::filesystem::path& file, const std::string& sql) {
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(file.c_str(), &database), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(database, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
+      << sqlite3_errmsg(database);
+  sqlite3_close(database);
 }
 
 // Events of a Kineto trace as text, with what launched them.

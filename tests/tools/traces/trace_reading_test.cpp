@@ -2,7 +2,6 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
-#include <sqlite3.h>
 
 #include "core/base/error.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -198,19 +197,33 @@ TEST_F(TraceReading, BadFilesSayWhatIsWrong) {
   refused([&] { read_traces({dir_.path() / "absent.json"}, shipped_names()); }, {"absent.json"});
 }
 
+TEST_F(TraceReading, DamagedPackedDataIsNamedOnce) {
+  const auto packed = dir_.path() / "bad.json.gz";
+  std::filesystem::copy(test::golden_trace("pp2_dp2/rank0_trace.json.gz"), packed);
+  std::filesystem::permissions(packed, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  EXPECT_EQ(read_traces({packed}, shipped_names()).ranks.size(), 1U) << "control";
+  std::fstream bytes(packed, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(2000).write("\xff\xff\xff\xff\xff\xff\xff\xff", 8);
+  bytes.close();
+  try {
+    read_traces({packed}, shipped_names());
+    FAIL() << "taken for whole";
+  } catch (const ConfigError& e) {
+    const std::string said = e.what();
+    EXPECT_NE(said.find("invalid"), std::string::npos) << said;
+    EXPECT_EQ(said.find("bad.json.gz"), said.rfind("bad.json.gz")) << said;
+  }
+}
+
 TEST_F(TraceReading, DatabasesThatAreNoExports) {
   const auto file = dir_.write("x.sqlite", "SQLite format 3 and then nothing of the kind");
   refused([&] { read_traces({file}, shipped_names()); }, {"x.sqlite", "nsys export -t sqlite"});
-  const std::string other = (dir_.path() / "other.sqlite").string();
-  const auto make = [&](const char* sql) {
-    sqlite3* database = nullptr;
-    EXPECT_EQ(sqlite3_open(other.c_str(), &database), SQLITE_OK);
-    EXPECT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK);
-    sqlite3_close(database);
-  };
-  make("CREATE TABLE bookmarks (id INTEGER)");
+  const auto other = dir_.path() / "other.sqlite";
+  test::write_database(other, "CREATE TABLE bookmarks (id INTEGER)");
   refused([&] { read_traces({other}, shipped_names()); }, {"without StringIds"});
-  make(
+  test::write_database(
+      other,
       "CREATE TABLE StringIds (id INTEGER, value TEXT); CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start "
       "INTEGER)");
   refused([&] { read_traces({other}, shipped_names()); }, {"--cuda-graph-trace=node"});
