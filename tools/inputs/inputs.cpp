@@ -235,10 +235,11 @@ void check_positions(const ModelSpec& model, int seq_len, std::vector<std::strin
 Question read_question(const QuestionOptions& as_typed, const std::filesystem::path& presets) {
   Question q;
   QuestionOptions options = as_typed;
-  if (const auto key = key_of_assignments(options.plan); key && !fs::exists(options.plan)) {
-    q.notes.push_back(fmt::format("--plan {} is taken as {}", options.plan, *key));
-    options.plan = *key;
-  }
+  if (std::error_code error; !fs::exists(options.plan, error))
+    if (const auto key = key_of_assignments(options.plan)) {
+      q.notes.push_back(fmt::format("--plan {} is taken as {}", options.plan, *key));
+      options.plan = *key;
+    }
   q.limits = read_limits(options);  // cheapest first: a slip of the keyboard shows at once
   std::optional<ImportedRun> run;
   if (!options.from.empty()) {
@@ -309,6 +310,10 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
         "--set");
   if (run) suit_version(*run, q.stack);
   apply_settings(q.stack, options.set, "stack");
+  // One figure that is stated holds for one rank too.
+  if (is_set(options.set, "stack.memory.outside_GiB") &&
+      !is_set(options.set, "stack.memory.outside_alone_GiB"))
+    q.stack.memory.outside_alone.reset();
   q.training.stack = q.stack.name;
   if (!q.file && options.precision.empty()) {
     const Dtype own = own_gradient_format(q.stack, q.training.parameter);
@@ -321,9 +326,8 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
                   : !options.precision.empty()            ? "--precision"
                   : run && run->formats.compute           ? options.from
                                                           : "--set");
-  const bool positions_stated = std::ranges::none_of(
-      q.notes, [](const std::string& note) { return note.starts_with("max_positions:"); });
-  if (positions_stated) check_positions(q.model, q.training.seq_len, q.notes);
+  const auto guesses_positions = [](const std::string& note) { return note.starts_with("max_positions:"); };
+  if (std::ranges::none_of(q.notes, guesses_positions)) check_positions(q.model, q.training.seq_len, q.notes);
   if (options.precision == "bf16-pure")
     q.notes.push_back(
         fmt::format("bf16-pure counts an fp32 master copy: code that keeps none needs {} bytes less for each "
@@ -348,7 +352,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     use_settings(q.calibrated, q.cluster.device);
   }
   std::erase_if(q.notes, [&](const std::string& note) {
-    return is_stated(options.set, note) || (options.seq_len > 0 && note.starts_with("max_positions:"));
+    return is_stated(options.set, note) || (options.seq_len > 0 && guesses_positions(note));
   });
   if (run) {
     for (auto* plan : {&q.plan, &q.from->layout})

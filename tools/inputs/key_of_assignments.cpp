@@ -32,12 +32,11 @@ std::span<const std::pair<std::regex, const char*>> spellings() {
       {std::regex(
            "(tensor|pipeline|context|data)([-_ ]model)?[-_ ]parallel(ism)?([-_ ](size|degree))?(?=[=: 0-9])"),
        "@$1"},
+      {std::regex("([0-9]+)[- ]?way (tensor|pipeline|context|data)[- ]parallel(ism)?"), "@$2$1"},
       {std::regex("@([tpcd])[a-z]*"), "$1p"},
       {std::regex("^t([0-9]+)[-_. ]?p([0-9]+)([-_. ]?d([0-9]+))?$"), "tp$1.pp$2.dp$4"},
       {std::regex("\\bmp(?=[-=: 0-9])"), "tp"},
       {std::regex("([0-9]+)[- ]?way (tp|pp|cp|dp)"), "$2$1"},
-      {std::regex("([0-9]+)[- ]?way (tensor|pipeline|context|data)[- ]parallel(ism)?"), "@$2$1"},
-      {std::regex("@([tpcd])[a-z]*"), "$1p"},
       {std::regex("\\bfsdp2?\\b(?![-=: ]*[0-9])"), "z3"},
       {std::regex("\\bfsdp[-=: ]*([0-9]+)"), "dp$1.z3"},
       {std::regex("zero[-_ ]?(stage)?[-_ ]?(?=[=:0-9])"), "z"},

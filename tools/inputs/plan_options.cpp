@@ -168,13 +168,13 @@ void add_jitter_options(CLI::App& app, JitterOptions& o) {
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_question_options(app, o.question, {.plan = false, .limits = true, .profile = true, .from = true});
-  add_text(app,
-           {.flag = "--objective",
-            .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",
-            .text = "what is best: the shortest step; the most tokens per second that failures do not undo, "
-                    "or per dollar, over "
-                    "sizes up to the cluster's; the fewest of its GPUs; the least memory"},
-           o.objective);
+  add_text(
+      app,
+      {.flag = "--objective",
+       .metavar = "throughput|goodput|tokens-per-dollar|fewest-gpus|least-memory",
+       .text = "what is best: the shortest step; the most tokens per second that failures do not undo, "
+               "or per dollar, over sizes up to the cluster's; the fewest of its GPUs; the least memory"},
+      o.objective);
   add_goodput_options(app, o.goodput);
   add_text(app,
            {.flag = "--deadline",

@@ -44,18 +44,19 @@ std::string said_otherwise(const std::string& flag, const CLI::App& app) {
   struct Other {
     std::string_view flag, option, how;
   };
+  static constexpr std::string_view kCluster = "--cluster, such as 8x8xh100: nodes x GPUs x device";
   static constexpr std::array kOthers = {
       Other{"gbs", "--global-batch", "--global-batch"},
       Other{"batchsize", "--global-batch",
             "--global-batch, in sequences; a micro-batch is mbs1 of the plan key"},
       Other{"seqlength", "--seq-len", "--seq-len"},
-      Other{"device", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"gpu", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"gpus", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"ngpus", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"nodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"nnodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
-      Other{"numnodes", "--cluster", "--cluster, such as 8x8xh100: nodes x GPUs x device"},
+      Other{"device", "--cluster", kCluster},
+      Other{"gpu", "--cluster", kCluster},
+      Other{"gpus", "--cluster", kCluster},
+      Other{"ngpus", "--cluster", kCluster},
+      Other{"nodes", "--cluster", kCluster},
+      Other{"nnodes", "--cluster", kCluster},
+      Other{"numnodes", "--cluster", kCluster},
       Other{"framework", "--stack", "--stack"},
       Other{"bf16", "--precision", "--precision"},
       Other{"dtype", "--precision", "--precision"}};

@@ -12,8 +12,6 @@
 
 namespace sextant::exporting {
 
-using Words = std::vector<std::string>;
-
 inline std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();

@@ -17,12 +17,7 @@ namespace sextant::bad_input {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+using sextant::Words;
 
 inline const Words kModel = {"--model", "llama-2-7b"}, kCluster = {"--cluster", "1x8xa100-80gb"},
                    kPlan = {"--plan", "tp2.pp2.dp2.z1.mbs4"};

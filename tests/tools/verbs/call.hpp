@@ -9,6 +9,14 @@
 
 namespace sextant {
 
+// Of a command.
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 struct Called {
   ExitCode code;
   std::string out, err;

@@ -9,7 +9,7 @@
 namespace sextant {
 namespace {
 
-using public_question::kLlama7bOn8, public_question::Words, public_question::operator+;
+using public_question::kLlama7bOn8;
 
 // GH200 is no GB200, A10G no A100: a suggestion of another product is worse than none.
 TEST(PublicCases, AnUnknownDeviceIsDescribedNotSwapped) {

@@ -13,7 +13,7 @@
 namespace sextant {
 namespace {
 
-using public_question::kLlama7bOn8, public_question::Words, public_question::operator+;
+using public_question::kLlama7bOn8;
 
 // DeepSpeed with the optimizer on the host: its gradients are there too, and more of the host than what is counted.
 TEST(PublicMemory, DeepSpeedOffloadsGradientsWithTheOptimizer) {
@@ -58,6 +58,22 @@ TEST(PublicMemory, HostMemoryIsSaidAndWarnedOf) {
   EXPECT_TRUE(says(enough, "of 2048 GiB")) << enough.out;
   EXPECT_FALSE(says(enough, "nearly full")) << enough.out;
   EXPECT_FALSE(says(call(Words{"simulate", "--plan", "dp8.z1.mbs1"} + kLlama7bOn8), "host memory per node"));
+}
+
+// A figure for what lies outside holds for one rank too; one for one rank alone holds there.
+TEST(PublicMemory, WhatLiesOutsideOfOneRankIsWhatIsStated) {
+  const auto peak = [](const Words& set) {
+    const Called c =
+        call(Words{"simulate", "--model", "llama-3.2-1b", "--cluster", "1x1xh100", "--stack", "megatron-core",
+                   "--seq-len", "1024", "--global-batch", "1", "--plan", "dp1.z0.mbs1", "--json"} +
+             set);
+    EXPECT_EQ(c.code, ExitCode::ok) << c.err << c.out;
+    return nlohmann::json::parse(c.out).at("prediction").at("peak_memory_GiB").get<double>();
+  };
+  const double plain = peak({}), stated = peak({"--set", "stack.memory.outside_GiB=7"});
+  EXPECT_NEAR(stated - plain, 7 - 2.5, 1e-9);
+  EXPECT_EQ(peak({"--set", "stack.memory.outside_GiB=8", "--set", "stack.memory.outside_alone_GiB=7"}),
+            stated);
 }
 
 // Bytes of a parameter on the host, by the frameworks' code: master copy and two moments everywhere; the gradient as it is kept and

@@ -12,7 +12,7 @@
 namespace sextant {
 namespace {
 
-using public_question::kLlama7bOn8, public_question::Words, public_question::operator+;
+using public_question::kLlama7bOn8;
 
 Called simulate(const Words& more) {
   return call(Words{"simulate", "--seq-len", "1024"} + more, kUnlimitedColumns);
