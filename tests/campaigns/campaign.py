@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 # `sextant --help` lists them; 1 is a mistake inside sextant, and a campaign never accepts it.
@@ -66,6 +67,19 @@ def must(command, cwd):
     if ended.code != 0 or ended.hung:
         sys.exit(f"{' '.join(map(str, command))} in {cwd}\nended with {ended.code}: {ended.err[-2000:]}")
     return ended.out
+
+
+def unnoticed(scripts, notices):
+    """Of broken programs, by what is wrong with them the lines of a shell, those that `notices(program, what)` takes for whole."""
+    missed = []
+    for what, lines in scripts.items():
+        with tempfile.TemporaryDirectory() as place:
+            program = pathlib.Path(place) / "broken"
+            program.write_text(f"#!/bin/sh\n{lines}\n")
+            program.chmod(0o755)
+            if not notices(str(program), what):
+                missed.append(what)
+    return missed
 
 
 def listing(folder, but=()):

@@ -22,7 +22,7 @@ import tempfile
 import time
 
 import mutations
-from campaign import Progress, listing, run, table
+from campaign import Progress, listing, run, table, unnoticed
 from kinds import KINDS, numbers
 
 OUTCOMES = ["refused", "harmless", "another answer"]
@@ -161,15 +161,13 @@ def self_test(sextant):
         "outside": "echo x > ../outside.txt; echo plan.json; exit 3",
         "code 7": "echo plan.json; exit 7",
     }
-    missed = []
-    for fault, script in wrong.items():
-        with tempfile.TemporaryDirectory() as place:
-            program = pathlib.Path(place) / "broken"
-            program.write_text(f"#!/bin/sh\n{script}\n")
-            program.chmod(0o755)
-            counts, _ = campaign(sextant, str(program), 3, 1, "plan", None, 1.0, 2, quiet=True)
-            if counts["plan"][fault] == 0:
-                missed.append(f"{fault}: {dict(counts['plan'])}")
+    counts = {}
+
+    def notices(program, fault):
+        counts[fault] = campaign(sextant, program, 3, 1, "plan", None, 1.0, 2, quiet=True)[0]["plan"]
+        return counts[fault][fault] > 0
+
+    missed = [f"{fault}: {dict(counts[fault])}" for fault in unnoticed(wrong, notices)]
     print("every fault of a broken program is found" if not missed else "missed: " + "; ".join(missed))
     return 1 if missed else 0
 

@@ -102,7 +102,6 @@ def whole_run(folder, sextant):
     must([sextant, "run", "plan.json", "--steps", "3", "--products", "exact", "-o", "run"], folder)
 
 
-SEVEN, LAYOUT = kinds.SEVEN, kinds.LAYOUT
 RUN = ["run", "plan.json", "--steps", STEPS, "--save-every", "2", "--products", "exact", "-o", "out/run"]
 RUN_FILES = r"run/(\.lock|plan\.json|options\.json|steps\.jsonl|timeline\.json|aside-steps(-\d+)?\.jsonl|checkpoints/step-\d+/.*)"
 

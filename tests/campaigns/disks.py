@@ -16,6 +16,7 @@ Prints what became of them; exit code 1 when there was a fault. --self-test brea
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import errno
 import os
 import pathlib
@@ -28,7 +29,7 @@ import tempfile
 import time
 
 import faults
-from campaign import Progress, run, table
+from campaign import Progress, run, table, unnoticed
 from disk_cases import CASES, tree
 from disk_promises import after_power, judged, names_of, repeated
 
@@ -45,8 +46,8 @@ class Box:
         self.kept.mkdir()
 
 
-def with_box(base, work, parent=None):
-    with tempfile.TemporaryDirectory(prefix="sextant-disks-", dir=parent) as place:
+def with_box(base, work):
+    with tempfile.TemporaryDirectory(prefix="sextant-disks-") as place:
         return work(Box(base, place))
 
 
@@ -111,6 +112,19 @@ def power(task):
     return case.name, f"power fails at call {at}" + (f", syncs lie from number {lie} on" if lie else ""), outcome, wrong, ended
 
 
+@contextlib.contextmanager
+def mounted(base, out, options):
+    """A tmpfs of these options as the folder `out`, with what stood there."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", out], check=True)
+    try:
+        shutil.copytree(base / "out", out, dirs_exist_ok=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", out], check=True)
+
+
 def full_output(base, case, sextant):
     """Standard output that takes nothing more: said, with exit code 7."""
 
@@ -123,28 +137,23 @@ def full_output(base, case, sextant):
     return with_box(base, work)
 
 
-def small_disk(case, base, right, sextant, options, parent):
+def small_disk(case, base, right, sextant, options):
     """The case on a tmpfs with these options under `out`, which is too small for it; then on a larger one."""
 
     def work(box):
         out = box.folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", out], check=True)
         try:
-            shutil.copytree(base / "out", out, dirs_exist_ok=True)
-            ended = run([sextant, *case.command], box.folder)
-            wrong = judged(case, box, ended, right, sextant, "space", [], False)
-            if not wrong and ended.code != 0:
-                subprocess.run(["mount", "-o", "remount,size=64m,nr_inodes=100000", out], check=True)
-                wrong = repeated(case, box, right, sextant)
-            return ("same answer" if ended.code == 0 else "clear end") if not wrong else "faults", wrong, ended
+            with mounted(base, out, options):
+                ended = run([sextant, *case.command], box.folder)
+                wrong = judged(case, box, ended, right, sextant, "space", [], False)
+                if not wrong and ended.code != 0:
+                    subprocess.run(["mount", "-o", "remount,size=64m,nr_inodes=100000", out], check=True)
+                    wrong = repeated(case, box, right, sextant)
+                return ("same answer" if ended.code == 0 else "clear end") if not wrong else "faults", wrong, ended
         except (OSError, shutil.Error):
             return "same answer", "", None  # not even what stood there before fits
-        finally:
-            subprocess.run(["umount", "-l", out], check=True)
 
-    outcome, wrong, ended = with_box(base, work, parent)
+    outcome, wrong, ended = with_box(base, work)
     return case.name, f"tmpfs of {options}", outcome, wrong, ended
 
 
@@ -153,11 +162,7 @@ def read_only(case, base, right, sextant, after_s):
 
     def work(box):
         out = box.folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", out], check=True)
-        try:
-            shutil.copytree(base / "out", out, dirs_exist_ok=True)
+        with mounted(base, out, "size=64m"):
             # Files that are open for writing keep a disk from that; the super block is told by force, as after an I/O error.
             helper = subprocess.Popen(["sh", "-c", f"sleep {after_s}; mount -o remount,ro '{out}'"], stderr=subprocess.DEVNULL)
             ended = run([sextant, *case.command], box.folder)
@@ -172,8 +177,6 @@ def read_only(case, base, right, sextant, after_s):
             elif case.answer(box.folder, sextant) != right["answer"]:
                 wrong = "exit code 0 with another answer"
             return ("same answer" if ended.code == 0 else "clear end") if not wrong else "faults", wrong, ended
-        finally:
-            subprocess.run(["umount", "-l", out], check=True)
 
     outcome, wrong, ended = with_box(base, work)
     return case.name, f"read-only after {after_s} s", outcome, wrong, ended
@@ -231,7 +234,7 @@ def campaign(options, sextant, library, broken=None):
             for i in chosen:
                 base, right = rights[i]
                 for limit in limits:
-                    add(found, wrong, small_disk(CASES[i], base, right, sextant, limit, None))
+                    add(found, wrong, small_disk(CASES[i], base, right, sextant, limit))
                 for after in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5):
                     add(found, wrong, read_only(CASES[i], base, right, sextant, after))
     return found, wrong
@@ -254,14 +257,8 @@ def self_test(options, sextant, library):
         "leaves half of it": "echo '{' >out/plan.json; exit 7",
         "reports a mistake of its own": "exit 1",
     }
-    missed = []
-    for what, script in broken.items():
-        with tempfile.TemporaryDirectory() as place:
-            program = pathlib.Path(place) / "broken"
-            program.write_text(f"#!/bin/sh\n'{sextant}' \"$@\" && exit 0\n{script}\n")
-            program.chmod(0o755)
-            if not campaign(options, sextant, library, str(program))[1]:
-                missed.append(what)
+    scripts = {what: f"'{sextant}' \"$@\" && exit 0\n{script}" for what, script in broken.items()}
+    missed = unnoticed(scripts, lambda program, _: campaign(options, sextant, library, program)[1])
     print("every program that breaks a promise is noticed" if not missed else "missed: one that " + "; ".join(missed))
     return 1 if missed else 0
 

@@ -5,8 +5,7 @@
 //   FAULTS_LOG      file to which each call and each fault is appended; see faults.py, which reads it
 //   FAULTS_CALL     which call fails: a word of kCalls; "any": each of them
 //   FAULTS_AT       the how many-th of these calls in this process, from 1
-//   FAULTS_WHAT     an errno by its number; or: short (half of the bytes), slow (0.02 s), lie (a sync that does nothing),
-//                   kill (the process ends instead)
+//   FAULTS_WHAT     an errno by its number; or: short (half of the bytes), slow (0.02 s), kill (the process ends instead)
 //   FAULTS_STAYS    1: all later ones fail as well
 //   FAULTS_LIE      from the how many-th sync on, 1 the first, all do nothing and say that they did
 //   FAULTS_POWER    folder on the same file system: what renames and removals take away is kept there, and the log has what
@@ -124,8 +123,8 @@ bool counts(const std::string& path) {
 
 bool power() { return !settings().kept.empty(); }
 
-// What becomes of this call: 0 passes, an errno fails, and what is below zero the caller knows.
-constexpr int kShort = -1, kLie = -2;
+// What becomes of this call: 0 passes, an errno fails, and kShort the caller knows.
+constexpr int kShort = -1;
 int verdict(Call call, const std::string& path) {
   static long done = 0;
   if (!counts(path)) return 0;
@@ -143,7 +142,7 @@ int verdict(Call call, const std::string& path) {
     ::nanosleep(&pause, nullptr);
     return 0;
   }
-  return s.what == "short" ? kShort : s.what == "lie" ? kLie : s.error;
+  return s.what == "short" ? kShort : s.error;
 }
 
 std::string identity(const std::string& path) {
@@ -203,7 +202,7 @@ int synced(int fd, F f) {
   if (fate > 0) return errno = fate, -1;
   static long done = 0;
   const std::lock_guard guard(order());
-  if (fate == kLie || (settings().lie > 0 && counts(path) && ++done >= settings().lie)) return 0;
+  if (settings().lie > 0 && counts(path) && ++done >= settings().lie) return 0;
   const int result = f();
   if (power() && result == 0 && counts(path)) note(fmt::format("synced {} {}", identity(path), path));
   return result;

@@ -33,7 +33,8 @@ class Campaign:
         self.sextant, self.library, self.folder, self.short = sextant, library, folder, short
         self.cases = self.failed = 0
         disk_cases.plans(folder, sextant)
-        disk_cases.data(folder / "texts", sextant) if (folder / "texts").mkdir() is None else None
+        (folder / "texts").mkdir()
+        disk_cases.data(folder / "texts", sextant)
 
     def judge(self, name, wrong, seconds):
         self.cases += 1
