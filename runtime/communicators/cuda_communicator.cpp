@@ -51,8 +51,8 @@ struct CudaOps {
 
 }  // namespace
 
-std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal) {
-  return std::make_unique<SharedDeviceCommunicator<CudaOps>>(std::move(world), CudaOps{ordinal});
+void share_cuda_device(std::span<std::unique_ptr<Communicator>> world, int ordinal) {
+  share_device(world, CudaOps{ordinal});
 }
 
 }  // namespace sextant

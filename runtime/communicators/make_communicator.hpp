@@ -44,9 +44,9 @@ struct TcpWorld {
 };
 std::unique_ptr<Communicator> make_tcp_world(const TcpWorld&);
 
-// Ranks that are threads of this process and share one GPU: the collectives of their lanes, over a host
-// communicator on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
-std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator> world, int ordinal);
+// All ranks of a world are threads of this process and share one GPU: the collectives of their lanes, over the host
+// communicators on which they meet. How several ranks run where there is one GPU; NCCL refuses that.
+void share_cuda_device(std::span<std::unique_ptr<Communicator>> world, int ordinal);
 
 // GPUs of several processes (of MPI, or of a TcpWorld): NCCL under the collectives of lanes, over a host communicator that starts it and serves
 // calls without a stream. Each rank has GPU `ordinal` of its machine for itself. Throws BackendError with the reason.

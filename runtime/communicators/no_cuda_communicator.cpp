@@ -5,8 +5,6 @@
 
 namespace sextant {
 
-std::unique_ptr<Communicator> share_cuda_device(std::unique_ptr<Communicator>, int) {
-  throw BackendError(kNoCuda);
-}
+void share_cuda_device(std::span<std::unique_ptr<Communicator>>, int) { throw BackendError(kNoCuda); }
 
 }  // namespace sextant

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,14 +22,62 @@
 
 namespace sextant {
 
+// What the ranks of a device share, because one may leave, by an error or an abort, while a peer still enqueues what it
+// was told to wait for or to read: marks live until the last communicator is gone, and who leaves a call before its
+// end does so behind all who are inside of one.
+template <class Ops>
+class DeviceSharers {
+ public:
+  using Mark = typename Ops::Mark;
+  explicit DeviceSharers(Ops ops) : ops_(std::move(ops)) {}
+  DeviceSharers(const DeviceSharers&) = delete;
+  DeviceSharers& operator=(const DeviceSharers&) = delete;
+  ~DeviceSharers() {
+    for (const Mark& mark : marks_) ops_.destroy_mark(mark);
+  }
+
+  const Ops& ops() const { return ops_; }
+  Mark make_mark() {
+    const Mark mark = ops_.make_mark();
+    const std::lock_guard lock(mutex_);
+    marks_.push_back(mark);
+    return mark;
+  }
+
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    ++inside_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--inside_ == 0) empty_.notify_all();
+  }
+  // Behind an abort, which ends every call.
+  void leave_last() {
+    leave();
+    std::unique_lock lock(mutex_);
+    empty_.wait(lock, [&] { return inside_ == 0; });
+  }
+
+ private:
+  const Ops ops_;
+  std::mutex mutex_;
+  std::condition_variable empty_;
+  std::vector<Mark> marks_;
+  int inside_ = 0;  // ranks between the beginning and the end of a call
+};
+
 template <class Ops>
 class SharedDeviceCommunicator final : public Communicator {
  public:
-  SharedDeviceCommunicator(std::unique_ptr<Communicator> host, Ops ops)
-      : host_(std::move(host)), ops_(std::move(ops)), begun_(ops_.make_mark()), done_(ops_.make_mark()) {}
+  SharedDeviceCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<DeviceSharers<Ops>> sharers)
+      : host_(std::move(host)),
+        sharers_(std::move(sharers)),
+        ops_(sharers_->ops()),
+        begun_(sharers_->make_mark()),
+        done_(sharers_->make_mark()) {}
   ~SharedDeviceCommunicator() override {
     if (scratch_) ops_.release(scratch_);
-    ops_.destroy_mark(begun_), ops_.destroy_mark(done_);
   }
 
   int rank() const override { return host_->rank(); }
@@ -44,85 +94,100 @@ class SharedDeviceCommunicator final : public Communicator {
     // Each rank reduces its slice aside, then all copy all slices: `in` may be `out`.
     const auto slices = even_split(count, size());
     const std::int64_t element = size_bytes(dtype), mine = slices[static_cast<std::size_t>(rank())];
-    begin({"all_reduce", hash({&count, 1}), dtype, reduction, 0, in}, stream);
-    void* const aside = scratch(mine * element);
-    reduce(stream, offset_of(slices, rank()) * element, aside, mine, dtype, reduction);
-    meet(done_, aside, stream);
-    auto* to = static_cast<std::byte*>(out);
-    for (int r = 0; r < size(); ++r) {
-      const std::int64_t bytes = slices[static_cast<std::size_t>(r)] * element;
-      ops_.copy(stream, to, cards_[static_cast<std::size_t>(r)].data, bytes);
-      to += bytes;
-    }
-    host_->barrier(
-        {});  // all have enqueued their reading of the slices aside, which may be released from now on
+    among_peers([&] {
+      begin({"all_reduce", hash({&count, 1}), dtype, reduction, 0, in}, stream);
+      void* const aside = scratch(mine * element);
+      reduce(stream, offset_of(slices, rank()) * element, aside, mine, dtype, reduction);
+      meet(done_, aside, stream);
+      auto* to = static_cast<std::byte*>(out);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t bytes = slices[static_cast<std::size_t>(r)] * element;
+        ops_.copy(stream, to, cards_[static_cast<std::size_t>(r)].data, bytes);
+        to += bytes;
+      }
+      // All have enqueued their reading of the slices aside, which may be released from now on.
+      host_->barrier({});
+    });
   }
 
   void reduce_scatter(const void* in, void* out, std::span<const std::int64_t> counts, Dtype dtype,
                       Reduction reduction, NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->reduce_scatter(in, out, counts, dtype, reduction, stream);
     check_reduce_scatter(in, out, counts, dtype, rank(), size());
-    begin({"reduce_scatter", hash(counts), dtype, reduction, 0, in}, stream);
-    // In place: only this rank reads or writes this slice of its vector.
-    reduce(stream, offset_of(counts, rank()) * size_bytes(dtype), out,
-           counts[static_cast<std::size_t>(rank())], dtype, reduction);
-    meet(done_, nullptr, stream);
+    among_peers([&] {
+      begin({"reduce_scatter", hash(counts), dtype, reduction, 0, in}, stream);
+      // In place: only this rank reads or writes this slice of its vector.
+      reduce(stream, offset_of(counts, rank()) * size_bytes(dtype), out,
+             counts[static_cast<std::size_t>(rank())], dtype, reduction);
+      meet(done_, nullptr, stream);
+    });
   }
 
   void all_gather(const void* in, void* out, std::span<const std::int64_t> bytes,
                   NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->all_gather(in, out, bytes, stream);
     check_all_gather(in, out, bytes, rank(), size());
-    begin({"all_gather", hash(bytes), Dtype::fp8, {}, 0, in}, stream);
-    auto* to = static_cast<std::byte*>(out);
-    for (int r = 0; r < size(); ++r) {
-      const std::int64_t n = bytes[static_cast<std::size_t>(r)];
-      const void* const from = cards_[static_cast<std::size_t>(r)].data;
-      if (to != from) ops_.copy(stream, to, from, n);
-      to += n;
-    }
-    meet(done_, nullptr, stream);
+    among_peers([&] {
+      begin({"all_gather", hash(bytes), Dtype::fp8, {}, 0, in}, stream);
+      auto* to = static_cast<std::byte*>(out);
+      for (int r = 0; r < size(); ++r) {
+        const std::int64_t n = bytes[static_cast<std::size_t>(r)];
+        const void* const from = cards_[static_cast<std::size_t>(r)].data;
+        if (to != from) ops_.copy(stream, to, from, n);
+        to += n;
+      }
+      meet(done_, nullptr, stream);
+    });
   }
 
   void broadcast(void* data, std::int64_t bytes, int root, NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->broadcast(data, bytes, root, stream);
     SEXTANT_CHECK(root >= 0 && root < size(), "the root is a rank of the group");
-    begin({"broadcast", hash({&bytes, 1}), Dtype::fp8, {}, root, data}, stream);
-    if (rank() != root) ops_.copy(stream, data, cards_[static_cast<std::size_t>(root)].data, bytes);
-    meet(done_, nullptr, stream);
+    among_peers([&] {
+      begin({"broadcast", hash({&bytes, 1}), Dtype::fp8, {}, root, data}, stream);
+      if (rank() != root) ops_.copy(stream, data, cards_[static_cast<std::size_t>(root)].data, bytes);
+      meet(done_, nullptr, stream);
+    });
   }
 
   void send(const void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->send(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
-    ops_.record(begun_, stream);
-    Card card{.data = data, .mark = begun_, .hash = bytes};
-    host_->send(&card, sizeof card, peer, {});
-    host_->recv(&card, sizeof card, peer, {});
-    ops_.wait(stream, card.mark);
+    among_peers([&] {
+      ops_.record(begun_, stream);
+      Card card{.data = data, .mark = begun_, .hash = bytes};
+      host_->send(&card, sizeof card, peer, {});
+      host_->recv(&card, sizeof card, peer, {});
+      ops_.wait(stream, card.mark);
+    });
   }
   void recv(void* data, std::int64_t bytes, int peer, NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->recv(data, bytes, peer, stream);
     check_peer(peer, rank(), size());
-    Card card;
-    host_->recv(&card, sizeof card, peer, {});
-    if (card.hash != bytes)
-      fail(fmt::format("rank {} sends {} bytes, rank {} receives {}", peer, card.hash, rank(), bytes));
-    ops_.wait(stream, card.mark);
-    ops_.copy(stream, data, card.data, bytes);
-    ops_.record(done_, stream);
-    card = {.mark = done_};
-    host_->send(&card, sizeof card, peer, {});
+    among_peers([&] {
+      Card card;
+      host_->recv(&card, sizeof card, peer, {});
+      if (card.hash != bytes)
+        throw BackendError(
+            fmt::format("rank {} sends {} bytes, rank {} receives {}", peer, card.hash, rank(), bytes));
+      ops_.wait(stream, card.mark);
+      ops_.copy(stream, data, card.data, bytes);
+      ops_.record(done_, stream);
+      card = {.mark = done_};
+      host_->send(&card, sizeof card, peer, {});
+    });
   }
 
   void barrier(NativeStream stream) override {
     if (ops_.on_host(stream)) return host_->barrier(stream);
-    begin({"barrier", 0, Dtype::fp8, {}, 0, nullptr}, stream);
-    host_->barrier({});  // the mark is not recorded again before everyone waits for it
+    among_peers([&] {
+      begin({"barrier", 0, Dtype::fp8, {}, 0, nullptr}, stream);
+      host_->barrier({});  // the mark is not recorded again before everyone waits for it
+    });
   }
 
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
-    return std::make_unique<SharedDeviceCommunicator>(host_->group(ranks), ops_);
+    return std::make_unique<SharedDeviceCommunicator>(host_->group(ranks), sharers_);
   }
   void abort(std::string_view reason) noexcept override { host_->abort(reason); }
 
@@ -153,6 +218,19 @@ class SharedDeviceCommunicator final : public Communicator {
     return static_cast<std::int64_t>(h);
   }
 
+  template <class Body>
+  void among_peers(Body body) {
+    sharers_->enter();
+    try {
+      body();
+    } catch (const std::exception& error) {
+      host_->abort(error.what());  // nobody stays inside
+      sharers_->leave_last();
+      throw;
+    }
+    sharers_->leave();
+  }
+
   // Every rank's work so far comes before what this rank enqueues next; its peers' cards are in cards_.
   void begin(const Call& call, NativeStream stream) {
     Card own{.data = call.data,
@@ -165,8 +243,8 @@ class SharedDeviceCommunicator final : public Communicator {
     for (const Card& card : cards_)
       if (card.kind != own.kind || card.hash != own.hash || card.dtype != own.dtype ||
           card.reduction != own.reduction || card.root != own.root)
-        fail(fmt::format("ranks disagree: rank {} calls {} ({}), a peer {} ({})", rank(), own.kind.data(),
-                         name(own.dtype), card.kind.data(), name(card.dtype)));
+        throw BackendError(fmt::format("ranks disagree: rank {} calls {} ({}), a peer {} ({})", rank(),
+                                       own.kind.data(), name(own.dtype), card.kind.data(), name(card.dtype)));
     wait_for_all(stream);
   }
   void meet(Mark mark, const void* data, NativeStream stream) {
@@ -204,17 +282,20 @@ class SharedDeviceCommunicator final : public Communicator {
     return scratch_;
   }
 
-  [[noreturn]] void fail(const std::string& why) {
-    host_->abort(why);
-    throw BackendError(why);
-  }
-
   std::unique_ptr<Communicator> host_;
-  Ops ops_;
+  std::shared_ptr<DeviceSharers<Ops>> sharers_;
+  const Ops& ops_;
   Mark begun_, done_;
   std::vector<Card> cards_;
   void* scratch_ = nullptr;
   std::int64_t scratch_bytes_ = 0;
 };
+
+// Wraps all ranks of a world of threads.
+template <class Ops>
+void share_device(std::span<std::unique_ptr<Communicator>> world, Ops ops) {
+  const auto sharers = std::make_shared<DeviceSharers<Ops>>(std::move(ops));
+  for (auto& rank : world) rank = std::make_unique<SharedDeviceCommunicator<Ops>>(std::move(rank), sharers);
+}
 
 }  // namespace sextant

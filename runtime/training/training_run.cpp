@@ -118,10 +118,10 @@ RunResult train(const TrainingRun& run) {
   }
   require_ranks(world.front()->size());
   shared.result.first_rank = world.front()->rank() == 0;
-  if (run.cuda)
-    for (auto& communicator : world)
-      communicator = run.processes ? connect_nccl(std::move(communicator), run.cuda->ordinal)
-                                   : share_cuda_device(std::move(communicator), run.cuda->ordinal);
+  if (run.cuda && run.processes)
+    world.front() = connect_nccl(std::move(world.front()), run.cuda->ordinal);
+  else if (run.cuda)
+    share_cuda_device(world, run.cuda->ordinal);
   if (run.shape) {
     const auto fabric = make_fabric(*run.shape, ranks, run.processes ? 1 : ranks, run.emulated);
     for (auto& communicator : world) communicator = make_shaped(std::move(communicator), fabric);

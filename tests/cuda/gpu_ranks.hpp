@@ -13,7 +13,7 @@ namespace sextant::testing {
 // All on the first one; `reference`: products and attention in own tiles.
 inline Ranks ranks_of_a_gpu(bool reference) {
   Ranks ranks{.kernels = cuda_kernels(reference)};
-  ranks.around = [](std::unique_ptr<Communicator> c) { return share_cuda_device(std::move(c), 0); };
+  ranks.around = [](std::span<std::unique_ptr<Communicator>> world) { share_cuda_device(world, 0); };
   ranks.device = [](int) { return make_cuda_device({.rehearses = false}); };
   return ranks;
 }

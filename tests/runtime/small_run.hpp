@@ -23,8 +23,8 @@ struct SmallRun {
   bool documents_apart = false;
   bool apart = false;           // the device does not share the host's memory
   Replay replay = Replay::off;  // of what is the same in every step
-  // Put around the world of each rank.
-  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
+  // Wraps all ranks of the world.
+  std::function<void(std::span<std::unique_ptr<Communicator>>)> around = {};
 };
 
 struct SmallResult {

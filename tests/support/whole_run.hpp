@@ -27,8 +27,8 @@ namespace sextant::testing {
 struct Ranks {
   const KernelTable* kernels = &cpu_reference_kernels();
   bool apart = false;  // the CPU's memory is not the device's, as a GPU's
-  // Put around the world of each rank; and what a rank, on its thread, works on in place of its world.
-  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around = {};
+  // Wraps all ranks of the world; and what a rank, on its thread, works on in place of its world.
+  std::function<void(std::span<std::unique_ptr<Communicator>>)> around = {};
   std::function<std::unique_ptr<Communicator>(Communicator&)> connect = {};
   std::function<std::unique_ptr<Device>(int rank)> device = {};
 };
@@ -76,8 +76,7 @@ inline WholeState run_whole(const WholeRun& how) {
   WholeState result;
   std::mutex mutex;
   auto world = make_local_world(how.graph.plan.world());
-  if (ranks.around)
-    for (auto& rank : world) rank = ranks.around(std::move(rank));
+  if (ranks.around) ranks.around(world);
   run_ranks(world, [&](Communicator& local) {
     const auto connected = ranks.connect ? ranks.connect(local) : nullptr;
     Communicator& c = connected ? *connected : local;

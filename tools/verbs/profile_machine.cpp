@@ -107,10 +107,10 @@ MeasuredBy measure_machine(const RunningOptions& options, int ranks, bool quick,
   else
     world = make_local_world(ranks);
   const MeasuredBy by{world.front()->rank() == 0, world.front()->size()};
-  if (gpu)
-    for (auto& c : world)
-      c = processes ? connect_nccl(std::move(c), gpu->ordinal)
-                    : share_cuda_device(std::move(c), gpu->ordinal);
+  if (gpu && processes)
+    world.front() = connect_nccl(std::move(world.front()), gpu->ordinal);
+  else if (gpu)
+    share_cuda_device(world, gpu->ordinal);
 
   SweepOptions sweep = quick ? quick_sweep() : gpu ? sweep_of_gpu() : SweepOptions{};
   sweep.node = host_name();

@@ -7,9 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/communicators/ordered_sum.hpp"
-#include "runtime/communicators/shared_device_communicator.hpp"
 #include "tests/runtime/communicators/communicator_suite.hpp"
+#include "tests/runtime/communicators/device_at_once.hpp"
 
 namespace sextant::testing {
 namespace {
@@ -33,30 +32,11 @@ struct Shaped {
   }
 };
 
-// The protocol of ranks that share a GPU, on a device that does at once what it is told.
-struct AtOnce {
-  using Mark = int;
-  static bool on_host(NativeStream) { return false; }
-  static Mark make_mark() { return 0; }
-  static void destroy_mark(Mark) {}
-  static void record(Mark, NativeStream) {}
-  static void wait(NativeStream, Mark) {}
-  static void copy(NativeStream, void* to, const void* from, std::int64_t bytes) {
-    if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  }
-  static void reduce(NativeStream, std::span<const void* const> parts, void* out, std::int64_t count,
-                     Dtype dtype, bool maximum) {
-    reduce_in_order(parts, out, count, dtype, maximum ? Reduction::max : Reduction::sum);
-  }
-  static void* allocate(std::int64_t bytes) { return ::operator new(static_cast<std::size_t>(bytes)); }
-  static void release(void* data) { ::operator delete(data); }
-};
-
 struct SharedDevice {
   static std::vector<int> rank_counts() { return {1, 2, 3, 4, 8}; }
   static void run(int ranks, const RankBody& body) {
     auto world = make_local_world(ranks);
-    for (auto& c : world) c = std::make_unique<SharedDeviceCommunicator<AtOnce>>(std::move(c), AtOnce{});
+    share_device(std::span(world), DeviceAtOnce{});
     run_ranks(world, body);
   }
 };

@@ -103,9 +103,8 @@ class Tapped final : public Communicator {
 };
 
 SmallResult tapped_run(const std::string& key, SmallRun how, Tap& tap) {
-  how.around = [&](std::unique_ptr<Communicator> c) -> std::unique_ptr<Communicator> {
-    const int rank = c->rank();
-    return std::make_unique<Tapped>(std::move(c), tap, rank);
+  how.around = [&](std::span<std::unique_ptr<Communicator>> world) {
+    for (int rank = 0; auto& c : world) c = std::make_unique<Tapped>(std::move(c), tap, rank++);
   };
   return small_run(parse_plan_key(key), how);
 }
