@@ -83,7 +83,10 @@ TEST_F(AdaptiveRuns, AStragglerIsFoundAndALayoutTakenThatBearsIt) {
       std::ranges::find_if(decisions, [](const json& d) { return d.value("kind", "") == "change"; });
   ASSERT_NE(change, decisions.end()) << called_.out;
   EXPECT_EQ((*change)["trigger"], "drift");
-  EXPECT_NE((*change)["evidence"][0].get<std::string>().find("rank 3 (node 0, GPU 3)"), std::string::npos);
+  const json& evidence = (*change)["evidence"];
+  EXPECT_TRUE(std::ranges::any_of(evidence, [](const json& e) {
+    return e.get<std::string>().find("rank 3 (node 0, GPU 3)") != std::string::npos;
+  })) << evidence;
   EXPECT_NEAR((*change)["onset"].get<double>(), 14, 3);
   EXPECT_LE((*change)["step"].get<int>(), 14 + 20);
   ASSERT_NE(change + 1, decisions.end());
