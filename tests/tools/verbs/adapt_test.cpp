@@ -77,6 +77,12 @@ class AdaptiveRuns : public ::testing::Test {
 
 TEST_F(AdaptiveRuns, AStragglerIsFoundAndALayoutTakenThatBearsIt) {
   const auto fixed = go("fixed", "step 14 rank 3 compute x4", 20);
+  auto sound = of_steps(fixed, "step_time_s");
+  sound.resize(14);
+  std::ranges::nth_element(sound, sound.begin() + 7);
+  const double expected = of_steps(fixed, "predicted_step_time_s").front();
+  if (sound[7] > 2.5 * expected)
+    GTEST_SKIP() << "this machine has too much else to do: steps of " << expected << " s take " << sound[7];
   const auto adapted = go("adapted", "step 14 rank 3 compute x4", 60, {"--adapt", "--adapt-budget", "0"});
   const auto decisions = lines_of(adapted / "adaptation.jsonl");
   const auto change =
