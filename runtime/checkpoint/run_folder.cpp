@@ -34,6 +34,17 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   return step;
 }
 
+constexpr std::string_view kUnfinished = ".unfinished", kOld = ".old";
+
+// Of a run that was killed; other hidden files are not its own.
+bool is_leftover(std::string_view name) {
+  for (const std::string_view end : {kUnfinished, kOld})
+    if (name.starts_with(".") && name.ends_with(end) && name.size() > end.size() &&
+        step_of(std::string(name.substr(1, name.size() - 1 - end.size()))))
+      return true;
+  return false;
+}
+
 [[noreturn]] void refuse(std::string_view what, const fs::path& path, int error) {
   throw BackendError(fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(error)));
 }
@@ -53,7 +64,7 @@ void give_name(const fs::path& from, const fs::path& to) {
 
 // First out of sight by one rename: half of a checkpoint never has the name of a whole one.
 void remove_checkpoint(const fs::path& path) {
-  const fs::path hidden = path.parent_path() / ("." + path.filename().string() + ".old");
+  const fs::path hidden = path.parent_path() / ("." + path.filename().string() + std::string(kOld));
   std::error_code error;
   fs::remove_all(hidden, error);
   give_name(path, hidden);
@@ -82,7 +93,7 @@ fs::path checkpoint_path(const fs::path& run, std::int64_t step) {
 }
 
 fs::path unfinished_path(const fs::path& run, std::int64_t step) {
-  return checkpoints(run) / ("." + step_name(step) + ".unfinished");
+  return checkpoints(run) / ("." + step_name(step) + std::string(kUnfinished));
 }
 
 void commit_checkpoint(const fs::path& run, std::int64_t step) {
@@ -103,7 +114,7 @@ void clear_leftovers(const fs::path& run) {
   std::error_code error;
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator at(checkpoints(run), error), end; !error && at != end; at.increment(error))
-    if (at->path().filename().string().starts_with(".")) leftovers.push_back(at->path());
+    if (is_leftover(at->path().filename().string())) leftovers.push_back(at->path());
   for (const fs::path& path : leftovers) {
     fs::remove_all(path, error);
     if (error) refuse("remove", path, error.value());

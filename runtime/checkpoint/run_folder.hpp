@@ -1,6 +1,6 @@
 // The checkpoints of a run's folder: RUN/checkpoints/step-00000012/, in which 12 steps have been done. A folder of that name
-// is complete: it got its name by one rename, after everything in it was on the disk. Everything else in there is
-// what a killed run has left, and has a name that begins with a dot.
+// is complete: it got its name by one rename, after everything in it was on the disk. What a killed run has left there
+// is called .step-00000012.unfinished or .step-00000012.old.
 #pragma once
 
 #include <cstdint>

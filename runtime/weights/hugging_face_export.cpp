@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
@@ -15,6 +14,7 @@
 #include "core/base/shallow_json.hpp"
 #include "core/model/hugging_face_families.hpp"
 #include "core/model/model_files.hpp"
+#include "runtime/weights/draft_folder.hpp"
 #include "runtime/weights/number_formats.hpp"
 #include "runtime/weights/stored_shape.hpp"
 #include "runtime/weights/weight_index.hpp"
@@ -52,34 +52,6 @@ double too_large(StoredType type) {
       return HUGE_VAL;
   }
 }
-
-// A folder that is removed unless it is kept.
-class Draft {
- public:
-  explicit Draft(const fs::path& out) : path_(out.string() + fmt::format(".partial-{}", ::getpid())) {
-    std::error_code error;
-    fs::create_directories(path_, error);
-    if (error)
-      throw ConfigError(Problem{"--out", "", out.string(), "a folder that can be made", error.message()});
-  }
-  ~Draft() {
-    std::error_code ignored;
-    if (!kept_) fs::remove_all(path_, ignored);
-  }
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
-  const fs::path& path() const { return path_; }
-  void become(const fs::path& out) {
-    std::error_code error;
-    fs::rename(path_, out, error);  // over an empty folder, or nothing
-    if (error) throw BackendError(fmt::format("cannot rename to {}: {}", out.string(), error.message()));
-    kept_ = true;
-  }
-
- private:
-  fs::path path_;
-  bool kept_ = false;
-};
 
 void require_free(const fs::path& out) {
   std::error_code none;
@@ -312,7 +284,7 @@ ExportedWeights export_hugging_face(const ModelSpec& model, const WeightSource& 
   }
   const auto shards = cut_into_shards(std::move(tensors), o.max_shard_bytes);
 
-  Draft draft(out);
+  DraftFolder draft(out);
   WeightIndex index;
   index.total_size = done.bytes;
   std::uint64_t written = 0;

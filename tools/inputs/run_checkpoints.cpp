@@ -68,7 +68,7 @@ fs::path keep_steps_aside(const fs::path& steps) {
 }
 
 // What a run writes in its folder is written in the middle of things, and a pipe or device in its place would be waited for.
-void require_plain_files(const fs::path& folder) {
+void require_plain_files(const fs::path& folder, bool follow_links) {
   for (const char* name : {"plan.json", kRunOptionsFile, kSteps, "timeline.json"}) {
     std::error_code error;
     // A link in a folder of somebody else's would lead what is written to any file of this user's.
@@ -78,6 +78,13 @@ void require_plain_files(const fs::path& folder) {
           Problem{(folder / name).string(), "", "no regular file", "one, or nothing yet",
                   "the run writes this file: remove what has its name, or name another folder"});
   }
+  std::error_code error;
+  const fs::path checkpoints = folder / "checkpoints";
+  if (!follow_links && fs::is_symlink(fs::symlink_status(checkpoints, error)))
+    throw ConfigError(Problem{checkpoints.string(), "",
+                              "a link to " + fs::read_symlink(checkpoints, error).string(), "a folder",
+                              "a run writes and removes checkpoints in there: --follow-links, if the link is "
+                              "yours, or -o with a folder on that storage"});
 }
 
 // It can appear while the run lasts, and not before. The folder of the run is made in time.
@@ -116,6 +123,11 @@ void add_checkpoint_options(CLI::App& app, CheckpointFlags& o) {
               .max = 1e9},
              o.keep_every);
   add_flag(app, {.flag = "--no-save", .metavar = "", .text = "write no checkpoint into -o"}, o.no_save);
+  add_flag(app,
+           {.flag = "--follow-links",
+            .metavar = "",
+            .text = "checkpoints of -o may be a link to another storage, which you have made"},
+           o.follow_links);
   add_flag(app,
            {.flag = "--resume",
             .metavar = "",
@@ -161,7 +173,7 @@ RunFolder::RunFolder(const std::string& folder, const CheckpointFlags& flags)
         Problem{"-o", "", folder, "the folder of a run to go on with",
                 "there is no such folder: without --resume a run is begun there; a command that is "
                 "to begin a run and, given again, to go on with it, needs the folder: mkdir"});
-  require_plain_files(folder_);
+  require_plain_files(folder_, flags.follow_links);
   const bool used = fs::exists(folder_ / kSteps, error) || !committed_checkpoints(folder_).empty();
   if (used && !flags.resume)
     throw ConfigError(Problem{"-o", "", folder, "a folder without a run in it",

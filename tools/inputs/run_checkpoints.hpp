@@ -17,7 +17,7 @@
 namespace sextant {
 
 struct CheckpointFlags {
-  bool resume = false, no_save = false;
+  bool resume = false, no_save = false, follow_links = false;
   int resume_step = -1;  // -1: the newest
   int save_every = 0, keep_last = 2, keep_every = 0;
   bool keep_all = false;  // checkpoints of a run that has not said how many it wants

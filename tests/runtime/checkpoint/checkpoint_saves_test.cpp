@@ -166,9 +166,15 @@ TEST(CheckpointFolder, KeepsTheLastAndMilestones) {
   EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{21, 27, 30}));
   drop_old_checkpoints(folder.path(), {.last = 1, .every = 0}, 30);
   EXPECT_EQ(steps_in(folder.path()), (std::vector<std::int64_t>{30}));
+  const std::set<std::string> not_ours = {".bashrc", ".step-33.unfinished", ".unfinished", ".step-00000033"};
+  for (const std::string& name : not_ours) fs::create_directories(folder.path() / "checkpoints" / name);
   fs::create_directories(unfinished_path(folder.path(), 33));
+  fs::create_directories(folder.path() / "checkpoints" / ".step-00000027.old");
   clear_leftovers(folder.path());
-  EXPECT_EQ(names_in(folder.path() / "checkpoints"), (std::set<std::string>{"step-00000030"}));
+  std::set<std::string> left = not_ours;
+  left.insert("step-00000030");
+  EXPECT_EQ(names_in(folder.path() / "checkpoints"), left);
+  for (const std::string& name : not_ours) fs::remove_all(folder.path() / "checkpoints" / name);
   fs::create_directories(checkpoint_path(folder.path(), 12));
   set_aside_after(folder.path(), 12);
   fs::create_directories(checkpoint_path(folder.path(), 30));

@@ -48,13 +48,19 @@ TEST_F(RunCheckpoints, StorageThatIsAwayIsNoFreshStart) {
   const std::string before = text_of("away/steps.jsonl");
   std::filesystem::rename("away/checkpoints", "storage");
   std::filesystem::create_directory_symlink(std::filesystem::absolute("unmounted"), "away/checkpoints");
-  const Called o = run({"-o", "away", "--resume", "--steps", "6"});
+  // Whose link it is has to be said: in a folder of somebody else's it leads to any checkpoints of this user's.
+  bad_file({"run", "-o", "away", "--resume", "--steps", "6"},
+           {"away/checkpoints", "a link to", "--follow-links"});
+  const Called o = run({"-o", "away", "--resume", "--steps", "6", "--follow-links"});
   EXPECT_EQ(o.code, ExitCode::bad_input);
   EXPECT_NE(o.err.find("is its storage mounted"), std::string::npos) << o.err;
   EXPECT_EQ(text_of("away/steps.jsonl"), before);
   std::filesystem::rename("storage", "unmounted");
-  good({"-o", "away", "--resume", "--steps", "6"});
+  bad_file({"run", "-o", "away", "--resume", "--steps", "6"}, {"away/checkpoints", "--follow-links"});
+  write("unmounted/.notes", std::string("of the user"));
+  good({"-o", "away", "--resume", "--steps", "6", "--follow-links"});
   EXPECT_EQ(losses("away").size(), 6U);
+  EXPECT_EQ(text_of("unmounted/.notes"), "of the user") << "no leftover of a run";
 }
 
 TEST_F(RunCheckpoints, ADamagedOneIsNamedAndTheOneBeforeItOffered) {
