@@ -51,9 +51,9 @@ struct BlockContext {
   std::span<const std::int32_t> positions;      // of this rank's tokens of a sequence: seq_q
   std::span<const std::int32_t> key_positions;  // of the keys, in gathered order: seq_k
   std::span<const std::int32_t> documents =
-      {};                               // where each token's begins, [batch][seq_q]; empty: one a sequence
-  std::span<const double> slopes = {};  // ALiBi's, of this rank's heads
-  Fp8Weights fp8_weights = {};          // of the unit
+      {};                       // where each token's begins, [batch][seq_q]; empty: one a sequence
+  TensorView slopes = {};       // ALiBi's, A [1, heads], of this rank's heads; no data: none
+  Fp8Weights fp8_weights = {};  // of the unit
   bool fp8 = false;  // the blocks' products, not the head's: operands e4m3, gradients of their results e5m2
   bool adds_biases = true;   // of products whose sum over tp comes next: the first rank of tp alone
   int cp = 1;                // segments of gathered keys

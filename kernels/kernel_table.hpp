@@ -84,13 +84,12 @@ struct AttentionShape {
   std::span<const std::int32_t> q_positions;  // seq_q of them, the same for every sequence
   std::span<const std::int32_t> k_positions;  // seq_k of them, segment after segment
   // Documents in a sequence that do not see each other: for each query, [batch][seq_q], the position at which its document
-  // begins; keys before it are hidden. Empty: one document. Only tables with `documents` take it.
+  // begins; keys before it are hidden. Empty: one document.
   std::span<const std::int32_t> q_documents = {};
-  int window =
-      0;  // keys that a query sees, its own included; 0: all up to its own. Only tables with `window` take it
-  // ALiBi (Press et al. 2022): of each query head, what its scores lose for every token between query and key. Only tables
-  // with `alibi` take it.
-  std::span<const double> slopes = {};
+  int window = 0;  // keys that a query sees, its own included; 0: all up to its own
+  // ALiBi (Press et al. 2022): A [1, heads], what a query head's scores lose for every token between query and key; no data:
+  // nothing.
+  TensorView slopes = {};
   int segments = 1;
   bool plain = false;  // both count up from 0: a library that knows no positions may serve
   double scale = 1.0;  // of the scores, 1/sqrt(d)
@@ -277,9 +276,6 @@ struct ScaleArgs {
 struct KernelTable {
   const char* name = "";
   bool (*supports)(Dtype) = nullptr;
-  bool documents = false;  // attention keeps the documents of a sequence apart
-  bool alibi = false;      // attention adds slopes times distances to its scores
-  bool window = false;     // ... and hides keys beyond a window
   void (*gemm)(const GemmArgs&) = nullptr;
   void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
   void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;
@@ -298,9 +294,9 @@ struct KernelTable {
   void (*squared_norm)(const SquaredNormArgs&) = nullptr;
   void (*total)(const TotalArgs&) = nullptr;
   void (*add)(const AddArgs&) = nullptr;
-  void (*add_bias)(const AddBiasArgs&) = nullptr;            // null: models with biases are refused
-  void (*bias_gradient)(const BiasGradientArgs&) = nullptr;  // set where add_bias is
-  void (*row_lengths)(const RowLengthsArgs&) = nullptr;  // null: models with a normalized head are refused
+  void (*add_bias)(const AddBiasArgs&) = nullptr;
+  void (*bias_gradient)(const BiasGradientArgs&) = nullptr;
+  void (*row_lengths)(const RowLengthsArgs&) = nullptr;
   void (*scale_columns)(const ScaleColumnsArgs&) = nullptr;
   void (*project_rows)(const ProjectRowsArgs&) = nullptr;
   void (*accumulate)(const AccumulateArgs&) = nullptr;

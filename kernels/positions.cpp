@@ -91,6 +91,27 @@ std::vector<double> alibi_slopes(int heads) {
   return slopes;
 }
 
+SlopeTable::SlopeTable(const ModelSpec& model, int first, int count, Dtype accumulator)
+    : dtype_(accumulator) {
+  if (model.position != PositionKind::alibi) return;
+  const std::vector<double> all = alibi_slopes(model.n_heads);
+  SEXTANT_CHECK(first >= 0 && first + count <= model.n_heads, "slopes of heads that the model has");
+  storage_.resize(static_cast<std::size_t>(count));
+  count_ = count;
+  for (int i = 0; i < count; ++i) {
+    const double slope = all[static_cast<std::size_t>(first + i)];
+    if (dtype_ == Dtype::fp64)
+      view().row<double>()[i] = slope;
+    else
+      view().row<float>()[i] = static_cast<float>(slope);
+  }
+}
+
+TensorView SlopeTable::view() const {
+  if (count_ == 0) return {};
+  return {const_cast<double*>(storage_.data()), dtype_, 1, count_};
+}
+
 RopeTable::RopeTable(const ModelSpec& model, std::int64_t positions, Dtype accumulator)
     : storage_(static_cast<std::size_t>(2 * positions * (model.head_dim / 2))),
       positions_(positions),

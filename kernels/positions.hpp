@@ -23,6 +23,19 @@ double rope_magnitude(const ModelSpec&);
 // twice as many, as in their code): 2^(-8 (i + 1) / heads). Scores lose slope times tokens between query and key.
 std::vector<double> alibi_slopes(int heads);
 
+// The slopes of heads [first, first + count) of a model in fp32 or fp64; owns its memory.
+class SlopeTable {
+ public:
+  SlopeTable() = default;
+  SlopeTable(const ModelSpec&, int first, int count, Dtype accumulator);
+  TensorView view() const;  // A [1, count]; no data: the model has none
+
+ private:
+  std::vector<double> storage_;  // holds floats when dtype_ is fp32
+  int count_ = 0;
+  Dtype dtype_ = Dtype::fp32;
+};
+
 // cos and sin of every position below `positions`, in fp32 or fp64; owns its memory.
 class RopeTable {
  public:

@@ -255,20 +255,20 @@ class AttentionCore {
   // ALiBi's term, of keys [nk] by queries and of queries by keys.
   void add_distances(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                      std::int64_t nk) {
-    if (s_.slopes.empty()) return;
+    if (!s_.slopes.data) return;
     for (std::int64_t j = 0; j < nk; ++j)
       for (std::int64_t i = 0; i < nq; ++i) scores.row(j)[i] += distance(head, q0 + i, k0 + j);
   }
   void add_distances_by_query(Tile<A>& scores, int head, std::int64_t q0, std::int64_t nq, std::int64_t k0,
                               std::int64_t nk) {
-    if (s_.slopes.empty()) return;
+    if (!s_.slopes.data) return;
     for (std::int64_t i = 0; i < nq; ++i)
       for (std::int64_t j = 0; j < nk; ++j) scores.row(i)[j] += distance(head, q0 + i, k0 + j);
   }
   A distance(int head, std::int64_t query, std::int64_t key) const {
     const auto tokens =
         s_.k_positions[static_cast<std::size_t>(key)] - s_.q_positions[static_cast<std::size_t>(query)];
-    return static_cast<A>(s_.slopes[static_cast<std::size_t>(head)] * tokens);
+    return s_.slopes.row<A>()[head] * static_cast<A>(tokens);
   }
 
   // Forward: keys [nk] by queries [kTile].
@@ -324,7 +324,7 @@ void check(const AttentionShape& s, const TensorView& q, const TensorView& k, co
   SEXTANT_CHECK(
       s.q_documents.empty() || static_cast<std::int64_t>(s.q_documents.size()) == s.batch * s.seq_q(),
       "attention: every query is of one document");
-  SEXTANT_CHECK(s.slopes.empty() || s.slopes.size() == static_cast<std::size_t>(s.heads),
+  SEXTANT_CHECK(!s.slopes.data || (s.slopes.rows == 1 && s.slopes.cols == s.heads),
                 "attention: every head has a slope");
   const std::int64_t q_cols = static_cast<std::int64_t>(s.heads) * s.head_dim;
   const std::int64_t k_cols = static_cast<std::int64_t>(s.kv_heads) * s.head_dim;

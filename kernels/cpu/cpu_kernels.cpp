@@ -17,9 +17,6 @@ void gemm(const GemmArgs& g) {
 KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
   return {.name = name,
           .supports = supports,
-          .documents = true,
-          .alibi = true,
-          .window = true,
           .gemm = gemm,
           .rmsnorm_forward = cpu::rmsnorm_forward,
           .rmsnorm_apply = cpu::rmsnorm_apply,

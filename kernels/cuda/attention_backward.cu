@@ -27,7 +27,7 @@ struct Saved {
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_dq_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dq,
-                        Accumulator<T> scale) {
+                        Accumulator<T> scale, const Accumulator<T>* slopes) {
   using A = Accumulator<T>;
   constexpr int kPart = kColumns / 32;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -44,13 +44,14 @@ __global__ void __launch_bounds__(kThreads)
   };
   load_tile<T, kColumns>(qs, e.d, scale, [&](int i) { return query_row(q, i); });
   load_tile<T, kColumns>(dos, e.d, A(1), [&](int i) { return query_row(saved.dout, i); });
-  const std::int32_t own = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
-  const std::int32_t latest = warp_max(own);
-  std::int32_t position[kPerWarp];
+  const Seen own = e.seen(b, q0 + lane);
+  const std::int32_t earliest = warp_min(own.first), latest = warp_max(own.last);
+  const A slope = slope_of(slopes, head);
+  Seen seen[kPerWarp];
   A total[kPerWarp], correction[kPerWarp], sum[kPerWarp][kPart];
 #pragma unroll
   for (int i = 0; i < kPerWarp; ++i) {
-    position[i] = __shfl_sync(0xffffffffu, own, warp * kPerWarp + i);
+    seen[i] = from_query(own, warp * kPerWarp + i);
     const std::int64_t at = q0 + warp * kPerWarp + i;
     const std::int64_t row = b * e.seq_q + (at < e.seq_q ? at : q0);
     total[i] = saved.finite_lse(row, head);
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   for (std::int64_t k0 = 0; k0 < e.seq_k; k0 += kTile) {
-    const std::int32_t key = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
-    if (warp_min(key) > latest) continue;
+    const std::int32_t key = e.key(k0 + lane);
+    if (warp_min(key) > latest || warp_last_key(key) < earliest) continue;
     __syncthreads();
     const auto key_row = [&](const Rows<T>& x, int i) -> const T* {
       return k0 + i < e.seq_k ? x(e.key_row(b, k0 + i)) + kv_head * e.d : nullptr;
@@ -82,8 +83,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < kPerWarp; ++i) {
-      const bool hidden = key > position[i] || key == kNoKey;
-      p[i] = hidden ? A(0) : exponential(p[i] - total[i]);
+      p[i] = seen[i](key) ? exponential(p[i] + slope * A(key - seen[i].last) - total[i]) : A(0);
       ds[i] = p[i] * (ds[i] - correction[i]);
     }
     for (int key_lane = 0; key_lane < kTile; ++key_lane) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_dkv_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Saved<T> saved, Rows<T> dk, Rows<T> dv,
-                         Accumulator<T> scale) {
+                         Accumulator<T> scale, const Accumulator<T>* slopes) {
   using A = Accumulator<T>;
   constexpr int kPart = kColumns / 32;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kThreads)
   };
   load_tile<T, kColumns>(ks, e.d, A(1), [&](int i) -> const T* { return key_row(k, i); });
   load_tile<T, kColumns>(vs, e.d, A(1), [&](int i) -> const T* { return key_row(v, i); });
-  const std::int32_t own = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
-  const std::int32_t earliest = warp_min(own);
+  const std::int32_t own = e.key(k0 + lane);
+  const std::int32_t earliest = warp_min(own), latest = warp_last_key(own);
   std::int32_t position[kPerWarp];
   A sum_k[kPerWarp][kPart], sum_v[kPerWarp][kPart];
 #pragma unroll
@@ -145,9 +145,10 @@ __global__ void __launch_bounds__(kThreads)
 
   for (int member = 0; member < group; ++member) {
     const int head = kv_head * group + member;
+    const A slope = slope_of(slopes, head);
     for (std::int64_t q0 = 0; q0 < e.seq_q; q0 += kTile) {
-      const std::int32_t query = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
-      if (warp_max(query) < earliest) continue;
+      const Seen seen = e.seen(b, q0 + lane);
+      if (warp_max(seen.last) < earliest || warp_min(seen.first) > latest) continue;
       __syncthreads();
       const auto query_row = [&](const Rows<T>& x, int i) -> const T* {
         return q0 + i < e.seq_q ? x(b * e.seq_q + q0 + i) + head * e.d : nullptr;
@@ -174,8 +175,7 @@ __global__ void __launch_bounds__(kThreads)
       const A total = totals[lane], correction = corrections[lane];
 #pragma unroll
       for (int i = 0; i < kPerWarp; ++i) {
-        const bool hidden = position[i] > query || position[i] == kNoKey;
-        p[i] = hidden ? A(0) : exponential(p[i] - total);
+        p[i] = seen(position[i]) ? exponential(p[i] + slope * A(position[i] - seen.last) - total) : A(0);
         ds[i] = p[i] * (ds[i] - correction);
       }
       for (int query_lane = 0; query_lane < kTile; ++query_lane) {
@@ -221,13 +221,13 @@ void attention_backward_tiles(const AttentionBackwardArgs& g) {
     const auto dq = attention_dq_kernel<T, kColumns>;
     dq<<<grid(e.seq_q, e.heads, e.batch), kThreads, allow_shared(dq, g.q, e.d, s, tiles), s.stream>>>(
         e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dq),
-        static_cast<A>(g.shape.scale));
+        static_cast<A>(g.shape.scale), slopes_of<A>(g.shape));
     check_launch("attention dq");
     const auto dkv = attention_dkv_kernel<T, kColumns>;
     dkv<<<grid(e.seq_k, e.kv_heads, e.batch), kThreads,
           allow_shared(dkv, g.q, e.d, s, tiles + 2 * kTile * sizeof(A)), s.stream>>>(
         e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), saved, rows_of<T>(g.dk), rows_of<T>(g.dv),
-        static_cast<A>(g.shape.scale));
+        static_cast<A>(g.shape.scale), slopes_of<A>(g.shape));
     check_launch("attention dkv");
   });
 }

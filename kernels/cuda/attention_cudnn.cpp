@@ -1,7 +1,8 @@
 // Attention through cuDNN's fused engines, where they serve: bf16, causal over whole sequences, heads of a
 // multiple of 8 up to 128, 16-byte alignment. Everything else, and what the library refuses, goes to the tiles.
-// The graphs are the pattern that the library's engines are made for: products, scale, causal mask, softmax in
-// pieces. dq is added up in fp32 beside it; the order of that sum is the library's.
+// The graphs are the pattern that the library's engines are made for: products, scale, ALiBi's distances, the mask of later
+// keys, that of keys before the window, softmax in pieces. dq is added up in fp32 beside it; the order of that sum is the
+// library's.
 #include <array>
 #include <limits>
 #include <map>
@@ -41,8 +42,9 @@ std::string unasked(const AttentionShape& s, const View&... operands) {
   if (s.head_dim % 8 != 0 || s.head_dim > 128)
     return fmt::format("heads of {} channels, and cuDNN is used for multiples of 8 up to 128", s.head_dim);
   if (!s.plain || s.segments != 1 || s.seq_q() != s.seq_k()) return "sequences that are split over ranks";
+  if (!s.q_documents.empty()) return "documents that are kept apart";
   if (s.seq_q() <= 1) return "sequences of one token";
-  if (!(aligned(operands) && ...)) return "rows that do not start at multiples of 16 bytes";
+  if (!(aligned(operands) && ...) || (s.slopes.data && !aligned(s.slopes))) return "rows that do not start at multiples of 16 bytes";
   return cudnn_version().empty() ? "cuDNN was not found" : "";
 }
 
@@ -55,22 +57,56 @@ Sizes sizes_of(const AttentionShape& s) { return {s.batch, s.heads, s.kv_heads, 
 Extents4 strides_of(const TensorView& x, const Sizes& z) { return {z.s * x.stride, z.d, x.stride, 1}; }
 Extents4 transposed(const Extents4& e) { return {e[0], e[1], e[3], e[2]}; }
 
-// scores = scale * q k^T, later keys -inf.
-Tensor masked(CudnnGraph& g, const Sizes& z, Tensor scores) {
+// Queries and keys of scores.
+struct Places {
+  Tensor row, column;
+  Places(CudnnGraph& g, const Extents4& square, Tensor scores)
+      : row(g.virtual_tensor(square, CudnnType::int32)), column(g.virtual_tensor(square, CudnnType::int32)) {
+    g.pointwise(row_index, scores, CudnnGraph::kNone, row);
+    g.pointwise(column_index, scores, CudnnGraph::kNone, column);
+  }
+};
+
+// [heads] in fp32; kNone without ALiBi.
+Tensor slopes_of(CudnnGraph& g, const AttentionShape& s) {
+  if (!s.slopes.data) return CudnnGraph::kNone;
+  return g.input({1, s.heads, 1, 1}, {s.heads, 1, 1, 1}, CudnnType::fp32);
+}
+
+// scores += slope * (key - query)
+Tensor with_distances(CudnnGraph& g, const Sizes& z, Tensor scores, Tensor slopes) {
+  if (slopes == CudnnGraph::kNone) return scores;
   const Extents4 square{z.b, z.h, z.s, z.s};
-  const Tensor row = g.virtual_tensor(square, CudnnType::int32),
-               column = g.virtual_tensor(square, CudnnType::int32),
-               sees = g.virtual_tensor(square, CudnnType::boolean), out = g.virtual_tensor(square);
-  g.pointwise(row_index, scores, CudnnGraph::kNone, row);
-  g.pointwise(column_index, scores, CudnnGraph::kNone, column);
-  g.pointwise(greater_equal, row, column, sees);
-  g.pointwise(select, scores, g.constant(-std::numeric_limits<float>::infinity()), out, sees);
+  const Places at(g, square, scores);
+  const Tensor tokens = g.virtual_tensor(square, CudnnType::int32), distances = g.virtual_tensor(square),
+               out = g.virtual_tensor(square);
+  g.pointwise(index_difference, at.column, at.row, tokens);
+  g.pointwise(mul, tokens, slopes, distances);
+  g.pointwise(add, scores, distances, out);
+  return out;
+}
+
+// Scores of later keys are -inf, and so are those of keys before the window where there is one.
+Tensor masked(CudnnGraph& g, const Sizes& z, Tensor scores, int window) {
+  const Extents4 square{z.b, z.h, z.s, z.s};
+  const Tensor sees = g.virtual_tensor(square, CudnnType::boolean), causal = g.virtual_tensor(square);
+  const float hidden = -std::numeric_limits<float>::infinity();
+  const Places at(g, square, scores);
+  g.pointwise(greater_equal, at.row, at.column, sees);
+  g.pointwise(select, scores, g.constant(hidden), causal, sees);
+  if (window == 0) return causal;
+  const Tensor end = g.virtual_tensor(square), near = g.virtual_tensor(square, CudnnType::boolean),
+               out = g.virtual_tensor(square);
+  const Places again(g, square, causal);
+  g.pointwise(add, again.column, g.constant(static_cast<float>(window)), end);
+  g.pointwise(greater, end, again.row, near);
+  g.pointwise(select, causal, g.constant(hidden), out, near);
   return out;
 }
 
 struct Forward {
   CudnnGraph graph;
-  Tensor q, k, v, out, lse;
+  Tensor q, k, v, out, lse, slopes;
   bool serves = false, chosen = false;
 
   Forward(const AttentionForwardArgs& a, int device, const std::string& properties = "") {
@@ -83,10 +119,11 @@ struct Forward {
     v = g.input(kv_heads, strides_of(a.v, z), CudnnType::bf16);
     out = g.input(heads, strides_of(a.out, z), CudnnType::bf16);
     lse = g.input(statistic, {z.s * a.lse.stride, 1, a.lse.stride, 1}, CudnnType::fp32);
+    slopes = slopes_of(g, a.shape);
     const auto scores = g.virtual_tensor(square), scaled = g.virtual_tensor(square);
     g.matmul(q, k, scores);
     g.pointwise(mul, scores, g.constant(static_cast<float>(a.shape.scale)), scaled);
-    const Tensor visible = masked(g, z, scaled);
+    const Tensor visible = masked(g, z, with_distances(g, z, scaled, slopes), a.shape.window);
     const Tensor highest = g.virtual_tensor(statistic), shifted = g.virtual_tensor(square),
                  weights = g.virtual_tensor(square), total = g.virtual_tensor(statistic),
                  logarithm = g.virtual_tensor(statistic), softmax = g.virtual_tensor(square, CudnnType::bf16);
@@ -104,7 +141,7 @@ struct Forward {
 
 struct Backward {
   CudnnGraph graph;
-  Tensor q, k, v, out, dout, lse, dq, dk, dv, products, dq_sum;
+  Tensor q, k, v, out, dout, lse, dq, dk, dv, products, dq_sum, slopes;
   bool serves = false, chosen = false;
 
   Backward(const AttentionBackwardArgs& a, int device, CudnnType between = CudnnType::fp32,
@@ -124,6 +161,7 @@ struct Backward {
     dv = g.input(kv_heads, strides_of(a.dv, z), CudnnType::bf16);
     products = g.input(statistic, {z.h * z.s, z.s, 1, 1}, CudnnType::fp32);
     dq_sum = g.input(heads, {z.h * z.s * z.d, z.s * z.d, z.d, 1}, CudnnType::fp32);
+    slopes = slopes_of(g, a.shape);
 
     // rowsum(dO * O)
     const Tensor each = g.virtual_tensor(heads, {z.h * z.s * z.d, z.s * z.d, z.h * z.d, 1}, CudnnType::fp32),
@@ -140,8 +178,8 @@ struct Backward {
     g.matmul(q, k, scores);
     const Tensor factor = g.constant(scale);
     g.pointwise(mul, scores, factor, scaled);
-    g.pointwise(sub, scaled, lse, shifted);
-    g.pointwise(exp, masked(g, z, shifted), CudnnGraph::kNone, p);
+    g.pointwise(sub, with_distances(g, z, scaled, slopes), lse, shifted);
+    g.pointwise(exp, masked(g, z, shifted, a.shape.window), CudnnGraph::kNone, p);
     g.reshape(p, p_turned);
     product_over_heads(z, p_turned, dout, dv);
 
@@ -173,13 +211,14 @@ struct Backward {
 };
 
 // Built once a shape, kept until the process ends.
-using GraphKey = std::array<std::int64_t, 15>;
+using GraphKey = std::array<std::int64_t, 17>;
 GraphKey key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
                 const TensorView& out, const TensorView& lse, const TensorView& dq, const TensorView& dk,
                 const TensorView& dout, int device) {
   return {s.batch,   s.heads,   s.kv_heads,  s.head_dim, s.seq_q(),
           q.stride,  k.stride,  v.stride,    out.stride, lse.stride,
-          dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale)};
+          dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale),
+          s.window,  s.slopes.data != nullptr};
 }
 
 std::mutex cache_mutex;
@@ -243,7 +282,12 @@ void attention_forward(const AttentionForwardArgs& a) {
   if (!f.serves) return attention_forward_tiles(a);
   const auto run = [&] {
     void* workspace = scratch(stream, f.graph.workspace_bytes());
-    f.graph.run({{f.q, a.q.data}, {f.k, a.k.data}, {f.v, a.v.data}, {f.out, a.out.data}, {f.lse, a.lse.data}},
+    f.graph.run({{f.q, a.q.data},
+                 {f.k, a.k.data},
+                 {f.v, a.v.data},
+                 {f.out, a.out.data},
+                 {f.lse, a.lse.data},
+                 {f.slopes, a.shape.slopes.data}},
                 workspace, stream.device, stream.stream);
   };
   if (stream.rehearsal) choose_engine(f, stream, run);
@@ -274,7 +318,8 @@ void attention_backward(const AttentionBackwardArgs& a) {
                  {g.dk, a.dk.data},
                  {g.dv, a.dv.data},
                  {g.products, products},
-                 {g.dq_sum, memory}},
+                 {g.dq_sum, memory},
+                 {g.slopes, a.shape.slopes.data}},
                 products + need.products, stream.device, stream.stream);
   };
   if (stream.rehearsal) choose_engine(g, stream, run);

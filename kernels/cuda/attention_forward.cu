@@ -11,7 +11,7 @@ namespace {
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(Extents e, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> out,
-                             Rows<Accumulator<T>> lse, Accumulator<T> scale) {
+                             Rows<Accumulator<T>> lse, Accumulator<T> scale, const Accumulator<T>* slopes) {
   using A = Accumulator<T>;
   constexpr int kPart = kColumns / 32;  // columns of a row that a lane holds
   extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -26,22 +26,23 @@ __global__ void __launch_bounds__(kThreads)
   load_tile<T, kColumns>(qs, e.d, scale, [&](int i) -> const T* {
     return q0 + i < e.seq_q ? q(b * e.seq_q + q0 + i) + head * e.d : nullptr;
   });
-  const std::int32_t own = q0 + lane < e.seq_q ? e.q_positions[q0 + lane] : kNoQuery;
-  const std::int32_t latest = warp_max(own);
-  std::int32_t position[kPerWarp];
+  const Seen own = e.seen(b, q0 + lane);
+  const std::int32_t earliest = warp_min(own.first), latest = warp_max(own.last);
+  const A slope = slope_of(slopes, head);
+  Seen seen[kPerWarp];
   A highest[kPerWarp], sum[kPerWarp], o[kPerWarp][kPart];
 #pragma unroll
   for (int i = 0; i < kPerWarp; ++i) {
-    position[i] = __shfl_sync(0xffffffffu, own, warp * kPerWarp + i);
+    seen[i] = from_query(own, warp * kPerWarp + i);
     highest[i] = -INFINITY, sum[i] = 0;
 #pragma unroll
     for (int j = 0; j < kPart; ++j) o[i][j] = 0;
   }
 
   for (std::int64_t k0 = 0; k0 < e.seq_k; k0 += kTile) {
-    const std::int32_t key = k0 + lane < e.seq_k ? e.k_positions[k0 + lane] : kNoKey;
-    if (warp_min(key) > latest) continue;  // the same in every warp
-    __syncthreads();                       // the tiles before are used up
+    const std::int32_t key = e.key(k0 + lane);
+    if (warp_min(key) > latest || warp_last_key(key) < earliest) continue;  // the same in every warp
+    __syncthreads();                                                        // the tiles before are used up
     const auto key_row = [&](const Rows<T>& x, int i) -> const T* {
       return k0 + i < e.seq_k ? x(e.key_row(b, k0 + i)) + kv_head * e.d : nullptr;
     };
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < kPerWarp; ++i) {
-      if (key > position[i] || key == kNoKey) p[i] = -INFINITY;
+      p[i] = seen[i](key) ? p[i] + slope * A(key - seen[i].last) : -INFINITY;
       const A before = highest[i], tile_highest = warp_highest(p[i]);
       highest[i] = tile_highest > before ? tile_highest : before;
       const A shift = shift_of(highest[i]), factor = exponential(before - shift);
@@ -105,7 +106,7 @@ void attention_forward_tiles(const AttentionForwardArgs& g) {
         allow_shared(kernel, g.q, e.d, stream_of(g.stream), 3 * Tile<A, kColumns>::kElements * sizeof(A));
     kernel<<<grid(e.seq_q, e.heads, e.batch), kThreads, shared, stream_of(g.stream).stream>>>(
         e, rows_of<T>(g.q), rows_of<T>(g.k), rows_of<T>(g.v), rows_of<T>(g.out), rows_of<A>(g.lse),
-        static_cast<A>(g.shape.scale));
+        static_cast<A>(g.shape.scale), slopes_of<A>(g.shape));
     check_launch("attention forward");
   });
 }

@@ -185,14 +185,18 @@ CudnnGraph::Tensor CudnnGraph::constant(float value) {
 
 void CudnnGraph::pointwise(CudnnPointwise how, Tensor x, Tensor b, Tensor y, Tensor t) {
   constexpr cudnnPointwiseMode_t kModes[] = {
-      CUDNN_POINTWISE_ADD,      CUDNN_POINTWISE_SUB,          CUDNN_POINTWISE_MUL,
-      CUDNN_POINTWISE_DIV,      CUDNN_POINTWISE_EXP,          CUDNN_POINTWISE_LOG,
-      CUDNN_POINTWISE_IDENTITY, CUDNN_POINTWISE_GEN_INDEX,    CUDNN_POINTWISE_GEN_INDEX,
-      CUDNN_POINTWISE_CMP_GE,   CUDNN_POINTWISE_BINARY_SELECT};
+      CUDNN_POINTWISE_ADD,      CUDNN_POINTWISE_SUB,       CUDNN_POINTWISE_MUL,
+      CUDNN_POINTWISE_DIV,      CUDNN_POINTWISE_EXP,       CUDNN_POINTWISE_LOG,
+      CUDNN_POINTWISE_IDENTITY, CUDNN_POINTWISE_GEN_INDEX, CUDNN_POINTWISE_GEN_INDEX,
+      CUDNN_POINTWISE_CMP_GT,   CUDNN_POINTWISE_CMP_GE,    CUDNN_POINTWISE_SUB,
+      CUDNN_POINTWISE_BINARY_SELECT};
   Descriptor& mode = state_->part(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, kModes[static_cast<std::size_t>(how)]);
+  const bool compares = how == CudnnPointwise::greater || how == CudnnPointwise::greater_equal;
   mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
-           how == CudnnPointwise::greater_equal ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT);
+           compares                                  ? CUDNN_DATA_BOOLEAN
+           : how == CudnnPointwise::index_difference ? CUDNN_DATA_INT32
+                                                     : CUDNN_DATA_FLOAT);
   if (how == CudnnPointwise::row_index || how == CudnnPointwise::column_index)
     mode.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64,
              std::int64_t{how == CudnnPointwise::row_index ? 2 : 3});
@@ -323,7 +327,8 @@ void CudnnGraph::run(const std::vector<Binding>& bindings, void* workspace, int 
                      CUstream_st* stream) const {
   std::vector<std::int64_t> ids;
   std::vector<void*> data;
-  for (const Binding& b : bindings) ids.push_back(b.tensor + 1), data.push_back(b.data);
+  for (const Binding& b : bindings)
+    if (b.tensor != kNone) ids.push_back(b.tensor + 1), data.push_back(b.data);
   std::vector<float> values;
   values.reserve(state_->constants.size());
   for (const auto& [tensor, value] : state_->constants) {

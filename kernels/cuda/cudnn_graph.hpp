@@ -26,8 +26,10 @@ enum class CudnnPointwise : std::uint8_t {
   identity,
   row_index,  // of a matrix
   column_index,
+  greater,
   greater_equal,
-  select  // t ? x : b
+  index_difference,  // of whole numbers
+  select             // t ? x : b
 };
 
 class CudnnGraph {
@@ -62,7 +64,7 @@ class CudnnGraph {
   void use(std::size_t plan);
   std::int64_t workspace_bytes() const;  // of the plan in use
   struct Binding {
-    Tensor tensor;
+    Tensor tensor;  // kNone: left out
     void* data;
   };
   void run(const std::vector<Binding>&, void* workspace, int device, CUstream_st*) const;

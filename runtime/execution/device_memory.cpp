@@ -40,15 +40,17 @@ DeviceMemory device_memory(const ExecutionGraph& graph, const StackRules& rules,
   const ParallelPlan& plan = graph.plan;
   const Dtype wide = accumulator_of(graph.training.compute);
   const std::int64_t own = graph.training.seq_len / plan.cp;
-  const std::int64_t angles =
-      std::int64_t{graph.training.seq_len} * (graph.model.head_dim / 2) * size_bytes(wide);
+  const bool turns = graph.model.position == PositionKind::rope;
+  const std::int64_t of_positions =
+      turns ? 2 * std::int64_t{graph.training.seq_len} * (graph.model.head_dim / 2)  // cosines and sines
+            : graph.model.n_heads / plan.tp;                                         // slopes
   return {.arena = with_scratch(plan_arena(graph, StageView(graph, stage)),
                                 scratch ? scratch_of_stage(graph, stage) : 0),
           .exchange =
               StepExchange::bytes_on_device(parameter_layout(graph.model, plan, rules, stage).buckets.size(),
                                             static_cast<std::size_t>(microbatches(plan, graph.training)),
                                             static_cast<std::size_t>(own * plan.micro_batch)),
-          .tables = 2 * angles + 4 * (own + graph.training.seq_len) + (scratch ? fp8_table_bytes(graph) : 0)};
+          .tables = of_positions * size_bytes(wide) + 4 * (own + graph.training.seq_len) + (scratch ? fp8_table_bytes(graph) : 0)};
 }
 
 }  // namespace sextant

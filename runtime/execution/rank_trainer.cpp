@@ -52,30 +52,21 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
     if (!holds) problems.push_back({"", key, std::move(found), std::move(expected), hint});
   };
   const char* llama = "the runtime trains LLaMA architectures";
-  const std::string kernel_hint = fmt::format("the {} backend has no kernel for it", kernels.name);
   require(m.norm == NormKind::rms, "model.norm", std::string(kNormNames[static_cast<std::size_t>(m.norm)]),
           "rms", llama);
-  const bool alibi = m.position == PositionKind::alibi;
-  require(m.position == PositionKind::rope || (alibi && kernels.alibi), "model.position",
-          std::string(kPositionNames[static_cast<std::size_t>(m.position)]), "rope",
-          alibi ? kernel_hint.c_str() : llama);
+  require(m.position == PositionKind::rope || m.position == PositionKind::alibi, "model.position",
+          std::string(kPositionNames[static_cast<std::size_t>(m.position)]), "rope or alibi", llama);
   require(!m.rope_scaling || m.rope_scaling->type != "longrope", "model.rope_scaling",
           m.rope_scaling ? m.rope_scaling->type : "", "llama3, linear, dynamic, yarn, or none",
           "tables of factors are not read");
   require(m.gated_mlp, "model.gated_mlp", "false", "true", llama);
   require(!m.linear_bias && !m.embedding_norm, "model", "GPT's biases or an embedding norm", "neither",
           llama);
-  const bool biased = m.qkv_bias || m.output_bias || m.mlp_bias;
-  require(!biased || kernels.add_bias, "model", "biases of linear layers", "none", kernel_hint.c_str());
-  require(!m.normalized_head || kernels.row_lengths, "model.normalized_head", "true", "false",
-          kernel_hint.c_str());
   require(!m.normalized_head || !m.tied_embeddings, "model.normalized_head", "true", "false",
           "a normalized head that is the embedding as well is not known");
   require(!m.normalized_head || p.schedule != PipelineSchedule::zero_bubble, "plan.schedule", "zero_bubble",
           "another schedule",
           "the gradient of a normalized head is not split into an input and a weight half");
-  require(m.window == 0 || m.window >= t.seq_len || kernels.window, "model.window", std::to_string(m.window),
-          fmt::format("0, or seq_len {} and more", t.seq_len), kernel_hint.c_str());
   require(
       m.qk_norm != QkNorm::whole || p.tp == 1, "plan.tp", std::to_string(p.tp), "1",
       "norms over all heads of q and k need their squares summed over the TP ranks, which no operation does");

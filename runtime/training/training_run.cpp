@@ -85,10 +85,6 @@ RunResult train(const TrainingRun& run) {
           runtime_refuses(run.graph.model, run.graph.training, run.graph.plan, run.stack, run.kernels);
       !problems.empty())
     throw ConfigError(problems);
-  if (run.documents_apart && !run.kernels.documents)
-    throw ConfigError(Problem{
-        "--packing", "", "apart", "across or within",
-        fmt::format("the {} kernels do not keep the documents of a sequence apart yet", run.kernels.name)});
   const int ranks = run.graph.plan.world();
   if (run.carried && run.processes)
     throw ConfigError(Problem{"--comm", "", "ranks that are processes", "local",

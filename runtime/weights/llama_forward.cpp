@@ -94,9 +94,8 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   BlockContext c;
   c.kernels = &kernels_, c.norm_eps = model_.norm_eps, c.threads = threads_;
   if (model_.position == PositionKind::rope) c.rope_cos = rope_.cos(), c.rope_sin = rope_.sin();
-  const std::vector<double> slopes =
-      model_.position == PositionKind::alibi ? alibi_slopes(model_.n_heads) : std::vector<double>{};
-  c.slopes = slopes;
+  const SlopeTable slopes(model_, 0, model_.n_heads, accumulator_of(dtype_));
+  c.slopes = slopes.view();
   c.positions = std::span<const std::int32_t>(key_positions).subspan(static_cast<std::size_t>(length_));
   c.key_positions = key_positions;
 

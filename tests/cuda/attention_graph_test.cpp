@@ -31,15 +31,19 @@ constexpr const char* kA100 =
   "totalGlobalMem": 85097971712})";
 
 // What came of both graphs; "" when they could run.
-std::string refusal(const char* gpu, int batch, int heads, int kv_heads, int d, int seq) {
+std::string refusal(const char* gpu, int batch, int heads, int kv_heads, int d, int seq, int window = 0,
+                    bool alibi = false) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(seq));
   std::iota(positions.begin(), positions.end(), 0);
+  float slopes[256] = {};
   return attention_refusal({.batch = batch,
                             .heads = heads,
                             .kv_heads = kv_heads,
                             .head_dim = d,
                             .q_positions = positions,
                             .k_positions = positions,
+                            .window = window,
+                            .slopes = alibi ? TensorView(slopes, Dtype::fp32, 1, heads) : TensorView(),
                             .plain = true,
                             .scale = 0.125},
                            gpu);
@@ -62,6 +66,23 @@ TEST_F(AttentionGraphs, A100AndH200ServeBothPasses) {
                                                          {2, 24, 8, 128, 2048},  // Llama-3.2-3B
                                                          {1, 32, 32, 128, 4096}})
       EXPECT_EQ(refusal(gpu, batch, heads, kv_heads, d, seq), "") << heads << "/" << kv_heads << " of " << d;
+}
+
+// A window's edge inside a tile and between two, in groups of heads and alone.
+TEST_F(AttentionGraphs, WindowsAreServed) {
+  for (const char* gpu : {kA100, kH200})
+    for (const auto& [batch, heads, kv_heads, d, seq, window] :
+         {std::array{2, 8, 2, 128, 512, 100}, {1, 32, 8, 128, 8192, 4096}, {2, 4, 4, 64, 129, 64}})
+      EXPECT_EQ(refusal(gpu, batch, heads, kv_heads, d, seq, window), "")
+          << heads << "/" << kv_heads << " of " << d << ", " << window << " of " << seq;
+}
+
+TEST_F(AttentionGraphs, DistancesAreServed) {
+  for (const char* gpu : {kA100, kH200})
+    for (const auto& [batch, heads, kv_heads, d, seq] :
+         {std::array{1, 40, 40, 128, 4096}, {2, 4, 4, 64, 129}, {2, 8, 2, 128, 512}})
+      EXPECT_EQ(refusal(gpu, batch, heads, kv_heads, d, seq, 0, true), "")
+          << heads << "/" << kv_heads << " of " << d;
 }
 
 // Control: a graph that no engine takes is refused.

@@ -17,7 +17,20 @@ class CudaProducts : public GpuTest {};
 
 struct AttentionCase {
   int batch, heads, kv_heads, d, seq, cp = 1, rank = 0;
+  int window = 0;
+  bool alibi = false, documents = false;
 };
+
+// Where the document of each query begins: others in every sequence.
+std::vector<std::int32_t> documents_of(const AttentionCase& c) {
+  std::vector<std::int32_t> all;
+  for (int b = 0; c.documents && b < c.batch; ++b)
+    for (const std::int32_t p : context_positions(c.seq, c.cp, c.rank)) {
+      const std::int32_t length = 23 + 18 * b;
+      all.push_back(p < length / 2 ? 0 : length / 2 + (p - length / 2) / length * length);
+    }
+  return all;
+}
 
 // Both passes of one rank's attention on both sides: what they are given, and what they write.
 class AttentionTrial {
@@ -27,22 +40,33 @@ class AttentionTrial {
         c_(c),
         q_positions_(context_positions(c.seq, c.cp, c.rank)),
         k_positions_(gathered_positions(c.seq, c.cp)),
+        documents_(documents_of(c)),
         q_(dtype, q_rows(), q_cols()),
         kv_(dtype, k_rows(), 2 * k_cols()),
         dout_(dtype, q_rows(), q_cols()) {}
 
-  // The GPU's scale is `of_the_scale` of the CPU's.
-  void run(const KernelTable& gpu_table, double of_the_scale = 1) const {
+  // What the GPU is told wrong: its scale is `of_the_scale` of the CPU's, ...
+  struct Wrong {
+    double of_the_scale = 1;
+    int window = 0;  // more
+    bool no_distances = false, no_documents = false;
+  };
+  void run(const KernelTable& gpu_table) const { run(gpu_table, Wrong()); }
+  void run(const KernelTable& gpu_table, const Wrong& wrong) const {
     on_both(gpu_table, [&](const KernelTable& k, bool gpu, NativeStream stream) {
-      const AttentionShape shape{.batch = c_.batch,
-                                 .heads = c_.heads,
-                                 .kv_heads = c_.kv_heads,
-                                 .head_dim = c_.d,
-                                 .q_positions = q_positions_.on(gpu),
-                                 .k_positions = k_positions_.on(gpu),
-                                 .segments = c_.cp,
-                                 .plain = c_.cp == 1,
-                                 .scale = (gpu ? of_the_scale : 1.0) / std::sqrt(static_cast<double>(c_.d))};
+      const Wrong told = gpu ? wrong : Wrong();
+      AttentionShape shape{.batch = c_.batch,
+                           .heads = c_.heads,
+                           .kv_heads = c_.kv_heads,
+                           .head_dim = c_.d,
+                           .q_positions = q_positions_.on(gpu),
+                           .k_positions = k_positions_.on(gpu),
+                           .window = c_.window + told.window,
+                           .segments = c_.cp,
+                           .plain = c_.cp == 1,
+                           .scale = told.of_the_scale / std::sqrt(static_cast<double>(c_.d))};
+      if (c_.documents && !told.no_documents) shape.q_documents = documents_.on(gpu);
+      if (c_.alibi && !told.no_distances) shape.slopes = slopes_.on(gpu);
       const auto keys = [&](const Twin& x) { return x.on(gpu).column_range(0, k_cols()); };
       const auto values = [&](const Twin& x) { return x.on(gpu).column_range(k_cols(), k_cols()); };
       k.attention_forward({.shape = shape,
@@ -95,13 +119,14 @@ class AttentionTrial {
   Dtype dtype_;
   AttentionCase c_;
   Dtype wide_ = accumulator_of(dtype_);
-  TwinList q_positions_, k_positions_;
+  TwinList q_positions_, k_positions_, documents_;
   Twin q_, kv_, dout_;  // kv and dkv: keys, then values
   Twin out_ = Twin::poisoned(dtype_, q_rows(), q_cols()), lse_ = Twin::poisoned(wide_, q_rows(), c_.heads),
        dq_ = Twin::poisoned(dtype_, q_rows(), q_cols()),
        dkv_ = Twin::poisoned(dtype_, k_rows(), 2 * k_cols()),
        workspace_ =
-           Twin::poisoned(wide_, 1, attention_core_elements(c_.seq / c_.cp, c_.heads, c_.kv_heads, c_.d));
+           Twin::poisoned(wide_, 1, attention_core_elements(c_.seq / c_.cp, c_.heads, c_.kv_heads, c_.d)),
+       slopes_ = Twin(wide_, 1, c_.heads, alibi_slopes(c_.heads));
 };
 
 // Heads that models have, alone and in groups, over few tokens and many; and what is odd, or over several ranks.
@@ -148,8 +173,111 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
       trial.run(table());
       EXPECT_EQ(trial.unlike(), "") << d << " x " << kv_heads;
     }
+  for (const AttentionCase& c : {AttentionCase{.batch = 1, .heads = 8, .kv_heads = 2, .d = 128, .seq = 256, .window = 100},
+                                 {.batch = 1, .heads = 8, .kv_heads = 8, .d = 64, .seq = 256, .alibi = true}}) {
+    const AttentionTrial trial(Dtype::bf16, c);
+    trial.run(table());
+    EXPECT_EQ(trial.unlike(), "") << c.d << (c.alibi ? " alibi" : " window");
+  }
   EXPECT_EQ(attention_fallback().find("refused"), std::string::npos) << attention_fallback();
   EXPECT_EQ(attention_second_choice(), "");
+}
+
+// Windows whose edge lies in a tile and between two, distances, documents, and all of it together; alone and over ranks.
+std::vector<AttentionCase> masked_cases() {
+  std::vector<AttentionCase> all;
+  for (const AttentionCase& c :
+       {AttentionCase{.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 100, .window = 1},
+        {.batch = 1, .heads = 4, .kv_heads = 2, .d = 16, .seq = 150, .window = 37},
+        {.batch = 2, .heads = 2, .kv_heads = 2, .d = 64, .seq = 128, .window = 32},
+        {.batch = 1, .heads = 6, .kv_heads = 6, .d = 16, .seq = 70, .alibi = true},
+        {.batch = 2, .heads = 4, .kv_heads = 2, .d = 24, .seq = 90, .documents = true},
+        {.batch = 2, .heads = 6, .kv_heads = 3, .d = 16, .seq = 90, .window = 20, .alibi = true, .documents = true},
+        {.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 160, .cp = 2, .window = 33},
+        {.batch = 2, .heads = 3, .kv_heads = 3, .d = 16, .seq = 96, .cp = 3, .window = 40, .alibi = true, .documents = true}})
+    for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
+  return all;
+}
+
+void expect_masks(bool reference) {
+  for (const Dtype dtype : kDtypes)
+    for (const AttentionCase& c : masked_cases()) {
+      const AttentionTrial trial(dtype, c);
+      trial.run(*cuda_kernels(reference));
+      EXPECT_EQ(trial.unlike(), "") << label(reference ? "masked tiles" : "masked attention", dtype, c.seq, c.d, c.window)
+                                    << (c.alibi ? " alibi" : "") << (c.documents ? " documents" : "") << " rank " << c.rank
+                                    << " of " << c.cp;
+    }
+}
+TEST_F(CudaProducts, MasksByTiles) { expect_masks(true); }
+TEST_F(CudaProducts, MasksByTheLibrary) { expect_masks(false); }
+
+// Negative controls: a window that is a key too wide, distances and documents that are left out.
+TEST_F(CudaProducts, AnotherMaskIsSeen) {
+  for (const bool reference : {true, false}) {
+    const auto seen = [&](const AttentionCase& c, const AttentionTrial::Wrong& wrong) {
+      const AttentionTrial trial(Dtype::bf16, c);
+      trial.run(*cuda_kernels(reference), wrong);
+      const std::string unlike = trial.unlike();
+      for (const char* name : {"out", "lse", "dv", "dq", "dk"})
+        EXPECT_NE(unlike.find(name), std::string::npos) << name << " of: " << unlike;
+    };
+    seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .window = 9}, {.window = 1});
+    seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .alibi = true}, {.no_distances = true});
+    seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .documents = true}, {.no_documents = true});
+  }
+}
+
+// Own tiles read nothing of tiles of keys that the window hides as a whole: what is NaN there is seen nowhere, and is seen
+// where the window reaches it.
+TEST_F(CudaProducts, TilesOutsideOfTheWindowAreSkipped) {
+  constexpr int kSeq = 96, kD = 16;
+  const auto sums = [&](int window) {
+    std::vector<std::int32_t> places(kSeq);
+    for (int i = 0; i < kSeq; ++i) places[static_cast<std::size_t>(i)] = i;
+    const TwinList keys(places), queries({places.begin() + 64, places.end()});
+    std::vector<double> values(std::size_t{kSeq} * 2 * kD, 0.25);
+    std::fill_n(values.begin(), 32 * 2 * kD, std::nan(""));  // the first tile
+    const Twin q(Dtype::fp32, 32, kD), dout(Dtype::fp32, 32, kD), kv(Dtype::fp32, kSeq, 2 * kD, values);
+    const Twin out = Twin::poisoned(Dtype::fp32, 32, kD), lse = Twin::poisoned(Dtype::fp32, 32, 1),
+               dq = Twin::poisoned(Dtype::fp32, 32, kD), dkv = Twin::poisoned(Dtype::fp32, kSeq, 2 * kD);
+    const AttentionShape shape{.heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = kD,
+                               .q_positions = queries.on(true),
+                               .k_positions = keys.on(true),
+                               .window = window};
+    const auto half = [&](const Twin& x, int which) { return x.on(true).column_range(which * kD, kD); };
+    test_gpu()->launch(test_stream(), [&](NativeStream s) {
+      const KernelTable& table = *cuda_kernels(true);
+      table.attention_forward({.shape = shape,
+                               .q = q.on(true),
+                               .k = half(kv, 0),
+                               .v = half(kv, 1),
+                               .out = out.on(true),
+                               .lse = lse.on(true),
+                               .stream = s});
+      table.attention_backward({.shape = shape,
+                                .q = q.on(true),
+                                .k = half(kv, 0),
+                                .v = half(kv, 1),
+                                .out = out.on(true),
+                                .lse = lse.on(true),
+                                .dout = dout.on(true),
+                                .dq = dq.on(true),
+                                .dk = half(dkv, 0),
+                                .dv = half(dkv, 1),
+                                .workspace = {},
+                                .stream = s});
+    });
+    synchronize_gpu();
+    double sum = 0;
+    for (const Twin* t : {&out, &lse, &dq, &dkv})
+      for (const double x : to_doubles(t->downloaded().view())) sum += x;
+    return sum;
+  };
+  EXPECT_TRUE(std::isfinite(sums(33)));   // the first query sees keys 32 to 64
+  EXPECT_FALSE(std::isfinite(sums(34)));  // control: a key more
 }
 
 // Negative control: a scale that is a twentieth off shows in all that depends on it, by tiles and by the library.
@@ -157,7 +285,7 @@ TEST_F(CudaProducts, AttentionOfAnotherScaleIsSeen) {
   for (const bool reference : {true, false})
     for (const Dtype dtype : kDtypes) {
       const AttentionTrial trial(dtype, {1, 2, 1, 64, 9});
-      trial.run(*cuda_kernels(reference), 1.05);
+      trial.run(*cuda_kernels(reference), {.of_the_scale = 1.05});
       const std::string unlike = trial.unlike();
       for (const char* name : {"out", "lse", "dv", "dq", "dk"})
         EXPECT_NE(unlike.find(name), std::string::npos) << name << " of: " << unlike;

@@ -48,6 +48,44 @@ TEST_F(CudaVocabulary, EmbeddingOfAFewWordsInManyTokens) {
   }
 }
 
+// Lengths, scaled logits and the gradient of rows of a head, in any format of logits; a row of zeros among them.
+TEST_F(CudaVocabulary, ANormalizedHead) {
+  for (const auto& [dtype, of_logits] : {std::pair{Dtype::fp64, Dtype::fp64},
+                                         {Dtype::fp32, Dtype::fp32},
+                                         {Dtype::bf16, Dtype::fp32},
+                                         {Dtype::bf16, Dtype::bf16}})
+    for (const std::int64_t rows : {1, 7, 131})
+      for (const std::int64_t cols : {1, 24, 95, 1300}) {
+        if (left_out()) continue;
+        const Dtype wide = accumulator_of(dtype);
+        std::vector<double> values = to_doubles(Twin(dtype, rows, cols).on(false));
+        if (rows > 1) std::fill_n(values.begin(), cols, 0.0);
+        const Twin weight(dtype, rows, cols, values), dweight(wide, rows, cols), logits(of_logits, 5, rows);
+        const Twin inverse = Twin::poisoned(wide, 1, rows);
+        const auto run = [&](double of_the_gpu) {
+          on_both(table(), [&](const KernelTable& k, bool gpu, NativeStream s) {
+            k.row_lengths({.x = weight.on(gpu), .inverse = inverse.on(gpu), .stream = s});
+            if (gpu && of_the_gpu != 1) k.scale({.x = inverse.on(gpu), .factor = of_the_gpu, .stream = s});
+            if (rows > 1)  // the row of zeros has no length to scale by
+              for (const TensorView& x : {logits.on(gpu).column_range(0, 1), inverse.on(gpu).column_range(0, 1)})
+                k.zero({.x = x, .stream = s});
+            k.scale_columns({.x = logits.on(gpu), .factors = inverse.on(gpu), .stream = s});
+            k.project_rows(
+                {.weight = weight.on(gpu), .inverse = inverse.on(gpu), .dweight = dweight.on(gpu), .stream = s});
+          });
+        };
+        run(1);
+        const std::string what = label("normalized head", dtype, rows, cols) + ", logits in " + std::string(name(of_logits));
+        inverse.expect_alike(bound_of(wide), what);
+        logits.expect_alike(bound_of(of_logits, 2), what);
+        if (cols == 1) continue;  // nothing is left of such a gradient but rounding
+        dweight.expect_alike(bound_of(wide, 4), what);
+        run(1.05);
+        for (const Twin* t : {&inverse, &logits, &dweight})
+          EXPECT_GT(relative_distance(to_doubles(t->downloaded().view()), to_doubles(t->on(false))), 1e-2) << "control";
+      }
+}
+
 TEST_F(CudaVocabulary, CrossEntropyOverVocabularySlices) {
   for (const auto& [dtype, of_logits] : {std::pair{Dtype::fp64, Dtype::fp64},
                                          {Dtype::fp32, Dtype::fp32},

@@ -25,7 +25,7 @@ StepExchange::StepExchange(Device& device, std::size_t buckets, std::size_t micr
 
 std::int64_t StepExchange::bytes_on_device(std::size_t buckets, std::size_t microbatches,
                                            std::size_t tokens) {
-  const std::size_t list_bytes = 2 * microbatches * tokens * sizeof(std::int32_t);
+  const std::size_t list_bytes = 3 * microbatches * tokens * sizeof(std::int32_t);
   return static_cast<std::int64_t>((2 + buckets) * sizeof(double) + sizeof(AdamwScalars) +
                                    (list_bytes + 7) / 8 * sizeof(double));
 }
@@ -41,15 +41,19 @@ void StepExchange::send(const StepBatch& batch, const AdamwScalars& scalars) {
   }
   double* at = host_.data() + 2 + buckets_;
   std::memcpy(at, &scalars, sizeof scalars);
-  auto* to = reinterpret_cast<std::int32_t*>(at + sizeof scalars / sizeof(double));
+  auto* const lists = reinterpret_cast<std::int32_t*>(at + sizeof scalars / sizeof(double));
+  std::int32_t* to = lists;
   SEXTANT_CHECK(batch.microbatches.size() == microbatches_, "a step has the micro-batches of its plan");
-  for (const MicrobatchTokens& m : batch.microbatches)
-    for (const auto* list : {&m.ids, &m.targets}) {
-      SEXTANT_CHECK(list->size() == tokens_, "a micro-batch has the tokens of its plan");
-      SEXTANT_CHECK(m.documents.empty(), "documents are kept apart on devices that share the host's memory");
-      to = std::ranges::copy(*list, to).out;
-    }
-  device_.transfer(memory_.data(), host_.data(), Bytes(bytes()));
+  apart_ = !batch.microbatches.front().documents.empty();
+  const auto put = [&](const std::vector<std::int32_t>& list) {
+    SEXTANT_CHECK(list.size() == tokens_, "a micro-batch has the tokens of its plan");
+    to = std::ranges::copy(list, to).out;
+  };
+  for (const MicrobatchTokens& m : batch.microbatches) put(m.ids), put(m.targets);
+  if (apart_)
+    for (const MicrobatchTokens& m : batch.microbatches) put(m.documents);
+  const auto used = reinterpret_cast<std::byte*>(to) - reinterpret_cast<std::byte*>(host_.data());
+  device_.transfer(memory_.data(), host_.data(), Bytes(used));
 }
 
 StepExchange::Results StepExchange::fetch() {
@@ -66,13 +70,17 @@ std::span<const std::int32_t> StepExchange::tokens(std::size_t list) const {
     const MicrobatchTokens& m = batch_->microbatches[list / 2];
     return list % 2 == 0 ? m.ids : m.targets;
   }
-  const auto* first = reinterpret_cast<const std::int32_t*>(scalars_ + 1);
-  return {first + list * tokens_, tokens_};
+  return {lists() + list * tokens_, tokens_};
+}
+
+const std::int32_t* StepExchange::lists() const {
+  return reinterpret_cast<const std::int32_t*>(scalars_ + 1);
 }
 
 std::span<const std::int32_t> StepExchange::documents(std::size_t microbatch) const {
-  if (!device_.unified()) return {};
-  return batch_->microbatches[microbatch].documents;
+  if (device_.unified()) return batch_->microbatches[microbatch].documents;
+  if (!apart_) return {};
+  return {lists() + (2 * microbatches_ + microbatch) * tokens_, tokens_};
 }
 
 }  // namespace sextant

@@ -32,7 +32,7 @@ class StepExchange {
   // For kernels, and for collectives in a step.
   std::span<const std::int32_t> ids(std::size_t microbatch) const { return tokens(2 * microbatch); }
   std::span<const std::int32_t> targets(std::size_t microbatch) const { return tokens(2 * microbatch + 1); }
-  // Where each token's document begins; empty when documents are not kept apart. Of memory that the host shares.
+  // Where each token's document begins; empty when documents are not kept apart.
   std::span<const std::int32_t> documents(std::size_t microbatch) const;
   const AdamwScalars* scalars() const { return scalars_; }
   double* loss() const { return results_; }
@@ -42,12 +42,14 @@ class StepExchange {
 
  private:
   std::span<const std::int32_t> tokens(std::size_t list) const;
+  const std::int32_t* lists() const;
   std::int64_t bytes() const;
 
   Device& device_;
   std::size_t buckets_, microbatches_, tokens_;
   const StepBatch* batch_ = nullptr;
-  // [loss, squared norm, squared norm of every bucket][scalars][ids, targets by micro-batch]
+  bool apart_ = false;  // this step's documents
+  // [loss, squared norm, squared norm of every bucket][scalars][ids, targets by micro-batch][documents by micro-batch]
   std::vector<double> host_;
   Allocation memory_;
   double* results_ = nullptr;

@@ -19,6 +19,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
       extents_(block_extents(graph.model, graph.training, graph.plan,
                              local_shape(graph.model, graph.plan.tp, rules.vocab_multiple), rules)),
       rope_(graph.model, graph.training.seq_len, accumulator_of(graph.training.compute)),
+      slopes_(graph.model, extents_.heads * at.tp, extents_.heads, accumulator_of(graph.training.compute)),
       positions_(context_positions(graph.training.seq_len, graph.plan.cp, at.cp)),
       key_positions_(gathered_positions(graph.training.seq_len, graph.plan.cp)),
       exchange_(device, state.layout().buckets.size(),
@@ -32,13 +33,6 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
     mirrors_.emplace_back(device, x.data(), Bytes(static_cast<std::int64_t>(x.size_bytes())));
     return {static_cast<const std::int32_t*>(mirrors_.back().data()), x.size()};
   };
-  if (graph.model.position == PositionKind::alibi) {
-    const std::vector<double> all = alibi_slopes(graph.model.n_heads);
-    const auto first = all.begin() + std::ptrdiff_t{extents_.heads} * at.tp;
-    slopes_.assign(first, first + extents_.heads);
-    mirrors_.emplace_back(device, slopes_.data(), Bytes(std::ssize(slopes_) * std::int64_t{sizeof(double)}));
-    context_.slopes = {static_cast<const double*>(mirrors_.back().data()), slopes_.size()};
-  }
   extents_.dtype = kept_as(extents_.dtype);
   const bool turns = graph.model.position == PositionKind::rope;
   context_ = {.kernels = &kernels,
@@ -47,7 +41,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
               .rope_sin = turns ? table(rope_.sin()) : TensorView(),
               .positions = list(positions_),
               .key_positions = list(key_positions_),
-              .slopes = context_.slopes,
+              .slopes = turns ? TensorView() : table(slopes_.view()),
               .fp8 = graph.training.compute == Dtype::fp8,
               .adds_biases = at.tp == 0,
               .cp = graph.plan.cp,

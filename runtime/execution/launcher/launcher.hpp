@@ -137,8 +137,8 @@ class StepLauncher {
   RankCoord at_;
   BlockWork extents_;  // of this rank's blocks
   RopeTable rope_;
+  SlopeTable slopes_;
   std::vector<std::int32_t> positions_, key_positions_;
-  std::vector<double> slopes_;
   std::vector<Mirror> mirrors_;  // of the above
   StepExchange exchange_;
   BlockContext context_;

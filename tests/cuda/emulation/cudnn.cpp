@@ -221,6 +221,9 @@ class Run {
         case CUDNN_POINTWISE_GEN_INDEX:
           out[n] = static_cast<float>(i.at(axis));
           break;
+        case CUDNN_POINTWISE_CMP_GT:
+          out[n] = x > b() ? 1.0f : 0.0f;
+          break;
         case CUDNN_POINTWISE_CMP_GE:
           out[n] = x >= b() ? 1.0f : 0.0f;
           break;

@@ -47,6 +47,9 @@ void total(const TotalArgs& g) { enqueue<&KernelTable::total>(g); }
 void add(const AddArgs& g) { enqueue<&KernelTable::add>(g); }
 void add_bias(const AddBiasArgs& g) { enqueue<&KernelTable::add_bias>(g); }
 void bias_gradient(const BiasGradientArgs& g) { enqueue<&KernelTable::bias_gradient>(g); }
+void row_lengths(const RowLengthsArgs& g) { enqueue<&KernelTable::row_lengths>(g); }
+void scale_columns(const ScaleColumnsArgs& g) { enqueue<&KernelTable::scale_columns>(g); }
+void project_rows(const ProjectRowsArgs& g) { enqueue<&KernelTable::project_rows>(g); }
 void accumulate(const AccumulateArgs& g) { enqueue<&KernelTable::accumulate>(g); }
 void cast(const CastArgs& g) { enqueue<&KernelTable::cast>(g); }
 void random_normal(const RandomNormalArgs& g) { enqueue<&KernelTable::random_normal>(g); }

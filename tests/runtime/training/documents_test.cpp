@@ -92,21 +92,5 @@ TEST(DocumentsControl, WithoutTheMaskTheySeeEachOther) {
   EXPECT_GT(distance(across.norm, apart.norm), 1e-4);
 }
 
-TEST(DocumentsControl, KernelsWithoutTheMaskAreRefused) {
-  const ExecutionGraph graph = small_graph(parse_plan_key("dp1.mbs1"), {});
-  KernelTable kernels = cpu_reference_kernels();
-  kernels.documents = false, kernels.name = "plain";
-  TrainingRun run{.graph = graph, .stack = own_stack(), .kernels = kernels};
-  run.documents_apart = true;
-  try {
-    train(run);
-    FAIL();
-  } catch (const ConfigError& e) {
-    const std::string what = e.what();
-    for (const char* words : {"--packing", "apart", "across or within", "plain kernels"})
-      EXPECT_NE(what.find(words), std::string::npos) << words << " in " << what;
-  }
-}
-
 }  // namespace
 }  // namespace sextant::testing
