@@ -67,6 +67,17 @@ double flash_rate(const AttentionCore& a, AttentionKernel kernel, const Machine&
 
 }  // namespace
 
+double tile_share(int window, int seq_len) {
+  if (window <= 0 || window >= seq_len) return 1;
+  const std::int64_t tile = kAttentionTile, rows = (seq_len + tile - 1) / tile;
+  std::int64_t left = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t first = std::max<std::int64_t>(0, row * tile - window + 1) / tile;
+    left += row + 1 - first;
+  }
+  return static_cast<double>(left) / (static_cast<double>(rows) * static_cast<double>(rows + 1) / 2);
+}
+
 Flops attention_flops(const AttentionCore& a, AttentionKernel kernel) {
   const double causal_forward = 2.0 * scores(a) * a.head_dim * (skips_beyond_window(kernel) ? a.share : 1.0);
   if (is_flash(kernel)) return Flops(causal_forward * (a.backward ? 2.5 : 1.0));

@@ -88,7 +88,7 @@ void add_attention(KernelList& list, const BlockWork& w, const Direction& d, boo
       w.batch, w.seq_q, w.seq_k, w.heads, w.head_dim, false, w.dtype == Dtype::fp8 ? Dtype::bf16 : w.dtype};
   if (ring) core.steps = w.seq_k / w.seq_q;
   core.imbalance = 1 + stack.kernels.cp_imbalance * (1 - static_cast<double>(w.seq_q) / w.seq_k);
-  core.share = visible_share(w.window, w.seq_k), core.context = w.window;
+  core.share = tile_share(w.window, w.seq_k), core.context = w.window;
   const auto add_core = [&](bool backward) {
     core.backward = backward;
     list.push_back(core);

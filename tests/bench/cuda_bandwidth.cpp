@@ -22,6 +22,7 @@ class Bandwidths {
     tokens();
     activations();
     loss();
+    head();
     state();
     return rows_;
   }
@@ -146,6 +147,24 @@ class Bandwidths {
                                 .dlogits = dlogits,
                                 .stream = s});
     });
+    b.clear();
+  }
+
+  // Rows of a vocabulary that are divided by their length.
+  void head() {
+    const TensorView weight = b.matrix(Dtype::bf16, rows, h), dweight = b.matrix(Dtype::fp32, rows, h),
+                     inverse = b.matrix(Dtype::fp32, 1, rows), logits = b.matrix(Dtype::fp32, h, rows);
+    const double n = static_cast<double>(rows * h);
+    add("row lengths", 2 * n,
+        [&](NativeStream s) { k.row_lengths({.x = weight, .inverse = inverse, .stream = s}); });
+    add("projected rows", 10 * n, [&](NativeStream s) {
+      k.project_rows({.weight = weight, .inverse = inverse, .dweight = dweight, .stream = s});
+    });
+    // By one, so that values stay what they are.
+    const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0F);
+    b.device().transfer(inverse.data, ones.data(), Bytes(inverse.bytes()));
+    add("scaled columns", 8 * n,
+        [&](NativeStream s) { k.scale_columns({.x = logits, .factors = inverse, .stream = s}); });
     b.clear();
   }
 

@@ -78,12 +78,19 @@ Json products(Bench& b) {
 Json attention(Bench& b) {
   Json out = Json::array();
   struct Shape {
-    int batch, heads, kv_heads, d, seq;
+    int batch, heads, kv_heads, d, seq, window = 0;
+    bool alibi = false;
   };
   for (const bool tiles : {false, true})
     for (Shape c :
-         {Shape{4, 16, 16, 128, 2048}, {2, 32, 32, 128, 4096}, {2, 32, 8, 128, 4096}, {4, 32, 8, 64, 2048}}) {
-      c.seq = static_cast<int>(b.extent(c.seq));
+         {Shape{4, 16, 16, 128, 2048},
+          {2, 32, 32, 128, 4096},
+          {2, 32, 8, 128, 4096},
+          {4, 32, 8, 64, 2048},
+          {1, 32, 8, 128, 8192},
+          {1, 32, 8, 128, 8192, 1024},
+          {1, 40, 40, 128, 4096, 0, true}}) {
+      c.seq = static_cast<int>(b.extent(c.seq)), c.window = std::min(c.window, c.seq / 8);
       const std::int64_t rows = static_cast<std::int64_t>(c.batch) * c.seq,
                          q_cols = static_cast<std::int64_t>(c.heads) * c.d,
                          k_cols = static_cast<std::int64_t>(c.kv_heads) * c.d;
@@ -102,6 +109,8 @@ Json attention(Bench& b) {
                                  .head_dim = c.d,
                                  .q_positions = positions,
                                  .k_positions = positions,
+                                 .window = c.window,
+                                 .slopes = c.alibi ? b.matrix(Dtype::fp32, 1, c.heads) : TensorView(),
                                  .plain = true,
                                  .scale = 1 / std::sqrt(static_cast<double>(c.d))};
       const TensorView key = kv.column_range(0, k_cols), value = kv.column_range(k_cols, k_cols);
@@ -123,8 +132,9 @@ Json attention(Bench& b) {
                               .workspace = core,
                               .stream = s});
       });
-      // Causal: half of the squares.
-      const double flops = 2.0 * c.batch * c.heads * c.d * static_cast<double>(c.seq) * c.seq;
+      // Causal: half of the squares, of them what the window leaves.
+      const double flops = 2.0 * c.batch * c.heads * c.d * static_cast<double>(c.seq) * c.seq *
+                           visible_share(c.window, c.seq);
       out.push_back({{"kernel", tiles                                ? "tiles"
                                 : cuda_libraries().attention.empty() ? "tiles (no library)"
                                                                      : "library"},
@@ -133,12 +143,14 @@ Json attention(Bench& b) {
                      {"kv_heads", c.kv_heads},
                      {"head_dim", c.d},
                      {"seq", c.seq},
+                     {"window", c.window},
+                     {"alibi", c.alibi},
                      {"forward_us", 1e6 * forward},
                      {"backward_us", 1e6 * backward},
                      {"forward_TFLOPs", flops / forward / 1e12},
                      {"backward_TFLOPs", 2.5 * flops / backward / 1e12}});
       std::cerr << "attention " << (tiles ? "tiles " : "") << c.heads << "/" << c.kv_heads << " d" << c.d
-                << " s" << c.seq << ": " << flops / forward / 1e12 << ", " << 2.5 * flops / backward / 1e12
+                << " s" << c.seq << (c.window ? " window" : "") << (c.alibi ? " alibi" : "") << ": " << flops / forward / 1e12 << ", " << 2.5 * flops / backward / 1e12
                 << " TFLOP/s\n";
       b.clear();
       if (tiles) break;  // one is enough: they are slow

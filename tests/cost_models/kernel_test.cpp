@@ -235,8 +235,23 @@ TEST(Kernels, SelectiveRecomputeAddsOneForwardCore) {
               price_attention(core, StackKernels{}.attention, m.machine()).duration.v, 1e-9);
 }
 
+// Tiles with a pair that is seen, counted one by one.
+TEST(Kernels, AWindowLeavesTiles) {
+  constexpr int kTile = kAttentionTile;
+  for (const auto& [window, length] :
+       {std::pair{1, 512}, {128, 1024}, {129, 1024}, {130, 1024}, {300, 1000}, {4096, 32768}, {999, 1000}}) {
+    int left = 0, all = 0;
+    for (int q0 = 0; q0 < length; q0 += kTile)
+      for (int k0 = 0; k0 <= q0; k0 += kTile) ++all, left += k0 + kTile - 1 >= q0 - window + 1;
+    EXPECT_DOUBLE_EQ(tile_share(window, length), static_cast<double>(left) / all) << window << " of " << length;
+  }
+  EXPECT_EQ(tile_share(0, 4096), 1);
+  EXPECT_EQ(tile_share(4096, 4096), 1);
+  EXPECT_GT(tile_share(129, 1024), visible_share(129, 1024)) << "what an edge cuts is done in full";
+}
+
 // A window leaves out what FlashAttention 2 and its like skip, and nothing of kernels that mask it.
-TEST(Kernels, AWindowIsPaidForByWhatIsSeen) {
+TEST(Kernels, AWindowIsPaidForByItsTiles) {
   BlockWork w{.kind = BlockKind::attention, .batch = 1, .seq_q = 32768, .seq_k = 32768, .hidden = 4096};
   w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
   for (const auto kernel : {AttentionKernel::flash2, AttentionKernel::cudnn, AttentionKernel::flash1}) {
@@ -249,7 +264,7 @@ TEST(Kernels, AWindowIsPaidForByWhatIsSeen) {
         if (const auto* core = std::get_if<AttentionCore>(&k)) return attention_flops(*core, kernel).v;
       return 0.0;
     };
-    const double share = kernel == AttentionKernel::flash1 ? 1.0 : visible_share(4096, 32768);
+    const double share = kernel == AttentionKernel::flash1 ? 1.0 : tile_share(4096, 32768);
     EXPECT_NEAR(flops(4096) / flops(0), share, 1e-12);
   }
 }

@@ -1,6 +1,7 @@
 // Attention in fp64, exact, or rounded to bf16 where a fused kernel of a library rounds (Dao et al. 2022, cuDNN's graphs):
-// the probabilities before they meet V, and dS before it meets K and Q, as tensor cores take no wider factors. Plain causal
-// attention of one segment: what a library's kernel may be away from, by its formats alone.
+// the probabilities before they meet V, and dS before it meets K and Q, as tensor cores take no wider factors. Causal
+// attention of one segment, over a window and with ALiBi's distances where it has them: what a library's kernel may be away
+// from, by its formats alone.
 #pragma once
 
 #include <bit>
@@ -36,15 +37,23 @@ class Wide {
   std::vector<double> values_;
 };
 
-// Calls f(row of the query, its column, row of the first key, their column, keys that it sees) for every query of every head.
+// Calls f(row of the query, its column, row of the first key that it sees, their column, how many it sees) for every query of
+// every head.
 template <class F>
 void for_each_query(const AttentionShape& s, F&& f) {
-  SEXTANT_CHECK(s.segments == 1 && s.seq_q() == s.seq_k(), "plain attention");
+  SEXTANT_CHECK(s.segments == 1 && s.seq_q() == s.seq_k() && s.q_documents.empty(), "one document");
   for (int b = 0; b < s.batch; ++b)
     for (int h = 0; h < s.heads; ++h)
-      for (std::int64_t i = 0; i < s.seq_q(); ++i)
-        f(b * s.seq_q() + i, std::int64_t{h} * s.head_dim, b * s.seq_k(),
-          std::int64_t{h / (s.heads / s.kv_heads)} * s.head_dim, i + 1);
+      for (std::int64_t i = 0; i < s.seq_q(); ++i) {
+        const std::int64_t first = s.window > 0 && i >= s.window ? i - s.window + 1 : 0;
+        f(b * s.seq_q() + i, std::int64_t{h} * s.head_dim, b * s.seq_k() + first,
+          std::int64_t{h / (s.heads / s.kv_heads)} * s.head_dim, i + 1 - first);
+      }
+}
+
+// What ALiBi takes off the scores of a head, by tokens between query and key.
+inline double by_distance(const AttentionShape& s, std::int64_t head) {
+  return s.slopes.data ? to_doubles(s.slopes)[static_cast<std::size_t>(head)] : 0;
 }
 
 inline double dot(const double* a, const double* b, int n) {
@@ -60,9 +69,11 @@ inline void attention_in_fp64(const AttentionForwardArgs& g, bool rounds) {
   for_each_query(g.shape, [&](std::int64_t row, std::int64_t col, std::int64_t key, std::int64_t key_col,
                               std::int64_t n) {
     std::vector<double> score;
+    const double slope = by_distance(g.shape, col / d);
     double highest = -HUGE_VAL, sum = 0;
     for (std::int64_t j = 0; j < n; ++j) {
-      score.push_back(g.shape.scale * dot(q.at(row, col), k.at(key + j, key_col), d));
+      score.push_back(g.shape.scale * dot(q.at(row, col), k.at(key + j, key_col), d) -
+                      slope * static_cast<double>(n - 1 - j));
       highest = std::max(highest, score.back());
     }
     double* const to = out.at(row, col);
@@ -84,10 +95,11 @@ inline void attention_gradient_in_fp64(const AttentionBackwardArgs& g, bool roun
   dq.zero(), dk.zero(), dv.zero();
   for_each_query(g.shape, [&](std::int64_t row, std::int64_t col, std::int64_t key, std::int64_t key_col,
                               std::int64_t n) {
-    const double along = dot(dout.at(row, col), out.at(row, col), d);
+    const double along = dot(dout.at(row, col), out.at(row, col), d), slope = by_distance(g.shape, col / d);
     for (std::int64_t j = key; j < key + n; ++j) {
       const double p =
-          std::exp(g.shape.scale * dot(q.at(row, col), k.at(j, key_col), d) - *lse.at(row, col / d));
+          std::exp(g.shape.scale * dot(q.at(row, col), k.at(j, key_col), d) -
+                   slope * static_cast<double>(key + n - 1 - j) - *lse.at(row, col / d));
       const double ds = p * (dot(dout.at(row, col), v.at(j, key_col), d) - along);
       const double p_factor = rounds ? to_bf16(p) : p,
                    ds_factor = g.shape.scale * (rounds ? to_bf16(ds) : ds);

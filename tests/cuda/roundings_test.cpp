@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/graph/block_tensors.hpp"
+#include "kernels/positions.hpp"
 #include "tests/cuda/library_roundings.hpp"
 #include "tests/cuda/twin.hpp"
 
@@ -61,7 +62,8 @@ class CudaRoundings : public GpuTest {
   }
 
   struct Attention {
-    int batch, heads, kv_heads, d, seq;
+    int batch, heads, kv_heads, d, seq, window = 0;
+    bool alibi = false;
     std::int64_t rows() const { return std::int64_t{batch} * seq; }
   };
   // Results of one way to compute it; in fp64 where nothing of them is to be rounded.
@@ -76,10 +78,11 @@ class CudaRoundings : public GpuTest {
   };
 
   void attention(bool reference) {
-    for (const Attention& c : {Attention{2, 4, 4, 16, 64}, {1, 4, 1, 64, 96}, {1, 2, 2, 128, 130}}) {
+    for (const Attention& c : {Attention{2, 4, 4, 16, 64}, {1, 4, 1, 64, 96}, {1, 2, 2, 128, 130}, {1, 4, 2, 32, 80, 21}, {1, 4, 4, 32, 80, 0, true}}) {
       std::vector<std::int32_t> list(static_cast<std::size_t>(c.seq));
       for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(i);
       const TwinList positions(list);
+      const Twin slopes(Dtype::fp32, 1, c.heads, alibi_slopes(c.heads));
       const Twin q(Dtype::bf16, c.rows(), c.heads * c.d), k(Dtype::bf16, c.rows(), c.kv_heads * c.d),
           v(Dtype::bf16, c.rows(), c.kv_heads * c.d), dout(Dtype::bf16, c.rows(), c.heads * c.d);
       const Results like(Dtype::bf16, c), exact(Dtype::fp64, c);
@@ -97,6 +100,8 @@ class CudaRoundings : public GpuTest {
                               .head_dim = c.d,
                               .q_positions = positions.on(gpu),
                               .k_positions = positions.on(gpu),
+                              .window = c.window,
+                              .slopes = c.alibi ? slopes.on(gpu) : TensorView(),
                               .plain = true,
                               .scale = 1 / std::sqrt(static_cast<double>(c.d))};
       };
@@ -148,7 +153,8 @@ class CudaRoundings : public GpuTest {
       const auto compare = [&](const char* what, const Twin& got, const Matrix& rounded,
                                const Matrix& right) {
         const std::vector<double> truth = to_doubles(right.view());
-        expect(fmt::format("attention d{} seq{} {}{}", c.d, c.seq, what, reference ? ", tiles" : ""),
+        expect(fmt::format("attention d{} seq{}{}{} {}{}", c.d, c.seq, c.window ? " window" : "",
+                           c.alibi ? " alibi" : "", what, reference ? ", tiles" : ""),
                to_doubles(got.downloaded().view()), truth,
                2 * relative_distance(to_doubles(rounded.view()), truth));
       };

@@ -32,6 +32,13 @@ struct Trained {
   std::map<std::string, std::vector<double>> weights;
 };
 
+// What a model has beside LLaMA's: a window, ALiBi in place of rotations, documents that are kept apart, a normalized head.
+struct Beside {
+  int window = 0;
+  bool alibi = false, documents = false, normalized = false;
+  auto operator<=>(const Beside&) const = default;
+};
+
 struct How {
   bool gpu = false, reference = true, nccl = false;  // nccl: a GPU for each rank
   bool rounds_as_library = false;                    // of the CPU
@@ -39,11 +46,23 @@ struct How {
   int steps = 4, hidden = 64;
   Replay replay = Replay::off;
   double rate = 5e-3;
+  Beside beside = {};
 };
+
+// Every 11th token and those of two more places begin a document.
+SequenceSource in_documents(SequenceSource source) {
+  return [source = std::move(source)](std::int64_t step, int sequence, std::span<std::int32_t> out) {
+    source(step, sequence, out);
+    for (std::size_t p = 1; p < out.size(); ++p)
+      if ((p + static_cast<std::size_t>(sequence)) % 11 == 0 || p == 3 || p == 20) out[p] = ~out[p];
+  };
+}
 
 Trained train_small(const std::string& key, const How& how) {
   ModelSpec model = small_model();
   model.hidden = how.hidden, model.head_dim = how.hidden / model.n_heads;
+  model.window = how.beside.window, model.normalized_head = how.beside.normalized;
+  if (how.beside.alibi) model.position = PositionKind::alibi;
   const TrainingSpec training = runnable_training(lattice_batch(parse_plan_key(key).dp), how.dtype);
   Ranks cpu;
   if (how.rounds_as_library) cpu.kernels = &kernels_that_round_as_libraries();
@@ -59,6 +78,8 @@ Trained train_small(const std::string& key, const How& how) {
                  .ranks = ranks};
   whole.optimizer.rate = how.rate, whole.optimizer.warmup_steps = 2, whole.optimizer.total_steps = 20;
   whole.options.executor.replay = how.replay;
+  if (how.beside.documents)
+    whole.options.documents_apart = true, whole.sequences = in_documents(std::move(whole.sequences));
   WholeState ended = run_whole(whole);
   return {ended.programs, std::move(ended.steps), std::move(ended.state.at(StateField::master))};
 }
@@ -117,17 +138,19 @@ std::string library_too_far(const std::string& key, How how) {
   struct Known {
     Trained truth, rounded;
   };
-  static std::map<std::tuple<std::string, int, int>, Known> known;
+  static std::map<std::tuple<std::string, int, int, Beside>, Known> known;
   std::string found;
   const int all = how.steps;
   for (const int steps : {1, all}) {
     how.steps = steps;
-    const auto [at, is_new] = known.try_emplace({key, how.hidden, steps});
+    const auto [at, is_new] = known.try_emplace({key, how.hidden, steps, how.beside});
     if (is_new)
-      at->second = {
-          train_small(key, {.steps = steps, .hidden = how.hidden}),
-          train_small(
-              key, {.rounds_as_library = true, .dtype = Dtype::bf16, .steps = steps, .hidden = how.hidden})};
+      at->second = {train_small(key, {.steps = steps, .hidden = how.hidden, .beside = how.beside}),
+                    train_small(key, {.rounds_as_library = true,
+                                      .dtype = Dtype::bf16,
+                                      .steps = steps,
+                                      .hidden = how.hidden,
+                                      .beside = how.beside})};
     const std::string far =
         too_far(train_small(key, how), at->second.truth, at->second.rounded, steps == 1 ? 1.5 : 3);
     if (!far.empty()) found += "after " + std::to_string(steps) + " steps: " + far;
@@ -165,6 +188,35 @@ TEST_F(CudaTraining, HeadsThatTheLibraryServes) {
   EXPECT_EQ(library_too_far("mbs4", how), "");
   how.rate *= 0.7;  // control
   EXPECT_NE(library_too_far("mbs4", how), "");
+}
+
+// A window and distances in the library's graphs, under a normalized head.
+TEST_F(CudaTraining, MasksThatTheLibraryServes) {
+  How how{.gpu = true, .reference = false, .dtype = Dtype::bf16, .steps = 2, .hidden = 256};
+  how.beside = {.window = 10, .alibi = true, .normalized = true};
+  EXPECT_EQ(library_too_far("mbs4", how), "");
+  how.rate *= 0.7;  // control
+  EXPECT_NE(library_too_far("mbs4", how), "");
+}
+
+TEST_F(CudaTraining, MasksUnderLayoutsOfEveryKind) {
+  How gpu{.gpu = true, .steps = 2}, cpu{.steps = 2};
+  for (const Beside& beside : {Beside{.window = 10, .documents = true, .normalized = true},
+                               Beside{.window = 7, .alibi = true, .normalized = true}, Beside{.documents = true}}) {
+    gpu.beside = cpu.beside = beside;
+    for (const char* key : {"mbs4", "mbs2.sel", "tp2.sp.mbs2", "cp2.mbs2", "pp2.mbs1", "tp2.sp.cp2.mbs1.dp2.z3"})
+      expect_alike(train_small(key, gpu), train_small(key, cpu), 1e-10, key);
+  }
+  // Controls: each of them left out.
+  cpu.beside = {.window = 10, .alibi = true, .documents = true, .normalized = true};
+  const Trained all = train_small("cp2.mbs2", cpu);
+  for (const Beside& beside : {Beside{.alibi = true, .documents = true, .normalized = true},
+                               Beside{.window = 10, .documents = true, .normalized = true},
+                               Beside{.window = 10, .alibi = true, .normalized = true},
+                               Beside{.window = 10, .alibi = true, .documents = true}}) {
+    gpu.beside = beside;
+    EXPECT_GT(furthest(train_small("cp2.mbs2", gpu), all).first, 1e-6);
+  }
 }
 
 // Linear layers in fp8. Its roundings are so coarse that two roundings of one sum part ways at once; so the GPU's are held to

@@ -7,51 +7,15 @@
 
 #include <gtest/gtest.h>
 
-#include "core/base/safetensors.hpp"
 #include "core/graph/graph_check.hpp"
-#include "runtime/weights/hugging_face.hpp"
 #include "runtime/weights/hugging_face_export.hpp"
 #include "runtime/weights/llama_forward.hpp"
+#include "tests/reference/family_case.hpp"
 #include "tests/reference/gradient_trials.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sextant::testing {
 namespace {
-
-namespace fs = std::filesystem;
-
-fs::path folder_of(const std::string& name) {
-  return fs::path(SEXTANT_SOURCE_DIR) / "tests/golden/families" / name;
-}
-
-struct FamilyCase {
-  HuggingFaceFolder folder;
-  GradientCase batch;
-  TrainingCase training;
-
-  explicit FamilyCase(const std::string& name) : folder(folder_of(name)) {
-    folder.check();
-    batch.model = folder.model();
-    if (name.ends_with("alibi")) batch.model.position = PositionKind::alibi;
-    training.model = batch.model;
-    for (const ModelSlice& s : model_tensors(folder.model())) {
-      std::vector<double>& values = batch.weights[s.name];
-      values.resize(static_cast<std::size_t>(s.model_rows * s.model_cols));
-      folder.weights()(s, values);
-    }
-    training.start = batch.weights;
-    const SafetensorsFile expected(folder_of(name) / "expected.safetensors");
-    batch.ids = read_tokens(expected, "ids"), batch.targets = read_tokens(expected, "targets");
-    const auto& shape = expected.require("ids").shape;
-    batch.batch = training.batch = static_cast<int>(shape[0]);
-    batch.seq = training.seq = static_cast<int>(shape[1]);
-    batch.logits = read_doubles(expected, "logits"), batch.loss = read_doubles(expected, "loss");
-    batch.gradients = read_all(expected, "grad.");
-    training.tokens = read_tokens(expected, "tokens");
-    training.loss = read_doubles(expected, "losses"), training.norm = read_doubles(expected, "norms");
-    training.final_weights = read_all(expected, "final.");
-  }
-};
 
 struct FamilyTrial {
   const char* name;

@@ -27,6 +27,7 @@ for program in "${programs[@]}"; do
     while read -r library; do cp -Ln "$library" "$folder/lib/"; done
 done
 cp -r tools/presets "$folder/presets"
+cp -r tests/golden/families "$folder/families"
 # The independent reference, for the test of every gradient, where it lies beside the sources.
 for reference in ../shared/reference ../../shared/reference; do
   if [[ -f $reference/README.md ]]; then

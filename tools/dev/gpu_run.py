@@ -70,7 +70,7 @@ def sanitizer(r):
         r.skip("sanitizer", r.results["sanitizer"])
         return
     r.update(r.results, sanitizer=tool)
-    shared = "*Rmsnorm*:*Embedding*:*CrossEntropy*:*SquaredNorm*:*AttentionByTiles*:*MatrixProductsByTiles*"
+    shared = "*Rmsnorm*:*Embedding*:*CrossEntropy*:*ANormalizedHead*:*SquaredNorm*:*AttentionByTiles*:*MasksByTiles*:*MatrixProductsByTiles*"
     # Races are looked for in our own kernels, by tests that call no library: libraries order their shared memory by means that
     # racecheck does not know, and its instrumentation of them has ended a process (an illegal access of its own, 2026-11-26).
     # Calls that a library makes and gets refused are no errors of memory; ours are checked one by one where they are made.

@@ -29,6 +29,7 @@ def environment():
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts
     env["SEXTANT_PRESETS"] = os.path.join(HERE, "presets")
     env["SEXTANT_REFERENCE"] = os.path.join(HERE, "reference")
+    env["SEXTANT_FAMILIES"] = os.path.join(HERE, "families")
     return env
 
 

@@ -23,7 +23,8 @@ FIRST_STEADY = 3  # steps of a run before it are of warming up, and of every ope
 # Rows of cuda_bench, which has one for every kernel that is bound by memory.
 MEMORY_BOUND = ("add", "cast bf16 to bf16", "rmsnorm forward", "rmsnorm again", "residual and rmsnorm", "rmsnorm backward",
                 "rmsnorm backward, 2048 wide", "rope", "rope back", "embedding forward", "embedding backward", "swiglu forward",
-                "swiglu backward", "cross entropy statistics", "cross entropy gradient", "adamw", "squared norm", "scale",
+                "swiglu backward", "cross entropy statistics", "cross entropy gradient", "row lengths", "projected rows",
+                "scaled columns", "adamw", "squared norm", "scale",
                 "cast fp32 to bf16", "cast bf16 to fp32", "accumulate bf16", "accumulate fp32", "reduce of 2 parts in fp32",
                 "reduce of 8 parts in fp32", "reduce of 2 parts in bf16", "reduce of 8 parts in bf16", "zero")
 PARTS = ("tests", "sanitizer", "checks", "bench", "ours", "peers", "graphs", "train", "machine", "edge")

@@ -18,11 +18,13 @@ namespace {
 struct Steps {
   StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
   ExecutionGraph graph;
-  explicit Steps(const std::string& key, Dtype compute = Dtype::bf16) {
+  explicit Steps(const std::string& key, Dtype compute = Dtype::bf16, PositionKind position = PositionKind::rope) {
     TrainingSpec training = tiny_training(8);
     training.compute = compute;
     const ParallelPlan plan = parse_plan_key(key);
-    graph = lower(tiny_model(4), training, flat_links(plan), plan, stack);
+    ModelSpec model = tiny_model(4);
+    model.position = position;
+    graph = lower(model, training, flat_links(plan), plan, stack);
   }
 
   RunResult run(const std::function<void(const StepReport&)>& on_step, Replay replay = Replay::off) {
@@ -74,6 +76,10 @@ TEST(EmulatedSteps, MemoryIsThePlansToTheByte) {
       const std::int64_t buffers = plan_arena(steps.graph, StageView(steps.graph, 0)).extent[0];
       EXPECT_GT(result.planned_memory.v, buffers + (std::int64_t{32} << 20)) << key << ": scratch is in it";
     }
+  Steps by_distance("mbs2", Dtype::bf16, PositionKind::alibi);
+  emulation::take_most_bytes();
+  const RunResult result = by_distance.run([](const StepReport&) {});
+  EXPECT_EQ(emulation::take_most_bytes(), result.planned_memory.v) << "slopes in place of angles";
   for (const char* key : {"mbs2", "mbs4.sel", "mbs1.oo50.po"}) {
     Steps narrow(key, Dtype::fp8);
     emulation::take_most_bytes();

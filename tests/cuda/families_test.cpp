@@ -1,0 +1,47 @@
+// System: the whole runtime on a GPU over a tiny model of every Hugging Face family. Expectation: the loss and every gradient as
+// transformers computes them in fp32, as for CPU ranks (tests/reference/families_test.cpp), under layouts of every kind.
+// Numbers: 1e-5, by own tiles in fp64 and by the libraries in fp32.
+#include "tests/cuda/gpu_ranks.hpp"
+#include "tests/cuda/twin.hpp"
+#include "tests/reference/family_case.hpp"
+#include "tests/reference/gradient_trials.hpp"
+
+namespace sextant::testing {
+namespace {
+
+class CudaFamilies : public GpuTest {};
+
+constexpr double kBound = 1e-5;
+
+constexpr const char* kFamilies[] = {"qwen2",          "qwen2-tied", "llama-biases", "llama-yarn",  "llama-dynamic",
+                                     "qwen3",          "seed-oss",   "olmo2",        "phi3",        "mistral-window",
+                                     "internlm2",      "baichuan-7b", "baichuan2-7b", "baichuan2-alibi"};
+
+TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
+  for (const char* name : kFamilies) {
+    const FamilyCase c(name);
+    for (const std::string key : {"mbs4", "tp2.sp.mbs1.dp2.z1", "cp2.mbs2", "pp2.mbs1", "dp2.z3.mbs1.full.po"}) {
+      if (c.folder.model().qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1) continue;  // refused
+      for (const bool reference : {true, false})
+        EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, reference ? Dtype::fp64 : Dtype::fp32, ranks_of_a_gpu(reference)), kBound), "")
+            << name << ", " << key << (reference ? ", fp64 by tiles" : ", fp32 by libraries");
+    }
+  }
+}
+
+// Controls: a window that is a key wider, a head whose rows keep their lengths, heads that turn instead of losing by distance.
+TEST_F(CudaFamilies, AnotherModelIsSeen) {
+  const auto expect_seen = [](const char* name, const std::function<void(ModelSpec&)>& change) {
+    const FamilyCase c(name);
+    GradientCase wrong = c.batch;
+    change(wrong.model);
+    for (const char* key : {"mbs4", "tp2.sp.cp2.mbs1"})
+      EXPECT_NE(too_far(c.batch, gradients_of(wrong, key, Dtype::fp64, ranks_of_a_gpu(true)), kBound), "") << name << ", " << key;
+  };
+  expect_seen("mistral-window", [](ModelSpec& m) { ++m.window; });
+  expect_seen("baichuan2-7b", [](ModelSpec& m) { m.normalized_head = false; });
+  expect_seen("baichuan2-alibi", [](ModelSpec& m) { m.position = PositionKind::rope; });
+}
+
+}  // namespace
+}  // namespace sextant::testing
