@@ -44,7 +44,8 @@ std::string unasked(const AttentionShape& s, const View&... operands) {
   if (!s.plain || s.segments != 1 || s.seq_q() != s.seq_k()) return "sequences that are split over ranks";
   if (!s.q_documents.empty()) return "documents that are kept apart";
   if (s.seq_q() <= 1) return "sequences of one token";
-  if (!(aligned(operands) && ...) || (s.slopes.data && !aligned(s.slopes))) return "rows that do not start at multiples of 16 bytes";
+  if (!(aligned(operands) && ...) || (s.slopes.data && !aligned(s.slopes)))
+    return "rows that do not start at multiples of 16 bytes";
   return cudnn_version().empty() ? "cuDNN was not found" : "";
 }
 
@@ -215,10 +216,23 @@ using GraphKey = std::array<std::int64_t, 17>;
 GraphKey key_of(const AttentionShape& s, const TensorView& q, const TensorView& k, const TensorView& v,
                 const TensorView& out, const TensorView& lse, const TensorView& dq, const TensorView& dk,
                 const TensorView& dout, int device) {
-  return {s.batch,   s.heads,   s.kv_heads,  s.head_dim, s.seq_q(),
-          q.stride,  k.stride,  v.stride,    out.stride, lse.stride,
-          dq.stride, dk.stride, dout.stride, device,     static_cast<std::int64_t>(1e9 * s.scale),
-          s.window,  s.slopes.data != nullptr};
+  return {s.batch,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          s.seq_q(),
+          q.stride,
+          k.stride,
+          v.stride,
+          out.stride,
+          lse.stride,
+          dq.stride,
+          dk.stride,
+          dout.stride,
+          device,
+          static_cast<std::int64_t>(1e9 * s.scale),
+          s.window,
+          s.slopes.data != nullptr};
 }
 
 std::mutex cache_mutex;

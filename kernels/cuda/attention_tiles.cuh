@@ -18,9 +18,7 @@ inline constexpr std::int32_t kNoQuery = INT32_MIN, kNoKey = INT32_MAX;  // see 
 // Positions of the keys that a query sees, from one to the other.
 struct Seen {
   std::int32_t first, last;
-  __device__ __forceinline__ bool operator()(std::int32_t key) const {
-    return key >= first && key <= last;
-  }
+  __device__ __forceinline__ bool operator()(std::int32_t key) const { return key >= first && key <= last; }
 };
 
 struct Extents {

@@ -50,7 +50,8 @@ DeviceMemory device_memory(const ExecutionGraph& graph, const StackRules& rules,
               StepExchange::bytes_on_device(parameter_layout(graph.model, plan, rules, stage).buckets.size(),
                                             static_cast<std::size_t>(microbatches(plan, graph.training)),
                                             static_cast<std::size_t>(own * plan.micro_batch)),
-          .tables = of_positions * size_bytes(wide) + 4 * (own + graph.training.seq_len) + (scratch ? fp8_table_bytes(graph) : 0)};
+          .tables = of_positions * size_bytes(wide) + 4 * (own + graph.training.seq_len) +
+                    (scratch ? fp8_table_bytes(graph) : 0)};
 }
 
 }  // namespace sextant

@@ -82,14 +82,13 @@ Json attention(Bench& b) {
     bool alibi = false;
   };
   for (const bool tiles : {false, true})
-    for (Shape c :
-         {Shape{4, 16, 16, 128, 2048},
-          {2, 32, 32, 128, 4096},
-          {2, 32, 8, 128, 4096},
-          {4, 32, 8, 64, 2048},
-          {1, 32, 8, 128, 8192},
-          {1, 32, 8, 128, 8192, 1024},
-          {1, 40, 40, 128, 4096, 0, true}}) {
+    for (Shape c : {Shape{4, 16, 16, 128, 2048},
+                    {2, 32, 32, 128, 4096},
+                    {2, 32, 8, 128, 4096},
+                    {4, 32, 8, 64, 2048},
+                    {1, 32, 8, 128, 8192},
+                    {1, 32, 8, 128, 8192, 1024},
+                    {1, 40, 40, 128, 4096, 0, true}}) {
       c.seq = static_cast<int>(b.extent(c.seq)), c.window = std::min(c.window, c.seq / 8);
       const std::int64_t rows = static_cast<std::int64_t>(c.batch) * c.seq,
                          q_cols = static_cast<std::int64_t>(c.heads) * c.d,
@@ -133,8 +132,8 @@ Json attention(Bench& b) {
                               .stream = s});
       });
       // Causal: half of the squares, of them what the window leaves.
-      const double flops = 2.0 * c.batch * c.heads * c.d * static_cast<double>(c.seq) * c.seq *
-                           visible_share(c.window, c.seq);
+      const double flops =
+          2.0 * c.batch * c.heads * c.d * static_cast<double>(c.seq) * c.seq * visible_share(c.window, c.seq);
       out.push_back({{"kernel", tiles                                ? "tiles"
                                 : cuda_libraries().attention.empty() ? "tiles (no library)"
                                                                      : "library"},
@@ -150,8 +149,8 @@ Json attention(Bench& b) {
                      {"forward_TFLOPs", flops / forward / 1e12},
                      {"backward_TFLOPs", 2.5 * flops / backward / 1e12}});
       std::cerr << "attention " << (tiles ? "tiles " : "") << c.heads << "/" << c.kv_heads << " d" << c.d
-                << " s" << c.seq << (c.window ? " window" : "") << (c.alibi ? " alibi" : "") << ": " << flops / forward / 1e12 << ", " << 2.5 * flops / backward / 1e12
-                << " TFLOP/s\n";
+                << " s" << c.seq << (c.window ? " window" : "") << (c.alibi ? " alibi" : "") << ": "
+                << flops / forward / 1e12 << ", " << 2.5 * flops / backward / 1e12 << " TFLOP/s\n";
       b.clear();
       if (tiles) break;  // one is enough: they are slow
     }

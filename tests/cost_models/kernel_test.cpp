@@ -243,7 +243,8 @@ TEST(Kernels, AWindowLeavesTiles) {
     int left = 0, all = 0;
     for (int q0 = 0; q0 < length; q0 += kTile)
       for (int k0 = 0; k0 <= q0; k0 += kTile) ++all, left += k0 + kTile - 1 >= q0 - window + 1;
-    EXPECT_DOUBLE_EQ(tile_share(window, length), static_cast<double>(left) / all) << window << " of " << length;
+    EXPECT_DOUBLE_EQ(tile_share(window, length), static_cast<double>(left) / all)
+        << window << " of " << length;
   }
   EXPECT_EQ(tile_share(0, 4096), 1);
   EXPECT_EQ(tile_share(4096, 4096), 1);

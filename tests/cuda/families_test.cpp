@@ -13,17 +13,23 @@ class CudaFamilies : public GpuTest {};
 
 constexpr double kBound = 1e-5;
 
-constexpr const char* kFamilies[] = {"qwen2",          "qwen2-tied", "llama-biases", "llama-yarn",  "llama-dynamic",
-                                     "qwen3",          "seed-oss",   "olmo2",        "phi3",        "mistral-window",
-                                     "internlm2",      "baichuan-7b", "baichuan2-7b", "baichuan2-alibi"};
+constexpr const char* kFamilies[] = {"qwen2",         "qwen2-tied",     "llama-biases", "llama-yarn",
+                                     "llama-dynamic", "qwen3",          "seed-oss",     "olmo2",
+                                     "phi3",          "mistral-window", "internlm2",    "baichuan-7b",
+                                     "baichuan2-7b",  "baichuan2-alibi"};
 
 TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
   for (const char* name : kFamilies) {
     const FamilyCase c(name);
-    for (const std::string key : {"mbs4", "tp2.sp.mbs1.dp2.z1", "cp2.mbs2", "pp2.mbs1", "dp2.z3.mbs1.full.po"}) {
+    for (const std::string key :
+         {"mbs4", "tp2.sp.mbs1.dp2.z1", "cp2.mbs2", "pp2.mbs1", "dp2.z3.mbs1.full.po"}) {
       if (c.folder.model().qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1) continue;  // refused
       for (const bool reference : {true, false})
-        EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, reference ? Dtype::fp64 : Dtype::fp32, ranks_of_a_gpu(reference)), kBound), "")
+        EXPECT_EQ(too_far(c.batch,
+                          gradients_of(c.batch, key, reference ? Dtype::fp64 : Dtype::fp32,
+                                       ranks_of_a_gpu(reference)),
+                          kBound),
+                  "")
             << name << ", " << key << (reference ? ", fp64 by tiles" : ", fp32 by libraries");
     }
   }
@@ -36,7 +42,8 @@ TEST_F(CudaFamilies, AnotherModelIsSeen) {
     GradientCase wrong = c.batch;
     change(wrong.model);
     for (const char* key : {"mbs4", "tp2.sp.cp2.mbs1"})
-      EXPECT_NE(too_far(c.batch, gradients_of(wrong, key, Dtype::fp64, ranks_of_a_gpu(true)), kBound), "") << name << ", " << key;
+      EXPECT_NE(too_far(c.batch, gradients_of(wrong, key, Dtype::fp64, ranks_of_a_gpu(true)), kBound), "")
+          << name << ", " << key;
   };
   expect_seen("mistral-window", [](ModelSpec& m) { ++m.window; });
   expect_seen("baichuan2-7b", [](ModelSpec& m) { m.normalized_head = false; });

@@ -97,9 +97,8 @@ inline void attention_gradient_in_fp64(const AttentionBackwardArgs& g, bool roun
                               std::int64_t n) {
     const double along = dot(dout.at(row, col), out.at(row, col), d), slope = by_distance(g.shape, col / d);
     for (std::int64_t j = key; j < key + n; ++j) {
-      const double p =
-          std::exp(g.shape.scale * dot(q.at(row, col), k.at(j, key_col), d) -
-                   slope * static_cast<double>(key + n - 1 - j) - *lse.at(row, col / d));
+      const double p = std::exp(g.shape.scale * dot(q.at(row, col), k.at(j, key_col), d) -
+                                slope * static_cast<double>(key + n - 1 - j) - *lse.at(row, col / d));
       const double ds = p * (dot(dout.at(row, col), v.at(j, key_col), d) - along);
       const double p_factor = rounds ? to_bf16(p) : p,
                    ds_factor = g.shape.scale * (rounds ? to_bf16(ds) : ds);

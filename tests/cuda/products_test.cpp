@@ -173,8 +173,9 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
       trial.run(table());
       EXPECT_EQ(trial.unlike(), "") << d << " x " << kv_heads;
     }
-  for (const AttentionCase& c : {AttentionCase{.batch = 1, .heads = 8, .kv_heads = 2, .d = 128, .seq = 256, .window = 100},
-                                 {.batch = 1, .heads = 8, .kv_heads = 8, .d = 64, .seq = 256, .alibi = true}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{.batch = 1, .heads = 8, .kv_heads = 2, .d = 128, .seq = 256, .window = 100},
+        {.batch = 1, .heads = 8, .kv_heads = 8, .d = 64, .seq = 256, .alibi = true}}) {
     const AttentionTrial trial(Dtype::bf16, c);
     trial.run(table());
     EXPECT_EQ(trial.unlike(), "") << c.d << (c.alibi ? " alibi" : " window");
@@ -192,9 +193,24 @@ std::vector<AttentionCase> masked_cases() {
         {.batch = 2, .heads = 2, .kv_heads = 2, .d = 64, .seq = 128, .window = 32},
         {.batch = 1, .heads = 6, .kv_heads = 6, .d = 16, .seq = 70, .alibi = true},
         {.batch = 2, .heads = 4, .kv_heads = 2, .d = 24, .seq = 90, .documents = true},
-        {.batch = 2, .heads = 6, .kv_heads = 3, .d = 16, .seq = 90, .window = 20, .alibi = true, .documents = true},
+        {.batch = 2,
+        .heads = 6,
+        .kv_heads = 3,
+        .d = 16,
+        .seq = 90,
+        .window = 20,
+        .alibi = true,
+        .documents = true},
         {.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 160, .cp = 2, .window = 33},
-        {.batch = 2, .heads = 3, .kv_heads = 3, .d = 16, .seq = 96, .cp = 3, .window = 40, .alibi = true, .documents = true}})
+        {.batch = 2,
+        .heads = 3,
+        .kv_heads = 3,
+        .d = 16,
+        .seq = 96,
+        .cp = 3,
+        .window = 40,
+        .alibi = true,
+        .documents = true}})
     for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
   return all;
 }
@@ -204,9 +220,10 @@ void expect_masks(bool reference) {
     for (const AttentionCase& c : masked_cases()) {
       const AttentionTrial trial(dtype, c);
       trial.run(*cuda_kernels(reference));
-      EXPECT_EQ(trial.unlike(), "") << label(reference ? "masked tiles" : "masked attention", dtype, c.seq, c.d, c.window)
-                                    << (c.alibi ? " alibi" : "") << (c.documents ? " documents" : "") << " rank " << c.rank
-                                    << " of " << c.cp;
+      EXPECT_EQ(trial.unlike(), "") << label(reference ? "masked tiles" : "masked attention", dtype, c.seq,
+                                             c.d, c.window)
+                                    << (c.alibi ? " alibi" : "") << (c.documents ? " documents" : "")
+                                    << " rank " << c.rank << " of " << c.cp;
     }
 }
 TEST_F(CudaProducts, MasksByTiles) { expect_masks(true); }
@@ -224,7 +241,8 @@ TEST_F(CudaProducts, AnotherMaskIsSeen) {
     };
     seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .window = 9}, {.window = 1});
     seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .alibi = true}, {.no_distances = true});
-    seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .documents = true}, {.no_documents = true});
+    seen({.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 40, .documents = true},
+         {.no_documents = true});
   }
 }
 

@@ -78,7 +78,11 @@ class CudaRoundings : public GpuTest {
   };
 
   void attention(bool reference) {
-    for (const Attention& c : {Attention{2, 4, 4, 16, 64}, {1, 4, 1, 64, 96}, {1, 2, 2, 128, 130}, {1, 4, 2, 32, 80, 21}, {1, 4, 4, 32, 80, 0, true}}) {
+    for (const Attention& c : {Attention{2, 4, 4, 16, 64},
+                               {1, 4, 1, 64, 96},
+                               {1, 2, 2, 128, 130},
+                               {1, 4, 2, 32, 80, 21},
+                               {1, 4, 4, 32, 80, 0, true}}) {
       std::vector<std::int32_t> list(static_cast<std::size_t>(c.seq));
       for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(i);
       const TwinList positions(list);

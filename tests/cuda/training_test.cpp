@@ -201,10 +201,12 @@ TEST_F(CudaTraining, MasksThatTheLibraryServes) {
 
 TEST_F(CudaTraining, MasksUnderLayoutsOfEveryKind) {
   How gpu{.gpu = true, .steps = 2}, cpu{.steps = 2};
-  for (const Beside& beside : {Beside{.window = 10, .documents = true, .normalized = true},
-                               Beside{.window = 7, .alibi = true, .normalized = true}, Beside{.documents = true}}) {
+  for (const Beside& beside :
+       {Beside{.window = 10, .documents = true, .normalized = true},
+        Beside{.window = 7, .alibi = true, .normalized = true}, Beside{.documents = true}}) {
     gpu.beside = cpu.beside = beside;
-    for (const char* key : {"mbs4", "mbs2.sel", "tp2.sp.mbs2", "cp2.mbs2", "pp2.mbs1", "tp2.sp.cp2.mbs1.dp2.z3"})
+    for (const char* key :
+         {"mbs4", "mbs2.sel", "tp2.sp.mbs2", "cp2.mbs2", "pp2.mbs1", "tp2.sp.cp2.mbs1.dp2.z3"})
       expect_alike(train_small(key, gpu), train_small(key, cpu), 1e-10, key);
   }
   // Controls: each of them left out.

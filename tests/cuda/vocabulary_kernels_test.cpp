@@ -67,22 +67,27 @@ TEST_F(CudaVocabulary, ANormalizedHead) {
             k.row_lengths({.x = weight.on(gpu), .inverse = inverse.on(gpu), .stream = s});
             if (gpu && of_the_gpu != 1) k.scale({.x = inverse.on(gpu), .factor = of_the_gpu, .stream = s});
             if (rows > 1)  // the row of zeros has no length to scale by
-              for (const TensorView& x : {logits.on(gpu).column_range(0, 1), inverse.on(gpu).column_range(0, 1)})
+              for (const TensorView& x :
+                   {logits.on(gpu).column_range(0, 1), inverse.on(gpu).column_range(0, 1)})
                 k.zero({.x = x, .stream = s});
             k.scale_columns({.x = logits.on(gpu), .factors = inverse.on(gpu), .stream = s});
-            k.project_rows(
-                {.weight = weight.on(gpu), .inverse = inverse.on(gpu), .dweight = dweight.on(gpu), .stream = s});
+            k.project_rows({.weight = weight.on(gpu),
+                            .inverse = inverse.on(gpu),
+                            .dweight = dweight.on(gpu),
+                            .stream = s});
           });
         };
         run(1);
-        const std::string what = label("normalized head", dtype, rows, cols) + ", logits in " + std::string(name(of_logits));
+        const std::string what =
+            label("normalized head", dtype, rows, cols) + ", logits in " + std::string(name(of_logits));
         inverse.expect_alike(bound_of(wide), what);
         logits.expect_alike(bound_of(of_logits, 2), what);
         if (cols == 1) continue;  // nothing is left of such a gradient but rounding
         dweight.expect_alike(bound_of(wide, 4), what);
         run(1.05);
         for (const Twin* t : {&inverse, &logits, &dweight})
-          EXPECT_GT(relative_distance(to_doubles(t->downloaded().view()), to_doubles(t->on(false))), 1e-2) << "control";
+          EXPECT_GT(relative_distance(to_doubles(t->downloaded().view()), to_doubles(t->on(false))), 1e-2)
+              << "control";
       }
 }
 

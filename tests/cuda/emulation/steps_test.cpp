@@ -18,7 +18,8 @@ namespace {
 struct Steps {
   StackSpec stack = load_stack("sextant", SEXTANT_SOURCE_DIR "/tools/presets");
   ExecutionGraph graph;
-  explicit Steps(const std::string& key, Dtype compute = Dtype::bf16, PositionKind position = PositionKind::rope) {
+  explicit Steps(const std::string& key, Dtype compute = Dtype::bf16,
+                 PositionKind position = PositionKind::rope) {
     TrainingSpec training = tiny_training(8);
     training.compute = compute;
     const ParallelPlan plan = parse_plan_key(key);
