@@ -104,7 +104,7 @@ class AttentionTrial {
     compare("out", out_, 0, q_cols(), bound);
     compare("lse", lse_, 0, c_.heads, dtype_ == Dtype::bf16 ? 1e-4 : bound_of(wide_, 3));
     compare("dv", dkv_, k_cols(), k_cols(), bound);
-    if (c_.seq == 1) return found;  // of one token dq and dk are but rounding
+    if (c_.seq == 1 || c_.window == 1) return found;  // of one key dq and dk are but rounding
     compare("dq", dq_, 0, q_cols(), bound);
     compare("dk", dkv_, 0, k_cols(), bound);
     return found;
@@ -188,36 +188,32 @@ TEST_F(CudaProducts, TheLibraryServesPlainAttention) {
 std::vector<AttentionCase> masked_cases() {
   std::vector<AttentionCase> all;
   for (const AttentionCase& c :
-       {AttentionCase{.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 100, .window = 1},
-        {.batch = 1, .heads = 4, .kv_heads = 2, .d = 16, .seq = 150, .window = 37},
-        {.batch = 2, .heads = 2, .kv_heads = 2, .d = 64, .seq = 128, .window = 32},
-        {.batch = 1, .heads = 6, .kv_heads = 6, .d = 16, .seq = 70, .alibi = true},
-        {.batch = 2, .heads = 4, .kv_heads = 2, .d = 24, .seq = 90, .documents = true},
-        {.batch = 2,
-        .heads = 6,
-        .kv_heads = 3,
-        .d = 16,
-        .seq = 90,
-        .window = 20,
-        .alibi = true,
-        .documents = true},
-        {.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 160, .cp = 2, .window = 33},
+       {AttentionCase{.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 70, .window = 1},
+        {.batch = 1, .heads = 4, .kv_heads = 2, .d = 16, .seq = 80, .window = 37},
+        {.batch = 1, .heads = 2, .kv_heads = 2, .d = 64, .seq = 96, .window = 32},
+        {.batch = 1, .heads = 3, .kv_heads = 3, .d = 16, .seq = 40, .alibi = true},
+        {.batch = 2, .heads = 2, .kv_heads = 1, .d = 24, .seq = 40, .documents = true},
         {.batch = 2,
         .heads = 3,
         .kv_heads = 3,
         .d = 16,
-        .seq = 96,
+        .seq = 60,
         .cp = 3,
-        .window = 40,
+        .window = 20,
         .alibi = true,
-        .documents = true}})
+        .documents = true},
+        {.batch = 1, .heads = 2, .kv_heads = 1, .d = 16, .seq = 96, .cp = 2, .window = 33}})
     for (int rank = 0; rank < c.cp; ++rank) all.push_back(c), all.back().rank = rank;
   return all;
 }
 
+// On an emulated GPU each in one format.
 void expect_masks(bool reference) {
-  for (const Dtype dtype : kDtypes)
-    for (const AttentionCase& c : masked_cases()) {
+  std::size_t at = 0;
+  for (const AttentionCase& c : masked_cases()) {
+    const Dtype mine = kDtypes[at++ % 3];
+    for (const Dtype dtype : kDtypes) {
+      if (reference ? dtype != mine && left_out() : dtype != Dtype::bf16) continue;
       const AttentionTrial trial(dtype, c);
       trial.run(*cuda_kernels(reference));
       EXPECT_EQ(trial.unlike(), "") << label(reference ? "masked tiles" : "masked attention", dtype, c.seq,
@@ -225,6 +221,7 @@ void expect_masks(bool reference) {
                                     << (c.alibi ? " alibi" : "") << (c.documents ? " documents" : "")
                                     << " rank " << c.rank << " of " << c.cp;
     }
+  }
 }
 TEST_F(CudaProducts, MasksByTiles) { expect_masks(true); }
 TEST_F(CudaProducts, MasksByTheLibrary) { expect_masks(false); }
