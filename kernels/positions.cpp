@@ -32,9 +32,12 @@ void slow_as_yarn(const ModelSpec& m, std::vector<double>& frequency) {
 }  // namespace
 
 double rope_magnitude(const ModelSpec& model) {
-  if (!model.rope_scaling || model.rope_scaling->type != "yarn") return 1;
+  if (!model.rope_scaling) return 1;
   const RopeScaling& s = *model.rope_scaling;
-  return s.attention_factor > 0 ? s.attention_factor : 0.1 * std::log(s.factor) + 1.0;
+  if (s.type != "yarn" && s.type != "longrope") return 1;
+  if (s.attention_factor > 0) return s.attention_factor;
+  if (s.type == "yarn") return 0.1 * std::log(s.factor) + 1.0;
+  return s.factor <= 1 ? 1 : std::sqrt(1.0 + std::log(s.factor) / std::log(s.original_max_positions));
 }
 
 std::vector<double> rope_frequencies(const ModelSpec& model, std::int64_t positions) {
@@ -58,12 +61,25 @@ std::vector<double> rope_frequencies(const ModelSpec& model, std::int64_t positi
     return frequency;
   }
   if (s.type == "dynamic") return frequency;
+  if (s.type == "longrope") {
+    const std::vector<double>& factors =
+        positions > s.original_max_positions ? s.long_factor : s.short_factor;
+    if (factors.size() != frequency.size())
+      throw ConfigError(Problem{{},
+                                "rope_scaling.long_factor",
+                                fmt::format("{} numbers", factors.size()),
+                                fmt::format("{}, and as many of short_factor", half),
+                                "longrope is planned without its tables, not run"});
+    for (std::size_t i = 0; i < frequency.size(); ++i) frequency[i] /= factors[i];
+    return frequency;
+  }
   if (s.type == "yarn") {
     slow_as_yarn(model, frequency);
     return frequency;
   }
   if (s.type != "llama3")
-    throw ConfigError(Problem{{}, "rope_scaling.rope_type", s.type, "llama3, linear, dynamic or yarn", {}});
+    throw ConfigError(
+        Problem{{}, "rope_scaling.rope_type", s.type, "llama3, linear, dynamic, yarn or longrope", {}});
   // Llama 3.1: long waves are slowed by `factor`, short ones kept, a linear blend between.
   const double longest = s.original_max_positions / s.low_freq_factor;
   const double shortest = s.original_max_positions / s.high_freq_factor;

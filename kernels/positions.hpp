@@ -13,10 +13,11 @@ namespace sextant {
 // where the wavelength exceeds what the model was first trained on, by linear scaling everywhere (position interpolation,
 // Chen et al. 2023). Computed in fp64; throws ConfigError on other scalings.
 // yarn (Peng et al. 2023; transformers' modeling_rope_utils.py) slows pairs by how often they turn within the first training's
-// sequence; dynamic (NTK) takes a larger base for `positions` beyond what the model is made for.
+// sequence; dynamic (NTK) takes a larger base for `positions` beyond what the model is made for; longrope (Ding et al. 2024)
+// divides each by a number of its own, of another table where there are more `positions` than in the first training.
 std::vector<double> rope_frequencies(const ModelSpec&, std::int64_t positions = 0);
 
-// What cosines and sines are multiplied by: yarn's factor of attention, else 1.
+// What cosines and sines are multiplied by: yarn's and longrope's factor of attention, else 1.
 double rope_magnitude(const ModelSpec&);
 
 // ALiBi's slope of each of a model's heads (Press et al. 2022, 3; heads beyond a power of two take every second slope of

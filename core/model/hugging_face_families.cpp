@@ -26,7 +26,10 @@ std::vector<FamilyTensors> internlm2_tensors() {
 
 std::vector<ModelFamily> make_families() {
   std::vector<ModelFamily> all;
-  all.push_back({.model_type = "llama", .classes = {"LlamaForCausalLM"}, .bias = FamilyBias::as_stated});
+  all.push_back({.model_type = "llama",
+                 .classes = {"LlamaForCausalLM"},
+                 .bias = FamilyBias::as_stated,
+                 .mlp_bias = true});
   all.push_back({.model_type = "mistral",
                  .classes = {"MistralForCausalLM"},
                  .window = FamilyWindow::as_stated,
@@ -58,6 +61,7 @@ std::vector<ModelFamily> make_families() {
       {.model_type = "phi3",
        .classes = {"Phi3ForCausalLM"},
        .window = FamilyWindow::as_stated,
+       .original_positions_default = 4096,
        .norm_eps_default = 1e-5,
        .tensors = {{"self_attn.qkv_proj",
                     {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
@@ -68,15 +72,19 @@ std::vector<ModelFamily> make_families() {
                  .keys = {{"bias", "attention_bias"}},
                  .bias = FamilyBias::as_stated,
                  .tensors = internlm2_tensors()});
-  // InternLM 3 has LLaMA's tensors and may have biases, which no checkpoint has.
+  // InternLM 3 has LLaMA's tensors; transformers runs it as one. Biases, which no checkpoint has, are as transformers' names say,
+  // not as those of the code beside the checkpoints (qkv_bias, bias), which has them elsewhere.
   all.push_back({.model_type = "internlm3",
-                 .classes = {"InternLM3ForCausalLM"},
+                 .classes = {"InternLM3ForCausalLM", "LlamaForCausalLM"},
+                 .bias = FamilyBias::as_stated,
+                 .mlp_bias = true,
                  .n_kv_heads_default = 2,
                  .head_dim_default = 128,
                  .norm_eps_default = 1e-5});
   all.push_back({.model_type = "seed_oss",
                  .classes = {"SeedOssForCausalLM"},
                  .bias = FamilyBias::apart,
+                 .mlp_bias = true,
                  .n_kv_heads_default = 8,
                  .head_dim_default = 128});
   // Their 7B rotates, their 13B (hidden size 5120) adds ALiBi: the code differs, the configurations do not say so. Baichuan 2
@@ -100,8 +108,10 @@ struct Missing {
 };
 constexpr std::string_view kExperts = "a mixture of experts: a router, and an MLP for each expert";
 constexpr std::string_view kGemma3 =
-    "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scaled "
-    "embeddings, a GELU gate, and norms whose weights count from one";
+    "norms on both sides of a half-layer, windows in five of six layers, two rotary bases, scores scaled by "
+    "a number "
+    "of their own, scaled embeddings, a GELU gate, and norms (those of q and k too) whose weights count from "
+    "one";
 constexpr std::string_view kLlama4 =
     "a mixture of experts, attention over chunks, and layers without positions";
 constexpr std::string_view kParallel =
@@ -128,7 +138,9 @@ constexpr std::array kMissing = {
     Missing{"gemma", "scaled embeddings, a GELU gate, and norms whose weights count from one"},
     Missing{"gemma2",
             "norms on both sides of a half-layer, windows in every second layer, capped scores and logits, "
-            "scaled embeddings, a GELU gate, and norms whose weights count from one"},
+            "scores "
+            "scaled by a number of their own, scaled embeddings, a GELU gate, and norms whose weights count "
+            "from one"},
     Missing{"gemma3", kGemma3},
     Missing{"gemma3_text", kGemma3},
     Missing{"smollm3", "layers without positions (every fourth)", true},
@@ -214,7 +226,7 @@ const ModelFamily* family_of(const ModelSpec& m) {
         f.bias == FamilyBias::apart ||
         (f.bias == FamilyBias::as_stated ? m.qkv_bias == m.output_bias
                                          : m.qkv_bias == (f.bias == FamilyBias::of_qkv) && !m.output_bias);
-    const bool mlp_biases = !m.mlp_bias || states_mlp_bias(f);
+    const bool mlp_biases = !m.mlp_bias || f.mlp_bias;
     const bool positions =
         m.position == PositionKind::rope
             ? f.alibi_from_hidden == 0 || m.hidden < f.alibi_from_hidden
@@ -226,8 +238,6 @@ const ModelFamily* family_of(const ModelSpec& m) {
   }
   return nullptr;
 }
-
-bool states_mlp_bias(const ModelFamily& f) { return f.model_type == "llama" || f.bias == FamilyBias::apart; }
 
 TensorPlace place_of(const ModelFamily& family, const ModelSpec& m, std::string_view name,
                      std::int64_t rows) {

@@ -37,11 +37,14 @@ struct ModelFamily {
   std::vector<std::pair<std::string_view, std::string_view>> keys = {};  // their name of a key, LLaMA's
   std::vector<std::string_view> ignored = {};                            // keys that change no shape
   FamilyBias bias = FamilyBias::never;
+  bool mlp_bias = false;  // its configuration has mlp_bias
   FamilyWindow window = FamilyWindow::never;
   QkNorm qk_norm = QkNorm::none;
   NormPlacement norms = NormPlacement::before;
   int window_default = 0, n_kv_heads_default = 0,
       head_dim_default = 0;  // where the key is absent; 0: as LLaMA
+  int original_positions_default =
+      0;  // original_max_position_embeddings; 0: as the scaling of positions says
   double norm_eps_default = 1e-6;
   int alibi_from_hidden = 0;                  // ALiBi in place of RoPE from this width on; 0: never
   std::string_view normalized_head_key = "";  // the key that tells such models from those without
@@ -67,9 +70,6 @@ struct TensorPlace {
 
 // Of the tensor that we call `name` (core/graph/parameter_layout's parameter_name), which has so many rows.
 TensorPlace place_of(const ModelFamily&, const ModelSpec&, std::string_view name, std::int64_t rows);
-
-// Whether its configuration has mlp_bias.
-bool states_mlp_bias(const ModelFamily&);
 
 // What a model_type needs that no ModelSpec can say ("a mixture of experts"); empty for those that nobody here knows.
 struct MissingFeatures {

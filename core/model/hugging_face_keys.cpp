@@ -97,7 +97,7 @@ constexpr std::string_view kShape =
     " num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings"
     " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters num_local_experts"
     " num_experts n_routed_experts n_embd n_embed n_layer n_head n_inner n_positions"
-    " layer_norm_epsilon activation_function seq_length ";
+    " layer_norm_epsilon activation_function seq_length original_max_position_embeddings ";
 
 // Of a part that is switched off, or of numerics and checkpoints.
 constexpr std::string_view kBesides =

@@ -57,9 +57,38 @@ void require_dense(JsonReader& io) {
   }
 }
 
+// Of llama3, yarn and longrope: the longest sequence of the first training. Beside the scaling it goes before what the scaling
+// itself says (transformers' standardize_rope_params), as does a family's default of that key.
+void read_original_positions(JsonReader& io, JsonReader& rope, int family_default, RopeScaling& s) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const bool inside = rope.has(kKey);
+  s.type == "llama3" && !io.has(kKey) ? rope.required(kKey, s.original_max_positions)
+                                      : rope.optional(kKey, s.original_max_positions);
+  if (s.type == "linear" || s.type == "dynamic") return;
+  const int said = s.original_max_positions;
+  if (!io.has(kKey) && family_default == 0) return;
+  s.original_max_positions = family_default;
+  io.optional(kKey, s.original_max_positions);
+  if (inside && said != s.original_max_positions)
+    rope.fail({"", std::string(kKey), fmt::format("{}", said),
+               fmt::format("the {} of {}", s.original_max_positions,
+                           io.has(kKey) ? "the key beside the scaling"
+                                        : "this family where no key beside it says so"),
+               "state it beside the scaling, where transformers looks for it"});
+}
+
+// The tables of longrope, and how much longer sequences may be than those of the first training.
+void read_longrope(JsonReader& rope, const ModelSpec& m, RopeScaling& s) {
+  s.factor = static_cast<double>(m.max_positions) / std::max(1, s.original_max_positions);
+  rope.optional("factor", s.factor), s.factor = std::max(1.0, s.factor);
+  rope.optional("attention_factor", s.attention_factor);
+  rope.required("short_factor", s.short_factor);
+  rope.required("long_factor", s.long_factor);
+}
+
 // rope_scaling of v4 ({"rope_type" or "type": ..., "factor": ...}) or rope_parameters of v5, which holds
 // rope_theta as well. "default" means no scaling.
-void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
+void read_rope(JsonReader& io, const json& j, const ModelFamily& family, ModelSpec& m) {
   io.optional("rope_theta", m.rope_theta);
   const double stated = m.rope_theta;
   io.ignored("rope_scaling");
@@ -82,6 +111,7 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
                    "heads are modelled as rotated whole"});
       rope.optional("type", s.type);
       rope.optional("rope_type", s.type);
+      if (s.type == "su") s.type = "longrope";  // in Phi-3's first files
       const bool scaled = s.type != "default";
       const bool llama3 = s.type == "llama3";
       const bool known = !scaled || std::ranges::count(kRopeTypes, s.type) > 0;
@@ -90,15 +120,12 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
                    fmt::format("one of {}, default", fmt::join(kRopeTypes, ", ")), ""});
       else if (scaled && s.type != "longrope")  // which states a factor for each frequency instead
         rope.required("factor", s.factor);
-      else if (scaled)
-        rope.optional("factor", s.factor), s.factor = std::max(1.0, s.factor);
       if (llama3) {
         rope.required("low_freq_factor", s.low_freq_factor);
         rope.required("high_freq_factor", s.high_freq_factor);
-        rope.required("original_max_position_embeddings", s.original_max_positions);
-      } else {
-        rope.optional("original_max_position_embeddings", s.original_max_positions);
       }
+      if (scaled && known) read_original_positions(io, rope, family.original_positions_default, s);
+      if (s.type == "longrope") read_longrope(rope, m, s);
       if (s.type == "yarn") {
         rope.optional("beta_fast", s.beta_fast);
         rope.optional("beta_slow", s.beta_slow);
@@ -112,7 +139,7 @@ void read_rope(JsonReader& io, const json& j, ModelSpec& m) {
           if (rope.has(scale))
             rope.fail({"", scale, j.at(key).at(scale).dump(), "nothing", "state attention_factor"});
       }
-      rope.others_allowed();  // tables of longrope
+      rope.others_allowed();
       rope.finish();
       if (scaled) m.rope_scaling = s;
     } catch (const ConfigError& e) {
@@ -196,10 +223,11 @@ ModelSpec read_decoder(const ModelFamily& family, const json& config) {
     io.optional("attention_bias", m.qkv_bias);
     io.optional("attention_out_bias", m.output_bias);
   }
-  if (states_mlp_bias(family)) io.optional("mlp_bias", m.mlp_bias);
+  if (family.mlp_bias) io.optional("mlp_bias", m.mlp_bias);
   if (family.bias == FamilyBias::of_qkv) m.qkv_bias = true;
   require_activation(io, "hidden_act", "silu", {"silu", "swish"});
-  read_rope(io, j, m);
+  io.ignored("original_max_position_embeddings");
+  read_rope(io, j, family, m);
   if (family.alibi_from_hidden > 0 && m.hidden >= family.alibi_from_hidden)
     m.position = PositionKind::alibi, m.rope_scaling.reset();
   m.normalized_head =

@@ -49,6 +49,8 @@ constexpr auto kRopeFields = [](auto& io, auto& s) {
   io.optional("beta_fast", s.beta_fast);
   io.optional("beta_slow", s.beta_slow);
   io.optional("attention_factor", s.attention_factor);
+  io.optional("short_factor", s.short_factor);
+  io.optional("long_factor", s.long_factor);
 };
 
 // Elements of one layer's matrices, without biases.
@@ -159,11 +161,24 @@ std::vector<Problem> validate(const ModelSpec& m) {
             s.attention_factor, "above 0, or 0 for the usual one");
     require(s.original_max_positions >= 1, "rope_scaling.original_max_positions", s.original_max_positions,
             "1 or more");
+    const bool tables = s.type == "longrope" && !(s.short_factor.empty() && s.long_factor.empty());
+    for (const auto& [key, table] : {std::pair{"rope_scaling.short_factor", &s.short_factor},
+                                     {"rope_scaling.long_factor", &s.long_factor}}) {
+      const auto half = static_cast<std::size_t>(tables ? std::max(0, m.head_dim / 2) : 0);
+      require(table->size() == half, key, fmt::format("{} numbers", table->size()),
+              tables ? fmt::format("{}: one for each pair of a head of {}", half, m.head_dim)
+                     : "none but of longrope");
+      const auto wrong = std::ranges::find_if(*table, [](double f) { return !std::isfinite(f) || f <= 0; });
+      require(wrong == table->end(), key, wrong == table->end() ? 0 : *wrong, "numbers above 0");
+    }
   }
   return problems;
 }
 
-void to_json(nlohmann::json& j, const RopeScaling& s) { write_object(j, s, kRopeFields); }
+void to_json(nlohmann::json& j, const RopeScaling& s) {
+  write_object(j, s, kRopeFields);
+  if (s.short_factor.empty() && s.long_factor.empty()) j.erase("short_factor"), j.erase("long_factor");
+}
 void from_json(const nlohmann::json& j, RopeScaling& s) { read_object(j, s, kRopeFields); }
 
 void to_json(nlohmann::json& j, const ModelSpec& m) { write_object(j, m, kModelFields); }

@@ -30,8 +30,7 @@ inline constexpr std::array<std::string_view, 2> kNormPlacementNames = {"before"
 inline constexpr std::array<std::string_view, 5> kRopeTypes = {"llama3", "linear", "dynamic", "yarn",
                                                                "longrope"};
 
-// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs; longrope,
-// which has a table of factors, matters to the runtime alone, which refuses it.
+// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs.
 struct RopeScaling {
   std::string type = "llama3";  // of kRopeTypes
   double factor = 8.0;
@@ -39,8 +38,14 @@ struct RopeScaling {
   double high_freq_factor = 4.0;
   int original_max_positions = 8192;
   // Of yarn: rotations within the first training's longest sequence above which pairs are left alone, below which they are
-  // slowed in full; and what q and k are multiplied by each, 0: 0.1 ln(factor) + 1.
-  double beta_fast = 32, beta_slow = 1, attention_factor = 0;
+  // slowed in full.
+  double beta_fast = 32, beta_slow = 1;
+  // Of yarn and longrope: what q and k are multiplied by each. 0: 0.1 ln(factor) + 1 (yarn), sqrt(1 + ln(factor) /
+  // ln(original_max_positions)) (longrope).
+  double attention_factor = 0;
+  // Of longrope: what each pair's frequency is divided by, head_dim / 2 numbers; the first of sequences up to
+  // original_max_positions, the second of longer ones. Empty: not stated, which is enough to plan.
+  std::vector<double> short_factor = {}, long_factor = {};
   bool operator==(const RopeScaling&) const = default;
 };
 

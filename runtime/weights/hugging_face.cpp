@@ -296,6 +296,10 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
     if (s.type == "yarn")
       return fmt::format("yarn x{} ({}, {}, {}, {})", s.factor, s.beta_fast, s.beta_slow, s.attention_factor,
                          s.original_max_positions);
+    if (s.type == "longrope")
+      return fmt::format("longrope x{} beyond {} (attention {}; short {}; long {})", s.factor,
+                         s.original_max_positions, s.attention_factor, fmt::join(s.short_factor, " "),
+                         fmt::join(s.long_factor, " "));
     return fmt::format("{} x{} ({}, {}, {})", s.type, s.factor, s.low_freq_factor, s.high_freq_factor,
                        s.original_max_positions);
   };

@@ -218,8 +218,12 @@ Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily&
       rope.update(Json{{"original_max_position_embeddings", s.original_max_positions},
                        {"beta_fast", s.beta_fast},
                        {"beta_slow", s.beta_slow}});
-      if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
     }
+    if (s.type == "longrope")
+      rope.update(Json{{"original_max_position_embeddings", s.original_max_positions},
+                       {"short_factor", s.short_factor},
+                       {"long_factor", s.long_factor}});
+    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
   }
   const bool llama = family.model_type == "llama";
   const auto spelled = [&](std::string_view key) {
@@ -238,7 +242,9 @@ Json hugging_face_config(const ModelSpec& m, StoredType type, const ModelFamily&
                 {"initializer_range", 0.02},
                 {"intermediate_size", m.ffn_hidden},
                 {spelled("max_position_embeddings"), m.max_positions}});
-  if (states_mlp_bias(family)) j["mlp_bias"] = m.mlp_bias;
+  if (family.mlp_bias) j["mlp_bias"] = m.mlp_bias;
+  if (m.rope_scaling && family.original_positions_default > 0)
+    j["original_max_position_embeddings"] = m.rope_scaling->original_max_positions;
   j.update(Json{{"model_type", family.model_type},
                 {"num_attention_heads", m.n_heads},
                 {"num_hidden_layers", m.n_layers},

@@ -13,6 +13,7 @@ A folder holds the checkpoint and expected.safetensors, everything under LLaMA's
   grad.NAME                    gradient of every parameter
   tokens [20, B, S + 1]        a training of twenty steps as in shared/reference: AdamW 0.9, 0.95, 1e-8, decay 0.1 on matrices,
   losses, norms, final.NAME    clipping to 1, rate 5e-3 with 4 steps of warm-up and a cosine to a tenth
+No case has a pad_token_id, whose row of the embedding torch gives no gradient (ours is a token as others).
 Sums are float64, but for norms and rotary angles, which transformers takes in float32 whatever the model's format.
 """
 import json
@@ -203,6 +204,13 @@ def of_transformers(config):
     return model.double().eval(), None
 
 
+def long_phi3(original):
+    return transformers.Phi3Config(
+        **SHAPE, num_key_value_heads=2, pad_token_id=None, sliding_window=None, original_max_position_embeddings=original,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0, 1.25, 1.5],
+                         "long_factor": [1.1, 2.3, 5.7]})
+
+
 CASES = {
     "qwen2": lambda: of_transformers(transformers.Qwen2Config(**SHAPE, num_key_value_heads=2)),
     "qwen2-tied": lambda: of_transformers(
@@ -218,6 +226,16 @@ CASES = {
     "llama-dynamic": lambda: of_transformers(transformers.LlamaConfig(
         **{**SHAPE, "max_position_embeddings": 8}, num_key_value_heads=2,
         rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0})),
+    # Longer and shorter than the first training; the second states its magnitude and its factor.
+    "phi3-longrope": lambda: of_transformers(long_phi3(8)),
+    "phi3-longrope-short": lambda: of_transformers(long_phi3(16)),
+    "llama-longrope": lambda: of_transformers(transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters={
+        "rope_type": "longrope", "rope_theta": 100.0, "factor": 3.0, "original_max_position_embeddings": 15,
+        "attention_factor": 1.3, "short_factor": [1.0, 1.25, 1.5], "long_factor": [1.1, 2.3, 5.7]})),
+    # transformers has no class of its own for it, but LLaMA's.
+    "internlm3": lambda: of_transformers(transformers.InternLM3Config(
+        **{**SHAPE, "max_position_embeddings": 8}, num_key_value_heads=2, head_dim=8, pad_token_id=None,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 6.0})),
     "qwen3": lambda: of_transformers(transformers.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)),
     "olmo2": lambda: of_transformers(transformers.Olmo2Config(**SHAPE, num_key_value_heads=2, pad_token_id=None)),
     "phi3": lambda: of_transformers(

@@ -83,9 +83,15 @@ inline ModelSpec model() {
   if (m.norm == NormKind::rms) m.norm_placement = one_of<NormPlacement>(2);
   m.window = *rc::gen::arbitrary<bool>() ? upto(1, 1 << 20) : 0;
   m.rope_theta = 1 + share() * 1e6, m.norm_eps = share() * 1e-4;
-  if (m.position == PositionKind::rope && *rc::gen::arbitrary<bool>())
-    m.rope_scaling = RopeScaling{*rc::gen::element<std::string>("llama3", "linear", "dynamic", "yarn"),
-                                 1 + share() * 31, 1 + share(), 3 + share(), upto(1, 100000)};
+  if (m.position == PositionKind::rope && *rc::gen::arbitrary<bool>()) {
+    m.rope_scaling =
+        RopeScaling{*rc::gen::element<std::string>("llama3", "linear", "dynamic", "yarn", "longrope"),
+                    1 + share() * 31, 1 + share(), 3 + share(), upto(1, 100000)};
+    if (m.rope_scaling->type == "longrope" && *rc::gen::arbitrary<bool>())
+      for (int i = 0; i < m.head_dim / 2; ++i)
+        m.rope_scaling->short_factor.push_back(1 + share()),
+            m.rope_scaling->long_factor.push_back(1 + share() * 60);
+  }
   return m;
 }
 

@@ -71,6 +71,23 @@ TEST(Families, WhatIsKnownButNotModelledSaysWhatIsMissing) {
   }
 }
 
+// Each piece that Gemma's decoders need beside LLaMA's, by its configuration and code in transformers.
+TEST(Families, GemmasAreRefusedWithEachMissingPiece) {
+  const auto refusal = [](const char* type) {
+    json j = v4();
+    j["model_type"] = type;
+    j.erase("architectures");
+    return error_of(j);
+  };
+  const char* const all[] = {"norms on both sides of a half-layer", "scores scaled by a number of their own",
+                             "scaled embeddings", "a GELU gate", "whose weights count from one"};
+  for (const char* type : {"gemma2", "gemma3_text", "gemma3"})
+    for (const char* piece : all) EXPECT_TRUE(has(refusal(type), piece)) << type << ": " << refusal(type);
+  EXPECT_TRUE(has(refusal("gemma2"), "windows in every second layer, capped scores and logits"));
+  EXPECT_TRUE(has(refusal("gemma3_text"), "windows in five of six layers, two rotary bases"));
+  EXPECT_FALSE(has(refusal("gemma3_text"), "capped")) << "it has no caps";
+}
+
 // Of what is known the words say what is missing; a shape that LLaMA's costs cover is named, others are not sent there.
 TEST(Families, HintsLeadToLlamaOnlyWhereItsPlanIsTheirs) {
   const auto refusal = [](const char* type) {
@@ -116,6 +133,42 @@ TEST(Families, OfOtherNamesAreCountedExactly) {
   json biased = internlm3;
   biased["qkv_bias"] = true;
   EXPECT_TRUE(has(error_of(biased), "qkv_bias: found true")) << error_of(biased);
+}
+
+// Phi-3's files say the length of the first training beside the scaling, whose own word transformers does not hear.
+TEST(Families, LongropeIsReadWithItsTables) {
+  json j = v4();
+  j["head_dim"] = 4, j["max_position_embeddings"] = 131072;
+  j["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1.0, 1.5}}, {"long_factor", {1.0, 40.0}}};
+  j["rope_scaling"]["original_max_position_embeddings"] = 8192;
+  const RopeScaling llama = model_from_json(j, "m").rope_scaling.value();
+  EXPECT_EQ(llama.type, "longrope");
+  EXPECT_EQ(llama.factor, 16) << "131072 / 8192, where no factor is stated";
+  EXPECT_EQ(llama.short_factor, (std::vector<double>{1.0, 1.5}));
+  EXPECT_EQ(llama.long_factor, (std::vector<double>{1.0, 40.0}));
+
+  json phi = j;
+  phi["model_type"] = "phi3", phi["architectures"] = {"Phi3ForCausalLM"};
+  EXPECT_TRUE(
+      has(error_of(phi), "rope_scaling.original_max_position_embeddings: found 8192, expected the 4096"))
+      << error_of(phi);
+  phi["original_max_position_embeddings"] = 8192;
+  EXPECT_EQ(model_from_json(phi, "m").rope_scaling, llama);
+  phi["rope_scaling"].erase("original_max_position_embeddings"), phi["rope_scaling"]["type"] = "su";
+  EXPECT_EQ(model_from_json(phi, "m").rope_scaling, llama);
+  phi.erase("original_max_position_embeddings");
+  EXPECT_EQ(model_from_json(phi, "m").rope_scaling->factor, 32);
+
+  json wrong = j;
+  wrong["rope_scaling"]["long_factor"] = {1.0};
+  EXPECT_TRUE(
+      has(error_of(wrong), "rope_scaling.long_factor: found 1 numbers, expected 2: one for each pair"))
+      << error_of(wrong);
+  wrong["rope_scaling"]["long_factor"] = {1.0, 0.0};
+  EXPECT_TRUE(has(error_of(wrong), "rope_scaling.long_factor: found 0, expected numbers above 0"))
+      << error_of(wrong);
+  wrong["rope_scaling"].erase("long_factor");
+  EXPECT_TRUE(has(error_of(wrong), "rope_scaling.long_factor: is missing")) << error_of(wrong);
 }
 
 TEST(Families, LayersWithoutPositionsAreRefused) {

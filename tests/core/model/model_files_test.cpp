@@ -86,8 +86,6 @@ TEST(HuggingFace, RopeForms) {
   j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 32}};
   EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "yarn");
   // Of a type that is not known, what it lacks of the others is no news.
-  j["rope_scaling"] = {{"rope_type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {4.0}}};
-  EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "longrope");
   j["rope_scaling"] = {{"rope_type", "ntk"}, {"short_factor", 4.0}};
   EXPECT_TRUE(has(error_of(j), "rope_scaling.rope_type: found ntk, expected one of llama3, linear"))
       << error_of(j);

@@ -195,9 +195,10 @@ TEST(PublicCases, ModelsOfLlamasShape) {
       "7,737,708,544");
   EXPECT_EQ(parameters("longrope.json",
                        R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
-      "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1024, "max_position_embeddings": 65536,
-      "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 4096, "long_factor": [1.0], "short_factor": [1.0]}})"),
-            "1,836,288");
+      "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 4, "vocab_size": 1024, "max_position_embeddings": 65536,
+      "rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 4096,
+      "long_factor": [1.0, 2.0], "short_factor": [1.0, 1.0]}})"),
+            "1,328,384");
   // A window in a file that lacks the rest.
   const auto window =
       folder.write("window.json", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral",
