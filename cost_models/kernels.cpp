@@ -127,13 +127,25 @@ void add_head(KernelList& list, const BlockWork& w, const Direction& d, const St
   add_linear(list, products, w.tokens(), w.hidden, w.vocab, dtype);
 }
 
-// Source: counted. A bias is added where its product is written, at no cost; its gradient reads dy once. Norms of q and k read
-// and write both; their backward reads what they read, dy, and writes dx.
-void add_bias_and_norms(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack) {
-  const double bytes = w.dtype == Dtype::fp64   ? 8
-                       : w.dtype == Dtype::fp32 ? 4
-                                                : 2,
-               tokens = static_cast<double>(w.tokens()), q = static_cast<double>(w.heads) * w.head_dim,
+double element_bytes(const BlockWork& w) {
+  return w.dtype == Dtype::fp64 ? 8 : w.dtype == Dtype::fp32 ? 4 : 2;
+}
+
+// Source: counted. Norms of q and k read and write both; their backward reads what they read, dy, and writes dx. Sums that are
+// made apart read q and k, backward their gradients as well.
+void add_qk_norms(KernelList& list, const BlockWork& w, const Direction& d, const StackSpec& stack) {
+  const double elements = static_cast<double>(w.tokens()) * (w.heads + w.kv_heads) * w.head_dim;
+  // Twice over what they read: squares, then products.
+  const double eager = stack.kernels.norm_fused ? 1.0 : 2.0;
+  const double passes =
+      w.kind == BlockKind::qk_sums ? (d.forward ? 1.0 : 2.0) : (d.forward ? 1.0 : 2.0) * eager + 1.0;
+  list.push_back(Pointwise{element_bytes(w) * elements * passes, 2});
+}
+
+// Source: counted. A bias is added where its product is written, at no cost; its gradient reads dy once.
+void add_bias(KernelList& list, const BlockWork& w, const Direction& d) {
+  const double bytes = element_bytes(w), tokens = static_cast<double>(w.tokens()),
+               q = static_cast<double>(w.heads) * w.head_dim,
                kv = static_cast<double>(w.kv_heads) * w.head_dim;
   if (w.bias && d.weight_gradient) {
     double columns = q + 2 * kv;
@@ -144,10 +156,6 @@ void add_bias_and_norms(KernelList& list, const BlockWork& w, const Direction& d
   // The head's rows, read and written as they are used; backward also their gradients, read twice and written.
   if (w.normalized && w.kind == BlockKind::head)
     list.push_back(Pointwise{bytes * static_cast<double>(w.vocab) * w.hidden * (d.forward ? 2.0 : 5.0), 2});
-  if (w.kind != BlockKind::qkv || w.qk_norm == QkNorm::none || !(d.forward || d.input_gradient)) return;
-  const double eager =
-      stack.kernels.norm_fused ? 1.0 : 2.0;  // twice over what they read: squares, then products
-  list.push_back(Pointwise{bytes * tokens * (q + kv) * ((d.forward ? 1.0 : 2.0) * eager + 1.0), 2});
 }
 
 }  // namespace
@@ -186,6 +194,10 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       add_passes(list, w, d, stack, c);
       add_linear(list, d, w.tokens(), w.hidden, (w.heads + 2ll * w.kv_heads) * w.head_dim, w.dtype);
       break;
+    case BlockKind::qk_sums:
+    case BlockKind::qk_norm:
+      add_qk_norms(list, w, d, stack);
+      return list;
     case BlockKind::attention:
       add_attention(list, w, d, again && !by_operation, stack, c);
       break;
@@ -198,7 +210,7 @@ KernelList kernels_of(const BlockWork& w, const StackSpec& stack, const CostCons
       break;
   }
   if (w.dtype == Dtype::fp8 && stack.memory.exact_tensors) add_casts(list, w, d);
-  add_bias_and_norms(list, w, d, stack);
+  add_bias(list, w, d);
   if (d.weight_gradient && stack.kernels.accumulate_bytes > 0)
     list.push_back(Pointwise{stack.kernels.accumulate_bytes * weight_elements(w), 1});
   return list;

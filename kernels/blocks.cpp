@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <utility>
 
 #include <boost/container/static_vector.hpp>
 
@@ -124,40 +125,66 @@ void bias_gradient(const BlockContext& c, const TensorView& dy, const TensorView
 }
 
 // Norms of q or k: `parts` of a row one after another, its heads, or the row as one. `y` may be columns of a wider tensor.
-int norm_parts(const BlockWork& w, int heads) { return w.qk_norm == QkNorm::head ? heads : 1; }
+struct RowNorm {
+  TensorView x, weight, rms;
+  int parts = 1;
+  std::int64_t whole = 0;  // numbers of a row over all ranks; 0: they are all here
+};
 
 template <class F>
-void each_part(int parts, const TensorView& x, F&& f) {
-  const std::int64_t width = x.cols / parts;
-  for (int part = 0; part < parts; ++part) f(part * width, width, part * x.rows);
+void each_part(const RowNorm& n, F&& f) {
+  const std::int64_t width = n.x.cols / n.parts;
+  for (int part = 0; part < n.parts; ++part) f(part * width, width, part * n.x.rows);
 }
 
-void norm_parts_forward(const BlockContext& c, int parts, const TensorView& x, const TensorView& weight,
-                        const TensorView& rms, const TensorView& y) {
-  each_part(parts, x, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
-    c.kernels->rmsnorm_forward({.x = x.column_range(first, width),
-                                .weight = weight,
+void row_norm_forward(const BlockContext& c, const RowNorm& n, const TensorView& y) {
+  if (n.whole > 0) {
+    c.kernels->inverse_rms({.x = n.rms, .width = n.whole, .eps = c.norm_eps, .stream = c.stream});
+    return c.kernels->rmsnorm_apply(
+        {.x = n.x, .inverse_rms = n.rms, .weight = n.weight, .y = y, .stream = c.stream});
+  }
+  each_part(n, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
+    c.kernels->rmsnorm_forward({.x = n.x.column_range(first, width),
+                                .weight = n.weight,
                                 .y = y.column_range(first, width),
-                                .inverse_rms = rms.column_range(at, x.rows),
+                                .inverse_rms = n.rms.column_range(at, n.x.rows),
                                 .eps = c.norm_eps,
                                 .stream = c.stream});
   });
 }
-// dy becomes the gradient of what the norm has read.
-void norm_parts_backward(const BlockContext& c, int parts, const TensorView& x, const TensorView& weight,
-                         const TensorView& rms, const TensorView& dy, const TensorView& dweight, bool stale) {
+// dy becomes the gradient of what the norm has read. `dots`: of whole rows that are elsewhere in part.
+void row_norm_backward(const BlockContext& c, const RowNorm& n, const TensorView& dy, const TensorView& dots,
+                       const TensorView& dweight, bool stale) {
   if (stale) c.kernels->zero({.x = dweight, .stream = c.stream});
-  each_part(parts, x, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
+  each_part(n, [&](std::int64_t first, std::int64_t width, std::int64_t at) {
     const TensorView of_part = dy.column_range(first, width);
-    c.kernels->rmsnorm_backward({.x = x.column_range(first, width),
-                                 .inverse_rms = rms.column_range(at, x.rows),
-                                 .weight = weight,
+    c.kernels->rmsnorm_backward({.x = n.x.column_range(first, width),
+                                 .inverse_rms = n.rms.column_range(at, n.x.rows),
+                                 .weight = n.weight,
                                  .dy = of_part,
                                  .bypass = {},
                                  .dx = of_part,
                                  .dweight = dweight,
+                                 .dots = n.whole > 0 ? dots : TensorView(),
+                                 .width = n.whole,
                                  .stream = c.stream});
   });
+}
+
+RowNorm norm_of_q(const BlockWork& w, const AttentionWeights& weights, const QkNormKept& kept) {
+  const int parts = w.qk_norm == QkNorm::head ? w.heads : 1;
+  return {kept.raw_q, weights.q_norm, kept.rms.column_range(0, parts * kept.raw_q.rows), parts,
+          norms_over_ranks(w) ? w.tp * kept.raw_q.cols : 0};
+}
+RowNorm norm_of_k(const BlockWork& w, const AttentionWeights& weights, const QkNormKept& kept) {
+  const int parts = w.qk_norm == QkNorm::head ? w.kv_heads : 1;
+  const std::int64_t count = parts * kept.raw_k.rows;
+  return {kept.raw_k, weights.k_norm, kept.rms.column_range(kept.rms.cols - count, count), parts,
+          norms_over_ranks(w) ? w.tp * kept.raw_k.cols : 0};
+}
+// Of [1, 2 rows]: those of q, those of k.
+TensorView half_of(const TensorView& sums, int which) {
+  return sums.column_range(which * sums.cols / 2, sums.cols / 2);
 }
 
 TensorView keys_of(const BlockWork& w, const TensorView& kv) {
@@ -293,31 +320,48 @@ void norm_after_backward(const BlockContext& c, const NormAfterBackward& u) {
 }
 
 void qkv_forward(const BlockContext& c, const BlockWork& w, const QkvForward& u) {
-  const bool norms = present(u.weights.q_norm);
+  const bool norms = w.qk_norm != QkNorm::none;
   const TensorView k = keys_of(w, u.kv), v = values_of(w, u.kv);
   const TensorView q_made = norms ? u.norms.raw_q : u.q, k_made = norms ? u.norms.raw_k : k;
   linear(c, u.normed, {{u.weights.q, q_made}, {u.weights.k, k_made}, {u.weights.v, v}});
   add_bias(c, u.weights.q_bias, q_made);
   add_bias(c, u.weights.k_bias, k_made);
   add_bias(c, u.weights.v_bias, v);
-  if (norms) {
-    norm_parts_forward(c, norm_parts(w, w.heads), q_made, u.weights.q_norm, u.norms.q_rms, u.q);
-    norm_parts_forward(c, norm_parts(w, w.kv_heads), k_made, u.weights.k_norm, u.norms.k_rms, k);
-  }
+  if (!norms) turn(c, w, u.q, k, false);
+}
+
+void qk_sums_forward(const BlockContext& c, const BlockWork&, const QkNormForward& u) {
+  for (const auto& [x, which] : {std::pair{u.norms.raw_q, 0}, {u.norms.raw_k, 1}})
+    c.kernels->row_dots({.a = x, .b = x, .out = half_of(u.norms.rms, which), .stream = c.stream});
+}
+
+void qk_norm_forward(const BlockContext& c, const BlockWork& w, const QkNormForward& u) {
+  const TensorView k = keys_of(w, u.kv);
+  row_norm_forward(c, norm_of_q(w, u.weights, u.norms), u.q);
+  row_norm_forward(c, norm_of_k(w, u.weights, u.norms), k);
   turn(c, w, u.q, k, false);
+}
+
+void qk_sums_backward(const BlockContext& c, const BlockWork& w, const QkNormBackward& u) {
+  c.kernels->row_dots({.a = u.q, .b = u.dq, .out = half_of(u.sums, 0), .stream = c.stream});
+  c.kernels->row_dots(
+      {.a = keys_of(w, u.kv), .b = keys_of(w, u.dkv), .out = half_of(u.sums, 1), .stream = c.stream});
+}
+
+void qk_norm_backward(const BlockContext& c, const BlockWork& w, const QkNormBackward& u) {
+  const TensorView dk = keys_of(w, u.dkv);
+  const bool sums = present(u.sums);
+  turn(c, w, u.dq, dk, true);
+  row_norm_backward(c, norm_of_q(w, u.weights, u.norms), u.dq, sums ? half_of(u.sums, 0) : TensorView(),
+                    u.gradients.q_norm, u.stale);
+  row_norm_backward(c, norm_of_k(w, u.weights, u.norms), dk, sums ? half_of(u.sums, 1) : TensorView(),
+                    u.gradients.k_norm, u.stale);
 }
 
 void qkv_backward(const BlockContext& c, const BlockWork& w, const QkvBackward& u) {
   const TensorView dk = keys_of(w, u.dkv), dv = values_of(w, u.dkv);
   if (wants_input(w)) {
-    turn(c, w, u.dq, dk, true);
-    if (present(u.weights.q_norm)) {
-      SEXTANT_CHECK(wants_weight(w), "norms of q and k: both halves of the backward pass at once");
-      norm_parts_backward(c, norm_parts(w, w.heads), u.norms.raw_q, u.weights.q_norm, u.norms.q_rms, u.dq,
-                          u.gradients.q_norm, u.stale);
-      norm_parts_backward(c, norm_parts(w, w.kv_heads), u.norms.raw_k, u.weights.k_norm, u.norms.k_rms, dk,
-                          u.gradients.k_norm, u.stale);
-    }
+    if (w.qk_norm == QkNorm::none) turn(c, w, u.dq, dk, true);
     linear_input(c, {{u.weights.q, u.dq}, {u.weights.k, dk}, {u.weights.v, dv}}, u.dnormed, wants_weight(w));
   }
   if (wants_weight(w)) {

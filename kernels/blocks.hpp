@@ -4,7 +4,8 @@
 //
 //   forward   embedding              -> [tp: sum of zero-padded rows; to local tokens under SP]
 //             norm (attention)       -> [SP: gather normed]
-//             qkv                    -> [cp: gather kv]
+//             qkv                    -> [norms of q and k over heads of other ranks: qk_sums, sum over tp]
+//             qk_norm, if the model has them -> [cp: gather kv]
 //             attention              -> [tp: sum of partial branches; to local tokens under SP]
 //             norm (mlp)             -> [SP: gather normed]
 //             mlp                    -> [tp: as behind attention]
@@ -14,7 +15,7 @@
 //             norm                   (bypass = gradient of the residual stream)
 //             [SP: gather the stream's gradient and, for weight gradients, normed]
 //             mlp                    -> [tp: sum of dnormed] norm
-//             attention              -> [cp: sum dkv over ranks, scattered]
+//             attention              -> [cp: sum dkv over ranks, scattered] [qk_sums -> tp: sum] qk_norm
 //             qkv                    -> [tp: sum of dnormed] norm
 //             embedding
 //
@@ -112,7 +113,7 @@ void norm_backward(const BlockContext&, const NormBackward&);
 // What norms of q and k keep: what they read, and an inverse rms of each head (or one for all). Empty without them.
 struct QkNormKept {
   TensorView raw_q, raw_k;  // [full, heads d], [full, kv_heads d]
-  TensorView q_rms, k_rms;  // A [1, heads full], [1, kv_heads full]; [1, full] of whole rows
+  TensorView rms;           // A [1, (heads + kv_heads) full], of q and then of k; [1, 2 full] of whole rows
 };
 
 // The norm behind a half-layer: stream += rmsnorm(branch), which is kept in saved `input`; `branch` is overwritten.
@@ -131,7 +132,8 @@ struct NormAfterBackward {
 };
 void norm_after_backward(const BlockContext&, const NormAfterBackward&);
 
-// q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences.
+// q and kv from gathered `normed`, already turned by their positions. Rows are whole sequences. With norms of q and k, what
+// they read (`norms`) is made instead of q and k, and the norms are a unit of their own.
 struct QkvForward {
   AttentionWeights weights;
   TensorView normed;      // [full, h]
@@ -140,15 +142,37 @@ struct QkvForward {
 };
 void qkv_forward(const BlockContext&, const BlockWork&, const QkvForward&);
 
-// dq and dkv are turned back in place by the input half; the weight half alone expects them turned back. With norms of q and k
-// both halves run at once: the gradients of these weights want what the input half replaces.
+// q and the keys of kv, normed and turned. Over heads of other ranks too, `norms.rms` holds the sums of squares of rows first:
+// those of this rank from qk_sums_forward, then added up over tp.
+struct QkNormForward {
+  AttentionWeights weights;  // only q_norm, k_norm
+  QkNormKept norms;
+  TensorView q, kv;
+};
+void qk_sums_forward(const BlockContext&, const BlockWork&, const QkNormForward&);
+void qk_norm_forward(const BlockContext&, const BlockWork&, const QkNormForward&);
+
+// dq and dkv, turned back, become the gradients of what the norms have read. Over heads of other ranks too, `sums` holds the
+// sums of q dq and of k dk of rows, of this rank and then added up: turning changes both alike, and no sum.
+struct QkNormBackward {
+  AttentionWeights weights, gradients;  // only q_norm, k_norm
+  QkNormKept norms;
+  TensorView q, kv;    // saved, for the sums
+  TensorView dq, dkv;  // in and out
+  TensorView sums;     // A [1, 2 full], of q and then of k
+  bool stale = false;  // as of QkvBackward
+};
+void qk_sums_backward(const BlockContext&, const BlockWork&, const QkNormBackward&);
+void qk_norm_backward(const BlockContext&, const BlockWork&, const QkNormBackward&);
+
+// dq and dkv are turned back in place by the input half, where there are no norms of q and k that have done so; the weight
+// half alone expects them turned back.
 struct QkvBackward {
   AttentionWeights weights, gradients;  // o unused
   TensorView normed;                    // [full, h], for the weight half
   TensorView dq, dkv;                   // [full, ...]
   TensorView dnormed;                   // [full, h], out: partial sum over tp
   bool stale = false;                   // `gradients` hold nothing that counts, and are overwritten
-  QkNormKept norms = {};
 };
 void qkv_backward(const BlockContext&, const BlockWork&, const QkvBackward&);
 

@@ -62,6 +62,24 @@ struct RmsnormBackwardArgs {
   TensorView bypass;   // T [rows, h]: gradient along the residual path, added to dx; no data = none
   TensorView dx;       // T [rows, h], out; may be dy or bypass
   TensorView dweight;  // A [1, h], accumulated
+  // Where x is a part of rows that were normed whole: the sum of y dy over each whole row, and its numbers. Without bypass,
+  // and only tables with `row_dots` take it.
+  TensorView dots = {};  // A [1, rows]; no data: x is all of them
+  std::int64_t width = 0;
+  NativeStream stream = {};
+};
+
+// Of norms over rows that lie on several ranks: the part of each row's sum that is here, and, of its squares once they are
+// added up, what rmsnorm_apply wants.
+struct RowDotsArgs {
+  TensorView a, b;  // T [rows, n]
+  TensorView out;   // A [1, rows], out: sum of a b
+  NativeStream stream = {};
+};
+struct InverseRmsArgs {
+  TensorView x;            // A [1, rows], in: sums of squares; out: 1 / sqrt(x / width + eps)
+  std::int64_t width = 1;  // numbers of a whole row
+  double eps = 1e-5;
   NativeStream stream = {};
 };
 
@@ -280,6 +298,8 @@ struct KernelTable {
   void (*rmsnorm_forward)(const RmsnormForwardArgs&) = nullptr;
   void (*rmsnorm_apply)(const RmsnormApplyArgs&) = nullptr;
   void (*rmsnorm_backward)(const RmsnormBackwardArgs&) = nullptr;
+  void (*row_dots)(const RowDotsArgs&) = nullptr;  // null: norms over heads of several ranks are refused
+  void (*inverse_rms)(const InverseRmsArgs&) = nullptr;
   void (*rope)(const RopeArgs&) = nullptr;
   void (*attention_forward)(const AttentionForwardArgs&) = nullptr;
   void (*attention_backward)(const AttentionBackwardArgs&) = nullptr;

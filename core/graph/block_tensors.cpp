@@ -78,11 +78,10 @@ BlockTensors saved_tensors(const BlockWork& w) {
     push_pair(list, w, {"q", w.tokens(), q_columns(w), kept(w)}, {"kv", w.tokens(), kv_columns(w), kept(w)});
     if (!w.recompute_core) list.push_back(context(w)), list.push_back(log_sum_exp(w));
     if (w.qk_norm != QkNorm::none) {
-      const bool by_head = w.qk_norm == QkNorm::head;
+      const std::int64_t norms = w.qk_norm == QkNorm::head ? w.heads + w.kv_heads : 2;
       list.push_back({"raw_q", w.tokens(), q_columns(w), kept(w)});
       list.push_back({"raw_k", w.tokens(), kv_columns(w) / 2, kept(w)});
-      list.push_back({"q_rms", 1, w.tokens() * (by_head ? w.heads : 1), statistic(w)});
-      list.push_back({"k_rms", 1, w.tokens() * (by_head ? w.kv_heads : 1), statistic(w)});
+      list.push_back({"qk_rms", 1, w.tokens() * norms, statistic(w)});  // of q, then of k
     }
   } else if (mlp) {
     push_pair(list, w, {"gate", w.tokens(), w.ffn, kept(w)}, {"up", w.tokens(), w.ffn, kept(w)});
@@ -96,6 +95,7 @@ BlockTensors passed_tensors(const BlockWork& w) {
   if (w.kind != BlockKind::attention) return {};
   BlockTensors list;
   push_pair(list, w, {"dq", w.tokens(), q_columns(w), kept(w)}, {"dkv", w.tokens(), kv_columns(w), kept(w)});
+  if (norms_over_ranks(w)) list.push_back({"sums", 1, 2 * w.tokens(), statistic(w)});  // of q, then of k
   return list;
 }
 

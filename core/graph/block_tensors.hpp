@@ -41,7 +41,7 @@ using BlockTensors = boost::container::static_vector<BlockTensor, 12>;
 //   attention  input (local, h), inverse_rms (1, local), normed (local, h), q (full, heads d),
 //              kv (full, 2 kv_heads d: keys, then values), context (full, heads d), lse (full, heads);
 //              the last two not when the core is recomputed; with norms of q and k also what they read, raw_q (full, heads d)
-//              and raw_k (full, kv_heads d), and their inverse_rms: q_rms (1, heads full) and k_rms (1, kv_heads full), or (1, full)
+//              and raw_k (full, kv_heads d), and their inverse_rms, of q and then of k: qk_rms (1, (heads + kv_heads) full), or (1, 2 full)
 //              both where rows are normed whole
 //   mlp        input, inverse_rms, normed, gate (full, f), up (full, f)
 //   head       input, inverse_rms, normed, softmax (full, 2)
@@ -49,7 +49,8 @@ using BlockTensors = boost::container::static_vector<BlockTensor, 12>;
 BlockTensors saved_tensors(const BlockWork&);
 
 // Written by one unit of the backward pass for another:
-//   attention  dq (full, heads d), dkv (full, 2 kv_heads d)     read by qkv
+//   attention  dq (full, heads d), dkv (full, 2 kv_heads d)     read by qkv; where norms are over heads of other ranks as well,
+//              sums (1, 2 full) of q's rows and of k's
 BlockTensors passed_tensors(const BlockWork&);
 
 // Kept from the input half of a split backward pass to its weight half, beside what is saved and passed:

@@ -79,7 +79,7 @@ class StageWalk {
   void block(OpId i) {
     const Op& op = f_.graph.ops[i];
     const BlockKind kind = std::get<BlockWork>(f_.graph.works[op.work]).kind;
-    if (kind == BlockKind::residual) return;
+    if (kind == BlockKind::residual || kind == BlockKind::qk_sums) return;
     const auto site = f_.by_site.find({op.chunk, op.layer, kind});
     if (!problems_.require(site != f_.by_site.end(), i, "a place that holds parameters of its stage", "none"))
       return;

@@ -315,9 +315,10 @@ BlockKind gradient_writer(ParameterKind kind) {
     case ParameterKind::q_bias:
     case ParameterKind::k_bias:
     case ParameterKind::v_bias:
+      return BlockKind::qkv;
     case ParameterKind::q_norm:
     case ParameterKind::k_norm:
-      return BlockKind::qkv;
+      return BlockKind::qk_norm;
     case ParameterKind::o:
     case ParameterKind::o_bias:
       return BlockKind::attention;

@@ -20,16 +20,29 @@ namespace sextant {
 //   norm       residual add of the pending branch (if any) and RMSNorm, on the local token slice (tokens / tp
 //              under SP); backward: norm gradient plus the residual's own
 //   qkv        Q, K, V projections and RoPE             | between qkv and attention: K/V gathered over cp
+//   qk_sums    of norms over the heads of several ranks: each row's sum, before it is reduced over tp; forward of the
+//              squares of q and k, backward of both times their gradients
+//   qk_norm    norms of q and k, behind qkv, and RoPE (backward before it)
 //   attention  attention core and output projection     | before qkv and mlp: gathered over tp; behind
 //   attention and mlp        gate/up, activation, down                |   mlp: reduced or scattered over tp
 //   residual   the add alone, at the end of a chunk that is sent on (forward only)
 //   head       final logits of the local vocabulary slice and the loss; its norm is a unit of its own
-enum class BlockKind : std::uint8_t { embedding, norm, qkv, attention, mlp, residual, head };
+enum class BlockKind : std::uint8_t {
+  embedding,
+  norm,
+  qkv,
+  qk_sums,
+  qk_norm,
+  attention,
+  mlp,
+  residual,
+  head
+};
 // backward = both gradients; backward_input and backward_weight are its halves (zero-bubble schedule).
 enum class Pass : std::uint8_t { none, forward, recompute, backward, backward_input, backward_weight };
 
-inline constexpr std::array<std::string_view, 7> kBlockKindNames = {
-    "embedding", "norm", "qkv", "attention", "mlp", "residual", "head"};
+inline constexpr std::array<std::string_view, 9> kBlockKindNames = {
+    "embedding", "norm", "qkv", "qk_sums", "qk_norm", "attention", "mlp", "residual", "head"};
 inline constexpr std::array<std::string_view, 6> kPassNames = {
     "none", "forward", "recompute", "backward", "backward_input", "backward_weight"};
 constexpr std::string_view name(BlockKind k) { return kBlockKindNames[static_cast<std::size_t>(k)]; }
@@ -57,7 +70,7 @@ struct BlockWork {
   bool joined = false;        // qkv, attention, mlp: Q, K and V, and gate and up, are columns of one tensor
   bool normalized = false;    // head: its rows are divided by their length
   bool short_logits = false;  // head: logits in the format of products, not of sums
-  QkNorm qk_norm = QkNorm::none;  // qkv and attention
+  QkNorm qk_norm = QkNorm::none;  // qkv, its norms, and attention
   bool recompute_core =
       false;  // backward first repeats what selective recomputation did not keep: the attention core, or
               // what the stack's policy by operation makes again
@@ -65,6 +78,8 @@ struct BlockWork {
   std::int64_t tokens() const { return static_cast<std::int64_t>(batch) * seq_q; }
   bool operator==(const BlockWork&) const = default;
 };
+// Whether norms of q and k are over heads of several TP ranks, which add up their sums first.
+inline bool norms_over_ranks(const BlockWork& w) { return w.qk_norm == QkNorm::whole && w.tp > 1; }
 
 enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter };
 inline constexpr std::array<std::string_view, 3> kCollectiveNames = {"all_reduce", "all_gather",
@@ -114,7 +129,7 @@ using Work = std::variant<BlockWork, CollectiveWork, TransferWork, CopyWork, Sta
 //
 //   KIND PASS DTYPE bN qN kN hN aN kvN dN fN vN tpN [windowN] [cN] [sp] [plain] [core] [bias] [joined]
 //       [normalized] [short] [qk_head|qk_whole]
-//       KIND: embedding norm qkv attention mlp residual head;
+//       KIND: embedding norm qkv qk_sums qk_norm attention mlp residual head;
 //       extents that are 0 are left out; plain = MLP without gate; core = recompute_core;
 //       qk_head, qk_whole: norms of q and k
 //   all_reduce|all_gather|reduce_scatter NB GROUP [tp_overlapped]

@@ -21,6 +21,8 @@ KernelTable make_table(const char* name, void (*gemm)(const GemmArgs&)) {
           .rmsnorm_forward = cpu::rmsnorm_forward,
           .rmsnorm_apply = cpu::rmsnorm_apply,
           .rmsnorm_backward = cpu::rmsnorm_backward,
+          .row_dots = cpu::row_dots,
+          .inverse_rms = cpu::inverse_rms,
           .rope = cpu::rope,
           .attention_forward = cpu::attention_forward,
           .attention_backward = cpu::attention_backward,

@@ -29,6 +29,8 @@ void add(const AddArgs&);
 void add_bias(const AddBiasArgs&);
 void bias_gradient(const BiasGradientArgs&);
 void row_lengths(const RowLengthsArgs&);
+void row_dots(const RowDotsArgs&);
+void inverse_rms(const InverseRmsArgs&);
 void scale_columns(const ScaleColumnsArgs&);
 void project_rows(const ProjectRowsArgs&);
 void accumulate(const AccumulateArgs&);

@@ -1,6 +1,7 @@
 // Root-mean-square norm (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + eps) * weight.
 // With xhat = x * r:  dx = r * (w*dy - xhat * mean(w*dy*xhat)),  dw = sum over rows of dy * xhat.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/element.hpp"
 #include "kernels/cpu/kernels.hpp"
@@ -44,9 +45,14 @@ void backward(const RmsnormBackwardArgs& g) {
     const T* dy = g.dy.row<T>(t);
     const T* bypass = g.bypass.data ? g.bypass.row<T>(t) : nullptr;
     T* dx = g.dx.row<T>(t);
-    const A projection =
-        sum_lanes<A>(n, [&](std::int64_t i) { return load(dy[i]) * load(weight[i]) * load(x[i]); });
-    const A along = projection * r[t] * r[t] / static_cast<A>(n);
+    // The sum of dy weight x, times r^2: as much as the sum of dy y, times r.
+    const auto along_row = [&] {
+      if (g.dots.data) return g.dots.row<A>()[t] * r[t] / static_cast<A>(g.width);
+      const A projection =
+          sum_lanes<A>(n, [&](std::int64_t i) { return load(dy[i]) * load(weight[i]) * load(x[i]); });
+      return projection * r[t] * r[t] / static_cast<A>(n);
+    };
+    const A along = along_row();
     for (std::int64_t i = 0; i < n; ++i) {
       const A d = r[t] * (load(dy[i]) * load(weight[i]) - load(x[i]) * along);
       dx[i] = store<T>(bypass ? load(bypass[i]) + d : d);
@@ -90,9 +96,30 @@ void rmsnorm_apply(const RmsnormApplyArgs& g) {
 
 void rmsnorm_backward(const RmsnormBackwardArgs& g) {
   SEXTANT_CHECK(g.dy.rows == g.x.rows && g.dx.rows == g.x.rows && g.dy.cols == g.x.cols &&
-                    g.dx.cols == g.x.cols && g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows,
+                    g.dx.cols == g.x.cols && g.dweight.cols == g.x.cols && g.inverse_rms.cols == g.x.rows &&
+                    (!g.dots.data || (g.dots.cols == g.x.rows && g.width >= g.x.cols && !g.bypass.data)),
                 "rmsnorm: extents disagree");
   with_type(g.x.dtype, [&]<class T>() { backward<T>(g); });
+}
+
+void row_dots(const RowDotsArgs& g) {
+  SEXTANT_CHECK(same_extents(g.a, g.b) && g.out.cols == g.a.rows, "dots of rows: extents disagree");
+  with_type(g.a.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    for (std::int64_t t = 0; t < g.a.rows; ++t) {
+      const T *a = g.a.row<T>(t), *b = g.b.row<T>(t);
+      g.out.row<A>()[t] = sum_lanes<A>(g.a.cols, [&](std::int64_t i) { return load(a[i]) * load(b[i]); });
+    }
+  });
+}
+
+void inverse_rms(const InverseRmsArgs& g) {
+  with_type(g.x.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    T* x = g.x.row<T>();
+    for (std::int64_t t = 0; t < g.x.cols; ++t)
+      x[t] = store<T>(A{1} / std::sqrt(load(x[t]) / static_cast<A>(g.width) + static_cast<A>(g.eps)));
+  });
 }
 
 }  // namespace sextant::cpu

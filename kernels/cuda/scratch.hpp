@@ -63,9 +63,16 @@ inline std::int64_t fp8_scratch(const BlockWork& w) {
   return most;
 }
 
+inline std::int64_t widest_norm_of_qk(const BlockWork& w) {
+  if (w.kind != BlockKind::qk_norm) return 0;
+  return std::int64_t{w.head_dim} * (w.qk_norm == QkNorm::whole ? w.heads : 1);
+}
+
 inline std::int64_t scratch_of(const BlockWork& w) {
   const std::int64_t wide = w.dtype == Dtype::fp64 ? 8 : 4;
-  std::int64_t most = std::max(kLibraryWorkspace, whole_scratch(kNormGradientBlocks * w.hidden * wide));
+  std::int64_t most = std::max(
+      kLibraryWorkspace,
+      whole_scratch(kNormGradientBlocks * std::max<std::int64_t>(w.hidden, widest_norm_of_qk(w)) * wide));
   if (w.kind == BlockKind::attention && kept_as(w.dtype) == Dtype::bf16)
     most = std::max(most, AttentionScratch(w.tokens(), w.heads, w.kv_heads, w.head_dim).total());
   if (w.dtype == Dtype::fp8) most = std::max(most, fp8_scratch(w));

@@ -43,8 +43,9 @@ OpId StageLowering::block(const Site& at, BlockKind kind, Pass pass) {
     const bool norm = kind == BlockKind::norm, product = kind == BlockKind::qkv || kind == BlockKind::mlp;
     const bool forward = pass == Pass::forward || pass == Pass::recompute;
     // Behind the products it is the other way round, and q, k and v have none.
-    const bool last =
-        c_.norms_after() ? (forward ? norm || kind == BlockKind::qkv : !norm) : (forward ? !norm : !product);
+    const bool last = c_.norms_after()
+                          ? (forward ? norm || kind == BlockKind::qkv || kind == BlockKind::qk_norm : !norm)
+                          : (forward ? !norm : !product);
     if (last) leave(op);
   }
   return op;
@@ -75,7 +76,7 @@ BufferId StageLowering::leave_tp(const Site& at, Pass pass, BufferId partial) {
   return slice;
 }
 
-// Keys and values on their way round the CP ranks, beside the attention over what has arrived. `qkv`, the newest op, put its
+// Keys and values on their way round the CP ranks, beside the attention over what has arrived. The newest op put its
 // own part into `kv`.
 OpId StageLowering::ring_forward(const Site& at, Pass pass, BufferId kv) {
   const std::int64_t own = c_.activation.kv_gathered / c_.plan.cp;
@@ -126,6 +127,18 @@ OpId StageLowering::product_forward(const Site& at, BlockKind kind, Pass pass, B
   return op;
 }
 
+// Norms of q and k, in what the products have kept of them. Over all heads, the TP ranks add up their squares first.
+void StageLowering::qk_norm_forward(const Site& at, Pass pass, BufferId kept) {
+  if (!c_.norms_qk()) return;
+  if (c_.sums_qk()) {
+    block(at, BlockKind::qk_sums, pass);
+    e_.read(kept, Use::kept), e_.write(kept, Use::kept);
+    tp(at, OpRole::tp_reduce, pass, w_.qk_reduce, {kept, Use::kept}, {kept, Use::kept});
+  }
+  block(at, BlockKind::qk_norm, pass);
+  e_.read(kept, Use::kept), e_.write(kept, Use::kept);
+}
+
 // Forward of one decoder layer, or its repetition in the backward pass. `branch` is what the next norm adds to the
 // stream; `input` keeps the layer's input for a later recomputation (kNoBuffer: not kept).
 BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& kept, BufferId stream,
@@ -144,6 +157,7 @@ BufferId StageLowering::layer_forward(const Site& where, Pass pass, SavedLayer& 
   BufferId inside = enter_tp(at, pass, product_input(kept.attention));
   product_forward(at, BlockKind::qkv, pass, kept.attention, stream, inside);
   if (after) e_.write(input, Use::input);
+  qk_norm_forward(at, pass, kept.attention);
 
   const BufferId kv = c_.plan.cp > 1 ? temporary(c_.activation.kv_gathered) : kNoBuffer;
   const OpId exchanged = c_.cp_ring() ? ring_forward(at, pass, kv) : kNoOp;

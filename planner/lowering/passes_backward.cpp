@@ -25,7 +25,8 @@ void StageLowering::regather_read(OpId reader) {
   regather_reader_[turn] = e_.hold(reader);
 }
 
-// Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient.
+// Backward of the product that reads a norm's output (mlp, or qkv), and of the norm, which adds to the stream's gradient. Returns
+// the last that reads what the half-layer has kept: the norm, or where norms stand behind, the product.
 // `ahead` gathers the product's input again; a split backward keeps what the product read in `kept` for its weight half.
 OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initializer_list<Range> gradients,
                                      BufferId saved, BufferId stream, OpId ahead, BufferId* kept) {
@@ -44,10 +45,10 @@ OpId StageLowering::product_backward(const Site& at, BlockKind kind, std::initia
   }
   dx = leave_tp(at, Pass::backward, dx);
   if (c_.norms_after()) {
-    const OpId sum = block(at, BlockKind::residual, Pass::backward);
-    if (c_.ring_parameters() || !layer_ring_.empty()) e_.hold(sum);
+    if (c_.ring_parameters() || !layer_ring_.empty()) e_.hold(op);  // rings turn when it is done
+    block(at, BlockKind::residual, Pass::backward);
     e_.read(dx, Use::dx), e_.read(stream, Use::stream), e_.write(stream, Use::stream);
-    return sum;
+    return op;
   }
   wait_gradients(at, BlockKind::norm);
   const OpId norm = block(at, BlockKind::norm, Pass::backward);
@@ -67,6 +68,25 @@ StageLowering::Range StageLowering::branch_gradient(const Site& at, BufferId sav
   e_.read(stream, Use::stream), e_.read(saved, Use::kept), e_.write(branch, Use::branch);
   add_gradients(at, BlockKind::norm, norm);
   return {branch, Use::branch};
+}
+
+// `gradients` are of q, keys and values, which become those of what the norms of q and k have read.
+void StageLowering::qk_norm_backward(const Site& at, std::initializer_list<Range> gradients, BufferId saved) {
+  if (!c_.norms_qk()) return;
+  const Range& own = *gradients.begin();
+  const auto operands = [&] {
+    for (const Range& gradient : gradients) e_.read(gradient.buffer, gradient.use);
+    e_.read(saved, Use::kept), e_.write(own.buffer, own.use);
+  };
+  if (c_.sums_qk()) {
+    block(at, BlockKind::qk_sums, Pass::backward);
+    operands();
+    tp(at, OpRole::tp_reduce, Pass::backward, w_.qk_reduce, own, own);
+  }
+  wait_gradients(at, BlockKind::qk_norm);
+  const OpId op = block(at, BlockKind::qk_norm, Pass::backward);
+  operands();
+  add_gradients(at, BlockKind::qk_norm, op);
 }
 
 void StageLowering::mlp_backward(Site at, SavedLayer& layer, BufferId stream) {
@@ -113,10 +133,11 @@ void StageLowering::attention_backward(Site at, SavedLayer& layer, BufferId stre
   e_.after(stage_, exchanged);
   const Range arrived{c_.cp_ring() ? kv : kNoBuffer, Use::keys},
       summed{c_.cp_ring() ? dkv : kNoBuffer, Use::dkeys};
-  const OpId norm = product_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed},
+  qk_norm_backward(at, {{dqkv, Use::dqkv}, arrived, summed}, layer.attention);
+  const OpId last = product_backward(at, BlockKind::qkv, {{dqkv, Use::dqkv}, arrived, summed},
                                      layer.attention, stream, ahead, nullptr);
-  leave(norm);
-  if (layer.copied_in != kNoOp) layer_ring_[(next_place_ - 1) % layer_ring_.size()].reader = e_.hold(norm);
+  leave(last);
+  if (layer.copied_in != kNoOp) layer_ring_[(next_place_ - 1) % layer_ring_.size()].reader = e_.hold(last);
 }
 
 void StageLowering::layer_backward(const Site& at, SavedLayer& layer, BufferId stream) {

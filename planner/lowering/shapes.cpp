@@ -33,19 +33,20 @@ BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
   w.kind = kind;
   w.pass = pass;
   // Only what the block depends on, so that equal prices share one work.
-  if (kind != BlockKind::qkv && kind != BlockKind::attention) w.heads = w.kv_heads = 0;
+  const bool of_qkv = kind == BlockKind::qkv || kind == BlockKind::qk_sums || kind == BlockKind::qk_norm;
+  if (!of_qkv && kind != BlockKind::attention) w.heads = w.kv_heads = 0;
   if (kind != BlockKind::mlp) w.ffn = 0;
   if (kind != BlockKind::embedding && kind != BlockKind::head) w.vocab = 0;
-  if (kind != BlockKind::qkv && kind != BlockKind::attention) w.qk_norm = QkNorm::none;
+  if (!of_qkv && kind != BlockKind::attention) w.qk_norm = QkNorm::none;
   if (kind != BlockKind::attention) w.window = 0;
   if (kind != BlockKind::head) w.normalized = w.short_logits = false, w.chunk = 0;
   const bool biased[] = {c.model.qkv_bias, c.model.output_bias, c.model.mlp_bias};
   if (kind == BlockKind::qkv || kind == BlockKind::attention || kind == BlockKind::mlp)
     w.bias = biased[kind == BlockKind::qkv ? 0 : kind == BlockKind::attention ? 1 : 2];
   // Keys and values that are gathered over cp stand apart.
-  w.joined = w.joined && (kind == BlockKind::mlp
-                              ? c.model.gated_mlp
-                              : c.plan.cp == 1 && (kind == BlockKind::qkv || kind == BlockKind::attention));
+  w.joined =
+      w.joined && (kind == BlockKind::mlp ? c.model.gated_mlp
+                                          : c.plan.cp == 1 && (of_qkv || kind == BlockKind::attention));
   const bool again = kind == BlockKind::attention ||
                      (c.stack.rules.selective_by_operation &&
                       (kind == BlockKind::norm || kind == BlockKind::qkv || kind == BlockKind::mlp));
@@ -56,6 +57,11 @@ BlockWork block_work(const Context& c, BlockKind kind, Pass pass) {
 
 }  // namespace
 
+bool has_kind(const Context& c, BlockKind kind) {
+  if (kind == BlockKind::qk_sums) return c.sums_qk();
+  return kind != BlockKind::qk_norm || c.norms_qk();
+}
+
 bool has_pass(const Context& c, Pass pass) {
   if (pass == Pass::backward_input || pass == Pass::backward_weight) return c.split_backward();
   return pass != Pass::recompute || c.plan.recompute.kind == RecomputeKind::full;
@@ -64,7 +70,7 @@ bool has_pass(const Context& c, Pass pass) {
 void add_block_works(const Context& c, const NumberOfWork& number, StageWorks& w) {
   for (std::size_t k = 0; k < w.block.size(); ++k)
     for (std::size_t p = 1; p < w.block[k].by_pass.size(); ++p)
-      if (const auto pass = static_cast<Pass>(p); has_pass(c, pass))
+      if (const auto pass = static_cast<Pass>(p); has_kind(c, static_cast<BlockKind>(k)) && has_pass(c, pass))
         w.block[k].by_pass[p] = number(block_work(c, static_cast<BlockKind>(k), pass));
 }
 
@@ -86,6 +92,9 @@ void add_link_works(const Context& c, const StageLinks& links, const NumberOfWor
     w.tp_reduce = number(CollectiveWork{CollectiveKind::all_reduce, whole, links.tp, tiled});
     w.loss_gather =
         number(CollectiveWork{CollectiveKind::all_gather, Bytes(c.activation.loss_stats), links.tp, false});
+    if (c.sums_qk())
+      w.qk_reduce =
+          number(CollectiveWork{CollectiveKind::all_reduce, Bytes(c.activation.qk_sums), links.tp, false});
   }
   if (c.plan.cp > 1) {
     const Bytes whole(c.activation.kv_gathered);

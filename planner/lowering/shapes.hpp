@@ -52,6 +52,8 @@ struct Context {
   int shared_bucket(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
+  bool norms_qk() const { return model.qk_norm != QkNorm::none; }
+  bool sums_qk() const { return model.qk_norm == QkNorm::whole && plan.tp > 1; }
   bool norms_after() const { return model.norm_placement == NormPlacement::after; }
   bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
   // Repeating the attention core sends keys and values round once more.
@@ -70,13 +72,15 @@ struct StageWorks {
     std::array<WorkId, 6> by_pass{};  // index: Pass
     WorkId operator[](Pass pass) const { return by_pass[static_cast<std::size_t>(pass)]; }
   };
-  std::array<Block, 7> block{};  // index: BlockKind
+  std::array<Block, kBlockKindNames.size()> block{};  // index: BlockKind
   WorkId tp_gather = 0, tp_scatter = 0, tp_reduce = 0, loss_gather = 0;
+  WorkId qk_reduce = 0;
   WorkId cp_gather = 0, cp_gather_backward = 0, cp_scatter = 0;
   WorkId send = 0;                   // to the next stage, and gradients back over the same link
   WorkId copy_out = 0, copy_in = 0;  // saved activations of one layer
   const Block& operator[](BlockKind kind) const { return block[static_cast<std::size_t>(kind)]; }
 };
+bool has_kind(const Context&, BlockKind);                       // whether the layout has such blocks
 bool has_pass(const Context&, Pass);                            // whether the layout's blocks run it
 std::vector<StageWorks> stage_works(Emitter&, const Context&);  // by PlanLinks::index()
 // Its parts; `number` gives a work its id. Blocks are the same for all stages.

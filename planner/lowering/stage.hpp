@@ -151,6 +151,8 @@ class StageLowering {
   void norm_before(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
   OpId norm_after(const Site&, Pass, BufferId kept, BufferId stream, BufferId branch);
   OpId product_forward(const Site&, BlockKind, Pass, BufferId kept, BufferId stream, BufferId inside);
+  void qk_norm_forward(const Site&, Pass, BufferId kept);
+  void qk_norm_backward(const Site&, std::initializer_list<Range> gradients, BufferId saved);
   Range branch_gradient(const Site&, BufferId saved, BufferId stream);
   BufferId layer_forward(const Site&, Pass, SavedLayer&, BufferId stream, BufferId branch, BufferId input);
   void layer_backward(const Site&, SavedLayer&, BufferId stream);
@@ -225,8 +227,8 @@ class StageLowering {
   Entry entry_;  // room for the slot being entered
 
   std::vector<int> place_of_layer_;  // by model layer: index of its first parameter
-  static constexpr std::size_t kNormMlpPart = 7, kNormAttentionPart = 8;
-  std::array<std::pair<int, int>, 9>
+  static constexpr std::size_t kNormMlpPart = kBlockKindNames.size(), kNormAttentionPart = kNormMlpPart + 1;
+  std::array<std::pair<int, int>, kNormAttentionPart + 1>
       in_layer_{};  // by BlockKind, and the two norms: [first, last) of a layer's
   int embedding_ = -1, final_norm_ = -1, head_ = -1;
   bool head_apart_ = false;  // a tied head that sums its gradient in a place of its own

@@ -111,8 +111,9 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   const std::int64_t normed_rows = model_.qk_norm == QkNorm::none ? 0 : n;
   Memory raw_q(dtype_, normed_rows, q_columns),
       raw_k(dtype_, normed_rows, std::int64_t{model_.n_kv_heads} * model_.head_dim);
-  Memory q_rms(statistic, 1, normed_rows * model_.n_heads),
-      k_rms(statistic, 1, normed_rows * model_.n_kv_heads);
+  const std::int64_t norms =
+      model_.qk_norm == QkNorm::head ? std::int64_t{model_.n_heads} + model_.n_kv_heads : 2;
+  Memory qk_rms(statistic, 1, normed_rows * norms);
   Memory activation(dtype_, n, model_.ffn_hidden);
   bool pending = false;  // a branch that is not yet in the stream
   const bool after = model_.norm_placement == NormPlacement::after;
@@ -137,13 +138,17 @@ std::vector<double> LlamaForward::extend(std::span<const std::int32_t> ids, Logi
   for (int layer = 0; layer < model_.n_layers; ++layer) {
     const TensorView kept = keys_values_[static_cast<std::size_t>(layer)].view();
     const AttentionWeights w = attention_weights(layer);
+    const QkNormKept norms_kept{raw_q.view(), raw_k.view(), qk_rms.view()};
     norm(Kind::norm_attention, layer);
     qkv_forward(c, attention,
                 {.weights = w,
                  .normed = normed.view(),
                  .q = q.view(),
                  .kv = kept.row_range(length_, n),
-                 .norms = {raw_q.view(), raw_k.view(), q_rms.view(), k_rms.view()}});
+                 .norms = norms_kept});
+    if (model_.qk_norm != QkNorm::none)
+      qk_norm_forward(c, attention,
+                      {.weights = w, .norms = norms_kept, .q = q.view(), .kv = kept.row_range(length_, n)});
     attention_forward(c, attention,
                       {.weights = w,
                        .q = q.view(),

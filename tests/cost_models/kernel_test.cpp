@@ -270,20 +270,22 @@ TEST(Kernels, AWindowIsPaidForByItsTiles) {
   }
 }
 
-// A bias costs a read of its product's gradient, norms of q and k a few passes over both; neither costs nothing.
+// A bias costs a read of its product's gradient; norms of q and k, a unit of their own, a few passes over both; sums over ranks
+// a read of both, backward of their gradients as well.
 TEST(Kernels, BiasesAndNormsOfQueriesAndKeysArePricedByTheirBytes) {
   const auto m = model(test::h100_cluster(), StackSpec{});
   BlockWork w{.kind = BlockKind::qkv, .batch = 1, .seq_q = 8192, .seq_k = 8192, .hidden = 4096};
   w.heads = 32, w.kv_heads = 8, w.head_dim = 128;
-  const auto memory = [&](Pass pass, bool bias, QkNorm norm) {
-    w.pass = pass, w.bias = bias, w.qk_norm = norm;
+  const auto memory = [&](Pass pass, bool bias, BlockKind kind) {
+    w.kind = kind, w.pass = pass, w.bias = bias;
     return m.price(Work(w)).memory.v * m.machine().memory_rate;
   };
   const double row = 2.0 * 8192 * 128;  // a head of all tokens
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    const double plain = memory(pass, false, QkNorm::none);
-    EXPECT_NEAR(memory(pass, true, QkNorm::none) - plain, pass == Pass::forward ? 0 : row * 48, 1);
-    EXPECT_NEAR(memory(pass, false, QkNorm::head) - plain, row * 40 * (pass == Pass::forward ? 2 : 3), 1);
+    const double plain = memory(pass, false, BlockKind::qkv);
+    EXPECT_NEAR(memory(pass, true, BlockKind::qkv) - plain, pass == Pass::forward ? 0 : row * 48, 1);
+    EXPECT_NEAR(memory(pass, false, BlockKind::qk_norm), row * 40 * (pass == Pass::forward ? 2 : 3), 1);
+    EXPECT_NEAR(memory(pass, false, BlockKind::qk_sums), row * 40 * (pass == Pass::forward ? 1 : 2), 1);
   }
 }
 

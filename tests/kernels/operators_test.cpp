@@ -53,6 +53,58 @@ TEST(Operators, Rmsnorm) {
   });
 }
 
+// Rows of which two ranks have a part each: sums of squares, and of y dy, added up between them. Expectation: what the norm of
+// whole rows gives.
+TEST(Operators, RmsnormOfRowsOnTwoRanks) {
+  for_each_case("rmsnorm", variants(1e-13, 2e-6, kBf16), [](const OperatorCase& c) {
+    const Matrix x = c.input("x"), weight = c.input("weight"), dy = c.input("dy");
+    const std::int64_t rows = x.view().rows, cols = x.view().cols, first = cols / 3;
+    if (first == 0) return;
+    const Matrix y(c.dtype(), rows, cols), dx(c.dtype(), rows, cols), dweight(c.accumulator(), 1, cols);
+    const Matrix part(c.accumulator(), 2, rows), sums(c.accumulator(), 1, rows),
+        dots(c.accumulator(), 1, rows);
+    const KernelTable& k = *c.variant().table;
+    const auto of = [&](const Matrix& m, int rank) {
+      return rank == 0 ? m.view().column_range(0, first) : m.view().column_range(first, cols - first);
+    };
+    const auto add_up = [&](const Matrix& a, const Matrix& b, const Matrix& out) {
+      k.zero({.x = out.view()});
+      for (const int rank : {0, 1}) {
+        k.row_dots({.a = of(a, rank), .b = of(b, rank), .out = part.view().row_range(rank, 1)});
+        k.accumulate({.source = part.view().row_range(rank, 1), .destination = out.view()});
+      }
+    };
+    add_up(x, x, sums);
+    k.inverse_rms({.x = sums.view(), .width = cols, .eps = c.parameter<double>("eps")});
+    for (const int rank : {0, 1})
+      k.rmsnorm_apply(
+          {.x = of(x, rank), .inverse_rms = sums.view(), .weight = of(weight, rank), .y = of(y, rank)});
+    c.expect_near(y.view(), "y");
+    add_up(y, dy, dots);
+    for (const int rank : {0, 1})
+      k.rmsnorm_backward({.x = of(x, rank),
+                          .inverse_rms = sums.view(),
+                          .weight = of(weight, rank),
+                          .dy = of(dy, rank),
+                          .bypass = {},
+                          .dx = of(dx, rank),
+                          .dweight = of(dweight, rank),
+                          .dots = dots.view(),
+                          .width = cols});
+    c.expect_near(dx.view(), "dx");
+    c.expect_near(dweight.view(), "dweight");
+    k.rmsnorm_backward({.x = of(x, 0),
+                        .inverse_rms = sums.view(),
+                        .weight = of(weight, 0),
+                        .dy = of(dy, 0),
+                        .bypass = {},
+                        .dx = of(dx, 0),
+                        .dweight = of(dweight, 0)});
+    EXPECT_GT(relative_distance(to_doubles(dx.view()), c.values("dx")), c.variant().bound)
+        << "control: of its own part alone";
+  });
+}
+
 TEST(Operators, Rope) {
   for_each_case("rope", variants(1e-12, 1e-5, kBf16), [](const OperatorCase& c) {
     ModelSpec model;
@@ -117,6 +169,22 @@ TEST(Operators, RopeWithLinearScaling) {
               << factor;
         }
       }
+}
+
+// longrope by hand: each pair's frequency over a number of its own, of the second table beyond the first training's length, and
+// cosines as long as is stated, or as the ratio of both lengths makes them.
+TEST(Operators, LongropeTakesATableByTheSequencesLength) {
+  ModelSpec model;
+  model.head_dim = 4, model.rope_theta = 100;
+  model.rope_scaling = RopeScaling{.type = "longrope", .factor = 16, .original_max_positions = 8};
+  model.rope_scaling->short_factor = {1, 2}, model.rope_scaling->long_factor = {4, 5};
+  EXPECT_EQ(rope_frequencies(model, 8), (std::vector<double>{1.0, std::pow(100.0, -0.5) / 2}));
+  EXPECT_EQ(rope_frequencies(model, 9), (std::vector<double>{1.0 / 4, std::pow(100.0, -0.5) / 5}));
+  EXPECT_NEAR(rope_magnitude(model), std::sqrt(1 + 4.0 / 3), 1e-15) << "log2 of 16 over log2 of 8";
+  model.rope_scaling->attention_factor = 1.25;
+  EXPECT_EQ(rope_magnitude(model), 1.25);
+  model.rope_scaling->long_factor.clear();
+  EXPECT_THROW(rope_frequencies(model, 9), ConfigError);
 }
 
 TEST(Operators, Swiglu) {

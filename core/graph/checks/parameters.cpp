@@ -120,7 +120,8 @@ void ParameterCheck::passes() {
                        (f_.graph.plan.recompute.layers < 0 ||
                         parameter.layer - ranges[parameter.chunk].first < f_.graph.plan.recompute.layers);
     const bool deferred = f_.graph.plan.schedule == PipelineSchedule::zero_bubble &&
-                          unit != BlockKind::norm && unit != BlockKind::embedding;
+                          unit != BlockKind::norm && unit != BlockKind::qk_norm &&
+                          unit != BlockKind::embedding;
     const std::pair<Pass, int> expected[] = {{Pass::forward, times},
                                              {Pass::recompute, again ? m : 0},
                                              {Pass::backward, times},

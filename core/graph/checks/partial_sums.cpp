@@ -19,6 +19,11 @@ bool partial_over_tp(BlockKind kind, Pass pass) {
   if (is_backward(pass)) return kind == BlockKind::qkv || kind == BlockKind::mlp || kind == BlockKind::head;
   return false;
 }
+// What reads the gradients of keys and values first.
+BlockKind first_reader_of_keys(const ExecutionGraph& g) {
+  if (g.model.qk_norm == QkNorm::none) return BlockKind::qkv;
+  return g.model.qk_norm == QkNorm::whole && g.plan.tp > 1 ? BlockKind::qk_sums : BlockKind::qk_norm;
+}
 // Gradients of keys and values that other CP ranks' queries saw.
 bool partial_over_cp(BlockKind kind, Pass pass) { return kind == BlockKind::attention && is_backward(pass); }
 
@@ -57,8 +62,19 @@ class Activations {
           added_up(i, OpRole::tp_reduce, OpRole::tp_scatter, "its sum over tp next");
         if (g_.plan.cp > 1 && partial_over_cp(block->kind, op.pass) && writes_keys(op))
           added_up(i, OpRole::cp_scatter, OpRole::cp_scatter, "its sum over cp next");
-        if (g_.plan.cp > 1 && block->kind == BlockKind::qkv && is_backward(op.pass)) over_cp(i, writer);
+        if (block->kind == BlockKind::qk_sums)
+          added_up(i, OpRole::tp_reduce, OpRole::tp_reduce, "its sum over tp next");
+        if (g_.model.norm_placement == NormPlacement::after && is_backward(op.pass) && op.layer != kNone16 &&
+            (block->kind == BlockKind::qkv || block->kind == BlockKind::mlp))
+          joins_stream(i);
+        if (block->kind == BlockKind::qk_norm && g_.model.qk_norm == QkNorm::whole && g_.plan.tp > 1)
+          comes_from(i, writer, OpRole::tp_reduce, "norms over heads of which others have a part",
+                     "a tp_reduce of the rows' sums before it");
+        if (g_.plan.cp > 1 && block->kind == first_reader_of_keys(g_) && is_backward(op.pass))
+          comes_from(i, writer, OpRole::cp_scatter,
+                     "gradients of keys and values that nothing adds up over cp", "a cp_scatter before it");
       }
+      if (op.role == OpRole::tp_reduce) sums_of_norms(i, writer);
       if (op.role == OpRole::send && op.pass == Pass::forward)
         for (const Operand& o : g_.operands_of(op))
           if (!o.write) whole_stream(i, writer[o.buffer]);
@@ -82,19 +98,51 @@ class Activations {
     problems_.add(i, "a partial sum that nothing adds up", expected);
   }
 
+  // With norms behind the products, the gradient of a product's input is added to the stream's, once it is a whole sum.
+  void joins_stream(OpId i) {
+    const Op& op = g_.ops[i];
+    OpId at = i;
+    for (int steps = 0; steps < 2; ++steps) {
+      OpId next = kNoWriter;
+      for (std::uint32_t o = g_.ops[at].operand_begin;
+           o < g_.ops[at].operand_begin + g_.ops[at].operand_count; ++o)
+        if (g_.operands[o].write && (at != i || g_.operands[o].use == OperandUse::dx)) next = next_[o];
+      if (next == kNoWriter || !same_site(g_.ops[next], op)) break;
+      const auto* block = std::get_if<BlockWork>(&g_.works[g_.ops[next].work]);
+      if (block && block->kind == BlockKind::residual) return;
+      at = next;
+    }
+    problems_.add(i, "a gradient that nothing adds to the stream's", "a residual behind it");
+  }
+
+  // What is reduced of what a layer keeps or passes on are sums that its ranks have just made.
+  void sums_of_norms(OpId i, const std::vector<OpId>& writer) {
+    const Op& op = g_.ops[i];
+    for (const Operand& o : g_.operands_of(op)) {
+      if (o.write || (o.use != OperandUse::kept && o.use != OperandUse::dqkv)) continue;
+      const OpId from = writer[o.buffer];
+      const auto* block = from == kNoWriter ? nullptr : std::get_if<BlockWork>(&g_.works[g_.ops[from].work]);
+      problems_.require(block && block->kind == BlockKind::qk_sums && same_site(g_.ops[from], op), i,
+                        "qk_sums of its layer before it",
+                        [&] { return from == kNoWriter ? std::string("no writer") : op_label(g_, from); });
+    }
+  }
+
   bool writes_keys(const Op& op) const {
     return std::ranges::any_of(g_.operands_of(op),
                                [](const Operand& o) { return o.write && o.use == OperandUse::dkeys; });
   }
 
-  // Gradients of keys and values were added up over cp, behind attention or on their way round.
-  void over_cp(OpId i, const std::vector<OpId>& writer) {
+  // Something that op i reads was added up by a collective: gradients of keys and values over cp, behind attention or on their
+  // way round; sums of norms over tp.
+  void comes_from(OpId i, const std::vector<OpId>& writer, OpRole role, const char* found,
+                  const char* expected) {
     const Op& op = g_.ops[i];
     for (const Operand& o : g_.operands_of(op)) {
       const OpId from = o.write ? kNoWriter : writer[o.buffer];
-      if (from != kNoWriter && g_.ops[from].role == OpRole::cp_scatter && same_site(g_.ops[from], op)) return;
+      if (from != kNoWriter && g_.ops[from].role == role && same_site(g_.ops[from], op)) return;
     }
-    problems_.add(i, "gradients of keys and values that nothing adds up over cp", "a cp_scatter before it");
+    problems_.add(i, found, expected);
   }
 
   // A chunk sends its stream on once its last branch is added.

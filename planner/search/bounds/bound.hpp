@@ -45,7 +45,7 @@ struct LayerTimes {
 };
 // Prices of the blocks alone, by kind and pass: what many links share.
 struct BlockTimes {
-  std::array<std::array<double, 6>, 7>
+  std::array<std::array<double, 6>, kBlockKindNames.size()>
       by_kind{};  // index: BlockKind, Pass; 0 where the layout has no such op
   double of(BlockKind kind, Pass pass) const {
     return by_kind[static_cast<std::size_t>(kind)][static_cast<std::size_t>(pass)];
@@ -55,6 +55,7 @@ struct BlockTimes {
 BlockTimes block_times(const Job&, const ParallelPlan&);
 // Prices of what a layer says over its links, and copies to the host.
 struct LinkTimes {
+  double qk_reduce = 0;
   double tp_gather = 0, tp_leave = 0, loss_gather = 0;  // leave: reduce-scatter under SP, else all-reduce
   double cp_gather = 0, cp_gather_backward = 0, cp_scatter = 0;
   double send = 0;

@@ -27,7 +27,7 @@ class Priced {
 
  private:
   const CostModel& cost_;
-  boost::container::static_vector<Work, 48> works_;  // 7 kinds of block in 5 passes, or 10 over links
+  boost::container::static_vector<Work, 48> works_;  // 9 kinds of block in 5 passes, or 11 over links
 };
 
 // As far as the works of a stage look at it.
@@ -55,7 +55,8 @@ BlockTimes block_times(const Job& job, const ParallelPlan& plan) {
   BlockTimes t;
   for (std::size_t kind = 0; kind < t.by_kind.size(); ++kind)
     for (std::size_t pass = 1; pass < t.by_kind[kind].size(); ++pass)
-      if (lowering::has_pass(c, static_cast<Pass>(pass)))
+      if (lowering::has_kind(c, static_cast<BlockKind>(kind)) &&
+          lowering::has_pass(c, static_cast<Pass>(pass)))
         t.by_kind[kind][pass] = priced.of(w.block[kind].by_pass[pass]);
   // With norms behind the products nothing is pending where a chunk ends.
   if (c.norms_after())
@@ -81,6 +82,7 @@ LinkTimes link_times(const Job& job, const ParallelPlan& plan, const StageLinks&
   if (plan.tp > 1 && wanted(LinkPart::tp)) {
     t.tp_gather = priced.of(w.tp_gather), t.loss_gather = priced.of(w.loss_gather);
     t.tp_leave = priced.of(c.sp() ? w.tp_scatter : w.tp_reduce);
+    if (c.sums_qk()) t.qk_reduce = priced.of(w.qk_reduce);
   }
   if (plan.cp > 1 && wanted(LinkPart::cp)) {
     t.cp_gather = priced.of(w.cp_gather), t.cp_gather_backward = priced.of(w.cp_gather_backward);
@@ -102,8 +104,11 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   const bool split = plan.schedule == PipelineSchedule::zero_bubble,
              sp = plan.sequence_parallel && plan.tp > 1;
   const double enter = sp ? links.tp_gather : 0.0, leave = links.tp_leave;
+  const auto qk_norms = [&](Pass p) {
+    return blocks.of(BlockKind::qk_sums, p) + links.qk_reduce + blocks.of(BlockKind::qk_norm, p);
+  };
   const auto pass = [&](Pass p) {
-    return 2 * blocks.of(BlockKind::norm, p) + blocks.of(BlockKind::qkv, p) +
+    return 2 * blocks.of(BlockKind::norm, p) + blocks.of(BlockKind::qkv, p) + qk_norms(p) +
            blocks.of(BlockKind::attention, p) + blocks.of(BlockKind::mlp, p) + 2 * enter + 2 * leave +
            exchange(p, links.cp_gather);
   };
@@ -121,7 +126,7 @@ LayerTimes layer_times(const ParallelPlan& plan, const BlockTimes& blocks, const
   const double exchanged = exchange(back, links.cp_gather_backward + links.cp_scatter);
   if (ring) t.backward_wait = exchanged;
   const double attention_half = enter + blocks.of(BlockKind::attention, back) + exchanged +
-                                blocks.of(BlockKind::qkv, back) + leave + norm;
+                                qk_norms(Pass::backward) + blocks.of(BlockKind::qkv, back) + leave + norm;
   t.backward = t.backward_again = mlp_half + attention_half;
   t.embedding_forward = blocks.of(BlockKind::embedding, Pass::forward) + leave;
   t.embedding_backward = enter + blocks.of(BlockKind::embedding, Pass::backward);

@@ -102,6 +102,9 @@ void StepLauncher::block(const Op& op, StreamId stream) {
       return norm(op, w, stream);
     case BlockKind::qkv:
       return qkv(op, w, stream);
+    case BlockKind::qk_sums:
+    case BlockKind::qk_norm:
+      return qk_norm(op, w, stream);
     case BlockKind::attention:
       return attention(op, w, stream);
     case BlockKind::mlp:
@@ -208,13 +211,31 @@ void StepLauncher::qkv(const Op& op, const BlockWork& w, StreamId stream) {
     });
   }
   const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
-  QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
-                normed,        passed["dq"],
-                passed["dkv"], full(find(op, OperandUse::dx), w),
-                overwrites(op)};
-  if (w.qk_norm != QkNorm::none)
-    u.norms = qk_norms(w, TensorSet(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data));
+  const QkvBackward u{weights,       attention_weights(w, gradients(op), accumulator_of(w.dtype)),
+                      normed,        passed["dq"],
+                      passed["dkv"], full(find(op, OperandUse::dx), w),
+                      overwrites(op)};
   run(stream, [w, u](const BlockContext& c) { qkv_backward(c, w, u); });
+}
+
+void StepLauncher::qk_norm(const Op& op, const BlockWork& w, StreamId stream) {
+  const TensorSet kept(saved_tensors(attention_work(w)), find(op, OperandUse::kept).data);
+  const AttentionWeights weights = attention_weights(w, all(op, OperandUse::parameter, false), w.dtype);
+  const bool sums = w.kind == BlockKind::qk_sums;
+  if (!backward(w.pass)) {
+    const QkNormForward u{weights, qk_norms(w, kept), kept["q"], kept["kv"]};
+    return run(stream, [w, u, sums](const BlockContext& c) {
+      sums ? qk_sums_forward(c, w, u) : qk_norm_forward(c, w, u);
+    });
+  }
+  const TensorSet passed(passed_tensors(attention_work(w)), find(op, OperandUse::dqkv).data);
+  const QkNormBackward u{weights,           attention_weights(w, gradients(op), accumulator_of(w.dtype)),
+                         qk_norms(w, kept), kept["q"],
+                         kept["kv"],        passed["dq"],
+                         passed["dkv"],     norms_over_ranks(w) ? passed["sums"] : TensorView(),
+                         overwrites(op)};
+  run(stream,
+      [w, u, sums](const BlockContext& c) { sums ? qk_sums_backward(c, w, u) : qk_norm_backward(c, w, u); });
 }
 
 // What the first product of a half-layer keeps of the stream that it reads, with norms behind the products.
@@ -230,7 +251,7 @@ std::vector<std::pair<TensorView, TensorView>> StepLauncher::stream_copies(const
 
 QkNormKept StepLauncher::qk_norms(const BlockWork& w, const TensorSet& kept) {
   if (w.qk_norm == QkNorm::none) return {};
-  return {kept["raw_q"], kept["raw_k"], kept["q_rms"], kept["k_rms"]};
+  return {kept["raw_q"], kept["raw_k"], kept["qk_rms"]};
 }
 
 void StepLauncher::attention(const Op& op, const BlockWork& w, StreamId stream) {

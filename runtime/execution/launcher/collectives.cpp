@@ -22,6 +22,16 @@ void StepLauncher::activation_collective(const Op& op, OpId id, StreamId stream)
   const Range from = range(*source), to = range(*target);
   switch (op.role) {
     case OpRole::tp_reduce: {
+      // Sums of norms of q and k, in their place among what a layer keeps or passes on.
+      if (source->use == OperandUse::kept || source->use == OperandUse::dqkv) {
+        const BlockWork half = attention_work(extents_);
+        const TensorView sums = source->use == OperandUse::kept
+                                    ? TensorSet(saved_tensors(half), from.data)["qk_rms"]
+                                    : TensorSet(passed_tensors(half), from.data)["sums"];
+        return device_.launch(stream, [=](NativeStream s) {
+          group->all_reduce(sums.data, sums.data, sums.elements(), sums.dtype, Reduction::sum, s);
+        });
+      }
       const std::int64_t n = from.bytes / size_bytes(dtype);
       return device_.launch(stream, [=](NativeStream s) {
         group->all_reduce(from.data, to.data, n, dtype, Reduction::sum, s);

@@ -74,6 +74,7 @@ class StepLauncher {
   void embedding(const Op&, const BlockWork&, StreamId);
   void norm(const Op&, const BlockWork&, StreamId);
   void qkv(const Op&, const BlockWork&, StreamId);
+  void qk_norm(const Op&, const BlockWork&, StreamId);  // and its sums
   void attention(const Op&, const BlockWork&, StreamId);
   void mlp(const Op&, const BlockWork&, StreamId);
   void residual(const Op&, const BlockWork&, StreamId);

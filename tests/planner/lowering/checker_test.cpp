@@ -24,6 +24,7 @@ struct Layout {
   bool tied_apart = false;
   bool fsdp = false;
   bool cp_ring = false;
+  QkNorm qk_norm = QkNorm::none;
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.key << (l.tied ? " tied" : ""); }
 
@@ -44,7 +45,10 @@ ExecutionGraph lower_layout(const Layout& l) {
   const ParallelPlan plan = parse_plan_key(l.key);
   const int layers = std::max(2, plan.pp * plan.vp);
   const int batch = plan.dp * plan.micro_batch * std::max(2, plan.pp);
-  return lower_tiny(l.key, layers, batch, stack_of(l), true, l.tied);
+  if (l.qk_norm == QkNorm::none) return lower_tiny(l.key, layers, batch, stack_of(l), true, l.tied);
+  ModelSpec model = tiny_model(layers);
+  model.qk_norm = l.qk_norm, model.norm_placement = NormPlacement::after;
+  return lower(model, tiny_training(batch), flat_links(plan), plan, stack_of(l), {true});
 }
 
 // One axis each, then what meets: every schedule, sharding, offload and overlap at least once.
@@ -79,6 +83,10 @@ const Layout kLayouts[] = {
     {.key = "tp2.cp2.mbs1.full", .cp_ring = true},
     {.key = "tp2.cp2.pp2.mbs1.zb.nosp", .cp_ring = true},
     {.key = "cp2.dp2.z3.mbs1.ao1.sel", .cp_ring = true},
+    {.key = "tp2.pp2.mbs1.zb", .qk_norm = QkNorm::head},
+    {.key = "tp2.dp2.z3.mbs1.full1", .qk_norm = QkNorm::whole},
+    {.key = "tp2.cp2.pp2.mbs1.zb.nosp", .qk_norm = QkNorm::whole},
+    {.key = "tp2.cp2.mbs1.sel", .cp_ring = true, .qk_norm = QkNorm::whole},
 };
 
 Layout plain(Layout l) {

@@ -93,12 +93,13 @@ TEST_P(StageMemoryLattice, AgreesForModelsWithMoreFeaturesToTheByte) {
   StackSpec own;
   own.memory.exact_tensors = true;
   ModelSpec model = tiny_model();
-  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true,
-  model.qk_norm = QkNorm::head, model.window = 9;
+  model.normalized_head = model.qkv_bias = model.output_bias = model.mlp_bias = true, model.window = 9;
   const ParallelPlan plan = parse_plan_key(GetParam());
-  for (const NormPlacement placement : {NormPlacement::before, NormPlacement::after})
+  for (const auto& [placement, norm] : {std::pair{NormPlacement::before, QkNorm::head},
+                                        {NormPlacement::after, QkNorm::head},
+                                        {NormPlacement::after, QkNorm::whole}})
     for (const StackSpec& stack : {StackSpec{}, own, module_by_module(), exchanging_in_a_ring()}) {
-      model.norm_placement = placement;
+      model.norm_placement = placement, model.qk_norm = norm;
       const auto g = lower(model, tiny_training(16), flat_links(plan), plan, stack, {true});
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
       const auto plain = estimate_memory(tiny_model(), g.training, g.plan, stack);
