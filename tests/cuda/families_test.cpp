@@ -1,6 +1,9 @@
 // System: the whole runtime on a GPU over a tiny model of every Hugging Face family. Expectation: the loss and every gradient as
 // transformers computes them in fp32, as for CPU ranks (tests/reference/families_test.cpp), under layouts of every kind.
 // Numbers: 1e-5, by own tiles in fp64 and by the libraries in fp32.
+#include <array>
+#include <functional>
+
 #include "tests/cuda/gpu_ranks.hpp"
 #include "tests/cuda/twin.hpp"
 #include "tests/reference/family_case.hpp"
@@ -18,20 +21,23 @@ constexpr const char* kFamilies[] = {"qwen2",         "qwen2-tied",     "llama-b
                                      "phi3",          "mistral-window", "internlm2",    "baichuan-7b",
                                      "baichuan2-7b",  "baichuan2-alibi"};
 
+// On an emulated GPU each under one layout by tiles and another by the libraries, and some others.
 TEST_F(CudaFamilies, LossAndEveryGradientAreTheirs) {
+  const std::array kLayouts = {"mbs4", "tp2.sp.mbs1.dp2.z1", "cp2.mbs2", "pp2.mbs1", "dp2.z3.mbs1.full.po"};
+  std::size_t family = 0;
   for (const char* name : kFamilies) {
     const FamilyCase c(name);
-    for (const std::string key :
-         {"mbs4", "tp2.sp.mbs1.dp2.z1", "cp2.mbs2", "pp2.mbs1", "dp2.z3.mbs1.full.po"}) {
-      if (c.folder.model().qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1) continue;  // refused
-      for (const bool reference : {true, false})
-        EXPECT_EQ(too_far(c.batch,
-                          gradients_of(c.batch, key, reference ? Dtype::fp64 : Dtype::fp32,
-                                       ranks_of_a_gpu(reference)),
-                          kBound),
-                  "")
+    ++family;
+    for (std::size_t at = 0; at < kLayouts.size(); ++at)
+      for (const bool reference : {true, false}) {
+        const std::string key = kLayouts.at(at);
+        const bool always = (family + (reference ? 0 : 2)) % kLayouts.size() == at;
+        if (c.folder.model().qk_norm == QkNorm::whole && parse_plan_key(key).tp > 1) continue;  // refused
+        if (!always && left_out()) continue;
+        const Dtype dtype = reference ? Dtype::fp64 : Dtype::fp32;
+        EXPECT_EQ(too_far(c.batch, gradients_of(c.batch, key, dtype, ranks_of_a_gpu(reference)), kBound), "")
             << name << ", " << key << (reference ? ", fp64 by tiles" : ", fp32 by libraries");
-    }
+      }
   }
 }
 

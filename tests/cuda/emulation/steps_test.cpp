@@ -79,8 +79,8 @@ TEST(EmulatedSteps, MemoryIsThePlansToTheByte) {
     }
   Steps by_distance("mbs2", Dtype::bf16, PositionKind::alibi);
   emulation::take_most_bytes();
-  const RunResult result = by_distance.run([](const StepReport&) {});
-  EXPECT_EQ(emulation::take_most_bytes(), result.planned_memory.v) << "slopes in place of angles";
+  const Bytes planned = by_distance.run([](const StepReport&) {}).planned_memory;
+  EXPECT_EQ(emulation::take_most_bytes(), planned.v) << "slopes in place of angles";
   for (const char* key : {"mbs2", "mbs4.sel", "mbs1.oo50.po"}) {
     Steps narrow(key, Dtype::fp8);
     emulation::take_most_bytes();
