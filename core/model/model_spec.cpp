@@ -52,6 +52,7 @@ constexpr auto kRopeFields = [](auto& io, auto& s) {
   io.optional("attention_factor", s.attention_factor);
   io.optional("short_factor", s.short_factor);
   io.optional("long_factor", s.long_factor);
+  io.optional("not_run", s.not_run);
 };
 
 // Elements of one layer's matrices, without biases.
@@ -147,7 +148,7 @@ std::vector<Problem> validate(const ModelSpec& m) {
   if (m.rope_scaling) {
     const RopeScaling& s = *m.rope_scaling;
     require(m.position == PositionKind::rope, "rope_scaling", s.type, "none without rotary embedding");
-    require(std::ranges::count(kRopeTypes, s.type) > 0, "rope_scaling.type", s.type,
+    require(!s.type.empty(), "rope_scaling.type", "\"\"",
             fmt::format("one of {}", fmt::join(kRopeTypes, ", ")));
     require(std::isfinite(s.factor) && s.factor >= 1, "rope_scaling.factor", s.factor, "1 or more");
     require(s.low_freq_factor > 0 && std::isfinite(s.low_freq_factor), "rope_scaling.low_freq_factor",
@@ -174,6 +175,14 @@ std::vector<Problem> validate(const ModelSpec& m) {
     }
   }
   return problems;
+}
+
+std::optional<std::string> rope_not_run(const RopeScaling& s) {
+  if (s.not_run) return s.not_run;
+  if (s.type == "longrope" && s.long_factor.empty())
+    return "longrope: short_factor and long_factor are missing (the model's config.json has them)";
+  if (std::ranges::count(kRopeTypes, s.type) > 0) return std::nullopt;
+  return fmt::format("{} is not known", s.type);
 }
 
 void to_json(nlohmann::json& j, const RopeScaling& s) {

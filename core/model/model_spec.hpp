@@ -27,12 +27,14 @@ inline constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 inline constexpr std::array<std::string_view, 3> kQkNormNames = {"none", "head", "whole"};
 inline constexpr std::array<std::string_view, 2> kNormPlacementNames = {"before", "after"};
 
+// That the runtime trains.
 inline constexpr std::array<std::string_view, 5> kRopeTypes = {"llama3", "linear", "dynamic", "yarn",
                                                                "longrope"};
 
-// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs.
+// Scaling of rotary frequencies, as Hugging Face names its kinds; absent means plain RoPE. No kind changes what a plan costs: any name is
+// planned, and what the runtime cannot scale (rope_not_run) it refuses.
 struct RopeScaling {
-  std::string type = "llama3";  // of kRopeTypes
+  std::string type = "llama3";
   double factor = 8.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
@@ -46,6 +48,8 @@ struct RopeScaling {
   // Of longrope: what each pair's frequency is divided by, head_dim / 2 numbers; the first of sequences up to
   // original_max_positions, the second of longer ones. Empty: not stated, which is enough to plan.
   std::vector<double> short_factor = {}, long_factor = {};
+  // What a file lacks, or states in words that are not known.
+  std::optional<std::string> not_run = std::nullopt;
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -108,6 +112,9 @@ double visible_share(int window, int seq_len);
 double model_flops_per_token(const ModelSpec&, int seq_len, bool causal_halved = false);
 
 std::vector<Problem> validate(const ModelSpec&);
+
+// Why the runtime cannot train with it: "longrope is not known"; nothing where it can.
+std::optional<std::string> rope_not_run(const RopeScaling&);
 
 void to_json(nlohmann::json&, const RopeScaling&);
 void from_json(const nlohmann::json&, RopeScaling&);

@@ -56,9 +56,10 @@ std::vector<Problem> runtime_refuses(const ModelSpec& m, const TrainingSpec& t, 
           "rms", llama);
   require(m.position == PositionKind::rope || m.position == PositionKind::alibi, "model.position",
           std::string(kPositionNames[static_cast<std::size_t>(m.position)]), "rope or alibi", llama);
-  require(!m.rope_scaling || m.rope_scaling->type != "longrope" || !m.rope_scaling->long_factor.empty(),
-          "model.rope_scaling", "longrope without its tables", "short_factor and long_factor",
-          "plan with the model's config.json, which has them");
+  const auto rope = m.rope_scaling ? rope_not_run(*m.rope_scaling) : std::nullopt;
+  require(!rope, "model.rope_scaling", rope.value_or(""),
+          fmt::format("{}, with their numbers, or none", fmt::join(kRopeTypes, ", ")),
+          "it is planned, and not trained");
   require(m.gated_mlp, "model.gated_mlp", "false", "true", llama);
   require(!m.linear_bias && !m.embedding_norm, "model", "GPT's biases or an embedding norm", "neither",
           llama);

@@ -291,6 +291,7 @@ void require_same_model(const HuggingFaceFolder& folder, const ModelSpec& planne
   const auto rope = [](const ModelSpec& of) -> std::string {
     if (!of.rope_scaling) return "none";
     const RopeScaling& s = *of.rope_scaling;
+    if (s.not_run) return *s.not_run;
     if (s.type == "linear") return fmt::format("linear x{}", s.factor);  // it has no other numbers
     if (s.type == "dynamic") return fmt::format("dynamic x{} beyond {}", s.factor, of.max_positions);
     if (s.type == "yarn")

@@ -269,8 +269,10 @@ void check_model(Findings& f, const TargetFeatures& t) {
         "its embeddings are not tied");
   f.add(m.head_dim * m.n_heads != m.hidden && !t.own_head_dim, "model.head_dim", m.head_dim,
         fmt::format("heads are hidden / n_heads wide: {}", m.n_heads > 0 ? m.hidden / m.n_heads : 0));
-  f.add(m.rope_scaling && std::ranges::count(t.rope_scaling, m.rope_scaling->type) == 0, "model.rope_scaling",
-        m.rope_scaling ? m.rope_scaling->type : "", "it does not scale rotary frequencies in this way");
+  f.add(m.rope_scaling && (std::ranges::count(t.rope_scaling, m.rope_scaling->type) == 0 ||
+                           m.rope_scaling->not_run.has_value()),
+        "model.rope_scaling", m.rope_scaling ? m.rope_scaling->not_run.value_or(m.rope_scaling->type) : "",
+        "it does not scale rotary frequencies in this way");
 }
 
 }  // namespace

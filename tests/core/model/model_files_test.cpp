@@ -85,14 +85,51 @@ TEST(HuggingFace, RopeForms) {
   EXPECT_FALSE(model_from_json(j, "m").rope_scaling);
   j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 32}};
   EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "yarn");
-  // Of a type that is not known, what it lacks of the others is no news.
-  j["rope_scaling"] = {{"rope_type", "ntk"}, {"short_factor", 4.0}};
-  EXPECT_TRUE(has(error_of(j), "rope_scaling.rope_type: found ntk, expected one of llama3, linear"))
-      << error_of(j);
-  EXPECT_FALSE(has(error_of(j), "is missing")) << error_of(j);
+}
+
+// No plan depends on how rotary positions are scaled: what is not known here is read, and marked as what the runtime refuses.
+TEST(HuggingFace, RopeScalingsThatAreNotKnownArePlannedAndNotRun) {
+  const auto not_run = [](const json& scaling, const char* key = "rope_scaling") -> std::string {
+    json j = v4();
+    j.erase("rope_scaling");
+    j[key] = scaling;
+    const ModelSpec m = model_from_json(j, "m");
+    EXPECT_EQ(parameter_counts(m).total, parameter_counts(model_from_json(v4(), "m")).total);
+    return m.rope_scaling ? rope_not_run(*m.rope_scaling).value_or("runs") : "none";
+  };
+  EXPECT_EQ(not_run({{"type", "su"}}), "longrope: short_factor is missing, long_factor is missing");
+  for (const char* type : {"mrope", "ntk", "proportional", "anything"}) {
+    EXPECT_EQ(not_run({{"type", type}, {"factor", 0.5}, {"mrope_section", {16, 24, 24}}}),
+              std::string(type) + " is not known");
+    EXPECT_EQ(not_run({{"rope_type", type}}, "rope_parameters"), std::string(type) + " is not known");
+  }
+  EXPECT_EQ(not_run({{"rope_type", "llama3"}, {"factor", 8.0}, {"high_freq_factor", 0.5}}),
+            "llama3: low_freq_factor is missing, original_max_position_embeddings is missing");
+  EXPECT_EQ(not_run({{"rope_type", "yarn"}}), "yarn: factor is missing");
+  EXPECT_EQ(not_run({{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 1.0}}),
+            "yarn: mscale is not known; attention_factor is");
+  EXPECT_EQ(not_run({{"factor", 8.0}}), "default: rope_type is missing, and a factor is stated");
+  EXPECT_EQ(not_run({{"full_attention", {{"rope_type", "default"}}}}, "rope_parameters"),
+            "default: full_attention scales by kind of layer");
+  // And as they should be:
+  EXPECT_EQ(not_run({{"rope_type", "llama3"},
+                     {"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 8192}}),
+            "runs");
+  EXPECT_EQ(not_run({{"rope_type", "yarn"}, {"factor", 4.0}}), "runs");
+  EXPECT_EQ(not_run({{"rope_type", "default"}}), "none");
+  EXPECT_EQ(not_run(json::object()), "none");
+}
+
+TEST(HuggingFace, WhatARopeScalingLacksSurvivesAPlanFile) {
+  json j = v4();
   j["rope_scaling"] = {{"rope_type", "llama3"}};
-  EXPECT_TRUE(has(error_of(j), "rope_scaling.factor: is missing")) << error_of(j);
-  EXPECT_TRUE(has(error_of(j), "rope_scaling.low_freq_factor: is missing")) << error_of(j);
+  const ModelSpec m = model_from_json(j, "m");
+  EXPECT_EQ(json(m).get<ModelSpec>(), m);
+  EXPECT_NE(m, model_from_json(v4(), "m"));
+  EXPECT_FALSE(json(model_from_json(v4(), "m"))["rope_scaling"].contains("not_run"));
 }
 
 TEST(HuggingFace, UnknownArchitecturesAreRefusedWithTheKnownOnes) {

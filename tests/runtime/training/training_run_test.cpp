@@ -304,7 +304,8 @@ TEST(TrainingRun, TrainsUnderLinearRopeScaling) {
   ASSERT_EQ(spread.size(), 4U);
   for (std::size_t i = 0; i < spread.size(); ++i) EXPECT_NEAR(spread[i] / scaled[i], 1, 1e-5);
   EXPECT_EQ(losses("mbs8", "dynamic", 4), plain);  // within what the model is made for
-  EXPECT_TRUE(losses("mbs8", "longrope", 4).empty());
+  for (const char* type : {"longrope", "su", "mrope", "anything"})
+    EXPECT_TRUE(losses("mbs8", type, 4).empty()) << type;
 }
 
 }  // namespace
