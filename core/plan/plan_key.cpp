@@ -137,6 +137,7 @@ class KeyParser {
   }
 
   // Whether the key had a part of this slot: "dp", "recompute", "gr". After parse().
+  std::vector<std::string> parts() const { return {seen_.begin(), seen_.end()}; }
   bool seen(std::string_view slot) const {
     return std::find(seen_.begin(), seen_.end(), slot) != seen_.end();
   }
@@ -277,7 +278,8 @@ ParallelPlan parse_plan_key(std::string_view key) { return KeyParser(key).parse(
 
 FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus) {
   KeyParser parser(key);
-  FilledPlan filled{parser.parse(), {}, std::nullopt};
+  FilledPlan filled{parser.parse(), {}, {}, std::nullopt};
+  filled.stated = parser.parts();
   ParallelPlan& p = filled.plan;
   if (const int replica = p.world(); !parser.seen("dp") && replica <= gpus) {
     if (gpus % replica == 0)

@@ -16,6 +16,7 @@ struct FilledPlan {
   ParallelPlan plan;
   std::vector<std::string>
       notes;  // what was taken where the stack cannot do the usual, and GPUs that are idle
+  std::vector<std::string> stated;     // parts that the key has: "tp", "z", "recompute"
   std::optional<Problem> indivisible;  // no dp fills the GPUs: plan.dp is 1
 };
 

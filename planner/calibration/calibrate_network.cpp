@@ -91,7 +91,55 @@ double error_of_largest(const Eigen::VectorXd& residual, const std::vector<NcclS
   return 100 * sum / count;
 }
 
+// What nccl-tests call bus bandwidth.
+double bus_GBps(const NcclTable& table, const NcclSample& sample) {
+  const double n = table.ranks;
+  const double factor = (table.kind == CollectiveKind::all_reduce ? 2 : 1) * (n - 1) / n;
+  return factor * static_cast<double>(sample.bytes) / sample.time_s / 1e9;
+}
+
+constexpr double kLeastShare = 0.3, kMostShare = 1.1;
+
+// Why links carry so little of what they are stated to, or more, in the order of how often.
+std::string usual_causes(bool across, double share, int nics) {
+  if (share > kMostShare)
+    return across
+               ? "more than these NICs carry: another fabric than --cluster states (--cluster "
+                 "NxGxDEVICE@FABRIC), "
+                 "sums inside its switches (SHARP; fabric.in_network), or ranks that were all on one node"
+               : "more than these links carry: another device, or another form of it, than --cluster states";
+  if (!across)
+    return "usual causes: PCIe in place of NVLink (nvidia-smi topo -m shows PIX, PHB or SYS), "
+           "NCCL_P2P_DISABLE=1 or IOMMU/ACS "
+           "that turn peer-to-peer off (NCCL_DEBUG=INFO shows 'via SHM'), another job on these GPUs";
+  const bool one_nic = nics > 1 && share < 1.5 / nics;
+  return fmt::format(
+      "usual causes: {}NCCL on the wrong interface (NCCL_DEBUG=INFO shows 'Using network Socket', or "
+      "Ethernet under NET/IB; "
+      "NCCL_SOCKET_IFNAME, NCCL_IB_HCA), no GPUDirect RDMA (nvidia-peermem is not loaded; the lines of "
+      "channels lack "
+      "'/GDRDMA'){}, or a network that other jobs shared",
+      one_nic ? fmt::format("one NIC of {} in use (NCCL_IB_HCA; 'NET/IB : Using' lists them), ", nics) : "",
+      one_nic || nics < 2 ? "" : fmt::format(", few of the {} NICs in use", nics));
+}
+
 }  // namespace
+
+std::optional<std::string> odd_rate(const NcclTable& table, const NetworkFit& fit,
+                                    const ClusterSpec& cluster) {
+  const double share = fit.share_of_stated;
+  if (share <= 0 || (share >= kLeastShare && share <= kMostShare)) return std::nullopt;
+  const bool across = !fit.fabric.empty();
+  const std::string links =
+      across ? fmt::format("{} ({} NICs of {:g} GB/s a node)", fit.fabric, cluster.node.nics,
+                           cluster.node.nic_bandwidth.v / 1e9)
+             : fmt::format("{:g} GB/s of links inside a node", cluster.node.link_bandwidth.v / 1e9);
+  return fmt::format(
+      "{}: {:.3g} GB/s of bus bandwidth is {:.0f} % of what --cluster states: {}. {}. The fit takes it as it "
+      "is: if the "
+      "machine can do better, mend it and measure again before planning with it",
+      table.file, fit.bus_GBps, 100 * share, links, usual_causes(across, share, cluster.node.nics));
+}
 
 double most_in_switch(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
@@ -137,6 +185,13 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   const auto at = [&](const Eigen::VectorXd& theta) {
     return log_times(table, samples, cluster, constants, calibrated, theta);
   };
+
+  const auto largest =
+      static_cast<Eigen::Index>(std::ranges::max_element(samples, {}, &NcclSample::bytes) - samples.begin());
+  Eigen::VectorXd whole_rate = Eigen::VectorXd::Zero(n);
+  whole_rate[0] = std::log(calibrated[0].high / calibrated[0].prior);
+  out.bus_GBps = bus_GBps(table, samples[static_cast<std::size_t>(largest)]);
+  out.share_of_stated = std::exp(at(whole_rate)[largest] - measured[largest]);
 
   // Wider than for step times: this is the measurement of the thing itself. Published tables of one fabric agree better.
   constexpr double kWider = 3, kPublished = 0.1;
@@ -199,13 +254,15 @@ NetworkFit calibrate_network(const NcclTable& table, ClusterSpec cluster, const 
   }
   constexpr double kAbsurd = 60;  // percent: other hardware, another unit, or a run that did not end well
   if (out.mape_after > kAbsurd)
-    throw ConfigError(
-        Problem{table.file, "time",
-                fmt::format("{:g} us for {} bytes", 1e6 * samples.back().time_s, samples.back().bytes),
-                fmt::format("times of {} ranks on {} nodes of {}: predicted {:.4g} us", table.ranks,
-                            table.nodes, cluster.device.name, 1e6 * std::exp(log_best[now.size() - 1])),
-                "no rate of this cluster's links comes near: is --cluster the one that the table is of, and "
-                "are the times microseconds?"});
+    throw ConfigError(Problem{
+        table.file, "time",
+        fmt::format("{:g} us for {} bytes", 1e6 * samples.back().time_s, samples.back().bytes),
+        fmt::format("times of {} ranks on {} nodes of {}: predicted {:.4g} us", table.ranks, table.nodes,
+                    cluster.device.name, 1e6 * std::exp(log_best[now.size() - 1])),
+        fmt::format(
+            "no rate of this cluster's links comes near: is --cluster the one that the table is of, and "
+            "are the times microseconds? Else {}",
+            usual_causes(across, out.share_of_stated, cluster.node.nics))});
   if (!out.taken) return out;
   for (Eigen::Index k = 0; k < n; ++k) {
     FreeConstant constant = calibrated[static_cast<std::size_t>(k)];

@@ -9,6 +9,7 @@
 // Ignores what a training step adds to a collective (ranks that wait for each other): nccl-tests do not show it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct NetworkFit {
   bool taken = false;          // false: each trial was worse than what it started from, which stays
   bool costs_largest = false;  // some trials bettered the mean, but made the largest sizes worse
   std::string fabric;          // between nodes: whose
-  bool idle_known = false;     // published tables of it are
+  // Of the largest size: its bus bandwidth, and the share of what the cluster's links are stated to carry that it comes to.
+  double bus_GBps = 0, share_of_stated = 0;
+  bool idle_known = false;  // published tables of it are
 };
 
 // The table's ranks sit on as many of the cluster's nodes as it names, and must fit there. Throws ConfigError when they do
@@ -36,6 +39,10 @@ struct NetworkFit {
 // `idle`: the cluster's fabric in published tables, or null.
 NetworkFit calibrate_network(const NcclTable&, ClusterSpec, const CostConstants&, const CalibrationRules&,
                              const NcclBaseline* idle);
+
+// What to say of a table whose rate is far from what the links are stated to carry (below 30 %, above 110 %): which, and what usually
+// makes it so. Nothing of any other.
+std::optional<std::string> odd_rate(const NcclTable&, const NetworkFit&, const ClusterSpec&);
 
 // The largest bus rate over link rate of an all-reduce in the switch: each byte crosses a link once in each direction, while
 // the bus rate counts 2 (n-1)/n of it.

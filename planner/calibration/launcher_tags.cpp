@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/shallow_json.hpp"
+#include "planner/calibration/collector_tags.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -107,7 +108,7 @@ std::string out_of_docker(std::string text) {
 
 std::string without_launcher_tags(std::string_view text,
                                   const std::function<bool(std::string_view)>& counts) {
-  std::string plain = without_colours(out_of_docker(std::string(text)));
+  std::string plain = without_collector_tags(without_colours(out_of_docker(std::string(text))));
   int lines = 0, numbers = 0;
   each_line(plain, [&](std::string_view line, int) {
     if (line.find_first_not_of(" \r") == std::string_view::npos) return;

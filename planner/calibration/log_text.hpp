@@ -3,9 +3,13 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace sextant {
+
+// Text in UTF-16, as PowerShell's `>` writes it, told by its first two bytes; other text as it is, without UTF-8's mark of order.
+std::string in_utf8(std::string_view text);
 
 // The number that stands right after `label`; suffixes K, M, G, T multiply ("11.5K"), commas are skipped ("6,094").
 std::optional<double> number_after(std::string_view line, std::string_view label);

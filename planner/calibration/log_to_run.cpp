@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/dtype.hpp"
 #include "core/base/error.hpp"
 #include "planner/calibration/log_parameters.hpp"
 #include "planner/calibration/run_log.hpp"
@@ -23,22 +24,18 @@ class Filling {
     set("heads", model_.n_heads, true, "--model");
     set("ffn_hidden", model_.ffn_hidden, true, "--model");
     set("seq_len", training_.seq_len, context_.seq_len, "--seq-len");
-    set("tp", plan_.tp, context_.plan, "--plan");
-    set("pp", plan_.pp, context_.plan, "--plan");
-    set("cp", plan_.cp, context_.plan, "--plan");
-    set("dp", plan_.dp, context_.plan, "--plan");
-    set("micro_batch", plan_.micro_batch, context_.plan, "--plan");
+    set("tp", plan_.tp, known("tp"), kPlan);
+    set("pp", plan_.pp, known("pp"), kPlan);
+    set("cp", plan_.cp, known("cp"), kPlan);
+    set("dp", plan_.dp, known("dp"), kPlan);
+    set("micro_batch", plan_.micro_batch, known("mbs"), kPlan);
     fill_gpus();
     fill_batch();
-    if (!context_.plan) fill_layout();
+    fill_stages();
+    fill_state();
     fill_recompute();
     fill_overlap();
-    if (log_.compute) {
-      training_.compute = *log_.compute;
-      training_.parameter = *log_.compute == Dtype::fp8 ? Dtype::bf16 : *log_.compute;
-    }
-    if (log_.gradient) training_.gradient = *log_.gradient;
-    if (log_.reduction) training_.reduction = *log_.reduction;
+    fill_formats();
     if (auto problem = of_another_model(log_, model_, plan_)) problems_.push_back(std::move(*problem));
     if (!problems_.empty()) throw ConfigError(std::move(problems_));
     return std::move(notes_);
@@ -51,9 +48,22 @@ class Filling {
     return it->second;
   }
 
-  void contradiction(const char* column, std::string found, std::string expected) {
+  static constexpr const char* kPlan = "the layout (--plan, or behind = of --log)";
+
+  // Whether the caller states that part of a layout; a whole plan states all.
+  bool known(std::string_view part) const {
+    return context_.plan &&
+           (!context_.parts || std::ranges::find(*context_.parts, part) != context_.parts->end());
+  }
+
+  void contradiction(const char* column, std::string found, std::string expected, std::string hint = "") {
+    const auto line = log_.lines.find(column);
     problems_.push_back(
-        {log_.file, column, std::move(found), std::move(expected), "one of the two is another run's"});
+        {line == log_.lines.end() ? log_.file : fmt::format("{}:{}", log_.file, line->second), column,
+         std::move(found), std::move(expected),
+         hint.empty() ? "one of the two is another run's: correct it, or leave it out and the log's is "
+                        "used"
+                      : std::move(hint)});
   }
 
   void set(const char* column, int& target, bool known, const char* where) {
@@ -68,12 +78,14 @@ class Filling {
   void fill_gpus() {
     const auto gpus = says("gpus");
     if (!degrees_fit(plan_)) return;
-    if (!context_.plan && !says("dp"))
+    if (!known("dp") && !says("dp"))
       plan_.dp =
           std::max(1, static_cast<int>(gpus.value_or(context_.gpus)) / (plan_.tp * plan_.pp * plan_.cp));
     if (gpus && *gpus != plan_.world())
       contradiction("gpus", fmt::format("{}", *gpus),
                     fmt::format("{} of the layout {}", plan_.world(), plan_key(plan_)));
+    if (problems_.empty() && plan_.world() < context_.gpus)
+      notes_.push_back(fmt::format("it ran on {} of the {} GPUs of --cluster", plan_.world(), context_.gpus));
   }
 
   // Equal when printed with three digits.
@@ -132,17 +144,97 @@ class Filling {
     return std::nullopt;
   }
 
-  void fill_layout() {
-    set("zero_stage", plan_.zero_stage, false, "");
-    set("virtual_stages", plan_.vp, false, "");
+  void fill_stages() {
+    auto chunks = says("virtual_stages");
     if (const auto per_chunk = says("layers_per_chunk"); per_chunk && *per_chunk > 0 && plan_.pp > 0)
-      plan_.vp = std::max<int>(1, model_.n_layers / (plan_.pp * static_cast<int>(*per_chunk)));
-    plan_.schedule = plan_.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
-    plan_.sequence_parallel = plan_.tp > 1 && says("sequence_parallel") == 1;
-    if (const auto shard = says("shard_degree"); shard && *shard > 1 && *shard < plan_.dp)
-      plan_.shard_degree = static_cast<int>(*shard);
-    if (says("optimizer_offload") == 1) plan_.optimizer_offload = 1;
-    if (says("parameter_offload") == 1) plan_.parameter_offload = true;
+      chunks = std::max<std::int64_t>(1, model_.n_layers / (plan_.pp * *per_chunk));
+    if (plan_.pp == 1) chunks.reset();  // no stages to cut
+    if (chunks && known("vp") && *chunks != plan_.vp)
+      contradiction(says("layers_per_chunk") ? "layers_per_chunk" : "virtual_stages",
+                    fmt::format("{} chunks a stage", *chunks),
+                    fmt::format("vp {}, as {} says", plan_.vp, kPlan));
+    if (known("vp")) return;
+    const bool usual = plan_.vp > 1 ? plan_.schedule == PipelineSchedule::interleaved
+                                    : plan_.schedule == PipelineSchedule::one_f_one_b;
+    if (chunks) plan_.vp = static_cast<int>(*chunks);
+    if (!context_.plan || usual)
+      plan_.schedule = plan_.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+  }
+
+  // ZeRO stage by what shards: Megatron-LM's optimizer or its FSDP, PyTorch's FSDP, DeepSpeed.
+  std::optional<std::int64_t> stage() const {
+    if (says("torch_fsdp2") == 1) return 3;
+    if (says("megatron_fsdp") == 1) return says("fsdp_stage").value_or(0);
+    return says("zero_stage");
+  }
+
+  void fill_state() {
+    const auto zero = stage();
+    // torchtitan does not print whether it keeps gathered parameters, which is ZeRO 2 of ours.
+    const bool alike = log_.format == LogFormat::torchtitan && zero && *zero >= 2 && plan_.zero_stage >= 2;
+    if (zero && known("z") && *zero != plan_.zero_stage && !alike)
+      contradiction(
+          "zero_stage", fmt::format("{}", *zero), fmt::format("{}, as {} says", plan_.zero_stage, kPlan),
+          log_.format == LogFormat::megatron_lm || log_.format == LogFormat::megatron_bridge
+              ? "it is 1 with use_distributed_optimizer True: write z1 or z0 as the run was, or leave it out"
+              : "");
+    if (zero && !known("z")) plan_.zero_stage = static_cast<int>(*zero);
+    if (const auto sequence = says("sequence_parallel"); plan_.tp > 1 && (sequence || !context_.plan)) {
+      const bool on = sequence == 1;
+      if (context_.plan && on != plan_.sequence_parallel)
+        contradiction(
+            "sequence_parallel", on ? "on" : "off",
+            fmt::format("{}, as {} says", plan_.sequence_parallel ? "on" : "off", kPlan),
+            on ? "write sp in the key" : "write nosp in the key: without it a layout with TP has it on");
+      plan_.sequence_parallel = on;
+    } else if (!context_.plan) {
+      plan_.sequence_parallel = false;
+    }
+    if (const auto shard = says("shard_degree"); shard && *shard > 1) {
+      const int degree = *shard < plan_.dp ? static_cast<int>(*shard) : 0;
+      const int stated = plan_.shard_degree == plan_.dp ? 0 : plan_.shard_degree;
+      if (context_.plan && degree != stated && says("dp") == plan_.dp)
+        contradiction("shard_degree", fmt::format("{}", *shard),
+                      fmt::format("{}, as {} says", stated == 0 ? plan_.dp : stated, kPlan),
+                      fmt::format("write sd{} in the key", *shard));
+      if (!context_.plan) plan_.shard_degree = degree;
+    }
+    fill_offload();
+  }
+
+  void fill_offload() {
+    if (const auto host = says("optimizer_offload")) {
+      if (context_.plan && (*host == 1) != (plan_.optimizer_offload > 0))
+        contradiction("optimizer_offload", *host == 1 ? "on" : "off",
+                      fmt::format("{}, as {} says", plan_.optimizer_offload > 0 ? "on" : "off", kPlan),
+                      *host == 1 ? "write oo100 in the key, or the share in percent" : "");
+      else if (!context_.plan && *host == 1)
+        plan_.optimizer_offload = 1;
+    }
+    if (says("parameter_offload") == 1) {
+      if (context_.plan && !plan_.parameter_offload)
+        contradiction("parameter_offload", "on", fmt::format("off, as {} says", kPlan),
+                      "write po in the key");
+      plan_.parameter_offload = true;
+    }
+  }
+
+  void fill_formats() {
+    const auto use = [&](const char* key, std::optional<Dtype> said, bool stated, const char* option,
+                         Dtype& to) {
+      if (!said) return;
+      if (stated && *said != to)
+        contradiction(key, std::string(name(*said)), fmt::format("{}, as {} says", name(to), option));
+      to = *said;
+    };
+    use("compute", log_.compute, context_.compute, "--precision, --set training.compute or the plan file",
+        training_.compute);
+    use("gradient", log_.gradient, context_.gradient, "--set training.gradient or the plan file",
+        training_.gradient);
+    use("reduction", log_.reduction, context_.reduction, "--set training.reduction or the plan file",
+        training_.reduction);
+    if (log_.compute && !context_.compute)
+      training_.parameter = *log_.compute == Dtype::fp8 ? Dtype::bf16 : *log_.compute;
   }
 
   void fill_recompute() {
@@ -173,7 +265,10 @@ class Filling {
     if (recompute.layers >= chunk) recompute.layers = -1;
     if (context_.plan && recompute.kind != plan_.recompute.kind)
       contradiction("recompute", std::string(name(recompute.kind)),
-                    fmt::format("{}, as --plan says", name(plan_.recompute.kind)));
+                    fmt::format("{}, as {} says", name(plan_.recompute.kind), kPlan),
+                    recompute.kind == RecomputeKind::full        ? "write full in the key"
+                    : recompute.kind == RecomputeKind::selective ? "write sel in the key"
+                                                                 : "leave it out of the key");
     else if (!context_.plan)
       plan_.recompute = recompute;
   }

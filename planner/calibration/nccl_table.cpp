@@ -222,8 +222,9 @@ void read_json_results(const nlohmann::json& j, NcclTable& table, Signs& signs) 
 
 }  // namespace
 
-NcclTable parse_nccl_table(std::string_view as_written, const std::string& file,
+NcclTable parse_nccl_table(std::string_view bytes, const std::string& file,
                            std::optional<CollectiveKind> stated) {
+  const std::string as_written = in_utf8(bytes);
   NcclTable table;
   table.file = file;
   Signs signs;

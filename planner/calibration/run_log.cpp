@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -77,6 +79,11 @@ constexpr std::array kArguments = {
     Argument{"use_distributed_optimizer", "zero_stage"},
     Argument{"num_layers_per_virtual_pipeline_stage", "layers_per_chunk"},
     Argument{"virtual_pipeline_model_parallel_size", "virtual_stages"},
+    Argument{"num_virtual_stages_per_pipeline_rank", "virtual_stages"},
+    Argument{"use_megatron_fsdp", "megatron_fsdp"},
+    Argument{"use_custom_fsdp", "megatron_fsdp"},
+    Argument{"use_torch_fsdp2", "torch_fsdp2"},
+    Argument{"encoder_seq_length", "seq_len"},
     Argument{"padded_vocab_size", "vocab"},
     Argument{"overlap_grad_reduce", "overlap_grad_reduce"},
     Argument{"overlap_param_gather", "overlap_param_gather"},
@@ -99,7 +106,30 @@ void read_setting(std::string_view key, std::string_view value, RunLog& log) {
   if (key == "recompute_method") log.says["recompute_block"] = value == "block" ? 1 : 0;
   if (key == "recompute_num_layers")
     if (const auto n = whole_number(value)) log.says["recompute_layers"] = *n;
-  // In the order that they are printed, by name: bf16, fp16, fp8.
+  if (key == "data_parallel_sharding_strategy")
+    log.says["fsdp_stage"] = value == "optim_grads_params" ? 3
+                             : value == "optim_grads"      ? 2
+                             : value == "optim"            ? 1
+                                                           : 0;
+  // Megatron-DeepSpeed, whose stage counts where DeepSpeed is on.
+  if (key == "deepspeed") log.says["deepspeed"] = yes ? 1 : 0;
+  if (const auto on = log.says.find("deepspeed");
+      key == "zero_stage" && on != log.says.end() && on->second == 1)
+    if (const auto stage = number_after(value, "")) log.says["zero_stage"] = std::llround(*stage);
+  if (key == "name" && value == "distributed_fused_adam") log.says["zero_stage"] = 1;  // NeMo's optim.name
+  if (key == "devices" || key == "num_nodes")
+    if (const auto n = whole_number(value)) log.says[key == "devices" ? "gpus_of_node" : "nodes"] = *n;
+  if (key == "precision" ||
+      key == "mixed_precision") {  // NeMo: "bf16-mixed", 16; Megatron-Bridge: "bf16_mixed"
+    if (value.starts_with("bf16")) log.compute = Dtype::bf16;
+    if (value.starts_with("16") || value.starts_with("fp16")) log.compute = Dtype::fp16;
+  }
+  // In the order that they are printed, by name: bf16, fp16, fp8, params_dtype.
+  if (key == "params_dtype" && log.compute != Dtype::fp8) {
+    if (value.ends_with("bfloat16")) log.compute = Dtype::bf16;
+    if (value.ends_with("float16") && !value.ends_with("bfloat16")) log.compute = Dtype::fp16;
+    if (value.ends_with("float32")) log.compute = Dtype::fp32;
+  }
   if (key == "bf16" && yes) log.compute = Dtype::bf16;
   if (key == "fp16" && yes) log.compute = Dtype::fp16;
   if (key == "fp8" && (value == "hybrid" || value == "e4m3")) log.compute = Dtype::fp8;
@@ -130,7 +160,20 @@ void read_yaml_setting(std::string_view line, RunLog& log) {
 
 void read_megatron(std::string_view line, const Place& at, RunLog& log) {
   if (line.find("- arguments -") != std::string_view::npos) at.steps.starts();
-  if (const auto gpus = number_after(line, "using world size:")) log.says["gpus"] = std::llround(*gpus);
+  // "using world size: 64, data-parallel size: 16, tensor-model-parallel size: 2", until 2023 "data-parallel-size: 16".
+  if (line.find("using world size:") != std::string_view::npos)
+    for (const auto& [label, column] : {std::pair{"using world size:", "gpus"},
+                                        {"data-parallel size:", "dp"},
+                                        {"data-parallel-size:", "dp"},
+                                        {"context-parallel size:", "cp"},
+                                        {" tensor-model-parallel size:", "tp"},
+                                        {" pipeline-model-parallel size:", "pp"}})
+      if (const auto n = number_after(line, label); n && *n >= 1) log.says[column] = std::llround(*n);
+  if (line.find("using torch.") != std::string_view::npos &&
+      line.find("for parameters") != std::string_view::npos)
+    log.compute = line.find("torch.bfloat16") != std::string_view::npos  ? Dtype::bf16
+                  : line.find("torch.float16") != std::string_view::npos ? Dtype::fp16
+                                                                         : Dtype::fp32;
   const auto number = step_of_total(line, "iteration ");
   if (number || line.find(step_format(log.format).label) != std::string_view::npos) {
     at.steps.read(line, at.line, number);
@@ -218,6 +261,8 @@ void read_nanotron(std::string_view line, const Place& at, RunLog& log) {
 // train_step_timing in s=49.50]". A bar repeats a step; one that is above 999 is rounded ("2e+3").
 void read_nemo(std::string_view line, const Place& at, RunLog& log) {
   read_yaml_setting(line, log);
+  if (log.says.contains("gpus_of_node") && log.says.contains("nodes"))
+    log.says["gpus"] = log.says.at("gpus_of_node") * log.says.at("nodes");
   if (line.find("train_step_timing in s") == std::string_view::npos) return;
   const bool bar = line.find("global_step=") != std::string_view::npos;
   const auto number = number_after(line, bar ? "global_step=" : "global_step:");
@@ -236,23 +281,28 @@ LogFormat format_of(std::string_view text, const std::string& file) {
   throw ConfigError(unread_log(text, file));
 }
 
-// What is stated before the first step holds for all: a value that another step was run with is another run's.
+// Where the log says what. What is stated before the first step holds for all: a value that another step was run with is another
+// run's.
 class OneRun {
  public:
-  void check(const RunLog& log, const Place& at) {
+  void check(RunLog& log, const Place& at) {
     const std::size_t steps = log.steps.size();
     if (log.says != last_) {
       for (const auto& [column, value] : log.says)
         if (const auto it = last_.find(column); it == last_.end() || it->second != value)
-          line_[column] = at.line;
+          log.lines[column] = at.line;
       last_ = log.says;
     }
+    for (const auto& [key, said, was] : {std::tuple{"compute", log.compute, &compute_},
+                                         {"gradient", log.gradient, &gradient_},
+                                         {"reduction", log.reduction, &reduction_}})
+      if (said != std::exchange(*was, said)) log.lines[key] = at.line;
     if (steps == steps_) return;
     steps_ = steps;
     if (first_.empty()) first_ = log.says;
     for (const auto& [column, value] : first_)
       if (log.says.at(column) != value)
-        throw ConfigError(Problem{fmt::format("{}:{}", log.file, line_.at(column)), column,
+        throw ConfigError(Problem{fmt::format("{}:{}", log.file, log.lines.at(column)), column,
                                   fmt::format("{}", log.says.at(column)),
                                   fmt::format("{}, as the steps before were run with", value),
                                   "two runs in one file, or a growing batch: one file for each"});
@@ -261,7 +311,7 @@ class OneRun {
  private:
   std::size_t steps_ = 0;
   std::map<std::string, std::int64_t> first_, last_;
-  std::map<std::string, int> line_;
+  std::optional<Dtype> compute_, gradient_, reduction_;
 };
 
 }  // namespace
@@ -278,8 +328,9 @@ std::optional<LogFormat> log_format_of(std::string_view text) {
   return std::nullopt;
 }
 
-RunLog parse_run_log(std::string_view as_written, const std::string& file) {
+RunLog parse_run_log(std::string_view bytes, const std::string& file) {
   RunLog log;
+  const std::string as_written = in_utf8(bytes);
   log.file = file;
   const std::string plain = without_launcher_tags(
       as_written, [](std::string_view line) { return log_format_of(line).has_value(); });

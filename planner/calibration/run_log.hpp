@@ -56,6 +56,7 @@ struct RunLog {
   std::string memory_kind;                // as RunRow
   // Column of a run -> value: hidden, tp, micro_batch, global_batch, recompute (0 none, 1 selective, 2 full) ...
   std::map<std::string, std::int64_t> says;
+  std::map<std::string, int> lines;  // of a column, and of "compute": where it was last said, from 1
   std::optional<LoggedParameters> parameters;  // of the whole model
   std::map<std::pair<int, int>, LoggedParameters>
       rank_parameters;                       // of a tensor and pipeline rank (Megatron-LM)
@@ -76,15 +77,18 @@ std::optional<LogFormat> log_format_of(std::string_view text);
 RunLog read_run_log(const std::filesystem::path&);
 RunLog parse_run_log(std::string_view text, const std::string& file);
 
-// What the caller has stated.
+// What the caller has stated: an option, a plan file or the parts of a key.
 struct LogContext {
-  bool plan = false, seq_len = false, global_batch = false;
+  bool plan = false, seq_len = false, global_batch = false, compute = false, gradient = false,
+       reduction = false;
+  // Of a plan key what it states ("tp", "dp", "z"); nothing: a whole plan. What a key leaves out, the log says.
+  std::optional<std::vector<std::string>> parts = std::nullopt;
   int gpus = 0;  // of the cluster: a data-parallel degree that the log does not say fills it
   bool selective_by_operation = true;  // StackRules: otherwise torchtitan's policy is taken as none
 };
 
 // Fills what the log states and checks it against what is known already; says what it had to take for granted. Throws
-// ConfigError where they contradict.
+// ConfigError, all contradictions at once with their lines.
 std::vector<std::string> apply_log(const RunLog&, ModelSpec&, TrainingSpec&, ParallelPlan&,
                                    const LogContext&);
 

@@ -38,8 +38,6 @@ Problem unread_log(std::string_view text, const std::string& file) {
       "a log of Megatron-LM or Megatron-Bridge ('elapsed time per iteration (ms):'), nanotron "
       "('time_per_iteration_ms:'), torchtitan ('step: ... tps:'), DeepSpeed ('CurrSamplesPerSec=') or NeMo "
       "('train_step_timing in s')";
-  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
-    return {file, "", "text in UTF-16", formats, "iconv -f UTF-16 -t UTF-8 makes it readable"};
   const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
   for (const OtherProgram& p : kOtherPrograms)
     if (has(p.word) && has(p.other_word))

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/base/file_io.hpp"
+#include "core/base/words.hpp"
 #include "core/cluster/cluster_files.hpp"
 #include "core/cluster/device_formats.hpp"
 #include "planner/answers/shortlist.hpp"
@@ -16,6 +17,7 @@
 #include "planner/calibration/run_log.hpp"
 #include "planner/validation/plausible.hpp"
 #include "tools/inputs/file_kind.hpp"
+#include "tools/inputs/key_of_assignments.hpp"
 #include "tools/inputs/planning.hpp"
 #include "tools/inputs/run_tables.hpp"
 #include "tools/inputs/unknown_names.hpp"
@@ -50,6 +52,68 @@ constexpr std::array kStackOfLog = {"megatron-core", "torchtitan",     "nanotron
                                     "nemo-dgxc",     "deepspeed-zero", "nemo-dgxc"};
 static_assert(kStackOfLog.size() == kLogFormatNames.size());
 
+// Stacks whose frameworks print such logs, by how their names begin; of kLogFormatNames.
+constexpr std::array<std::array<std::string_view, 2>, kLogFormatNames.size()> kPrintedBy = {{
+    {"megatron", "nemo"},          // Megatron-LM, and Megatron-DeepSpeed, which adds to it
+    {"torchtitan", "torchtitan"},  //
+    {"nanotron", "nanotron"},      //
+    {"nemo", "megatron-core"},     // Megatron-Bridge
+    {"deepspeed", "megatron-deepspeed"},
+    {"nemo", "megatron-core"},
+}};
+
+// A log whose framework is not that of --stack is said; one whose layout that stack refuses is refused. A stack of one's own is not
+// judged by its name.
+void check_framework(const RunLog& log, const Question& q, const ParallelPlan& plan, bool stack_stated,
+                     const std::filesystem::path& presets, Material& material) {
+  const auto format = static_cast<std::size_t>(log.format);
+  const std::vector<std::string> known = stack_names(presets / "stacks");
+  const bool same = std::ranges::any_of(
+      kPrintedBy.at(format), [&](std::string_view word) { return q.stack.name.starts_with(word); });
+  const std::string said = fmt::format("a log of {}", kLogFormatNames.at(format));
+  const auto refused = refuses(q.stack, plan, q.model, q.training);
+  if (same && refused)
+    material.notes.push_back(fmt::format("{}: {} ({}, as --stack says) refuses the layout {}: {}", log.file,
+                                         q.stack.name, q.stack.version, plan_key(plan), refused->text));
+  if (same || !stack_stated || std::ranges::find(known, q.stack.name) == known.end()) return;
+  const std::string hint =
+      fmt::format("--stack {} is the log's own; without --stack it is taken", kStackOfLog.at(format));
+  if (refused)
+    throw ConfigError(Problem{log.file, "framework", said,
+                              fmt::format("one of {}, as --stack says, which refuses the layout {} ({})",
+                                          q.stack.name, plan_key(plan), refused->text),
+                              hint});
+  material.warnings.push_back(
+      fmt::format("{} is {}, and --stack says {}: its kernels and what it does at which time are "
+                  "fitted as if {} had done it; {}\n",
+                  log.file, said, q.stack.name, q.stack.name, hint));
+}
+
+bool sets_field(const std::vector<std::string>& settings, std::string_view field) {
+  return std::ranges::any_of(settings, [&](const std::string& s) {
+    return s.starts_with(field) && s.substr(field.size()).starts_with('=');
+  });
+}
+
+// What a key leaves out and the log states, so that both make one layout; `added` is not the key's own.
+std::string with_parts_of_log(std::string key, const RunLog& log, std::vector<std::string>& added) {
+  const std::string stated = lower(key);
+  for (const auto& [part, column] : {std::pair<std::string_view, const char*>{"tp", "tp"},
+                                     {"pp", "pp"},
+                                     {"cp", "cp"},
+                                     {"dp", "dp"},
+                                     {"mbs", "micro_batch"}}) {
+    const auto said = log.says.find(column);
+    const bool has = std::ranges::any_of(split(stated, '.'), [&, name = part](std::string_view one) {
+      return one.substr(0, one.find_first_of("0123456789")) == name;
+    });
+    if (has || said == log.says.end() || said->second < 1) continue;
+    key += fmt::format(".{}{}", part, said->second);
+    added.emplace_back(part);
+  }
+  return key;
+}
+
 MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
                        const std::filesystem::path& presets, Material& material) {
   std::vector<std::string>& notes = material.notes;
@@ -58,8 +122,27 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   if (!own_plan.empty()) asked.plan = own_plan;
   const RunLog log = reading_as(FileUse::log, file, [&, &log_file = file] { return read_run_log(log_file); });
   warn_of_unread(log, material.warnings);
+  const bool stack_stated = !asked.stack.empty();
   if (asked.stack.empty()) asked.stack = kStackOfLog[static_cast<std::size_t>(log.format)];
   const bool plan_known = !asked.plan.empty();
+  std::vector<std::string> added;
+  if (std::error_code error; plan_known && !std::filesystem::exists(asked.plan, error) &&
+                             asked.plan.find_first_of("/\\") == std::string::npos &&
+                             !asked.plan.ends_with(".json")) {
+    if (const auto key = key_of_assignments(asked.plan)) {
+      notes.push_back(fmt::format("{}: {} is taken as {}", file, asked.plan, *key));
+      asked.plan = *key;
+    }
+    asked.plan = with_parts_of_log(asked.plan, log, added);
+    const auto say = [&](const char* column, int& option) {
+      if (const auto said = log.says.find(column);
+          option == 0 && said != log.says.end() && said->second < kMaxGlobalBatch)
+        option = static_cast<int>(said->second);
+    };
+    if (!sets_field(asked.set, "training.seq_len")) say("seq_len", asked.seq_len);
+    if (!sets_field(asked.set, "training.global_batch") && !log.rounded_batch)
+      say("global_batch", asked.global_batch);
+  }
   Question q = read_question(asked, presets);
   // What the log shows wins over the preset; what --set says over both.
   const auto blocks = log.kernels.blocks();
@@ -85,12 +168,23 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     plan.overlap_grad_reduce = q.stack.can.overlap_grad_reduce;
     plan.overlap_param_gather = q.stack.can.overlap_param_gather;
   }
-  for (const std::string& note : apply_log(log, q.model, q.training, plan,
-                                           {.plan = plan_known,
-                                           .seq_len = asked.seq_len > 0,
-                                           .global_batch = asked.global_batch > 0,
-                                           .gpus = q.cluster.gpus(),
-                                           .selective_by_operation = q.stack.rules.selective_by_operation}))
+  const bool in_file = q.file.has_value();
+  LogContext context{
+      .plan = plan_known,
+      .seq_len = options.question.seq_len > 0 || in_file || sets_field(asked.set, "training.seq_len"),
+      .global_batch =
+          options.question.global_batch > 0 || in_file || sets_field(asked.set, "training.global_batch"),
+      .compute = !asked.precision.empty() || in_file || sets_field(asked.set, "training.compute"),
+      .gradient = sets_field(asked.set, "training.gradient"),
+      .reduction = sets_field(asked.set, "training.reduction"),
+      .gpus = q.cluster.gpus(),
+      .selective_by_operation = q.stack.rules.selective_by_operation};
+  if (!in_file && plan_known) {
+    context.parts = q.key_parts;
+    std::erase_if(*context.parts,
+                  [&](const std::string& p) { return std::ranges::find(added, p) != added.end(); });
+  }
+  for (const std::string& note : apply_log(log, q.model, q.training, plan, context))
     notes.push_back(fmt::format("{}: {}", file, note));
   for (const std::string& note : apply_kernels(log.kernels, q.training, q.stack))
     notes.push_back(fmt::format("{}: {}", file, note));
@@ -99,7 +193,8 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     problem->hint = "its device is another: give the cluster that it was measured on";
     throw ConfigError(*std::move(problem));
   }
-  if (!plan_known)
+  const bool cut = plan_known && !plan.chunks.empty();
+  if (!cut && (!plan_known || plan.vp != q.plan->vp || plan.pp != q.plan->pp))
     plan.chunks =
         split_layers(q.model, plan.pp * plan.vp, split_of(load_framework_map(presets), q.stack.name));
   if (auto problems = validate(plan, q.model, q.training); !problems.empty()) {
@@ -109,6 +204,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   if (plan.world() > q.cluster.gpus())
     throw ConfigError(Problem{file, "layout", plan_key(plan),
                               fmt::format("at most the {} GPUs of --cluster", q.cluster.gpus()), ""});
+  check_framework(log, q, plan, stack_stated, presets, material);
   const int node = std::max(1, q.cluster.node.gpus);
   require_machine(
       {file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node, 0, log.device_GiB},
@@ -149,7 +245,8 @@ void read_tried(const std::string& file, const std::filesystem::path& presets, M
 
 NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
                      const std::filesystem::path& presets, const CalibrationRules& rules,
-                     std::vector<std::string>& notes) {
+                     Material& material) {
+  std::vector<std::string>& notes = material.notes;
   if (options.question.cluster.empty())
     throw UsageError("--nccl needs --cluster\n  for example: --cluster 8x8xa100-80gb");
   const auto [file, what] = split_stated(text);
@@ -180,6 +277,7 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
                               "sizes of at least 16 MiB: smaller ones inside a node show start-up, not rate",
                               "run it with -b 16M -e 8G -f 2"});
   }
+  if (auto warning = odd_rate(table, fit, cluster)) material.warnings.push_back(*std::move(warning) + '\n');
   return fit;
 }
 
@@ -262,8 +360,7 @@ Material read_material(const MaterialOptions& options, const std::filesystem::pa
   for (std::string& unknown : unknown_names(of_runs)) m.notes.push_back(std::move(unknown));
   for (const auto& log : options.logs) m.runs.push_back(run_of_log(log, options, presets, m));
   for (const auto& file : options.tried) read_tried(file, presets, m);
-  for (const auto& file : options.nccl)
-    m.networks.push_back(read_nccl(file, options, presets, rules, m.notes));
+  for (const auto& file : options.nccl) m.networks.push_back(read_nccl(file, options, presets, rules, m));
   for (const auto& file : options.profiles)
     m.profiles.push_back(read_profile(file, options, m.runs, presets, rules));
   return m;

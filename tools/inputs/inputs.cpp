@@ -168,7 +168,7 @@ bool is_stated(const std::vector<std::string>& settings, const std::string& note
 
 void fill_plan(const std::string& key, Question& q) {
   FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus());
-  q.plan = std::move(filled.plan);
+  q.plan = std::move(filled.plan), q.key_parts = std::move(filled.stated);
   q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
   if (!filled.indivisible) return;
   auto problems = validate(*q.plan, q.model, q.training);
@@ -211,6 +211,18 @@ StackSpec with_blocks(StackSpec stack, const std::string& blocks, const std::fil
                                 kBlocksNames[static_cast<std::size_t>(stack.kernels.blocks)], stack.name),
         .hint = "a file with that base states its own constants: docs/contributing.md"});
   return load_stack(other->second, presets, generation);
+}
+
+// No plan depends on it: said once, and refused where it is trained.
+void remark_on_rope(const ModelSpec& model, std::vector<std::string>& notes) {
+  const auto why = model.rope_scaling ? rope_not_run(*model.rope_scaling) : std::nullopt;
+  if (!why) return;
+  const std::string near = closest(model.rope_scaling->type, {kRopeTypes.begin(), kRopeTypes.end()});
+  notes.push_back(fmt::format(
+      "rope_scaling: {}{}; it is planned all the same, since no scaling of rotary "
+      "positions changes what a step costs; sextant run refuses it",
+      *why,
+      near.empty() || near == model.rope_scaling->type ? "" : fmt::format(" (did you mean {}?)", near)));
 }
 
 void check_positions(const ModelSpec& model, int seq_len, std::vector<std::string>& notes) {
@@ -270,6 +282,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
     with_file(options.from, [&] { q.model = load_model(run->model_name, presets, &q.notes); });
   apply_settings(q.model, options.set, "model");
   if (run) check_imported_model(*run, q.model);
+  remark_on_rope(q.model, q.notes);
   if (!options.cluster.empty())
     q.cluster =
         reading_as(FileUse::cluster, options.cluster, [&] { return load_cluster(options.cluster, presets); });

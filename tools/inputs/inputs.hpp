@@ -61,7 +61,8 @@ struct Question {
   Residual learned;                  // of --calibration, beyond constants
   PlanLimits limits;                 // --fix and --limit together
   std::optional<ParallelPlan> plan;  // of --plan
-  std::optional<PlanFile> file;      // when --plan named a plan file: its predictions
+  std::vector<std::string> key_parts;   // of a plan key: those that it states (FilledPlan::stated)
+  std::optional<PlanFile> file;         // when --plan named a plan file: its predictions
   std::optional<GivenProfile> profile;  // of --profile: taken on such a device
   double interval = 1.0;                // intervals are that much wider: far from all that was measured
   std::vector<std::string> stated;      // keys of --set

@@ -1,6 +1,7 @@
 // Logs and tables as they lie in issues and on disks: behind launchers, collectors of logs and progress bars, of several ranks and runs.
 // Texts are made up; forms are those of NVIDIA/nccl#1453 (tags inside lines), NVIDIA/nccl-tests#107 (built without MPI), Docker's
 // json-file driver, Kubernetes' CRI logs, journald, NeMo's two ways to print a step.
+#include <array>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "planner/calibration/collector_tags.hpp"
 #include "planner/calibration/launcher_tags.hpp"
+#include "planner/calibration/log_text.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/printed_machine.hpp"
 #include "planner/calibration/run_log.hpp"
@@ -90,6 +93,59 @@ TEST(WildLogs, CollectorsOfLogsDoNotMatter) {
 }
 
 // What was started again in one file warms up again; ranks without tags print each step as often as there are ranks.
+// Two writers between each other, whoever collected them: one run of four steps, not of eight.
+TEST(WildLogs, SeveralPodsHostsAndServicesAreSeveralRanks) {
+  const std::vector<std::array<std::string, 2>> prefixes = {
+      {"[pod/trainer-0/pytorch] ", "[pod/trainer-10/pytorch] "},
+      {"trainer-0  | ", "trainer-10 | "},
+      {"(RayTrainWorker pid=100) ", "(RayTrainWorker pid=200, ip=10.0.0.2) "},
+      {"Feb 03 04:05:06 node-1 python[77]: ", "Feb 03 04:05:07 node-2 python[88]: "},
+      {"node1: ", "node2: "},
+      {"2026-02-03T04:05:06.123456789Z [rank0]:", "2026-02-03T04:05:06.223456789Z [rank8]:"},
+      {"2026-02-03T04:05:06+01:00 [pod/a-0/x] [rank0]: ", "2026-02-03T04:05:06+01:00 [pod/a-1/x] [rank8]: "}};
+  for (const auto& [first, second] : prefixes) {
+    std::string text = text_of(kArguments, first) + text_of(kArguments, second);
+    for (std::size_t i = 0; i < kSteps.size(); ++i)
+      text += first + kSteps[i] + "\n" + second + kSteps[i] + "\n";
+    const RunLog log = parse_run_log(text, "x.log");
+    EXPECT_EQ(log.steps.size(), 4u) << first;
+    EXPECT_EQ(log.says.at("tp"), 2) << first;
+  }
+  // Sections of a configuration begin their lines, behind whatever stood there before.
+  const RunLog nemo = parse_run_log(
+      "2026-02-03T04:05:06.1Z model:\n2026-02-03T04:05:06.1Z   tensor_model_parallel_size: 4\n"
+      "2026-02-03T04:05:06.1Z   name: distributed_fused_adam\n2026-02-03T04:05:06.1Z trainer:\n"
+      "2026-02-03T04:05:06.1Z   devices: 8\n2026-02-03T04:05:06.1Z   num_nodes: 2\n2026-02-03T04:05:06.1Z   "
+      "precision: bf16\n"
+      "2026-02-03T04:05:16.1Z Training epoch 0, iteration 1/9 | global_step: 1 | train_step_timing in s: "
+      "6.1\n"
+      "2026-02-03T04:05:26.1Z Training epoch 0, iteration 2/9 | global_step: 2 | train_step_timing in s: "
+      "6.0\n",
+      "x.log");
+  EXPECT_EQ(nemo.says.at("tp"), 4);
+  EXPECT_EQ(nemo.says.at("zero_stage"), 1);
+  EXPECT_EQ(nemo.says.at("gpus"), 16);
+  EXPECT_EQ(nemo.compute, Dtype::bf16);
+  // Nothing is taken off that is the program's.
+  const std::string plain = text_of(kArguments) + text_of(kSteps);
+  EXPECT_EQ(without_collector_tags(plain), plain);
+  EXPECT_EQ(without_collector_tags("node1: x\nplain\nplain\n"), "node1: x\nplain\nplain\n");
+}
+
+// PowerShell writes UTF-16, Windows' editors a mark of order and two characters to end a line.
+TEST(WildLogs, FilesOfWindows) {
+  const std::string plain = text_of(kArguments, "", "\r\n") + text_of(kSteps, "", "\r\n");
+  std::string low = "\xff\xfe", high = "\xfe\xff";
+  for (const char c : plain) low += c, low += '\0', high += '\0', high += c;
+  for (const std::string& text : {plain, "\xef\xbb\xbf" + plain, low, high}) {
+    const RunLog log = parse_run_log(text, "x.log");
+    EXPECT_EQ(log.steps.size(), 4u);
+    EXPECT_EQ(log.says.at("tp"), 2);
+  }
+  EXPECT_EQ(in_utf8(std::string("\xff\xfe\x3d\xd8\x00\xde\xe4\x00", 8)), "\xf0\x9f\x98\x80\xc3\xa4");
+  EXPECT_THROW(parse_run_log(low.substr(0, 60), "x.log"), ConfigError);
+}
+
 TEST(WildLogs, RestartsAndRanksWithoutTags) {
   const std::string twice = text_of(kArguments) + text_of(kSteps) + "RuntimeError: NCCL error\n" +
                             text_of(kArguments) + step(3, 70000) + "\n" + step(4, 16050) + "\n" +

@@ -1,5 +1,7 @@
 // Logs and tables of another machine than --cluster: refused, or taken with a word on it. Neighbours of what people gave.
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -119,6 +121,78 @@ TEST_F(PublicLogs, TablesOfPartOfANode) {
   EXPECT_EQ(graphics.code, ExitCode::ok);
   EXPECT_TRUE(says(graphics, "names no product")) << graphics.err;
   EXPECT_EQ(table(2, 8, "NVIDIA H100 80GB HBM3", "", "2x8xa100-80gb", 13000).code, ExitCode::bad_input);
+}
+
+// A layout that is stated beside the log, and options: what contradicts it is refused with the log's line.
+TEST_F(PublicLogs, WhatContradictsTheLogIsRefused) {
+  const auto with = [&](const std::string& key, const std::vector<std::string>& more = {},
+                        const std::string& before = "") {
+    std::vector<std::string> words = {
+        "calibrate",    "--log",       folder_.write("run.log", before + kSteps).string() + "=" + key,
+        "--model",      "llama-2-13b", "--cluster",
+        "2x8xa100-80gb"};
+    words.insert(words.end(), more.begin(), more.end());
+    return call(words, kUnlimitedColumns);
+  };
+  EXPECT_EQ(with("tp2.pp2.dp4.z1.mbs1").code, ExitCode::ok) << with("tp2.pp2.dp4.z1.mbs1").err;
+  EXPECT_EQ(with("z1").code, ExitCode::ok) << with("z1").err;  // the log says the rest
+  for (const auto& [key, told] :
+       {std::pair{"tp4.pp2.dp2.z1.mbs1", "run.log:7: tp: found 2, expected 4"},
+        {"tp2.pp1.dp8.z1.mbs1", "run.log:4: pp: found 2, expected 1"},
+        {"tp2.pp2.dp4.z0.mbs1", "run.log:8: zero_stage: found 1, expected 0"},
+        {"tp2.pp2.dp4.z1.mbs2", "run.log:3: micro_batch: found 1, expected 2"},
+        {"tp2.pp2.dp4.z1.mbs1.nosp", "run.log:6: sequence_parallel: found on, expected off"}}) {
+    const Called c = with(key);
+    EXPECT_EQ(c.code, ExitCode::bad_input) << key;
+    EXPECT_TRUE(says(c, told)) << key << ": " << c.err;
+  }
+  for (const auto& [option, value, told] :
+       {std::tuple{"--seq-len", "2048", "run.log:5: seq_len: found 4096, expected 2048"},
+        {"--global-batch", "256", "run.log:2: global_batch: found 128, expected 256"}}) {
+    const Called c = with("tp2.pp2.dp4.z1.mbs1", {option, value});
+    EXPECT_EQ(c.code, ExitCode::bad_input) << option;
+    EXPECT_TRUE(says(c, told)) << c.err;
+  }
+  const std::string fp16 = "  fp16 ............................................ True\n",
+                    ranks = "using world size: 32, data-parallel size: 4\n";
+  EXPECT_TRUE(says(with("tp2.pp2.dp4.z1.mbs1", {"--precision", "bf16-mixed"}, fp16),
+                   "compute: found fp16, expected bf16"));
+  EXPECT_EQ(with("tp2.pp2.dp4.z1.mbs1", {}, fp16).code, ExitCode::ok);
+  EXPECT_TRUE(says(with("tp2.pp2.dp4.z1.mbs1", {}, ranks), "gpus: found 32, expected 16"));
+}
+
+TEST_F(PublicLogs, ALogOfAnotherFrameworkThanTheStack) {
+  EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb"), "a log of Megatron-LM"));
+  EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb", {"--stack", "megatron-lm-2024"}), "a log of Megatron-LM"));
+  const Called other = calibrate("", "2x8xa100-80gb", {"--stack", "nanotron"});
+  EXPECT_EQ(other.code, ExitCode::ok) << other.err;
+  EXPECT_TRUE(says(other, "is a log of Megatron-LM, and --stack says nanotron")) << other.err;
+  // One that has no pipeline stages cannot have run it.
+  const Called never = calibrate("", "2x8xa100-80gb", {"--stack", "fsdp1-eager"});
+  EXPECT_EQ(never.code, ExitCode::bad_input);
+  EXPECT_TRUE(says(never, "which refuses the layout")) << never.err;
+}
+
+// A seventh of what the network is stated to carry is no measurement of it, but of what is wrong with it.
+TEST_F(PublicLogs, TablesFarFromTheRateThatIsStated) {
+  const std::string a100 = "NVIDIA A100-SXM4-80GB";
+  const Called usual = table(2, 8, a100, "", "2x8xa100-80gb@hdr-8x200", 12000);
+  EXPECT_EQ(usual.code, ExitCode::ok) << usual.err;
+  EXPECT_FALSE(says(usual, "warning")) << usual.err;
+  for (const double us : {80000.0, 67000.0}) {
+    const Called slow = table(2, 8, a100, "", "2x8xa100-80gb@hdr-8x200", us);
+    EXPECT_EQ(slow.code, ExitCode::ok) << slow.err;
+    for (const char* cause :
+         {"warning", "NCCL_IB_HCA", "GPUDirect RDMA", "one NIC of 8", "% of what --cluster states"})
+      EXPECT_TRUE(says(slow, cause)) << cause << ": " << slow.err;
+  }
+  const Called half = table(2, 8, a100, "", "2x8xa100-80gb@hdr-8x200", 40000);
+  EXPECT_TRUE(says(half, "few of the 8 NICs")) << half.err;
+  const Called more = table(2, 8, a100, "", "2x8xa100-80gb@hdr-2x200", 30000);
+  EXPECT_TRUE(says(more, "another fabric than --cluster states")) << more.err;
+  const Called inside = table(1, 8, a100, "", "1x8xa100-80gb", 60000);
+  EXPECT_TRUE(says(inside, "PCIe in place of NVLink")) << inside.err;
+  EXPECT_FALSE(says(table(1, 8, a100, "", "1x8xa100-80gb", 8500), "warning"));
 }
 
 TEST_F(PublicLogs, StepsThatAreNotSteadyAreSaid) {
