@@ -92,7 +92,7 @@ void read_precision(ForeignKeys& k, CommandFlags& flags) {
 
 bool is_bridge(const nlohmann::json& s) {
   return s.is_object() && s.contains("model") && s["model"].is_object() &&
-         s["model"].contains("tensor_model_parallel_size");
+         s["model"].contains("tensor_model_parallel_size") && !is_nemo(s);
 }
 
 ImportedRun import_bridge(const nlohmann::json& settings, const ImportSource& source) {

@@ -170,9 +170,17 @@ void read_deepspeed_formats(ForeignKeys& k, const TrainerOptions& trainer, Impor
 }  // namespace
 
 bool is_deepspeed(const nlohmann::json& s) {
-  return s.is_object() && !s.contains("schema") &&
-         (s.contains("zero_optimization") || s.contains("train_micro_batch_size_per_gpu") ||
-          s.contains("train_batch_size"));
+  if (!s.is_object() || s.contains("schema")) return false;
+  // GPT-NeoX writes DeepSpeed's keys among its own.
+  for (const char* key : {"pipe-parallel-size", "pipe_parallel_size", "model-parallel-size", "num-layers"})
+    if (s.contains(key)) return false;
+  if (s.contains("zero_optimization") || s.contains("train_micro_batch_size_per_gpu")) return true;
+  // A word of many trainers.
+  return s.contains("train_batch_size") && std::ranges::none_of(s.items(), [](const auto& item) {
+           return item.key().find("model") != std::string::npos || item.key().find("data") == 0 ||
+                  item.key().find("learning_rate") != std::string::npos ||
+                  item.key().find("epoch") != std::string::npos;
+         });
 }
 
 ImportedRun import_deepspeed(const nlohmann::json& settings, const CommandFlags& command,

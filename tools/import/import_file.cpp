@@ -34,11 +34,14 @@ struct SettingsReader {
 ImportedRun import_deepspeed_alone(const nlohmann::json& settings, const ImportSource& source) {
   return import_deepspeed(settings, {}, source);
 }
-constexpr SettingsReader kReaders[] = {{"an accelerate configuration", is_accelerate, import_accelerate},
-                                       {"a DeepSpeed configuration", is_deepspeed, import_deepspeed_alone},
-                                       {"a nanotron configuration", is_nanotron, import_nanotron},
-                                       {"a Megatron-Bridge configuration", is_bridge, import_bridge},
-                                       {"a torchtitan configuration", is_torchtitan, import_torchtitan}};
+constexpr SettingsReader kReaders[] = {
+    {"an accelerate configuration", is_accelerate, import_accelerate},
+    {"a DeepSpeed configuration", is_deepspeed, import_deepspeed_alone},
+    {"a nanotron configuration", is_nanotron, import_nanotron},
+    {"a NeMo 1 configuration", is_nemo, import_nemo},
+    {"a Megatron-LM configuration (--yaml-cfg)", is_megatron_yaml, import_megatron_yaml},
+    {"a Megatron-Bridge configuration", is_bridge, import_bridge},
+    {"a torchtitan configuration", is_torchtitan, import_torchtitan}};
 
 const SettingsReader* reader_of(const Settings& settings) {
   if (!settings || settings->contains("schema")) return nullptr;

@@ -20,7 +20,7 @@ std::string importable_as(const std::string& text);
 
 inline constexpr const char* kImportable =
     "a Megatron-LM command line, script or log with its arguments, a configuration of torchtitan (TOML, or "
-    "a Python function), DeepSpeed (JSON), nanotron (YAML), accelerate (YAML) or Megatron-Bridge (printed "
-    "YAML)";
+    "a Python function), DeepSpeed (JSON), nanotron (YAML), accelerate (YAML), NeMo 1 (YAML), Megatron-LM "
+    "(--yaml-cfg) or Megatron-Bridge (printed YAML)";
 
 }  // namespace sextant

@@ -40,6 +40,14 @@ ImportedRun import_accelerate(const nlohmann::json& settings, const ImportSource
 bool is_bridge(const nlohmann::json& settings);
 ImportedRun import_bridge(const nlohmann::json& settings, const ImportSource&);
 
+// NeMo 1 (v1.23 to v2.0): conf/megatron_gpt_config.yaml and its likes.
+bool is_nemo(const nlohmann::json& settings);
+ImportedRun import_nemo(const nlohmann::json& settings, const ImportSource&);
+
+// Megatron-LM's --yaml-cfg: examples/gpt3/gpt_config.yaml.
+bool is_megatron_yaml(const nlohmann::json& settings);
+ImportedRun import_megatron_yaml(const nlohmann::json& settings, const ImportSource&);
+
 // "meta-llama/Llama-2-7b-hf" as the preset llama-2-7b; empty where there is none of that name.
 std::string preset_of_name(const std::string& name, const std::filesystem::path& presets);
 

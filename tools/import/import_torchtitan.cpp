@@ -293,9 +293,21 @@ void read_titan_formats(ForeignKeys& k, ImportedRun& run) {
 bool is_torchtitan(const nlohmann::json& s) {
   if (!s.is_object()) return false;
   const auto section = [&](const char* name) { return s.contains(name) && s[name].is_object(); };
-  return (section("parallelism") && !s["parallelism"].contains("tp")) ||
-         (section("training") && section("model")) ||
-         (section("activation_checkpoint") && section("training"));
+  // "parallelism", "model" and "training" are words of many: what stands in them is torchtitan's.
+  const auto in = [&](const char* name, std::initializer_list<const char*> keys) {
+    return section(name) && std::ranges::any_of(keys, [&](const char* key) { return s[name].contains(key); });
+  };
+  const bool degrees =
+      section("parallelism") && !s["parallelism"].contains("tp") &&
+      (s["parallelism"].empty() || std::ranges::any_of(s["parallelism"].items(), [](const auto& item) {
+         return item.key().find("parallel") != std::string::npos || item.key().starts_with("fsdp_") ||
+                item.key().starts_with("enable_");
+       }));
+  const bool trains =
+      in("training", {"local_batch_size", "global_batch_size", "seq_len", "data_parallel_degree",
+                      "data_parallel_shard_degree", "tensor_parallel_degree", "mixed_precision_param"});
+  return degrees || (trains && section("model")) || (section("activation_checkpoint") && trains) ||
+         (in("model", {"flavor"}) && section("training"));
 }
 
 ImportedRun import_torchtitan(const nlohmann::json& settings, const ImportSource& source) {

@@ -12,6 +12,7 @@
 #include "core/base/shallow_json.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tools/import/import_file.hpp"
+#include "tools/import/other_trainers.hpp"
 #include "tools/traces/trace_files.hpp"
 
 namespace sextant {
@@ -84,53 +85,6 @@ bool is_nccl_output(const std::string& text) {
                                 has("\"out_of_place\""));  // -J; one that was ended has no average
 }
 
-// What stands behind "key:" in YAML, or behind "\"key\":" in JSON; empty: nothing.
-std::string_view value_of(std::string_view text, std::string_view key) {
-  for (std::size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1)) {
-    if (at > 0 && std::string_view(" \t\n\"{,").find(text[at - 1]) == std::string_view::npos) continue;
-    std::string_view rest = text.substr(at + key.size());
-    if (rest.starts_with('"')) rest.remove_prefix(1);
-    const auto skip_blanks = [&] {
-      rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
-    };
-    skip_blanks();
-    if (!rest.starts_with(':')) continue;
-    rest.remove_prefix(1);
-    skip_blanks();
-    if (rest.starts_with('"')) rest.remove_prefix(1);
-    if (const auto value = rest.substr(0, rest.find_first_of("\", \t\r\n}")); !value.empty()) return value;
-  }
-  return "";
-}
-
-// Configurations of trainers whose layout stands in another file, or in words that are not read.
-std::optional<FileKind> kind_of_trainer(std::string_view whole) {
-  const std::string_view text = whole.substr(0, 1 << 16);
-  const auto has = [&](const char* key) { return !value_of(text, key).empty(); };
-  const char* what = nullptr;
-  if (text.find("_component_: torchtune") != text.npos)
-    what = "a torchtune configuration";
-  else if (has("finetuning_type"))
-    what = "a LLaMA-Factory configuration";
-  else if (has("base_model") && (has("sequence_len") || has("micro_batch_size")))
-    what = "an axolotl configuration";
-  else if (has("device_train_microbatch_size"))
-    what = "an llm-foundry configuration";
-  else if (has("ici_fsdp_parallelism") || has("ici_tensor_parallelism"))
-    what = "a MaxText configuration";
-  else if (has("per_device_train_batch_size"))
-    what = "arguments of transformers' Trainer";
-  if (!what) return std::nullopt;
-  const std::string_view deepspeed = value_of(text, "deepspeed");
-  return FileKind{
-      FileUse::foreign, what,
-      deepspeed.ends_with(".json")
-          ? fmt::format("its layout is in the DeepSpeed configuration that it names: --from {} takes that",
-                        deepspeed)
-          : "state its layout as a key: --plan dp8.z3.mbs1 for FSDP or ZeRO 3 over 8 GPUs, a micro-batch of "
-            "1"};
-}
-
 std::optional<FileKind> kind_of_text(const std::string& text) {
   if (is_nccl_output(text))
     return FileKind{FileUse::nccl, "the output of an nccl-tests program",
@@ -145,7 +99,9 @@ std::optional<FileKind> kind_of_text(const std::string& text) {
                     "sextant calibrate --log takes it"};
   if (const std::string what = importable_as(text); !what.empty())
     return FileKind{FileUse::from, what, "--from of plan, simulate and explain takes it"};
-  return kind_of_trainer(text);
+  if (auto other = other_trainer(text))
+    return FileKind{FileUse::foreign, std::move(other->what), std::move(other->how)};
+  return std::nullopt;
 }
 
 // Neither a plan file nor one with a slip in it: several lines of text that are no JSON, or JSON without fault and nothing of what every

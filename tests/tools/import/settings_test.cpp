@@ -1,4 +1,5 @@
 // Settings of torchtitan, nanotron, DeepSpeed, accelerate and Megatron-Bridge as training runs.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/temp_dir.hpp"
@@ -126,6 +127,69 @@ TEST(ImportBridge, PrintedConfiguration) {
   EXPECT_EQ(q.training.gradient, Dtype::fp32);
   EXPECT_EQ(q.stack.name, "nemo-dgxc");
   EXPECT_TRUE(names(q.notes, "a vocabulary of 128256, as llama-3.1-8b of this shape has"));
+}
+
+// NVIDIA/NeMo v2.0, megatron_llama_config.yaml: model, batch and layout stand under `model`, which Megatron-Bridge's have elsewhere.
+TEST(ImportNemo, OneIsNoMegatronBridge) {
+  const Question q = asked_from(golden("nemo_llama2_7b.yaml"), "4x8xa100-80gb");
+  EXPECT_EQ(q.model.name, "llama-2-7b");
+  EXPECT_EQ(plan_key(*q.plan), "tp4.pp2.vp1.cp1.dp4.z1.mbs1.sel");
+  EXPECT_TRUE(q.plan->sequence_parallel);
+  EXPECT_EQ(q.training.global_batch, 128);
+  EXPECT_EQ(q.training.seq_len, 4096);
+  EXPECT_EQ(q.training.parameter, Dtype::bf16);
+  EXPECT_EQ(q.stack.name, "nemo-2024");
+  EXPECT_TRUE(names(q.notes, "is a NeMo 1 configuration"));
+  EXPECT_FALSE(names(q.notes, "it starts")) << "32 ranks, as the cluster has";
+  EXPECT_FALSE(names(q.notes, "not understood"));
+  EXPECT_TRUE(names(asked_from(golden("nemo_llama2_7b.yaml"), "2x8xa100-80gb").notes, "it starts 32 ranks"));
+}
+
+TEST(ImportNemo, OptimizerPrecisionAndInterpolation) {
+  const TempDir dir;
+  const auto of = [&](const char* precision, const char* optimizer, const char* more) {
+    return asked_from(
+        dir.write(
+            "nemo.yaml",
+            fmt::format(
+                "trainer: {{devices: 8, num_nodes: 1, precision: {}}}\nmodel:\n"
+                "  tensor_model_parallel_size: 2\n  micro_batch_size: 2\n  global_batch_size: 16\n"
+                "  encoder_seq_length: 2048\n  num_layers: 12\n  hidden_size: 768\n"
+                "  num_attention_heads: 12\n  tokenizer: {{library: megatron, type: GPT2BPETokenizer}}\n"
+                "  optim: {{name: {}}}\n{}",
+                precision, optimizer, more)),
+        "1x8xa100-80gb");
+  };
+  const Question q = of("16-mixed", "fused_adam", "  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n");
+  EXPECT_EQ(q.model.ffn_hidden, 3072);
+  EXPECT_EQ(q.model.vocab_size, 50257);
+  EXPECT_EQ(q.training.parameter, Dtype::fp16);
+  EXPECT_EQ(plan_key(*q.plan), "tp2.pp1.vp1.cp1.dp4.z0.mbs2.nosp");
+  EXPECT_EQ(of("bf16-mixed", "distributed_fused_adam", "").plan->zero_stage, 1);
+  EXPECT_THROW(of("bf16", "fused_adam", "  ffn_hidden_size: ${oc.env:FFN}\n"), ConfigError);
+  EXPECT_THROW(of("bf16", "fused_adam", "  num_moe_experts: 8\n"), ConfigError);
+  EXPECT_THROW(of("bf16", "fused_adam", "  activation: squared-relu\n"), ConfigError);
+  EXPECT_THROW(of("64", "fused_adam", ""), ConfigError);
+}
+
+// NVIDIA/Megatron-LM d98e8a6, examples/gpt3/gpt_config.yaml.
+TEST(ImportMegatron, Yaml) {
+  const TempDir dir;
+  const auto file =
+      dir.write("gpt.yaml",
+                "language_model:\n  num_layers: 32\n  hidden_size: 4096\n  num_attention_heads: 32\n"
+                "  ffn_hidden_size: 11008\n  num_query_groups: null\n  activation_func: swiglu\n"
+                "  add_bias_linear: false\n  normalization: RMSNorm\n"
+                "model_parallel:\n  tensor_model_parallel_size: 4\n  pipeline_model_parallel_size: 2\n"
+                "  sequence_parallel: true\n  bf16: true\n"
+                "seq_length: 4096\nmicro_batch_size: 1\nglobal_batch_size: 64\n"
+                "position_embedding_type: rope\nuntie_embeddings_and_output_weights: true\n"
+                "vocab_size: 32000\nuse_distributed_optimizer: true\n");
+  const Question q = asked_from(file, "2x8xh100");
+  EXPECT_EQ(q.model.name, "llama-2-7b");
+  EXPECT_EQ(plan_key(*q.plan), "tp4.pp2.vp1.cp1.dp2.z1.mbs1.nogr.nopg");
+  EXPECT_EQ(q.training.global_batch, 64);
+  EXPECT_EQ(q.stack.name, "megatron-core");
 }
 
 TEST(ConfigText, KindsOfValues) {
