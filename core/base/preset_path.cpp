@@ -71,11 +71,36 @@ std::string names_around(const std::string& word, const std::vector<std::string>
   std::vector<std::string> found;
   for (const auto& name : names)
     if (part.size() >= kShortest && plain(name).find(part) != std::string::npos) found.push_back(name);
-  if (found.empty() || found.size() > kMost) return "";
+  if (found.size() > kMost) {
+    const std::size_t others = found.size() - kMost;
+    found.resize(kMost);
+    return fmt::format("{}, or another of {} more (sextant presets)", fmt::join(found, ", "), others);
+  }
+  if (found.empty()) return "";
   const std::string last = found.back();
   found.pop_back();
   return found.empty() ? last : fmt::format("{} or {}", fmt::join(found, ", "), last);
 }
+
+namespace {
+
+// The first words of a name, "megatron-lm" of "megatron-lm-2024": what people know of one, with a slip or two.
+std::string nearest_beginning(const std::string& word, const std::vector<std::string>& names) {
+  constexpr std::size_t kShortest = 4;
+  if (word.size() < kShortest) return "";
+  std::vector<std::string> beginnings;
+  for (const std::string& name : names)
+    for (std::size_t end = name.find('-'); end != std::string::npos; end = name.find('-', end + 1))
+      if (std::string begins = plain(name.substr(0, end)); begins.size() >= kShortest)
+        beginnings.push_back(std::move(begins));
+  const std::string near = closest(word, beginnings);
+  std::vector<std::string> begun;
+  for (const std::string& name : names)
+    if (!near.empty() && plain(name).starts_with(near)) begun.push_back(name);
+  return names_around(near, begun);
+}
+
+}  // namespace
 
 std::string nearest_preset(const fs::path& presets, std::initializer_list<std::string_view> kinds,
                            std::string_view name) {
@@ -87,7 +112,10 @@ std::string nearest_preset(const fs::path& presets, std::initializer_list<std::s
   }
   for (const auto& n : names) plain_names.push_back(plain(n));
   const std::string near = closest(plain(name), plain_names);
-  if (near.empty()) return names_around(std::string(name), names);
+  if (near.empty()) {
+    std::string around = names_around(std::string(name), names);
+    return around.empty() ? nearest_beginning(plain(name), names) : around;
+  }
   const auto at = std::find(plain_names.begin(), plain_names.end(), near);
   return near.empty() ? "" : names[static_cast<std::size_t>(at - plain_names.begin())];
 }

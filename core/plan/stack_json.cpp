@@ -167,7 +167,7 @@ constexpr auto kStack = [](auto& io, auto& s) {
 };
 
 // What people call a framework, or what runs on one, and no preset is called: which presets it is.
-std::string stack_by_other_name(const std::string& name) {
+std::string stack_by_other_name(const std::string& name, bool with_slips) {
   struct Other {
     std::string_view begins, meant;
   };
@@ -195,6 +195,16 @@ std::string stack_by_other_name(const std::string& name) {
       Other{"axolotl", kHuggingFace},
       Other{"llamafactory", kHuggingFace},
       Other{"lightning", kHuggingFace},
+      Other{"gptneox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
+      Other{"neox", "it is Megatron's layers on DeepSpeed: megatron-deepspeed-bloom, or -bloom-bf16"},
+      Other{"levanter", "no framework on JAX is among them but alpa; times of others would be a guess"},
+      Other{"paddlenlp", "did you mean paddle-llama?"},
+      Other{"internevo", "did you mean aleph-alpha? Its eager LLaMA code comes nearest"},
+      Other{"sagemaker", "did you mean smp-v2?"},
+      Other{"bridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
+      Other{"megatronbridge", "did you mean nemo-dgxc? Megatron-Bridge is NeMo's successor"},
+      Other{"ddp", "no preset is DDP alone: fsdp1-eager or torchtitan-eager with z0 in the key"},
+      Other{"unsloth", kHuggingFace},
       Other{"torchtune", "did you mean torchtitan-eager? It runs FSDP2 too"},
       Other{"litgpt", "did you mean fsdp1-eager? It runs FSDP1 too"},
       Other{"maxtext", "no framework on JAX is among them but alpa; times of others would be a guess"},
@@ -206,15 +216,24 @@ std::string stack_by_other_name(const std::string& name) {
   for (const Other& other : kOthers)
     if (plain.starts_with(other.begins) && other.begins.size() > longest)
       meant = other.meant, longest = other.begins.size();
+  if (!meant.empty() || !with_slips) return std::string(meant);
+  std::vector<std::string> words;
+  constexpr std::size_t kLongEnough = 5;  // one slip in a shorter word makes another
+  for (const Other& other : kOthers)
+    if (other.begins.size() >= kLongEnough) words.emplace_back(other.begins);
+  const std::string near = closest(plain, words);
+  for (const Other& other : kOthers)
+    if (!near.empty() && other.begins == near) meant = other.meant;
   return std::string(meant);
 }
 
 std::filesystem::path preset_path(const std::string& name, const std::filesystem::path& presets) {
   if (const auto path = find_preset(presets, "stacks", name)) return *path;
-  std::string hint = stack_by_other_name(name);
+  std::string hint = stack_by_other_name(name, false);
   if (hint.empty())
     if (const std::string near = nearest_preset(presets, {"stacks"}, name); !near.empty())
       hint = "did you mean " + near + "?";
+  if (hint.empty()) hint = stack_by_other_name(name, true);
   throw ConfigError(Problem{"", "stack", name,
                             fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),
                             hint});

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "core/base/preset_path.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 
@@ -56,9 +58,13 @@ void add_text(CLI::App& app, const OptionRecord& record, std::string& target) {
     if (text.empty()) refuse(record, "nothing", record.metavar);
     const auto words = choices(record.metavar);
     if (!words.empty() && std::find(words.begin(), words.end(), text) == words.end()) {
-      const std::string near = closest(text, words);
+      const std::string other = record.otherwise ? record.otherwise(text) : "";
+      std::string near = closest(lower(text), words);
+      if (near.empty()) near = names_around(text, words);
       refuse(record, text, fmt::format("one of {}", fmt::join(words, ", ")),
-             near.empty() ? "" : fmt::format("did you mean {}?", near));
+             !other.empty() ? other
+             : near.empty() ? ""
+                            : fmt::format("did you mean {}?", near));
     }
     target = text;
     return true;

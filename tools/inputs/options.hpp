@@ -17,6 +17,8 @@ struct OptionRecord {
   const char* text;
   const char* unit = "";
   double min = 0, max = 0;  // of a number
+  // What a word that is none of a|b|c is called here, as a hint; empty: not known.
+  std::string (*otherwise)(const std::string& word) = nullptr;
 };
 
 // The value that `target` has when it is added is the default that --help prints.

@@ -1,7 +1,11 @@
 #include "tools/inputs/precision.hpp"
 
+#include <array>
+#include <string_view>
+
 #include <fmt/format.h>
 
+#include "core/base/words.hpp"
 #include "tools/inputs/options.hpp"
 
 namespace sextant {
@@ -14,6 +18,36 @@ bool same_formats(const TrainingSpec& a, const TrainingSpec& b) {
 }
 
 }  // namespace
+
+std::string precision_otherwise(const std::string& word) {
+  struct Other {
+    std::string_view word, hint;
+  };
+  static constexpr std::string_view kMixed = "did you mean bf16-mixed, which is usual, or bf16-pure?",
+                                    kFp8 = "did you mean fp8? Its products are fp8, all else is bf16",
+                                    kHalf =
+                                        "fp16 is --set training.compute=fp16 --set training.parameter=fp16",
+                                    kSingle =
+                                        "it is --set training.compute=fp32 --set training.parameter=fp32",
+                                    kTf32 = "it is --set training.compute=tf32 --set training.parameter=fp32",
+                                    kFewer =
+                                        "products in less than 8 bits are not planned; fp8 comes nearest";
+  static constexpr std::array kOthers = {
+      Other{"bf16", kMixed},   Other{"bfloat16", kMixed}, Other{"mixed", kMixed},
+      Other{"amp", kMixed},    Other{"bf16amp", kMixed},  Other{"bf16true", "did you mean bf16-pure?"},
+      Other{"fp8mixed", kFp8}, Other{"float8", kFp8},     Other{"e4m3", kFp8},
+      Other{"hybrid", kFp8},   Other{"mxfp8", kFp8},      Other{"fp8hybrid", kFp8},
+      Other{"fp16", kHalf},    Other{"16", kHalf},        Other{"half", kHalf},
+      Other{"float16", kHalf}, Other{"16mixed", kHalf},   Other{"fp16mixed", kHalf},
+      Other{"fp32", kSingle},  Other{"float32", kSingle}, Other{"32", kSingle},
+      Other{"no", kSingle},    Other{"tf32", kTf32},      Other{"fp4", kFewer},
+      Other{"nvfp4", kFewer},  Other{"int8", kFewer},     Other{"int4", kFewer},
+      Other{"mxfp4", kFewer}};
+  const std::string plain = plain_word(word);
+  for (const Other& other : kOthers)
+    if (plain == other.word) return std::string(other.hint);
+  return "";
+}
 
 void use_precision(const std::string& name, const StackSpec& stack, TrainingSpec& t) {
   t.parameter = Dtype::bf16;

@@ -9,6 +9,9 @@
 
 namespace sextant {
 
+// What frameworks and people call formats, and here is called otherwise: a hint. Empty: not known.
+std::string precision_otherwise(const std::string& word);
+
 inline constexpr const char* kPrecisions = "bf16-mixed|bf16-pure|fp8";
 
 // bf16-mixed: bf16 with the stack's own gradients and fp32 moments. bf16-pure: gradients, their reduction and both moments in bf16

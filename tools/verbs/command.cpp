@@ -57,14 +57,46 @@ std::string said_otherwise(const std::string& flag, const CLI::App& app) {
       Other{"nodes", "--cluster", kCluster},
       Other{"nnodes", "--cluster", kCluster},
       Other{"numnodes", "--cluster", kCluster},
+      Other{"seqlen", "--seq-len", "--seq-len"},
+      Other{"sequencelength", "--seq-len", "--seq-len"},
+      Other{"contextlength", "--seq-len", "--seq-len"},
+      Other{"maxseqlen", "--seq-len", "--seq-len"},
+      Other{"maxlength", "--seq-len", "--seq-len"},
+      Other{"context", "--seq-len", "--seq-len"},
+      Other{"globalbatchsize", "--global-batch", "--global-batch, in sequences"},
+      Other{"trainbatchsize", "--global-batch", "--global-batch, in sequences"},
+      Other{"hardware", "--cluster", kCluster},
+      Other{"machine", "--cluster", kCluster},
+      Other{"accelerator", "--cluster", kCluster},
+      Other{"gpuspernode", "--cluster", kCluster},
+      Other{"nprocpernode", "--cluster", kCluster},
+      Other{"worldsize", "--cluster", kCluster},
+      Other{"fabric", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+      Other{"network", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+      Other{"interconnect", "--cluster", "--cluster 8x8xh100@FABRIC (sextant presets fabrics)"},
+      Other{"params", "--model", "--model"},
+      Other{"modelsize", "--model", "--model"},
+      Other{"fp16", "--precision", "--precision"},
+      Other{"fp8", "--precision", "--precision"},
+      Other{"mixedprecision", "--precision", "--precision"},
+      Other{"config", "--from", "--from, for the file of another framework"},
       Other{"framework", "--stack", "--stack"},
       Other{"bf16", "--precision", "--precision"},
       Other{"dtype", "--precision", "--precision"}};
   const auto has = [&](std::string_view option) {
     return app.get_option_no_throw(std::string(option)) != nullptr;
   };
+  std::vector<std::string> known;
   for (const Other& other : kOthers)
-    if (plain == other.flag && has(other.option)) return fmt::format("did you mean {}?", other.how);
+    if (has(other.option)) known.emplace_back(other.flag);
+  // A slip in a long word of theirs; in a short one it makes another word.
+  constexpr std::size_t kLongEnough = 8;
+  const std::string meant = std::ranges::find(known, plain) != known.end() ? plain
+                            : plain.size() >= kLongEnough && closest(flag, flags_of(app)).empty()
+                                ? closest(plain, known)
+                                : "";
+  for (const Other& other : kOthers)
+    if (meant == other.flag && has(other.option)) return fmt::format("did you mean {}?", other.how);
   static constexpr std::array<std::string_view, 22> kLayout = {"tp",
                                                                "pp",
                                                                "cp",

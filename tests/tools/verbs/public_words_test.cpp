@@ -71,19 +71,49 @@ TEST(PublicWords, MixturesOfExpertsAreNoDenseModel) {
 // In one sentence, for --plan and --from.
 TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
   const TempDir folder;
-  for (const auto& [name, text, what, how] :
-       {std::tuple{"factory.yaml",
-                   "stage: sft\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n",
-                   "a LLaMA-Factory configuration", "--from examples/ds_z3_config.json"},
-        {"axolotl.yml", "base_model: NousResearch/Llama-2-7b-hf\nsequence_len: 4096\nmicro_batch_size: 2\n",
-         "an axolotl configuration", "--plan dp8.z3.mbs1"},
-        {"tune.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n",
-         "a torchtune configuration", "--plan dp8.z3.mbs1"},
-        {"args.json", R"({"output_dir": "out", "per_device_train_batch_size": 2, "deepspeed": "ds.json"})",
-         "arguments of transformers' Trainer", "--from ds.json"},
-        {"foundry.yaml", "max_seq_len: 2048\ndevice_train_microbatch_size: 8\n",
-         "an llm-foundry configuration", "--plan dp8.z3.mbs1"},
-        {"max.yml", "ici_fsdp_parallelism: 8\n", "a MaxText configuration", "--plan dp8.z3.mbs1"}}) {
+  for (
+      const auto& [name, text, what, how] :
+      {std::tuple{"factory.yaml",
+                  "stage: sft\nfinetuning_type: full\ndeepspeed: examples/ds_z3_config.json\n",
+                  "a LLaMA-Factory configuration", "--from examples/ds_z3_config.json"},
+       {"axolotl.yml", "base_model: NousResearch/Llama-2-7b-hf\nsequence_len: 4096\nmicro_batch_size: 2\n",
+        "an axolotl configuration", "--plan z3.mbs2"},
+       {"tune.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n",
+        "a torchtune configuration", "--plan z3.mbs1"},
+       {"args.json", R"({"output_dir": "out", "per_device_train_batch_size": 2, "deepspeed": "ds.json"})",
+        "arguments of transformers' Trainer", "--from ds.json"},
+       {"foundry.yaml", "max_seq_len: 2048\ndevice_train_microbatch_size: 8\n",
+        "an llm-foundry configuration", "--plan z3.mbs8"},
+       {"olmo.yaml", "model:\n  d_model: 4096\ndevice_train_microbatch_size: 2\n", "an OLMo configuration",
+        "--plan z3.mbs2"},
+       {"neox.yml",
+        "\"pipe-parallel-size\": 2\n\"model-parallel-size\": 4\n\"num-layers\": 32\n"
+        "\"train_micro_batch_size_per_gpu\": 4\n\"zero_optimization\": {\"stage\": 1}\n",
+        "a GPT-NeoX configuration", "--plan tp4.pp2.z1.mbs4"},
+       {"nemo2.yaml",
+        "trainer:\n  _target_: nemo.lightning.Trainer\n  devices: 8\n  strategy:\n"
+        "    _target_: nemo.lightning.MegatronStrategy\n    tensor_model_parallel_size: 8\n"
+        "    pipeline_model_parallel_size: 2\n",
+        "a NeMo 2 (NeMo-Run) recipe", "--plan tp8.pp2.z1.mbs1"},
+       {"nemo2.py",
+        "import nemo_run as run\nfrom nemo.collections import llm\nllm.llama3_8b.pretrain_recipe()\n",
+        "a NeMo 2 (NeMo-Run) recipe", "--plan tp2.pp2.z1.mbs1"},
+       {"paddle.json",
+        R"({"per_device_train_batch_size": 1, "tensor_parallel_degree": 4, "pipeline_parallel_degree": 2, "sharding": "stage1"})",
+        "a PaddleNLP configuration", "--plan tp4.pp2.z1.mbs1"},
+       {"levanter.yaml", "model: {type: llama}\ntrainer: {mp: 'p=f32,c=bfloat16', train_batch_size: 256}\n",
+        "a Levanter configuration", "--plan z3.mbs1"},
+       {"litgpt.yaml", "model_name: Llama-2-7b\ntrain: {global_batch_size: 512, micro_batch_size: 4}\n",
+        "a LitGPT configuration", "--plan z3.mbs4"},
+       {"lightning.yaml", "trainer: {strategy: fsdp, devices: 8}\nmodel: {name: x}\n",
+        "a Lightning configuration", "--plan z3.mbs1"},
+       {"fsdp.json", R"({"fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]})",
+        "an FSDP section of accelerate", "--plan z3.mbs1"},
+       {"evo.py", "parallel = dict(zero1=dict(size=8), tensor=dict(size=2))\n", "an InternEvo configuration",
+        "--plan tp2.pp2.z1.mbs1"},
+       {"sft.py", "from transformers import TrainingArguments\nargs = TrainingArguments(output_dir='x')\n",
+        "a program of transformers' Trainer", "--plan"},
+       {"max.yml", "ici_fsdp_parallelism: 8\n", "a MaxText configuration", "--plan z3.mbs1"}}) {
     const auto file = folder.write(name, text).string();
     const Called plan = simulate(Words{"--plan", file} + kLlama7bOn8);
     EXPECT_EQ(plan.code, ExitCode::bad_input) << name;
@@ -94,6 +124,8 @@ TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
   for (const auto& [name, text] :
        {std::pair{"job.sh", "#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n"},
         {"any.yaml", "a: 1\nb: 2\n"},
+        {"sections.yaml", "model: {name: x}\ntraining: {epochs: 3}\nparallelism: {kind: none}\n"},
+        {"batch.yaml", "train_batch_size: 64\nmodel: x\nlearning_rate: 1e-4\n"},
         {"any.json", R"({"a": 1})"}}) {
     const Called c = simulate(Words{"--plan", folder.write(name, text).string()} + kLlama7bOn8);
     EXPECT_EQ(c.code, ExitCode::bad_input) << name;
@@ -106,6 +138,83 @@ TEST(PublicWords, ConfigurationsOfTrainersOnOtherFrameworks) {
       simulate(Words{"--plan", folder.write("cut.json", R"({"schema": "sextant.plan_file/1", )").string()} +
                kLlama7bOn8),
       "line 1"));
+}
+
+// A slip of the keyboard, a part of a name, a size that no preset has: what comes near, or how to say it.
+TEST(PublicWords, SlipsAndSizesLeadOn) {
+  const auto asked = [](const Words& words) {
+    const Called c = call(Words{"simulate", "--seq-len", "1024"} + words, kUnlimitedColumns);
+    EXPECT_NE(c.code, ExitCode::ok) << words.back();
+    return c;
+  };
+  for (const auto& [typed, meant] : {std::pair{"deepseed", "did you mean deepspeed-zero?"},
+                                     {"depspeed", "did you mean deepspeed-zero?"},
+                                     {"megatorn", "megatron-core"},
+                                     {"megatron-cor", "did you mean megatron-core?"},
+                                     {"torchtian", "did you mean torchtitan?"},
+                                     {"nanotorn", "did you mean nanotron?"},
+                                     {"colosal", "colossal-"},
+                                     {"axolotol", "deepspeed-zero for DeepSpeed"},
+                                     {"gpt-neox", "megatron-deepspeed-bloom"}})
+    EXPECT_TRUE(says(asked(kLlama7bOn8 + Words{"--plan", "z1.mbs1", "--stack", typed}), meant))
+        << typed << ": " << asked(kLlama7bOn8 + Words{"--plan", "z1.mbs1", "--stack", typed}).err;
+  for (const auto& [typed, meant] : {std::pair{"300b", "no preset has about 300 billion parameters"},
+                                     {"llama-300b", "--set model.n_layers="},
+                                     {"llama-3-300B", "the nearest is llama-3.1-405b"},
+                                     {"gpt-1t", "no preset has about 1000 billion parameters"},
+                                     {"70b", "llama-2-70b"},
+                                     {"llama-3-7b", "llama-2-7b"},
+                                     {"lama-2-7b", "did you mean llama-2-7b?"},
+                                     {"llama-2-70", "did you mean llama-2-70b?"},
+                                     {"llama", "or another of"},
+                                     {"qwen2.5", "qwen2.5-7b"}}) {
+    const Called c = asked({"--cluster", "1x8xh100", "--plan", "z3.mbs1", "--model", typed});
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+  }
+  for (const auto& [typed, meant] : {std::pair{"bf16", "did you mean bf16-mixed"},
+                                     {"bfloat16", "did you mean bf16-mixed"},
+                                     {"fp16", "--set training.compute=fp16"},
+                                     {"FP8", "did you mean fp8?"},
+                                     {"fp8-hybrid", "did you mean fp8?"},
+                                     {"nvfp4", "not planned"},
+                                     {"fp32", "--set training.compute=fp32"}}) {
+    const Called c = asked(kLlama7bOn8 + Words{"--plan", "z1.mbs1", "--precision", typed});
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+  }
+  for (const auto& [typed, meant] : {std::pair{"--sequence-length", "did you mean --seq-len?"},
+                                     {"--sequence-lenght", "did you mean --seq-len?"},
+                                     {"--global-batch-size", "did you mean --global-batch"},
+                                     {"--fabric", "@FABRIC"},
+                                     {"--world-size", "did you mean --cluster"},
+                                     {"--fp8", "did you mean --precision?"}}) {
+    const Called c = asked(kLlama7bOn8 + Words{"--plan", "z1.mbs1", typed, "8"});
+    EXPECT_TRUE(says(c, meant)) << typed << ": " << c.err;
+  }
+}
+
+// None of them changes what a plan costs.
+TEST(PublicWords, RopeScalingsOfAnyNameArePlanned) {
+  const TempDir folder;
+  const auto plan = [&](const char* scaling) {
+    const auto file = folder.write(
+        "config.json",
+        std::string(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,
+        "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1024,
+        "max_position_embeddings": 65536, "rope_scaling": )") +
+            scaling + "}");
+    return call({"simulate", "--model", file.string(), "--cluster", "1x8xh100", "--plan", "z1.mbs1",
+                 "--seq-len", "1024", "--global-batch", "8"},
+                kUnlimitedColumns);
+  };
+  for (const char* scaling :
+       {R"({"type": "su", "long_factor": [1.0], "short_factor": [1.0]})",
+        R"({"type": "mrope", "mrope_section": [16, 24, 24]})", R"({"rope_type": "ntk", "factor": 4.0})",
+        R"({"rope_type": "proportional"})", R"({"rope_type": "llama3", "factor": 8.0})"}) {
+    const Called c = plan(scaling);
+    EXPECT_EQ(c.code, ExitCode::ok) << scaling << c.err;
+    EXPECT_TRUE(says(c, "sextant run refuses it")) << c.err;
+  }
+  EXPECT_FALSE(says(plan(R"({"rope_type": "yarn", "factor": 4.0})"), "sextant run refuses it"));
 }
 
 // Logs that are not read say what printed them, and how to give their step all the same.
