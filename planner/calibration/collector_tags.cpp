@@ -23,7 +23,9 @@ struct Prefix {
 };
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
-bool of_a_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.'; }
+bool of_a_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+}
 
 // Whether `text` has the form of `form`, in which 0 is any digit and a any letter.
 bool looks_like(std::string_view text, std::string_view form) {
@@ -40,7 +42,8 @@ std::optional<Prefix> time_of(std::string_view line) {
   constexpr std::string_view kForm = "0000-00-00T00:00:00";
   if (!looks_like(line, kForm)) return std::nullopt;
   std::size_t end = kForm.size();
-  while (end < line.size() && (is_digit(line[end]) || std::string_view(".,:+-Z").find(line[end]) != std::string_view::npos))
+  while (end < line.size() &&
+         (is_digit(line[end]) || std::string_view(".,:+-Z").find(line[end]) != std::string_view::npos))
     ++end;
   if (end < line.size() && line[end] != ' ' && line[end] != '\t') return std::nullopt;
   return Prefix{std::min(end + 1, line.size()), ""};
@@ -51,7 +54,8 @@ std::optional<Prefix> pod_of(std::string_view line) {
   if (!line.starts_with("[pod/")) return std::nullopt;
   const std::size_t end = line.find(']');
   if (end == std::string_view::npos) return std::nullopt;
-  return Prefix{std::min(end + (line.substr(end).starts_with("] ") ? 2 : 1), line.size()), line.substr(1, end - 1)};
+  return Prefix{std::min(end + (line.substr(end).starts_with("] ") ? 2 : 1), line.size()),
+                line.substr(1, end - 1)};
 }
 
 // "trainer-0  | text", of docker compose.
@@ -60,15 +64,18 @@ std::optional<Prefix> service_of(std::string_view line) {
   while (end < line.size() && of_a_name(line[end])) ++end;
   const std::size_t bar = std::min(line.find_first_not_of(' ', end), line.size());
   if (end == 0 || bar == end || !line.substr(bar).starts_with("|")) return std::nullopt;
-  return Prefix{std::min(bar + (line.substr(bar).starts_with("| ") ? 2 : 1), line.size()), line.substr(0, end)};
+  return Prefix{std::min(bar + (line.substr(bar).starts_with("| ") ? 2 : 1), line.size()),
+                line.substr(0, end)};
 }
 
 // "(RayTrainWorker pid=1234, ip=10.0.0.2) text"
 std::optional<Prefix> worker_of(std::string_view line) {
   const std::size_t end = line.find(')');
-  if (!line.starts_with('(') || end == std::string_view::npos || line.substr(0, end).find("pid=") == std::string_view::npos)
+  if (!line.starts_with('(') || end == std::string_view::npos ||
+      line.substr(0, end).find("pid=") == std::string_view::npos)
     return std::nullopt;
-  return Prefix{std::min(end + (line.substr(end).starts_with(") ") ? 2 : 1), line.size()), line.substr(1, end - 1)};
+  return Prefix{std::min(end + (line.substr(end).starts_with(") ") ? 2 : 1), line.size()),
+                line.substr(1, end - 1)};
 }
 
 // "Feb 03 04:05:06 node-7 python[1234]: text"

@@ -47,30 +47,84 @@ constexpr std::array kNemoSwitches = {NemoKey{"model.sequence_parallel", "--sequ
                                       NemoKey{"model.optim.overlap_param_sync", "--overlap-param-gather"}};
 
 // What changes no step, or is read in words of its own below.
-const std::vector<std::string> kNemoNoEffect = {
-    "name", "restore_from_path", "defaults", "hydra", "run", "exp_manager", "cluster*", "trainer.max_*",
-    "trainer.*_interval", "trainer.*_batches", "trainer.accelerator", "trainer.logger", "trainer.enable_*",
-    "trainer.use_distributed_sampler", "trainer.replace_sampler_ddp", "trainer.gradient_clip_val", "trainer.benchmark",
-    "trainer.strategy", "trainer.log_every_n_steps", "model.data", "model.tokenizer", "model.init_method_std",
-    "model.*dropout*", "model.make_vocab_size_divisible_by", "model.pre_process", "model.post_process",
-    "model.persist_layer_norm", "model.seed", "model.resume_from_checkpoint", "model.use_cpu_initialization",
-    "model.onnx_safe", "model.apex_transformer_log_level", "model.gradient_as_bucket_view", "model.sync_batch_comm",
-    "model.native_amp_*", "model.hysteresis", "model.nsys_profile", "model.mcore_gpt", "model.transformer_engine",
-    "model.attention_softmax_in_fp32", "model.apply_query_key_layer_scaling", "model.use_scaled_init_method",
-    "model.normalize_attention_scores", "model.headscale", "model.*_fusion", "model.fp8_*", "model.optim.lr",
-    "model.optim.weight_decay", "model.optim.betas", "model.optim.sched", "model.optim.eps", "model.optim.contiguous_*",
-    "model.grad_allreduce_chunk_size_mb", "model.grad_div_ar_fusion", "model.max_position_embeddings",
-    "model.use_flash_attention", "model.transformer_block_type", "model.openai_gelu", "model.tp_only_amax_red",
-    "model.batch_p2p_comm", "model.defer_embedding_wgrad_compute", "model.wgrad_deferral_limit",
-    "model.expert_model_parallel_size", "model.megatron_amp_O2", "model.share_embeddings_and_output_weights",
-    "model.moe_*", "model.reduce_amax", "model.use_emha", "model.gc_interval", "model.ub_tp_comm_overlap_cfg"};
+const std::vector<std::string> kNemoNoEffect = {"name",
+                                                "restore_from_path",
+                                                "defaults",
+                                                "hydra",
+                                                "run",
+                                                "exp_manager",
+                                                "cluster*",
+                                                "trainer.max_*",
+                                                "trainer.*_interval",
+                                                "trainer.*_batches",
+                                                "trainer.accelerator",
+                                                "trainer.logger",
+                                                "trainer.enable_*",
+                                                "trainer.use_distributed_sampler",
+                                                "trainer.replace_sampler_ddp",
+                                                "trainer.gradient_clip_val",
+                                                "trainer.benchmark",
+                                                "trainer.strategy",
+                                                "trainer.log_every_n_steps",
+                                                "model.data",
+                                                "model.tokenizer",
+                                                "model.init_method_std",
+                                                "model.*dropout*",
+                                                "model.make_vocab_size_divisible_by",
+                                                "model.pre_process",
+                                                "model.post_process",
+                                                "model.persist_layer_norm",
+                                                "model.seed",
+                                                "model.resume_from_checkpoint",
+                                                "model.use_cpu_initialization",
+                                                "model.onnx_safe",
+                                                "model.apex_transformer_log_level",
+                                                "model.gradient_as_bucket_view",
+                                                "model.sync_batch_comm",
+                                                "model.native_amp_*",
+                                                "model.hysteresis",
+                                                "model.nsys_profile",
+                                                "model.mcore_gpt",
+                                                "model.transformer_engine",
+                                                "model.attention_softmax_in_fp32",
+                                                "model.apply_query_key_layer_scaling",
+                                                "model.use_scaled_init_method",
+                                                "model.normalize_attention_scores",
+                                                "model.headscale",
+                                                "model.*_fusion",
+                                                "model.fp8_*",
+                                                "model.optim.lr",
+                                                "model.optim.weight_decay",
+                                                "model.optim.betas",
+                                                "model.optim.sched",
+                                                "model.optim.eps",
+                                                "model.optim.contiguous_*",
+                                                "model.grad_allreduce_chunk_size_mb",
+                                                "model.grad_div_ar_fusion",
+                                                "model.max_position_embeddings",
+                                                "model.use_flash_attention",
+                                                "model.transformer_block_type",
+                                                "model.openai_gelu",
+                                                "model.tp_only_amax_red",
+                                                "model.batch_p2p_comm",
+                                                "model.defer_embedding_wgrad_compute",
+                                                "model.wgrad_deferral_limit",
+                                                "model.expert_model_parallel_size",
+                                                "model.megatron_amp_O2",
+                                                "model.share_embeddings_and_output_weights",
+                                                "model.moe_*",
+                                                "model.reduce_amax",
+                                                "model.use_emha",
+                                                "model.gc_interval",
+                                                "model.ub_tp_comm_overlap_cfg"};
 
 // Numbers that the file leaves to OmegaConf: "${multiply:4, ${.hidden_size}}" of the example is known, others are not.
 std::string resolved_number(ForeignKeys& k, const std::string& path, const std::string& value) {
   if (!value.starts_with("${")) return value;
   const auto hidden = k.count("model.hidden_size");
   const std::size_t colon = value.find(':');
-  if (value.starts_with("${multiply:") && value.find("hidden_size") != value.npos && hidden && colon != value.npos)
+  if (value.starts_with("${multiply:") && value.find("hidden_size") != value.npos && hidden &&
+      colon != value.npos)
     if (const auto times = parse_decimal(value.substr(colon + 1, value.find(',') - colon - 1)))
       return fmt::format("{}", std::llround(*times * *hidden));
   if (value == "${.encoder_seq_length}" || value == "${model.encoder_seq_length}")
@@ -81,7 +135,8 @@ std::string resolved_number(ForeignKeys& k, const std::string& path, const std::
 void nemo_shape(ForeignKeys& k, CommandFlags& flags) {
   if (k.count("model.num_moe_experts", 0).value_or(0) > 1)
     k.wrong("model.num_moe_experts", "null: sextant plans no mixtures of experts");
-  for (const char* part : {"model.encoder", "model.decoder", "model.unet_config", "model.vision", "model.mm_cfg"})
+  for (const char* part :
+       {"model.encoder", "model.decoder", "model.unet_config", "model.vision", "model.mm_cfg"})
     if (const auto* inner = k.value(part); inner && inner->is_object())
       k.wrong(part, "a section of its own", "a decoder's configuration, as of megatron_gpt_pretraining",
               "sextant plans no other models");
@@ -109,7 +164,8 @@ void nemo_shape(ForeignKeys& k, CommandFlags& flags) {
 // 16, "bf16", "bf16-mixed", "16-mixed"; and what reduces gradients.
 void nemo_formats(ForeignKeys& k, CommandFlags& flags) {
   const std::string precision = lower(k.text("trainer.precision").value_or("32"));
-  const bool bf16 = precision.starts_with("bf16"), fp16 = precision.starts_with("16") || precision.starts_with("fp16");
+  const bool bf16 = precision.starts_with("bf16"),
+             fp16 = precision.starts_with("16") || precision.starts_with("fp16");
   if (!bf16 && !fp16 && !precision.starts_with("32")) k.wrong("trainer.precision", "bf16, 16 or 32");
   if (bf16) flags.options["--bf16"] = {};
   if (fp16) flags.options["--fp16"] = {};
@@ -138,8 +194,9 @@ bool is_section(const nlohmann::json& s, const char* name) { return s.contains(n
 bool is_nemo(const nlohmann::json& s) {
   if (!s.is_object() || !is_section(s, "model")) return false;
   const auto& model = s["model"];
-  const bool own = is_section(s, "trainer") || is_section(s, "exp_manager") || model.contains("micro_batch_size") ||
-                   model.contains("encoder_seq_length") || is_section(model, "optim");
+  const bool own = is_section(s, "trainer") || is_section(s, "exp_manager") ||
+                   model.contains("micro_batch_size") || model.contains("encoder_seq_length") ||
+                   is_section(model, "optim");
   return own && !model.contains("_target_") &&
          (model.contains("tensor_model_parallel_size") || model.contains("pipeline_model_parallel_size") ||
           model.contains("encoder_seq_length"));
@@ -149,7 +206,8 @@ ImportedRun import_nemo(const nlohmann::json& settings, const ImportSource& sour
   ForeignKeys k(settings, source.file, kNemoNoEffect);
   CommandFlags flags;
   for (const NemoKey& key : kNemoValues)
-    if (const auto value = k.text(key.path)) flags.options[key.option] = {resolved_number(k, key.path, *value)};
+    if (const auto value = k.text(key.path))
+      flags.options[key.option] = {resolved_number(k, key.path, *value)};
   for (const NemoKey& key : kNemoSwitches)
     if (k.is(key.path)) flags.options[key.option] = {};
   if (flags.has("--num-query-groups")) flags.options["--group-query-attention"] = {};
@@ -157,7 +215,8 @@ ImportedRun import_nemo(const nlohmann::json& settings, const ImportSource& sour
   nemo_formats(k, flags);
   ImportedRun state;
   nemo_state(k, flags, state);
-  if (const auto devices = k.count("trainer.devices", -1), nodes = k.count("trainer.num_nodes"); devices && *devices > 0)
+  if (const auto devices = k.count("trainer.devices", -1), nodes = k.count("trainer.num_nodes");
+      devices && *devices > 0)
     flags.gpus = *devices * nodes.value_or(1);
   ImportedRun run = import_megatron(flags, source.file);
   run.what = "a NeMo 1 configuration", run.stack = "nemo-2024";
@@ -178,7 +237,8 @@ bool is_megatron_yaml(const nlohmann::json& s) {
 ImportedRun import_megatron_yaml(const nlohmann::json& settings, const ImportSource& source) {
   CommandFlags flags;
   const auto add = [&](const std::string& key, const nlohmann::json& value) {
-    if (value.is_structured() || value.is_null() || value == false || value == "None" || value == "False") return;
+    if (value.is_structured() || value.is_null() || value == false || value == "None" || value == "False")
+      return;
     std::string name = "--" + key;
     std::replace(name.begin(), name.end(), '_', '-');
     if (key == "virtual_pipeline_model_parallel_size") name = "--num-virtual-stages-per-pipeline-rank";
@@ -186,7 +246,8 @@ ImportedRun import_megatron_yaml(const nlohmann::json& settings, const ImportSou
     if (key == "gated_linear_unit") name = "--swiglu";
     const bool on = value == true || value == "True";
     flags.options[name] =
-        on ? std::vector<std::string>() : std::vector<std::string>{value.is_string() ? value.get<std::string>() : value.dump()};
+        on ? std::vector<std::string>()
+           : std::vector<std::string>{value.is_string() ? value.get<std::string>() : value.dump()};
   };
   for (const auto& [key, value] : settings.items())
     if (value.is_object())
@@ -194,14 +255,16 @@ ImportedRun import_megatron_yaml(const nlohmann::json& settings, const ImportSou
     else
       add(key, value);
   const auto& model = settings.at("language_model");
-  if (model.contains("activation_func") && model["activation_func"] == "swiglu") flags.options["--swiglu"] = {};
+  if (model.contains("activation_func") && model["activation_func"] == "swiglu")
+    flags.options["--swiglu"] = {};
   if (model.contains("add_bias_linear") && model["add_bias_linear"] == false)
     flags.options["--disable-bias-linear"] = {};
   if (flags.has("--num-query-groups")) flags.options["--group-query-attention"] = {};
   ImportedRun run = import_megatron(flags, source.file);
   run.what = "a Megatron-LM configuration (--yaml-cfg)";
   // All arguments stand in it: those that nobody asked for are no news.
-  std::erase_if(run.unread, [](const std::string& option) { return option.find(": taken as") == option.npos; });
+  std::erase_if(run.unread,
+                [](const std::string& option) { return option.find(": taken as") == option.npos; });
   return run;
 }
 

@@ -59,12 +59,14 @@ std::string key_of(const json& j, int stage) {
   };
   add("tp", degree(j, {"tensor_model_parallel_size", "tensor_parallel_degree", "tensor_parallel_size",
                        "model_parallel_size", "tp_size"}));
-  add("pp", degree(j, {"pipeline_model_parallel_size", "pipeline_parallel_degree", "pipe_parallel_size", "pp_size"}));
+  add("pp", degree(j, {"pipeline_model_parallel_size", "pipeline_parallel_degree", "pipe_parallel_size",
+                       "pp_size"}));
   add("cp", degree(j, {"context_parallel_size", "context_parallel_degree", "cp_size"}));
   if (const auto said = parse_count(value_of(j, "stage"), 3)) stage = static_cast<int>(*said);
   add("z", stage);
   add("mbs", degree(j, {"train_micro_batch_size_per_gpu", "micro_batch_size", "per_device_train_batch_size",
-                        "device_train_microbatch_size"}).value_or(1));
+                        "device_train_microbatch_size"})
+                 .value_or(1));
   return key;
 }
 
@@ -77,12 +79,14 @@ constexpr std::array kKnown = {
     // DeepSpeed's keys stand in it beside its own.
     Known{"a GPT-NeoX configuration",
           [](const json& j) {
-            return has(j, "pipe-parallel-size") || has(j, "pipe_parallel_size") || has(j, "model-parallel-size");
+            return has(j, "pipe-parallel-size") || has(j, "pipe_parallel_size") ||
+                   has(j, "model-parallel-size");
           },
           1},
     Known{"a NeMo 2 (NeMo-Run) recipe",
           [](const json& j) {
-            return value_of(j, "_target_").starts_with("nemo") || value_of(j, "_target_").starts_with("nemo_run");
+            return value_of(j, "_target_").starts_with("nemo") ||
+                   value_of(j, "_target_").starts_with("nemo_run");
           },
           1},
     Known{"a torchtune configuration",
@@ -90,37 +94,49 @@ constexpr std::array kKnown = {
     Known{"a PaddleNLP configuration",
           [](const json& j) {
             return has(j, "per_device_train_batch_size") &&
-                   (has(j, "tensor_parallel_degree") || has(j, "pipeline_parallel_degree") || has(j, "sharding"));
+                   (has(j, "tensor_parallel_degree") || has(j, "pipeline_parallel_degree") ||
+                    has(j, "sharding"));
           },
           1},
     Known{"a LLaMA-Factory configuration", [](const json& j) { return has(j, "finetuning_type"); }, 3},
     Known{"an axolotl configuration",
-          [](const json& j) { return has(j, "base_model") && (has(j, "sequence_len") || has(j, "micro_batch_size")); },
+          [](const json& j) {
+            return has(j, "base_model") && (has(j, "sequence_len") || has(j, "micro_batch_size"));
+          },
           3},
     Known{"an OLMo configuration",
           [](const json& j) { return has(j, "device_train_microbatch_size") && has(j, "model.d_model"); }, 3},
     Known{"an llm-foundry configuration",
           [](const json& j) {
-            return has(j, "device_train_microbatch_size") || (has(j, "max_seq_len") && has(j, "fsdp_config")) ||
-                   has(j, "variables.max_seq_len");
+            return has(j, "device_train_microbatch_size") ||
+                   (has(j, "max_seq_len") && has(j, "fsdp_config")) || has(j, "variables.max_seq_len");
           },
           3},
     Known{"a MaxText configuration",
           [](const json& j) {
-            return has(j, "ici_fsdp_parallelism") || has(j, "ici_tensor_parallelism") || has(j, "dcn_data_parallelism");
+            return has(j, "ici_fsdp_parallelism") || has(j, "ici_tensor_parallelism") ||
+                   has(j, "dcn_data_parallelism");
           },
           3},
     Known{"a Levanter configuration",
           [](const json& j) {
-            return has(j, "trainer.train_batch_size") || has(j, "trainer.mp") || has(j, "trainer.tensor_parallel_axes");
+            return has(j, "trainer.train_batch_size") || has(j, "trainer.mp") ||
+                   has(j, "trainer.tensor_parallel_axes");
           },
           3},
     Known{"a veRL configuration", [](const json& j) { return has(j, "actor_rollout_ref"); }, 3},
     Known{"a LitGPT configuration",
-          [](const json& j) { return has(j, "train.micro_batch_size") && !has(j, "model.tensor_model_parallel_size"); }, 3},
+          [](const json& j) {
+            return has(j, "train.micro_batch_size") && !has(j, "model.tensor_model_parallel_size");
+          },
+          3},
     Known{"a Lightning configuration",
-          [](const json& j) { return has(j, "trainer.strategy") && has(j, "trainer.devices") && !has(j, "model.optim"); }, 3},
-    Known{"a SageMaker model-parallel configuration", [](const json& j) { return has(j, "hybrid_shard_degree"); }, 3},
+          [](const json& j) {
+            return has(j, "trainer.strategy") && has(j, "trainer.devices") && !has(j, "model.optim");
+          },
+          3},
+    Known{"a SageMaker model-parallel configuration",
+          [](const json& j) { return has(j, "hybrid_shard_degree"); }, 3},
     Known{"an FSDP section of accelerate or of transformers' Trainer",
           [](const json& j) {
             return has(j, "fsdp_sharding_strategy") || has(j, "fsdp_auto_wrap_policy") ||
@@ -146,8 +162,11 @@ constexpr std::array kKnownTexts = {
 
 std::string how_to_state(const std::string& key, const std::string& deepspeed) {
   if (deepspeed.ends_with(".json"))
-    return fmt::format("its layout is in the DeepSpeed configuration that it names: --from {} takes that", deepspeed);
-  return fmt::format("it is not read: state its layout as a key, --plan {}, with --model, --seq-len and --global-batch", key);
+    return fmt::format("its layout is in the DeepSpeed configuration that it names: --from {} takes that",
+                       deepspeed);
+  return fmt::format(
+      "it is not read: state its layout as a key, --plan {}, with --model, --seq-len and --global-batch",
+      key);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct Said {
 };
 
 // `key` with the parts that it states; what `change` does is stated too.
-Said said(const std::string& text, const std::string& key, LogContext context = {}, const TrainingSpec& training = {},
-          std::optional<std::vector<std::string>> parts = std::nullopt) {
+Said said(const std::string& text, const std::string& key, LogContext context = {},
+          const TrainingSpec& training = {}, std::optional<std::vector<std::string>> parts = std::nullopt) {
   Said out{"", training, parse_plan_key(key)};
   ModelSpec model = llama_13b();
   context.plan = true, context.parts = std::move(parts);
@@ -59,7 +59,9 @@ TEST(LogContradictions, EachPartOfALayoutWithItsLine) {
   }
   const Said off = said(with("  optimizer_cpu_offload ........................... True"), kAsTheLog);
   EXPECT_NE(off.problems.find("optimizer_offload: found on"), std::string::npos) << off.problems;
-  EXPECT_EQ(said(with("  optimizer_cpu_offload ........................... True"), std::string(kAsTheLog) + ".oo100").problems,
+  EXPECT_EQ(said(with("  optimizer_cpu_offload ........................... True"),
+                 std::string(kAsTheLog) + ".oo100")
+                .problems,
             "");
 }
 
@@ -67,17 +69,21 @@ TEST(LogContradictions, WhatAKeyLeavesOutIsTheLogs) {
   const Said s = said(kMegatron, "tp2.sel", {.gpus = 128}, {}, std::vector<std::string>{"tp", "recompute"});
   EXPECT_EQ(s.problems, "");
   EXPECT_EQ(plan_key(s.plan), kAsTheLog);
-  EXPECT_NE(said(kMegatron, "tp4.sel", {.gpus = 128}, {}, std::vector<std::string>{"tp", "recompute"}).problems, "");
+  EXPECT_NE(
+      said(kMegatron, "tp4.sel", {.gpus = 128}, {}, std::vector<std::string>{"tp", "recompute"}).problems,
+      "");
 }
 
 TEST(LogContradictions, BatchSequenceAndFormats) {
   TrainingSpec stated;
   stated.seq_len = 2048, stated.global_batch = 1024, stated.compute = Dtype::bf16;
-  EXPECT_NE(said(kMegatron, kAsTheLog, {.seq_len = true}, stated).problems.find("x.log:15: seq_len: found 4096, expected 2048"),
+  EXPECT_NE(said(kMegatron, kAsTheLog, {.seq_len = true}, stated)
+                .problems.find("x.log:15: seq_len: found 4096, expected 2048"),
             std::string::npos);
   EXPECT_EQ(said(kMegatron, kAsTheLog, {.global_batch = true}, stated).problems, "");
   stated.global_batch = 512;
-  EXPECT_NE(said(kMegatron, kAsTheLog, {.global_batch = true}, stated).problems.find("global_batch: found 1024, expected 512"),
+  EXPECT_NE(said(kMegatron, kAsTheLog, {.global_batch = true}, stated)
+                .problems.find("global_batch: found 1024, expected 512"),
             std::string::npos);
   // As an argument, as the format of parameters, and in the first lines.
   for (const char* fp16 : {"  fp16 ............................................ True",
@@ -87,24 +93,28 @@ TEST(LogContradictions, BatchSequenceAndFormats) {
     EXPECT_NE(s.problems.find("compute: found fp16, expected bf16"), std::string::npos) << fp16 << s.problems;
     EXPECT_EQ(said(with(fp16), kAsTheLog).training.compute, Dtype::fp16) << fp16;
   }
-  EXPECT_EQ(said(with("  bf16 ............................................ True"), kAsTheLog, {.compute = true}, stated).problems,
+  EXPECT_EQ(said(with("  bf16 ............................................ True"), kAsTheLog,
+                 {.compute = true}, stated)
+                .problems,
             "");
 }
 
 // Before the arguments, and all that a log has of which the head was cut differently.
 TEST(LogContradictions, TheFirstLineAlone) {
   const std::string steps = kMegatron + std::string(kMegatron).find("[rank0]");
-  for (const char* first :
-       {"using world size: 64, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 4, "
-        "pipeline-model-parallel size: 2\n",
-        "using world size: 64, data-parallel-size: 8, tensor-model-parallel size: 4, pipeline-model-parallel size: 2 \n"}) {
+  for (const char* first : {"using world size: 64, data-parallel size: 8, context-parallel size: 1, "
+                            "tensor-model-parallel size: 4, "
+                            "pipeline-model-parallel size: 2\n",
+                            "using world size: 64, data-parallel-size: 8, tensor-model-parallel size: 4, "
+                            "pipeline-model-parallel size: 2 \n"}) {
     const Said s = said(first + steps, kAsTheLog);
     for (const char* problem : {"x.log:1: tp: found 4, expected 2", "x.log:1: dp: found 8, expected 16"})
       EXPECT_NE(s.problems.find(problem), std::string::npos) << s.problems;
     EXPECT_EQ(said(first + steps, "tp4.pp2.dp8.z1.mbs1").problems, "");
   }
   const std::string fewer = "using world size: 32, data-parallel size: 8\n" + steps;
-  EXPECT_NE(said(fewer, "tp4.pp2.dp8.z1.mbs1").problems.find("x.log:1: gpus: found 32, expected 64"), std::string::npos);
+  EXPECT_NE(said(fewer, "tp4.pp2.dp8.z1.mbs1").problems.find("x.log:1: gpus: found 32, expected 64"),
+            std::string::npos);
 }
 
 // Megatron-LM's FSDP is no ZeRO 1, whatever it says of its optimizer.
@@ -120,7 +130,8 @@ TEST(LogContradictions, WhoShards) {
       "step: 1 loss: 1 memory: 1.00GiB(1%) tps: 10\n";
   for (const char* key : {"dp8.z3.mbs1", "dp8.z2.mbs1"}) EXPECT_EQ(said(titan, key).problems, "") << key;
   EXPECT_NE(said(titan, "dp8.z0.mbs1").problems, "");
-  EXPECT_NE(said(titan, "dp8.z3.mbs1.sd4").problems.find("shard_degree: found 8, expected 4"), std::string::npos)
+  EXPECT_NE(said(titan, "dp8.z3.mbs1.sd4").problems.find("shard_degree: found 8, expected 4"),
+            std::string::npos)
       << said(titan, "dp8.z3.mbs1.sd4").problems;
 }
 
