@@ -139,13 +139,39 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   return b;
 }
 
+namespace {
+
+// DeepSpeed's own optimizer for bf16 (runtime/engine.py, _do_optimizer_sanity_check).
+bool has_bf16_optimizer(const TrainingSpec& training, const ParallelPlan& plan) {
+  if (training.parameter != Dtype::bf16 || plan.optimizer_offload > 0) return false;
+  return (plan.zero_stage == 0 && plan.pp > 1) ||
+         (plan.zero_stage == 1 && size_bytes(training.gradient) >= 4);
+}
+
+// Copies of its gradient that an element has while the device updates it.
+double update_copies(const TrainingSpec& training, const ParallelPlan& plan, const StackMemory& memory) {
+  const double own = size_bytes(training.gradient), converted = own < 4 ? 4.0 : 0.0;
+  if (memory.update_copies == UpdateCopies::none) return 0;
+  if (memory.update_copies == UpdateCopies::converted ||
+      (memory.bf16_sums_beside_gradients && has_bf16_optimizer(training, plan)))
+    return converted;
+  return plan.zero_stage == 0 ? 2 * converted : own + converted;
+}
+
+}  // namespace
+
 StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, const StackSpec& stack) {
   StateBytes s;
   s.parameter = size_bytes(training.parameter);
   const int own = size_bytes(own_gradient_format(stack, training.parameter));
   s.gradient = std::max(0.0, stack.memory.gradient_bytes + size_bytes(training.gradient) - own) +
                (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
-  const double master = size_bytes(training.parameter) >= 4 ? 0.0 : 4.0;
+  if (stack.memory.bf16_sums_beside_gradients && has_bf16_optimizer(training, plan))
+    s.gradient += s.parameter;
+  s.update = update_copies(training, plan, stack.memory) + stack.memory.update_extra_bytes;
+  const bool copied = stack.memory.sharded_master_of_fp32 && plan.zero_stage > 0 &&
+                      (plan.zero_stage < 3 || plan.optimizer_offload > 0);
+  const double master = size_bytes(training.parameter) >= 4 && !copied ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
   s.host_optimizer += stack.memory.host_extra_bytes;
   // The master copy is what rests, beside the moments.

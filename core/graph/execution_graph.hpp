@@ -112,6 +112,7 @@ enum class OperandUse : std::uint8_t {
   loss,        // what the head keeps for its backward
   stats,       // of the loss, all tp ranks'
   activation,  // of a transfer
+  copies,      // of gradients, while the optimizer updates
 };
 
 struct Buffer {

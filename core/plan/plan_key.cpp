@@ -276,7 +276,7 @@ std::string plan_key(const ParallelPlan& p) {
 
 ParallelPlan parse_plan_key(std::string_view key) { return KeyParser(key).parse(); }
 
-FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus) {
+FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus, Dtype parameter) {
   KeyParser parser(key);
   FilledPlan filled{parser.parse(), {}, {}, std::nullopt};
   filled.stated = parser.parts();
@@ -295,6 +295,11 @@ FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus)
   if (!parser.seen("z") && !can.zero_stages.empty() &&
       std::ranges::find(can.zero_stages, 0) == can.zero_stages.end()) {
     p.zero_stage = std::ranges::min(can.zero_stages);
+    taken.push_back(fmt::format("z{}", p.zero_stage));
+  } else if (!parser.seen("z") && always_shards(can, p, parameter)) {
+    // The lowest beside pipeline stages, whose micro-batches would gather parameters again and again, otherwise the highest.
+    for (const int z : can.zero_stages)
+      if (z > 0 && (p.zero_stage == 0 || (p.pp > 1) == (z < p.zero_stage))) p.zero_stage = z;
     taken.push_back(fmt::format("z{}", p.zero_stage));
   }
   const auto take = [&](std::string_view slot, bool refused, bool& field, std::string_view part) {

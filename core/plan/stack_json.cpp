@@ -33,6 +33,8 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("uneven_stages", c.uneven_stages);
   io.optional("shard_degree", c.shard_degree);
   io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
+  io.optional("context_parallel_shards", c.context_parallel_shards);
+  io.optional("bf16_shards_from_pp", c.bf16_shards_from_pp, at_least(0));
   io.optional("recompute_selective", c.recompute_selective);
   io.optional("recompute_full", c.recompute_full);
   io.optional("recompute_layers", c.recompute_layers);
@@ -144,6 +146,13 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("gradients_as_parameters", m.gradients_as_parameters);
   io.optional("runs_state_reduction", m.runs_state_reduction);
   io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
+  io.optional("sharded_master_of_fp32", m.sharded_master_of_fp32);
+  io.optional("bf16_sums_beside_gradients", m.bf16_sums_beside_gradients);
+  io.optional("update_copies", m.update_copies, kUpdateCopiesNames);
+  io.optional("zero2_sums_apart", m.zero2_sums_apart);
+  io.optional("update_frees_gradients", m.update_frees_gradients, between(0, 1));
+  io.optional("update_extra_bytes", m.update_extra_bytes, at_least(0));
+  io.optional("zero3_update_elements", m.zero3_update_elements, at_least(0));
   io.optional("fragmentation", m.fragmentation, between(1, 10));
   io.optional("host_extra_bytes", m.host_extra_bytes, at_least(0));
   io.optional("host_factor", m.host_factor, between(1, 10));

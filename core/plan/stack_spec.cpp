@@ -106,6 +106,40 @@ void refuses_axes(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Tra
            can.interleaved ? "use the interleaved schedule" : "use 1F1B");
 }
 
+// What shards state whatever is asked for.
+void refuses_unsharded(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
+  const StackCapabilities& can = s.can;
+  const auto sharded = [&](int shards) {
+    std::vector<std::string> stages;
+    for (const int z : can.zero_stages)
+      if (z > 0 && (p.pp == 1 || z <= can.max_zero_with_pp)) stages.push_back(fmt::format("{}", z));
+    return fmt::format("use ZeRO stage {}{}", fmt::join(stages, " or "),
+                       shards == p.replicas() ? "" : fmt::format(" with shard_degree={}", shards));
+  };
+  const bool cp = p.cp > 1 && can.context_parallel && can.context_parallel_shards;
+  s.cannot(
+      cp && p.zero_stage == 0,
+      [&] {
+        return fmt::format("shards state over its cp={} ranks always, and has no ZeRO stage 0 beside them",
+                           p.cp);
+      },
+      [&] { return sharded(p.cp); });
+  s.cannot(
+      cp && p.zero_stage > 0 && p.shards() % p.cp != 0,
+      [&] {
+        return fmt::format("shards state over whole groups of cp={} ranks, not over {}", p.cp, p.shards());
+      },
+      [&] { return fmt::format("use shard_degree={} or a multiple of it", p.cp); });
+  s.cannot(
+      !cp && p.zero_stage == 0 && always_shards(can, p, t.parameter),
+      [&] {
+        return fmt::format(
+            "shards master copy and moments over the {} replicas always in bf16{}, and has no ZeRO stage 0",
+            p.replicas(), can.bf16_shards_from_pp > 1 ? " beside pipeline stages" : "");
+      },
+      [&] { return sharded(p.replicas()); });
+}
+
 void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
   const StackCapabilities& can = s.can;
   const bool offered = std::ranges::find(can.zero_stages, p.zero_stage) != can.zero_stages.end(),
@@ -270,6 +304,7 @@ void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Trai
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   refuses_axes(s, p, m, t);
   if (!s.done()) refuses_state(s, p, m);
+  if (!s.done()) refuses_unsharded(s, p, t);
   if (!s.done()) refuses_memory_saving(s, p, m, t);
   if (!s.done()) refuses_overlap(s, p);
   s.cannot(t.compute == Dtype::fp8 && !s.can.fp8, "has no fp8 matrix products", "use bf16");
@@ -278,6 +313,20 @@ std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec
 }
 
 }  // namespace
+
+bool always_shards(const StackCapabilities& can, const ParallelPlan& p, Dtype parameter) {
+  if (p.replicas() == 1) return false;
+  return (p.cp > 1 && can.context_parallel && can.context_parallel_shards) ||
+         (can.bf16_shards_from_pp > 0 && p.pp >= can.bf16_shards_from_pp && parameter == Dtype::bf16);
+}
+
+int lowest_zero_stage(const StackCapabilities& can, const ParallelPlan& p, Dtype parameter) {
+  const bool sharded = always_shards(can, p, parameter);
+  int lowest = -1;
+  for (const int z : can.zero_stages)
+    if ((z > 0 || !sharded) && (lowest < 0 || z < lowest)) lowest = z;
+  return std::max(0, lowest);
+}
 
 bool may_overlap_tp(const StackCapabilities& can, const ParallelPlan& p) {
   return can.overlap_tp && p.zero_stage <= can.overlap_tp_to_zero &&

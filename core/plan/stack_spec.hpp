@@ -38,7 +38,12 @@ struct StackCapabilities {
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
   bool replicas_divide_hidden = false;  // every parameter must split evenly over the replicas
-  bool copies_kv_heads = true;          // tp beyond the key/value heads: several ranks hold a copy of one
+  // CP ranks share the state, whatever is asked for: there is no ZeRO 0 beside CP, and shards are whole CP groups.
+  bool context_parallel_shards = false;
+  // In bf16 with so many pipeline stages or more (0: never) master copy and moments are sharded over the replicas, whatever is
+  // asked for: there is no ZeRO 0 then (DeepSpeed's BF16_Optimizer).
+  int bf16_shards_from_pp = 0;
+  bool copies_kv_heads = true;  // tp beyond the key/value heads: several ranks hold a copy of one
   bool recompute_selective = true, recompute_full = true, recompute_layers = true;
   bool optimizer_offload = false, parameter_offload = false, activation_offload = false;
   bool activation_offload_needs_recompute = false;
@@ -64,6 +69,10 @@ struct StackCapabilities {
   bool operator==(const StackCapabilities&) const = default;
 };
 
+// Whether there is no ZeRO 0 of this layout: its state is sharded whatever is asked for.
+bool always_shards(const StackCapabilities&, const ParallelPlan&, Dtype parameter);
+// The lowest ZeRO stage that is offered to it, whatever its own; 0 where none is.
+int lowest_zero_stage(const StackCapabilities&, const ParallelPlan&, Dtype parameter);
 // Whether a layout with tp may overlap its collectives.
 bool may_overlap_tp(const StackCapabilities&, const ParallelPlan&);
 
@@ -166,6 +175,14 @@ struct StackKernels {
   bool operator==(const StackKernels&) const = default;
 };
 
+// Copies of gradients that the optimizer's update makes and frees again.
+enum class UpdateCopies : std::uint8_t {
+  none,
+  converted,  // one in fp32, of gradients in another format
+  flattened,  // one flat in their own format and of that one in fp32; with ZeRO 0 one in fp32 and of that one flat
+};
+inline constexpr std::array<std::string_view, 3> kUpdateCopiesNames = {"none", "converted", "flattened"};
+
 // What it holds. Bytes per token and channel of one layer's saved activations, see cost_models/memory.
 struct StackMemory {
   bool exact_tensors =
@@ -196,7 +213,20 @@ struct StackMemory {
   // What a published run states as their format is that of their reduction alone (reduce_dtype of FSDP).
   bool runs_state_reduction = false;
   double ddp_extra_bytes = 0.0;  // per local parameter when state is not sharded
-  double fragmentation = 1.06;   // reserved / allocated
+  // fp32 parameters have a master copy too: with ZeRO 1 and 2, and on the host (DeepSpeed).
+  bool sharded_master_of_fp32 = false;
+  // With an optimizer of its own for bf16 (pipeline stages at ZeRO 0, or fp32 sums at ZeRO 1 without offload), gradients are
+  // summed in a buffer beside the model's own.
+  bool bf16_sums_beside_gradients = false;
+  // ZeRO 2: reduced gradients of later micro-batches lie in a partition of their own before they are added.
+  bool zero2_sums_apart = false;
+  // What exists while the device updates, and not beside activations. ZeRO stages whose gradients are freed before there are most
+  // copies: all of ZeRO 0, those of what others update of ZeRO 1.
+  UpdateCopies update_copies = UpdateCopies::none;
+  std::vector<int> update_frees_gradients;
+  double update_extra_bytes = 0.0;         // of an updated element, beyond copies of its gradient
+  std::int64_t zero3_update_elements = 0;  // ZeRO 3 updates as many of a rank's at a time; 0: all
+  double fragmentation = 1.06;             // reserved / allocated
   // Of what the host updates, per element, beyond its state and the gradients in their own format; and host memory taken over
   // what is kept there: page-locked blocks are rounded up.
   double host_extra_bytes = 0.0, host_factor = 1.0;
@@ -223,12 +253,12 @@ struct StackSpec {
   bool operator==(const StackSpec&) const = default;
 };
 
-// In which it keeps and reduces gradients where nobody states another format.
 // As versions of its framework do that compute the loss of all tokens at once: bytes a logit, and no chunks of hidden states.
 inline void hold_whole_logits(StackMemory& memory, double bytes) {
   memory.logits_bytes = bytes, memory.loss_hidden_bytes = 0;
 }
 
+// In which it keeps and reduces gradients where nobody states another format.
 inline Dtype own_gradient_format(const StackSpec& stack, Dtype parameter) {
   return stack.memory.gradients_as_parameters ? parameter : Dtype::fp32;
 }

@@ -152,8 +152,7 @@ std::optional<Rejection> cannot(StackSpec stack, ParallelPlan plan, const RunRow
   stack.can.uneven_stages = true;
   // Whether the update is sharded is not what tells classes apart.
   if (plan.zero_stage <= 1)
-    plan.zero_stage = stack.can.zero_stages.empty() ? 0 : stack.can.zero_stages.front(),
-    plan.shard_degree = 0;
+    plan.zero_stage = lowest_zero_stage(stack.can, plan, row.training.parameter), plan.shard_degree = 0;
   return refuses(stack, plan, row.model, row.training);
 }
 

@@ -1,5 +1,8 @@
 #include "planner/lowering/shapes.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 namespace sextant::lowering {
 
 int Context::shared_bucket(const ParameterLayout& layout) const {
@@ -7,6 +10,55 @@ int Context::shared_bucket(const ParameterLayout& layout) const {
   for (const Parameter& p : layout.parameters)
     if (p.kind == ParameterKind::embedding) return p.bucket;
   return -1;
+}
+
+std::int64_t Context::bytes_summed_apart(const ParameterLayout& layout) const {
+  const bool apart = stack.memory.zero2_sums_apart && plan.zero_stage == 2 && ring_gradients() &&
+                     microbatches > 1 && plan.optimizer_offload == 0;
+  return apart ? std::llround(state.gradient * static_cast<double>(layout.owned())) : 0;
+}
+
+std::int64_t Context::ring_bytes(const ParameterLayout& layout) const {
+  const auto of_gradients = [&](std::int64_t elements) {
+    return std::llround(state.gradient * static_cast<double>(elements));
+  };
+  const int shared = shared_bucket(layout);
+  std::int64_t largest = 0, largest_in_ring = 0, bytes = 0;
+  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
+    const std::int64_t elements = layout.buckets[b].elements;
+    largest = std::max(largest, elements);
+    if (static_cast<int>(b) != shared) largest_in_ring = std::max(largest_in_ring, elements);
+  }
+  if (ring_parameters()) {
+    const auto places = static_cast<std::int64_t>(unit_ring_count());
+    bytes += places * largest * static_cast<std::int64_t>(state.parameter);
+    if (plan.parameter_offload && layout.shards > 1)
+      bytes += places * (largest / layout.shards * fetched_bytes(training, stack.rules));
+  }
+  if (ring_gradients()) {
+    bytes += static_cast<std::int64_t>(gradient_ring_count()) * of_gradients(largest_in_ring);
+    if (shared >= 0) bytes += of_gradients(layout.buckets[static_cast<std::size_t>(shared)].elements);
+  }
+  return bytes + bytes_summed_apart(layout);
+}
+
+std::int64_t Context::update_workspace(const ParameterLayout& layout) const {
+  if (state.update <= 0) return 0;
+  std::int64_t updated = 0, others = 0;
+  for (const Bucket& b : layout.buckets) {
+    const std::int64_t slice = b.slice(layout.shards);
+    updated += slice - host_share(plan.optimizer_offload, slice);
+    others += b.elements - slice;
+  }
+  if (plan.zero_stage >= 3 && stack.memory.zero3_update_elements > 0)
+    updated = std::min(updated, stack.memory.zero3_update_elements);
+  std::int64_t freed = ring_bytes(layout) + activation.transient;
+  if (sp()) freed += 2 * activation.gathered;
+  if (gathers_again()) freed += layout.padded * static_cast<std::int64_t>(state.parameter);
+  if (std::ranges::count(stack.memory.update_frees_gradients, plan.zero_stage) > 0 && !ring_gradients())
+    freed +=
+        std::llround(state.gradient * static_cast<double>(plan.zero_stage == 0 ? layout.padded : others));
+  return std::max<std::int64_t>(0, std::llround(state.update * static_cast<double>(updated)) - freed);
 }
 
 Context make_context(const ModelSpec& model, const TrainingSpec& training, const PlanLinks& links,

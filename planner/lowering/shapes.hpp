@@ -50,6 +50,13 @@ struct Context {
   // The bucket of an embedding that is its stage's head as well: with a ring, its gradients stay in a buffer of their own
   // until both are in. -1: none.
   int shared_bucket(const ParameterLayout&) const;
+  // Of the partition that reduced gradients of a later micro-batch lie in.
+  std::int64_t bytes_summed_apart(const ParameterLayout&) const;
+  // What fetched units and gradients on their way take, all together.
+  std::int64_t ring_bytes(const ParameterLayout&) const;
+  // Bytes that the optimizer's update on the device takes beyond what rests all step long. What is there for the passes alone
+  // (rings, parameters gathered for a whole pass, gradients that others need) has been freed by then, and is taken first.
+  std::int64_t update_workspace(const ParameterLayout&) const;
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
   bool norms_qk() const { return model.qk_norm != QkNorm::none; }

@@ -270,7 +270,7 @@ class StageLowering {
   OpId updated_ = kNoOp, host_updated_ = kNoOp;  // what the first gather or fetch must wait for
   bool norm_beside_ = false;                     // the partials run beside compute
   OpId norm_partial_ = kNoOp, tied_ready_ = kNoOp;
-  BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer;
+  BufferId norm_buffer_ = kNoBuffer, norm_total_ = kNoBuffer, update_buffer_ = kNoBuffer;
   int tied_bucket_ = -1;    // the stage's copy of a tied embedding that another stage has as well
   int shared_bucket_ = -1;  // with a ring: an embedding that is this stage's head, too
 };

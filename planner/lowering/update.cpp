@@ -142,6 +142,8 @@ void StageLowering::make_buffers() {
     e_.buffer(BufferKind::workspace, stage_, c_.activation.transient, true, true);
   if (c_.activation.logits_kept > 0 && stage_ == c_.stage_of(c_.n_chunks() - 1))
     e_.buffer(BufferKind::logits, stage_, c_.activation.logits_kept, true, true);
+  e_.buffer(BufferKind::communication, stage_, c_.bytes_summed_apart(layout_), true, true);
+  update_buffer_ = e_.buffer(BufferKind::workspace, stage_, c_.update_workspace(layout_));
   if (c_.stack.rules.clip_gradients) {
     norm_buffer_ =
         e_.buffer(BufferKind::workspace, stage_, 8 * static_cast<std::int64_t>(layout_.buckets.size()), true);
@@ -190,6 +192,7 @@ void StageLowering::update(int first, int last) {
     op.lanes[0] = lane(LaneKind::compute);
     updated_ = e_.hold(e_.emit(op));
     touch(true);
+    e_.write(update_buffer_, Use::copies), e_.read(update_buffer_, Use::copies);
     if (c_.plan.parameter_offload) {
       op.role = OpRole::copy_out;
       op.work = e_.work(CopyWork{Bytes(device * fetched_bytes(c_.training, c_.stack.rules)),

@@ -125,8 +125,7 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
 
 // Where the ZeRO stage is not decided, the stack is asked about the lowest that it offers: some have no stage 0.
 ParallelPlan SearchTree::with_some_stage(ParallelPlan p) const {
-  const std::vector<int>& stages = job_.stack.can.zero_stages;
-  if (!stages.empty()) p.zero_stage = *std::min_element(stages.begin(), stages.end());
+  p.zero_stage = lowest_zero_stage(job_.stack.can, p, job_.training.parameter);
   return p;
 }
 

@@ -22,21 +22,17 @@ using lowering::Context;
 
 std::int64_t rounded(double bytes) { return std::llround(bytes); }
 
-// What rests on a stage all step long. Mirrors StageLowering::make_buffers().
-void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::int64_t& host) {
+// What rests on a stage all step long, and what the update takes beyond that. Mirrors StageLowering::make_buffers().
+void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::int64_t& host,
+                  std::int64_t& update) {
   const ParameterLayout layout = parameter_layout(c.model, c.plan, c.stack.rules, stage);
   const auto parameter = static_cast<std::int64_t>(c.state.parameter);
   const auto add = [&](BufferKind kind, std::int64_t bytes) {
     (kind == BufferKind::host ? host : base[static_cast<std::size_t>(kind)]) += bytes;
   };
-  std::int64_t largest = 0, largest_in_ring = 0, shared = 0;
-  const int shared_bucket = c.shared_bucket(layout);
+  std::int64_t largest = 0;
   for (const Bucket& bucket : layout.buckets) {
     largest = std::max(largest, bucket.elements);
-    if (&bucket - layout.buckets.data() == shared_bucket)
-      shared = bucket.elements;
-    else
-      largest_in_ring = std::max(largest_in_ring, bucket.elements);
     const std::int64_t slice = bucket.slice(layout.shards);
     const std::int64_t on_host = rounded(c.plan.optimizer_offload * static_cast<double>(slice));
     if (c.ring_parameters())
@@ -55,19 +51,10 @@ void add_resident(const Context& c, int stage, RunningBytes::ByKind& base, std::
     add(BufferKind::gradient,
         rounded(c.state.gradient *
                 static_cast<double>(layout.parameters[static_cast<std::size_t>(apart)].elements)));
-  if (c.ring_parameters()) {
-    const auto ring = static_cast<std::int64_t>(c.unit_ring_count());
-    add(BufferKind::communication, ring * largest * parameter);
-    if (c.plan.parameter_offload && layout.shards > 1)
-      add(BufferKind::communication,
-          ring * (largest / layout.shards * fetched_bytes(c.training, c.stack.rules)));
-  }
-  if (c.ring_gradients())
-    add(BufferKind::communication, static_cast<std::int64_t>(c.gradient_ring_count()) *
-                                           rounded(c.state.gradient * static_cast<double>(largest_in_ring)) +
-                                       rounded(c.state.gradient * static_cast<double>(shared)));
+  add(BufferKind::communication, c.ring_bytes(layout));
   if (c.sums_on_host() && c.microbatches > 1)
     add(BufferKind::host, largest / layout.shards * size_bytes(c.training.gradient));
+  update = c.update_workspace(layout);
   if (c.sp()) add(BufferKind::communication, 2 * c.activation.gathered);
   add(BufferKind::workspace, c.activation.transient);
   if (stage == c.stage_of(c.n_chunks() - 1)) add(BufferKind::logits, c.activation.logits_kept);
@@ -214,14 +201,14 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
   const auto states = cached_occupancy(plan.schedule, plan.pp, plan.vp, c.microbatches);
   MemoryEstimate estimate;
   RunningBytes::ByKind resident_before{};
-  std::int64_t host_before = 0;
+  std::int64_t host_before = 0, update = 0;
   for (int stage = 0; stage < plan.pp; ++stage) {
     StageMemory memory;
     RunningBytes::ByKind resident{};
     if (stage > 1 && stage + 1 < plan.pp && same_layers(c, stage - 1, stage))
       resident = resident_before, memory.host = host_before;
     else
-      add_resident(c, stage, resident, memory.host);
+      add_resident(c, stage, resident, memory.host, update);
     resident_before = resident, host_before = memory.host;
     // By chunk: what one micro-batch keeps, before its backward and, with a split one, behind it.
     const auto chunks = static_cast<std::size_t>(plan.vp);
@@ -252,17 +239,22 @@ MemoryEstimate estimate_memory(const ModelSpec& model, const TrainingSpec& train
       if (bytes > peak) peak = bytes, fullest = &o;
       host_peak = std::max(host_peak, host_activations(c, o, stage));
     }
-    peak += total(resident);
     memory.at_peak = resident;
     const auto add = [&](const RunningBytes::ByKind& kept, std::int64_t times) {
       for (std::size_t k = 0; k < kept.size(); ++k) memory.at_peak[k] += times * kept[k];
     };
-    memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
-        fullest->arrived * c.activation.stream;
-    begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
-      add(saved[v], whole), add(saved_weight[v], weight);
-    });
-    add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
+    if (update > 0 && update >= peak) {  // before the first pass
+      peak = update;
+      memory.at_peak[static_cast<std::size_t>(BufferKind::workspace)] += update;
+    } else {
+      memory.at_peak[static_cast<std::size_t>(BufferKind::communication)] +=
+          fullest->arrived * c.activation.stream;
+      begins_with(*fullest, [&](std::size_t v, std::int64_t whole, std::int64_t weight) {
+        add(saved[v], whole), add(saved_weight[v], weight);
+      });
+      add(peaks.of(fullest->kind, fullest->chunk * plan.pp + stage).at_peak(), 1);
+    }
+    peak += total(resident);
     memory.host += host_peak;
     memory.at_peak[static_cast<std::size_t>(BufferKind::host)] = memory.host;
     memory.outside = outside_of(stack.memory, plan.world());

@@ -20,6 +20,7 @@ with other settings, never that of another framework.
 
 TP > KV heads: TP beyond the number of KV heads, which copies them. From PP: the fewest stages that interleave. ZeRO with PP: the
 highest ZeRO stage beside pipeline stages. Part of the replicas: state is sharded over fewer ranks than there are replicas (hybrid sharding).
+Always over CP: CP ranks share the state whatever is asked for, so that there is no ZeRO 0 beside CP.
 """
 
 # Stacks that are the code of their base, at another version or with other settings: its sources are theirs.
@@ -49,6 +50,7 @@ TABLES = {
         ("ZeRO", "zero_stages"),
         ("ZeRO with PP", "max_zero_with_pp"),
         ("part of the replicas", "shard_degree"),
+        ("always over CP", "context_parallel_shards"),
         ("selective recompute", "recompute_selective"),
         ("full", "recompute_full"),
         ("some layers", "recompute_layers"),
@@ -76,6 +78,7 @@ NEEDS = {
     "sequence_parallel": "tensor_parallel",
     "copies_kv_heads": "tensor_parallel",
     "overlap_tp": "tensor_parallel",
+    "context_parallel_shards": "context_parallel",
     "recompute_layers": "recompute_full",
 }
 

@@ -167,7 +167,7 @@ bool is_stated(const std::vector<std::string>& settings, const std::string& note
 }
 
 void fill_plan(const std::string& key, Question& q) {
-  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus());
+  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus(), q.training.parameter);
   q.plan = std::move(filled.plan), q.key_parts = std::move(filled.stated);
   q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
   if (!filled.indivisible) return;

@@ -228,6 +228,19 @@ TEST(StackRefusals, EachNamesTheFeature) {
        [](ParallelPlan& p) { p.zero_stage = 3, p.optimizer_offload = 1; }},
       {"colossal-gemini", "parameters on the host only with all of the optimizer state",
        [](ParallelPlan& p) { p.zero_stage = 3, p.parameter_offload = true; }},
+      {"torchtitan", "has no ZeRO stage 0 beside them; use ZeRO stage 2 or 3 with shard_degree=2",
+       [](ParallelPlan& p) { p.cp = 2; }},
+      {"torchtitan-eager", "has no ZeRO stage 0 beside them; use ZeRO stage 2 or 3",
+       [](ParallelPlan& p) { p.cp = 2, p.dp = 1; }},
+      {"torchtitan", "whole groups of cp=4 ranks, not over 2",
+       [](ParallelPlan& p) { p.cp = 4, p.zero_stage = 3, p.shard_degree = 2; }},
+      {"torchtitan", "whole groups of cp=4 ranks, not over 1",
+       [](ParallelPlan& p) { p.cp = 4, p.zero_stage = 2, p.shard_degree = 1; }},
+      {"deepspeed-zero", "over the 8 replicas always in bf16 beside pipeline stages",
+       [](ParallelPlan& p) { p.pp = 2; }},
+      {"deepspeed-zero", "use ZeRO stage 1", [](ParallelPlan& p) { p.pp = 4, p.tp = 2; }},
+      {"megatron-deepspeed-bloom-bf16", "over the 8 replicas always in bf16, and has no ZeRO stage 0",
+       [](ParallelPlan&) {}},
       {"colossal-ai", "a part of the optimizer state",
        [](ParallelPlan& p) { p.zero_stage = 1, p.optimizer_offload = 0.5; }},
   };
@@ -281,6 +294,17 @@ TEST(StackRefusals, NothingNearIsRefused) {
       {"torchtitan", "tp2.dp4.z3.mbs1.tpo"},
       {"torchtitan", "dp8.z3.mbs1.oo100.po"},
       {"torchtitan", "dp8.z2.mbs1.sd4"},
+      {"torchtitan", "cp2.dp4.z3.mbs1.sd4"},
+      {"torchtitan", "cp2.dp4.z2.mbs1"},
+      {"torchtitan", "cp2.dp1.z3.mbs1"},
+      {"torchtitan", "dp8.z0.mbs1"},
+      {"megatron-core", "cp2.dp4.z0.mbs1"},
+      {"colossal-ai", "cp2.dp4.z0.mbs1"},
+      {"smp-v2", "cp2.dp4.z0.mbs1"},
+      {"deepspeed-zero", "pp2.dp1.z0.mbs1"},  // one replica: nothing to shard
+      {"deepspeed-zero", "pp2.dp4.z1.mbs1"},
+      {"deepspeed-zero", "dp8.z0.mbs1"},
+      {"megatron-deepspeed-bloom", "pp2.dp4.z0.mbs1"},
       {"megatron-core", "tp2.dp4.z1.mbs1.tpo"},
       {"megatron-core", "tp2.dp4.z1.mbs1.nosp"},
       {"megatron-core", "dp8.z1.mbs1.oo50"},
@@ -306,6 +330,29 @@ TEST(StackRefusals, NothingNearIsRefused) {
 }
 
 // What a key leaves out is what the stack can do, so that a short key is never refused for it.
+TEST(StackRefusals, WhatIsAlwaysShardedIsFilledIn) {
+  const auto filled = [](const char* stack, const char* key, Dtype parameter = Dtype::bf16) {
+    return fill_plan_key(key, load_stack(stack, preset_dir()), 16, parameter);
+  };
+  EXPECT_EQ(filled("torchtitan", "cp2.mbs1").plan.zero_stage, 3);
+  EXPECT_EQ(filled("torchtitan", "cp2.pp2.mbs1").plan.zero_stage, 2);
+  EXPECT_EQ(filled("torchtitan", "cp2.z2.mbs1").plan.zero_stage, 2);
+  EXPECT_EQ(filled("torchtitan", "mbs1").plan.zero_stage, 0);
+  EXPECT_EQ(filled("torchtitan", "cp2.mbs1").notes,
+            (std::vector<std::string>{"plan key: left out, and so as torchtitan does it: z3"}));
+  EXPECT_EQ(filled("megatron-core", "cp2.mbs1").plan.zero_stage, 0);
+  EXPECT_EQ(filled("deepspeed-zero", "pp2.mbs1").plan.zero_stage, 1);
+  EXPECT_EQ(filled("deepspeed-zero", "pp16.mbs1").plan.zero_stage, 0);
+  EXPECT_EQ(filled("deepspeed-zero", "pp2.mbs1", Dtype::fp16).plan.zero_stage, 0);
+  // In fp16 its optimizer shards nothing at stage 0.
+  TrainingSpec fp16;
+  fp16.parameter = fp16.compute = Dtype::fp16;
+  ParallelPlan stages = plain();
+  stages.pp = 2;
+  EXPECT_EQ(refusal("deepspeed-zero", stages, fp16), "");
+  EXPECT_NE(refusal("deepspeed-zero", stages), "");
+}
+
 TEST(StackRefusals, NoStackRefusesAShortKey) {
   for (const auto& name : stack_names(preset_dir())) {
     const StackSpec stack = load_stack(name, preset_dir());

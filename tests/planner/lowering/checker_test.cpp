@@ -25,6 +25,7 @@ struct Layout {
   bool fsdp = false;
   bool cp_ring = false;
   QkNorm qk_norm = QkNorm::none;
+  bool copies = false;  // of gradients, for the update
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.key << (l.tied ? " tied" : ""); }
 
@@ -38,6 +39,7 @@ StackSpec stack_of(const Layout& l) {
   stack.rules.host_sums_gradients = stack.rules.host_parameters_are_master = l.fsdp;
   stack.rules.zero2_by_units = l.fsdp;
   stack.rules.cp_ring = l.cp_ring;
+  if (l.copies) stack.memory.update_copies = UpdateCopies::flattened, stack.memory.update_extra_bytes = 100;
   return stack;
 }
 
@@ -87,6 +89,7 @@ const Layout kLayouts[] = {
     {.key = "tp2.dp2.z3.mbs1.full1", .qk_norm = QkNorm::whole},
     {.key = "tp2.cp2.pp2.mbs1.zb.nosp", .qk_norm = QkNorm::whole},
     {.key = "tp2.cp2.mbs1.sel", .cp_ring = true, .qk_norm = QkNorm::whole},
+    {.key = "tp2.pp2.dp2.z1.mbs1", .pipelined_update = true, .copies = true},
 };
 
 Layout plain(Layout l) {

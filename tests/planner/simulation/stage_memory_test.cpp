@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/graph/graph_memory.hpp"
+#include "core/graph/parameter_layout.hpp"
 #include "cost_models/memory.hpp"
 #include "tests/support/specs.hpp"
 
@@ -50,6 +51,17 @@ StackSpec exchanging_in_a_ring() {
   return stack;
 }
 
+// DeepSpeed's update, and so much beside it that it is mostly the fullest moment.
+StackSpec copying_for_the_update() {
+  StackSpec stack = module_by_module();
+  stack.memory.update_copies = UpdateCopies::flattened;
+  stack.memory.update_frees_gradients = {0, 1};
+  stack.memory.update_extra_bytes = 300;
+  stack.memory.zero3_update_elements = 5000;
+  stack.memory.zero2_sums_apart = stack.memory.bf16_sums_beside_gradients = true;
+  return stack;
+}
+
 // Coefficients are of gradients in the format that the stack has of its own.
 TEST(StageMemory, GradientsGoByTheirFormat) {
   const auto gradient_bytes = [](StackSpec stack, Dtype gradient) {
@@ -72,7 +84,7 @@ class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(StageMemoryLattice, AgreesWithTheGraphToTheByte) {
   for (const StackSpec& stack : {StackSpec{}, reducing_every_microbatch(), with_copies(), module_by_module(),
-                                 summing_on_host(), exchanging_in_a_ring()})
+                                 summing_on_host(), exchanging_in_a_ring(), copying_for_the_update()})
     for (const bool tied : {false, true}) {
       const auto g = lower_tiny(GetParam(), 8, 16, stack, true, tied);
       const auto estimate = estimate_memory(g.model, g.training, g.plan, stack);
@@ -122,6 +134,29 @@ INSTANTIATE_TEST_SUITE_P(
                       "tp2.cp2.mbs1.full", "tp2.cp2.mbs1.nosp", "cp2.pp2.mbs1.zb", "tp2.cp4.mbs1.ao2",
                       "dp2.z1.mbs1.oo50", "dp2.z3.mbs1.oo100.po", "mbs1.po", "mbs1.ao2", "pp2.mbs1.ao2.hz2",
                       "pp2.mbs1.ao3.full1", "pp4.mbs1.L1-2-3-2", "pp2.mbs1.L0-8"));
+
+// The copies are the peak where they are more than the passes take, and add nothing where they are less.
+TEST(StageMemory, TheUpdateIsThePeakWhereItIsTheFullest) {
+  const auto peak = [](const char* key, double extra) {
+    StackSpec stack;
+    stack.memory.update_extra_bytes = extra;
+    const auto g = lower_tiny(key, 8, 16, stack);
+    return estimate_memory(g.model, g.training, g.plan, stack).stages.front();
+  };
+  const auto workspace = static_cast<std::size_t>(BufferKind::workspace),
+             activation = static_cast<std::size_t>(BufferKind::activation);
+  const StageMemory without = peak("dp4.z1.mbs1", 0), little = peak("dp4.z1.mbs1", 1),
+                    much = peak("dp4.z1.mbs1", 1000), more = peak("dp4.z1.mbs1", 1500);
+  EXPECT_EQ(little.allocated(), without.allocated());
+  EXPECT_GT(without.at_peak[activation], 0);
+  EXPECT_EQ(much.at_peak[activation], 0);
+  EXPECT_GT(much.allocated(), without.allocated());
+  // 500 bytes more of each element that a rank owns: a quarter of all.
+  const auto g = lower_tiny("dp4.z1.mbs1");
+  const std::int64_t owned = parameter_layout(g.model, g.plan, StackRules{}, 0).owned();
+  EXPECT_EQ(more.at_peak[workspace] - much.at_peak[workspace], 500 * owned);
+  EXPECT_EQ(peak("dp4.z1.mbs1.oo100", 1000).allocated(), peak("dp4.z1.mbs1.oo100", 0).allocated());
+}
 
 TEST(StageMemory, NeverGrowsWithZeroStageTensorParallelOrRecompute) {
   const auto needs = [](const char* key) {
