@@ -163,7 +163,7 @@ double update_copies(const TrainingSpec& training, const ParallelPlan& plan, con
 StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, const StackSpec& stack) {
   StateBytes s;
   s.parameter = size_bytes(training.parameter);
-  const int own = size_bytes(own_gradient_format(stack, training.parameter));
+  const int own = stack.memory.gradients_as_parameters ? 2 : 4;  // what gradient_bytes is stated for
   s.gradient = std::max(0.0, stack.memory.gradient_bytes + size_bytes(training.gradient) - own) +
                (plan.shards() == 1 ? stack.memory.ddp_extra_bytes : 0.0);
   if (stack.memory.bf16_sums_beside_gradients && has_bf16_optimizer(training, plan))

@@ -22,7 +22,7 @@ struct StageMemory {
   std::array<std::int64_t, kBufferKinds> at_peak{};  // bytes by BufferKind when the device holds most
   std::int64_t host = 0;
   Bytes outside;     // context, NCCL, libraries
-  Bytes fragmented;  // held by the allocator beyond what is allocated
+  Bytes fragmented;  // held by the allocator beyond what is allocated at the peak
   Bytes allocated() const;
   Bytes reserved() const { return allocated() + fragmented + outside; }
 };

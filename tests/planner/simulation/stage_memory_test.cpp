@@ -155,6 +155,14 @@ TEST(StageMemory, TheUpdateIsThePeakWhereItIsTheFullest) {
   const auto g = lower_tiny("dp4.z1.mbs1");
   const std::int64_t owned = parameter_layout(g.model, g.plan, StackRules{}, 0).owned();
   EXPECT_EQ(more.at_peak[workspace] - much.at_peak[workspace], 500 * owned);
+  // The reserve is that of the passes, and what the update takes lies in it first.
+  EXPECT_EQ(little.fragmented, without.fragmented);
+  EXPECT_EQ(more.fragmented.v, 0);
+  const double rest = static_cast<double>(much.allocated().v - 1000 * owned),
+               fuller = 1.03 * static_cast<double>(without.allocated().v);  // of a reserve of 6 %
+  const StageMemory between = peak("dp4.z1.mbs1", (fuller - rest) / static_cast<double>(owned));
+  EXPECT_EQ(between.reserved(), without.reserved());
+  EXPECT_GT(between.allocated(), without.allocated());
   EXPECT_EQ(peak("dp4.z1.mbs1.oo100", 1000).allocated(), peak("dp4.z1.mbs1.oo100", 0).allocated());
 }
 

@@ -26,7 +26,7 @@ const std::vector<Refusal> kRefusals = {
     {"nanotron", "2x8xh100", "nanotron", "tp2.pp2.dp4.z1.mbs1.nopg.L14-18", "chunks", k7B},
     {"nanotron", "2x8xh100", "torchtitan", "dp16.z2.mbs1.nopg", "zero_stage", k7B},
     {"nanotron", "2x8xh100", "nanotron", "tp2.dp8.z0.mbs1.nogr", "overlap_grad_reduce", k7B},
-    {"nanotron", "2x8xh100", "torchtitan", "tp2.cp2.dp4.z0.mbs1", "cp", k7B},
+    {"nanotron", "2x8xh100", "megatron-core", "tp2.cp2.dp4.z0.mbs1", "cp", k7B},
     {"nanotron", "2x8xh100", "torchtitan", "tp2.dp8.z0.mbs1.sel", "recompute", k7B},
     {"fsdp2", "2x8xh100", "torchtitan", "tp2.pp2.dp4.z3.mbs1", "pp"},
     {"fsdp2", "2x8xh100", "torchtitan", "cp2.dp8.z3.mbs1", "cp"},
@@ -74,7 +74,7 @@ const std::vector<Refusal> kRefusals = {
     {"torchtitan", "2x8xh100", "sextant", "dp16.z3.mbs1.nopg", "overlap_param_gather"},
     {"torchtitan",
      "2x8xh100",
-     "torchtitan",
+     "megatron-core",
      "cp2.dp8.z0.mbs1",
      "zero_stage",
      {"--model", "llama-3.2-1b", "--seq-len", "4096", "--global-batch", "64"}},
@@ -202,7 +202,7 @@ TEST(ExportRefusals, ANodeWithAMissingGpu) {
 TEST(ExportRefusals, ANearestThatDoesNotFitIsNotWritten) {
   const TempDir dir;
   const Words larger = {"--model", "llama-2-13b", "--seq-len", "4096", "--global-batch", "64"};
-  const std::string plan = plan_file(dir, on("2x8xh100", "torchtitan", larger), "cp2.dp8.z0.mbs1");
+  const std::string plan = plan_file(dir, on("2x8xh100", "megatron-core", larger), "cp2.dp8.z0.mbs1");
   const Called called = export_to("torchtitan", plan, dir.path() / "job", {"--nearest"});
   EXPECT_EQ(called.code, ExitCode::no_feasible_plan) << called.out;
   EXPECT_NE(called.out.find("sextant plan --stack torchtitan"), std::string::npos) << called.out;
