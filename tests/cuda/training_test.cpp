@@ -192,7 +192,7 @@ TEST_F(CudaTraining, HeadsThatTheLibraryServes) {
 
 // A window and distances in the library's graphs, under a normalized head.
 TEST_F(CudaTraining, MasksThatTheLibraryServes) {
-  How how{.gpu = true, .reference = false, .dtype = Dtype::bf16, .steps = 2, .hidden = 256};
+  How how{.gpu = true, .reference = false, .dtype = Dtype::bf16, .steps = 2, .hidden = 128};
   how.beside = {.window = 10, .alibi = true, .normalized = true};
   EXPECT_EQ(library_too_far("mbs4", how), "");
   how.rate *= 0.7;  // control
@@ -205,9 +205,10 @@ TEST_F(CudaTraining, MasksUnderLayoutsOfEveryKind) {
        {Beside{.window = 10, .documents = true, .normalized = true},
         Beside{.window = 7, .alibi = true, .normalized = true}, Beside{.documents = true}}) {
     gpu.beside = cpu.beside = beside;
-    for (const char* key :
-         {"mbs4", "mbs2.sel", "tp2.sp.mbs2", "cp2.mbs2", "pp2.mbs1", "tp2.sp.cp2.mbs1.dp2.z3"})
-      expect_alike(train_small(key, gpu), train_small(key, cpu), 1e-10, key);
+    const std::string widest = "tp2.sp.cp2.mbs1.dp2.z3";
+    for (const std::string key : {"mbs4", "mbs2.sel", "tp2.sp.mbs2", "cp2.mbs2", "pp2.mbs1", widest.c_str()})
+      if (key == widest || !left_out())
+        expect_alike(train_small(key, gpu), train_small(key, cpu), 1e-10, key);
   }
   // Controls: each of them left out.
   cpu.beside = {.window = 10, .alibi = true, .documents = true, .normalized = true};
