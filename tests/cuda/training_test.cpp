@@ -202,7 +202,7 @@ TEST_F(CudaTraining, MasksThatTheLibraryServes) {
 TEST_F(CudaTraining, MasksUnderLayoutsOfEveryKind) {
   How gpu{.gpu = true, .steps = 2}, cpu{.steps = 2};
   for (const Beside& beside :
-       {Beside{.window = 10, .documents = true, .normalized = true},
+       {Beside{.window = 5, .documents = true, .normalized = true},
         Beside{.window = 7, .alibi = true, .normalized = true}, Beside{.documents = true}}) {
     gpu.beside = cpu.beside = beside;
     const std::string widest = "tp2.sp.cp2.mbs1.dp2.z3";
@@ -211,12 +211,12 @@ TEST_F(CudaTraining, MasksUnderLayoutsOfEveryKind) {
         expect_alike(train_small(key, gpu), train_small(key, cpu), 1e-10, key);
   }
   // Controls: each of them left out.
-  cpu.beside = {.window = 10, .alibi = true, .documents = true, .normalized = true};
+  cpu.beside = {.window = 5, .alibi = true, .documents = true, .normalized = true};
   const Trained all = train_small("cp2.mbs2", cpu);
   for (const Beside& beside : {Beside{.alibi = true, .documents = true, .normalized = true},
-                               Beside{.window = 10, .documents = true, .normalized = true},
-                               Beside{.window = 10, .alibi = true, .normalized = true},
-                               Beside{.window = 10, .alibi = true, .documents = true}}) {
+                               Beside{.window = 5, .documents = true, .normalized = true},
+                               Beside{.window = 5, .alibi = true, .normalized = true},
+                               Beside{.window = 5, .alibi = true, .documents = true}}) {
     gpu.beside = beside;
     EXPECT_GT(furthest(train_small("cp2.mbs2", gpu), all).first, 1e-6);
   }
