@@ -21,7 +21,7 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
   struct Layout {
     int zero = 0, dp = 8, pp = 1;
     Dtype parameter = Dtype::bf16;
-    std::optional<Dtype> gradient;
+    std::optional<Dtype> gradient = std::nullopt;
     int microbatches = 1;
   };
   const auto peak = [&](const char* stack, const Layout& l) {
