@@ -58,7 +58,7 @@ void require_dense(JsonReader& io) {
 }
 
 // Of llama3, yarn and longrope: the longest sequence of the first training. Beside the scaling it goes before what the scaling
-// itself says (transformers' standardize_rope_params), as does a family's default of that key. What is wrong with it; empty: nothing.
+// itself says (transformers' standardize_rope_params), as does a family's default of longrope's. What is wrong with it; empty: nothing.
 std::string read_original_positions(JsonReader& io, JsonReader& rope, int family_default, RopeScaling& s) {
   constexpr std::string_view kKey = "original_max_position_embeddings";
   const bool inside = rope.has(kKey), beside = io.has(kKey);
@@ -66,7 +66,7 @@ std::string read_original_positions(JsonReader& io, JsonReader& rope, int family
   if (s.type == "linear" || s.type == "dynamic") return "";
   if (s.type == "llama3" && !inside && !beside) return fmt::format("{} is missing", kKey);
   const int said = s.original_max_positions;
-  if (!beside && family_default == 0) return "";
+  if (!beside && (family_default == 0 || s.type != "longrope")) return "";
   s.original_max_positions = family_default;
   io.optional(kKey, s.original_max_positions);
   if (!inside || said == s.original_max_positions) return "";

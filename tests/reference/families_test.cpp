@@ -17,6 +17,8 @@
 namespace sextant::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct FamilyTrial {
   const char* name;
   std::vector<const char*> layouts;  // beside those of all
