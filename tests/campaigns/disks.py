@@ -169,7 +169,7 @@ def read_only(case, base, right, sextant, after_s):
             helper.wait()
             subprocess.run(["mount", "-o", "remount,rw", out], check=True)
             wrong = ""
-            if ended.hung or ended.crashed or ended.code not in (0, 3, 7):
+            if ended.hung or ended.crashed or ended.code not in (0, 2, 3, 7):  # 2: before it had made its folder
                 wrong = f"exit code {ended.code}"
             elif ended.code != 0:
                 wrong = "" if "Read-only" in ended.err + ended.out else "does not say the cause"
@@ -199,6 +199,27 @@ def ways_of(right, case):
     return calls, cuts
 
 
+def disks_that_are_spoilt(options, chosen, rights, sextant, r):
+    """Works, each of one command on a disk that is full, too small, or read-only. With a count, a third of the disks for each."""
+
+    def output(i):
+        problem = full_output(rights[i][0], CASES[i], sextant)
+        return CASES[i].name, "standard output is full", "clear end", problem, None
+
+    works = [lambda i=i: output(i) for i in chosen] if "output" in options.parts else []
+    if "mounts" in options.parts and not can_mount():
+        print("small and read-only disks are left out: mounting one needs root")
+    elif "mounts" in options.parts:
+        disks = [(small_disk, f"size={n}k") for n in (4, 8, 12, 20, 32, 64, 128, 256, 512, 1024)]
+        disks += [(small_disk, f"nr_inodes={n}") for n in range(1, 14)]
+        disks += [(read_only, after) for after in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)]
+        for i in chosen:
+            base, right = rights[i]
+            for work, how in r.sample(disks, len(disks) // 3) if options.count else disks:
+                works.append(lambda work=work, i=i, base=base, right=right, how=how: work(CASES[i], base, right, sextant, how))
+    return works
+
+
 def campaign(options, sextant, library, broken=None):
     r = random.Random(options.seed)
     chosen = [i for i, c in enumerate(CASES) if not options.only or re.search(options.only, c.name)]
@@ -219,24 +240,12 @@ def campaign(options, sextant, library, broken=None):
                 tasks += [(work, (i, base, rights[i][1], sextant, broken or sextant, library, what, options.keep)) for what in r.sample(all_of_them, share)]
         # What differs most comes first to light.
         r.shuffle(tasks)
-        progress = Progress(len(tasks))
+        works = [lambda task=task: task[0](task[1]) for task in tasks] + disks_that_are_spoilt(options, chosen, rights, sextant, r)
+        progress = Progress(len(works))
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for done in pool.map(lambda task: task[0](task[1]), tasks):
+            for done in pool.map(lambda work: work(), works):
                 add(found, wrong, done)
                 progress.step(f", {len(wrong)} faults")
-        for i in chosen if "output" in options.parts else []:
-            problem = full_output(rights[i][0], CASES[i], sextant)
-            add(found, wrong, (CASES[i].name, "standard output is full", "clear end", problem, None))
-        if "mounts" in options.parts and not can_mount():
-            print("small and read-only disks are left out: mounting one needs root")
-        elif "mounts" in options.parts:
-            limits = [f"size={n}k" for n in (4, 8, 12, 20, 32, 64, 128, 256, 512, 1024)] + [f"nr_inodes={n}" for n in range(1, 14)]
-            for i in chosen:
-                base, right = rights[i]
-                for limit in limits:
-                    add(found, wrong, small_disk(CASES[i], base, right, sextant, limit))
-                for after in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5):
-                    add(found, wrong, read_only(CASES[i], base, right, sextant, after))
     return found, wrong
 
 
