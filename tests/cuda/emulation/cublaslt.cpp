@@ -3,6 +3,7 @@
 #include "tests/cuda/emulation/cublaslt.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -96,6 +97,17 @@ void store(void* data, cudaDataType_t type, std::size_t i, double x) {
   }
 }
 
+// Adds left[kRows][k] times right[k][n] to sum[kRows][n]; each element takes its k ascending.
+template <std::size_t kRows, class A>
+void add_rows(const A* left, std::size_t k, const A* right, std::size_t n, A* __restrict sum) {
+  for (std::size_t i = 0; i < k; ++i) {
+    std::array<A, kRows> factor;
+    for (std::size_t r = 0; r < kRows; ++r) factor[r] = left[r * k + i];
+    for (std::size_t col = 0; col < n; ++col)
+      for (std::size_t r = 0; r < kRows; ++r) sum[r * n + col] += factor[r] * right[i * n + col];
+  }
+}
+
 // Sums in A, k ascending.
 template <class A>
 void product(const Description& d, double alpha, double beta, const Layout& la, const void* a,
@@ -112,17 +124,23 @@ void product(const Description& d, double alpha, double beta, const Layout& la, 
   };
   const auto left = widened(la, a, d.a != CUBLAS_OP_N, m, k),
              right = widened(lb, b, d.b != CUBLAS_OP_N, k, n);
-  std::vector<A> sum(n);
-  for (std::size_t row = 0; row < m; ++row) {
+  constexpr std::size_t kRows = 4;  // at once: a row of `right` is read for all of them
+  std::vector<A> sum(kRows * n);
+  for (std::size_t first = 0; first < m; first += kRows) {
+    const std::size_t rows = std::min(kRows, m - first);
     std::ranges::fill(sum, A{});
-    for (std::size_t i = 0; i < k; ++i)
-      for (std::size_t col = 0; col < n; ++col) sum[col] += left[row * k + i] * right[i * n + col];
-    for (std::size_t col = 0; col < n; ++col) {
-      const std::size_t to = row + col * static_cast<std::size_t>(lc.stride);
-      const double before = beta == 0 ? 0 : beta * load(c, lc.type, to);
-      store(c, lc.type, to,
-            static_cast<double>(static_cast<A>(alpha * static_cast<double>(sum[col]) + before)));
-    }
+    if (rows == kRows)
+      add_rows<kRows>(&left[first * k], k, right.data(), n, sum.data());
+    else
+      for (std::size_t r = 0; r < rows; ++r)
+        add_rows<1>(&left[(first + r) * k], k, right.data(), n, &sum[r * n]);
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t col = 0; col < n; ++col) {
+        const std::size_t to = first + r + col * static_cast<std::size_t>(lc.stride);
+        const double before = beta == 0 ? 0 : beta * load(c, lc.type, to);
+        store(c, lc.type, to,
+              static_cast<double>(static_cast<A>(alpha * static_cast<double>(sum[r * n + col]) + before)));
+      }
   }
 }
 
