@@ -129,8 +129,8 @@ TEST(RandomNormal, WhatIsNotNormalIsSeen) {
 }
 
 TEST(RandomNormal, ASliceIsAPartOfTheWhole) {
-  constexpr std::int64_t kRows = 9, kCols = 37;
-  const std::vector<double> whole = numbers_of(7, kRows * kCols, 0.02);
+  constexpr std::int64_t kAllRows = 9, kCols = 37;
+  const std::vector<double> whole = numbers_of(7, kAllRows * kCols, 0.02);
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16})
     for (const std::int64_t first_col : {0, 5, 20})
       for (const std::int64_t begin : {0, 1, 18}) {

@@ -11,7 +11,7 @@
 namespace sextant {
 namespace {
 
-std::string message_of(std::string_view key) {
+std::string refusal_of(std::string_view key) {
   try {
     parse_work_key(key);
   } catch (const ConfigError& e) {
@@ -44,16 +44,16 @@ RC_GTEST_PROP(WorkKey, RoundTripsExactly, ()) {
 }
 
 TEST(WorkKey, RefusesWhatIsWrongAndNamesIt) {
-  EXPECT_NE(message_of("atention forward bf16 b1 tp1").find("did you mean attention?"), std::string::npos);
-  EXPECT_NE(message_of("attention sideways bf16 b1 tp1").find("'sideways'"), std::string::npos);
-  EXPECT_NE(message_of("attention forward bf16 b1").find("the end of the key"), std::string::npos);
-  EXPECT_NE(message_of("attention forward bf16 b1 tp1 gated").find("'gated'"), std::string::npos);
-  EXPECT_NE(message_of("attention forward bf16 b99999999999 tp1"), "accepted");
-  EXPECT_NE(message_of("all_reduce 12 g2 nodes1 per2"), "accepted");
-  EXPECT_NE(message_of("all_reduce 12B g2 nodes1 per2 in3GBps/us"), "accepted");
-  EXPECT_NE(message_of("all_reduce 12B g2 nodes1 per2 innanGBps/1us"), "accepted");
-  EXPECT_NE(message_of(""), "accepted");
-  EXPECT_EQ(message_of("all_reduce 12B g2 nodes1 per2 in3GBps/1us"), "accepted");
+  EXPECT_NE(refusal_of("atention forward bf16 b1 tp1").find("did you mean attention?"), std::string::npos);
+  EXPECT_NE(refusal_of("attention sideways bf16 b1 tp1").find("'sideways'"), std::string::npos);
+  EXPECT_NE(refusal_of("attention forward bf16 b1").find("the end of the key"), std::string::npos);
+  EXPECT_NE(refusal_of("attention forward bf16 b1 tp1 gated").find("'gated'"), std::string::npos);
+  EXPECT_NE(refusal_of("attention forward bf16 b99999999999 tp1"), "accepted");
+  EXPECT_NE(refusal_of("all_reduce 12 g2 nodes1 per2"), "accepted");
+  EXPECT_NE(refusal_of("all_reduce 12B g2 nodes1 per2 in3GBps/us"), "accepted");
+  EXPECT_NE(refusal_of("all_reduce 12B g2 nodes1 per2 innanGBps/1us"), "accepted");
+  EXPECT_NE(refusal_of(""), "accepted");
+  EXPECT_EQ(refusal_of("all_reduce 12B g2 nodes1 per2 in3GBps/1us"), "accepted");
 }
 
 TEST(Decimal, MovesThePointWithoutRounding) {

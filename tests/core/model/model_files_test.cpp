@@ -232,12 +232,6 @@ TEST(HuggingFace, KeysOfAnotherArchitectureAreRefused) {
   EXPECT_EQ(error_of(off), "accepted");
 }
 
-std::vector<std::string> notes_of(const json& j) {
-  std::vector<std::string> notes;
-  model_from_json(j, "m", &notes);
-  return notes;
-}
-
 TEST(HuggingFace, KeysThatNobodyKnowsAreNamedAndBookkeepingIsNot) {
   EXPECT_TRUE(notes_of(v4()).empty()) << notes_of(v4()).front();
   EXPECT_TRUE(notes_of(v5()).empty()) << notes_of(v5()).front();

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,12 @@ inline std::string error_of(const json& j) {
     return e.what();
   }
   return "accepted";
+}
+
+inline std::vector<std::string> notes_of(const json& j) {
+  std::vector<std::string> notes;
+  model_from_json(j, "m", &notes);
+  return notes;
 }
 
 inline bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
