@@ -192,7 +192,7 @@ void StageLowering::update(int first, int last) {
     op.lanes[0] = lane(LaneKind::compute);
     updated_ = e_.hold(e_.emit(op));
     touch(true);
-    e_.write(update_buffer_, Use::copies), e_.read(update_buffer_, Use::copies);
+    e_.write(update_buffer_, Use::copies);
     if (c_.plan.parameter_offload) {
       op.role = OpRole::copy_out;
       op.work = e_.work(CopyWork{Bytes(device * fetched_bytes(c_.training, c_.stack.rules)),
