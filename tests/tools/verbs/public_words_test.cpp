@@ -192,6 +192,18 @@ TEST(PublicWords, SlipsAndSizesLeadOn) {
   }
 }
 
+TEST(PublicWords, UnitsThatLookAlikeAreTold) {
+  for (const auto& [setting, meant] : {std::pair{"fabric.bandwidth_Gbps=400", "400 Gb/s are 50 GB/s"},
+                                       {"node.nic_bandwidth_Gbps=400", "did you mean nic_bandwidth_GBps?"},
+                                       {"device.memory_GB=80", "did you mean memory_GiB?"},
+                                       {"device.memory_GB=64", "80 GB are 74.5"}}) {
+    const Called c = simulate(Words{"--plan", "z1.mbs1", "--set", setting} + kLlama7bOn8);
+    EXPECT_EQ(c.code, ExitCode::usage) << setting;
+    EXPECT_TRUE(says(c, meant)) << setting << ": " << c.err;
+  }
+  EXPECT_FALSE(says(simulate(Words{"--plan", "z1.mbs1", "--set", "device.memory_Gib=80"} + kLlama7bOn8), "74.5"));
+}
+
 // None of them changes what a plan costs.
 TEST(PublicWords, RopeScalingsOfAnyNameArePlanned) {
   const TempDir folder;
