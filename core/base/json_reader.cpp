@@ -127,7 +127,8 @@ std::string names_text(const std::string_view* names, std::size_t n) {
 // Units that look alike and are not: a network's bits and our bytes, a data sheet's GB and a driver's GiB.
 std::string_view other_unit(std::string_view word, std::string_view near) {
   if (word.ends_with("bps") && near.ends_with("Bps")) return " It is in bytes: 400 Gb/s are 50 GB/s";
-  if (word.ends_with("_GB") && near.ends_with("_GiB")) return " It is in GiB, what the driver reports: 80 GB are 74.5";
+  if (word.ends_with("_GB") && near.ends_with("_GiB"))
+    return " It is in GiB, what the driver reports: 80 GB are 74.5";
   if (word.ends_with("_ms") && near.ends_with("_us")) return " It is in microseconds";
   return "";
 }

@@ -201,7 +201,8 @@ TEST(PublicWords, UnitsThatLookAlikeAreTold) {
     EXPECT_EQ(c.code, ExitCode::usage) << setting;
     EXPECT_TRUE(says(c, meant)) << setting << ": " << c.err;
   }
-  EXPECT_FALSE(says(simulate(Words{"--plan", "z1.mbs1", "--set", "device.memory_Gib=80"} + kLlama7bOn8), "74.5"));
+  EXPECT_FALSE(
+      says(simulate(Words{"--plan", "z1.mbs1", "--set", "device.memory_Gib=80"} + kLlama7bOn8), "74.5"));
 }
 
 // None of them changes what a plan costs.
