@@ -151,8 +151,12 @@ std::string model_of_size(double billions, const fs::path& presets) {
 
 // What may have been meant by a name that is none: a slip of one of its size, a size, or a part of a name.
 std::string hint_for(const std::string& name, const fs::path& presets) {
+  const auto asked = billions_in(name);
+  if (const std::string around = names_around(name, preset_names(presets, "models"));
+      !asked && !around.empty())
+    return fmt::format("did you mean {}?", around);
   const std::string near = nearest_preset(presets, {"models"}, name);
-  const auto asked = billions_in(name), found = billions_in(near);
+  const auto found = billions_in(near);
   const bool one_size = !asked || (found && std::abs(*found / *asked - 1) < 1e-9);
   if (!near.empty() && one_size) return fmt::format("did you mean {}?", near);
   if (!asked) return "";

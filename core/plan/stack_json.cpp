@@ -238,10 +238,12 @@ std::string stack_by_other_name(const std::string& name, bool with_slips) {
 
 std::filesystem::path preset_path(const std::string& name, const std::filesystem::path& presets) {
   if (const auto path = find_preset(presets, "stacks", name)) return *path;
-  std::string hint = stack_by_other_name(name, false);
-  if (hint.empty())
-    if (const std::string near = nearest_preset(presets, {"stacks"}, name); !near.empty())
-      hint = "did you mean " + near + "?";
+  const std::string near = nearest_preset(presets, {"stacks"}, name);
+  // A slip in the whole of a name says more than its first word, which may be another's.
+  constexpr std::size_t kSlip = 1;
+  const bool slip = !near.empty() && plain_word(name).size() + kSlip >= plain_word(near).size();
+  std::string hint = slip ? "" : stack_by_other_name(name, false);
+  if (hint.empty() && !near.empty()) hint = "did you mean " + near + "?";
   if (hint.empty()) hint = stack_by_other_name(name, true);
   throw ConfigError(Problem{"", "stack", name,
                             fmt::format("one of {}, or a JSON file", fmt::join(stack_names(presets), ", ")),

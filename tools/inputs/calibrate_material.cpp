@@ -67,7 +67,7 @@ constexpr std::array<std::array<std::string_view, 2>, kLogFormatNames.size()> kP
 void check_framework(const RunLog& log, const Question& q, const ParallelPlan& plan, bool stack_stated,
                      const std::filesystem::path& presets, Material& material) {
   const auto format = static_cast<std::size_t>(log.format);
-  const std::vector<std::string> known = stack_names(presets / "stacks");
+  const std::vector<std::string> known = stack_names(presets);
   const bool same = std::ranges::any_of(
       kPrintedBy.at(format), [&](std::string_view word) { return q.stack.name.starts_with(word); });
   const std::string said = fmt::format("a log of {}", kLogFormatNames.at(format));

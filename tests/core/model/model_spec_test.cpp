@@ -186,7 +186,7 @@ TEST(ValidateModel, NamesEveryFieldThatIsWrong) {
   EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_theta = std::numeric_limits<double>::quiet_NaN(); }),
             "rope_theta");
   EXPECT_EQ(key_of([](ModelSpec& m) { m.norm_eps = -1; }), "norm_eps");
-  EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_scaling->type = "ntk"; }), "rope_scaling.type");
+  EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_scaling->type = ""; }), "rope_scaling.type");
   EXPECT_EQ(key_of([](ModelSpec& m) { m.rope_scaling->high_freq_factor = 1; }),
             "rope_scaling.high_freq_factor");
   EXPECT_EQ(key_of([](ModelSpec& m) { m.position = PositionKind::alibi; }), "rope_scaling");

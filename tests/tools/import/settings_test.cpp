@@ -164,7 +164,7 @@ TEST(ImportNemo, OptimizerPrecisionAndInterpolation) {
   EXPECT_EQ(q.model.ffn_hidden, 3072);
   EXPECT_EQ(q.model.vocab_size, 50257);
   EXPECT_EQ(q.training.parameter, Dtype::fp16);
-  EXPECT_EQ(plan_key(*q.plan), "tp2.pp1.vp1.cp1.dp4.z0.mbs2.nosp");
+  EXPECT_EQ(plan_key(*q.plan), "tp2.pp1.vp1.cp1.dp4.z0.mbs2.nosp.nogr");
   EXPECT_EQ(of("bf16-mixed", "distributed_fused_adam", "").plan->zero_stage, 1);
   EXPECT_THROW(of("bf16", "fused_adam", "  ffn_hidden_size: ${oc.env:FFN}\n"), ConfigError);
   EXPECT_THROW(of("bf16", "fused_adam", "  num_moe_experts: 8\n"), ConfigError);
