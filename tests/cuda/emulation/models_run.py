@@ -28,22 +28,23 @@ def expect(holds, what):
         failures.append(what)
 
 
-def losses(name, model, device, *more):
-    sextant("plan", "--model", *model, "--cluster", "1x2xlaptop", "--stack", "sextant", "--seq-len", "32", "--global-batch", "4",
-            "-o", "plan.json")
+def losses(model, device, *more):
+    key, *words = model
+    sextant("simulate", "--plan", key, "--model", *words, "--cluster", "1x2xlaptop", "--stack", "sextant", "--seq-len", "32",
+            "--global-batch", "4", "-o", "plan.json")
     run = json.loads(sextant("run", "plan.json", "--device", device, *STEPS, *more))
     return [step["loss"] for step in run["steps"]], run
 
 
 def compare(name, model, bound, *more):
-    (cpu, _), (gpu, run) = losses(name, model, "cpu", *more), losses(name, model, "cuda", *more)
+    (cpu, _), (gpu, run) = losses(model, "cpu", *more), losses(model, "cuda", *more)
     off = max(abs(x / y - 1) for x, y in zip(gpu, cpu))
     expect(len(gpu) == len(cpu) == 4 and off < bound, f"{name}: {gpu} on the GPU, {cpu} on CPU ranks")
     return gpu, run
 
 
 with tempfile.TemporaryDirectory() as folder:
-    small = ["stories-260k", "--fix", "tp=2,cp=1"]
+    small = ["tp2.sp.mbs2", "stories-260k"]
     features = {"a window": ["--set", "model.window=9"], "ALiBi": ["--set", "model.position=alibi"],
                 "a normalized head": ["--set", "model.normalized_head=true", "--set", "model.tied_embeddings=false"]}
     plain, _ = compare("plain", small, 5e-3)
@@ -53,14 +54,14 @@ with tempfile.TemporaryDirectory() as folder:
         expect("slow_attention" not in run or not run["slow_attention"], f"{name}: {run.get('slow_attention')}")
     for name, sets in {"mistral-window": [], "baichuan2-7b": [], "baichuan2-alibi": ["--set", "model.position=alibi"]}.items():
         weights = os.path.join(FAMILIES, name)
-        compare(name, [weights, "--fix", "tp=2,cp=1", *FP32, *sets], 1e-5, "--init", weights)
+        compare(name, ["tp2.sp.mbs2", weights, *FP32, *sets], 1e-5, *([] if sets else ["--init", weights]))
 
     with open(os.path.join(folder, "text.txt"), "w") as file:
         file.write("".join(f"document {i} is about {i * i} and {i * 7 % 5}\n" for i in range(400)))
     sextant("data", "text.txt", "--document", "line", "--tokenizer", "bytes", "--out", "tokens")
-    packed = ["stories-260k", "--fix", "cp=2", "--set", "model.window=9"]
+    packed = ["cp2.mbs2", "stories-260k", "--set", "model.window=9"]
     apart, run = compare("documents apart", packed, 5e-3, "--data", "tokens", "--packing", "apart")
-    across, _ = losses("across", packed, "cuda", "--data", "tokens", "--packing", "across")
+    across, _ = losses(packed, "cuda", "--data", "tokens", "--packing", "across")
     expect(max(abs(x / y - 1) for x, y in zip(apart, across)) > 1e-5, "control: packing changes nothing")
 
 if failures:
