@@ -26,10 +26,16 @@ constexpr std::array<std::string_view, 10> kPrograms = {
     "broadcast",  "hypercube",  "gather",         "scatter",  "reduce"};
 constexpr std::size_t kUsed = 3;
 
-// "# Collective test starting: all_gather_perf" or a command line; then the file's own name.
-std::optional<std::size_t> named_program(std::string_view text, const std::string& file) {
+// "# Collective test starting: all_gather_perf" or a command line.
+std::optional<std::size_t> program_in(std::string_view text) {
   for (std::size_t i = 0; i < kPrograms.size(); ++i)
     if (text.find(fmt::format("{}_perf", kPrograms[i])) != std::string_view::npos) return i;
+  return std::nullopt;
+}
+
+// What the text says; then the file's own name.
+std::optional<std::size_t> named_program(std::string_view text, const std::string& file) {
+  if (const auto said = program_in(text)) return said;
   std::string name = lower(file.substr(std::min(file.size(), file.find_last_of('/') + 1)));
   std::erase_if(name, [](char c) { return c == '_' || c == '-'; });
   for (const auto& [word, program] :
@@ -125,6 +131,21 @@ CollectiveKind kind_of_program(const Signs& signs, std::string_view text, const 
            fmt::format("tables of all_gather and alltoall look the same: --nccl {}=all_gather", file));
   // 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter.
   return signs.bus_over_algorithm >= 1.0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+}
+
+// What is stated beside the file may say what the table does not, and not something else.
+void require_kind(CollectiveKind stated, const Signs& signs, std::string_view text, const std::string& file) {
+  const auto program = program_in(text);
+  const bool reduces = stated != CollectiveKind::all_gather;
+  if (program ? static_cast<std::size_t>(stated) == *program : signs.reduces == reduces) return;
+  throw ConfigError(Problem{file, "",
+                            program         ? fmt::format("a table of {}_perf", kPrograms[*program])
+                            : signs.reduces ? "a table of a reduction (redop)"
+                                            : "a table without a reduction (redop none)",
+                            fmt::format("one of {}_perf, as --nccl FILE={} says", name(stated), name(stated)),
+                            program && *program < kUsed
+                                ? fmt::format("leave out ={}: the file says it itself", name(stated))
+                                : "give the output of that program"});
 }
 
 // One rank and the node that it sits on; nodes are numbered as they are first named.
@@ -254,6 +275,7 @@ NcclTable parse_nccl_table(std::string_view bytes, const std::string& file,
             ? "which GPUs took part is in the lines before the sizes, '#  Rank  0 Group  0 Pid ... on "
               "HOST device  0 [0x10] NVIDIA ...': give the whole output"
             : "one rank exchanges nothing: start it on several GPUs (-g 8, or mpirun)"});
+  if (stated) require_kind(*stated, signs, text, file);
   table.kind = stated ? *stated : kind_of_program(signs, text, file);
   return table;
 }

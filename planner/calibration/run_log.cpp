@@ -85,6 +85,7 @@ constexpr std::array kArguments = {
     Argument{"use_torch_fsdp2", "torch_fsdp2"},
     Argument{"encoder_seq_length", "seq_len"},
     Argument{"padded_vocab_size", "vocab"},
+    Argument{"num_experts", "experts"},
     Argument{"overlap_grad_reduce", "overlap_grad_reduce"},
     Argument{"overlap_param_gather", "overlap_param_gather"},
     Argument{"tp_comm_overlap", "overlap_tp"},

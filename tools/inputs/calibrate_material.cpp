@@ -121,6 +121,10 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   QuestionOptions asked = options.question;
   if (!own_plan.empty()) asked.plan = own_plan;
   const RunLog log = reading_as(FileUse::log, file, [&, &log_file = file] { return read_run_log(log_file); });
+  if (const auto experts = log.says.find("experts"); experts != log.says.end() && experts->second > 1)
+    throw ConfigError(
+        Problem{file, "num_experts", fmt::format("{}", experts->second), "none, or 1",
+                "mixtures of experts are not modelled: as a dense model's its times would mislead"});
   warn_of_unread(log, material.warnings);
   const bool stack_stated = !asked.stack.empty();
   if (asked.stack.empty()) asked.stack = kStackOfLog[static_cast<std::size_t>(log.format)];
@@ -209,6 +213,13 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   require_machine(
       {file, log.device, log.machine, plan.world(), (plan.world() + node - 1) / node, 0, log.device_GiB},
       q.cluster, options.allow_other_device, notes);
+  if (const auto said = log.says.find("gpus_of_node");
+      said != log.says.end() && said->second != node &&
+      plan.world() > std::min<std::int64_t>(node, said->second) && !options.allow_other_device)
+    throw ConfigError(
+        Problem{file, "devices", fmt::format("{} GPUs of a node", said->second),
+                fmt::format("{}, as --cluster says", node),
+                "give the cluster that it was measured on; --allow-other-device takes it all the same"});
   constexpr double kUnsteady = 0.2;
   if (const auto spread = spread_of_steps(log); spread && *spread > kUnsteady)
     material.warnings.push_back(

@@ -1,6 +1,7 @@
 #include "tools/inputs/plan_options.hpp"
 
 #include <algorithm>
+#include <regex>
 
 #include <fmt/format.h>
 
@@ -73,8 +74,14 @@ Seconds parse_duration(const std::string& text, const std::string& flag) {
 
 double parse_tokens(const std::string& text, const std::string& flag) {
   const char unit = text.empty() ? ' ' : text.back();
-  const int shift = unit == 'T' ? 12 : unit == 'B' ? 9 : unit == 'M' ? 6 : 0;
-  const auto number = parse_decimal(text.substr(0, text.size() - (shift > 0 ? 1 : 0)), -shift);
+  const int shift = unit == 'T' || unit == 't'   ? 12
+                    : unit == 'B' || unit == 'b' ? 9
+                    : unit == 'M' || unit == 'm' ? 6
+                                                 : 0;
+  std::string digits = text.substr(0, text.size() - (shift > 0 ? 1 : 0));
+  static const std::regex kThousands("[0-9]{1,3}(,[0-9]{3})+");
+  if (std::regex_match(digits, kThousands)) std::erase(digits, ',');
+  const auto number = parse_decimal(digits, -shift);
   if (!number || *number < 1 || *number > 1e18)
     wrong(flag, text, "a number of tokens, as in 2e12, 15T or 300B");
   return *number;

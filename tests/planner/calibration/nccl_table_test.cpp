@@ -55,6 +55,16 @@ TEST(NcclTable, IsReadWithItsKindFromTheFactors) {
             CollectiveKind::reduce_scatter);
   // Tables of all_gather and alltoall look the same: the program, the file or the caller has to say.
   const std::string none = nccl_text(2, 150, 100, "none", 1);
+  EXPECT_EQ(parse_nccl_table(none, "table.txt", CollectiveKind::all_gather).kind, CollectiveKind::all_gather);
+  EXPECT_THROW(parse_nccl_table(none, "table.txt", CollectiveKind::all_reduce), ConfigError);
+  const std::string sum = nccl_text(2, 150, 100, "sum", 1);
+  EXPECT_THROW(parse_nccl_table(sum, "table.txt", CollectiveKind::all_gather), ConfigError);
+  EXPECT_EQ(parse_nccl_table(sum, "all_reduce.txt", CollectiveKind::reduce_scatter).kind,
+            CollectiveKind::reduce_scatter)
+      << "a file's name is nobody's word";
+  EXPECT_THROW(parse_nccl_table("# Collective test starting: all_reduce_perf\n" + sum, "t.txt",
+                                CollectiveKind::reduce_scatter),
+               ConfigError);
   EXPECT_THROW(parse_nccl_table(none, "table.txt"), ConfigError);
   EXPECT_EQ(parse_nccl_table(none, "all_gather.txt").kind, CollectiveKind::all_gather);
   EXPECT_EQ(parse_nccl_table("# Collective test starting: all_gather_perf\n" + none, "t.txt").kind,

@@ -161,6 +161,27 @@ TEST_F(PublicLogs, WhatContradictsTheLogIsRefused) {
   EXPECT_TRUE(says(with("tp2.pp2.dp4.z1.mbs1", {}, ranks), "gpus: found 32, expected 16"));
 }
 
+// NeMo's trainer: as many GPUs, on other nodes.
+TEST_F(PublicLogs, NodesOfAnotherSize) {
+  const auto on = [&](int nodes, int devices, const std::vector<std::string>& more = {}) {
+    return calibrate(fmt::format("  devices .... {}\n  num_nodes .... {}\n", devices, nodes), "2x8xa100-80gb",
+                     more);
+  };
+  EXPECT_EQ(on(2, 8).code, ExitCode::ok) << on(2, 8).err;
+  EXPECT_EQ(on(4, 4).code, ExitCode::bad_input);
+  EXPECT_TRUE(says(on(4, 4), "devices: found 4 GPUs of a node, expected 8")) << on(4, 4).err;
+  EXPECT_EQ(on(4, 4, {"--allow-other-device"}).code, ExitCode::ok);
+}
+
+TEST_F(PublicLogs, ExpertsAreNoDenseModel) {
+  const std::string experts = "  num_experts ..................................... ";
+  const Called eight = calibrate(experts + "8\n", "2x8xa100-80gb");
+  EXPECT_EQ(eight.code, ExitCode::bad_input);
+  EXPECT_TRUE(says(eight, "num_experts: found 8")) << eight.err;
+  for (const char* none : {"None\n", "1\n"})
+    EXPECT_EQ(calibrate(experts + none, "2x8xa100-80gb").code, ExitCode::ok) << none;
+}
+
 TEST_F(PublicLogs, ALogOfAnotherFrameworkThanTheStack) {
   EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb"), "a log of Megatron-LM"));
   EXPECT_FALSE(says(calibrate("", "2x8xa100-80gb", {"--stack", "megatron-lm-2024"}), "a log of Megatron-LM"));

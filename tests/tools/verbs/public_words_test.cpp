@@ -8,6 +8,7 @@
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
 #include "tests/tools/verbs/public_question.hpp"
+#include "tools/inputs/plan_options.hpp"
 
 namespace sextant {
 namespace {
@@ -16,6 +17,19 @@ using public_question::kLlama7bOn8;
 
 Called simulate(const Words& more) {
   return call(Words{"simulate", "--seq-len", "1024"} + more, kUnlimitedColumns);
+}
+
+TEST(PublicWords, TokensAsTheyAreWritten) {
+  for (const auto& [typed, tokens] : {std::pair{"2T", 2e12},
+                                      {"1.4t", 1.4e12},
+                                      {"300b", 300e9},
+                                      {"2e12", 2e12},
+                                      {"2,000,000,000", 2e9},
+                                      {"1,048,576", 1048576.0},
+                                      {"1,200M", 1.2e9}})
+    EXPECT_EQ(parse_tokens(typed, "--tokens"), tokens) << typed;
+  for (const char* none : {"2,00", ",000", "1,000,00", "1.400,5T", "T", "", "2 T"})
+    EXPECT_THROW(parse_tokens(none, "--tokens"), ConfigError) << none;
 }
 
 TEST(PublicWords, FrameworksWithoutAPresetOfTheirName) {
