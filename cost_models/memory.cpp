@@ -135,7 +135,7 @@ ActivationBytes activation_bytes(const ModelSpec& m, const TrainingSpec& trainin
   b.logits_kept = microbatches(plan, training) > 1 ? bytes(k.logits_kept_bytes * T * local.vocab) : 0;
   b.transient = plan.tp > 1 ? bytes(k.transient_hidden * T * h) : 0;
   b.loss_stats = plan.tp > 1 ? bytes(3.0 * 4.0 * T * t) : 0;
-  b.qk_sums = plan.tp > 1 && m.qk_norm == QkNorm::whole ? bytes(2.0 * 4.0 * T) : 0;
+  b.qk_sums = norms_over_ranks(m.qk_norm, plan.tp) ? bytes(2.0 * 4.0 * T) : 0;
   return b;
 }
 

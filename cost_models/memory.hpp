@@ -32,8 +32,8 @@ struct ActivationBytes {
   std::int64_t logits = 0;                                // from the head's forward to its backward
   std::int64_t logits_kept = 0;  // held on the head's stage beside them, all step long
   std::int64_t transient = 0;    // held by every stage beside its layers, all step long
-  std::int64_t qk_sums =
-      0;  // per token: a sum of q's row and one of k's (fp32), where TP ranks share their norm
+  // Per token: a sum of q's row and one of k's (fp32), where TP ranks share their norm.
+  std::int64_t qk_sums = 0;
   std::int64_t loss_stats = 0;  // per token: maximum, sum of exponentials, target logit; all tp ranks' (fp32)
 };
 ActivationBytes activation_bytes(const ModelSpec&, const TrainingSpec&, const ParallelPlan&,

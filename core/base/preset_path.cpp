@@ -8,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/json_io.hpp"
+#include "core/base/words.hpp"
 
 namespace sextant {
 namespace {
@@ -76,10 +77,7 @@ std::string names_around(const std::string& word, const std::vector<std::string>
     found.resize(kMost);
     return fmt::format("{}, or another of {} more (sextant presets)", fmt::join(found, ", "), others);
   }
-  if (found.empty()) return "";
-  const std::string last = found.back();
-  found.pop_back();
-  return found.empty() ? last : fmt::format("{} or {}", fmt::join(found, ", "), last);
+  return any_of_words(found);
 }
 
 namespace {

@@ -32,6 +32,14 @@ inline std::string plain_word(std::string_view name) {
   return text;
 }
 
+// "a, b or c"
+inline std::string any_of_words(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
+  return text;
+}
+
 // -1: none of them.
 int place_among(const auto& names, std::string_view text) {
   const auto at = std::find(names.begin(), names.end(), text);

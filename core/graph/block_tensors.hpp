@@ -41,8 +41,8 @@ using BlockTensors = boost::container::static_vector<BlockTensor, 12>;
 //   attention  input (local, h), inverse_rms (1, local), normed (local, h), q (full, heads d),
 //              kv (full, 2 kv_heads d: keys, then values), context (full, heads d), lse (full, heads);
 //              the last two not when the core is recomputed; with norms of q and k also what they read, raw_q (full, heads d)
-//              and raw_k (full, kv_heads d), and their inverse_rms, of q and then of k: qk_rms (1, (heads + kv_heads) full), or (1, 2 full)
-//              both where rows are normed whole
+//              and raw_k (full, kv_heads d), and their inverse_rms, of q and then of k: qk_rms (1, (heads + kv_heads) full), or
+//              (1, 2 full) where rows are normed whole
 //   mlp        input, inverse_rms, normed, gate (full, f), up (full, f)
 //   head       input, inverse_rms, normed, softmax (full, 2)
 // Other units keep nothing.

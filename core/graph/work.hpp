@@ -79,7 +79,8 @@ struct BlockWork {
   bool operator==(const BlockWork&) const = default;
 };
 // Whether norms of q and k are over heads of several TP ranks, which add up their sums first.
-inline bool norms_over_ranks(const BlockWork& w) { return w.qk_norm == QkNorm::whole && w.tp > 1; }
+constexpr bool norms_over_ranks(QkNorm norm, int tp) { return norm == QkNorm::whole && tp > 1; }
+inline bool norms_over_ranks(const BlockWork& w) { return norms_over_ranks(w.qk_norm, w.tp); }
 
 enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter };
 inline constexpr std::array<std::string_view, 3> kCollectiveNames = {"all_reduce", "all_gather",

@@ -113,12 +113,6 @@ std::vector<Sized> sized_presets(const fs::path& presets) {
   return all;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  return names.size() == 1
-             ? names[0]
-             : fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
-}
-
 // A size of which no preset is: those that come near, or how to describe such a model by the nearest one with more or fewer layers.
 std::string model_of_size(double billions, const fs::path& presets) {
   const std::vector<Sized> all = sized_presets(presets);
@@ -129,7 +123,7 @@ std::string model_of_size(double billions, const fs::path& presets) {
   std::vector<std::string> alike;
   for (const Sized& s : all)
     if (apart(s) < kAlike && alike.size() < kMost) alike.push_back(s.name);
-  if (!alike.empty()) return fmt::format("did you mean {}?", listed(alike));
+  if (!alike.empty()) return fmt::format("did you mean {}?", any_of_words(alike));
   const Sized& near = *std::ranges::min_element(all, {}, apart);
   ModelSpec model = near.model;
   const ParameterCounts counts = parameter_counts(model);

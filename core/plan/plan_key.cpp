@@ -136,7 +136,7 @@ class KeyParser {
     return plan_;
   }
 
-  // Whether the key had a part of this slot: "dp", "recompute", "gr". After parse().
+  // The slots that the key had a part of: "dp", "recompute", "gr"; and whether it had one. After parse().
   std::vector<std::string> parts() const { return {seen_.begin(), seen_.end()}; }
   bool seen(std::string_view slot) const {
     return std::find(seen_.begin(), seen_.end(), slot) != seen_.end();

@@ -1,25 +1,14 @@
 #include "planner/calibration/log_text.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <string>
 
+#include "core/base/utf8.hpp"
+
 namespace sextant {
-
-namespace {
-
-void add_utf8(char32_t c, std::string& out) {
-  if (c < 0x80) return out.push_back(static_cast<char>(c));
-  const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-  constexpr std::array<unsigned, 4> kFirst = {0, 0xC0, 0xE0, 0xF0};
-  out.push_back(static_cast<char>(kFirst.at(static_cast<std::size_t>(more)) | (c >> (6 * more))));
-  for (int k = more - 1; k >= 0; --k) out.push_back(static_cast<char>(0x80 | ((c >> (6 * k)) & 0x3F)));
-}
-
-}  // namespace
 
 std::string in_utf8(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) return std::string(text.substr(3));
@@ -35,7 +24,7 @@ std::string in_utf8(std::string_view text) {
     const bool pair = c >= 0xD800 && c < 0xDC00 && at + 3 < text.size();
     if (const char32_t second = pair ? unit(at + 2) : 0; second >= 0xDC00 && second < 0xE000)
       c = 0x10000 + ((c - 0xD800) << 10) + (second - 0xDC00), at += 2;
-    add_utf8(c >= 0xD800 && c < 0xE000 ? U'?' : c, out);
+    append_utf8(out, c >= 0xD800 && c < 0xE000 ? U'?' : c);
   }
   return out;
 }

@@ -60,7 +60,7 @@ struct Context {
   bool split_backward() const { return plan.schedule == PipelineSchedule::zero_bubble; }
   bool sp() const { return plan.sequence_parallel && plan.tp > 1; }
   bool norms_qk() const { return model.qk_norm != QkNorm::none; }
-  bool sums_qk() const { return model.qk_norm == QkNorm::whole && plan.tp > 1; }
+  bool sums_qk() const { return norms_over_ranks(model.qk_norm, plan.tp); }
   bool norms_after() const { return model.norm_placement == NormPlacement::after; }
   bool cp_ring() const { return plan.cp > 1 && stack.rules.cp_ring; }
   // Repeating the attention core sends keys and values round once more.

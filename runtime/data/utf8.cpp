@@ -59,20 +59,6 @@ Utf8Character utf8_character(std::string_view text, std::size_t at) {
   return {(lead & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f), 4};
 }
 
-void append_utf8(std::string& out, char32_t code) {
-  const auto add = [&](char32_t byte) { out += static_cast<char>(byte); };
-  const auto rest = [&](int shift) { add(0x80 | (code >> shift & 0x3f)); };
-  if (code < 0x80) {
-    add(code);
-  } else if (code < 0x800) {
-    add(0xc0 | code >> 6), rest(0);
-  } else if (code < 0x10000) {
-    add(0xe0 | code >> 12), rest(6), rest(0);
-  } else {
-    add(0xf0 | code >> 18), rest(12), rest(6), rest(0);
-  }
-}
-
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   while (!text.empty()) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/utf8.hpp"
+
 namespace sextant {
 
 std::size_t valid_utf8_prefix(std::string_view text);  // bytes; text.size() when all of it is
@@ -16,7 +18,6 @@ struct Utf8Character {
 };
 // The character at `at` of a text that is UTF-8.
 Utf8Character utf8_character(std::string_view text, std::size_t at);
-void append_utf8(std::string& out, char32_t code);
 
 // With U+FFFD in place of every maximal part of an ill-formed sequence (Unicode's recommended practice).
 std::string replace_invalid_utf8(std::string_view text);

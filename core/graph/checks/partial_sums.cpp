@@ -22,7 +22,7 @@ bool partial_over_tp(BlockKind kind, Pass pass) {
 // What reads the gradients of keys and values first.
 BlockKind first_reader_of_keys(const ExecutionGraph& g) {
   if (g.model.qk_norm == QkNorm::none) return BlockKind::qkv;
-  return g.model.qk_norm == QkNorm::whole && g.plan.tp > 1 ? BlockKind::qk_sums : BlockKind::qk_norm;
+  return norms_over_ranks(g.model.qk_norm, g.plan.tp) ? BlockKind::qk_sums : BlockKind::qk_norm;
 }
 // Gradients of keys and values that other CP ranks' queries saw.
 bool partial_over_cp(BlockKind kind, Pass pass) { return kind == BlockKind::attention && is_backward(pass); }
@@ -67,7 +67,7 @@ class Activations {
         if (g_.model.norm_placement == NormPlacement::after && is_backward(op.pass) && op.layer != kNone16 &&
             (block->kind == BlockKind::qkv || block->kind == BlockKind::mlp))
           joins_stream(i);
-        if (block->kind == BlockKind::qk_norm && g_.model.qk_norm == QkNorm::whole && g_.plan.tp > 1)
+        if (block->kind == BlockKind::qk_norm && norms_over_ranks(g_.model.qk_norm, g_.plan.tp))
           comes_from(i, writer, OpRole::tp_reduce, "norms over heads of which others have a part",
                      "a tp_reduce of the rows' sums before it");
         if (g_.plan.cp > 1 && block->kind == first_reader_of_keys(g_) && is_backward(op.pass))
