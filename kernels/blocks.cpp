@@ -143,7 +143,6 @@ AttentionShape core_shape(const BlockContext& c, const BlockWork& w) {
           .window = w.window,
           .slopes = c.slopes,
           .segments = c.cp,
-          .plain = c.cp == 1,
           .scale = 1.0 / std::sqrt(static_cast<double>(w.head_dim))};
 }
 

@@ -108,8 +108,7 @@ struct AttentionShape {
   // ALiBi (Press et al. 2022): A [1, heads], what a query head's scores lose for every token between query and key; no data:
   // nothing.
   TensorView slopes = {};
-  int segments = 1;
-  bool plain = false;  // both count up from 0: a library that knows no positions may serve
+  int segments = 1;    // 1: positions count up from 0, and a library that knows none may serve
   double scale = 1.0;  // of the scores, 1/sqrt(d)
   std::int64_t seq_q() const { return static_cast<std::int64_t>(q_positions.size()); }
   std::int64_t seq_k() const { return static_cast<std::int64_t>(k_positions.size()); }

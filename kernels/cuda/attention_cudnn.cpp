@@ -41,7 +41,7 @@ std::string unasked(const AttentionShape& s, const View&... operands) {
   if (q.dtype != Dtype::bf16) return fmt::format("{}, and cuDNN is used for bf16", name(q.dtype));
   if (s.head_dim % 8 != 0 || s.head_dim > 128)
     return fmt::format("heads of {} channels, and cuDNN is used for multiples of 8 up to 128", s.head_dim);
-  if (!s.plain || s.segments != 1 || s.seq_q() != s.seq_k()) return "sequences that are split over ranks";
+  if (s.segments != 1 || s.seq_q() != s.seq_k()) return "sequences that are split over ranks";
   if (!s.q_documents.empty()) return "documents that are kept apart";
   if (s.seq_q() <= 1) return "sequences of one token";
   if (!(aligned(operands) && ...) || (s.slopes.data && !aligned(s.slopes)))

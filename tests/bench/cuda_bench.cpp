@@ -110,7 +110,6 @@ Json attention(Bench& b) {
                                  .k_positions = positions,
                                  .window = c.window,
                                  .slopes = c.alibi ? b.matrix(Dtype::fp32, 1, c.heads) : TensorView(),
-                                 .plain = true,
                                  .scale = 1 / std::sqrt(static_cast<double>(c.d))};
       const TensorView key = kv.column_range(0, k_cols), value = kv.column_range(k_cols, k_cols);
       const double forward = b.seconds([&](NativeStream s) {

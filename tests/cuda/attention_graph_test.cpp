@@ -44,7 +44,6 @@ std::string refusal(const char* gpu, int batch, int heads, int kv_heads, int d, 
                             .k_positions = positions,
                             .window = window,
                             .slopes = alibi ? TensorView(slopes, Dtype::fp32, 1, heads) : TensorView(),
-                            .plain = true,
                             .scale = 0.125},
                            gpu);
 }

@@ -63,7 +63,6 @@ class AttentionTrial {
                            .k_positions = k_positions_.on(gpu),
                            .window = c_.window + told.window,
                            .segments = c_.cp,
-                           .plain = c_.cp == 1,
                            .scale = told.of_the_scale / std::sqrt(static_cast<double>(c_.d))};
       if (c_.documents && !told.no_documents) shape.q_documents = documents_.on(gpu);
       if (c_.alibi && !told.no_distances) shape.slopes = slopes_.on(gpu);
@@ -319,8 +318,7 @@ TEST_F(CudaProducts, HeadsBeyondTheSharedMemoryAreRefused) {
                                .kv_heads = 1,
                                .head_dim = d,
                                .q_positions = positions.on(true),
-                               .k_positions = positions.on(true),
-                               .plain = true};
+                               .k_positions = positions.on(true)};
     const TensorView k = kv.on(true).column_range(0, d), v = kv.on(true).column_range(d, d);
     try {
       test_gpu()->launch(test_stream(), [&](NativeStream s) {

@@ -106,7 +106,6 @@ class CudaRoundings : public GpuTest {
                               .k_positions = positions.on(gpu),
                               .window = c.window,
                               .slopes = c.alibi ? slopes.on(gpu) : TensorView(),
-                              .plain = true,
                               .scale = 1 / std::sqrt(static_cast<double>(c.d))};
       };
       test_gpu()->launch(test_stream(), [&](NativeStream s) {
