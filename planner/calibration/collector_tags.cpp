@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -114,25 +113,26 @@ bool before(std::string_view a, std::string_view b) {
 // The text without one kind of prefix; nothing where it has not that kind.
 std::optional<std::string> without(const std::string& text, Reader reader) {
   int lines = 0, with = 0;
-  std::vector<std::string> names;
+  std::map<std::string_view, int, bool (*)(std::string_view, std::string_view)> names(before);
   each_line(text, [&](std::string_view line, int) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
     ++lines;
     const auto prefix = reader(line);
     if (!prefix) return;
     ++with;
-    if (!prefix->name.empty() && std::ranges::find(names, prefix->name) == names.end())
-      names.emplace_back(prefix->name);
+    if (!prefix->name.empty()) names.try_emplace(prefix->name);
   });
   constexpr std::size_t kMostNames = 4096;
   if (lines == 0 || with * 10 < lines * 9 || with == 0 || names.size() > kMostNames) return std::nullopt;
-  std::ranges::sort(names, before);
+  for (int number = 0; auto& [name, its] : names) its = number++;
   std::string out;
   out.reserve(text.size());
   each_line(text, [&](std::string_view line, int) {
     if (const auto prefix = reader(line)) {
-      if (names.size() > 1)
-        out += fmt::format("[from{}]: ", std::ranges::find(names, prefix->name) - names.begin());
+      if (names.size() > 1) {
+        const auto known = names.find(prefix->name);
+        out += fmt::format("[from{}]: ", known == names.end() ? std::ssize(names) : known->second);
+      }
       line.remove_prefix(prefix->length);
     }
     out += line;

@@ -84,11 +84,7 @@ constexpr std::array kKnown = {
           },
           1},
     Known{"a NeMo 2 (NeMo-Run) recipe",
-          [](const json& j) {
-            return value_of(j, "_target_").starts_with("nemo") ||
-                   value_of(j, "_target_").starts_with("nemo_run");
-          },
-          1},
+          [](const json& j) { return value_of(j, "_target_").starts_with("nemo"); }, 1},
     Known{"a torchtune configuration",
           [](const json& j) { return value_of(j, "_component_").starts_with("torchtune"); }, 3},
     Known{"a PaddleNLP configuration",
