@@ -11,6 +11,35 @@ namespace {
 
 using checks::ProblemList;
 
+// Done by the ranks of one replica, and to no state that outlives its micro-batch.
+bool within_replica(const Op& op) {
+  switch (op.role) {
+    case OpRole::block:
+    case OpRole::tp_gather:
+    case OpRole::tp_scatter:
+    case OpRole::tp_reduce:
+    case OpRole::cp_gather:
+    case OpRole::cp_scatter:
+    case OpRole::send:
+      return true;
+    case OpRole::copy_out:
+    case OpRole::copy_in:
+      return op.bucket == kNone16;  // activations
+    case OpRole::param_gather:
+    case OpRole::grad_reduce:
+    case OpRole::grad_replica_reduce:
+    case OpRole::grad_accumulate:
+    case OpRole::tied_reduce:
+    case OpRole::sp_reduce:
+    case OpRole::norm_partial:
+    case OpRole::norm_reduce:
+    case OpRole::update:
+    case OpRole::zero_grad:
+      break;
+  }
+  return false;
+}
+
 bool fits_role(const Work& work, const Op& op) {
   switch (op.role) {
     case OpRole::block: {
@@ -100,6 +129,9 @@ class Form {
                            "a lane of its stage", op.lanes[0]))
       return false;
     const bool joins = op.role == OpRole::send || op.role == OpRole::tied_reduce;
+    // Or replicas that leave the micro-batch out would be waited for.
+    problems_.require(g_.plan.replica_microbatches.empty() || op.microbatch == kNone16 || within_replica(op),
+                      i, "no micro-batch, as replicas with unequally many do it together", op.microbatch);
     if (!joins) return problems_.require(op.lanes[1] == kNoLane, i, "one lane", op.lanes[1]);
     return problems_.require(op.lanes[1] < g_.lanes.size() && g_.lanes[op.lanes[1]].stage != op.stage, i,
                              "a second lane on another stage", op.lanes[1]);

@@ -36,6 +36,11 @@ GroupKind group_kind(const Op& op) {
   return GroupKind::none;
 }
 
+bool left_out(const ParallelPlan& plan, const Op& op, int replica) {
+  return !plan.replica_microbatches.empty() && op.microbatch != kNone16 &&
+         op.microbatch >= plan.replica_microbatches[static_cast<std::size_t>(replica)];
+}
+
 bool computes_alone(const Op& op) {
   return group_kind(op) == GroupKind::none && op.role != OpRole::copy_in && op.role != OpRole::copy_out;
 }

@@ -16,6 +16,10 @@ enum class GroupKind : std::uint8_t { none, tp, cp, shard, replica, world, ends 
 // ends: the sending rank (0) and the receiving one (1) of a transfer, first and last stage of a tied exchange.
 GroupKind group_kind(const Op&);
 
+// A replica with fewer micro-batches than the graph's leaves out the ops of the later ones; all ranks of a replica alike, so
+// that nobody waits. What all replicas do together belongs to no micro-batch then (ZeRO 0 and 1).
+bool left_out(const ParallelPlan&, const Op&, int replica);
+
 // What a rank computes by itself: neither an exchange nor a copy over its host link.
 bool computes_alone(const Op&);
 

@@ -24,6 +24,7 @@ constexpr auto kPlanKeys = [](auto& io, auto& p) {
   io.optional("zero_stage", p.zero_stage, between(0, 3));
   io.optional("shard_degree", p.shard_degree, kCount);
   io.optional("micro_batch", p.micro_batch, kDegree);
+  io.optional("replica_microbatches", p.replica_microbatches, kDegree);
   io.optional("recompute", p.recompute.kind, kRecomputeNames);
   io.optional("recompute_layers", p.recompute.layers, between(-1, kMaxDegree));
   io.optional("optimizer_offload", p.optimizer_offload, between(0, 1));
@@ -89,9 +90,20 @@ bool equal_chunks(const ParallelPlan& plan, int n_layers) {
 }
 
 int microbatches(const ParallelPlan& plan, const TrainingSpec& training) {
+  if (!plan.replica_microbatches.empty()) return std::ranges::max(plan.replica_microbatches);
   const std::int64_t sequences = static_cast<std::int64_t>(plan.micro_batch) * plan.dp;
   if (sequences <= 0 || training.global_batch % sequences != 0) return 0;
   return static_cast<int>(training.global_batch / sequences);
+}
+
+int microbatches_of(const ParallelPlan& plan, const TrainingSpec& training, int dp) {
+  return plan.replica_microbatches.empty() ? microbatches(plan, training)
+                                           : plan.replica_microbatches[static_cast<std::size_t>(dp)];
+}
+
+double share_of_most(const ParallelPlan& plan, const TrainingSpec& training, int dp) {
+  const double filling = static_cast<double>(plan.pp - 1) / plan.vp;
+  return (microbatches_of(plan, training, dp) + filling) / (microbatches(plan, training) + filling);
 }
 
 void to_json(nlohmann::json& j, const ParallelPlan& p) { write_object(j, p, kPlanKeys); }

@@ -57,6 +57,9 @@ struct ParallelPlan {
   int zero_stage = 0;    // 0 none, 1 optimizer state, 2 and gradients, 3 and parameters
   int shard_degree = 0;  // ranks over which state is sharded; 0 = all dp*cp ranks; 1 = no sharding
   int micro_batch = 1;   // sequences per micro-batch and replica
+  // Micro-batches of each of the dp replicas in a step, where they differ; empty = equally many. For machines of which a part
+  // is slower, and for batches that dp does not divide.
+  std::vector<int> replica_microbatches;
   Recompute recompute;
   double optimizer_offload = 0.0;  // share of the optimizer state and update that lives on the host, 0..1
   bool parameter_offload = false;  // parameters rest on the host and are fetched per layer
@@ -84,19 +87,24 @@ struct ParallelPlan {
 // from its default. parse_plan_key(plan_key(p)) == p for every plan whose `chunks` follow one another and
 // whose `recompute.layers` is set only with full recompute.
 //
+// clang-format off
 //   tpN ppN vpN cpN dpN zN mbsN   degrees, virtual stages, ZeRO stage, micro-batch; absent = 1 (z: 0)
-//   sel | full | fullN            recompute: attention core | all layers | N layers of each chunk; absent =
-//   none sp | nosp                     sequence parallelism; absent = on when tp > 1, off otherwise 1f1b |
-//   int | gpipe | zb       schedule; absent = interleaved when vp > 1, 1F1B otherwise sdN shard_degree;
-//   absent = 0, all dp*cp ranks ooX                           percent of the optimizer state on the host,
-//   decimal point written p: oo12p5 po                            parameters rest on the host aoN layers per
-//   chunk whose activations rest on the host; absent = 0 hzN                           offload horizon in
-//   layers; absent = 1 bN, bNK, bNM, bNG             bucket elements, K = 1e3, M = 1e6, G = 1e9; absent = 0,
-//   the stack's rule lbN                           pieces of the last bucket; absent = 1 nogr, nopg gradient
-//   reduction, parameter gather not overlapped tpo                           TP communication overlapped
+//   sel | full | fullN            recompute: attention core | all layers | N layers of each chunk; absent = none
+//   sp | nosp                     sequence parallelism; absent = on when tp > 1, off otherwise
+//   1f1b | int | gpipe | zb       schedule; absent = interleaved when vp > 1, 1F1B otherwise
+//   sdN                           shard_degree; absent = 0, all dp*cp ranks
+//   ooX                           percent of the optimizer state on the host, decimal point written p: oo12p5
+//   po                            parameters rest on the host
+//   aoN                           layers per chunk whose activations rest on the host; absent = 0
+//   hzN                           offload horizon in layers; absent = 1
+//   bN, bNK, bNM, bNG             bucket elements, K = 1e3, M = 1e6, G = 1e9; absent = 0, the stack's rule
+//   lbN                           pieces of the last bucket; absent = 1
+//   nogr, nopg                    gradient reduction, parameter gather not overlapped
+//   tpo                           TP communication overlapped
 //   ax-A-B-C-D                    axes onto ranks, innermost first; absent = ax-tp-cp-dp-pp
-//   LN-N-..., LNxR-...            layers of each chunk in model order, NxR = R chunks of N; absent = even
-//   split
+//   gaN-N-..., gaNxR-...          micro-batches (gradient accumulation) of each replica, NxR = R replicas of N; absent = even
+//   LN-N-..., LNxR-...            layers of each chunk in model order, NxR = R chunks of N; absent = even split
+// clang-format on
 std::string plan_key(const ParallelPlan&);
 ParallelPlan parse_plan_key(std::string_view key);  // throws ConfigError naming the part that is wrong
 
@@ -111,8 +119,13 @@ std::vector<LayerRange> layer_ranges(const ParallelPlan&, int n_layers);
 // Every chunk has as many layers as the others.
 bool equal_chunks(const ParallelPlan&, int n_layers);
 
-// Micro-batches per step and replica: global_batch / (micro_batch * dp). Zero when it does not divide.
+// Micro-batches per step and replica: global_batch / (micro_batch * dp), or those of the replica that has the most. Zero when
+// it does not divide.
 int microbatches(const ParallelPlan&, const TrainingSpec&);
+// Of the replica `dp`.
+int microbatches_of(const ParallelPlan&, const TrainingSpec&, int dp);
+// How long it computes as a share of the replica with the most, the time included in which a pipeline fills and empties.
+double share_of_most(const ParallelPlan&, const TrainingSpec&, int dp);
 
 // Contradictions inside the plan and against the model and batch (not against a cluster's size or a stack).
 std::vector<Problem> validate(const ParallelPlan&, const ModelSpec&, const TrainingSpec&);

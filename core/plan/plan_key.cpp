@@ -74,33 +74,35 @@ std::optional<std::int64_t> parse_count_text(std::string_view text) {
 }
 
 // Equal neighbours are joined from three on: 11-13-13-11 stays, 8-8-8-8 becomes 8x4.
-std::string chunk_text(const std::vector<LayerRange>& chunks) {
+std::string list_text(const std::vector<int>& numbers) {
   std::string out;
-  for (std::size_t i = 0; i < chunks.size();) {
+  for (std::size_t i = 0; i < numbers.size();) {
     std::size_t run = 1;
-    while (i + run < chunks.size() && chunks[i + run].count == chunks[i].count) ++run;
+    while (i + run < numbers.size() && numbers[i + run] == numbers[i]) ++run;
     if (run < 3) run = 1;
     if (i > 0) out += '-';
-    out += run == 1 ? fmt::format("{}", chunks[i].count) : fmt::format("{}x{}", chunks[i].count, run);
+    out += run == 1 ? fmt::format("{}", numbers[i]) : fmt::format("{}x{}", numbers[i], run);
     i += run;
   }
   return out;
 }
 
-std::optional<std::vector<LayerRange>> parse_chunks(std::string_view text) {
-  std::vector<int> chunks;
+// At most `most_numbers` of them, whose sum is at most `most_in_all`.
+std::optional<std::vector<int>> parse_list(std::string_view text, long long most_numbers,
+                                           long long most_in_all) {
+  std::vector<int> numbers;
   long long total = 0;
   for (const auto item : split(text, '-')) {
     const auto x = item.find('x');
-    const auto layers = parse_count(item.substr(0, x), kMaxLayers);
-    const auto repeats = x == item.npos ? std::optional(1LL) : parse_count(item.substr(x + 1), kMaxChunks);
-    if (!layers || !repeats || *repeats == 0) return std::nullopt;
-    total += *layers * *repeats;
-    if (total > kMaxLayers || static_cast<long long>(chunks.size()) + *repeats > kMaxChunks)
+    const auto number = parse_count(item.substr(0, x), most_in_all);
+    const auto repeats = x == item.npos ? std::optional(1LL) : parse_count(item.substr(x + 1), most_numbers);
+    if (!number || !repeats || *repeats == 0) return std::nullopt;
+    total += *number * *repeats;
+    if (total > most_in_all || static_cast<long long>(numbers.size()) + *repeats > most_numbers)
       return std::nullopt;
-    chunks.insert(chunks.end(), static_cast<std::size_t>(*repeats), static_cast<int>(*layers));
+    numbers.insert(numbers.end(), static_cast<std::size_t>(*repeats), static_cast<int>(*number));
   }
-  return chunks_of(chunks);
+  return numbers;
 }
 
 std::optional<std::array<Axis, 4>> parse_axes(std::string_view text) {
@@ -180,8 +182,15 @@ class KeyParser {
     }
     if (letters == "l") {
       if (!once("L", original)) return;
-      if (auto chunks = parse_chunks(rest)) return void(plan_.chunks = std::move(*chunks));
+      if (const auto layers = parse_list(rest, kMaxChunks, kMaxLayers))
+        return void(plan_.chunks = chunks_of(*layers));
       return wrong(original, "layers of each chunk such as L11-13-13-11 or L7-8x14-7");
+    }
+    if (letters == "ga") {
+      if (!once("ga", original)) return;
+      if (auto counts = parse_list(rest, kMaxDegree, kMaxDegree))
+        return void(plan_.replica_microbatches = std::move(*counts));
+      return wrong(original, "micro-batches of each replica such as ga9x7-5");
     }
     unknown(original, letters, rest);
   }
@@ -207,9 +216,9 @@ class KeyParser {
   }
 
   void unknown(std::string_view original, const std::string& letters, const std::string& rest) {
-    std::vector<std::string> words, prefixes{"full", "oo", "b", "ax", "L"};
+    std::vector<std::string> words, prefixes{"full", "oo", "b", "ax", "L", "ga"};
     for (const auto& w : kWords) words.emplace_back(w.word);
-    for (const auto& n : kNumbers) prefixes.insert(prefixes.end() - 5, std::string(n.letters));
+    for (const auto& n : kNumbers) prefixes.insert(prefixes.end() - 6, std::string(n.letters));
     std::string near = rest.empty() ? closest(letters, words) : "";
     if (near.empty() && !letters.empty())
       if (const auto prefix = closest(letters, prefixes); !prefix.empty()) near = prefix + rest;
@@ -270,7 +279,10 @@ std::string plan_key(const ParallelPlan& p) {
     for (const Axis a : p.axis_order) (axes += '-') += name(a);
     part(true, axes);
   }
-  part(!p.chunks.empty(), "L" + chunk_text(p.chunks));
+  part(!p.replica_microbatches.empty(), "ga" + list_text(p.replica_microbatches));
+  std::vector<int> layers;
+  for (const LayerRange& chunk : p.chunks) layers.push_back(chunk.count);
+  part(!p.chunks.empty(), "L" + list_text(layers));
   return key;
 }
 

@@ -116,6 +116,9 @@ void own_contradictions(Rules& r, const ParallelPlan& p) {
             [&] { return fmt::format("none with {} recompute", name(p.recompute.kind)); });
   r.require(p.recompute.layers != 0, "recompute_layers", 0, "1 layer or more",
             "recompute none says the same");
+  r.require(p.replica_microbatches.empty() || (p.zero_stage <= 1 && !p.parameter_offload),
+            "replica_microbatches", p.zero_stage, "ZeRO stage 0 or 1, and parameters on the device",
+            "others meet in every micro-batch, and would wait for the slowest in each");
 }
 
 void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
@@ -149,6 +152,20 @@ void layers(Rules& r, const ParallelPlan& p, const ModelSpec& m) {
             [&] { return fmt::format("at most the {} layers of the longest chunk", longest); });
 }
 
+void uneven_replicas(Rules& r, const ParallelPlan& p, const TrainingSpec& t) {
+  const std::vector<int>& counts = p.replica_microbatches;
+  r.require(static_cast<int>(counts.size()) == p.dp, "replica_microbatches", counts.size(),
+            [&] { return fmt::format("one number for each of the dp = {} replicas", p.dp); });
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < counts.size(); sum += counts[i++])
+    r.require(counts[i] >= 1 && counts[i] <= kMaxDegree, Entry{"replica_microbatches", i}, counts[i],
+              "1 micro-batch or more", "leave the replica out instead");
+  r.require(sum * p.micro_batch == t.global_batch, "replica_microbatches", sum * p.micro_batch,
+            [&] { return fmt::format("the {} sequences of the global batch in all", t.global_batch); });
+  r.require(std::ranges::min(counts) < std::ranges::max(counts), "replica_microbatches", counts.front(),
+            "numbers that differ", "without them all replicas have equally many");
+}
+
 void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   r.divides(p.tp, "tp", m.n_heads, "n_heads");
   // With more TP ranks than key/value heads each head is held by several ranks.
@@ -163,9 +180,14 @@ void model_and_batch(Rules& r, const ParallelPlan& p, const ModelSpec& m, const 
     r.require(t.seq_len / p.cp % p.tp == 0, "tp", p.tp, [&] {
       return fmt::format("a divisor of the {} tokens of a CP rank (sequence parallelism)", t.seq_len / p.cp);
     });
-  const std::int64_t sequences = static_cast<std::int64_t>(p.micro_batch) * p.dp;
-  r.require(t.global_batch % sequences == 0, "micro_batch * dp", sequences,
-            [&] { return fmt::format("a divisor of the global batch {}", t.global_batch); });
+  if (p.replica_microbatches.empty()) {
+    const std::int64_t sequences = static_cast<std::int64_t>(p.micro_batch) * p.dp;
+    r.require(t.global_batch % sequences == 0, "micro_batch * dp", sequences,
+              [&] { return fmt::format("a divisor of the global batch {}", t.global_batch); });
+  } else {
+    uneven_replicas(r, p, t);
+    if (!r.clean()) return;
+  }
   const int m_batches = microbatches(p, t);
   if (p.schedule == PipelineSchedule::interleaved && m_batches > 0)
     r.require(m_batches >= p.pp, "pp", p.pp,

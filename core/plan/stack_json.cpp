@@ -31,6 +31,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);
   io.optional("uneven_stages", c.uneven_stages);
+  io.optional("uneven_microbatches", c.uneven_microbatches);
   io.optional("shard_degree", c.shard_degree);
   io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
   io.optional("context_parallel_shards", c.context_parallel_shards);

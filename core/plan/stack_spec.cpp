@@ -172,6 +172,9 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
             p.replicas(), m.hidden);
       },
       "use a data-parallel degree that divides the hidden size");
+  s.cannot(!p.replica_microbatches.empty() && !can.uneven_microbatches,
+           "gives every replica equally many micro-batches",
+           "leave out ga: micro_batch * dp then divides the batch");
   s.cannot(
       pp && !can.uneven_stages && !equal_chunks(p, m.n_layers),
       [&] { return fmt::format("needs equal stages: {} layers over {} chunks", m.n_layers, p.pp * p.vp); },

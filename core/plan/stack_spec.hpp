@@ -34,6 +34,8 @@ struct StackCapabilities {
   int max_zero_with_pp = 1;
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
   bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
+  // Replicas may have unequally many micro-batches in a step.
+  bool uneven_microbatches = false;
   int interleaved_from_pp = 2;  // stages that the interleaved schedule needs at least
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas

@@ -89,8 +89,9 @@ std::vector<double> stage_compute_factors(const Job& job, const ParallelPlan& pl
   const RankGrid grid(plan);
   std::vector<double> factors(static_cast<std::size_t>(plan.pp), 1.0);
   for (int rank = 0; rank < plan.world(); ++rank) {
-    double& factor = factors[static_cast<std::size_t>(grid.coord(rank).pp)];
-    factor = std::max(factor, 1.0 / job.topology.compute_factor(rank));
+    const RankCoord at = grid.coord(rank);
+    double& factor = factors[static_cast<std::size_t>(at.pp)];
+    factor = std::max(factor, share_of_most(plan, job.training, at.dp) / job.topology.compute_factor(rank));
   }
   return factors;
 }

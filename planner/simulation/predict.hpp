@@ -78,7 +78,8 @@ Seconds simulated_of(const Job&, int gpus, Seconds step);
 
 // How the simulator is run for this job's stack and the plan's ranks (slow devices).
 SimulateOptions simulate_options(const Job&, const ParallelPlan&);
-// By stage, how many times as long compute takes as on a whole GPU: that of its slowest. Empty when none is slower.
+// By stage, how many times as long compute takes as on a whole GPU: that of its slowest, whose share of the most micro-batches
+// is its factor where replicas have unequally many; exchanges are those of the replica with the most. Empty when none is slower.
 std::vector<double> stage_compute_factors(const Job&, const ParallelPlan&);
 
 // Why the layout is not possible for model, batch (both valid) or stack; memory is not looked at.

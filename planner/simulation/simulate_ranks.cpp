@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/graph/op_groups.hpp"
 
 namespace sextant {
 namespace {
@@ -159,12 +160,13 @@ class RankSweep {
     const Op& op = g_.ops[i];
     const double duration = duration_[i];
     if (!recorded_.empty()) arrived_ = ready_;
-    if (op.role == OpRole::block || op.role == OpRole::update) {
-      const auto& factor = factor_[op.stage];
-      for (std::size_t r = 0; r < at_.count; ++r) ready_[r] += duration * factor[r];
-    } else {
-      for (std::size_t r = 0; r < at_.count; ++r) ready_[r] += duration;
-    }
+    const bool computes = op.role == OpRole::block || op.role == OpRole::update;
+    const auto& factor = factor_[op.stage];
+    const std::size_t width = g_.plan.replica_microbatches.empty() ? at_.count : at_.tp * at_.cp;
+    for (std::size_t first = 0; first < at_.count; first += width)
+      if (!left_out(g_.plan, op, static_cast<int>(first / width)))
+        for (std::size_t r = first; r < first + width; ++r)
+          ready_[r] += computes ? duration * factor[r] : duration;
     for (std::size_t k = 0; k < recorded_.size(); ++k) {
       const auto [stage, position] = recorded_[k];
       const bool other_end = op.lanes[1] != kNoLane && g_.lanes[op.lanes[1]].stage == stage;

@@ -16,11 +16,18 @@ StepBatch make_batch(const SequenceSource& source, std::int64_t step, const Para
   StepBatch batch;
   const std::vector<std::int32_t> positions = context_positions(training.seq_len, plan.cp, at.cp);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.seq_len) + 1), begins(tokens.size());
-  batch.microbatches.resize(static_cast<std::size_t>(microbatches(plan, training)));
+  batch.microbatches.resize(static_cast<std::size_t>(microbatches_of(plan, training, at.dp)));
+  const auto before = [&](int m) {  // micro-batches of the step that come before this replica's m-th
+    if (plan.replica_microbatches.empty()) return m * plan.dp + at.dp;
+    int count = 0;
+    for (int d = 0; d < plan.dp; ++d)
+      count += std::min(plan.replica_microbatches[static_cast<std::size_t>(d)], d < at.dp ? m + 1 : m);
+    return count;
+  };
   for (std::size_t m = 0; m < batch.microbatches.size(); ++m) {
     MicrobatchTokens& out = batch.microbatches[m];
     for (int i = 0; i < plan.micro_batch; ++i) {
-      const int sequence = (static_cast<int>(m) * plan.dp + at.dp) * plan.micro_batch + i;
+      const int sequence = before(static_cast<int>(m)) * plan.micro_batch + i;
       source(step, sequence, tokens);
       const auto id = [](std::int32_t t) { return t < 0 ? ~t : t; };
       const auto wrong = std::ranges::find_if(tokens, [&](std::int32_t t) { return id(t) >= vocab_size; });

@@ -28,8 +28,8 @@ struct StepBatch {
 using SequenceSource = std::function<void(std::int64_t step, int sequence, std::span<std::int32_t>)>;
 
 // What `at` works on in a step. Sequence (micro-batch m, replica d, place i) is (m dp + d) micro_batch + i of the global
-// batch. With `apart`, attention does not reach from a document to the one before. Throws ConfigError when a token is beyond
-// the vocabulary.
+// batch; where replicas have unequally many micro-batches, those that have no m-th are not counted. With `apart`, attention
+// does not reach from a document to the one before. Throws ConfigError when a token is beyond the vocabulary.
 StepBatch make_batch(const SequenceSource&, std::int64_t step, const ParallelPlan&, const TrainingSpec&,
                      const RankCoord& at, int vocab_size, bool apart = false);
 

@@ -21,14 +21,24 @@
 namespace sextant {
 namespace {
 
+// The first rank of the stage whose replica leaves no micro-batch out.
+int representative(const ExecutionGraph& graph, int stage) {
+  const RankGrid grid(graph.plan);
+  int rank = 0;
+  const auto stands_for_it = [&](const RankCoord& at) {
+    return at.pp == stage &&
+           microbatches_of(graph.plan, graph.training, at.dp) == microbatches(graph.plan, graph.training);
+  };
+  while (!stands_for_it(grid.coord(rank))) ++rank;
+  return rank;
+}
+
 // The spans of every stage from the first of its ranks, on all processes: each has its own rank's.
 void share_spans(const ExecutionGraph& graph, Communicator& world, std::vector<Span>& spans) {
-  const RankGrid grid(graph.plan);
-  const int stage = grid.coord(world.rank()).pp;
-  bool first = true;
-  for (int r = 0; r < world.rank(); ++r) first = first && grid.coord(r).pp != stage;
+  const int stage = RankGrid(graph.plan).coord(world.rank()).pp;
+  const bool stands_for_it = representative(graph, stage) == world.rank();
   std::vector<double> times(2 * spans.size(), 0.0);
-  for (std::size_t op = 0; op < spans.size() && first; ++op)
+  for (std::size_t op = 0; op < spans.size() && stands_for_it; ++op)
     if (graph.ops[op].stage == stage) times[2 * op] = spans[op].start, times[2 * op + 1] = spans[op].end;
   world.all_reduce(times.data(), times.data(), static_cast<std::int64_t>(times.size()), Dtype::fp64,
                    Reduction::sum, {});
@@ -147,11 +157,9 @@ RunResult train(const TrainingRun& run) {
   if (run.record) {
     measured.spans.resize(run.graph.ops.size());
     const RankGrid grid(run.graph.plan);
-    std::vector<bool> seen(static_cast<std::size_t>(run.graph.plan.pp), false);
     for (const auto& rank : measured.ranks) {
       const int stage = grid.coord(rank.rank).pp;
-      if (seen[static_cast<std::size_t>(stage)]) continue;
-      seen[static_cast<std::size_t>(stage)] = true;
+      if (rank.rank != representative(run.graph, stage)) continue;
       for (OpId op = 0; op < run.graph.ops.size(); ++op)
         if (run.graph.ops[op].stage == stage) measured.spans[op] = rank.spans[op];
     }

@@ -301,6 +301,8 @@ TEST_F(CudaTraining, LayoutsOfEveryKind) {
     if (left_out()) continue;
     expect_alike(train_small(key, {.gpu = true}), train_small(key, {}), 1e-10, key);
   }
+  for (const char* key : {"dp2.z1.mbs1.ga5-3", "tp2.sp.dp2.z0.mbs1.ga2-6", "pp2.dp2.z1.mbs1.ga7-1"})
+    if (!left_out()) expect_alike(train_small(key, {.gpu = true}), train_small(key, {}), 1e-10, key);
   How how{.gpu = true};
   how.rate *= 1 + 1e-7;
   EXPECT_GT(furthest(train_small("mbs8", how), train_small("mbs8", {})).first, 1e-10) << "control";
@@ -358,7 +360,8 @@ TEST_F(CudaTraining, GraphsGiveTheSameBits) {
     else
       EXPECT_EQ(library_too_far(key, how), "") << key;
   };
-  for (const char* key : {"mbs2", "dp2.z1.mbs1.b4K", "tp2.sp.mbs2", "pp2.mbs1", "mbs1.full2"})
+  for (const char* key :
+       {"mbs2", "dp2.z1.mbs1.b4K", "tp2.sp.mbs2", "pp2.mbs1", "mbs1.full2", "dp2.z1.mbs1.ga5-3"})
     compare(key, true);
   compare("mbs2", false);
 }

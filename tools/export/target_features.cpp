@@ -81,6 +81,12 @@ void check_degrees(Findings& f, const TargetFeatures& t) {
   f.add(p.tp > 1 && !p.sequence_parallel && !t.without_sequence_parallel, "sequence_parallel", false,
         "tensor parallelism always splits activations over tokens",
         {set_field("sequence_parallel true", [](ParallelPlan& q) { q.sequence_parallel = true; })});
+  f.add(!p.replica_microbatches.empty() && !t.can.uneven_microbatches, "replica_microbatches", "unequal",
+        "every replica takes equally many micro-batches",
+        f.file.training.global_batch % (p.micro_batch * p.dp) != 0
+            ? std::vector<PlanChange>{}
+            : std::vector{set_field("equally many micro-batches",
+                                    [](ParallelPlan& q) { q.replica_microbatches.clear(); })});
   const bool order = std::ranges::any_of(t.axis_orders, [&](const AxisOrder& o) { return same_order(p, o); });
   std::vector<PlanChange> orders;
   for (const AxisOrder& o : t.axis_orders)

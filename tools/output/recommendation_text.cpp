@@ -1,5 +1,6 @@
 #include "tools/output/recommendation_text.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -47,7 +48,10 @@ std::string layout_words(const ParallelPlan& p) {
   out += fmt::format("DP{}", p.dp);
   if (p.zero_stage > 0) out += fmt::format(" ZeRO-{}", p.zero_stage);
   if (p.zero_stage > 0 && p.shard_degree > 0) out += fmt::format("/{}", p.shard_degree);
-  return out + fmt::format(" MBS{}", p.micro_batch);
+  out += fmt::format(" MBS{}", p.micro_batch);
+  if (const std::vector<int>& counts = p.replica_microbatches; !counts.empty())
+    out += fmt::format(" x {} to {}", std::ranges::min(counts), std::ranges::max(counts));
+  return out;
 }
 
 namespace {

@@ -43,13 +43,14 @@ void StepExchange::send(const StepBatch& batch, const AdamwScalars& scalars) {
   std::memcpy(at, &scalars, sizeof scalars);
   auto* const lists = reinterpret_cast<std::int32_t*>(at + sizeof scalars / sizeof(double));
   std::int32_t* to = lists;
-  SEXTANT_CHECK(batch.microbatches.size() == microbatches_, "a step has the micro-batches of its plan");
+  SEXTANT_CHECK(batch.microbatches.size() <= microbatches_, "a step has the micro-batches of its plan");
   apart_ = !batch.microbatches.front().documents.empty();
   const auto put = [&](const std::vector<std::int32_t>& list) {
     SEXTANT_CHECK(list.size() == tokens_, "a micro-batch has the tokens of its plan");
     to = std::ranges::copy(list, to).out;
   };
   for (const MicrobatchTokens& m : batch.microbatches) put(m.ids), put(m.targets);
+  if (apart_) to = lists + 2 * microbatches_ * tokens_;
   if (apart_)
     for (const MicrobatchTokens& m : batch.microbatches) put(m.documents);
   const auto used = reinterpret_cast<std::byte*>(to) - reinterpret_cast<std::byte*>(host_.data());

@@ -74,7 +74,7 @@ void StepLauncher::head(const Op& op, const BlockWork& w, StreamId stream) {
 // Whether the op adds the last of what its gradient is made of before it is reduced.
 bool StepLauncher::gradient_is_whole(const Op& op) const {
   return reduces_every_microbatch(graph_.plan, rules_) ||
-         op.microbatch + 1 == microbatches(graph_.plan, graph_.training);
+         op.microbatch + 1 == microbatches_of(graph_.plan, graph_.training, at_.dp);
 }
 
 void StepLauncher::head_backward_half(const Op& op, const BlockWork& w, StreamId stream) {

@@ -1,6 +1,7 @@
 #include "runtime/execution/launcher/launcher.hpp"
 
 #include "core/base/error.hpp"
+#include "core/graph/op_groups.hpp"
 #include "runtime/execution/device_memory.hpp"
 
 namespace sextant {
@@ -57,6 +58,7 @@ StepLauncher::StepLauncher(const ExecutionGraph& graph, const StackRules& rules,
 
 bool StepLauncher::runs(OpId id) const {
   const Op& op = graph_.ops[id];
+  if (left_out(graph_.plan, op, at_.dp)) return false;
   const bool updates = op.role == OpRole::update ||
                        ((op.role == OpRole::copy_out || op.role == OpRole::copy_in) && of_state(op));
   const bool gathers = op.role == OpRole::param_gather && !fetches_parameters(graph_.plan, rules_);
@@ -120,7 +122,7 @@ bool StepLauncher::evaluates(const Op& op) const {
 
 bool StepLauncher::repeats(OpId id) const {
   const Op& op = graph_.ops[id];
-  if (device_.unified()) return false;
+  if (device_.unified() || left_out(graph_.plan, op, at_.dp)) return false;
   if (op.role == OpRole::grad_accumulate || op.role == OpRole::norm_partial || op.role == OpRole::zero_grad)
     return true;
   return op.role == OpRole::block && std::get<BlockWork>(graph_.works[op.work]).kind != BlockKind::head;

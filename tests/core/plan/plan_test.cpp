@@ -76,6 +76,14 @@ TEST(PlanKey, EveryOptionalPartHasItsSpelling) {
   EXPECT_EQ(parse_plan_key(key), p);
 }
 
+TEST(PlanKey, ReplicasMayHaveUnequallyManyMicrobatches) {
+  const ParallelPlan p = parse_plan_key("dp8.z1.mbs1.ga9x7-5");
+  EXPECT_EQ(p.replica_microbatches, (std::vector<int>{9, 9, 9, 9, 9, 9, 9, 5}));
+  EXPECT_EQ(plan_key(p), "tp1.pp1.vp1.cp1.dp8.z1.mbs1.ga9x7-5");
+  for (const char* wrong : {"ga", "ga-", "ga3-", "gax2", "ga9x0", "ga9999999x999999"})
+    EXPECT_NE(message_of(std::string("dp8.") + wrong), "accepted") << wrong;
+}
+
 TEST(PlanKey, RunsOfEqualChunksAreJoined) {
   ParallelPlan p;
   for (int c = 0, first = 0; c < 8; ++c) {

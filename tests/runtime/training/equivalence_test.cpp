@@ -1,6 +1,7 @@
 // System: the runtime under pairs of layouts that must train the same model: to the bit where the arithmetic is the same
 // (ZeRO, buckets, overlap, offload, recompute, pipeline, order of issue), within rounding where sums are cut differently
 // (TP, SP, CP, DP). Controls: another seed differs, and rounding shows where it is tolerated.
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -277,6 +278,57 @@ TEST(Grid, EveryLayoutTrainsTheSameModel) {
   RecordProperty("run", run), RecordProperty("refused", refused);
   std::printf("%d layouts run, %d refused\n", run, refused);
   EXPECT_GT(run, refused);
+}
+
+// Replicas with unequally many micro-batches: the same sequences, summed in another order.
+TEST(UnequalReplicas, TrainTheSameModel) {
+  std::array<SmallRun, 2> runs;  // the second with one weight for embedding and head
+  std::array<SmallResult, 2> one;
+  for (const std::size_t tied : {0U, 1U}) {
+    runs[tied] = {.dtype = Dtype::fp64, .steps = 2, .clip_norm = 0.5};
+    runs[tied].model.tied_embeddings = tied == 1;
+    one[tied] = small_run(parse_plan_key("mbs1"), runs[tied]);
+  }
+  std::size_t number = 0;
+  for (const char* key :
+       {"dp2.z0.mbs1.ga5-3", "dp2.z1.mbs1.ga1-7", "dp3.z1.mbs1.ga2-4-2.b4K", "dp3.z0.mbs2.ga1-1-2.nogr",
+        "dp2.z1.mbs2.ga3-1.full", "dp2.z1.mbs1.ga7-1.ao1", "dp2.z1.mbs1.ga6-2.oo50", "cp2.dp2.z1.mbs1.ga6-2",
+        "tp2.sp.dp2.z1.mbs1.ga3-5", "tp2.nosp.dp2.z0.mbs1.ga5-3", "pp2.dp2.z1.mbs1.ga6-2",
+        "pp4.dp2.z0.mbs1.ga7-1", "pp2.vp2.dp2.z1.mbs1.ga6-2", "pp2.vp2.dp2.z1.mbs1.ga5-3",
+        "pp2.dp2.z1.mbs1.gpipe.ga3-5", "pp2.dp2.z1.mbs1.zb.ga7-1", "tp2.sp.pp2.dp2.z1.mbs1.ga6-2",
+        "dp4.z1.sd2.mbs1.ga3-3-1-1"}) {
+    const std::size_t tied = number++ % 2;
+    const SmallRun& how = runs[tied];
+    const ParallelPlan plan = parse_plan_key(key);
+    for (const Problem& p : small_refuses(plan, how)) ADD_FAILURE() << key << ": " << to_string(p);
+    if (HasFailure()) return;
+    const SmallResult got = small_run(plan, how);
+    EXPECT_LT(difference(one[tied], got), 1e-10) << key;
+    SmallRun other = how;
+    other.order = 7;
+    EXPECT_EQ(difference(got, small_run(plan, other)), 0) << key << ", another order";
+    other = how, other.apart = true, other.replay = Replay::on;
+    EXPECT_EQ(difference(got, small_run(plan, other)), 0) << key << ", programs, apart from the host";
+  }
+}
+
+// Each sequence of the batch once, in the order of equally many as far as that goes.
+TEST(UnequalReplicas, ShareOutTheBatch) {
+  TrainingSpec training = runnable_training(8, Dtype::fp64);
+  for (const char* key : {"dp2.mbs1.ga5-3", "dp3.mbs2.ga1-1-2", "dp4.mbs2"}) {
+    const ParallelPlan plan = parse_plan_key(key);
+    std::vector<int> seen;
+    const auto source = [&](std::int64_t, int sequence, std::span<std::int32_t> tokens) {
+      seen.push_back(sequence);
+      std::ranges::fill(tokens, 0);
+    };
+    std::size_t microbatches = 0;
+    for (int d = 0; d < plan.dp; ++d)
+      microbatches += make_batch(source, 0, plan, training, {.dp = d}, 2).microbatches.size();
+    EXPECT_EQ(microbatches, 8U / static_cast<unsigned>(plan.micro_batch)) << key;
+    std::ranges::sort(seen);
+    EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7})) << key;
+  }
 }
 
 TEST(Grid, AnotherSeedDiffers) {
