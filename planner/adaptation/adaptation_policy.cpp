@@ -10,6 +10,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/median.hpp"
+#include "planner/search/search.hpp"
 
 namespace sextant {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kDecisionNames = {"stay",    "change", "keep",
                                                             "go_back", "lost",   "no_layout"};
 constexpr std::size_t kRecent = 64;  // steps that are remembered
+constexpr double kToldApart = 0.01;  // of a step: predictions that are closer say nothing
 constexpr double kHalf = 0.5;        // of a predicted gain that a change has to hold
 
 // "node 3", or "node 0, GPU 5".
@@ -83,7 +85,17 @@ void AdaptationPolicy::correct(std::vector<Forecast>& forecasts) const {
     if (!known && used.gpus() >= t.layout.plan.world())
       forecasts.push_back({t.layout, tools_.step(t.layout, cluster) * t.correction, true});
   }
-  std::ranges::stable_sort(forecasts, {}, [&](const Forecast& f) { return f.step.v * (1 + doubt(f)); });
+  const auto doubted = [&](const Forecast& f) { return f.step.v * (1 + doubt(f)); };
+  std::ranges::stable_sort(forecasts, {}, doubted);
+  // Of those that predictions cannot tell apart the simplest: with fewer kinds of parallelism less can be wrong.
+  const auto told_apart = std::ranges::find_if(forecasts, [&](const Forecast& f) {
+    return doubted(f) > doubted(forecasts.front()) * (1 + kToldApart);
+  });
+  const auto simplest =
+      std::min_element(forecasts.begin(), told_apart, [](const Forecast& a, const Forecast& b) {
+        return effort_of(a.layout.plan) < effort_of(b.layout.plan);
+      });
+  if (simplest != forecasts.end()) std::rotate(forecasts.begin(), simplest, std::next(simplest));
 }
 
 Decision AdaptationPolicy::begun(DecisionKind kind, std::int64_t step, std::int64_t steps_left) {

@@ -22,7 +22,10 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       own_(static_cast<std::size_t>(graph.plan.pp)) {
   SEXTANT_CHECK(sound_.size() == graph.ops.size(), "a time for each op");
   const RankGrid grid(graph.plan);
-  for (int rank = 0; rank < ranks_; ++rank) stage_of_.push_back(grid.coord(rank).pp);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    stage_of_.push_back(grid.coord(rank).pp);
+    replica_of_.push_back(grid.coord(rank).dp);
+  }
   for (OpId id = 0; id < graph.ops.size(); ++id) {
     const Op& op = graph.ops[id];
     if (computes_alone(op) && graph.lanes[op.lanes[0]].kind == LaneKind::compute)  // not on the host
@@ -32,7 +35,8 @@ StepObserver::StepObserver(const ExecutionGraph& graph, std::vector<Seconds> sou
       continue;
     std::set<std::vector<int>> groups;
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (op.stage == stage_of_[static_cast<std::size_t>(rank)])
+      if (op.stage == stage_of_[static_cast<std::size_t>(rank)] &&
+          !left_out(graph.plan, op, replica_of_[static_cast<std::size_t>(rank)]))
         groups.insert(group_members(graph, grid, grid.coord(rank), op));
     }
     for (const std::vector<int>& ranks : groups) {
@@ -83,7 +87,8 @@ StepObservation StepObserver::judge(std::int64_t number, const Step& step) const
   for (int rank = 0; rank < ranks_; ++rank) {
     double measured = 0, sound = 0;
     for (const OpId op : own_[static_cast<std::size_t>(stage_of_[static_cast<std::size_t>(rank)])])
-      measured += of(rank, op), sound += sound_[op].v;
+      if (!left_out(graph_.plan, graph_.ops[op], replica_of_[static_cast<std::size_t>(rank)]))
+        measured += of(rank, op), sound += sound_[op].v;
     seen.compute.push_back(sound > 0 ? measured / sound : 1);
   }
   std::vector<double> measured(static_cast<std::size_t>(nodes_)), sound(static_cast<std::size_t>(nodes_));

@@ -1,9 +1,11 @@
 #include "tools/adaptation/layout_search.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <set>
 
+#include "planner/answers/balance_replicas.hpp"
 #include "planner/answers/goodput.hpp"
 #include "planner/answers/shortlist.hpp"
 #include "planner/answers/sub_cluster.hpp"
@@ -13,7 +15,8 @@ namespace sextant {
 namespace {
 
 constexpr std::size_t kMostSizes = 4;
-constexpr int kByGpu = 64;  // GPUs up to which each number of them is tried; above, whole nodes are left out
+constexpr int kShapes = 12;  // of a sound machine, whose replicas are then balanced
+constexpr int kByGpu = 64;   // GPUs up to which each number of them is tried; above, whole nodes are left out
 
 // What the layout does without, others do without as well.
 PlanLimits as_plain_as(const ParallelPlan& plan) {
@@ -92,12 +95,39 @@ Question LayoutSearch::question(ClusterSpec cluster) const {
   return q;
 }
 
+std::vector<ParallelPlan> LayoutSearch::shapes(const ClusterSpec& all) const {
+  if (!asked_.stack.can.uneven_microbatches) return {};
+  ClusterSpec sound = all;
+  for (Defect& d : sound.defects) d.compute_factor = 1;
+  std::vector<ParallelPlan> found;
+  for (const int gpus :
+       std::set<int>{all.gpus(), static_cast<int>(std::bit_floor(static_cast<unsigned>(all.gpus())))}) {
+    const Planning planning(question(keep_fastest(sound, gpus)), presets_);
+    const Question& q = planning.question();
+    PlanLimits limits = q.limits;
+    limits.limits.push_back({PlanField::zero_stage, Relation::less_equal, 1});
+    SearchOptions options;
+    options.top = kShapes, options.threads = threads_;
+    const SearchReport report = search_possible(
+        planning.job(), default_space(q.model, q.training, q.cluster.device, gpus, limits), options);
+    for (const RankedPlan& ranked : report.ranked) found.push_back(ranked.plan);
+  }
+  return found;
+}
+
 std::vector<Forecast> LayoutSearch::plans(const ClusterSpec& all) const {
   std::vector<Forecast> found;
   std::optional<Seconds> best;
+  const std::vector<ParallelPlan> unlike = shapes(all);
   for (const ClusterSpec& used : worth_a_look(all, asked_.model, asked_.training)) {
     const Planning planning(question(used), presets_);
     const Question& q = planning.question();
+    if (const auto balanced = best_balanced(planning.job(), unlike);
+        balanced && (!best || balanced->prediction.step < *best)) {
+      const Layout layout = layout_on(balanced->plan, used, all);
+      found.push_back({layout, step(layout, all)});
+      best = found.back().step;
+    }
     SearchOptions options;
     options.top = 1, options.threads = threads_;
     if (best) options.at_most = simulated_of(planning.job(), used.gpus(), *best);

@@ -1,5 +1,5 @@
 // How a run that adapts finds layouts: the planner's own search, for what the run trains, on the machine as it is believed to
-// be. Slow parts are used where they hurt least, cut into uneven stages, or left idle.
+// be. Slow parts are used where they hurt least, get fewer layers or micro-batches, or are left idle.
 #pragma once
 
 #include <filesystem>
@@ -30,6 +30,8 @@ class LayoutSearch {
 
  private:
   Question question(ClusterSpec) const;
+  // Layouts that are good where nothing is slow, for replicas with unequally many micro-batches.
+  std::vector<ParallelPlan> shapes(const ClusterSpec&) const;
 
   Question asked_;
   const std::filesystem::path presets_;
