@@ -177,11 +177,32 @@ std::string how_to_describe(const std::string& device, const std::string& counts
       near.preset);
 }
 
-// "h100x8" and "8*8*h100" as they should have been typed; empty where that is nothing known either.
+// "8h100" and "2x8-h100": the count with the x that it lacks, where what follows is a device; otherwise as it was.
+std::string with_x_behind_count(const std::string& text, const fs::path& presets) {
+  const std::size_t last = text.find_last_of("xX"), from = last == text.npos ? 0 : last + 1;
+  for (const std::size_t begin : {from, std::size_t{0}}) {  // a device's own name may have an x
+    const std::size_t end = text.find_first_not_of("0123456789", begin);
+    if (end == text.npos || end == begin) continue;
+    const std::size_t name = text.find_first_not_of("-_", end);
+    if (name != text.npos && find_preset(presets, "devices", text.substr(name)))
+      return fmt::format("{}x{}", text.substr(0, end), text.substr(name));
+  }
+  return text;
+}
+
+// "8xh100" as nodes and GPUs of each: 1x8xh100. Of a number that fills no whole nodes as it is.
+std::string with_nodes(const ShortForm& form, const fs::path& presets) {
+  const auto content = find_content(presets, "devices", form.device);
+  const int usual = content ? content->value("node", json::object()).value("gpus", 8) : 8, n = form.counts[0];
+  if (n > usual && n % usual != 0) return fmt::format("{}x{}", n, form.device);
+  return fmt::format("{}x{}x{}", std::max(1, n / usual), std::min(n, usual), form.device);
+}
+
+// "8h100", "h100x8", "h100:8" and "8*8*h100" as they should have been typed; empty where that is nothing known either.
 std::string other_spelling(const std::string& what, const fs::path& presets) {
   std::string text;
   for (std::size_t at = 0; at < what.size(); ++at) {
-    if (what[at] == '*')
+    if (what[at] == '*' || what[at] == ':')
       text += 'x';
     else if (what.compare(at, 2, "\u00d7") == 0)
       text += 'x', ++at;
@@ -192,9 +213,11 @@ std::string other_spelling(const std::string& what, const fs::path& presets) {
   if (last != text.npos && last > 0 && last + 1 < text.size() &&
       text.find_first_not_of("0123456789", last + 1) == text.npos)
     text = fmt::format("{}x{}", text.substr(last + 1), text.substr(0, last));
+  text = with_x_behind_count(text, presets);
   if (text == what) return "";
   const ShortForm form = parse_short_form(text);
-  return !form.counts.empty() && find_preset(presets, "devices", form.device) ? text : "";
+  if (form.counts.empty() || !find_preset(presets, "devices", form.device)) return "";
+  return form.counts.size() == 1 ? with_nodes(form, presets) : text;
 }
 
 ClusterSpec from_short_form(const std::string& what, const ShortForm& form, const std::string& fabric,
@@ -212,7 +235,7 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
                       (same_product(form.device, near) || find_preset(presets, "clusters", near));
     throw ConfigError(Problem{"", "", fmt::format("\"{}\"", what),
                               "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
-                              !other.empty() ? fmt::format("did you mean {}?", other)
+                              !other.empty() ? fmt::format("did you mean {}{}{}?", other, fabric.empty() ? "" : "@", fabric)
                               : slip         ? fmt::format("did you mean {}{}?", prefix, near)
                                              : how_to_describe(form.device, prefix)});
   }

@@ -214,7 +214,15 @@ TEST(ClusterFiles, BadNamesAreExplained) {
   expect_tells(refused("nosuch.json"), "nosuch.json");
   expect_tells(refused("8x8xh10"), "--cluster");
   // Other orders and signs.
-  expect_tells(refused("h100x8"), "did you mean 8xh100?");
+  expect_tells(refused("h100x8"), "did you mean 1x8xh100?");
+  for (const char* eight : {"8h100", "8*h100", "8-h100", "h100*8", "h100:8", "8 h100"})
+    expect_tells(refused(eight), "did you mean 1x8xh100?");
+  expect_tells(refused("4h100"), "did you mean 1x4xh100?");
+  expect_tells(refused("16h100"), "did you mean 2x8xh100?");
+  expect_tells(refused("2x8h100"), "did you mean 2x8xh100?");
+  expect_tells(refused("2x8h100@ndr-8x400"), "did you mean 2x8xh100@ndr-8x400?");
+  expect_tells(refused("8a100-40gb"), "did you mean 1x8xa100-40gb?");
+  expect_tells(refused("8h10"), "--cluster");
   expect_tells(refused("8*8*h100"), "did you mean 8x8xh100?");
   expect_tells(refused("8 x 8 x h100"), "did you mean 8x8xh100?");
   expect_tells(refused("l40sx8"), "l40sx8 is not among the devices");
