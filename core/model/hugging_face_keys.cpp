@@ -77,7 +77,6 @@ constexpr std::array kOthers = {
     Other{"embedding_multiplier", is_one, "1", "scaled embeddings are not modelled"},
     Other{"residual_multiplier", is_one, "1", "scaled residuals are not modelled"},
     Other{"logits_scaling", is_one, "1", "scaled logits are not modelled"},
-    Other{"partial_rotary_factor", is_one, "1", "heads are modelled as rotated whole"},
     Other{"pruned_heads", asks_for_nothing, "{}", "every layer is modelled with all its heads"},
     Other{"vision_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
     Other{"audio_config", asks_for_nothing, "nothing", "decoders of text alone are known"},
@@ -95,7 +94,7 @@ constexpr std::array kOthers = {
 constexpr std::string_view kShape =
     " vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
     " num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings"
-    " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters num_local_experts"
+    " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters partial_rotary_factor num_local_experts"
     " num_experts n_routed_experts n_embd n_embed n_layer n_head n_inner n_positions"
     " layer_norm_epsilon activation_function seq_length original_max_position_embeddings ";
 

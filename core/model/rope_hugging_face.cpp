@@ -33,10 +33,19 @@ std::string read_original_positions(JsonReader& io, JsonReader& rope, int family
                             : "in this family where no key beside the scaling says so");
 }
 
+// The share of a head that is rotated, where that is not all of it: no plan depends on it, and nobody here trains it.
+void mark_partial(double rotated, ModelSpec& m) {
+  if (rotated == 1) return;
+  const std::optional<std::string> why = m.rope_scaling ? rope_not_run(*m.rope_scaling) : std::nullopt;
+  if (!m.rope_scaling) m.rope_scaling = RopeScaling{.type = "default", .factor = 1};
+  m.rope_scaling->not_run = fmt::format("{}partial_rotary_factor is {}, and heads are rotated whole here", why ? *why + "; " : "",
+                    rotated);
+}
+
 // What stands in `stated` beside the type, which is read already; false: no scaling. No plan depends on it, so that what is
 // missing or not known is left to the runtime to refuse.
 bool read_scaling(JsonReader& io, JsonReader& rope, const json& stated, const ModelFamily& family,
-                  const ModelSpec& m, RopeScaling& s) {
+                  const ModelSpec& m, double rotated, RopeScaling& s) {
   std::vector<std::string> lacks;
   const auto needs = [&](std::string_view key, auto& out) {
     if (!rope.has(key)) lacks.push_back(fmt::format("{} is missing", key));
@@ -67,7 +76,7 @@ bool read_scaling(JsonReader& io, JsonReader& rope, const json& stated, const Mo
          {std::pair{"short_factor", &s.short_factor}, std::pair{"long_factor", &s.long_factor}}) {
       const std::size_t before = lacks.size();
       needs(key, *table);
-      const auto half = static_cast<std::size_t>(std::max(0, m.head_dim / 2));
+      const auto half = static_cast<std::size_t>(std::max(0.0, m.head_dim * rotated) / 2);
       if (lacks.size() == before && table->size() != half)
         lacks.push_back(fmt::format("{} has {} numbers for {} pairs of a head", key, table->size(), half));
       if (!std::ranges::all_of(*table, [](double f) { return f > 0; }))
@@ -97,6 +106,8 @@ bool read_scaling(JsonReader& io, JsonReader& rope, const json& stated, const Mo
 void read_rope(JsonReader& io, const json& j, const ModelFamily& family, ModelSpec& m) {
   io.optional("rope_theta", m.rope_theta);
   const double stated = m.rope_theta;
+  double rotated = 1;
+  io.optional("partial_rotary_factor", rotated, between(0, 1));
   io.ignored("rope_scaling");
   io.ignored("rope_parameters");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -110,15 +121,11 @@ void read_rope(JsonReader& io, const json& j, const ModelFamily& family, ModelSp
       if (io.has("rope_theta") && m.rope_theta != stated)
         rope.fail({"", "rope_theta", fmt::format("{}", m.rope_theta),
                    fmt::format("the rope_theta of {} that stands beside it", stated), "state it once"});
-      double rotated = 1;  // stands here since v5
-      rope.optional("partial_rotary_factor", rotated);
-      if (rotated != 1)
-        rope.fail({"", "partial_rotary_factor", fmt::format("{}", rotated), "1",
-                   "heads are modelled as rotated whole"});
+      rope.optional("partial_rotary_factor", rotated, between(0, 1));  // since v5
       rope.optional("type", s.type);
       rope.optional("rope_type", s.type);
       if (s.type == "su") s.type = "longrope";  // in Phi-3's first files
-      const bool scaled = read_scaling(io, rope, j.at(key), family, m, s);
+      const bool scaled = read_scaling(io, rope, j.at(key), family, m, rotated, s);
       rope.others_allowed();
       rope.finish();
       if (scaled) m.rope_scaling = s;
@@ -129,6 +136,7 @@ void read_rope(JsonReader& io, const json& j, const ModelFamily& family, ModelSp
       }
     }
   }
+  mark_partial(rotated, m);
 }
 
 }  // namespace sextant

@@ -87,6 +87,36 @@ TEST(HuggingFace, RopeForms) {
   EXPECT_EQ(model_from_json(j, "m").rope_scaling->type, "yarn");
 }
 
+// Heads that are rotated in part cost what whole ones do: planned, and refused by name where they are trained.
+TEST(HuggingFace, HeadsRotatedInPartArePlannedAndNotRun) {
+  const auto model = [](const json& more) {
+    json j = v4();
+    j.erase("rope_scaling");
+    j.update(more);
+    return model_from_json(j, "m");
+  };
+  const std::string why = "partial_rotary_factor is 0.75, and heads are rotated whole here";
+  const ModelSpec partial = model({{"partial_rotary_factor", 0.75}});
+  ASSERT_TRUE(partial.rope_scaling);
+  EXPECT_EQ(rope_not_run(*partial.rope_scaling), why);
+  EXPECT_EQ(parameter_counts(partial).total, parameter_counts(model(json::object())).total);
+  EXPECT_EQ(json(partial).get<ModelSpec>(), partial);
+  const ModelSpec v5 = model({{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.75}}}});
+  EXPECT_EQ(rope_not_run(v5.rope_scaling.value()), why);
+  // Beside a scaling that is run, and one that is not.
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(rope_not_run(model({{"partial_rotary_factor", 0.75}, {"rope_scaling", yarn}}).rope_scaling.value()), why);
+  EXPECT_EQ(rope_not_run(
+                model({{"partial_rotary_factor", 0.75}, {"rope_scaling", {{"type", "mrope"}}}}).rope_scaling.value()),
+            "mrope is not known; " + why);
+  // A whole head is no news, and more than a head is a slip.
+  EXPECT_FALSE(model({{"partial_rotary_factor", 1.0}}).rope_scaling);
+  EXPECT_FALSE(rope_not_run(
+      model({{"partial_rotary_factor", 1}, {"rope_scaling", yarn}}).rope_scaling.value()));
+  EXPECT_THROW(model({{"partial_rotary_factor", 1.5}}), ConfigError);
+  EXPECT_THROW(model({{"partial_rotary_factor", "half"}}), ConfigError);
+}
+
 // No plan depends on how rotary positions are scaled: what is not known here is read, and marked as what the runtime refuses.
 TEST(HuggingFace, RopeScalingsThatAreNotKnownArePlannedAndNotRun) {
   const auto not_run = [](const json& scaling, const char* key = "rope_scaling") -> std::string {
