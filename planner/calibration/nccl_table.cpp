@@ -93,7 +93,17 @@ struct Signs {
   double bus_over_algorithm = 0;
 };
 
-// size count type redop [root] time algbw busbw ...
+// What the program checked and found wrong says that the transfers were, whatever time they took. `at`: the file, and the line or field.
+void require_right(std::string at, const std::string& wrong) {
+  const bool counted = !wrong.empty() && wrong.find_first_not_of("0123456789") == std::string::npos;
+  if (!counted || wrong.find_first_not_of('0') == std::string::npos) return;
+  throw ConfigError(Problem{std::move(at), "#wrong", fmt::format("{} elements", wrong), "0",
+                            "the collective's results were wrong, so that its times say nothing: find the device, "
+                            "link or library that corrupts them, and measure again"});
+}
+
+// size count type redop [root] time algbw busbw #wrong, and the last four again in place. Versions before 2.12 print the largest
+// error instead of a count: 2e-07.
 void read_line(std::string_view as_written, int at, NcclTable& table, Signs& signs) {
   const std::string line = without_tags_inside(as_written);
   const auto cells = row_of(line);
@@ -108,6 +118,8 @@ void read_line(std::string_view as_written, int at, NcclTable& table, Signs& sig
                               "microseconds above 0", "the run did not end well, or the line was cut"});
   const double us = real(cells[time]), algorithm = real(cells[time + 1]), bus = real(cells[time + 2]);
   if (us <= 0) return;
+  for (const std::size_t wrong : {time + 3, time + 7})
+    if (wrong < cells.size()) require_right(fmt::format("{}:{}", table.file, at), std::string(cells[wrong]));
   signs.reduces = cells[3] != "none";
   signs.rooted = time == 5 && cells[4] != "-1";
   table.samples.push_back({bytes, us * 1e-6});
@@ -225,8 +237,17 @@ void read_json_results(const nlohmann::json& j, NcclTable& table, Signs& signs) 
     const auto info = device.find("device_info");
     if (table.device.empty() && info != device.end() && info->is_string()) table.device = *info;
   }
+  int row = -1;
   for (const auto& result : j.value("results", nlohmann::json::array())) {
+    ++row;
     if (!result.is_object()) continue;
+    for (const char* place : {"out_of_place", "in_place"})
+      if (const auto at = result.find(place); at != result.end() && at->is_object())
+        if (const auto wrong = at->find("nwrong"); wrong != at->end())
+          require_right(fmt::format("{}: results[{}].{}", table.file, row, place),
+                        wrong->is_number()   ? fmt::format("{:.0f}", wrong->get<double>())
+                        : wrong->is_string() ? wrong->get<std::string>()
+                                             : "");
     const auto times = result.find("out_of_place");
     const double bytes = json_number(result, "size");
     if (times == result.end() || !times->is_object() || bytes < 1 || bytes > 1e18) continue;

@@ -1,7 +1,7 @@
 // What does a table of nccl-tests say, printed or written by its -J? Sizes and times of one collective (common.cu of NVIDIA/nccl-tests), with the
 // ranks and nodes of its list. The collective is the one that its program, or the file, is named after; where neither
 // says, sums are told apart by their bus factors. Tables of all_gather and alltoall look the same: they have to say.
-// Ignores in-place times, the check's errors, and whatever a launcher or a collector of logs puts before or into lines.
+// Ignores in-place times, the check's largest error, and whatever a launcher or a collector of logs puts before or into lines.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct NcclTable {
 };
 
 // `stated`: the collective, where the caller knows it. Throws ConfigError on text without sizes or ranks, with part of the ranks or several
-// tables, on a collective that no layout uses, and where the table does not say which it is.
+// tables, on a collective that no layout uses, where the table does not say which it is, and where its check counted wrong results.
 NcclTable parse_nccl_table(std::string_view text, const std::string& file,
                            std::optional<CollectiveKind> stated = std::nullopt);
 

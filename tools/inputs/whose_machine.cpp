@@ -51,16 +51,18 @@ void check_node(const Origin& o, const ClusterSpec& cluster, std::vector<Problem
   const int node = cluster.node.gpus;
   const int most = std::max(o.ranks_of_node, o.printed.gpus_per_node);
   const bool whole_job = o.printed.of_ranks == 0 || o.printed.of_ranks == o.ranks;
-  const bool smaller = most > 0 && most < node && o.nodes > 1;
+  const bool smaller = most > 0 && most < node && (o.nodes > 1 || o.ranks_of_node > 0);
   if (most > node || (smaller && o.ranks_of_node == 0 && whole_job))
     problems.push_back({o.file, "ranks", fmt::format("{} on one node", most),
                         fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node),
                         kAnotherMachine});
   else if (smaller && o.ranks_of_node > 0)
     notes.push_back(fmt::format(
-        "{}: {} rank{} on each of {} nodes, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
+        "{}: {} rank{} on {}, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
         "have {}, that is --cluster {}x{}x{}",
-        o.file, most, most == 1 ? "" : "s", o.nodes, most, node, most, o.nodes, most, cluster.device.name));
+        o.file, most, most == 1 ? "" : "s",
+        o.nodes == 1 ? "one node" : fmt::format("each of {} nodes", o.nodes), most, node, most, o.nodes, most,
+        cluster.device.name));
 }
 
 void check_network(const Origin& o, const ClusterSpec& cluster, std::vector<Problem>& problems) {

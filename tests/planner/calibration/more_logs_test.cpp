@@ -149,6 +149,23 @@ TEST(NcclJson, IsReadAsItsTable) {
   EXPECT_THROW(parse_nccl_table(nccl_json("alltoall_perf", 4, "none").dump(), "t.json"), ConfigError);
 }
 
+TEST(NcclJson, WrongResultsAreRefused) {
+  nlohmann::json j = nccl_json("all_reduce_perf", 8, "sum");
+  for (const auto& [place, wrong] : {std::pair{"out_of_place", nlohmann::json("7")}, {"in_place", nlohmann::json(7.0)}}) {
+    nlohmann::json one = j;
+    one["results"][1][place]["nwrong"] = wrong;
+    try {
+      parse_nccl_table(one.dump(), "t.json");
+      ADD_FAILURE() << place;
+    } catch (const ConfigError& e) {
+      EXPECT_NE(std::string(e.what()).find(std::string("results[1].") + place), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("found 7 elements"), std::string::npos) << e.what();
+    }
+  }
+  j["results"][1]["out_of_place"]["nwrong"] = nullptr;  // not checked
+  EXPECT_EQ(parse_nccl_table(j.dump(), "t.json").samples.size(), 3U);
+}
+
 TEST(NcclJson, WhatIsNotMeasuredIsLeftOutAndWhatIsCutIsRefused) {
   nlohmann::json j = nccl_json("all_reduce_perf", 8, "sum");
   j["results"][0]["out_of_place"]["time"] = "nan";

@@ -2,6 +2,8 @@
 #include "planner/calibration/nccl_table.hpp"
 
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -42,6 +44,41 @@ std::string nccl_text(int nodes, double bus_GBps, double latency_us, const char*
         algorithm, algorithm, 0);
   }
   return text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 150\n";
+}
+
+// Results that the check found wrong say that the transfers were: which row, and what it says.
+TEST(NcclTable, WrongResultsAreRefusedWithTheirRow) {
+  const auto error = [](const std::string& text) -> std::string {
+    try {
+      parse_nccl_table(text, "ar.txt");
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string good = nccl_text(2, 150, 100, "sum", 2);
+  EXPECT_EQ(error(good), "");
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < good.size();) {
+    const std::size_t end = good.find('\n', at);
+    lines.push_back(good.substr(at, end - at));
+    at = end + 1;
+  }
+  const auto with_row = [&](std::size_t row, const std::string& text) {
+    std::string all;
+    for (std::size_t i = 0; i < lines.size(); ++i) all += (i == row ? text : lines[i]) + '\n';
+    return all;
+  };
+  std::size_t row = 0;
+  while (lines[row].find("float") == std::string::npos) ++row;
+  const std::string cells = " 33554432 8388608 float sum -1 547.3 61.3 114.9 ";
+  const std::string wrong = error(with_row(row, cells + "3 547.3 61.3 114.9 0"));
+  EXPECT_NE(wrong.find(fmt::format("ar.txt:{}", row + 1)), std::string::npos) << wrong;
+  EXPECT_NE(wrong.find("#wrong: found 3 elements"), std::string::npos) << wrong;
+  EXPECT_NE(error(with_row(row, cells + "0 547.3 61.3 114.9 12")), "") << "in place";
+  // Unchecked, and the largest error that older versions print.
+  EXPECT_EQ(error(with_row(row, cells + "N/A 547.3 61.3 114.9 N/A")), "");
+  EXPECT_EQ(error(with_row(row, cells + "2e-07 547.3 61.3 114.9 2e-07")), "");
 }
 
 TEST(NcclTable, IsReadWithItsKindFromTheFactors) {

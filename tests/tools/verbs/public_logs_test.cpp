@@ -113,6 +113,12 @@ TEST_F(PublicLogs, TablesOfPartOfANode) {
   EXPECT_TRUE(says(part, "taken as 4 of the 8 GPUs of a node")) << part.err;
   const Called one = table(2, 1, a100, "", "2x8xa100-80gb", 60000);
   EXPECT_TRUE(says(one, "taken as 1 of the 8 GPUs of a node")) << one.err;
+  const Called alone = table(1, 4, a100, "", "1x8xa100-80gb", 8000);
+  EXPECT_EQ(alone.code, ExitCode::ok) << alone.err;
+  EXPECT_TRUE(says(alone, "4 ranks on one node, taken as 4 of the 8 GPUs of a node")) << alone.err;
+  EXPECT_TRUE(says(alone, "--cluster 1x4x")) << alone.err;
+  EXPECT_FALSE(says(table(1, 8, a100, "", "1x8xa100-80gb", 8000), "of the 8 GPUs of a node"));
+  EXPECT_FALSE(says(table(1, 4, a100, "", "1x4xa100-80gb", 8000), "GPUs of a node"));
   EXPECT_EQ(table(2, 8, a100, "", "2x4xa100-80gb", 13000).code, ExitCode::bad_input);
   EXPECT_EQ(table(2, 8, a100, "x NCCL INFO Using network Socket\n", "2x8xa100-80gb", 13000).code,
             ExitCode::bad_input);
