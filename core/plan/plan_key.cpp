@@ -288,7 +288,8 @@ std::string plan_key(const ParallelPlan& p) {
 
 ParallelPlan parse_plan_key(std::string_view key) { return KeyParser(key).parse(); }
 
-FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus, Dtype parameter) {
+FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus, Dtype parameter,
+                         const ModelSpec* model) {
   KeyParser parser(key);
   FilledPlan filled{parser.parse(), {}, {}, std::nullopt};
   filled.stated = parser.parts();
@@ -328,6 +329,8 @@ FilledPlan fill_plan_key(std::string_view key, const StackSpec& stack, int gpus,
     p.recompute.kind = RecomputeKind::full;
     taken.emplace_back("full");
   }
+  if (model != nullptr)
+    if (auto cut = take_ruled_cut(can.uneven_stages, *model, p)) taken.push_back(std::move(*cut));
   if (!taken.empty())
     filled.notes.push_back(
         fmt::format("plan key: left out, and so as {} does it: {}", stack.name, fmt::join(taken, ", ")));

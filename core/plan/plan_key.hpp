@@ -21,7 +21,9 @@ struct FilledPlan {
 };
 
 // Throws ConfigError where parse_plan_key does. A key that needs more GPUs than there are is left with dp 1.
-FilledPlan fill_plan_key(std::string_view key, const StackSpec&, int gpus, Dtype parameter = Dtype::bf16);
+// `model`: what its layers are cut into where the stack cuts by a rule of its own.
+FilledPlan fill_plan_key(std::string_view key, const StackSpec&, int gpus, Dtype parameter = Dtype::bf16,
+                         const ModelSpec* model = nullptr);
 
 // "2 of the cluster's 64 GPUs are used; 62 are idle", or nothing.
 std::optional<std::string> idle_gpus(const ParallelPlan&, int gpus);

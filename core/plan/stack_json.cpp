@@ -15,6 +15,8 @@ namespace {
 constexpr std::array<std::string_view, 7> kAttentionNames = {"unfused", "fused_softmax", "flash1", "flash2",
                                                              "flash3",  "cudnn",         "triton"};
 
+constexpr const char* kUnevenStages = "uneven_stages";
+
 constexpr std::array<std::string_view, 2> kFp8ScalesNames = {"tensor", "row"};
 
 constexpr auto kCapabilities = [](auto& io, auto& c) {
@@ -30,7 +32,7 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("interleaved_microbatches", c.interleaved_microbatches, kInterleavedCountNames);
   io.optional("gpipe", c.gpipe);
   io.optional("zero_bubble", c.zero_bubble);
-  io.optional("uneven_stages", c.uneven_stages);
+  io.optional(kUnevenStages, c.uneven_stages, kUnevenStagesNames);
   io.optional("uneven_microbatches", c.uneven_microbatches);
   io.optional("shard_degree", c.shard_degree);
   io.optional("replicas_divide_hidden", c.replicas_divide_hidden);
@@ -176,6 +178,14 @@ constexpr auto kStack = [](auto& io, auto& s) {
   io.optional("memory", s.memory);
 };
 
+// Up to version 0.1 the ability was true or false: today's word for that; nothing for anything else.
+std::optional<std::string> former_uneven_stages(const nlohmann::json& can) {
+  if (!can.is_object()) return std::nullopt;
+  const auto found = can.find(kUnevenStages);
+  if (found == can.end() || !found->is_boolean()) return std::nullopt;
+  return std::string(name(found->get<bool>() ? UnevenStages::any : UnevenStages::none));
+}
+
 // What people call a framework, or what runs on one, and no preset is called: which presets it is.
 std::string stack_by_other_name(const std::string& name, bool with_slips) {
   struct Other {
@@ -271,7 +281,13 @@ nlohmann::json resolved(const std::filesystem::path& path, const std::filesystem
 std::string_view name(AttentionKernel k) { return kAttentionNames[static_cast<std::size_t>(k)]; }
 
 void to_json(nlohmann::json& j, const StackCapabilities& c) { write_object(j, c, kCapabilities); }
-void from_json(const nlohmann::json& j, StackCapabilities& c) { read_object(j, c, kCapabilities); }
+void from_json(const nlohmann::json& j, StackCapabilities& c) {
+  const auto former = former_uneven_stages(j);
+  if (!former) return read_object(j, c, kCapabilities);
+  nlohmann::json today = j;
+  today[kUnevenStages] = *former;
+  read_object(today, c, kCapabilities);
+}
 void to_json(nlohmann::json& j, const StackRules& r) { write_object(j, r, kRules); }
 void from_json(const nlohmann::json& j, StackRules& r) { read_object(j, r, kRules); }
 void to_json(nlohmann::json& j, const StackKernels& k) { write_object(j, k, kKernels); }
@@ -286,7 +302,7 @@ std::vector<std::string> stack_names(const std::filesystem::path& presets) {
 }
 
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& presets,
-                     std::string_view generation) {
+                     std::string_view generation, std::vector<std::string>* notes) {
   const bool is_path = name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
   const std::filesystem::path path =
       is_path ? std::filesystem::path(name_or_path) : preset_path(name_or_path, presets);
@@ -303,6 +319,11 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
                     "an object of objects: for each generation of devices the fields that differ", ""});
       if (const auto own = by_generation.find(generation); own != by_generation.end()) j.merge_patch(*own);
     }
+    if (const auto can = j.find("can"); notes && can != j.end())
+      if (const auto today = former_uneven_stages(*can))
+        notes->push_back(fmt::format("{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone",
+                                     path.string(), (*can)[kUnevenStages].dump(), *today,
+                                     fmt::join(kUnevenStagesNames, ", ")));
     from_json(j, s);
   });
   return s;

@@ -176,9 +176,8 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
            "gives every replica equally many micro-batches",
            "leave out ga: micro_batch * dp then divides the batch");
   s.cannot(
-      pp && !can.uneven_stages && !equal_chunks(p, m.n_layers),
-      [&] { return fmt::format("needs equal stages: {} layers over {} chunks", m.n_layers, p.pp * p.vp); },
-      "use pp*vp that divides the layers");
+      pp && !can_cut(can.uneven_stages, p, m), [&] { return cut_refusal(can.uneven_stages, p, m).reason; },
+      [&] { return cut_refusal(can.uneven_stages, p, m).instead; });
 }
 
 void refuses_state_offload(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {

@@ -19,6 +19,7 @@
 #include "core/base/rejection.hpp"
 #include "core/base/units.hpp"
 #include "core/plan/parallel_plan.hpp"
+#include "core/plan/stage_cuts.hpp"
 
 namespace sextant {
 
@@ -33,9 +34,9 @@ struct StackCapabilities {
   std::vector<int> zero_stages = {0, 1};
   int max_zero_with_pp = 1;
   bool tensor_parallel = true, pipeline_parallel = true, sequence_parallel = true, context_parallel = true;
-  bool interleaved = true, gpipe = false, zero_bubble = false, uneven_stages = false;
-  // Replicas may have unequally many micro-batches in a step.
-  bool uneven_microbatches = false;
+  bool interleaved = true, gpipe = false, zero_bubble = false;
+  UnevenStages uneven_stages = UnevenStages::none;
+  bool uneven_microbatches = false;  // replicas may have unequally many in a step
   int interleaved_from_pp = 2;  // stages that the interleaved schedule needs at least
   InterleavedCount interleaved_microbatches = InterleavedCount::multiples_of_pp;
   bool shard_degree = false;            // hybrid sharding: 1 < shard_degree < replicas
@@ -276,9 +277,9 @@ std::string_view name(AttentionKernel);
 
 // A preset by name, or a JSON file by path. A file may name another preset as its `base` and state only what
 // differs, and under `on_generation` what differs on a generation of devices; without one that stays as it is. Throws
-// ConfigError: unknown name (with a suggestion), unknown key, wrong type.
+// ConfigError: unknown name (with a suggestion), unknown key, wrong type. `notes`: values that the next version reads no more.
 StackSpec load_stack(const std::string& name_or_path, const std::filesystem::path& preset_dir,
-                     std::string_view generation = "");
+                     std::string_view generation = "", std::vector<std::string>* notes = nullptr);
 std::vector<std::string> stack_names(const std::filesystem::path& preset_dir);
 
 void to_json(nlohmann::json&, const StackCapabilities&);

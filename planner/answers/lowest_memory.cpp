@@ -133,7 +133,7 @@ class LeanSearch {
 
   bool found() const { return !found_.empty(); }
   bool useful(double floor) const { return floor <= static_cast<double>(limit_); }
-  bool lawful(const ParallelPlan& p) const { return !unlawful_reason(job_, p); }
+  bool lawful(const ParallelPlan& p) const { return !tree_.refused(p); }
 
   // `bytes` in buffers; a thousandth below, for roundings.
   void add(LeanNode child, Decided decided, double bytes, Outcome& out) const {
@@ -239,7 +239,7 @@ class LeanSearch {
       p.recompute = kernels.recompute;
       child.choice.form = small(f);
       seen.clear();
-      tree_.fill_chunks(p, StageSplit::even, cache, even);
+      tree_.fill_even(p, even);
       for (std::size_t split = 0; split < space_.split.size(); ++split) {
         child.choice.split = small(split);
         // Order of axes and TP overlap decide what is balanced.
@@ -253,7 +253,7 @@ class LeanSearch {
             if (std::find(seen.begin(), seen.end(), chunks) != seen.end()) continue;
             seen.push_back(chunks);
             if (p.recompute.layers > longest_chunk(chunks) ||
-                (chunks != even && !job_.stack.can.uneven_stages))
+                (chunks != even && job_.stack.can.uneven_stages == UnevenStages::none))
               continue;
             child.choice.axis_order = order.front(), child.choice.overlap_tp = small(tiled);
             ParallelPlan cut = p;

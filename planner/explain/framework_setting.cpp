@@ -34,9 +34,11 @@ std::string pipeline_layout(const std::vector<LayerRange>& chunks) {
 }
 
 std::string layout_setting(const ParallelPlan& plan, const ModelSpec& model, const StackSpec& stack) {
+  if (plan.pp < 2 || equal_chunks(plan, model.n_layers)) return "";
+  if (const std::string option = cut_option(stack.can.uneven_stages, plan, model); !option.empty())
+    return fmt::format("the {} layers are cut unequally: {}", model.n_layers, option);
   // Only today's Megatron-Core reads such a string; stacks that build on its preset have options of their own.
-  if (stack.name != "megatron-core" || plan.pp < 2) return "";
-  if (equal_chunks(plan, model.n_layers)) return "";
+  if (stack.name != "megatron-core") return "";
   return fmt::format(
       "the {} layers are cut unequally: Megatron-Core takes that as --pipeline-model-parallel-layout \"{}\" "
       "alone, without "

@@ -16,7 +16,8 @@ std::string framework_setting(const ParallelPlan&, const TrainingSpec&);
 // "Ett|(ttt|)*6ttL": E the embedding, t a decoder layer, L the head with the loss, | between chunks. Of two chunks or more.
 std::string pipeline_layout(const std::vector<LayerRange>& chunks);
 
-// The layout string of Megatron-Core where model chunks hold unequal numbers of layers, with the option that takes it; else empty.
+// How a stack is told that model chunks hold unequal numbers of layers: Megatron-Core by its layout string, others by options of
+// their own; empty where they are equal, or where the stack cuts so by itself.
 // Source: NVIDIA/Megatron-LM d98e8a6, megatron/training/arguments.py 966-974, core/transformer/pipeline_parallel_layer_layout.py.
 std::string layout_setting(const ParallelPlan&, const ModelSpec&, const StackSpec&);
 

@@ -1,6 +1,9 @@
 #include "planner/search/layer_moves.hpp"
 
+#include <algorithm>
 #include <vector>
+
+#include "core/plan/stage_cuts.hpp"
 
 namespace sextant {
 namespace {
@@ -21,6 +24,40 @@ ParallelPlan with_counts(const ParallelPlan& from, const std::vector<int>& count
   return p;
 }
 
+// Of cuts whose stages between the first and the last are alike: the ends give each other a layer of each chunk, or take one from
+// each stage between, or give it.
+std::vector<ParallelPlan> ends_moved(const ParallelPlan& from, const ModelSpec& m) {
+  std::vector<ParallelPlan> out;
+  const auto add = [&](const std::vector<int>& counts) {
+    ParallelPlan p = with_counts(from, counts, m.n_layers);
+    const bool filled = std::ranges::all_of(counts, [](int layers) { return layers > 0; });
+    if (filled && can_cut(UnevenStages::ends, p, m)) out.push_back(std::move(p));
+  };
+  std::vector<int> first_chunks;
+  for (const LayerRange& range : layer_ranges(from, m.n_layers)) first_chunks.push_back(range.count);
+  const int pp = from.pp, inner = pp - 2;
+  const auto moved = [&](int first, int each, int last) {
+    std::vector<int> counts = first_chunks;
+    for (int c = 0; c < pp * from.vp; ++c)
+      counts[static_cast<std::size_t>(c)] += c % pp == 0 ? first : c % pp == pp - 1 ? last : each;
+    add(counts);
+  };
+  moved(1, 0, -1);
+  moved(-1, 0, 1);
+  for (int share = 0; inner > 0 && share <= inner; ++share) {
+    moved(-share, 1, share - inner);
+    moved(share, -1, inner - share);
+  }
+  return out;
+}
+
+std::vector<ParallelPlan> other_cuts(const ParallelPlan& from, const ModelSpec& m, UnevenStages able) {
+  std::vector<ParallelPlan> out;
+  for (const auto& cut : ruled_cuts(able, from.pp, from.vp, m)) out.push_back(with_counts(from, cut, m.n_layers));
+  std::erase_if(out, [&](const ParallelPlan& p) { return p.chunks == from.chunks; });
+  return out;
+}
+
 std::vector<ParallelPlan> one_layer_moved(const ParallelPlan& from, int n_layers) {
   std::vector<int> counts;
   for (const LayerRange& range : layer_ranges(from, n_layers)) counts.push_back(range.count);
@@ -35,14 +72,20 @@ std::vector<ParallelPlan> one_layer_moved(const ParallelPlan& from, int n_layers
   return out;
 }
 
+std::vector<ParallelPlan> next_to(const ParallelPlan& from, const ModelSpec& m, UnevenStages able) {
+  if (cuts_by_rule(able, from.vp)) return other_cuts(from, m, able);
+  return able == UnevenStages::ends ? ends_moved(from, m) : one_layer_moved(from, m.n_layers);
+}
+
 }  // namespace
 
 std::optional<MovedPlan> LayerMoves::climb(const ParallelPlan& from, double step) {
-  if (from.pp * from.vp == 1 || !job_.stack.can.uneven_stages) return std::nullopt;
+  const UnevenStages able = job_.stack.can.uneven_stages;
+  if (from.pp * from.vp == 1 || able == UnevenStages::none) return std::nullopt;
   MovedPlan at{from, step};
   bool moved = false;
   moves_.allow_slots();
-  while (auto next = moves_.fastest(at, one_layer_moved(at.plan, job_.model.n_layers)))
+  while (auto next = moves_.fastest(at, next_to(at.plan, job_.model, able)))
     at = std::move(*next), moved = true;
   return moved ? std::optional(at) : std::nullopt;
 }

@@ -10,28 +10,91 @@
 #include "planner/search/stage_split.hpp"
 
 namespace sextant {
+namespace {
+
+void set_chunks(const std::vector<int>& layers, std::vector<LayerRange>& out) {
+  out.clear();
+  int first = 0;
+  for (const int count : layers) {
+    out.push_back({first, count});
+    first += count;
+  }
+}
+
+// Prices of what the layers always do: the first stage's, unless some stages are slower.
+struct ChunkPrices {
+  ChunkPrices(const ParallelPlan& p, SearchCache& cache) : pp(p.pp), stages(priced(p, cache)) {
+    again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
+    const LayerTimes &t = stages.of(0), &last = stages.uneven ? stages.of(p.pp - 1) : t;
+    embedding = t.embedding_forward + t.embedding_backward;
+    head = last.head_forward + last.head_backward + last.head_weight;
+  }
+  double layer(int stage) const { return stages.of(stages.uneven ? stage : 0).layer_total(again); }
+  double slowest(const std::vector<int>& cut) const {
+    double most = 0;
+    const int n = static_cast<int>(cut.size());
+    for (int c = 0; c < n; ++c)
+      most = std::max(most, cut[static_cast<std::size_t>(c)] * layer(c % pp) + (c == 0 ? embedding : 0) +
+                                (c + 1 == n ? head : 0));
+    return most;
+  }
+  EndCosts ends() const {
+    EndCosts cost{layer(0), 0, layer(pp - 1), embedding, head};
+    for (int stage = 1; stage + 1 < pp; ++stage) cost.inner = std::max(cost.inner, layer(stage));
+    return cost;
+  }
+
+  int pp;
+  const StageLayerTimes& stages;
+  double embedding = 0, head = 0;
+  bool again = false;
+
+ private:
+  static const StageLayerTimes& priced(ParallelPlan p, SearchCache& cache) {
+    p.activation_offload = 0;
+    return cache.layers(p);
+  }
+};
+
+}  // namespace
+
+const std::vector<int>* SearchTree::ruled_cut(const ParallelPlan& p, StageSplit split,
+                                              SearchCache& cache) const {
+  const auto found = ruled_.find({p.pp, p.vp});
+  if (found == ruled_.end() || found->second.empty()) return nullptr;
+  const auto& cuts = found->second;
+  if (split == StageSplit::even || cuts.size() == 1) return &cuts.front();
+  const ChunkPrices prices(p, cache);
+  return &*std::ranges::min_element(cuts, {}, [&](const auto& cut) { return prices.slowest(cut); });
+}
+
 void SearchTree::fill_chunks(const ParallelPlan& p, StageSplit split, SearchCache& cache,
                              std::vector<LayerRange>& out) const {
   const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
-  out.clear();
-  if (split == StageSplit::balanced && n_chunks > 1 && n_chunks <= n) {
-    // Balanced by the prices of what the layers always do: the first stage's, unless some stages are slower.
-    ParallelPlan priced = p;
-    priced.activation_offload = 0;
-    const StageLayerTimes& stages = cache.layers(priced);
-    const LayerTimes& t = stages.of(0);
-    const bool again = p.recompute.kind == RecomputeKind::full && p.recompute.layers < 0;
-    if (stages.uneven) {
-      std::vector<double> layer;
-      for (int c = 0; c < n_chunks; ++c) layer.push_back(stages.of(c % p.pp).layer_total(again));
-      const LayerTimes& last = stages.of(p.pp - 1);
-      return balanced_chunks(n, layer, t.embedding_forward + t.embedding_backward,
-                             last.head_forward + last.head_backward + last.head_weight, out);
-    }
-    const ChainCost cost{t.layer_total(again), t.embedding_forward + t.embedding_backward,
-                         t.head_forward + t.head_backward + t.head_weight};
-    if (cost.layer > 0) return balanced_chunks(n, n_chunks, cost, out);
+  if (p.pp == 1 || n_chunks > n) return fill_even(p, out);
+  if (!ruled_.empty())
+    if (const auto* cut = ruled_cut(p, split, cache)) return set_chunks(*cut, out);
+  if (split == StageSplit::even && (!cuts_ends_ || n % n_chunks == 0)) return fill_even(p, out);
+  if (split == StageSplit::even) {
+    if (const auto cut = ends_cut(n, p.pp, p.vp); !cut.empty()) return set_chunks(cut, out);
+    return fill_even(p, out);
   }
+  const ChunkPrices prices(p, cache);
+  if (prices.layer(0) <= 0) return fill_even(p, out);
+  if (cuts_ends_) {
+    if (const auto cut = ends_cut(n, p.pp, p.vp, prices.ends()); !cut.empty()) return set_chunks(cut, out);
+    return fill_even(p, out);
+  }
+  if (!prices.stages.uneven)
+    return balanced_chunks(n, n_chunks, {prices.layer(0), prices.embedding, prices.head}, out);
+  std::vector<double> layer;
+  for (int c = 0; c < n_chunks; ++c) layer.push_back(prices.layer(c % p.pp));
+  balanced_chunks(n, layer, prices.embedding, prices.head, out);
+}
+
+void SearchTree::fill_even(const ParallelPlan& p, std::vector<LayerRange>& out) const {
+  const int n = job_.model.n_layers, n_chunks = p.pp * p.vp;
+  out.clear();
   for (int c = 0, first = 0; c < n_chunks; ++c) {
     const int count = n / n_chunks + (c < n % n_chunks ? 1 : 0);
     out.push_back({first, count});
@@ -113,7 +176,7 @@ void SearchTree::expand_kernels(const Node& node, SearchCache& cache, Expansion&
       if (!fits_longest("recompute_layers", recompute.layers) ||
           !fits_longest("activation_offload", least_offloaded_))
         continue;
-      if (known.uneven && !job_.stack.can.uneven_stages) {
+      if (known.uneven && job_.stack.can.uneven_stages == UnevenStages::none) {
         reject(
             Outcome::unsupported_by_stack, members, p,
             [&] { return fmt::format("{} needs equal stages", job_.stack.name); }, out);

@@ -34,6 +34,12 @@ SearchTree::SearchTree(const Job& job, const SearchSpace& space, Bytes memory_li
         return f.schedule == PipelineSchedule::zero_bubble;
       });
   parameters_ = static_cast<double>(parameter_counts(job.model).total);
+  cuts_ends_ = can.uneven_stages == UnevenStages::ends;
+  cuts_evenly_ = can.uneven_stages == UnevenStages::none || can.uneven_stages == UnevenStages::any;
+  for (const int pp : space.pp)
+    for (const PipelineForm& form : space.form)
+      if (pp > 1 && cuts_by_rule(can.uneven_stages, form.vp) && !ruled_.contains({pp, form.vp}))
+        ruled_[{pp, form.vp}] = ruled_cuts(can.uneven_stages, pp, form.vp, job.model);
   most_vp_ = 1;
   for (const PipelineForm& form : space.form) most_vp_ = std::max(most_vp_, form.vp);
   least_horizon_ = most_horizon_ = ParallelPlan{}.offload_horizon;
@@ -112,14 +118,21 @@ ParallelPlan SearchTree::decided(const Choice& choice, Level level, SearchCache&
   if (level < Level::kernels) p.sequence_parallel = p.overlap_tp = false, p.recompute = fresh.recompute;
   if (level < Level::sharding) p.zero_stage = p.shard_degree = 0;
   if (level < Level::placement) p.micro_batch = 1, p.axis_order = fresh.axis_order;
-  if (level >= Level::pipeline && space_.split[choice.split] == StageSplit::balanced) {
-    fill_chunks(p, StageSplit::balanced, cache, cache.chunks);
-    fill_chunks(p, StageSplit::even, cache, cache.even);
+  const StageSplit split = space_.split[choice.split];
+  if (level >= Level::pipeline && (split == StageSplit::balanced || !cuts_evenly_)) {
+    fill_chunks(p, split, cache, cache.chunks);
+    fill_even(p, cache.even);
     if (cache.chunks != cache.even) p.chunks = cache.chunks;
   }
   if (level >= Level::offload && !p.chunks.empty())
     p.activation_offload =
         space_.activation_offload[choice.activation_offload].of_chunk(longest_chunk(p.chunks));
+  return p;
+}
+
+ParallelPlan SearchTree::with_ends(ParallelPlan p) const {
+  if (p.chunks.empty() && !can_cut(UnevenStages::ends, p, job_.model))
+    p.chunks = chunks_of(ends_cut(job_.model.n_layers, p.pp, p.vp));
   return p;
 }
 

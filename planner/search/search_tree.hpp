@@ -16,8 +16,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "planner/search/search.hpp"
@@ -93,7 +95,14 @@ class SearchTree {
   ParallelPlan decided(const Choice&, Level, SearchCache&) const;
   ParallelPlan with_some_stage(ParallelPlan) const;
   bool has_kernels(const ParallelPlan&) const;
+  // Layers of the chunks as the stack can cut them; where it cannot cut unevenly, `balanced` is what it would be.
   void fill_chunks(const ParallelPlan&, StageSplit, SearchCache&, std::vector<LayerRange>& out) const;
+  // Those of a plan that states none.
+  void fill_even(const ParallelPlan&, std::vector<LayerRange>& out) const;
+  // Why the plan is not lawful, whatever cut the stack can make of its layers.
+  std::optional<RejectReason> refused(const ParallelPlan& plan) const {
+    return cuts_ends_ && plan.pp > 1 ? unlawful_reason(job_, with_ends(plan)) : unlawful_reason(job_, plan);
+  }
   // Bytes on the device: parameter, gradient and optimizer state of one element.
   double state_of_element(const ParallelPlan&) const;
   double lowest_memory_offload(
@@ -193,7 +202,7 @@ class SearchTree {
   Start list_fitting_states(ParallelPlan, const std::vector<LayerRange>& chunks, SearchCache&) const;
   // `law` is of all plans of which rules and stack say the same; the first of them is looked at.
   bool lawful(const ParallelPlan& plan, SearchCache::Law& law) const {
-    if (!law.known) law = {true, unlawful_reason(job_, plan)};
+    if (!law.known) law = {true, refused(plan)};
     return !law.against;
   }
   bool lawful(const ParallelPlan&, std::uint64_t members, Expansion&, SearchCache::Law& law) const;
@@ -228,6 +237,11 @@ class SearchTree {
   bool estimate_fits(const ParallelPlan&, std::uint64_t members, Expansion&) const;
   bool still_fits(const Node&, const ParallelPlan&, const std::vector<LayerRange>& chunks, Expansion&) const;
 
+  // Where the stack's ends alone may differ and no even split is, a cut that it can make.
+  ParallelPlan with_ends(ParallelPlan) const;
+  // A cut of those that the stack's own rule makes; the prices decide which is the balanced one.
+  const std::vector<int>* ruled_cut(const ParallelPlan&, StageSplit, SearchCache&) const;
+
   const Job& job_;
   const SearchSpace& space_;
   Bytes memory_limit_;
@@ -237,6 +251,8 @@ class SearchTree {
   bool may_offload_activations_, may_offload_parameters_, may_split_backward_;
   double most_optimizer_offload_, parameters_;
   int most_vp_, least_horizon_, most_horizon_;
+  bool cuts_ends_, cuts_evenly_;                             // unless asked for other cuts
+  std::map<std::pair<int, int>, std::vector<std::vector<int>>> ruled_;  // by pp and vp: ruled_cuts()
   int least_offloaded_ = kMaxLayers;  // layers that are listed, all of a chunk apart
 };
 

@@ -21,6 +21,12 @@ with other settings, never that of another framework.
 TP > KV heads: TP beyond the number of KV heads, which copies them. From PP: the fewest stages that interleave. ZeRO with PP: the
 highest ZeRO stage beside pipeline stages. Part of the replicas: state is sharded over fewer ranks than there are replicas (hybrid sharding).
 Always over CP: CP ranks share the state whatever is asked for, so that there is no ZeRO 0 beside CP.
+
+Uneven stages: any cut of the layers; `per stage` any number for each stage, virtual stages share out the rest by a formula; `ends`
+the first and the last stage alone may differ, those between are alike (or embedding and LM head count as a layer); the others are the
+framework's own rules, which its user cannot change: DeepSpeed's `partition method` over Megatron's layers, Paddle's `seg method`,
+nanotron's `block compute costs`. A layout that states no layers (no `L` in its key) takes what such a rule makes; one that states
+others is refused, and `plan` proposes none.
 """
 
 # Stacks that are the code of their base, at another version or with other settings: its sources are theirs.
@@ -105,6 +111,8 @@ def cell(can: dict[str, object], ability: str) -> str:
         value = min(value, max(can["zero_stages"])) or False
     if isinstance(value, bool):
         return "yes" if value else "-"
+    if value == "none":
+        return "-"
     if isinstance(value, list):
         return " ".join(str(v) for v in value)
     return str(value).replace("_", " ")

@@ -61,24 +61,6 @@ std::vector<int> layers_by_chunk(const PlanFile& file) {
   return layers;
 }
 
-// stage_manager.py: num_layers_per_stage has one entry a stage, so that interleaved chunks are shared out by distribute_layers().
-void check_chunk_layers(const PlanFile& file, std::vector<Inexpressible>& found) {
-  const ParallelPlan& p = file.plan;
-  const int chunks = p.pp * p.vp, more = file.model.n_layers % chunks, first = chunks / 2 - more / 2;
-  std::vector<int> own(static_cast<std::size_t>(chunks), file.model.n_layers / chunks);
-  for (int i = first; i < first + more; ++i) ++own[static_cast<std::size_t>(i)];
-  if (p.vp == 1 || own == layers_by_chunk(file)) return;
-  std::vector<PlanChange> changes = {set_field("schedule 1f1b", [](ParallelPlan& q) {
-    q.vp = 1;
-    q.schedule = PipelineSchedule::one_f_one_b;
-    q.chunks.clear();
-  })};
-  if (more == 0) changes.push_back(set_field("equal chunks", [](ParallelPlan& q) { q.chunks.clear(); }));
-  found.push_back({"chunks", "unequal",
-                   fmt::format("interleaved, it shares out layers by itself: {}", fmt::join(own, ", ")),
-                   std::move(changes)});
-}
-
 PlanChange bucket_change(std::int64_t elements) {
   return set_field(fmt::format("bucket_elements {}", elements),
                    [elements](ParallelPlan& q) { q.bucket_elements = elements; });
@@ -189,7 +171,6 @@ std::vector<Inexpressible> hybrid_rules(const PlanFile& file, const std::string&
                        q.dp *= q.cp;
                        q.cp = 1;
                      })}});
-  if (p.pp > 1) check_chunk_layers(file, found);
   if (p.pp > 1 && microbatches(p, file.training) < p.pp)
     found.push_back({"micro_batch",
                      fmt::format("{}", p.micro_batch),

@@ -17,7 +17,6 @@ namespace {
 
 TargetFeatures deepspeed_features(const std::string&, const StackCapabilities& can) {
   TargetFeatures t = deepspeed_engine_features(can);
-  t.can.uneven_stages = true;  // the script gives stages their layers
   t.every_bias = t.own_head_dim = true;
   t.rope_scaling = {kScriptRopeScaling};
   return t;

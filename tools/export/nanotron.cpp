@@ -17,54 +17,21 @@ constexpr int kDefaultBucket_MiB = 25;
 TargetFeatures nanotron_features(const std::string&, const StackCapabilities& can) {
   TargetFeatures t;
   t.can = can;
-  t.can.uneven_stages = true;  // the rule below says which stages it makes
   t.without_grad_overlap = false;
   t.formats = {{Dtype::bf16, Dtype::bf16, Dtype::fp32, Dtype::fp32, Dtype::fp32}};
   return t;
 }
 
-// Layers of each stage as build_model() gives them out: by multiplications, the LM head's among them. A block goes to the stage
-// that is open; the stage closes once the sum is above its share.
-std::vector<int> stage_layers(const ModelSpec& m, int pp) {
-  const double hidden = m.hidden;
-  const double layer = 4 * hidden * hidden + 3.0 * m.ffn_hidden * hidden;
-  const double total = layer * m.n_layers + double(m.vocab_size) * hidden;
-  std::vector<int> layers(static_cast<std::size_t>(pp), 0);
-  double sum = 0;
-  int stage = 0;
-  for (int i = 0; i < m.n_layers; ++i) {
-    ++layers[static_cast<std::size_t>(stage)];
-    sum += layer;
-    if (sum > total * ((stage + 1.0) / pp)) ++stage;
-  }
-  return layers;
-}
-
 std::vector<Inexpressible> nanotron_rules(const PlanFile& file, const std::string&) {
   std::vector<Inexpressible> found;
   const ParallelPlan& p = file.plan;
-  if (p.pp > 1) {
-    const std::vector<int> own = stage_layers(file.model, p.pp);
-    const bool filled = std::ranges::all_of(own, [](int n) { return n > 0; });
-    if (!filled)
-      found.push_back({"pp",
-                       fmt::format("{}", p.pp),
-                       "it shares out layers and LM head by their cost, and a stage would hold no layer",
-                       {}});
-    else if (p.vp == 1 && layer_ranges(p, file.model.n_layers) != chunks_of(own))
-      found.push_back(
-          {"chunks",
-           "other stages",
-           fmt::format("it shares out layers and LM head by their cost: {} layers", fmt::join(own, ", ")),
-           {set_field(fmt::format("{} layers", fmt::join(own, ", ")),
-                      [own](ParallelPlan& q) { q.chunks = chunks_of(own); })}});
-    if (p.schedule == PipelineSchedule::one_f_one_b && microbatches(p, file.training) < p.pp - 1)
-      found.push_back(
-          {"schedule",
-           "1f1b",
-           fmt::format("it needs {} micro-batches or more", p.pp - 1),
-           {set_field("schedule gpipe", [](ParallelPlan& q) { q.schedule = PipelineSchedule::gpipe; })}});
-  }
+  if (p.pp > 1 && p.schedule == PipelineSchedule::one_f_one_b &&
+      microbatches(p, file.training) < p.pp - 1)
+    found.push_back(
+        {"schedule",
+         "1f1b",
+         fmt::format("it needs {} micro-batches or more", p.pp - 1),
+         {set_field("schedule gpipe", [](ParallelPlan& q) { q.schedule = PipelineSchedule::gpipe; })}});
   if (p.tp > 1 && p.overlap_tp && !p.sequence_parallel)
     found.push_back(
         {"overlap_tp",

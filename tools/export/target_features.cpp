@@ -118,13 +118,21 @@ void check_schedule(Findings& f, const TargetFeatures& t) {
         "there is no GPipe schedule", {plain});
   f.add(p.schedule == PipelineSchedule::zero_bubble && !t.can.zero_bubble, "schedule", name(p.schedule),
         "there is no zero-bubble schedule of one model chunk per rank", {plain});
-  if (equal_chunks(p, m.n_layers) || t.can.uneven_stages) return;
-  std::vector<PlanChange> even;
-  if (m.n_layers % (p.pp * p.vp) == 0)
-    even.push_back(set_field("equal chunks", [](ParallelPlan& q) { q.chunks.clear(); }));
-  else if (m.n_layers % p.pp == 0)
-    even.push_back(plain);
-  f.add(true, "chunks", "unequal", "stages must hold equally many layers", std::move(even));
+  const UnevenStages able = t.can.uneven_stages;
+  if (interleaved && !t.can.interleaved) return;
+  if (can_cut(able, p, layer_ranges(p, m.n_layers), m)) return;
+  const CutRefusal why = cut_refusal(able, p, m);
+  std::vector<PlanChange> cuts;
+  for (const std::vector<int>& cut : why.cuts)
+    cuts.push_back(set_field(fmt::format("{} layers", fmt::join(cut, ", ")),
+                             [cut, layers = m.n_layers](ParallelPlan& q) {
+                               q.chunks = chunks_of(cut);
+                               if (equal_chunks(q, layers)) q.chunks.clear();
+                             }));
+  if (interleaved || m.n_layers % p.pp == 0) cuts.push_back(plain);
+  const bool never = why.cuts.empty() && cuts_by_rule(able, p.vp);
+  f.add(true, never ? "pp" : "chunks", never ? fmt::format("{}", p.pp) : "unequal",
+        fmt::format("it {}", why.reason), std::move(cuts));
 }
 
 void check_state(Findings& f, const TargetFeatures& t) {

@@ -145,10 +145,9 @@ void read_pipeline(MegatronOptions& o, ImportedRun& run) {
   } else if (embedding || head) {
     chunks = accounted_layers(layers, p.pp * p.vp, embedding, head);
     stated = embedding ? "--account-for-embedding-in-pipeline-split" : "--account-for-loss-in-pipeline-split";
-  } else if ((first > 0 || last > 0) && p.vp == 1) {
-    chunks = first_last_layers(layers, p.pp, first, last), stated = "--decoder-first-pipeline-num-layers";
   } else if (first > 0 || last > 0) {
-    run.unread.push_back("--decoder-first-pipeline-num-layers beside virtual stages: taken as equal chunks");
+    chunks = first_last_layers(layers, p.pp, p.vp, first, last);
+    stated = "--decoder-first-pipeline-num-layers";
   }
   const bool cut = chunks && static_cast<int>(chunks->size()) == p.pp * p.vp &&
                    std::accumulate(chunks->begin(), chunks->end(), 0) == layers;

@@ -1,5 +1,6 @@
 #include "tools/import/megatron_layout.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/base/decimal.hpp"
@@ -72,15 +73,22 @@ std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool em
   return each;
 }
 
-std::optional<std::vector<int>> first_last_layers(int layers, int stages, int first, int last) {
+std::optional<std::vector<int>> first_last_layers(int layers, int stages, int virtual_stages, int first,
+                                                  int last) {
   const int others = stages - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0), rest = layers - first - last;
-  if (stages < 2 || stages > kMaxChunks || rest < 0 || others < 0 ||
+  if (stages < 2 || stages > kMaxChunks / std::max(1, virtual_stages) || rest < 0 || others < 0 ||
       (others > 0 ? rest % others != 0 : rest != 0))
     return std::nullopt;
   std::vector<int> each(static_cast<std::size_t>(stages), others > 0 ? rest / others : 0);
   if (first > 0) each.front() = first;
   if (last > 0) each.back() = last;
-  return each;
+  std::vector<int> chunks;
+  for (int v = 0; v < virtual_stages; ++v)
+    for (const int stage : each) {
+      if (stage % virtual_stages != 0) return std::nullopt;
+      chunks.push_back(stage / virtual_stages);
+    }
+  return chunks;
 }
 
 }  // namespace sextant

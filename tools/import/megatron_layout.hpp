@@ -17,7 +17,8 @@ std::optional<std::vector<int>> layout_layers(std::string_view layout);
 // (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split). Nothing where that does not divide.
 std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool embedding, bool head);
 
-// --decoder-first-pipeline-num-layers and -last-: 0 where not stated; the others share the rest equally. One chunk per stage.
-std::optional<std::vector<int>> first_last_layers(int layers, int stages, int first, int last);
+// --decoder-first-pipeline-num-layers and -last-: 0 where not stated; the others share the rest equally. Each stage's are cut
+// into equal chunks, one for each virtual stage; nothing where that does not divide.
+std::optional<std::vector<int>> first_last_layers(int layers, int stages, int virtual_stages, int first, int last);
 
 }  // namespace sextant

@@ -123,7 +123,7 @@ bool is_stated(const std::vector<std::string>& settings, const std::string& note
 }
 
 void fill_plan(const std::string& key, Question& q) {
-  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus(), q.training.parameter);
+  FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus(), q.training.parameter, &q.model);
   q.plan = std::move(filled.plan), q.key_parts = std::move(filled.stated);
   q.notes.insert(q.notes.end(), filled.notes.begin(), filled.notes.end());
   if (!filled.indivisible) return;
@@ -175,9 +175,9 @@ void remark_on_rope(const ModelSpec& model, std::vector<std::string>& notes) {
   if (!why) return;
   const std::string near = closest(model.rope_scaling->type, {kRopeTypes.begin(), kRopeTypes.end()});
   notes.push_back(fmt::format(
-      "rope_scaling: {}{}; it is planned all the same, since no scaling of rotary "
+      "{}: {}{}; it is planned all the same, since no scaling of rotary "
       "positions changes what a step costs; sextant run refuses it",
-      *why,
+      model.rope_scaling->type == "default" ? "rope" : "rope_scaling", *why,
       near.empty() || near == model.rope_scaling->type ? "" : fmt::format(" (did you mean {}?)", near)));
 }
 
@@ -256,7 +256,7 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (!options.stack.empty() || !q.file) {
     const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
     reading_as(FileUse::stack, name, [&] {
-      with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation); });
+      with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation, &q.notes); });
     });
   }
   const auto blocks = set_value(options.set, "stack.kernels.blocks");
@@ -325,7 +325,10 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   });
   if (run) {
     for (auto* plan : {&q.plan, &q.from->layout})
-      if (*plan) suit_stack(*run, q.stack.can, **plan);
+      if (*plan) {
+        suit_stack(*run, q.stack.can, **plan);
+        take_ruled_cut(q.stack.can.uneven_stages, q.model, **plan);
+      }
     add_import_notes(*run, q);
   }
   if (!q.file && !options.plan.empty()) fill_plan(options.plan, q);

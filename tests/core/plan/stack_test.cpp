@@ -86,7 +86,7 @@ TEST(StackRefusals, AbilitiesOfLaterVersions) {
   for (const char* old : {"megatron-lm-2021", "megatron-lm-2024", "nemo-2024"}) {
     EXPECT_FALSE(can(old).optimizer_offload) << old;  // in v0.12.0rc3, not in v0.11.0
     EXPECT_FALSE(can(old).shard_degree) << old;       // in v0.11.0, not in core_v0.9.0
-    EXPECT_FALSE(can(old).uneven_stages) << old;      // in core_v0.9.0, not in core_v0.8.0
+    EXPECT_EQ(can(old).uneven_stages, UnevenStages::none) << old;  // in core_v0.9.0, not in core_v0.8.0
     for (const int zero : can(old).zero_stages) EXPECT_LE(zero, 1) << old;
   }
   EXPECT_FALSE(can("megatron-lm-2024").activation_offload);  // no option of arguments.py

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/plan/plan_key.hpp"
 #include "core/plan/plan_limits.hpp"
+#include "core/plan/stage_cuts.hpp"
 #include "planner/search/search.hpp"
 #include "tests/planner/search/search_support.hpp"
 
@@ -84,6 +86,49 @@ TEST(Search, MovesLayersWhereThatHelps) {
   EXPECT_EQ(one.moved, moved.moved);
 }
 
+// Ten layers over four stages divide by nothing: a stack whose ends alone may differ, one that cuts by a rule of its own and one that
+// cuts evenly find what they can, and nothing else.
+TEST(Search, ProposesOnlyCutsThatTheStackCanMake) {
+  for (const UnevenStages able : {UnevenStages::ends, UnevenStages::partition_method, UnevenStages::seg_method,
+                                  UnevenStages::block_compute_costs, UnevenStages::none}) {
+    Pipeline pipeline;
+    pipeline.owned.model.vocab_size = 16000;  // a heavier head would leave nanotron's last stage without a layer
+    pipeline.owned.stack.can.uneven_stages = able;
+    pipeline.owned.finish();
+    const Job job = pipeline.owned.job();
+    const SearchSpace space = default_space(
+        job.model, job.training, job.cluster.device, 4,
+        parse_plan_limits("tp=1,cp=1,pp=4,vp=1,mbs=1,rec=none,oo=0,po=off,ao=0,b=0,lb=1,z=0", "--fix"));
+    const SearchReport found = search(job, space);
+    if (able == UnevenStages::none) {
+      EXPECT_TRUE(found.ranked.empty());
+      continue;
+    }
+    ASSERT_FALSE(found.ranked.empty()) << name(able);
+    double least = INFINITY;
+    for (const RankedPlan& r : found.ranked) {
+      EXPECT_TRUE(can_cut(able, r.plan, layer_ranges(r.plan, job.model.n_layers), job.model))
+          << name(able) << " " << plan_key(r.plan);
+      EXPECT_FALSE(r.plan.chunks.empty()) << name(able);
+      least = std::min(least, r.simulated.v);
+    }
+    // As fast as the best of all cuts that it can make, of which not all are members.
+    const double fastest = fastest_cut(job, found.ranked.front().plan);
+    EXPECT_GE(least, fastest * (1 - 1e-9)) << name(able);
+    EXPECT_LE(least, fastest * 1.01) << name(able);
+  }
+  // Virtual stages: chunks of a stage alike, or embedding and head counted.
+  Pipeline pipeline;
+  pipeline.owned.model.n_layers = 14;
+  pipeline.owned.stack.can.uneven_stages = UnevenStages::ends;
+  pipeline.owned.finish();
+  const Job job = pipeline.owned.job();
+  const SearchReport found = search(job, pipeline.space());
+  ASSERT_FALSE(found.ranked.empty());
+  for (const RankedPlan& r : found.ranked)
+    EXPECT_TRUE(can_cut(UnevenStages::ends, r.plan, job.model)) << plan_key(r.plan);
+}
+
 TEST(Search, MovesNoLayersThatMustStay) {
   Pipeline pipeline;
   EXPECT_EQ(search(pipeline.owned.job(), pipeline.space(",split=even")).moved, 0u);
@@ -96,7 +141,7 @@ TEST(Search, MovesNoLayersThatMustStay) {
   const SearchReport tight = search(pipeline.owned.job(), pipeline.space(), options);
   ASSERT_FALSE(tight.ranked.empty());
   EXPECT_LE(tight.ranked.front().prediction.memory.peak, *options.memory_limit);
-  pipeline.owned.stack.can.uneven_stages = false;
+  pipeline.owned.stack.can.uneven_stages = UnevenStages::none;
   pipeline.owned.finish();
   EXPECT_EQ(search(pipeline.owned.job(), pipeline.space()).moved, 0u);
 }

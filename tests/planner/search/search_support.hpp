@@ -46,7 +46,8 @@ inline StackSpec able_stack() {
   s.name = "able";
   s.can.zero_stages = {0, 1, 2, 3};
   s.can.max_zero_with_pp = 3;
-  s.can.gpipe = s.can.zero_bubble = s.can.uneven_stages = s.can.shard_degree = true;
+  s.can.gpipe = s.can.zero_bubble = s.can.shard_degree = true;
+  s.can.uneven_stages = UnevenStages::any;
   s.can.optimizer_offload = s.can.parameter_offload = s.can.activation_offload = true;
   s.can.overlap_tp = s.can.last_bucket_split = true;
   s.can.interleaved_microbatches = InterleavedCount::any;

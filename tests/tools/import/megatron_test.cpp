@@ -134,6 +134,9 @@ TEST_F(ImportMegatronOption, Layouts) {
             "tp1.pp4.vp2.cp1.dp16.z1.mbs1.nopg");
   EXPECT_EQ(key(pipeline + "--decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 7"),
             "tp1.pp4.vp1.cp1.dp16.z1.mbs1.nopg.L5-10-10-7");
+  EXPECT_EQ(key(pipeline + "--num-virtual-stages-per-pipeline-rank 2 --decoder-first-pipeline-num-layers 6 "
+                           "--decoder-last-pipeline-num-layers 6"),
+            "tp1.pp4.vp2.cp1.dp16.z1.mbs1.nopg.L3-5-5-3-3-5-5-3");
   EXPECT_EQ(
       key(pipeline +
           "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --overlap-param-gather"),
@@ -174,8 +177,10 @@ TEST(MegatronLayout, StringsAndRefusals) {
     EXPECT_EQ(layout_layers(text), std::nullopt) << text;
   EXPECT_EQ(accounted_layers(30, 4, true, true), (std::vector<int>{7, 8, 8, 7}));
   EXPECT_EQ(accounted_layers(31, 4, true, true), std::nullopt);
-  EXPECT_EQ(first_last_layers(32, 4, 5, 7), (std::vector<int>{5, 10, 10, 7}));
-  EXPECT_EQ(first_last_layers(32, 4, 5, 6), std::nullopt);
+  EXPECT_EQ(first_last_layers(32, 4, 1, 5, 7), (std::vector<int>{5, 10, 10, 7}));
+  EXPECT_EQ(first_last_layers(32, 4, 1, 5, 6), std::nullopt);
+  EXPECT_EQ(first_last_layers(32, 4, 2, 6, 6), (std::vector<int>{3, 5, 5, 3, 3, 5, 5, 3}));
+  EXPECT_EQ(first_last_layers(32, 4, 2, 5, 7), std::nullopt) << "5 layers are no two equal chunks";
 }
 
 class ImportBadInput : public bad_input::BadInput {
