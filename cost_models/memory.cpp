@@ -174,8 +174,18 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
   const double master = size_bytes(training.parameter) >= 4 && !copied ? 0.0 : 4.0;
   s.optimizer = s.host_optimizer = master + 2.0 * size_bytes(training.optimizer_state);
   s.host_optimizer += stack.memory.host_extra_bytes;
-  // The master copy is what rests, beside the moments.
-  if (stack.rules.shards_are_master && (plan.zero_stage != 2 || plan.shards() == 1))
+  if (const double part = plan.optimizer_offload;
+      stack.memory.part_offload_moves_gradients && part > 0 && part < 1 && plan.zero_stage == 3) {
+    s.host_optimizer += s.gradient * (1 - part) / part;  // of what the device updates
+    s.gradient = 4 * (1 - part);
+    s.update = 0;
+  }
+  // The master copy is what rests, beside the moments. Parameters that stay gathered between micro-batches are beside it: of ZeRO 2,
+  // and below ZeRO 3 with pipeline stages.
+  const bool stay = plan.pp > 1 && !stack.rules.reduce_every_microbatch_with_pp
+                        ? plan.zero_stage < 3
+                        : plan.zero_stage == 2 && plan.shards() > 1;
+  if (stack.rules.shards_are_master && !stay)
     s.optimizer -= std::min(master, s.parameter);
   if (plan.parameter_offload && stack.rules.host_parameters_are_master)
     s.host_optimizer -= std::min(master, s.parameter);

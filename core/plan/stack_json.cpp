@@ -57,7 +57,8 @@ constexpr auto kCapabilities = [](auto& io, auto& c) {
   io.optional("parameter_offload_from_zero", c.parameter_offload_from_zero, between(0, 3));
   io.optional("optimizer_offload_from_zero", c.optimizer_offload_from_zero, between(0, 3));
   io.optional("optimizer_offload_to_zero", c.optimizer_offload_to_zero, between(0, 3));
-  io.optional("partial_offload_from_zero", c.partial_offload_from_zero, between(0, 3));
+  io.optional("partial_offload_from_zero", c.partial_offload_from_zero, between(0, 4));
+  io.optional("fp32_sums_from_zero", c.fp32_sums_from_zero, between(0, 3));
   io.optional("overlap_grad_reduce", c.overlap_grad_reduce);
   io.optional("overlap_param_gather", c.overlap_param_gather);
   io.optional("overlap_tp", c.overlap_tp);
@@ -151,6 +152,7 @@ constexpr auto kMemory = [](auto& io, auto& m) {
   io.optional("ddp_extra_bytes", m.ddp_extra_bytes, at_least(0));
   io.optional("sharded_master_of_fp32", m.sharded_master_of_fp32);
   io.optional("bf16_sums_beside_gradients", m.bf16_sums_beside_gradients);
+  io.optional("part_offload_moves_gradients", m.part_offload_moves_gradients);
   io.optional("update_copies", m.update_copies, kUpdateCopiesNames);
   io.optional("zero2_sums_apart", m.zero2_sums_apart);
   io.optional("update_frees_gradients", m.update_frees_gradients, between(0, 1));

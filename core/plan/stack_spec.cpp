@@ -140,7 +140,7 @@ void refuses_unsharded(Asked& s, const ParallelPlan& p, const TrainingSpec& t) {
       [&] { return sharded(p.replicas()); });
 }
 
-void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
+void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   const StackCapabilities& can = s.can;
   const bool offered = std::ranges::find(can.zero_stages, p.zero_stage) != can.zero_stages.end(),
              pp = p.pp > 1 && can.pipeline_parallel;
@@ -151,6 +151,16 @@ void refuses_state(Asked& s, const ParallelPlan& p, const ModelSpec& m) {
       offered && pp && p.zero_stage > can.max_zero_with_pp,
       [&] { return fmt::format("does not combine ZeRO stage {} with pipeline parallelism", p.zero_stage); },
       [&] { return fmt::format("use pp=1 or at most ZeRO stage {}", can.max_zero_with_pp); });
+  s.cannot(
+      p.zero_stage < can.fp32_sums_from_zero && size_bytes(t.parameter) < size_bytes(t.gradient),
+      [&] {
+        return fmt::format("sums gradients of {} parameters in {} only from ZeRO stage {}", name(t.parameter),
+                           name(t.gradient), can.fp32_sums_from_zero);
+      },
+      [&] {
+        return fmt::format("use ZeRO stage {} or training.gradient={}", can.fp32_sums_from_zero,
+                           name(t.parameter));
+      });
   const int shards = p.shards();
   s.cannot(
       p.zero_stage > 0 && shards > 1 && shards < p.replicas() && !can.shard_degree,
@@ -305,7 +315,7 @@ void refuses_fp8(Asked& s, const ParallelPlan& p, const ModelSpec& m, const Trai
 
 std::optional<Rejection> refuses(Asked s, const ParallelPlan& p, const ModelSpec& m, const TrainingSpec& t) {
   refuses_axes(s, p, m, t);
-  if (!s.done()) refuses_state(s, p, m);
+  if (!s.done()) refuses_state(s, p, m, t);
   if (!s.done()) refuses_unsharded(s, p, t);
   if (!s.done()) refuses_memory_saving(s, p, m, t);
   if (!s.done()) refuses_overlap(s, p);

@@ -60,7 +60,9 @@ struct StackCapabilities {
   bool offload_with_pp = true, offload_of_one_replica = true, offload_with_accumulation = true;
   // The lowest ZeRO stage that hybrid sharding and offload need. One replica shards nothing: offload asks for none there.
   int shard_degree_from_zero = 0, parameter_offload_from_zero = 0, optimizer_offload_from_zero = 0,
-      partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all
+      partial_offload_from_zero = 0;  // partial: of the optimizer state, neither none nor all; 4: not offered
+  // The lowest ZeRO stage that sums gradients of 16-bit parameters in fp32.
+  int fp32_sums_from_zero = 0;
   // The highest ZeRO stage with optimizer state on the host, and with overlapped tensor-parallel collectives.
   int optimizer_offload_to_zero = 3, overlap_tp_to_zero = 3;
   // The highest ZeRO stage that the framework itself advises beside TP or CP: what is above runs, and is not recommended.
@@ -221,6 +223,9 @@ struct StackMemory {
   // With an optimizer of its own for bf16 (pipeline stages at ZeRO 0, or fp32 sums at ZeRO 1 without offload), gradients are
   // summed in a buffer beside the model's own.
   bool bf16_sums_beside_gradients = false;
+  // With a part of the optimizer state on the host all gradients are there, in their own format; the device holds a copy in fp32 of
+  // those that it updates itself (DeepSpeed's ZeRO 3).
+  bool part_offload_moves_gradients = false;
   // ZeRO 2: reduced gradients of later micro-batches lie in a partition of their own before they are added.
   bool zero2_sums_apart = false;
   // What exists while the device updates, and not beside activations. ZeRO stages whose gradients are freed before there are most

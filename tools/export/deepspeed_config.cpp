@@ -15,12 +15,12 @@ constexpr std::int64_t kPrefetch = 50'000'000, kPersistence = 100'000, kLive = 1
 
 const char* format_name(Dtype d) { return d == Dtype::bf16 ? "bf16" : d == Dtype::fp16 ? "fp16" : "fp32"; }
 
-// engine.py 1994: bf16 parameters whose gradients are summed in fp32 get a wrapper of their own at stage 1, and at stage 0 too,
-// which shards the optimizer all the same.
+// engine.py 1994: bf16 parameters whose gradients are summed in fp32 get a wrapper of their own at stage 1; without ZeRO there is no
+// such sum (2021).
 bool bf16_wrapper(const PlanFile& file) {
   const ParallelPlan& p = file.plan;
   return file.training.parameter == Dtype::bf16 && file.training.gradient == Dtype::fp32 &&
-         p.zero_stage <= 1 && p.optimizer_offload == 0;
+         p.zero_stage == 1 && p.optimizer_offload == 0;
 }
 
 // Gradients are reduced by the engine behind the last backward pass, in buckets of 5e8.
@@ -111,15 +111,12 @@ std::vector<Inexpressible> deepspeed_engine_rules(const PlanFile& file) {
   const auto sums = [](Dtype d) {
     return PlanChange{fmt::format("gradients {}", name(d)), [d](PlanFile& f) { f.training.gradient = d; }};
   };
-  if (t.parameter == Dtype::bf16 && t.gradient == Dtype::fp32 && p.zero_stage == 0 && p.replicas() > 1)
+  if (size_bytes(t.parameter) < size_bytes(t.gradient) && p.zero_stage == 0)
     found.push_back(
-        {"zero_stage",
-         "0",
-         "bf16 parameters with fp32 gradients get an optimizer that is sharded, at stage 0 too",
-         {set_field("zero_stage 1", [](ParallelPlan& q) { q.zero_stage = 1; }), sums(Dtype::bf16)}});
-  if (t.parameter == Dtype::fp16 && t.gradient == Dtype::fp32 && p.zero_stage == 0)
-    found.push_back(
-        {"training.gradient", "fp32", "fp16 without ZeRO sums gradients in fp16", {sums(Dtype::fp16)}});
+        {"training.gradient",
+         std::string(name(t.gradient)),
+         fmt::format("without ZeRO gradients of {0} parameters are summed in {0}", name(t.parameter)),
+         {sums(t.parameter), set_field("zero_stage 1", [](ParallelPlan& q) { q.zero_stage = 1; })}});
   if (p.zero_stage > 0 && p.shards() == 1 && p.replicas() > 1)
     found.push_back({"shard_degree",
                      "1",

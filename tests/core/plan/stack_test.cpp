@@ -1,5 +1,6 @@
 // Every stack refuses by name what its framework cannot do.
 #include <filesystem>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -27,8 +28,13 @@ ParallelPlan plain() {
   return p;
 }
 
-std::string refusal(const std::string& stack, const ParallelPlan& p, const TrainingSpec& t = {}) {
-  const auto r = refuses(load_stack(stack, preset_dir()), p, llama13b(), t);
+// Without `stated` gradients are in the stack's own format.
+std::string refusal(const std::string& stack, const ParallelPlan& p,
+                    const std::optional<TrainingSpec>& stated = std::nullopt) {
+  const StackSpec spec = load_stack(stack, preset_dir());
+  TrainingSpec t = stated.value_or(TrainingSpec{});
+  if (!stated) t.gradient = t.reduction = own_gradient_format(spec, t.parameter);
+  const auto r = refuses(spec, p, llama13b(), t);
   if (!r) return "";
   EXPECT_EQ(r->reason, RejectReason::unsupported_by_stack);
   return r->text;
@@ -78,6 +84,31 @@ TEST(StackRefusals, TensorParallelismBeyondTheKvHeads) {
     EXPECT_NE(text(stack).find("cannot cut 8 KV heads into tp=10"), std::string::npos)
         << stack << ": " << text(stack);
   EXPECT_EQ(text("megatron-core"), "");
+}
+
+// DeepSpeed's engine raises a NotImplementedError there.
+TEST(StackRefusals, SumsOfGradientsInAnotherFormatNeedZero) {
+  TrainingSpec t;
+  t.parameter = Dtype::bf16, t.gradient = Dtype::fp32;
+  ParallelPlan p = plain();
+  const std::string text = refusal("deepspeed-zero", p, t);
+  EXPECT_NE(text.find("sums gradients of bf16 parameters in fp32 only from ZeRO stage 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("training.gradient=bf16"), std::string::npos) << text;
+  t.parameter = Dtype::fp16;
+  EXPECT_NE(refusal("deepspeed-zero", p, t), "");
+  EXPECT_EQ(refusal("megatron-core", p, t), "");
+  t.gradient = Dtype::fp16;
+  EXPECT_EQ(refusal("deepspeed-zero", p, t), "");
+  t.parameter = t.gradient = Dtype::fp32;
+  EXPECT_EQ(refusal("deepspeed-zero", p, t), "");
+  p.zero_stage = 1, t.parameter = Dtype::bf16;
+  EXPECT_EQ(refusal("deepspeed-zero", p, t), "");
+  // A ratio of the optimizer on the host came after DeepSpeed 0.6.
+  p.zero_stage = 3, p.optimizer_offload = 0.5, t.gradient = Dtype::bf16;
+  EXPECT_EQ(refusal("deepspeed-zero", p, t), "");
+  const std::string early = refusal("megatron-deepspeed-zero3", p, t);
+  EXPECT_NE(early.find("cannot keep a part of the optimizer state on the host; use oo100 or oo0"), std::string::npos)
+      << early;
 }
 
 // What a framework got in a later version than the one that a stack is: NVIDIA/Megatron-LM by its tags.
@@ -346,7 +377,7 @@ TEST(StackRefusals, WhatIsAlwaysShardedIsFilledIn) {
   EXPECT_EQ(filled("deepspeed-zero", "pp2.mbs1", Dtype::fp16).plan.zero_stage, 0);
   // In fp16 its optimizer shards nothing at stage 0.
   TrainingSpec fp16;
-  fp16.parameter = fp16.compute = Dtype::fp16;
+  fp16.parameter = fp16.compute = fp16.gradient = Dtype::fp16;
   ParallelPlan stages = plain();
   stages.pp = 2;
   EXPECT_EQ(refusal("deepspeed-zero", stages, fp16), "");

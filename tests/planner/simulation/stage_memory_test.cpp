@@ -1,9 +1,13 @@
 #include "planner/simulation/stage_memory.hpp"
 
+#include <filesystem>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "core/graph/graph_memory.hpp"
 #include "core/graph/parameter_layout.hpp"
+#include "core/plan/stack_spec.hpp"
 #include "cost_models/memory.hpp"
 #include "tests/support/specs.hpp"
 
@@ -59,6 +63,7 @@ StackSpec copying_for_the_update() {
   stack.memory.update_extra_bytes = 300;
   stack.memory.zero3_update_elements = 5000;
   stack.memory.zero2_sums_apart = stack.memory.bf16_sums_beside_gradients = true;
+  stack.memory.part_offload_moves_gradients = true;
   return stack;
 }
 
@@ -78,6 +83,35 @@ TEST(StageMemory, GradientsGoByTheirFormat) {
   EXPECT_EQ(gradient_bytes(fitted, Dtype::bf16), 3.25);
   EXPECT_EQ(gradient_bytes(as_parameters, Dtype::bf16), 2);
   EXPECT_EQ(gradient_bytes(as_parameters, Dtype::fp32), 4);
+}
+
+// DeepSpeed's ZeRO 3 with a ratio: all gradients on the host in their format, and for what the device updates (16 bytes) and the host
+// does (16) a copy in fp32 each. FSDP2 below ZeRO 3 keeps gathered parameters between the micro-batches of pipeline stages.
+TEST(StageMemory, WhatFrameworksKeepOnTheDevice) {
+  const auto presets = std::filesystem::path(SEXTANT_SOURCE_DIR) / "tools/presets";
+  const auto state = [&](const char* stack, const std::string& key) {
+    TrainingSpec training;
+    const StackSpec spec = load_stack(stack, presets);
+    training.gradient = own_gradient_format(spec, training.parameter);
+    return state_bytes(training, parse_plan_key(key), spec);
+  };
+  for (const auto& [key, part] : {std::pair{"dp8.z3.oo25", 0.25}, {"dp8.z3.oo75", 0.75}}) {
+    const StateBytes s = state("deepspeed-zero", key);
+    EXPECT_DOUBLE_EQ(s.gradient + s.optimizer * (1 - part), 16 * (1 - part)) << key;
+    EXPECT_DOUBLE_EQ(s.host_optimizer * part + 2 * part, 16 * part + 2) << key;
+    EXPECT_EQ(s.update, 0) << key;
+  }
+  EXPECT_EQ(state("deepspeed-zero", "dp8.z3").gradient, 2);
+  EXPECT_EQ(state("deepspeed-zero", "dp8.z3.oo100").host_optimizer, 16);
+  const auto resting = [&](const std::string& key) {
+    const StateBytes s = state("torchtitan", key);
+    return s.parameter + s.gradient + s.optimizer;
+  };
+  EXPECT_EQ(resting("dp8.z0"), 16);
+  EXPECT_EQ(resting("dp4.pp2.z0"), 18);
+  EXPECT_EQ(resting("pp2.z2"), 18) << "one replica";
+  EXPECT_EQ(resting("dp4.pp2.z2"), 18);
+  EXPECT_EQ(resting("dp4.pp2.z3"), 16) << "gathered unit by unit";
 }
 
 class StageMemoryLattice : public ::testing::TestWithParam<const char*> {};

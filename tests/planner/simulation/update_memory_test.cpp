@@ -77,6 +77,8 @@ TEST(UpdateMemory, BytesPerParameterByFramework) {
       {"colossal-gemini", {.zero = 3, .dp = 1}, 16},
       {"nanotron", {.zero = 0, .gradient = Dtype::bf16}, 18},
       {"torchtitan", {.zero = 0}, 16},
+      // Parameters stay gathered between micro-batches.
+      {"torchtitan", {.zero = 0, .dp = 1, .pp = 2}, 18},
       {"fsdp1-eager", {.zero = 0}, 16 + 4},
       {"modalities", {.zero = 3}, 20 / d},
       {"llm-foundry", {.zero = 0}, 16}};
