@@ -24,6 +24,9 @@ class StepLines {
  public:
   StepLines(RunLog& log, const StepFormat& format) : log_(log), format_(format) {}
 
+  // What stands before the value of a step.
+  std::string_view label() const { return format_.label; }
+
   // The program says that it starts: the next step that is logged warms up.
   void starts() { fresh_ = true; }
 

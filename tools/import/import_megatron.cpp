@@ -9,7 +9,7 @@
 #include "core/base/decimal.hpp"
 #include "core/base/error.hpp"
 #include "core/base/words.hpp"
-#include "tools/import/megatron_layout.hpp"
+#include "core/plan/megatron_layout.hpp"
 #include "tools/import/megatron_options.hpp"
 
 namespace sextant {

@@ -1,10 +1,10 @@
 // Megatron-LM's own examples (tests/golden/import, which name their source) and single options, as training runs.
 #include <gtest/gtest.h>
 
+#include "core/plan/megatron_layout.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/import/imported.hpp"
 #include "tests/tools/verbs/bad_input.hpp"
-#include "tools/import/megatron_layout.hpp"
 
 namespace sextant::importing {
 namespace {

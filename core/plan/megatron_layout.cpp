@@ -1,4 +1,4 @@
-#include "tools/import/megatron_layout.hpp"
+#include "core/plan/megatron_layout.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,0 +1,80 @@
+#include "planner/calibration/log_nanotron.hpp"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "planner/calibration/log_text.hpp"
+
+namespace sextant {
+
+void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log) {
+  if (line.find("ParallelismArgs(") != std::string_view::npos) steps.starts();
+  const auto number = step_of_total(line, "iteration:");
+  if (number || line.find(steps.label()) != std::string_view::npos) {
+    steps.read(line, at, number);
+    // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
+    // In sequences beside "elapsed_time_per_iteration_ms", in tokens since that is "time_per_iteration_ms".
+    if (const auto batch = number_after(line, "global_batch_size:")) {
+      if (line.find("elapsed_time_per_iteration_ms:") == std::string_view::npos) {
+        log.batch_tokens = *batch;
+      } else {
+        log.says["global_batch"] = std::llround(*batch);
+        log.rounded_batch = *batch >= 1000;
+      }
+    }
+  }
+  if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
+    keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
+    log.memory_kind = "torch_reserved";
+  }
+  // Its configuration as YAML or as a printed dataclass.
+  for (const auto& [label, column] : {std::pair{"micro_batch_size", "micro_batch"},
+                                      {"sequence_length", "seq_len"},
+                                      {"zero_stage", "zero_stage"},
+                                      {"num_hidden_layers", "layers"},
+                                      {"num_attention_heads", "heads"},
+                                      {"num_key_value_heads", "kv_heads"},
+                                      {"hidden_size", "hidden"},
+                                      {"intermediate_size", "ffn_hidden"},
+                                      {"num_layers", "layers"},
+                                      {"seq_len", "seq_len"},
+                                      {" mbs", "micro_batch"},
+                                      {"context_parallel_size", "cp"},
+                                      {" cp", "cp"}})
+    for (const char* sign : {":", "="})
+      if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
+        log.says[column] = std::llround(*n);
+  for (const char* sign : {":", "="}) {
+    for (const char* label : {"batch_accumulation_per_replica", "batch_accum"})
+      if (const auto n = number_after(line, fmt::format("{}{}", label, sign)))
+        log.accumulation = std::llround(*n);
+    const auto says = [&](std::string_view key, std::string_view value) {
+      const std::size_t key_at = line.find(fmt::format("{}{}", key, sign));
+      return key_at != std::string_view::npos && line.find(value, key_at) < line.find(',', key_at);
+    };
+    for (const auto& [word, kind] : {std::pair{"True", 2}, {"true", 2}, {"False", 0}, {"false", 0}})
+      for (const char* label : {"recompute_layer", "full_checkpointing"})
+        if (says(label, word)) log.says["recompute"] = kind;
+    for (const auto& [word, kind] : {std::pair{"bfloat16", Dtype::bf16}, {"float16", Dtype::fp16}})
+      if (says("dtype", word) && !(kind == Dtype::fp16 && says("dtype", "bfloat16"))) log.compute = kind;
+    for (const auto& [word, kind] : {std::pair{"True", Dtype::fp32}, {"true", Dtype::fp32}})
+      if (says("accumulate_grad_in_fp32", word)) log.gradient = kind;
+    if (says("tp_mode", "REDUCE_SCATTER")) log.says["sequence_parallel"] = 1;
+    if (says("tp_mode", "ALL_REDUCE")) log.says["sequence_parallel"] = 0;
+    for (const auto& [word, on] : {std::pair{"True", 1}, {"true", 1}, {"False", 0}, {"false", 0}})
+      if (says("tp_linear_async_communication", word)) log.says["overlap_tp"] = on;
+  }
+  if (line.find("ParallelismArgs(") == std::string_view::npos && line.find(':') == std::string_view::npos &&
+      line.find('=') == std::string_view::npos)
+    return;
+  const std::string spaced = " " + std::string(line);  // "tp: 4 | pp: 1 | dp: 2" begins a line
+  for (const char* axis : {"dp", "pp", "tp"})
+    for (const auto& form :
+         {fmt::format("({}=", axis), fmt::format(" {}=", axis), fmt::format(" {}: ", axis)})
+      if (const auto n = number_after(spaced, form); n && *n >= 1) log.says[axis] = std::llround(*n);
+}
+
+}  // namespace sextant
