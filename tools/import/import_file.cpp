@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/file_io.hpp"
+#include "core/base/packed_text.hpp"
 #include "core/base/shallow_json.hpp"
 #include "core/base/words.hpp"
 #include "core/model/model_files.hpp"
@@ -21,8 +22,6 @@ namespace sextant {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uintmax_t kLongestFile = 4 << 20;
 
 using Settings = std::optional<nlohmann::json>;
 
@@ -162,7 +161,7 @@ ImportedRun import_command(const CommandFlags& command, const ShellScript& scrip
   if (megatron && deepspeed)
     return import_megatron_deepspeed(command, settings.value_or(nlohmann::json::object()), source);
   if (megatron) return import_megatron(command, source.file);
-  const ImportSource read{named ? named->name : source.file, source.presets};
+  const ImportSource read{named ? named->name : source.file, source.presets, source.layers};
   if (deepspeed) return import_deepspeed(settings.value_or(nlohmann::json::object()), command, read);
   if (titan || (settings && is_torchtitan(*settings))) {
     nlohmann::json whole = settings.value_or(nlohmann::json::object());
@@ -191,7 +190,7 @@ ImportedRun import_script(const std::string& text, const fs::path& path, const I
     std::replace(file.begin(), file.end(), '.', '/');
     const std::string name = (path.parent_path() / (file + ".py")).string();
     run = import_python(read_text_file(name, kLongestFile), function->second.front(), command,
-                        {name, source.presets});
+                        {name, source.presets, source.layers});
   } else {
     run = import_command(command, script, path, source);
   }
@@ -264,8 +263,8 @@ ImportedRun read_run(const std::string& text, const fs::path& path, const std::s
 
 }  // namespace
 
-ImportedRun import_file(const std::string& file, const fs::path& presets,
-                        const ShellEnvironment& environment) {
+ImportedRun import_file(const std::string& file, const fs::path& presets, const ShellEnvironment& environment,
+                        int layers) {
   std::error_code error;
   fs::path path = file;
   std::string function;
@@ -273,13 +272,14 @@ ImportedRun import_file(const std::string& file, const fs::path& presets,
     path = file.substr(0, colon + 3), function = file.substr(colon + 4);
   if (fs::is_directory(path, error)) path /= "launch.sh";
   ImportedRun run =
-      read_run(read_text_file(path, kLongestFile), path, function, {file, presets}, environment);
+      read_run(read_packed_text(path, kLongestFile), path, function, {file, presets, layers}, environment);
   run.file = file;
   name_by_shape(run, presets);
   return run;
 }
 
 std::string importable_as(const std::string& text) {
+  if (text.size() > kLongestFile) return "";
   if (const Settings settings = settings_of(text)) return reader_of(settings)->what;
   if (is_python(text) && !config_functions(text).empty()) return "a torchtitan configuration";
   const ShellScript script = read_shell_script(text, "", {});

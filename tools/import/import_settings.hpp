@@ -15,6 +15,7 @@ namespace sextant {
 struct ImportSource {
   std::string file;               // for messages
   std::filesystem::path presets;  // where models that a file names by a word are found
+  int layers = 0;  // of the model that is named beside the file, and wins over its own; 0: none is
 };
 
 // torchtitan: sections of its TOML up to v0.2.2 (torchtitan/config/job_config.py), and what python_settings() makes of a

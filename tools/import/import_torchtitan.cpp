@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "core/base/decimal.hpp"
 #include "core/base/words.hpp"
 #include "core/model/model_files.hpp"
 #include "tools/import/foreign_keys.hpp"
@@ -139,7 +139,7 @@ std::optional<std::vector<int>> named_layers(const nlohmann::json& parts, const 
   return out;
 }
 
-void read_titan_pipeline(ForeignKeys& k, ImportedRun& run) {
+void read_titan_pipeline(ForeignKeys& k, int layers, ImportedRun& run) {
   ParallelPlan& p = run.plan;
   const std::string schedule = k.text("parallelism.pipeline_parallel_schedule").value_or("1F1B");
   const auto per_stage = k.count("parallelism.pipeline_parallel_layers_per_stage");
@@ -155,7 +155,6 @@ void read_titan_pipeline(ForeignKeys& k, ImportedRun& run) {
   if (!one_stage && kind != "interleaved1f1b")
     run.unread.push_back(
         fmt::format("parallelism.pipeline_parallel_schedule {}: taken as Interleaved1F1B", schedule));
-  const int layers = run.model ? run.model->n_layers : 0;
   std::optional<std::vector<int>> chunks = parts ? named_layers(*parts, k.settings()) : std::nullopt;
   if (!chunks && layers > 0) {
     const int stages =
@@ -169,7 +168,14 @@ void read_titan_pipeline(ForeignKeys& k, ImportedRun& run) {
       k.wrong("parallelism.pipeline_parallel_degree",
               fmt::format("at most as many stages as layers: {}", layers));
   }
-  if (!chunks) return;
+  if (!chunks) {
+    if (!one_stage) p.vp = 2, p.schedule = PipelineSchedule::interleaved;
+    if (per_stage)
+      run.unread.push_back(fmt::format(
+          "parallelism.pipeline_parallel_layers_per_stage {}: no model says how many layers there are",
+          *per_stage));
+    return;
+  }
   if (chunks->empty() || static_cast<int>(chunks->size()) % p.pp != 0)
     k.wrong("parallelism.module_fqns_per_model_part", fmt::format("{} parts", chunks->size()),
             fmt::format("a multiple of {} ranks", p.pp), "");
@@ -233,7 +239,7 @@ void read_titan_batch(ForeignKeys& k, ImportedRun& run) {
     run.accumulation = local / p.micro_batch;
 }
 
-void read_titan_recompute(ForeignKeys& k, ImportedRun& run) {
+void read_titan_recompute(ForeignKeys& k, int layers, ImportedRun& run) {
   Recompute& r = run.plan.recompute;
   const std::string mode = k.text("activation_checkpoint.mode").value_or("selective"),
                     option = k.text("activation_checkpoint.selective_ac_option").value_or("2");
@@ -246,14 +252,19 @@ void read_titan_recompute(ForeignKeys& k, ImportedRun& run) {
   } else if (mode == "selective" && option == "op") {
     r.kind = RecomputeKind::selective;
   } else if (mode == "selective") {
-    const int every = std::atoi(option.c_str());
-    if (every < 1)
+    const auto every = parse_count(option, kMaxLayers);
+    if (!every || *every < 1)
       k.wrong("activation_checkpoint.selective_ac_option", "\"op\" or a whole number from 1 in quotes");
     r.kind = RecomputeKind::full;
-    const int layers = run.model ? run.model->n_layers : 0, chunks = run.plan.pp * run.plan.vp;
-    if (every > 1 && layers > 0) {
-      r.layers = std::max(1, (layers / chunks) / every);
-      run.assumed.push_back(fmt::format("one layer of {} recomputed: {} of each chunk", every, r.layers));
+    const int chunks = run.plan.pp * run.plan.vp;
+    if (*every > 1 && layers > 0) {
+      r.layers = std::max(1, (layers / chunks) / static_cast<int>(*every));
+      run.assumed.push_back(fmt::format("one layer of {} recomputed: {} of each chunk", *every, r.layers));
+    } else if (*every > 1) {
+      run.unread.push_back(
+          fmt::format("activation_checkpoint.selective_ac_option {}: taken as full, as no model says how "
+                      "many layers there are",
+                      *every));
     }
   } else if (mode == "memory_budget") {
     run.unread.push_back("activation_checkpoint.mode memory_budget: taken as none");
@@ -316,9 +327,10 @@ ImportedRun import_torchtitan(const nlohmann::json& settings, const ImportSource
   run.file = source.file, run.what = "a torchtitan configuration", run.stack = "torchtitan";
   read_titan_model(k, run, source);
   read_titan_degrees(k, run);
-  read_titan_pipeline(k, run);
+  const int layers = source.layers > 0 ? source.layers : run.model ? run.model->n_layers : 0;
+  read_titan_pipeline(k, layers, run);
   read_titan_batch(k, run);
-  read_titan_recompute(k, run);
+  read_titan_recompute(k, layers, run);
   read_titan_formats(k, run);
   if (!k.is("compile.enable")) run.stack = "torchtitan-eager";
   // TOML files ended in February 2026 (#2386), two months before the loss came in chunks (#2937).

@@ -10,6 +10,7 @@
 #include "core/base/decimal.hpp"
 #include "core/base/shallow_json.hpp"
 #include "tools/import/config_text.hpp"
+#include "tools/import/import_file.hpp"
 
 namespace sextant {
 
@@ -168,6 +169,7 @@ std::string how_to_state(const std::string& key, const std::string& deepspeed) {
 }  // namespace
 
 std::optional<OtherTrainer> other_trainer(const std::string& text) {
+  if (text.size() > kLongestFile) return std::nullopt;
   std::vector<json> readings;
   if (json j = json_or_discarded(text); j.is_object()) readings.push_back(std::move(j));
   if (readings.empty())

@@ -9,6 +9,7 @@
 
 #include "core/base/file_io.hpp"
 #include "core/base/json_io.hpp"
+#include "core/base/packed_text.hpp"
 #include "core/base/shallow_json.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "tools/import/import_file.hpp"
@@ -149,7 +150,7 @@ std::optional<FileKind> kind_of_file(const std::filesystem::path& path) {
                     "sextant compare plan.json takes traces of runs"};
   }
   try {
-    return kind_of_text(read_text_file(path));
+    return kind_of_text(read_packed_text(path));
   } catch (const ConfigError&) {
     return std::nullopt;
   }

@@ -16,11 +16,14 @@
 
 namespace sextant {
 
-ImportedRun read_foreign_run(const std::string& file, const std::filesystem::path& presets) {
-  return import_file(file, presets, [](const std::string& name) {
-    const char* value = std::getenv(name.c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+ImportedRun read_foreign_run(const std::string& file, const std::filesystem::path& presets, int layers) {
+  return import_file(
+      file, presets,
+      [](const std::string& name) {
+        const char* value = std::getenv(name.c_str());
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      },
+      layers);
 }
 
 void require_beside(const ImportedRun& run, const QuestionOptions& options) {

@@ -10,8 +10,9 @@
 
 namespace sextant {
 
-// Variables that a script uses and does not set are this process's. Throws ConfigError.
-ImportedRun read_foreign_run(const std::string& file, const std::filesystem::path& presets);
+// Variables that a script uses and does not set are this process's. `layers`: of the model that is named beside it, 0 where none is.
+// Throws ConfigError.
+ImportedRun read_foreign_run(const std::string& file, const std::filesystem::path& presets, int layers = 0);
 
 // What the file does not say and an option must. Throws UsageError.
 void require_beside(const ImportedRun&, const QuestionOptions&);

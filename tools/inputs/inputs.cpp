@@ -122,6 +122,16 @@ bool is_stated(const std::vector<std::string>& settings, const std::string& note
   return is_set(settings, "model." + note.substr(0, note.find(':')));
 }
 
+// Of the model that --model names, which wins over a file's; 0: it names none.
+int stated_layers(const QuestionOptions& options, const fs::path& presets) {
+  if (options.model.empty()) return 0;
+  ModelSpec model;
+  reading_as(FileUse::model, options.model,
+             [&] { with_file("--model", [&] { model = load_model(options.model, presets); }); });
+  apply_settings(model, options.set, "model");
+  return model.n_layers;
+}
+
 void fill_plan(const std::string& key, Question& q) {
   FilledPlan filled = fill_plan_key(key, q.stack, q.cluster.gpus(), q.training.parameter, &q.model);
   q.plan = std::move(filled.plan), q.key_parts = std::move(filled.stated);
@@ -213,7 +223,9 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (!options.from.empty()) {
     if (names_a_file(options.plan))
       throw UsageError("--from and a plan file are two questions; a plan key goes with --from");
-    run = reading_as(FileUse::from, options.from, [&] { return read_foreign_run(options.from, presets); });
+    run = reading_as(FileUse::from, options.from, [&] {
+      return read_foreign_run(options.from, presets, stated_layers(options, presets));
+    });
     q.from = ForeignRun{options.from, {}, {}, {}};
   }
   if (names_a_file(options.plan)) {

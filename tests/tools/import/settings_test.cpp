@@ -55,6 +55,44 @@ TEST(ImportTorchtitan, CommandLineOverTheFile) {
   EXPECT_EQ(q.training.global_batch, 16);
 }
 
+// The model is that of --model: one layer of two is no full recomputation, and interleaved stages are several.
+TEST(ImportTorchtitan, WithoutAModel) {
+  const TempDir dir;
+  const auto key = [&](const std::string& more, const char* model) {
+    const auto file =
+        dir.write("train.toml", "[training]\nlocal_batch_size = 8\nseq_len = 4096\n[parallelism]\n" + more);
+    return plan_key(*asked_from(file, "2x8xh100", model).plan);
+  };
+  const std::string selective = "[activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = ";
+  EXPECT_EQ(key(selective + "\"2\"\n", "llama-3.1-8b"), "tp1.pp1.vp1.cp1.dp16.z3.mbs8.full16");
+  EXPECT_EQ(key(selective + "\"2\"\n", "llama-3.1-70b"), "tp1.pp1.vp1.cp1.dp16.z3.mbs8.full40");
+  EXPECT_EQ(key(selective + "\"op\"\n", "llama-3.1-8b"), "tp1.pp1.vp1.cp1.dp16.z3.mbs8.sel");
+  EXPECT_EQ(key("", "llama-3.1-8b"), "tp1.pp1.vp1.cp1.dp16.z3.mbs8.full16");  // its default
+  EXPECT_EQ(key("[activation_checkpoint]\nmode = \"full\"\n", "llama-3.1-8b"),
+            "tp1.pp1.vp1.cp1.dp16.z3.mbs8.full");
+  const std::string stages =
+      "pipeline_parallel_degree = 2\npipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+      "[activation_checkpoint]\nmode = \"none\"\n";
+  EXPECT_EQ(key(stages, "llama-3.1-8b").substr(0, 11), "tp1.pp2.vp2");
+  EXPECT_EQ(key("pipeline_parallel_layers_per_stage = 3\n" + stages, "llama-3.1-8b").substr(0, 11),
+            "tp1.pp2.vp6");
+  EXPECT_THROW(key(selective + "\"2abc\"\n", "llama-3.1-8b"), ConfigError);
+  // The model that is named wins over the file's.
+  const auto file =
+      dir.write("of_8b.toml", "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\n[parallelism]\n" +
+                                  selective + "\"2\"\n");
+  EXPECT_EQ(asked_from(file, "2x8xh100").plan->recompute.layers, 16);
+  EXPECT_EQ(asked_from(file, "2x8xh100", "llama-3.1-70b").plan->recompute.layers, 40);
+  // Where nothing names one, it is said.
+  const auto alone = imported(
+      dir.write("alone.toml", "[training]\nlocal_batch_size = 8\n[parallelism]\n" + stages + "[model]\n"));
+  EXPECT_EQ(alone.plan.vp, 2);
+  EXPECT_TRUE(names(imported(dir.write("alone.toml", "[training]\nlocal_batch_size = 8\n[parallelism]\n" +
+                                                         selective + "\"2\"\n"))
+                        .unread,
+                    "selective_ac_option 2: taken as full"));
+}
+
 TEST(ImportNanotron, Example) {
   const Question q = asked_from(golden("nanotron_tiny_llama.yaml"), "1x8xh100");
   EXPECT_EQ(q.model.n_layers, 28);

@@ -45,6 +45,21 @@ TEST_F(FileKinds, OneThatIsNestedWithoutEndIsNone) {
     bad_file(words, {"deep.json"});
 }
 
+// What is too long for a configuration is not parsed, by any of the languages of configurations.
+TEST_F(FileKinds, LongTextsAreNoConfigurations) {
+  const auto of_length = [](const std::string& text, std::size_t bytes) {
+    return text + "#" + std::string(bytes - text.size() - 2, 'x') + "\n";
+  };
+  const std::string axolotl = "base_model: x\nsequence_len: 4096\nmicro_batch_size: 1\n",
+                    titan = "[model]\nflavor = \"8B\"\n[training]\n[parallelism]\n";
+  for (const std::string& text : {axolotl, titan}) {
+    write("short.txt", of_length(text, 4 << 20));
+    EXPECT_TRUE(kind_of_file("short.txt")) << text;
+    write("long.txt", of_length(text, (4 << 20) + 1));
+    EXPECT_FALSE(kind_of_file("long.txt")) << text;
+  }
+}
+
 TEST_F(FileKinds, AreToldByContent) {
   const std::pair<const char*, FileUse> files[] = {{"plan.json", FileUse::plan},
                                                    {"model.json", FileUse::model},
