@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "planner/calibration/log_model.hpp"
+#include "planner/calibration/log_settled.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -20,7 +22,6 @@ constexpr std::array kArguments = {
     Argument{"num_layers", "layers"},
     Argument{"hidden_size", "hidden"},
     Argument{"num_attention_heads", "heads"},
-    Argument{"num_query_groups", "kv_heads"},
     Argument{"ffn_hidden_size", "ffn_hidden"},
     Argument{"seq_length", "seq_len"},
     Argument{"micro_batch_size", "micro_batch"},
@@ -39,12 +40,34 @@ constexpr std::array kArguments = {
     Argument{"use_custom_fsdp", "megatron_fsdp"},
     Argument{"use_torch_fsdp2", "torch_fsdp2"},
     Argument{"encoder_seq_length", "seq_len"},
-    Argument{"padded_vocab_size", "vocab"},
     Argument{"num_experts", "experts"},
     Argument{"overlap_grad_reduce", "overlap_grad_reduce"},
     Argument{"overlap_param_gather", "overlap_param_gather"},
     Argument{"tp_comm_overlap", "overlap_tp"},
+    Argument{"decoder_first_pipeline_num_layers", "first_stage_layers"},
+    Argument{"num_layers_in_first_pipeline_stage", "first_stage_layers"},
+    Argument{"decoder_last_pipeline_num_layers", "last_stage_layers"},
+    Argument{"num_layers_in_last_pipeline_stage", "last_stage_layers"},
+    Argument{"account_for_embedding_in_pipeline_split", "embedding_as_layer"},
+    Argument{"account_for_loss_in_pipeline_split", "loss_as_layer"},
+    Argument{"cpu_offloading_num_layers", "activation_offload"},
+    Argument{"cpu_offloading_weights", "weights_offload"},
+    Argument{"use_tp_pp_dp_mapping", "tp_pp_dp"},
 };
+
+// Gradients are summed in the format of the parameters unless they are in fp32: fp16 by default, bf16 only with --grad-reduce-in-bf16
+// (arguments.py, validate_args; DistributedDataParallelConfig.grad_reduce_in_fp32).
+void choose_gradient(RunLog& log) {
+  const auto sums = log.says.find("sums_in_fp32");
+  if (sums == log.says.end()) return;
+  if (sums->second == 1) {
+    log.gradient = Dtype::fp32;
+    if (log.reduction != Dtype::bf16) log.reduction = Dtype::fp32;
+    return;
+  }
+  const bool fp16 = log.says.contains("fp16") && log.says.at("fp16") == 1;
+  if (fp16 || log.reduction == Dtype::bf16) log.gradient = log.reduction = fp16 ? Dtype::fp16 : Dtype::bf16;
+}
 
 void read_setting(std::string_view key, std::string_view value, RunLog& log) {
   const bool yes = value == "True" || value == "true", no = value == "False" || value == "false";
@@ -87,14 +110,23 @@ void read_setting(std::string_view key, std::string_view value, RunLog& log) {
     if (value.ends_with("float32")) log.compute = Dtype::fp32;
   }
   if (key == "bf16" && yes) log.compute = Dtype::bf16;
+  if (key == "fp16" && (yes || no)) log.says["fp16"] = yes ? 1 : 0;
   if (key == "fp16" && yes) log.compute = Dtype::fp16;
   if (key == "fp8" && (value == "hybrid" || value == "e4m3")) log.compute = Dtype::fp8;
-  if (key == "accumulate_allreduce_grads_in_fp32" && yes) log.gradient = log.reduction = Dtype::fp32;
+  if (key == "accumulate_allreduce_grads_in_fp32" && (yes || no)) log.says["sums_in_fp32"] = yes ? 1 : 0;
   if (key == "grad_reduce_in_bf16" && yes) log.reduction = Dtype::bf16;
+  if (key == "grad_reduce_in_fp32" && (yes || no)) {  // Megatron-Bridge, whose sections may repeat it
+    log.says["sums_in_fp32"] = yes ? 1 : 0;
+    log.reduction = yes ? Dtype::fp32 : Dtype::bf16;
+  }
   if (key == "optimizer_cpu_offload") log.says["optimizer_offload"] = yes ? 1 : 0;
+  if (key == "optimizer_offload_fraction")
+    if (const auto share = number_after(value, "")) log.offload_share = *share;
+  if (key == "pipeline_model_parallel_layout" && value != "None" && value != "null")
+    log.pipeline_layout = value;
+  read_model_setting(key, value, log);
+  choose_gradient(log);
   read_kernel_argument(key, value, log.kernels);
-  if (key == "grad_reduce_in_fp32" && (yes || no))
-    log.gradient = log.reduction = yes ? Dtype::fp32 : Dtype::bf16;
 }
 
 void read_argument(std::string_view line, RunLog& log) {
@@ -102,6 +134,22 @@ void read_argument(std::string_view line, RunLog& log) {
   if (dots == std::string_view::npos) return;
   const std::size_t value = std::min(line.find_first_not_of('.', dots + 1), line.size());
   read_setting(last_word(line.substr(0, dots)), without_blanks(line.substr(value)), log);
+}
+
+// "consumed samples: 2048 | consumed tokens: 4194304 | ... | samples per second: 33.0 | tokens per gpu per second (tgs): 1056.1"; of
+// tokens and below Megatron-DeepSpeed only.
+void read_consumed(std::string_view line, int at, std::optional<std::int64_t> number, StepLines& steps,
+                   RunLog& log) {
+  const auto samples = number_after(line, "consumed samples:"),
+             tokens = number_after(line, "consumed tokens:");
+  if (number && samples) steps.consumed(*number, *samples, tokens, at);
+  if (const auto length = number_after(line, "actual seqlen:"); length && *length >= 1)
+    settle(log, "seq_len", {*length, *length}, "actual seqlen of its steps", at);
+  const auto rate = range_after(line, "samples per second:", 4),
+             of_gpu = range_after(line, "tokens per gpu per second (tgs):", 4),
+             length = range_after(line, "actual seqlen:", 9);
+  if (rate && of_gpu && length)
+    settle(log, "gpus", quotient(product(*rate, *length), *of_gpu), "tokens/s over tokens/s of a GPU", at);
 }
 
 }  // namespace
@@ -136,11 +184,13 @@ void read_megatron(std::string_view line, int at, StepLines& steps, RunLog& log)
     steps.read(line, at, number);
     if (const auto batch = number_after(line, "global batch size:"))
       log.says["global_batch"] = std::llround(*batch);
+    read_consumed(line, at, number, steps, log);
   }
   if (line.find("memory (MB)") != std::string_view::npos)
     if (const auto mb = number_after(line, "max allocated:")) {
       keep_largest(log.peak_memory_GiB, *mb / 1024);  // Megatron's MB are MiB
       log.memory_kind = "torch_allocated";
+      if (const auto rank = number_after(line, "[Rank ")) log.memory_ranks.insert(static_cast<int>(*rank));
     }
   read_argument(line, log);
   if (log.format == LogFormat::megatron_bridge) read_yaml_setting(line, log);

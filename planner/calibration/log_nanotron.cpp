@@ -1,20 +1,54 @@
 #include "planner/calibration/log_nanotron.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "planner/calibration/log_settled.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
+
+namespace {
+
+// Of "[INFO|DP=0|PP=1|TP=0|ip-26-0-160-225]".
+std::optional<double> tagged_rank(std::string_view line, std::string_view axis) {
+  const std::size_t open = line.find("[INFO|"), close = line.find(']', std::min(open, line.size()));
+  if (open == std::string_view::npos || close == std::string_view::npos) return std::nullopt;
+  return number_after(line.substr(open, close - open), fmt::format("|{}=", axis));
+}
+
+// Steps are printed by the last stage, which computes the loss (trainer.py, logger_ranks); until March 2025 they had the batch in
+// sequences, and so tokens over samples is the sequence length.
+void read_arithmetic(std::string_view line, int at, RunLog& log) {
+  constexpr int kDigits = 3;  // human_format
+  const auto rate = range_after(line, "tokens_per_sec:", kDigits),
+             of_gpu = range_after(line, "tokens_per_sec_per_gpu:", kDigits),
+             ms = range_after(line, "elapsed_time_per_iteration_ms:", kDigits),
+             batch = range_after(line, "global_batch_size:", kDigits);
+  if (rate && of_gpu) settle(log, "gpus", quotient(*rate, *of_gpu), "tokens/s over tokens/s of a GPU", at);
+  if (rate && ms && batch) {
+    const PrintedRange tokens = product(*rate, {ms->low / 1000, ms->high / 1000});
+    const auto exact = number_after(line, "global_batch_size:");
+    const PrintedRange sequences = *exact < 1000 ? PrintedRange{*exact, *exact} : *batch;
+    settle(log, "seq_len", quotient(tokens, sequences), "tokens over sequences of a step", at);
+  }
+  if (const auto stage = tagged_rank(line, "PP"))
+    settle(log, "pp", {*stage + 1, *stage + 1}, "the last stage prints the steps: its tag", at);
+}
+
+}  // namespace
 
 void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log) {
   if (line.find("ParallelismArgs(") != std::string_view::npos) steps.starts();
   const auto number = step_of_total(line, "iteration:");
   if (number || line.find(steps.label()) != std::string_view::npos) {
     steps.read(line, at, number);
+    read_arithmetic(line, at, log);
     // Printed with three digits: "1.02K" is any batch from 1015 to 1025.
     // In sequences beside "elapsed_time_per_iteration_ms", in tokens since that is "time_per_iteration_ms".
     if (const auto batch = number_after(line, "global_batch_size:")) {
@@ -29,6 +63,7 @@ void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log)
   if (const auto bytes = number_after(line, "cuda_max_memory_reserved:")) {
     keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
     log.memory_kind = "torch_reserved";
+    if (const auto stage = tagged_rank(line, "PP")) log.memory_stages.insert(static_cast<int>(*stage));
   }
   // Its configuration as YAML or as a printed dataclass.
   for (const auto& [label, column] : {std::pair{"micro_batch_size", "micro_batch"},
@@ -39,6 +74,7 @@ void read_nanotron(std::string_view line, int at, StepLines& steps, RunLog& log)
                                       {"num_key_value_heads", "kv_heads"},
                                       {"hidden_size", "hidden"},
                                       {"intermediate_size", "ffn_hidden"},
+                                      {"vocab_size", "plain_vocab"},
                                       {"num_layers", "layers"},
                                       {"seq_len", "seq_len"},
                                       {" mbs", "micro_batch"},

@@ -11,6 +11,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/median.hpp"
+#include "planner/calibration/log_settled.hpp"
 #include "planner/calibration/log_text.hpp"
 
 namespace sextant {
@@ -50,6 +51,16 @@ void StepLines::read(std::string_view line, int at, std::optional<std::int64_t> 
     throw ConfigError(
         problem(at, fmt::format("{}", *value), "a step of no time is no measurement: remove its line"));
   log_.steps.push_back({*value * format_.scale, at, starts || (number && number == first_)});
+}
+
+void StepLines::consumed(std::int64_t number, double samples, std::optional<double> tokens, int at) {
+  const auto before = std::exchange(consumed_, Consumed{number, samples, tokens});
+  if (!before || before->number >= number || before->samples >= samples) return;
+  const double batch = (samples - before->samples) / static_cast<double>(number - before->number);
+  settle(log_, "global_batch", {batch, batch}, "consumed samples of each step", at);
+  if (!tokens || !before->tokens || *tokens <= *before->tokens) return;
+  const double length = (*tokens - *before->tokens) / (samples - before->samples);
+  settle(log_, "seq_len", {length, length}, "consumed tokens over samples", at);
 }
 
 std::optional<std::int64_t> step_of_total(std::string_view line, std::string_view label) {

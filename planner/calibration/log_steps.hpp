@@ -34,6 +34,9 @@ class StepLines {
   // time.
   void read(std::string_view line, int at, std::optional<std::int64_t> number);
 
+  // Line `at` says what was consumed up to step `number`: what lies between two of them settles batch and sequence length.
+  void consumed(std::int64_t number, double samples, std::optional<double> tokens, int at);
+
  private:
   Problem problem(int at, std::string found, std::string hint) const;
   void leave_out(int at, std::string found);
@@ -41,6 +44,12 @@ class StepLines {
   RunLog& log_;
   StepFormat format_;
   bool fresh_ = true;
+  struct Consumed {
+    std::int64_t number;
+    double samples;
+    std::optional<double> tokens;
+  };
+  std::optional<Consumed> consumed_;
   std::optional<std::int64_t> first_, last_;  // numbers: of this run's first step, and of the line before
 };
 

@@ -5,7 +5,10 @@
 
 #include "core/base/dtype.hpp"
 #include "core/base/error.hpp"
+#include "planner/calibration/log_model.hpp"
 #include "planner/calibration/log_parameters.hpp"
+#include "planner/calibration/log_settled.hpp"
+#include "planner/calibration/log_stages.hpp"
 #include "planner/calibration/run_log.hpp"
 
 namespace sextant {
@@ -23,7 +26,7 @@ class Filling {
     set("hidden", model_.hidden, true, "--model");
     set("heads", model_.n_heads, true, "--model");
     set("ffn_hidden", model_.ffn_hidden, true, "--model");
-    set("seq_len", training_.seq_len, context_.seq_len, "--seq-len");
+    fill_seq_len();
     set("tp", plan_.tp, known("tp"), kPlan);
     set("pp", plan_.pp, known("pp"), kPlan);
     set("cp", plan_.cp, known("cp"), kPlan);
@@ -36,7 +39,8 @@ class Filling {
     fill_recompute();
     fill_overlap();
     fill_formats();
-    if (auto problem = of_another_model(log_, model_, plan_)) problems_.push_back(std::move(*problem));
+    compare_model();
+    compare_settled();
     if (!problems_.empty()) throw ConfigError(std::move(problems_));
     return std::move(notes_);
   }
@@ -75,6 +79,27 @@ class Filling {
       target = static_cast<int>(*value);
   }
 
+  void fill_seq_len() {
+    set("seq_len", training_.seq_len, context_.seq_len, "--seq-len");
+    const auto settled = settled_seq_len(log_);
+    if (says("seq_len") || context_.seq_len || !settled) return;
+    training_.seq_len = *settled;
+    notes_.push_back(fmt::format("sequence length {}: {}", *settled, log_.settled.at("seq_len").by));
+  }
+
+  void compare_model() {
+    if (auto problem = of_another_model(log_, model_, plan_)) problems_.push_back(std::move(*problem));
+    for (Problem& problem : of_another_shape(log_, model_, plan_)) problems_.push_back(std::move(problem));
+    for (std::string& note : take_forms(log_, model_)) notes_.push_back(std::move(note));
+  }
+
+  // What a line states and contradicts has been named already.
+  void compare_settled() {
+    for (Problem& problem : against_settled(log_, training_, plan_))
+      if (std::ranges::find(problems_, problem.key, &Problem::key) == problems_.end())
+        problems_.push_back(std::move(problem));
+  }
+
   void fill_gpus() {
     const auto gpus = says("gpus");
     if (!degrees_fit(plan_)) return;
@@ -88,9 +113,21 @@ class Filling {
       notes_.push_back(fmt::format("it ran on {} of the {} GPUs of --cluster", plan_.world(), context_.gpus));
   }
 
-  // Equal when printed with three digits.
-  static bool alike(std::int64_t a, std::int64_t b) {
-    return fmt::format("{:.2e}", static_cast<double>(a)) == fmt::format("{:.2e}", static_cast<double>(b));
+  // With three digits, as nanotron prints.
+  static std::string three_digits(double x) { return fmt::format("{:.2e}", x); }
+
+  // The log prints this batch so: in sequences, or in tokens.
+  bool printed_as(std::int64_t batch) const {
+    return log_.batch_tokens ? three_digits(static_cast<double>(batch) * training_.seq_len) ==
+                                   three_digits(*log_.batch_tokens)
+                             : three_digits(static_cast<double>(batch)) ==
+                                   three_digits(static_cast<double>(says("global_batch").value_or(0)));
+  }
+
+  std::string printed_text(std::int64_t batch) const {
+    return log_.batch_tokens ? fmt::format("about {} sequences of {} ({:.3g} million tokens)", batch,
+                                           training_.seq_len, 1e-6 * *log_.batch_tokens)
+                             : fmt::format("about {} (printed with three digits)", batch);
   }
 
   void fill_batch() {
@@ -98,27 +135,25 @@ class Filling {
     if (log_.batch_tokens && training_.seq_len > 0) {
       printed = std::llround(*log_.batch_tokens / training_.seq_len);
       const std::int64_t stated = training_.global_batch;
-      if (context_.global_batch &&
-          std::abs(*log_.batch_tokens / training_.seq_len / static_cast<double>(stated) - 1) < 0.006)
-        return;  // printed with three digits
+      if (context_.global_batch && printed_as(stated)) return;
     }
     const std::int64_t at_once = std::int64_t{plan_.micro_batch} * plan_.dp;
     const bool counted = log_.accumulation && (context_.plan || says("micro_batch"));
-    const std::optional<std::int64_t> product =
-        counted ? std::optional(at_once * *log_.accumulation) : std::nullopt;
+    const std::int64_t product = counted ? at_once * *log_.accumulation : 0;
     const bool rounded = printed && (log_.rounded_batch || log_.batch_tokens);
-    if (rounded && product && !alike(*printed, *product)) {
-      contradiction("global_batch", fmt::format("about {}", *printed),
+    if (rounded && product > 0 && !printed_as(product)) {
+      contradiction("global_batch", printed_text(*printed),
                     fmt::format("micro-batch {} x {} x {} ranks = {}", plan_.micro_batch, *log_.accumulation,
-                                plan_.dp, *product));
+                                plan_.dp, product));
       return;
     }
-    std::optional<std::int64_t> batch = rounded || !printed ? product : printed;
+    std::optional<std::int64_t> batch = printed;
+    if (rounded || !printed) batch = product > 0 ? std::optional(product) : std::nullopt;
     if (context_.global_batch) {
       const std::int64_t stated = training_.global_batch;
-      const bool agrees = batch ? *batch == stated : !printed || alike(*printed, stated);
+      const bool agrees = batch ? *batch == stated : !printed || printed_as(stated);
       if (!agrees)
-        contradiction("global_batch", fmt::format("{}", batch ? *batch : *printed),
+        contradiction("global_batch", batch ? fmt::format("{}", *batch) : printed_text(*printed),
                       fmt::format("{}, as --global-batch says", stated));
       return;
     }
@@ -130,35 +165,76 @@ class Filling {
   std::optional<std::int64_t> only_multiple(std::int64_t printed, std::int64_t at_once) {
     const std::int64_t below = printed / at_once * at_once;
     std::vector<std::int64_t> fit;
-    for (std::int64_t n = below; n > 0 && alike(n, printed); n -= at_once) fit.push_back(n);
-    for (std::int64_t n = below + at_once; alike(n, printed); n += at_once) fit.push_back(n);
+    for (std::int64_t n = below; n > 0 && printed_as(n); n -= at_once) fit.push_back(n);
+    for (std::int64_t n = below + at_once; printed_as(n); n += at_once) fit.push_back(n);
     if (fit.size() == 1) {
       notes_.push_back(fmt::format("global batch {}: the log says about {}, and {} go at once", fit.front(),
                                    printed, at_once));
       return fit.front();
     }
-    problems_.push_back({log_.file, "global_batch",
-                         fmt::format("about {} (printed with three digits)", printed),
-                         fmt::format("a batch that is a multiple of micro_batch * dp = {}", at_once),
-                         "state it: --global-batch"});
+    problems_.push_back(
+        {log_.file, "global_batch", printed_text(printed),
+         fit.empty() ? fmt::format("a batch that is a multiple of micro_batch * dp = {}", at_once)
+                     : fmt::format("one multiple of micro_batch * dp = {}, not {}", at_once, fit.size()),
+         fit.empty()
+             ? "the layout, or the sequence length, is another run's; --global-batch states the batch"
+             : fmt::format("state it, --global-batch {} or another", *std::ranges::min_element(fit))});
     return std::nullopt;
   }
 
   void fill_stages() {
-    auto chunks = says("virtual_stages");
-    if (const auto per_chunk = says("layers_per_chunk"); per_chunk && *per_chunk > 0 && plan_.pp > 0)
-      chunks = std::max<std::int64_t>(1, model_.n_layers / (plan_.pp * *per_chunk));
-    if (plan_.pp == 1) chunks.reset();  // no stages to cut
+    if (says("tp_pp_dp") == 1 && !known("ax")) plan_.axis_order = {Axis::tp, Axis::cp, Axis::pp, Axis::dp};
+    if (plan_.pp > 1 && log_.format == LogFormat::torchtitan && !says("micro_batch") && !known("mbs"))
+      guess_micro_batch();
+    if (const auto stages = says("stages"); stages && plan_.pp > 0 && *stages % plan_.pp != 0)
+      contradiction("stages", fmt::format("{}", *stages), fmt::format("a multiple of pp {}", plan_.pp));
+    fill_schedule(virtual_stages_of_log(log_, model_, plan_));
+    if (!problems_.empty() || !degrees_fit(plan_)) return;
+    const auto cut = chunks_of_log(log_, model_, plan_);
+    if (cut && known("L") && chunks_of(*cut) != plan_.chunks)
+      contradiction("layers", fmt::format("chunks of {} layers", fmt::join(*cut, ", ")),
+                    fmt::format("other chunks, as {} says", kPlan),
+                    "leave L out of the key: the log states them");
+    else if (cut)
+      plan_.chunks = chunks_of(*cut);
+  }
+
+  // torchtitan cut a local batch into as many as there are stages until January 2025, when it printed the schedule alone; into single
+  // sequences since.
+  void guess_micro_batch() {
+    const std::int64_t local = says("local_batch").value_or(0);
+    const bool of_2024 = !log_.schedule.empty() && local > 0 && local % plan_.pp == 0;
+    plan_.micro_batch = of_2024 ? static_cast<int>(local / plan_.pp) : 1;
+    notes_.push_back(fmt::format(
+        "micro-batches of {}, torchtitan's usual: the log does not print into how many its local batch is "
+        "cut (write mbs in the key)",
+        plan_.micro_batch));
+  }
+
+  void fill_schedule(std::optional<int> chunks) {
     if (chunks && known("vp") && *chunks != plan_.vp)
-      contradiction(says("layers_per_chunk") ? "layers_per_chunk" : "virtual_stages",
+      contradiction(says("layers_per_chunk") ? "layers_per_chunk"
+                    : says("stages")         ? "stages"
+                                             : "virtual_stages",
                     fmt::format("{} chunks a stage", *chunks),
                     fmt::format("vp {}, as {} says", plan_.vp, kPlan));
+    std::string note;
+    const auto schedule = plan_.pp > 1 ? schedule_of_log(log_, &note) : std::nullopt;
+    if (!note.empty()) notes_.push_back(std::move(note));
+    if (schedule && known("schedule") && *schedule != plan_.schedule)
+      contradiction("schedule", log_.schedule, fmt::format("{}, as {} says", name(plan_.schedule), kPlan));
     if (known("vp")) return;
     const bool usual = plan_.vp > 1 ? plan_.schedule == PipelineSchedule::interleaved
                                     : plan_.schedule == PipelineSchedule::one_f_one_b;
-    if (chunks) plan_.vp = static_cast<int>(*chunks);
+    if (chunks) plan_.vp = *chunks;
     if (!context_.plan || usual)
       plan_.schedule = plan_.vp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
+    if (schedule == PipelineSchedule::gpipe && !known("schedule")) plan_.schedule = *schedule;
+    if (schedule == PipelineSchedule::interleaved && !chunks)
+      notes_.push_back(
+          fmt::format("pipeline schedule {}: the log does not print how many stages it has; vp {} "
+                      "is taken (write vp in the key)",
+                      log_.schedule, plan_.vp));
   }
 
   // ZeRO stage by what shards: Megatron-LM's optimizer or its FSDP, PyTorch's FSDP, DeepSpeed.
@@ -202,24 +278,49 @@ class Filling {
     fill_offload();
   }
 
+  static std::string share_text(double share) {
+    return share == 0 ? "off" : share == 1 ? "on" : fmt::format("{:.0f} %", 100 * share);
+  }
+
+  // What a key leaves out is off.
   void fill_offload() {
     if (const auto host = says("optimizer_offload")) {
-      if (context_.plan && (*host == 1) != (plan_.optimizer_offload > 0))
-        contradiction("optimizer_offload", *host == 1 ? "on" : "off",
-                      fmt::format("{}, as {} says", plan_.optimizer_offload > 0 ? "on" : "off", kPlan),
-                      *host == 1 ? "write oo100 in the key, or the share in percent" : "");
-      else if (!context_.plan && *host == 1)
-        plan_.optimizer_offload = 1;
+      const double share = *host == 1 ? std::clamp(log_.offload_share.value_or(1), 0.0, 1.0) : 0;
+      if (!context_.plan)
+        plan_.optimizer_offload = share;
+      else if (std::abs(share - plan_.optimizer_offload) > 0.005)
+        contradiction(
+            "optimizer_offload", share_text(share),
+            fmt::format("{}, as {} says", share_text(plan_.optimizer_offload), kPlan),
+            share > 0 ? fmt::format("write oo{:.0f} in the key", 100 * share) : "leave oo out of the key");
     }
-    if (says("parameter_offload") == 1) {
-      if (context_.plan && !plan_.parameter_offload)
-        contradiction("parameter_offload", "on", fmt::format("off, as {} says", kPlan),
-                      "write po in the key");
-      plan_.parameter_offload = true;
+    if (const auto host = says("parameter_offload")) {
+      if (context_.plan && (*host == 1) != plan_.parameter_offload)
+        contradiction("parameter_offload", *host == 1 ? "on" : "off",
+                      fmt::format("{}, as {} says", plan_.parameter_offload ? "on" : "off", kPlan),
+                      *host == 1 ? "write po in the key" : "leave po out of the key");
+      plan_.parameter_offload = *host == 1;
     }
+    if (const auto layers = says("activation_offload")) {
+      if (context_.plan && *layers != plan_.activation_offload)
+        contradiction(
+            "activation_offload", fmt::format("{} layers", *layers),
+            fmt::format("{}, as {} says", plan_.activation_offload, kPlan),
+            *layers > 0 ? fmt::format("write ao{} in the key", *layers) : "leave ao out of the key");
+      plan_.activation_offload = static_cast<int>(*layers);
+    }
+    if (says("nvme") == 1) notes_.emplace_back("what it keeps on NVMe is priced as in host memory");
+    if (says("host_checkpoints") == 1 && plan_.activation_offload == 0)
+      notes_.emplace_back(
+          "activation_checkpointing.cpu_checkpointing is on, and not priced: write aoN in the key for N "
+          "layers");
+    if (says("weights_offload") == 1 && says("activation_offload").value_or(0) > 0)
+      notes_.emplace_back("cpu_offloading_weights is on, and not priced");
   }
 
   void fill_formats() {
+    if (says("fp4") == 1)
+      contradiction("compute", "GEMMs in 4 bits", "bf16, fp16, fp32 or fp8", "no 4-bit format is modelled");
     const auto use = [&](const char* key, std::optional<Dtype> said, bool stated, const char* option,
                          Dtype& to) {
       if (!said) return;

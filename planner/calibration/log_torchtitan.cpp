@@ -70,6 +70,91 @@ void read_torchtitan_recompute(std::string_view line, RunLog& log) {
   }
 }
 
+// "Using pipeline schedule Interleaved1F1B with 8 microbatches and 8 stages.", without the numbers until January 2025, and
+// "PP rank 0 is building stage_idx 4 with modules ['layers.8', 'layers.9']".
+void read_torchtitan_pipeline(std::string_view line, RunLog& log) {
+  constexpr std::string_view kSchedule = "Using pipeline schedule ", kRank = "PP rank ",
+                             kStage = " is building stage_idx ";
+  if (const std::size_t at = line.find(kSchedule); at != std::string_view::npos) {
+    const std::string_view rest = line.substr(at + kSchedule.size());
+    log.schedule = std::string(rest.substr(0, rest.find_first_of(" \r")));
+    if (const auto n = number_after(rest, " with "); n && *n >= 1)
+      log.says["pipeline_microbatches"] = std::llround(*n);
+    if (const auto n = number_after(rest, "microbatches and "); n && *n >= 1)
+      log.says["stages"] = std::llround(*n);
+    const bool one_chunk = log.schedule == "1F1B" || log.schedule == "GPipe";
+    if (one_chunk && log.says.contains("stages") && !log.says.contains("pp"))
+      log.says["pp"] = log.says.at("stages");
+  }
+  const auto rank = number_after(line, kRank), stage = number_after(line, kStage);
+  if (!rank || !stage || *rank < 0 || *stage < 0 || *stage > kMaxChunks) return;
+  log.memory_stages.insert(static_cast<int>(*rank));
+  int layers = 0;
+  for (std::size_t at = line.find("'layers."); at != std::string_view::npos;
+       at = line.find("'layers.", at + 1))
+    ++layers;
+  if (line.find("with modules [") != std::string_view::npos)
+    log.chunk_layers[static_cast<int>(*stage)] = layers;
+}
+
+// What a data-parallel rank computes at once is a micro-batch, and with pipeline stages as many as the schedule cuts it into. Then
+// nothing says how many where the schedule's line is missing.
+void settle_micro_batch(RunLog& log) {
+  const auto said = [&](const char* column) { return log.says.contains(column) ? log.says.at(column) : 0; };
+  const std::int64_t local = said("local_batch"), steps = said("accumulation_steps");
+  const bool stages = said("pp") > 1 || !log.schedule.empty();
+  const std::int64_t pieces = stages ? said("pipeline_microbatches") : 1;
+  if (local > 0 && pieces > 0 && local % pieces == 0)
+    log.says["micro_batch"] = local / pieces;
+  else
+    log.says.erase("micro_batch");
+  log.accumulation = steps > 0 && pieces > 0 ? std::optional(steps * pieces) : std::nullopt;
+  if (!log.says.contains("dp") && local > 0 && steps > 0 && said("global_batch") % (local * steps) == 0 &&
+      said("global_batch") > 0)
+    log.says["dp"] = said("global_batch") / (local * steps);
+}
+
+// "Trainer is initialized with local batch size 2, global batch size 8, gradient accumulation steps 1, sequence length 8192"; from 2026 on
+// "... with 16384 tokens per DP rank, 262144 tokens per train step, ..., maximum context length 8192".
+void read_torchtitan_batch(std::string_view line, RunLog& log) {
+  for (const auto& [label, column] : {std::pair{"local batch size", "local_batch"},
+                                      {"global batch size", "global_batch"},
+                                      {"gradient accumulation steps", "accumulation_steps"},
+                                      {"sequence length", "seq_len"},
+                                      {"maximum context length", "seq_len"}})
+    if (const auto n = number_after(line, label); n && *n >= 1) log.says[column] = std::llround(*n);
+  if (line.find("tokens per DP rank") == std::string_view::npos || !log.says.contains("seq_len")) return;
+  const auto length = static_cast<double>(log.says.at("seq_len"));
+  if (const auto n = number_after(line, "initialized with "))
+    log.says["local_batch"] = std::max(1LL, std::llround(*n / length));
+  if (const auto n = number_after(line, "tokens per DP rank, "))
+    log.says["global_batch"] = std::max(1LL, std::llround(*n / length));
+}
+
+// Ranks that do not hold the last stage print a loss of -1: which stage a line is of, where no line says it of its rank.
+void read_stage_of_loss(std::string_view line, RunLog& log) {
+  const auto pp = log.says.find("pp");
+  if (pp == log.says.end() || pp->second < 2 || !log.chunk_layers.empty()) return;
+  const auto loss = number_after(line, "loss:");
+  if (loss && *loss > 0)
+    log.memory_stages.insert(static_cast<int>(pp->second) - 1);
+  else if (line.find("loss: -") != std::string_view::npos)
+    log.memory_stages.insert(0);  // of the others most logs show rank 0
+}
+
+// Which GEMMs run in fp8: dense layers ("Swapped to Float8Linear layers", "MX training active"), not experts alone, and not where torchao
+// could not be used.
+void read_torchtitan_formats(std::string_view line, RunLog& log) {
+  const auto has = [&](std::string_view text) { return line.find(text) != std::string_view::npos; };
+  if (has("Failed to")) return;
+  if ((has("Float8") && has("training active")) || has("Swapped to Float8Linear") ||
+      has("MX training active") || has("Swapped to MXLinear") ||
+      has("Converted Linear layers to MXFP8Linear"))
+    log.compute = Dtype::fp8;
+  if (has("Converted Linear layers to NVFP4Linear") || has("MX training active with recipe mxfp4"))
+    log.says["fp4"] = 1;
+}
+
 }  // namespace
 
 void read_torchtitan(std::string_view line, int at, StepLines& steps, RunLog& log) {
@@ -85,23 +170,12 @@ void read_torchtitan(std::string_view line, int at, StepLines& steps, RunLog& lo
   read_torchtitan_kernels(line, log.kernels);
   if (line.find("Applied CPU Offloading to the model") != std::string_view::npos)
     log.says["optimizer_offload"] = log.says["parameter_offload"] = 1;
-  if (line.find("Float8") != std::string_view::npos && line.find("training active") != std::string_view::npos)
-    log.compute = Dtype::fp8;
+  read_torchtitan_formats(line, log);
   if (line.find("Tensor Parallelism to the model") != std::string_view::npos)
     log.says["overlap_tp"] = line.find("Async") != std::string_view::npos ? 1 : 0;
-  if (const auto n = number_after(line, "gradient accumulation steps")) log.accumulation = std::llround(*n);
-  for (const auto& [label, column] : {std::pair{"local batch size", "micro_batch"},
-                                      {"global batch size", "global_batch"},
-                                      {"sequence length", "seq_len"},
-                                      {"maximum context length", "seq_len"}})
-    if (const auto n = number_after(line, label)) log.says[column] = std::llround(*n);
-  // From 2026 on: "initialized with 8192 tokens per DP rank, 65536 tokens per train step, ... maximum context length 8192".
-  if (const auto n = number_after(line, "tokens per DP rank, ")) log.batch_tokens = *n;
-  // With pipeline stages they are those of several micro-batches.
-  const bool stages = log.says.contains("pp") && log.says.at("pp") > 1;
-  if (line.find("tokens per DP rank") != std::string_view::npos && !stages && log.says.contains("seq_len"))
-    if (const auto n = number_after(line, "initialized with "))
-      log.says["micro_batch"] = std::max(1LL, std::llround(*n / static_cast<double>(log.says.at("seq_len"))));
+  read_torchtitan_pipeline(line, log);
+  read_torchtitan_batch(line, log);
+  settle_micro_batch(log);
   if (line.find("step:") == std::string_view::npos || line.find("validate step:") != std::string_view::npos)
     return;
   if (line.find("tps:") != std::string_view::npos || line.find("wps:") != std::string_view::npos ||
@@ -112,6 +186,7 @@ void read_torchtitan(std::string_view line, int at, StepLines& steps, RunLog& lo
   if (const auto gib = number_after(line, "memory:"); gib && line.find("GiB") != std::string_view::npos) {
     keep_largest(log.peak_memory_GiB, *gib);
     log.memory_kind = "torch_reserved";
+    read_stage_of_loss(line, log);
   }
 }
 

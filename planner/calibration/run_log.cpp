@@ -8,12 +8,14 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
-#include "core/base/file_io.hpp"
+#include "core/base/packed_text.hpp"
 #include "planner/calibration/launcher_tags.hpp"
 #include "planner/calibration/log_deepspeed.hpp"
 #include "planner/calibration/log_megatron.hpp"
+#include "planner/calibration/log_model.hpp"
 #include "planner/calibration/log_nanotron.hpp"
 #include "planner/calibration/log_parameters.hpp"
+#include "planner/calibration/log_settled.hpp"
 #include "planner/calibration/log_steps.hpp"
 #include "planner/calibration/log_text.hpp"
 #include "planner/calibration/log_torchtitan.hpp"
@@ -40,11 +42,15 @@ constexpr StepFormat step_format(LogFormat format) {
   return {};
 }
 
-// Of the text: torchtitan counted words until the end of 2024, DeepSpeed's pipeline engine prints times, and NeMo's progress bar writes
+// Of the text: torchtitan counted words until the end of 2024, bigscience's Megatron-DeepSpeed prints seconds,
+// DeepSpeed's pipeline engine prints times, and NeMo's progress bar writes
 // "=" where its lines have ":".
 StepFormat step_format(LogFormat format, std::string_view text) {
   if (format == LogFormat::torchtitan && text.find("tps:") == std::string_view::npos)
     return {"wps:", "tokens per second above 0", 1, StepValue::tokens_per_s_of_gpu};
+  if (format == LogFormat::megatron_lm &&
+      text.find("elapsed time per iteration (ms):") == std::string_view::npos)
+    return {"elapsed time per iteration (s):", "seconds above 0", 1};
   if (format == LogFormat::deepspeed && text.find("iter time (s):") != std::string_view::npos)
     return {"iter time (s):", "seconds above 0", 1};
   if (format == LogFormat::nemo && text.find("train_step_timing in s:") == std::string_view::npos)
@@ -69,6 +75,10 @@ void read_nemo(std::string_view line, int at, StepLines& steps, RunLog& log) {
       keep_largest(log.peak_memory_GiB, *bytes / 1073741824.0);
       log.memory_kind = "torch_reserved";
     }
+  const auto samples = number_after(line, bar ? "consumed_samples=" : "consumed_samples:");
+  // A bar rounds what is above 999: "2e+3".
+  if (number && samples && line.find("e+") == std::string_view::npos)
+    steps.consumed(std::llround(*number), *samples, std::nullopt, at);
   steps.read(line, at, number ? std::optional(std::llround(*number)) : std::nullopt);
 }
 
@@ -97,9 +107,9 @@ class OneRun {
     steps_ = steps;
     if (first_.empty()) first_ = log.says;
     for (const auto& [column, value] : first_)
-      if (log.says.at(column) != value)
+      if (const auto now = log.says.find(column); now == log.says.end() || now->second != value)
         throw ConfigError(Problem{fmt::format("{}:{}", log.file, log.lines.at(column)), column,
-                                  fmt::format("{}", log.says.at(column)),
+                                  now == log.says.end() ? "nothing" : fmt::format("{}", now->second),
                                   fmt::format("{}, as the steps before were run with", value),
                                   "two runs in one file, or a growing batch: one file for each"});
   }
@@ -116,6 +126,8 @@ std::optional<LogFormat> log_format_of(std::string_view text) {
   const auto has = [&](std::string_view words) { return text.find(words) != std::string_view::npos; };
   if (has("elapsed time per iteration (ms):"))
     return has("MODEL_TFLOP/s/GPU") ? LogFormat::megatron_bridge : LogFormat::megatron_lm;
+  if (has("elapsed time per iteration (s):"))
+    return LogFormat::megatron_lm;  // bigscience's Megatron-DeepSpeed
   if (has("time_per_iteration_ms:")) return LogFormat::nanotron;
   if (has("step:") && (has("tps:") || has("wps:"))) return LogFormat::torchtitan;
   if (has("CurrSamplesPerSec=") || (has("iter time (s):") && has("samples/sec:")))
@@ -137,14 +149,17 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
   const StepFormat format = step_format(log.format, text);
   log.value = format.value;
   StepLines steps(log, format);
+  DeepSpeedLines deepspeed;
   const auto read = [&](std::string_view line, int number) {
     // Behind "31" at the end of a log that was cut, "190.2" may have stood: no number counts that nothing ends.
     if (line.data() + line.size() == text.data() + text.size())
       line = line.substr(0, line.find_last_not_of("0123456789.,") + 1);
     read_parameters(line, number, log);
+    read_padded_vocabulary(line, log);
     if (log.format == LogFormat::megatron_lm || log.format == LogFormat::megatron_bridge)
       read_megatron(line, number, steps, log);
-    if (log.format == LogFormat::deepspeed) read_deepspeed(line, number, steps, log);
+    if (log.format == LogFormat::megatron_lm) deepspeed.read_configuration(line, log);
+    if (log.format == LogFormat::deepspeed) deepspeed.read(line, number, steps, log);
     if (log.format == LogFormat::torchtitan) read_torchtitan(line, number, steps, log);
     if (log.format == LogFormat::nanotron) read_nanotron(line, number, steps, log);
     if (log.format == LogFormat::nemo) read_nemo(line, number, steps, log);
@@ -159,6 +174,7 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
     }
     read(line, number);
   });
+  say_settled(log);
   if (log.steps.empty() && !log.unread.empty()) {
     Problem first = log.unread.front();
     first.hint = "no step of this log can be read: let the run log more of them";
@@ -170,7 +186,7 @@ RunLog parse_run_log(std::string_view bytes, const std::string& file) {
 }
 
 RunLog read_run_log(const std::filesystem::path& path) {
-  return parse_run_log(read_text_file(path), path.string());
+  return parse_run_log(read_packed_text(path), path.string());
 }
 
 }  // namespace sextant

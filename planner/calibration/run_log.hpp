@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,13 @@ struct LoggedParameters {
   int line = 0;                  // of the file, from 1
 };
 
+// A number that two others settle, within what their rounding leaves open.
+struct SettledCount {
+  double low = 0, high = 0;
+  std::string by;  // "consumed samples of each step"
+  int line = 0;    // of the file, from 1
+};
+
 struct RunLog {
   std::string file;
   LogFormat format = LogFormat::megatron_lm;
@@ -66,6 +74,14 @@ struct RunLog {
   std::optional<double> batch_tokens;        // of a step, printed with three digits
   bool rounded_batch = false;                // global_batch is printed with three digits ("1.02K")
   std::optional<std::int64_t> accumulation;  // micro-batches of a step and replica
+  std::map<std::string, SettledCount>
+      settled;           // by column: global_batch, seq_len, gpus, pp (planner/calibration/log_settled.hpp)
+  std::string schedule;  // of pipeline stages, as torchtitan names them: "Interleaved1F1B"; empty: not said
+  std::string pipeline_layout;      // Megatron-LM's layout string, "Et|t*2|tL"; empty: not said
+  std::map<int, int> chunk_layers;  // of a model chunk, where torchtitan prints it
+  // Whose peak peak_memory_GiB is: pipeline ranks (torchtitan, nanotron), ranks of the job (Megatron-LM). Both empty: not said.
+  std::set<int> memory_stages, memory_ranks;
+  std::optional<double> offload_share;  // of the optimizer that is on the host
   std::optional<Dtype> compute, gradient, reduction;
   LoggedKernels kernels;
 };
@@ -73,7 +89,8 @@ struct RunLog {
 // The format of the text by its lines of steps; nothing where it has none.
 std::optional<LogFormat> log_format_of(std::string_view text);
 
-// Throws ConfigError when no known line is found, naming the formats, and when no step can be read, naming the first.
+// Throws ConfigError when no known line is found, naming the formats, and when no step can be read, naming the first. A file may be
+// packed with gzip.
 RunLog read_run_log(const std::filesystem::path&);
 RunLog parse_run_log(std::string_view text, const std::string& file);
 

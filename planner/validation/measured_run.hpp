@@ -20,6 +20,7 @@ struct MeasuredRun {
   Seconds step;
   std::optional<double> peak_memory_GiB = {};  // what run.memory_kind counts
   std::string at = {};                         // where it stands: "runs.csv:3"
+  std::vector<int> peak_stages = {};  // pipeline stages among whose peaks that is the largest; empty: all
 };
 
 LayoutPoint layout_point(const ResolvedRun&);

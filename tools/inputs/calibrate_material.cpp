@@ -8,11 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "core/base/file_io.hpp"
+#include "core/base/packed_text.hpp"
 #include "core/base/words.hpp"
 #include "core/cluster/cluster_files.hpp"
 #include "core/cluster/device_formats.hpp"
 #include "planner/answers/shortlist.hpp"
+#include "planner/calibration/log_stages.hpp"
 #include "planner/calibration/nccl_table.hpp"
 #include "planner/calibration/run_log.hpp"
 #include "planner/validation/plausible.hpp"
@@ -197,7 +198,7 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
     problem->hint = "its device is another: give the cluster that it was measured on";
     throw ConfigError(*std::move(problem));
   }
-  const bool cut = plan_known && !plan.chunks.empty();
+  const bool cut = !plan.chunks.empty();  // by the caller or by the log
   if (!cut && (!plan_known || plan.vp != q.plan->vp || plan.pp != q.plan->pp))
     plan.chunks =
         split_layers(q.model, plan.pp * plan.vp, split_of(load_framework_map(presets), q.stack.name));
@@ -233,6 +234,12 @@ MeasuredRun run_of_log(const std::string& text, const MaterialOptions& options,
   m.run = {q.model, q.training, plan, q.cluster, q.stack, false, 1.0, ""};
   m.run.memory_kind = log.memory_kind;
   m.peak_memory_GiB = log.peak_memory_GiB;
+  m.peak_stages = stages_of_peak(log, plan);
+  if (!m.peak_stages.empty())
+    notes.push_back(
+        fmt::format("{}: its memory is that of pipeline stage {} alone, and compared with that; the "
+                    "other stages' is not in the log",
+                    file, fmt::join(m.peak_stages, ", ")));
   return m;
 }
 
@@ -271,8 +278,9 @@ NetworkFit read_nccl(const std::string& text, const MaterialOptions& options,
   }
   const ClusterSpec cluster = load_cluster(options.question.cluster, presets);
   const auto constants = load_cost_preset(cluster.device.generation, presets / "cost").constants;
-  const NcclTable table = reading_as(
-      FileUse::nccl, file, [&, &name = file] { return parse_nccl_table(read_text_file(name), name, kind); });
+  const NcclTable table = reading_as(FileUse::nccl, file, [&, &name = file] {
+    return parse_nccl_table(read_packed_text(name), name, kind);
+  });
   std::vector<int> of_node(static_cast<std::size_t>(table.nodes), 0);
   for (const int n : table.node_of) ++of_node[static_cast<std::size_t>(n)];
   require_machine({file, table.device, table.machine, table.ranks, table.nodes,

@@ -14,6 +14,7 @@
 #include "planner/calibration/calibration_file.hpp"
 #include "planner/calibration/fitted_count.hpp"
 #include "planner/calibration/leave_out.hpp"
+#include "planner/simulation/stage_memory.hpp"
 #include "planner/validation/plausible.hpp"
 #include "tools/inputs/calibrate_material.hpp"
 #include "tools/inputs/planning.hpp"
@@ -101,11 +102,26 @@ Calibration fit(const Material& m, const std::filesystem::path& presets, const C
   return c;
 }
 
+// The largest peak of the stages that were measured.
+double peak_of_stages(const MeasuredRun& m) {
+  const ResolvedRun& run = m.run;
+  const MemoryEstimate all = estimate_memory(run.model, run.training, run.plan, run.stack);
+  MemoryEstimate measured;
+  for (const int stage : m.peak_stages) {
+    measured.stages.push_back(all.stages.at(static_cast<std::size_t>(stage)));
+    if (measured.stages.back().reserved() > measured.reserved())
+      measured.heaviest = static_cast<int>(measured.stages.size()) - 1;
+  }
+  return as_measured(measured, run.plan, run.cluster.node.gpus, run.memory_kind);
+}
+
 // Peaks as the runs count them; nothing where none was measured.
 std::vector<std::optional<double>> predicted_peaks(const Material& m, const std::filesystem::path& presets) {
   std::vector<std::optional<double>> out(m.runs.size());
   for (std::size_t i = 0; i < m.runs.size(); ++i)
-    if (m.runs[i].peak_memory_GiB) out[i] = predict_resolved(m.runs[i].run, {presets}).memory_GiB;
+    if (m.runs[i].peak_memory_GiB)
+      out[i] = m.runs[i].peak_stages.empty() ? predict_resolved(m.runs[i].run, {presets}).memory_GiB
+                                             : peak_of_stages(m.runs[i]);
   return out;
 }
 

@@ -9,37 +9,14 @@
 #include "core/base/error.hpp"
 #include "core/plan/parallel_plan.hpp"
 #include "planner/calibration/run_log.hpp"
-#include "tests/planner/calibration/megatron_log.hpp"
+#include "tests/planner/calibration/said.hpp"
 
 namespace sextant {
 namespace {
 
 constexpr const char* kAsTheLog = "tp2.pp2.vp2.cp1.dp16.z1.mbs1.sel";
 
-struct Said {
-  std::string problems;  // empty: none
-  TrainingSpec training;
-  ParallelPlan plan;
-};
-
-// `key` with the parts that it states; what `change` does is stated too.
-Said said(const std::string& text, const std::string& key, LogContext context = {},
-          const TrainingSpec& training = {}, std::optional<std::vector<std::string>> parts = std::nullopt) {
-  Said out{"", training, parse_plan_key(key)};
-  ModelSpec model = llama_13b();
-  context.plan = true, context.parts = std::move(parts);
-  try {
-    apply_log(parse_run_log(text, "x.log"), model, out.training, out.plan, context);
-  } catch (const ConfigError& e) {
-    out.problems = e.what();
-  }
-  return out;
-}
-
-std::string with(const char* argument) {
-  std::string text = kMegatron;
-  return text.insert(text.find("  lr ..."), std::string(argument) + "\n");
-}
+std::string with(const char* argument) { return with_arguments(std::string(argument) + "\n"); }
 
 TEST(LogContradictions, EachPartOfALayoutWithItsLine) {
   EXPECT_EQ(said(kMegatron, kAsTheLog).problems, "");

@@ -1,4 +1,5 @@
 // Logs and tables of another machine than --cluster: refused, or taken with a word on it. Neighbours of what people gave.
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -6,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temp_dir.hpp"
 #include "tests/tools/verbs/call.hpp"
@@ -52,6 +54,38 @@ class PublicLogs : public testing::Test {
 
   TempDir folder_;
 };
+
+// pytorch/torchtitan#1232: by default rank 0 alone is shown, whose stage holds the most activations and no head.
+TEST_F(PublicLogs, MemoryOfOneStageIsComparedWithIt) {
+  const auto answer = [&](const char* rank) {
+    std::string text =
+        "Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=4, cp=1, tp=1, ep=1\n"
+        "Applied full activation checkpointing to the model\n";
+    text +=
+        std::string("PP rank ") + rank + " is building stage_idx " + rank + " with modules ['layers.1']\n";
+    text +=
+        "Using pipeline schedule 1F1B with 8 microbatches and 4 stages.\n"
+        "Trainer is initialized with local batch size 8, global batch size 32, gradient accumulation steps "
+        "1, "
+        "sequence length 4096, total steps 10 (warmup 2)\n";
+    for (int n = 1; n < 6; ++n)
+      text +=
+          fmt::format("step: {:2}  loss: -1.00000  grad_norm: 1.2  memory: 20.00GiB(25.2%)  tps: 1,{}00\n", n,
+                      n == 1 ? 1 : 9);
+    return call({"calibrate", "--log", folder_.write("titan.log", text).string(), "--model", "llama-2-13b",
+                 "--cluster", "2x8xh100", "--json"},
+                kUnlimitedColumns);
+  };
+  const Called first = answer("0"), last = answer("3");
+  ASSERT_EQ(first.code, ExitCode::ok) << first.err;
+  const auto peak = [](const Called& c) {
+    return nlohmann::json::parse(c.out).at("runs").at(0).at("predicted_peak_GiB").get<double>();
+  };
+  EXPECT_GT(std::abs(peak(first) / peak(last) - 1), 0.05);
+  const std::string notes = nlohmann::json::parse(last.out).at("notes").dump();
+  EXPECT_NE(notes.find("its memory is that of pipeline stage 3 alone"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("the other stages' is not in the log"), std::string::npos) << notes;
+}
 
 TEST_F(PublicLogs, ADeviceNamedInPassing) {
   const std::string smi = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n";

@@ -1,0 +1,26 @@
+// What does a log say of its pipeline stages: how its layers were cut, in which order micro-batches run, and whose memory it shows?
+// Used by planner/calibration/log_to_run and tools/inputs/calibrate_material.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/calibration/run_log.hpp"
+
+namespace sextant {
+
+// Layers of each chunk, where the log states them for a layout of these pp and vp; nothing where it does not, or where they are
+// equal. Throws ConfigError where what it states cuts no such model.
+std::optional<std::vector<int>> chunks_of_log(const RunLog&, const ModelSpec&, const ParallelPlan&);
+
+// The virtual stages of a stage; nothing where the log does not say.
+std::optional<int> virtual_stages_of_log(const RunLog&, const ModelSpec&, const ParallelPlan&);
+
+// Of the schedules that torchtitan names; nothing where the log names none. `note`: what is priced otherwise than it ran.
+std::optional<PipelineSchedule> schedule_of_log(const RunLog&, std::string* note);
+
+// Stages among whose peaks the log's is the largest, in order; empty: all of them, or no peak is shown.
+std::vector<int> stages_of_peak(const RunLog&, const ParallelPlan&);
+
+}  // namespace sextant
