@@ -111,6 +111,14 @@ std::optional<PipelineSchedule> schedule_of_log(const RunLog& log, std::string* 
   return found ? known->schedule : PipelineSchedule::interleaved;
 }
 
+std::optional<int> guessed_micro_batch(const RunLog& log, const ParallelPlan& plan) {
+  if (log.format != LogFormat::torchtitan || plan.pp < 2 || log.says.contains("micro_batch"))
+    return std::nullopt;
+  const std::int64_t local = column_or_zero(log, "local_batch");
+  const bool of_2024 = !log.schedule.empty() && local > 0 && local % plan.pp == 0;
+  return of_2024 ? static_cast<int>(local / plan.pp) : 1;
+}
+
 std::vector<int> stages_of_peak(const RunLog& log, const ParallelPlan& plan) {
   if (plan.pp < 2 || !log.peak_memory_GiB) return {};
   std::set<int> stages = log.memory_stages;

@@ -20,6 +20,10 @@ std::optional<int> virtual_stages_of_log(const RunLog&, const ModelSpec&, const 
 // Of the schedules that torchtitan names; nothing where the log names none. `note`: what is priced otherwise than it ran.
 std::optional<PipelineSchedule> schedule_of_log(const RunLog&, std::string* note);
 
+// The micro-batch where torchtitan's log prints none for its stages: it cut a local batch into as many as there are stages until January
+// 2025, when it printed the schedule's name alone, and into single sequences since. Nothing where the log says it, or has no stages.
+std::optional<int> guessed_micro_batch(const RunLog&, const ParallelPlan&);
+
 // Stages among whose peaks the log's is the largest, in order; empty: all of them, or no peak is shown.
 std::vector<int> stages_of_peak(const RunLog&, const ParallelPlan&);
 

@@ -184,8 +184,14 @@ class Filling {
 
   void fill_stages() {
     if (says("tp_pp_dp") == 1 && !known("ax")) plan_.axis_order = {Axis::tp, Axis::cp, Axis::pp, Axis::dp};
-    if (plan_.pp > 1 && log_.format == LogFormat::torchtitan && !says("micro_batch") && !known("mbs"))
-      guess_micro_batch();
+    if (!known("mbs"))
+      if (const auto guess = guessed_micro_batch(log_, plan_)) {
+        plan_.micro_batch = *guess;
+        notes_.push_back(
+            fmt::format("micro-batches of {}, torchtitan's usual: the log does not print into how "
+                        "many its local batch is cut (write mbs in the key)",
+                        *guess));
+      }
     if (const auto stages = says("stages"); stages && plan_.pp > 0 && *stages % plan_.pp != 0)
       contradiction("stages", fmt::format("{}", *stages), fmt::format("a multiple of pp {}", plan_.pp));
     fill_schedule(virtual_stages_of_log(log_, model_, plan_));
@@ -197,18 +203,8 @@ class Filling {
                     "leave L out of the key: the log states them");
     else if (cut)
       plan_.chunks = chunks_of(*cut);
-  }
-
-  // torchtitan cut a local batch into as many as there are stages until January 2025, when it printed the schedule alone; into single
-  // sequences since.
-  void guess_micro_batch() {
-    const std::int64_t local = says("local_batch").value_or(0);
-    const bool of_2024 = !log_.schedule.empty() && local > 0 && local % plan_.pp == 0;
-    plan_.micro_batch = of_2024 ? static_cast<int>(local / plan_.pp) : 1;
-    notes_.push_back(fmt::format(
-        "micro-batches of {}, torchtitan's usual: the log does not print into how many its local batch is "
-        "cut (write mbs in the key)",
-        plan_.micro_batch));
+    if (!cut && plan_.vp > 1 && (says("first_stage_layers") || says("last_stage_layers")))
+      notes_.emplace_back("layers of the first or last stage beside virtual stages: taken as equal chunks");
   }
 
   void fill_schedule(std::optional<int> chunks) {
