@@ -44,6 +44,10 @@ std::string cause_of(TimeCategory category, const Job& job, const ParallelPlan& 
   const StageLinks &la = a.links.of(0), &lb = b.links.of(0);
   switch (category) {
     case TimeCategory::compute:
+      if (!other.replica_microbatches.empty() && best.replica_microbatches.empty())
+        return fmt::format("micro-batches of replicas differ: {} where the mean is {:.3g}",
+                           microbatches(other, job.training),
+                           static_cast<double>(job.training.global_batch) / (other.micro_batch * other.dp));
       if (other.tp > best.tp) return fmt::format("smaller GEMMs at TP {} than at TP {}", other.tp, best.tp);
       if (other.micro_batch < best.micro_batch)
         return fmt::format("smaller GEMMs at micro-batches of {} than of {}", other.micro_batch,
