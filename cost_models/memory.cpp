@@ -185,8 +185,7 @@ StateBytes state_bytes(const TrainingSpec& training, const ParallelPlan& plan, c
   const bool stay = plan.pp > 1 && !stack.rules.reduce_every_microbatch_with_pp
                         ? plan.zero_stage < 3
                         : plan.zero_stage == 2 && plan.shards() > 1;
-  if (stack.rules.shards_are_master && !stay)
-    s.optimizer -= std::min(master, s.parameter);
+  if (stack.rules.shards_are_master && !stay) s.optimizer -= std::min(master, s.parameter);
   if (plan.parameter_offload && stack.rules.host_parameters_are_master)
     s.host_optimizer -= std::min(master, s.parameter);
   if (stack.memory.exact_tensors) {

@@ -233,11 +233,12 @@ ClusterSpec from_short_form(const std::string& what, const ShortForm& form, cons
     const std::string prefix = what.substr(0, what.size() - form.device.size());
     const bool slip = !near.empty() && gpus_of_machine(form.device).empty() &&
                       (same_product(form.device, near) || find_preset(presets, "clusters", near));
-    throw ConfigError(Problem{"", "", fmt::format("\"{}\"", what),
-                              "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
-                              !other.empty() ? fmt::format("did you mean {}{}{}?", other, fabric.empty() ? "" : "@", fabric)
-                              : slip         ? fmt::format("did you mean {}{}?", prefix, near)
-                                             : how_to_describe(form.device, prefix)});
+    throw ConfigError(
+        Problem{"", "", fmt::format("\"{}\"", what),
+                "a cluster preset, nodes x GPUs x device (8x8xh100), or a JSON file",
+                !other.empty() ? fmt::format("did you mean {}{}{}?", other, fabric.empty() ? "" : "@", fabric)
+                : slip         ? fmt::format("did you mean {}{}?", prefix, near)
+                               : how_to_describe(form.device, prefix)});
   }
   if (!fabric.empty()) cluster["fabric"] = fabric;
   json whole = resolve(cluster, presets);

@@ -94,7 +94,8 @@ constexpr std::array kOthers = {
 constexpr std::string_view kShape =
     " vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
     " num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings"
-    " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters partial_rotary_factor num_local_experts"
+    " attention_bias mlp_bias hidden_act rope_theta rope_scaling rope_parameters partial_rotary_factor "
+    "num_local_experts"
     " num_experts n_routed_experts n_embd n_embed n_layer n_head n_inner n_positions"
     " layer_norm_epsilon activation_function seq_length original_max_position_embeddings ";
 

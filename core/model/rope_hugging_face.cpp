@@ -38,8 +38,8 @@ void mark_partial(double rotated, ModelSpec& m) {
   if (rotated == 1) return;
   const std::optional<std::string> why = m.rope_scaling ? rope_not_run(*m.rope_scaling) : std::nullopt;
   if (!m.rope_scaling) m.rope_scaling = RopeScaling{.type = "default", .factor = 1};
-  m.rope_scaling->not_run = fmt::format("{}partial_rotary_factor is {}, and heads are rotated whole here", why ? *why + "; " : "",
-                    rotated);
+  m.rope_scaling->not_run = fmt::format("{}partial_rotary_factor is {}, and heads are rotated whole here",
+                                        why ? *why + "; " : "", rotated);
 }
 
 // What stands in `stated` beside the type, which is read already; false: no scaling. No plan depends on it, so that what is

@@ -19,6 +19,7 @@ std::optional<std::vector<int>> accounted_layers(int layers, int chunks, bool em
 
 // --decoder-first-pipeline-num-layers and -last-: 0 where not stated; the others share the rest equally. Each stage's are cut
 // into equal chunks, one for each virtual stage; nothing where that does not divide.
-std::optional<std::vector<int>> first_last_layers(int layers, int stages, int virtual_stages, int first, int last);
+std::optional<std::vector<int>> first_last_layers(int layers, int stages, int virtual_stages, int first,
+                                                  int last);
 
 }  // namespace sextant

@@ -323,9 +323,9 @@ StackSpec load_stack(const std::string& name_or_path, const std::filesystem::pat
     }
     if (const auto can = j.find("can"); notes && can != j.end())
       if (const auto today = former_uneven_stages(*can))
-        notes->push_back(fmt::format("{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone",
-                                     path.string(), (*can)[kUnevenStages].dump(), *today,
-                                     fmt::join(kUnevenStagesNames, ", ")));
+        notes->push_back(fmt::format(
+            "{}: can.uneven_stages {} is taken as \"{}\"; the next version reads {} alone", path.string(),
+            (*can)[kUnevenStages].dump(), *today, fmt::join(kUnevenStagesNames, ", ")));
     from_json(j, s);
   });
   return s;

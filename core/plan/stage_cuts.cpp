@@ -38,16 +38,13 @@ std::optional<Cut> cut_by_cost(const ModelSpec& m, int pp) {
   return out;
 }
 
-Cut equal_cut(int n_layers, int chunks) {
-  return Cut(static_cast<std::size_t>(chunks), n_layers / chunks);
-}
+Cut equal_cut(int n_layers, int chunks) { return Cut(static_cast<std::size_t>(chunks), n_layers / chunks); }
 
 // Of parts [begin, end) of a list of modules in which the decoder layers are those from `first` on.
 Cut layers_of_parts(const std::vector<int>& begins, int first, int n_layers) {
   Cut out;
   for (std::size_t i = 0; i + 1 < begins.size(); ++i)
-    out.push_back(std::max(
-        0, std::min(begins[i + 1], first + n_layers) - std::max(begins[i], first)));
+    out.push_back(std::max(0, std::min(begins[i + 1], first + n_layers) - std::max(begins[i], first)));
   return out;
 }
 
@@ -189,7 +186,7 @@ bool equal(std::span<const LayerRange> chunks) {
   return std::ranges::all_of(chunks, [&](const LayerRange& c) { return c.count == chunks[0].count; });
 }
 
-std::string text_of(const Cut& cut) { return fmt::format("{}", fmt::join(cut, "-")); }
+std::string dashed(const Cut& cut) { return fmt::format("{}", fmt::join(cut, "-")); }
 
 // One of the cuts that `ends` allows, by its chunks that may differ.
 struct EndsCut {
@@ -197,8 +194,7 @@ struct EndsCut {
 
   Cut layers(int pp, int vp) const {
     Cut out;
-    for (int c = 0; c < pp * vp; ++c)
-      out.push_back(c % pp == 0 ? first : c % pp == pp - 1 ? last : inner);
+    for (int c = 0; c < pp * vp; ++c) out.push_back(c % pp == 0 ? first : c % pp == pp - 1 ? last : inner);
     out.front() = outer_first, out.back() = outer_last;
     return out;
   }
@@ -288,9 +284,11 @@ std::vector<std::vector<int>> ruled_cuts(UnevenStages able, int pp, int vp, cons
   return cut ? std::vector<Cut>{*cut} : std::vector<Cut>();
 }
 
-bool can_cut(UnevenStages able, const ParallelPlan& p, std::span<const LayerRange> chunks, const ModelSpec& m) {
+bool can_cut(UnevenStages able, const ParallelPlan& p, std::span<const LayerRange> chunks,
+             const ModelSpec& m) {
   if (able == UnevenStages::any || p.pp == 1 || (p.vp > 1 && only_one_chunk(able))) return true;
-  if (chunks.empty() || static_cast<int>(chunks.size()) != p.pp * p.vp) return true;  // no plan: others say so
+  if (chunks.empty() || static_cast<int>(chunks.size()) != p.pp * p.vp)
+    return true;  // no plan: others say so
   switch (able) {
     case UnevenStages::none:
       return equal(chunks);
@@ -307,8 +305,9 @@ bool can_cut(UnevenStages able, const ParallelPlan& p, std::span<const LayerRang
                  ? equal(chunks)
                  : p.vp == 1 && same_layers(cut_of_items(m.n_layers, p.pp), chunks);
     case UnevenStages::partition_method:
-      return equal(chunks) || std::ranges::any_of(cuts_by_method(m, p.pp),
-                                                  [&](const MethodCut& by) { return same_layers(by.cut, chunks); });
+      return equal(chunks) || std::ranges::any_of(cuts_by_method(m, p.pp), [&](const MethodCut& by) {
+               return same_layers(by.cut, chunks);
+             });
     case UnevenStages::any:
       break;
   }
@@ -332,10 +331,11 @@ bool can_cut(UnevenStages able, const ParallelPlan& p, const ModelSpec& m) {
 CutRefusal cut_refusal(UnevenStages able, const ParallelPlan& p, const ModelSpec& m) {
   CutRefusal out;
   const int chunks = p.pp * p.vp;
-  const auto use = [&] { return fmt::format("use L{}", text_of(out.cuts.front())); };
+  const auto use = [&] { return fmt::format("use L{}", dashed(out.cuts.front())); };
   if (able == UnevenStages::ends) {
     out.reason = fmt::format(
-        "gives only the first and the last of pp={} stages other numbers of layers than those between, which must be "
+        "gives only the first and the last of pp={} stages other numbers of layers than those between, which "
+        "must be "
         "alike{}",
         p.pp, p.vp > 1 ? fmt::format(", and divides each stage's by vp={}", p.vp) : "");
     if (Cut cut = ends_cut(m.n_layers, p.pp, p.vp); !cut.empty()) out.cuts.push_back(std::move(cut));
@@ -345,13 +345,14 @@ CutRefusal cut_refusal(UnevenStages able, const ParallelPlan& p, const ModelSpec
   if (cuts_by_rule(able, p.vp)) {
     out.cuts = ruled_cuts(able, p.pp, p.vp, m);
     std::vector<std::string> texts;
-    for (const Cut& cut : out.cuts) texts.push_back(text_of(cut));
-    const std::string_view by = able == UnevenStages::per_stage ? "distribute_layers with virtual stages"
-                                                                : name(able);
+    for (const Cut& cut : out.cuts) texts.push_back(dashed(cut));
+    const std::string_view by =
+        able == UnevenStages::per_stage ? "distribute_layers with virtual stages" : name(able);
     if (out.cuts.empty()) {
-      out.reason = p.vp > 1 ? fmt::format("needs equal chunks with vp={}: {} layers over {}", p.vp, m.n_layers, chunks)
-                            : fmt::format("deals layers by its {}, which leaves one of pp={} stages without a layer",
-                                          by, p.pp);
+      out.reason =
+          p.vp > 1 ? fmt::format("needs equal chunks with vp={}: {} layers over {}", p.vp, m.n_layers, chunks)
+                   : fmt::format("deals layers by its {}, which leaves one of pp={} stages without a layer",
+                                 by, p.pp);
       out.instead = p.vp > 1 ? "use pp*vp that divides the layers" : "use fewer pipeline stages";
     } else {
       out.reason = fmt::format("deals layers by its {}: {}", by, fmt::join(texts, " or "));
@@ -381,7 +382,8 @@ std::string cut_option(UnevenStages able, const ParallelPlan& p, const ModelSpec
   if (able != UnevenStages::ends || equal(chunks) || !is_ends_cut(p.pp, chunks)) return "";
   // Chunks of a stage that are alike make it the stage's number; otherwise embedding or LM head was counted.
   const std::size_t stages = static_cast<std::size_t>(p.pp), n = chunks.size();
-  const bool counted = chunks[0].count != chunks[n - stages].count || chunks[n - 1].count != chunks[stages - 1].count;
+  const bool counted =
+      chunks[0].count != chunks[n - stages].count || chunks[n - 1].count != chunks[stages - 1].count;
   const int inner = p.pp > 2 ? chunks[1].count : -1;
   if (counted) {
     const int each = chunks[1].count;
@@ -401,7 +403,7 @@ std::optional<std::string> take_ruled_cut(UnevenStages able, const ModelSpec& m,
   const std::vector<Cut> cuts = ruled_cuts(able, p.pp, p.vp, m);
   if (cuts.empty() || same_layers(cuts.front(), layer_ranges(p, m.n_layers))) return std::nullopt;
   p.chunks = chunks_of(cuts.front());
-  return "L" + text_of(cuts.front());
+  return "L" + dashed(cuts.front());
 }
 
 }  // namespace sextant

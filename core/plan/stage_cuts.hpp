@@ -22,10 +22,10 @@ enum class UnevenStages : std::uint8_t {
   // equal chunks that count embedding, LM head or both as one layer. Megatron-Core 0.11 and 0.12: num_layers_in_first_pipeline_stage,
   // num_layers_in_last_pipeline_stage, account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split.
   ends,
-  partition_method,     // DeepSpeed's PipelineModule over Megatron's layers: one of its methods
-  seg_method,           // Paddle's PipelineLayer: equal, or uniform with embedding, norm and head counted as layers
+  partition_method,  // DeepSpeed's PipelineModule over Megatron's layers: one of its methods
+  seg_method,  // Paddle's PipelineLayer: equal, or uniform with embedding, norm and head counted as layers
   block_compute_costs,  // nanotron: by the cost of layers and LM head
-  per_stage,            // any number for each stage; virtual stages share out what is left from the middle on (Colossal-AI)
+  per_stage,  // any number for each stage; virtual stages share out what is left from the middle on (Colossal-AI)
   any,
 };
 inline constexpr std::array<std::string_view, 7> kUnevenStagesNames = {

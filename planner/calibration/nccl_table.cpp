@@ -97,9 +97,10 @@ struct Signs {
 void require_right(std::string at, const std::string& wrong) {
   const bool counted = !wrong.empty() && wrong.find_first_not_of("0123456789") == std::string::npos;
   if (!counted || wrong.find_first_not_of('0') == std::string::npos) return;
-  throw ConfigError(Problem{std::move(at), "#wrong", fmt::format("{} elements", wrong), "0",
-                            "the collective's results were wrong, so that its times say nothing: find the device, "
-                            "link or library that corrupts them, and measure again"});
+  throw ConfigError(
+      Problem{std::move(at), "#wrong", fmt::format("{} elements", wrong), "0",
+              "the collective's results were wrong, so that its times say nothing: find the device, "
+              "link or library that corrupts them, and measure again"});
 }
 
 // size count type redop [root] time algbw busbw #wrong, and the last four again in place. Versions before 2.12 print the largest

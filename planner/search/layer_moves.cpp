@@ -53,7 +53,8 @@ std::vector<ParallelPlan> ends_moved(const ParallelPlan& from, const ModelSpec& 
 
 std::vector<ParallelPlan> other_cuts(const ParallelPlan& from, const ModelSpec& m, UnevenStages able) {
   std::vector<ParallelPlan> out;
-  for (const auto& cut : ruled_cuts(able, from.pp, from.vp, m)) out.push_back(with_counts(from, cut, m.n_layers));
+  for (const auto& cut : ruled_cuts(able, from.pp, from.vp, m))
+    out.push_back(with_counts(from, cut, m.n_layers));
   std::erase_if(out, [&](const ParallelPlan& p) { return p.chunks == from.chunks; });
   return out;
 }

@@ -25,8 +25,7 @@ TargetFeatures nanotron_features(const std::string&, const StackCapabilities& ca
 std::vector<Inexpressible> nanotron_rules(const PlanFile& file, const std::string&) {
   std::vector<Inexpressible> found;
   const ParallelPlan& p = file.plan;
-  if (p.pp > 1 && p.schedule == PipelineSchedule::one_f_one_b &&
-      microbatches(p, file.training) < p.pp - 1)
+  if (p.pp > 1 && p.schedule == PipelineSchedule::one_f_one_b && microbatches(p, file.training) < p.pp - 1)
     found.push_back(
         {"schedule",
          "1f1b",

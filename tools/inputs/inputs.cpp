@@ -268,7 +268,8 @@ Question read_question(const QuestionOptions& as_typed, const std::filesystem::p
   if (!options.stack.empty() || !q.file) {
     const std::string name = !options.stack.empty() ? options.stack : run ? run->stack : q.training.stack;
     reading_as(FileUse::stack, name, [&] {
-      with_file("--stack", [&] { q.stack = load_stack(name, presets, q.cluster.device.generation, &q.notes); });
+      with_file("--stack",
+                [&] { q.stack = load_stack(name, presets, q.cluster.device.generation, &q.notes); });
     });
   }
   const auto blocks = set_value(options.set, "stack.kernels.blocks");

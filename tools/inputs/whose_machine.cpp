@@ -57,12 +57,12 @@ void check_node(const Origin& o, const ClusterSpec& cluster, std::vector<Problem
                         fmt::format("{}{} of a node, as --cluster says", most > node ? "at most " : "", node),
                         kAnotherMachine});
   else if (smaller && o.ranks_of_node > 0)
-    notes.push_back(fmt::format(
-        "{}: {} rank{} on {}, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
-        "have {}, that is --cluster {}x{}x{}",
-        o.file, most, most == 1 ? "" : "s",
-        o.nodes == 1 ? "one node" : fmt::format("each of {} nodes", o.nodes), most, node, most, o.nodes, most,
-        cluster.device.name));
+    notes.push_back(
+        fmt::format("{}: {} rank{} on {}, taken as {} of the {} GPUs of a node of --cluster; if its nodes "
+                    "have {}, that is --cluster {}x{}x{}",
+                    o.file, most, most == 1 ? "" : "s",
+                    o.nodes == 1 ? "one node" : fmt::format("each of {} nodes", o.nodes), most, node, most,
+                    o.nodes, most, cluster.device.name));
 }
 
 void check_network(const Origin& o, const ClusterSpec& cluster, std::vector<Problem>& problems) {

@@ -40,7 +40,8 @@ struct ExplainOptions {
 
 FilledPlan read_key(const std::string& text, const Question& q) {
   FilledPlan filled;
-  with_file("--why", [&] { filled = fill_plan_key(text, q.stack, q.cluster.gpus(), q.training.parameter, &q.model); });
+  with_file("--why",
+            [&] { filled = fill_plan_key(text, q.stack, q.cluster.gpus(), q.training.parameter, &q.model); });
   return filled;
 }
 

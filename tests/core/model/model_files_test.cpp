@@ -101,18 +101,21 @@ TEST(HuggingFace, HeadsRotatedInPartArePlannedAndNotRun) {
   EXPECT_EQ(rope_not_run(*partial.rope_scaling), why);
   EXPECT_EQ(parameter_counts(partial).total, parameter_counts(model(json::object())).total);
   EXPECT_EQ(json(partial).get<ModelSpec>(), partial);
-  const ModelSpec v5 = model({{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.75}}}});
+  const ModelSpec v5 =
+      model({{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.75}}}});
   EXPECT_EQ(rope_not_run(v5.rope_scaling.value()), why);
   // Beside a scaling that is run, and one that is not.
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  EXPECT_EQ(rope_not_run(model({{"partial_rotary_factor", 0.75}, {"rope_scaling", yarn}}).rope_scaling.value()), why);
-  EXPECT_EQ(rope_not_run(
-                model({{"partial_rotary_factor", 0.75}, {"rope_scaling", {{"type", "mrope"}}}}).rope_scaling.value()),
+  EXPECT_EQ(
+      rope_not_run(model({{"partial_rotary_factor", 0.75}, {"rope_scaling", yarn}}).rope_scaling.value()),
+      why);
+  EXPECT_EQ(rope_not_run(model({{"partial_rotary_factor", 0.75}, {"rope_scaling", {{"type", "mrope"}}}})
+                             .rope_scaling.value()),
             "mrope is not known; " + why);
   // A whole head is no news, and more than a head is a slip.
   EXPECT_FALSE(model({{"partial_rotary_factor", 1.0}}).rope_scaling);
-  EXPECT_FALSE(rope_not_run(
-      model({{"partial_rotary_factor", 1}, {"rope_scaling", yarn}}).rope_scaling.value()));
+  EXPECT_FALSE(
+      rope_not_run(model({{"partial_rotary_factor", 1}, {"rope_scaling", yarn}}).rope_scaling.value()));
   EXPECT_THROW(model({{"partial_rotary_factor", 1.5}}), ConfigError);
   EXPECT_THROW(model({{"partial_rotary_factor", "half"}}), ConfigError);
 }

@@ -92,7 +92,8 @@ TEST(StackRefusals, SumsOfGradientsInAnotherFormatNeedZero) {
   t.parameter = Dtype::bf16, t.gradient = Dtype::fp32;
   ParallelPlan p = plain();
   const std::string text = refusal("deepspeed-zero", p, t);
-  EXPECT_NE(text.find("sums gradients of bf16 parameters in fp32 only from ZeRO stage 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("sums gradients of bf16 parameters in fp32 only from ZeRO stage 1"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("training.gradient=bf16"), std::string::npos) << text;
   t.parameter = Dtype::fp16;
   EXPECT_NE(refusal("deepspeed-zero", p, t), "");
@@ -107,7 +108,8 @@ TEST(StackRefusals, SumsOfGradientsInAnotherFormatNeedZero) {
   p.zero_stage = 3, p.optimizer_offload = 0.5, t.gradient = Dtype::bf16;
   EXPECT_EQ(refusal("deepspeed-zero", p, t), "");
   const std::string early = refusal("megatron-deepspeed-zero3", p, t);
-  EXPECT_NE(early.find("cannot keep a part of the optimizer state on the host; use oo100 or oo0"), std::string::npos)
+  EXPECT_NE(early.find("cannot keep a part of the optimizer state on the host; use oo100 or oo0"),
+            std::string::npos)
       << early;
 }
 
@@ -115,8 +117,8 @@ TEST(StackRefusals, SumsOfGradientsInAnotherFormatNeedZero) {
 TEST(StackRefusals, AbilitiesOfLaterVersions) {
   const auto can = [](const char* stack) { return load_stack(stack, preset_dir()).can; };
   for (const char* old : {"megatron-lm-2021", "megatron-lm-2024", "nemo-2024"}) {
-    EXPECT_FALSE(can(old).optimizer_offload) << old;  // in v0.12.0rc3, not in v0.11.0
-    EXPECT_FALSE(can(old).shard_degree) << old;       // in v0.11.0, not in core_v0.9.0
+    EXPECT_FALSE(can(old).optimizer_offload) << old;               // in v0.12.0rc3, not in v0.11.0
+    EXPECT_FALSE(can(old).shard_degree) << old;                    // in v0.11.0, not in core_v0.9.0
     EXPECT_EQ(can(old).uneven_stages, UnevenStages::none) << old;  // in core_v0.9.0, not in core_v0.8.0
     for (const int zero : can(old).zero_stages) EXPECT_LE(zero, 1) << old;
   }

@@ -86,14 +86,16 @@ std::set<Cut> core_0_12(int n, int pp, int vp) {
 
 TEST(StageCuts, EndsAreWhatMegatronCoreBuilds) {
   int allowed = 0, refused = 0;
-  for (const auto& [n, pp, vp] : {std::tuple{10, 4, 1}, {11, 3, 1}, {7, 2, 1}, {12, 4, 2}, {10, 3, 2}, {9, 2, 2}}) {
+  for (const auto& [n, pp, vp] :
+       {std::tuple{10, 4, 1}, {11, 3, 1}, {7, 2, 1}, {12, 4, 2}, {10, 3, 2}, {9, 2, 2}}) {
     const std::set<Cut> built = core_0_12(n, pp, vp);
     each_cut(n, pp * vp, [&, n = n, pp = pp, vp = vp](const Cut& cut) {
       const bool inner_filled =
           std::all_of(cut.begin() + 1, cut.end() - 1, [](int count) { return count > 0; });
       if (!inner_filled) return;  // no plan has such a chunk
       const bool can = can_cut(UnevenStages::ends, pipeline(pp, vp, cut), layers(n));
-      EXPECT_EQ(can, built.contains(cut)) << n << " over " << pp << "x" << vp << ": " << ::testing::PrintToString(cut);
+      EXPECT_EQ(can, built.contains(cut))
+          << n << " over " << pp << "x" << vp << ": " << ::testing::PrintToString(cut);
       ++(can ? allowed : refused);
     });
   }
@@ -142,7 +144,9 @@ TEST(StageCuts, TheBestOfTheEndsIsFound) {
 }
 
 TEST(StageCuts, PartitionMethodsAreDeepSpeeds) {
-  const auto cuts = [](int n, int pp) { return ruled_cuts(UnevenStages::partition_method, pp, 1, layers(n)); };
+  const auto cuts = [](int n, int pp) {
+    return ruled_cuts(UnevenStages::partition_method, pp, 1, layers(n));
+  };
   const Cuts thirty = cuts(30, 4);
   ASSERT_GE(thirty.size(), 3u);
   EXPECT_EQ(thirty[0], (Cut{8, 8, 8, 6}));  // type:transformer, the default
@@ -176,9 +180,11 @@ TEST(StageCuts, BlocksByTheirCostAreNanotrons) {
   EXPECT_TRUE(cut("llama-3.2-1b", 8).empty()) << "the last stage would hold no layer";
   const ModelSpec m = load_model("llama-2-7b", presets());
   EXPECT_TRUE(can_cut(UnevenStages::block_compute_costs, pipeline(2, 1, {17, 15}), m));
-  EXPECT_FALSE(can_cut(UnevenStages::block_compute_costs, pipeline(2, 1, {16, 16}), m)) << "stated, and not its own";
+  EXPECT_FALSE(can_cut(UnevenStages::block_compute_costs, pipeline(2, 1, {16, 16}), m))
+      << "stated, and not its own";
   EXPECT_TRUE(can_cut(UnevenStages::block_compute_costs, pipeline(2), m)) << "left to it";
-  EXPECT_FALSE(can_cut(UnevenStages::block_compute_costs, pipeline(8), load_model("llama-3.2-1b", presets())));
+  EXPECT_FALSE(
+      can_cut(UnevenStages::block_compute_costs, pipeline(8), load_model("llama-3.2-1b", presets())));
 }
 
 TEST(StageCuts, ItemsAndMiddles) {
@@ -196,7 +202,9 @@ TEST(StageCuts, ItemsAndMiddles) {
 }
 
 TEST(StageCuts, OptionsThatMakeThem) {
-  const auto option = [](const ParallelPlan& p, int n) { return cut_option(UnevenStages::ends, p, layers(n)); };
+  const auto option = [](const ParallelPlan& p, int n) {
+    return cut_option(UnevenStages::ends, p, layers(n));
+  };
   EXPECT_EQ(option(pipeline(4, 1, {7, 8, 8, 7}), 30),
             "num_layers_in_first_pipeline_stage=7, num_layers_in_last_pipeline_stage=7");
   EXPECT_EQ(option(pipeline(4, 1, {8, 8, 8, 6}), 30), "num_layers_in_last_pipeline_stage=6");
@@ -205,7 +213,8 @@ TEST(StageCuts, OptionsThatMakeThem) {
   EXPECT_EQ(option(pipeline(4, 2, {3, 4, 4, 4, 4, 4, 4, 3}), 30),
             "account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True");
   EXPECT_EQ(option(pipeline(4, 1, {8, 8, 8, 8}), 32), "");
-  EXPECT_EQ(cut_option(UnevenStages::per_stage, pipeline(2, 1, {14, 16}), layers(30)), "num_layers_per_stage=[14, 16]");
+  EXPECT_EQ(cut_option(UnevenStages::per_stage, pipeline(2, 1, {14, 16}), layers(30)),
+            "num_layers_per_stage=[14, 16]");
   EXPECT_EQ(cut_option(UnevenStages::any, pipeline(2, 1, {14, 16}), layers(30)), "");
 }
 
@@ -264,7 +273,8 @@ TEST(StageCuts, RefusalsSayWhatToDo) {
     return why ? why->text : "";
   };
   const std::string ends = text("nemo-dgxc", pipeline(4, 1, {8, 8, 7, 7}), 30);
-  EXPECT_NE(ends.find("gives only the first and the last of pp=4 stages other numbers"), std::string::npos) << ends;
+  EXPECT_NE(ends.find("gives only the first and the last of pp=4 stages other numbers"), std::string::npos)
+      << ends;
   EXPECT_NE(ends.find("use L7-8-8-7"), std::string::npos) << ends;
   const std::string by_vp = text("nemo-dgxc", pipeline(4, 2, {4, 4, 4, 4, 4, 4, 3, 3}), 30);
   EXPECT_NE(by_vp.find("vp=2"), std::string::npos) << by_vp;
@@ -279,7 +289,8 @@ TEST(StageCuts, RefusalsSayWhatToDo) {
   EXPECT_EQ(filled.plan.chunks, chunks_of({17, 15}));
   ASSERT_FALSE(filled.notes.empty());
   EXPECT_NE(filled.notes[0].find("L17-15"), std::string::npos) << filled.notes[0];
-  EXPECT_TRUE(fill_plan_key("pp2.z1", load_stack("megatron-core", presets()), 4, Dtype::bf16, &m).plan.chunks.empty());
+  EXPECT_TRUE(fill_plan_key("pp2.z1", load_stack("megatron-core", presets()), 4, Dtype::bf16, &m)
+                  .plan.chunks.empty());
 }
 
 // Files of version 0.1 say true or false.
@@ -287,7 +298,8 @@ TEST(StageCuts, FormerValuesAreReadOnce) {
   const TempDir folder;
   const auto file = [&](const char* value) {
     return folder
-        .write("own.json", std::string(R"({"base":"megatron-core","name":"own","can":{"uneven_stages":)") + value + "}}")
+        .write("own.json",
+               std::string(R"({"base":"megatron-core","name":"own","can":{"uneven_stages":)") + value + "}}")
         .string();
   };
   std::vector<std::string> notes;

@@ -151,14 +151,16 @@ TEST(NcclJson, IsReadAsItsTable) {
 
 TEST(NcclJson, WrongResultsAreRefused) {
   nlohmann::json j = nccl_json("all_reduce_perf", 8, "sum");
-  for (const auto& [place, wrong] : {std::pair{"out_of_place", nlohmann::json("7")}, {"in_place", nlohmann::json(7.0)}}) {
+  for (const auto& [place, wrong] :
+       {std::pair{"out_of_place", nlohmann::json("7")}, {"in_place", nlohmann::json(7.0)}}) {
     nlohmann::json one = j;
     one["results"][1][place]["nwrong"] = wrong;
     try {
       parse_nccl_table(one.dump(), "t.json");
       ADD_FAILURE() << place;
     } catch (const ConfigError& e) {
-      EXPECT_NE(std::string(e.what()).find(std::string("results[1].") + place), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find(std::string("results[1].") + place), std::string::npos)
+          << e.what();
       EXPECT_NE(std::string(e.what()).find("found 7 elements"), std::string::npos) << e.what();
     }
   }

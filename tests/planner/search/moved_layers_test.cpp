@@ -89,10 +89,12 @@ TEST(Search, MovesLayersWhereThatHelps) {
 // Ten layers over four stages divide by nothing: a stack whose ends alone may differ, one that cuts by a rule of its own and one that
 // cuts evenly find what they can, and nothing else.
 TEST(Search, ProposesOnlyCutsThatTheStackCanMake) {
-  for (const UnevenStages able : {UnevenStages::ends, UnevenStages::partition_method, UnevenStages::seg_method,
-                                  UnevenStages::block_compute_costs, UnevenStages::none}) {
+  for (const UnevenStages able :
+       {UnevenStages::ends, UnevenStages::partition_method, UnevenStages::seg_method,
+        UnevenStages::block_compute_costs, UnevenStages::none}) {
     Pipeline pipeline;
-    pipeline.owned.model.vocab_size = 16000;  // a heavier head would leave nanotron's last stage without a layer
+    pipeline.owned.model.vocab_size =
+        16000;  // a heavier head would leave nanotron's last stage without a layer
     pipeline.owned.stack.can.uneven_stages = able;
     pipeline.owned.finish();
     const Job job = pipeline.owned.job();
