@@ -29,6 +29,9 @@ IMPORTS = {"smp": "json", "sextant": "json", "accelerate": "accelerate.commands.
            "deepspeed": "deepspeed,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
            "colossalai": "colossalai.booster.plugin,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
            "colossalai-gemini": "colossalai.booster.plugin,transformers.models.llama.modeling_llama,torch.testing._internal.distributed.fake_pg",
+           "torchtitan": "torchtitan.trainer,torchtitan.models.llama3,torchtitan.hf_datasets.text_datasets,torchtitan.components.checkpointer.dcp",
+           "fsdp2": "torch.distributed.fsdp,torch.distributed.tensor.parallel,torch.testing._internal.distributed.fake_pg",
+           "nanotron": "torch,datasets,transformers,dacite",
            "megatron-bridge": "megatron.core.transformer.transformer_config,megatron.training.config"}
 # What every target should see beside what is drawn.
 FIXED = [
@@ -92,6 +95,7 @@ class Checker:
 
 def main():
     sextant, python, target = sys.argv[1:4]
+    sextant = os.path.abspath(sextant)  # check.py runs it from the folder of the export
     most = int(sys.argv[4]) if len(sys.argv) > 4 else 36
     rng = random.Random(20261126)
     cases, accepted, refused, drawn_count = list(FIXED), 0, collections.Counter(), 0
